@@ -1,0 +1,93 @@
+"""The oracle: runs a graph op by op with torch, and nothing else.
+
+Every optimised result is compared with what this returns, usually in higher precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Graph, Node
+
+
+def eval_graph(
+    graph: Graph,
+    inputs: Sequence[torch.Tensor],
+    device: torch.device | None = None,
+    precision: torch.dtype | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """The outputs of the graph on these inputs (one tensor per `graph.inputs`, same shapes).
+
+    `device`: where to run; default that of the first input or constant. `precision`: every
+    floating-point tensor and dtype argument is raised to it (torch.float64 for a reference).
+    Raises KeyError for a constant without a value.
+    """
+    device = device or _device(graph, inputs)
+    values: dict[str, torch.Tensor] = {}
+    last_use = _last_uses(graph)
+    for declared, tensor in zip(graph.inputs, inputs, strict=True):
+        values[declared.name] = _raise(tensor.to(device), precision)
+    for constant in graph.constants:
+        if constant.value is None:
+            raise KeyError(f"constant %{constant.name} of graph {graph.name} has no value")
+        values[constant.name] = _raise(constant.value.to(device), precision)
+    for i, node in enumerate(graph.nodes):
+        results = run_node(node, values, device, precision)
+        values.update(zip(node.results, results, strict=True))
+        for name in last_use.get(i, ()):
+            del values[name]
+    return tuple(values[ref.name] for ref in graph.outputs)
+
+
+def run_node(
+    node: Node,
+    values: Mapping[str, torch.Tensor],
+    device: torch.device,
+    precision: torch.dtype | None = None,
+) -> tuple[Any, ...]:
+    """The results of one node, given the values it reads."""
+    if precision is not None:
+        node = Node(
+            node.name,
+            node.op,
+            tuple(_raise_arg(arg, precision) for arg in node.args),
+            tuple((key, _raise_arg(arg, precision)) for key, arg in node.kwargs),
+            node.types,
+        )
+    return ops.call(node, values.__getitem__, device)
+
+
+def _device(graph: Graph, inputs: Sequence[torch.Tensor]) -> torch.device:
+    held = [*inputs, *(c.value for c in graph.constants if c.value is not None)]
+    return held[0].device if held else torch.device("cpu")
+
+
+def _raise(tensor: torch.Tensor, precision: torch.dtype | None) -> torch.Tensor:
+    if precision is None or not tensor.dtype.is_floating_point:
+        return tensor
+    return tensor.to(precision)
+
+
+def _raise_arg(arg: Arg, precision: torch.dtype) -> Arg:
+    if isinstance(arg, torch.dtype) and arg.is_floating_point:
+        return precision
+    if isinstance(arg, tuple):
+        return tuple(_raise_arg(item, precision) for item in arg)
+    return arg
+
+
+def _last_uses(graph: Graph) -> dict[int, list[str]]:
+    """For each node's position, the values nobody reads after it."""
+    last: dict[str, int] = {}
+    for i, node in enumerate(graph.nodes):
+        last.update(dict.fromkeys((*node.uses, *node.results), i))
+    for ref in graph.outputs:
+        last.pop(ref.name, None)
+    table: dict[int, list[str]] = {}
+    for name, i in last.items():
+        table.setdefault(i, []).append(name)
+    return table

@@ -1,0 +1,154 @@
+"""Graph: an immutable, functional DAG of ATen operators.
+
+A value is what a node, an input or a constant defines; it has a name of its own. A node with one
+result defines the value of its own name; a node with several defines `name`, `name.1`, `name.2`.
+
+>>> from anabranch.ir.text import parse_graph
+>>> graph = parse_graph('''
+... graph tiny {
+...   input %x: f32[2,3]
+...   const %w: f32[3] = 1f2e
+...   %add: f32[2,3] = aten.add.Tensor(%x, %w)
+...   %relu: f32[2,3] = aten.relu.default(%add)
+...   return %relu
+... }''')
+>>> [node.op for node in graph.nodes], graph.outputs
+(['aten.add.Tensor', 'aten.relu.default'], (Ref(name='relu'),))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from anabranch.ir.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A use of a value by its name."""
+
+    name: str
+
+
+Arg = (
+    Ref
+    | int
+    | float
+    | bool
+    | str
+    | None
+    | torch.dtype
+    | torch.memory_format
+    | torch.layout
+    | tuple["Arg", ...]
+)
+"""What an operator may be called with. Devices are never stored: a graph runs where it is put."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A tensor that the caller gives."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A weight or buffer. `digest` names the content and takes part in equality; `value` is the
+    tensor itself (never written to) and does not: a graph read back from text has none."""
+
+    name: str
+    type: TensorType
+    digest: str
+    value: torch.Tensor | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One call of an operator, named as `torch.ops` names it: "aten.convolution.default".
+
+    `origin` is the user's source line and module path; it is provenance, not identity.
+    """
+
+    name: str
+    op: str
+    args: tuple[Arg, ...]
+    kwargs: tuple[tuple[str, Arg], ...]
+    types: tuple[TensorType, ...]
+    origin: str = field(default="", compare=False)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The names of the values this node defines."""
+        return tuple(result_name(self.name, i) for i in range(len(self.types)))
+
+    @property
+    def type(self) -> TensorType:
+        return self.types[0]
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Names of the values it reads, in order of appearance, repeats included."""
+        return tuple(
+            ref.name for arg in (*self.args, *dict(self.kwargs).values()) for ref in refs(arg)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Inputs, constants and nodes in an order in which they can run, and what is returned."""
+
+    name: str
+    inputs: tuple[Input, ...]
+    constants: tuple[Constant, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Ref, ...]
+
+
+def result_name(node: str, index: int) -> str:
+    return node if index == 0 else f"{node}.{index}"
+
+
+def refs(arg: Arg) -> Iterator[Ref]:
+    """The references inside an argument, nested tuples included."""
+    if isinstance(arg, Ref):
+        yield arg
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from refs(item)
+
+
+def rename(arg: Arg, names: dict[str, str]) -> Arg:
+    """The argument with the values it refers to renamed; names not in the table stay."""
+    if isinstance(arg, Ref):
+        return Ref(names.get(arg.name, arg.name))
+    if isinstance(arg, tuple):
+        return tuple(rename(item, names) for item in arg)
+    return arg
+
+
+def types(graph: Graph) -> dict[str, TensorType]:
+    """The type of each value of the graph."""
+    table = {value.name: value.type for value in graph.inputs}
+    table.update((constant.name, constant.type) for constant in graph.constants)
+    for node in graph.nodes:
+        table.update(zip(node.results, node.types, strict=True))
+    return table
+
+
+def producers(graph: Graph) -> dict[str, Node]:
+    """The node that defines each value that a node defines."""
+    return {result: node for node in graph.nodes for result in node.results}
+
+
+def users(graph: Graph) -> dict[str, list[Node]]:
+    """The nodes that read each value, once each, in graph order; an unread value has no entry."""
+    table: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for name in dict.fromkeys(node.uses):
+            table.setdefault(name, []).append(node)
+    return table

@@ -1,0 +1,112 @@
+"""Stable keys: the same text on every machine and in every process for the same computation.
+
+A *structure* key ignores names and the content of constants, so that equal layers share one
+timing; a *content* key includes the digests of constants, so that it names one function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, rename, result_name
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.text import text_arg, text_graph
+
+
+def digest_text(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def digest_tensor(tensor: torch.Tensor) -> str:
+    """Names the content: dtype, shape and every byte."""
+    flat = tensor.detach().contiguous().reshape(-1).cpu()
+    state = hashlib.blake2b(f"{tensor.dtype}{tuple(tensor.shape)}".encode(), digest_size=16)
+    if flat.numel():
+        state.update(flat.view(torch.uint8).numpy().tobytes())
+    return state.hexdigest()
+
+
+def canonical(graph: Graph, content: bool) -> Graph:
+    """The graph with names replaced by positions; without `content` constants lose their digest."""
+    names: dict[str, str] = {}
+    for i, value in enumerate(graph.inputs):
+        names[value.name] = f"i{i}"
+    for i, constant in enumerate(graph.constants):
+        names[constant.name] = f"c{i}"
+    for i, node in enumerate(graph.nodes):
+        for k, result in enumerate(node.results):
+            names[result] = result_name(f"n{i}", k)
+    return Graph(
+        "g",
+        tuple(Input(names[value.name], value.type) for value in graph.inputs),
+        tuple(
+            Constant(names[c.name], c.type, c.digest if content else "-") for c in graph.constants
+        ),
+        tuple(
+            Node(
+                names[node.name],
+                node.op,
+                tuple(rename(arg, names) for arg in node.args),
+                tuple((key, rename(arg, names)) for key, arg in node.kwargs),
+                node.types,
+            )
+            for node in graph.nodes
+        ),
+        tuple(Ref(names[ref.name]) for ref in graph.outputs),
+    )
+
+
+def structure_text(graph: Graph) -> str:
+    """The full text behind `structure_key`, for caches that verify the whole key on a hit."""
+    return text_graph(canonical(graph, content=False), origins=False)
+
+
+def structure_key(graph: Graph) -> str:
+    return digest_text(structure_text(graph))
+
+
+def content_key(graph: Graph) -> str:
+    return digest_text(text_graph(canonical(graph, content=True), origins=False))
+
+
+def task_text(task: Task) -> str:
+    """What a timing of a task depends on: its computation and the kernel that does it."""
+    kernel = task.kernel
+    if kernel is None:
+        return structure_text(task.body)
+    return (
+        f"{structure_text(task.body)}{kernel.provider} {kernel.name} {kernel.variant}\n"
+        f"{structure_text(kernel.body)}{kernel.source}"
+    )
+
+
+def task_key(task: Task) -> str:
+    return digest_text(task_text(task))
+
+
+def tasks_text(tasks: TaskGraph) -> str:
+    """The structure of a whole task graph with names replaced by positions: equal blocks of a
+    network have equal texts, in the same order of tasks."""
+    names: dict[str, str] = {}
+    for i, value in enumerate(tasks.inputs):
+        names[value.name] = f"i{i}"
+    for i, constant in enumerate(tasks.constants):
+        names[constant.name] = f"c{i}"
+    for i, task in enumerate(tasks.tasks):
+        names.update((name, f"t{i}.{k}") for k, name in enumerate(task.writes))
+    for i, node in enumerate(tasks.aliases):
+        names.update((name, f"a{i}.{k}") for k, name in enumerate(node.results))
+    lines = [f"{names[value.name]}: {value.type.text}" for value in tasks.inputs]
+    lines += [f"{names[constant.name]}: {constant.type.text}" for constant in tasks.constants]
+    for node in tasks.aliases:
+        args = [text_arg(rename(arg, names)) for arg in node.args]
+        args += [f"{key}={text_arg(rename(arg, names))}" for key, arg in node.kwargs]
+        lines.append(f"{node.op}({', '.join(args)})")
+    for task in tasks.tasks:
+        reads = [names[name] for name in task.reads]
+        reads += [names[constant.name] for constant in task.body.constants]
+        lines.append(f"{task_key(task)}({', '.join(reads)})")
+    lines.append("return " + ", ".join(names[ref.name] for ref in tasks.outputs))
+    return "\n".join(lines)

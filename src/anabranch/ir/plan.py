@@ -1,0 +1,103 @@
+"""Plan: everything needed to run, and nothing that runs by itself.
+
+A value lives in a *slot*: the caller's input, a constant, a region of the one arena, the graph's
+own pool (results of kernels that allocate), or the memory of the value it is an alias of.
+
+    plan resnet50 for NVIDIA H200
+      arena 2,408,448 B, pool 0 B, 53 tasks on 3 streams, 4 waits
+      %relu      arena  0        +1605632
+      %relu_1    arena  1605632  +802816
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anabranch.ir.graph import Ref
+from anabranch.ir.schedule import Schedule
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import TaskGraph
+
+Space = Literal["input", "constant", "arena", "pool", "alias"]
+ALIGNMENT = 512
+"""Bytes: what the GPU allocator guarantees and cuDNN's fastest kernels ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a value lives. `offset` and `nbytes` in bytes, of the arena; a pool value may be
+    released before the launch of `release` (a task name), or is held to the end (None)."""
+
+    value: str
+    space: Space
+    offset: int = 0
+    nbytes: int = 0
+    release: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A region of the arena that a task's kernel uses while it runs."""
+
+    task: str
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One leaf of a nested structure: a value by name, or a plain constant (int, float, bool, str,
+    None) that the plan was specialised to."""
+
+    ref: Ref | None
+    literal: int | float | bool | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How calls look: the tree of (args, kwargs) and of the result as torch's pytree text, and
+    their leaves in order. `mutations`: inputs that the model writes to, and the value they get."""
+
+    input_tree: str
+    inputs: tuple[Leaf, ...]
+    output_tree: str
+    outputs: tuple[Leaf, ...]
+    mutations: tuple[tuple[str, Ref], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Tasks with kernels, a schedule over them, and a place for every byte."""
+
+    tasks: TaskGraph
+    schedule: Schedule
+    slots: tuple[Slot, ...]
+    workspaces: tuple[Workspace, ...]
+    arena_bytes: int
+    spec: TargetSpec
+    signature: Signature | None = None
+
+    @property
+    def pool_bytes(self) -> int:
+        """Upper bound of what kernels that allocate hold at once."""
+        return sum(slot.nbytes for slot in self.slots if slot.space == "pool")
+
+    @property
+    def peak_bytes(self) -> int:
+        """Memory for intermediate values: arena (workspaces in it) and pool; no weights, inputs."""
+        return self.arena_bytes + self.pool_bytes
+
+
+def text_plan(plan: Plan) -> str:
+    """What a person reads of a plan; `pack.artifact` writes the form that is read back."""
+    lines = [
+        f"plan {plan.tasks.name} for {plan.spec.name}",
+        f"  arena {plan.arena_bytes:,} B, pool {plan.pool_bytes:,} B, "
+        f"{len(plan.tasks.tasks)} tasks on {plan.schedule.streams} streams, "
+        f"{plan.schedule.waits} waits",
+    ]
+    for slot in plan.slots:
+        place = f"{slot.offset:>10}  +{slot.nbytes}" if slot.space == "arena" else ""
+        lines.append(f"  %{slot.value:<24} {slot.space:<8}{place}".rstrip())
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,124 @@
+"""Schedule: on which stream, in which order, after which events. Timeline: what ran when.
+
+    schedule greedy {
+      conv1 @0
+      conv2 @1
+      concat @0 after conv2
+    }
+
+>>> Launch("concat", 0, ("conv2",))
+Launch(task='concat', stream=0, waits=('conv2',))
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from anabranch.ir.dag import Dag
+
+Source = Literal["measured", "recorded", "estimated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One task on a stream, once the named tasks of other streams are done (event waits)."""
+
+    task: str
+    stream: int
+    waits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Launches in the order in which the host issues them.
+
+    `stages`, where a scheduler thinks in them (IOS): per stage its groups, per group its tasks; a
+    barrier lies between stages. The launches already say all of it; stages are for people.
+    """
+
+    scheduler: str
+    launches: tuple[Launch, ...]
+    stages: tuple[tuple[tuple[str, ...], ...], ...] = field(default=())
+
+    @property
+    def streams(self) -> int:
+        return len({launch.stream for launch in self.launches})
+
+    @property
+    def waits(self) -> int:
+        """The number of event waits."""
+        return sum(len(launch.waits) for launch in self.launches)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A task's time on a stream, in microseconds from the start."""
+
+    task: str
+    stream: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What ran when, predicted or measured; `latency` in microseconds."""
+
+    spans: tuple[Span, ...]
+    latency: float
+    source: Source
+
+
+def happens_before(schedule: Schedule) -> dict[str, int]:
+    """For each task the mask of launches (bit = position in `launches`) that surely end before it
+    starts: those earlier on its stream, those it waits for, and theirs."""
+    position = {launch.task: i for i, launch in enumerate(schedule.launches)}
+    last_on_stream: dict[int, int] = {}
+    masks: list[int] = []
+    for i, launch in enumerate(schedule.launches):
+        mask = 0
+        direct = [position[name] for name in launch.waits]
+        if launch.stream in last_on_stream:
+            direct.append(last_on_stream[launch.stream])
+        for p in direct:
+            if p < i:
+                mask |= masks[p] | 1 << p
+        masks.append(mask)
+        last_on_stream[launch.stream] = i
+    return {launch.task: masks[i] for i, launch in enumerate(schedule.launches)}
+
+
+def text_schedule(schedule: Schedule) -> str:
+    lines = [f"schedule {schedule.scheduler} {{"]
+    for launch in schedule.launches:
+        after = f" after {' '.join(launch.waits)}" if launch.waits else ""
+        lines.append(f"  {launch.task} @{launch.stream}{after}")
+    for stage in schedule.stages:
+        lines.append("  stage " + " | ".join(" ".join(group) for group in stage))
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def parse_schedule(text: str) -> Schedule:
+    """The schedule that `text_schedule` printed."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    header = re.fullmatch(r"schedule (\S+) \{", lines[0])
+    if header is None:
+        raise ValueError(f"expected 'schedule NAME {{' in: {lines[0]}")
+    launches, stages = [], []
+    for line in lines[1:-1]:
+        if line.startswith("stage "):
+            groups = line.removeprefix("stage ").split(" | ")
+            stages.append(tuple(tuple(group.split()) for group in groups))
+            continue
+        match = re.fullmatch(r"(\S+) @(\d+)(?: after (.+))?", line)
+        if match is None:
+            raise ValueError(f"expected 'TASK @STREAM [after TASK ...]' in: {line}")
+        launches.append(Launch(match[1], int(match[2]), tuple((match[3] or "").split())))
+    return Schedule(header[1], tuple(launches), tuple(stages))
+
+
+def sequential_launches(dag: Dag) -> tuple[Launch, ...]:
+    """Every node on stream 0, in the dag's own order."""
+    return tuple(Launch(name, 0) for name in dag.names)

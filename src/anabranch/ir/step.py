@@ -1,0 +1,95 @@
+"""Around every pass: the clock, the check, the dump and the count. Passes themselves stay bare.
+
+`CHECK=1` verifies each result; `CHECK=2` also evaluates it against the graph before and names the
+first pass that changed the answer; `FUEL=n` stops after n changes, for bisecting a wrong one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from anabranch.errors import VerifyError
+from anabranch.ir.eval import eval_graph
+from anabranch.ir.graph import Graph
+from anabranch.ir.text import text_graph
+from anabranch.ir.types import TensorType
+from anabranch.ir.verify import verify_graph
+from anabranch.trace import Trace
+
+Pass = Callable[[Graph], Graph]
+
+
+@dataclass(slots=True)
+class Stepper:
+    """Runs passes for one compilation. `check` 0 to 2, `fuel` the number of changes still allowed
+    (None: any), `dump` a folder for the text after each pass that changed something."""
+
+    trace: Trace
+    check: int = 0
+    fuel: int | None = None
+    dump: Path | None = None
+    steps: int = field(default=0, init=False)
+
+    def run(self, graph: Graph, passes: Mapping[str, Pass]) -> Graph:
+        """Each pass once, in order."""
+        for name, apply in passes.items():
+            graph = self.step(graph, name, apply)
+        return graph
+
+    def step(self, graph: Graph, name: str, apply: Pass) -> Graph:
+        if self.fuel == 0:
+            self.trace.add("refused", "rewrite", name, "out of fuel")
+            return graph
+        start = time.perf_counter()
+        after = apply(graph)
+        if after is graph:
+            return graph
+        if self.fuel is not None:
+            self.fuel -= 1
+        self.steps += 1
+        ms = round(1e3 * (time.perf_counter() - start), 2)
+        change = f"{len(graph.nodes)} -> {len(after.nodes)} nodes"
+        self.trace.add("applied", "rewrite", name, change, ms=ms)
+        self._check(name, graph, after)
+        if self.dump is not None:
+            path = self.dump / f"01_{self.steps:02}_{name}.txt"
+            path.write_text(text_graph(after))
+        return after
+
+    def _check(self, name: str, before: Graph, after: Graph) -> None:
+        if self.check >= 1:
+            try:
+                verify_graph(after, infer=self.check >= 2)
+            except VerifyError as broken:
+                raise VerifyError(f"after pass {name}: {broken}") from None
+        if self.check >= 2:
+            inputs = [random_tensor(value.type, seed=i) for i, value in enumerate(before.inputs)]
+            expected = eval_graph(before, inputs, precision=torch.float64)
+            for i, (want, got) in enumerate(
+                zip(expected, eval_graph(after, inputs, precision=torch.float64), strict=True)
+            ):
+                if not torch.allclose(want, got, rtol=1e-6, atol=1e-9, equal_nan=True):
+                    worst = (want - got).abs().max().item()
+                    raise VerifyError(f"pass {name} changed output {i} by up to {worst:.3g}")
+
+
+def random_tensor(type: TensorType, seed: int, device: torch.device | None = None) -> torch.Tensor:
+    """Fresh random content: normal numbers for floats, small non-negative integers, fair bits."""
+    generator = torch.Generator().manual_seed(seed)
+    if type.dtype == torch.bool:
+        flat = torch.rand(type.shape, generator=generator) < 0.5
+    elif type.dtype.is_floating_point or type.dtype.is_complex:
+        flat = torch.randn(type.shape, generator=generator).to(type.dtype)
+    else:
+        flat = torch.randint(0, 4, type.shape, generator=generator).to(type.dtype)
+    tensor = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=device)
+    return tensor.copy_(flat)
+
+
+def random_inputs(graph_inputs: Sequence[TensorType], seed: int = 0) -> list[torch.Tensor]:
+    return [random_tensor(type, seed + i) for i, type in enumerate(graph_inputs)]

@@ -1,0 +1,170 @@
+"""Task: nodes that run as one launch. TaskGraph: a whole network of them. Kernel: a way to run one.
+
+A task's body is itself a small Graph whose inputs, constants and outputs carry the names that the
+values have outside, so a body can be read, evaluated and timed alone:
+
+    task conv1 {
+      graph conv1 {
+        input %x: f16[1,3,224,224]
+        const %w: f16[64,3,7,7] = 3f..
+        %conv: f16[1,64,112,112] = aten.convolution.default(%x, %w, None, [2, 2], ...)
+        %relu: f16[1,64,112,112] = aten.relu.default(%conv)
+        return %relu
+      }
+      kernel cudnn.convolution_relu
+    }
+
+Views cost nothing and belong to no task: a TaskGraph keeps them as *aliases*, nodes whose results
+share the memory of what they rename.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
+from anabranch.ir.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a launch takes of the GPU: CTAs (grid size), threads and bytes of shared memory a CTA,
+    registers a thread. The largest of its kernels where a task launches several."""
+
+    ctas: int
+    threads: int
+    registers: int
+    shared: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One way to run a task.
+
+    `provider` names the table entry that made it and the runner that a target has for it. `body`
+    is the graph that is really run, equal in value to the task's; `source` is generated text.
+    `writes_out`: it writes into the memory it is given; otherwise it allocates its results.
+    `workspace`: temporary bytes it takes while it runs. `variant`: which of a provider's several
+    (an engine, a tile), "" if there is one.
+    """
+
+    provider: str
+    name: str
+    body: Graph
+    variant: str = ""
+    writes_out: bool = False
+    workspace: int = 0
+    launches: int = 1
+    resources: Resources | None = None
+    source: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Nodes that run as one launch, and the kernel chosen for them, None before selection."""
+
+    name: str
+    body: Graph
+    kernel: Kernel | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Values it reads from outside, constants not included."""
+        return tuple(value.name for value in self.body.inputs)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Values it hands to the outside."""
+        return tuple(ref.name for ref in self.body.outputs)
+
+    @property
+    def origin(self) -> str:
+        return next((node.origin for node in self.body.nodes if node.origin), "")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGraph:
+    """Tasks in an order in which they can run, the aliases between them, and what is returned."""
+
+    name: str
+    inputs: tuple[Input, ...]
+    constants: tuple[Constant, ...]
+    tasks: tuple[Task, ...]
+    aliases: tuple[Node, ...]
+    outputs: tuple[Ref, ...]
+
+
+def value_types(tasks: TaskGraph) -> dict[str, TensorType]:
+    """The type of every value that crosses a task's border, aliases included."""
+    table = {value.name: value.type for value in tasks.inputs}
+    table.update((constant.name, constant.type) for constant in tasks.constants)
+    for task in tasks.tasks:
+        inner = {
+            result: type
+            for node in task.body.nodes
+            for result, type in zip(node.results, node.types, strict=True)
+        }
+        table.update((name, inner[name]) for name in task.writes)
+    for node in tasks.aliases:
+        table.update(zip(node.results, node.types, strict=True))
+    return table
+
+
+def alias_bases(tasks: TaskGraph) -> dict[str, str]:
+    """For each alias, the input, constant or task result whose memory it shares."""
+    bases: dict[str, str] = {}
+    for node in tasks.aliases:
+        source = node.uses[0]
+        for result in node.results:
+            bases[result] = bases.get(source, source)
+    return bases
+
+
+def task_producers(tasks: TaskGraph) -> dict[str, str]:
+    """The task that computes each value, seen through aliases; inputs and constants have none."""
+    table = {name: task.name for task in tasks.tasks for name in task.writes}
+    for alias, base in alias_bases(tasks).items():
+        if base in table:
+            table[alias] = table[base]
+    return table
+
+
+def extract(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
+    """The named tasks as a graph of their own, to be run or timed alone.
+
+    What they read from outside becomes inputs; what they write and somebody else reads, or nobody
+    reads inside, becomes outputs.
+    """
+    inside = tuple(task for task in tasks.tasks if task.name in names)
+    written = {name for task in inside for name in task.writes}
+    bases, types = alias_bases(tasks), value_types(tasks)
+    constant = {c.name: c for c in tasks.constants}
+    read = dict.fromkeys(name for task in inside for name in task.reads)
+    wanted = {name for name in read if bases.get(name) in written}
+    aliases: list[Node] = []
+    for node in reversed(tasks.aliases):
+        if wanted.intersection(node.results):
+            aliases.insert(0, node)
+            wanted.update(name for name in node.uses if name in bases)
+    inner = written | {name for node in aliases for name in node.results}
+    outer = [name for name in read if name not in inner and name not in constant]
+    kept = [bases.get(name, name) for name in read]
+    outside = {
+        bases.get(name, name)
+        for task in tasks.tasks
+        if task.name not in names
+        for name in task.reads
+    } | {bases.get(ref.name, ref.name) for ref in tasks.outputs}
+    outputs = [
+        name for task in inside for name in task.writes if name in outside or name not in kept
+    ]
+    used = {c.name for task in inside for c in task.body.constants} | {*read}
+    return TaskGraph(
+        f"{tasks.name}.part",
+        tuple(Input(name, types[name]) for name in outer),
+        tuple(c for c in tasks.constants if c.name in used),
+        inside,
+        tuple(aliases),
+        tuple(map(Ref, outputs)),
+    )

@@ -1,0 +1,214 @@
+"""The text form of graphs and tasks: what a person reads, and what parses back to an equal object.
+
+    graph tiny {
+      input %x: f32[2,3]
+      const %w: f32[3] = 1f2e
+      %add: f32[2,3] = aten.add.Tensor(%x, %w, alpha=2)    # net.py:7
+      return %add
+    }
+
+Types are dtype, shape and, unless row-major, strides in braces. A comment is a node's origin.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import torch
+
+from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
+from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.types import DTYPES, TensorType
+
+
+def text_graph(graph: Graph, origins: bool = True) -> str:
+    """One line a value, in order; `origins` adds each node's source as a comment."""
+    lines = [f"graph {graph.name} {{"]
+    lines += [f"  input %{value.name}: {value.type.text}" for value in graph.inputs]
+    lines += [f"  const %{c.name}: {c.type.text} = {c.digest}" for c in graph.constants]
+    lines += [f"  {text_node(node, origins)}" for node in graph.nodes]
+    lines += ["  return " + ", ".join(f"%{ref.name}" for ref in graph.outputs), "}"]
+    return "\n".join(lines) + "\n"
+
+
+def text_node(node: Node, origin: bool = True) -> str:
+    left = ", ".join(
+        f"%{name}: {type.text}" for name, type in zip(node.results, node.types, strict=True)
+    )
+    args = [text_arg(arg) for arg in node.args]
+    args += [f"{key}={text_arg(arg)}" for key, arg in node.kwargs]
+    comment = f"    # {node.origin}" if origin and node.origin else ""
+    return f"{left} = {node.op}({', '.join(args)}){comment}"
+
+
+def text_arg(arg: Arg) -> str:
+    match arg:
+        case Ref(name):
+            return f"%{name}"
+        case tuple():
+            return "[" + ", ".join(map(text_arg, arg)) + "]"
+        case float():
+            return repr(arg) if arg == arg and abs(arg) != float("inf") else f"float({str(arg)!r})"
+        case _:
+            return repr(arg)
+
+
+def text_task(task: Task) -> str:
+    lines = [f"task {task.name} {{", *_indented(text_graph(task.body))]
+    if task.kernel is not None:
+        lines += [f"  kernel {text_kernel(task.kernel)}"]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def text_kernel(kernel: Kernel) -> str:
+    variant = f" {kernel.variant}" if kernel.variant else ""
+    return f"{kernel.provider}.{kernel.name}{variant}"
+
+
+def text_tasks(tasks: TaskGraph) -> str:
+    """A task graph for people: types once, bodies and aliases line by line."""
+    lines = [f"tasks {tasks.name} {{"]
+    lines += [f"  input %{value.name}: {value.type.text}" for value in tasks.inputs]
+    lines += [f"  const %{c.name}: {c.type.text} = {c.digest}" for c in tasks.constants]
+    lines += [f"  alias {text_node(node)}" for node in tasks.aliases]
+    for task in tasks.tasks:
+        lines += _indented(text_task(task))
+    lines += ["  return " + ", ".join(f"%{ref.name}" for ref in tasks.outputs), "}"]
+    return "\n".join(lines) + "\n"
+
+
+def _indented(text: str) -> list[str]:
+    return [f"  {line}" for line in text.splitlines()]
+
+
+TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<ref>%[\w.]+)
+    | (?P<float>float\('[^']*'\))
+    | (?P<torch>torch\.\w+)
+    | (?P<number>-?\d[\w.+-]*)
+    | (?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
+    | (?P<word>[A-Za-z_][\w.]*)
+    | (?P<punctuation>[\[\](),=:{}])
+    )""",
+    re.VERBOSE,
+)
+
+
+class _Tokens:
+    """The tokens of one line, read one after the other."""
+
+    def __init__(self, line: str) -> None:
+        self.line, self.position = line, 0
+
+    def peek(self) -> str:
+        match = TOKEN.match(self.line, self.position)
+        return match.group().strip() if match else ""
+
+    def take(self, expected: str | None = None) -> str:
+        match = TOKEN.match(self.line, self.position)
+        if not match or (expected is not None and match.group().strip() != expected):
+            pointer = " " * self.position + "^"
+            raise ValueError(f"expected {expected or 'a token'} here:\n{self.line}\n{pointer}")
+        self.position = match.end()
+        return match.group().strip()
+
+    def rest(self) -> str:
+        return self.line[self.position :].strip()
+
+    def list(self, close: str) -> Iterator[str]:
+        """Peeks at each item of a comma-separated list until `close`, which it takes."""
+        while self.peek() != close:
+            yield self.peek()
+            if self.peek() == ",":
+                self.take()
+        self.take(close)
+
+
+def parse_graph(text: str) -> Graph:
+    """The graph that `text_graph` printed. Raises ValueError with the line and a caret."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    name = ""
+    inputs: list[Input] = []
+    constants: list[Constant] = []
+    nodes: list[Node] = []
+    outputs: tuple[Ref, ...] = ()
+    for line in lines:
+        tokens = _Tokens(line)
+        word = tokens.peek()
+        if word == "graph":
+            tokens.take()
+            name = tokens.take()
+        elif word == "input":
+            tokens.take()
+            inputs.append(Input(*_typed(tokens)))
+        elif word == "const":
+            tokens.take()
+            value, type = _typed(tokens)
+            tokens.take("=")
+            constants.append(Constant(value, type, tokens.rest()))
+        elif word == "return":
+            tokens.take()
+            outputs = tuple(Ref(ref[1:]) for ref in re.findall(r"%[\w.]+", tokens.rest()))
+        elif word != "}":
+            nodes.append(_parse_node(tokens))
+    return Graph(name, tuple(inputs), tuple(constants), tuple(nodes), outputs)
+
+
+def _typed(tokens: _Tokens) -> tuple[str, TensorType]:
+    name = tokens.take()[1:]
+    tokens.take(":")
+    return name, _parse_type(tokens)
+
+
+def _parse_type(tokens: _Tokens) -> TensorType:
+    dtype = DTYPES[tokens.take()]
+    tokens.take("[")
+    shape = tuple(int(tokens.take()) for _ in tokens.list("]"))
+    if tokens.peek() != "{":
+        return TensorType(shape, dtype)
+    tokens.take("{")
+    return TensorType(shape, dtype, tuple(int(tokens.take()) for _ in tokens.list("}")))
+
+
+def _parse_node(tokens: _Tokens) -> Node:
+    results = [_typed(tokens)]
+    while tokens.peek() == ",":
+        tokens.take()
+        results.append(_typed(tokens))
+    tokens.take("=")
+    op = tokens.take()
+    tokens.take("(")
+    args: list[Arg] = []
+    kwargs: list[tuple[str, Arg]] = []
+    for word in tokens.list(")"):
+        mark = tokens.position
+        if re.fullmatch(r"[A-Za-z_]\w*", word) and word not in ("True", "False", "None"):
+            key = tokens.take()
+            if tokens.peek() == "=":
+                tokens.take("=")
+                kwargs.append((key, _parse_arg(tokens)))
+                continue
+            tokens.position = mark
+        args.append(_parse_arg(tokens))
+    origin = tokens.rest().removeprefix("#").strip()
+    return Node(
+        results[0][0], op, tuple(args), tuple(kwargs), tuple(type for _, type in results), origin
+    )
+
+
+def _parse_arg(tokens: _Tokens) -> Arg:
+    word = tokens.take()
+    if word.startswith("%"):
+        return Ref(word[1:])
+    if word == "[":
+        return tuple(_parse_arg(tokens) for _ in tokens.list("]"))
+    if word.startswith("float("):
+        return float(word[7:-2])
+    if word.startswith("torch."):
+        found: torch.dtype | torch.memory_format | torch.layout = getattr(torch, word[6:])
+        return found
+    value: int | float | bool | str | None = ast.literal_eval(word)
+    return value

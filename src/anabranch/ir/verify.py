@@ -1,0 +1,127 @@
+"""Invariants of the nouns. A failure is a defect of this package and shows its neighbourhood.
+
+VerifyError: graph tiny: %relu reads %add before it is defined
+  3 | %mul: f32[2] = aten.mul.Tensor(%x, %x)
+> 4 | %relu: f32[2] = aten.relu.default(%add)
+    ^
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from anabranch.errors import VerifyError
+from anabranch.ir import ops
+from anabranch.ir.dag import Dag, bits
+from anabranch.ir.graph import Constant, Graph, Input, Node
+from anabranch.ir.schedule import Schedule, happens_before, text_schedule
+from anabranch.ir.task import TaskGraph, value_types
+from anabranch.ir.text import text_node
+from anabranch.ir.types import TensorType
+
+
+def verify_graph(graph: Graph, infer: bool = False) -> None:
+    """Names are unique, every read value is defined before, outputs exist, operators resolve.
+    `infer` also recomputes every node's types on meta tensors (slow)."""
+    defined: dict[str, TensorType] = {}
+    declarations: tuple[Input | Constant, ...] = (*graph.inputs, *graph.constants)
+    for declared in declarations:
+        if declared.name in defined:
+            _fail(graph, None, f"%{declared.name} is declared twice")
+        defined[declared.name] = declared.type
+    for node in graph.nodes:
+        for name in node.uses:
+            if name not in defined:
+                _fail(graph, node, f"%{node.name} reads %{name} before it is defined")
+        for name, type in zip(node.results, node.types, strict=True):
+            if name in defined:
+                _fail(graph, node, f"%{name} is defined twice")
+            defined[name] = type
+        if infer:
+            found = ops.infer(node.op, node.args, node.kwargs, defined)
+            declared_types = [(type.shape, type.dtype) for type in node.types]
+            if [(type.shape, type.dtype) for type in found] != declared_types:
+                said = ", ".join(type.text for type in found)
+                _fail(graph, node, f"%{node.name} is declared otherwise than inferred: {said}")
+    for ref in graph.outputs:
+        if ref.name not in defined:
+            _fail(graph, None, f"the output %{ref.name} is not defined")
+
+
+def verify_tasks(tasks: TaskGraph) -> None:
+    """Bodies are graphs, every value is written once and before it is read, aliases only rename,
+    types inside a body agree with those outside."""
+    types = value_types(tasks)
+    written: set[str] = {value.name for value in tasks.inputs}
+    written |= {constant.name for constant in tasks.constants}
+    constants = set(written)
+    aliases = {name: node for node in tasks.aliases for name in node.results}
+    names = [task.name for task in tasks.tasks]
+    _unless(len(names) == len(set(names)), tasks, "two tasks have one name")
+    for node in tasks.aliases:
+        _unless(ops.is_view(node, types), tasks, f"alias %{node.name} does not only rename")
+
+    def ready(name: str) -> bool:
+        return name in written or (name in aliases and ready(aliases[name].uses[0]))
+
+    for task in tasks.tasks:
+        verify_graph(task.body)
+        for value in task.body.inputs:
+            _unless(ready(value.name), tasks, f"task {task.name} reads %{value.name} too early")
+            _unless(
+                types[value.name] == value.type,
+                tasks,
+                f"{task.name}: type of %{value.name} differs",
+            )
+        for constant in task.body.constants:
+            _unless(constant.name in constants, tasks, f"no constant %{constant.name}")
+        for name in task.writes:
+            _unless(name not in written, tasks, f"%{name} is written twice")
+            written.add(name)
+    for ref in tasks.outputs:
+        _unless(ready(ref.name), tasks, f"the output %{ref.name} is not computed")
+
+
+def verify_schedule(schedule: Schedule, dag: Dag) -> None:
+    """Every task is launched once, waits name earlier launches, and every dependency is covered by
+    stream order and waits."""
+    launched = [launch.task for launch in schedule.launches]
+    if sorted(launched) != sorted(dag.names):
+        missing = sorted(set(dag.names) - set(launched))[:5]
+        extra = sorted(set(launched) - set(dag.names))[:5]
+        raise VerifyError(
+            f"schedule {schedule.scheduler} does not launch every task once: "
+            f"missing {missing}, unknown {extra}, {len(launched)} launches for {len(dag.names)}"
+        )
+    position = {name: i for i, name in enumerate(launched)}
+    for i, launch in enumerate(schedule.launches):
+        for name in launch.waits:
+            if position[name] >= i:
+                raise VerifyError(f"{launch.task} waits for {name}, which is launched later")
+    before = happens_before(schedule)
+    for v, preds in enumerate(dag.preds):
+        for u in bits(preds):
+            if not before[dag.names[v]] >> position[dag.names[u]] & 1:
+                raise VerifyError(
+                    f"schedule {schedule.scheduler} lets {dag.names[v]} run before its input "
+                    f"{dag.names[u]}:\n{text_schedule(schedule)}"
+                )
+
+
+def _unless(condition: bool, tasks: TaskGraph, message: str) -> None:
+    if not condition:
+        raise VerifyError(f"tasks {tasks.name}: {message}")
+
+
+def _fail(graph: Graph, bad: Node | None, message: str) -> None:
+    lines = list(_neighbourhood(graph, bad)) if bad is not None else []
+    raise VerifyError("\n".join([f"graph {graph.name}: {message}", *lines]))
+
+
+def _neighbourhood(graph: Graph, bad: Node, around: int = 3) -> Iterable[str]:
+    at = next(i for i, node in enumerate(graph.nodes) if node is bad)
+    for i in range(max(0, at - around), min(len(graph.nodes), at + around + 1)):
+        mark = ">" if i == at else " "
+        yield f"  {mark} {i:>4} | {text_node(graph.nodes[i])}"
+        if i == at:
+            yield "           ^"

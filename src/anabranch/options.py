@@ -1,0 +1,88 @@
+"""All options, and the only reader of the environment.
+
+| variable | meaning |
+|---|---|
+| ANABRANCH_DEBUG=1..5 | a line per stage; chosen kernels; every rule and refusal; sources; graphs |
+| ANABRANCH_DUMP=dir | writes the text after each stage, the report and a script that runs alone |
+| ANABRANCH_CHECK=1, 2 | verify after each pass; also evaluate, and name the pass that erred |
+| ANABRANCH_FUEL=n | stop after n rewrites |
+| ANABRANCH_CACHE_DIR=dir | where timings and plans are kept ("" keeps nothing) |
+
+>>> Options(scheduler="ios", budget=30).budget
+30.0
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import platformdirs
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from anabranch.errors import OptionError
+
+DEFAULT_CACHE_DIR = Path(platformdirs.user_cache_dir("anabranch"))
+
+
+class Options(BaseModel):
+    """What a compilation may be told. Frozen; unknown names are refused.
+
+    scheduler: a name of `anabranch.schedule.SCHEDULERS` or "best". budget: seconds that search
+    and measurement may take in all (None: as long as they need). outputs: "clone" hands out
+    tensors of the caller's own, "view" the plan's buffers, overwritten by the next call. batch:
+    what happens to a batch between two compiled ones: "pad" up or "refuse" it. strict: a fallback
+    is an error. verify: compare with the model in higher precision before the plan is accepted.
+    fold: treat weights as constants (later updates of the model's weights are not seen).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    scheduler: str = "best"
+    budget: float | None = Field(default=None, gt=0)
+    outputs: Literal["clone", "view"] = "clone"
+    batch: Literal["pad", "refuse"] = "refuse"
+    strict: bool = False
+    verify: bool = True
+    channels_last: bool = True
+    max_streams: int = Field(default=16, ge=1, le=64)
+    max_group_size: int = Field(default=3, ge=1)
+    max_groups: int = Field(default=8, ge=1)
+    tf32: bool = False
+    seed: int = 0
+    cache_dir: Path | None = DEFAULT_CACHE_DIR
+    debug: int = Field(default=0, ge=0, le=5)
+    dump: Path | None = None
+    check: int = Field(default=0, ge=0, le=2)
+    fuel: int | None = Field(default=None, ge=0)
+
+    @staticmethod
+    def read(given: Mapping[str, Any] | None = None, environment: bool = True) -> Options:
+        """Options from keyword arguments over the environment over the defaults.
+        OptionError names the option, what was wrong with it and what is allowed."""
+        values: dict[str, Any] = _from_environment() if environment else {}
+        values.update(given or {})
+        try:
+            return Options(**values)
+        except ValidationError as invalid:
+            first = invalid.errors()[0]
+            name = ".".join(map(str, first["loc"])) or "options"
+            known = ", ".join(Options.model_fields)
+            raise OptionError(
+                f"option {name} = {first.get('input')!r} is not valid",
+                first["msg"],
+                f"known options: {known}",
+            ) from None
+
+
+def _from_environment() -> dict[str, Any]:
+    names = ("DEBUG", "DUMP", "CHECK", "FUEL", "CACHE_DIR")
+    found = {name: os.environ.get(f"ANABRANCH_{name}") for name in names}
+    values: dict[str, Any] = {
+        name.lower(): value for name, value in found.items() if value not in (None, "")
+    }
+    if found["CACHE_DIR"] == "":
+        values["cache_dir"] = None
+    return values

@@ -1,0 +1,72 @@
+"""Trace: what happened, as events; the command line and the report render them.
+
+>>> trace = Trace()
+>>> trace.add("refused", "fuse", "conv2 + relu", "relu has 3 consumers")
+>>> trace.events[0].why
+'relu has 3 consumers'
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["stage", "applied", "refused", "chosen", "fallback", "warning", "progress", "time"]
+LEVELS: dict[Kind, int] = {
+    "stage": 1,
+    "fallback": 1,
+    "warning": 1,
+    "chosen": 2,
+    "time": 2,
+    "applied": 3,
+    "refused": 3,
+    "progress": 3,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`where`: the stage or room; `what`: its subject; `why`: a sentence; `seconds` since start."""
+
+    kind: Kind
+    where: str
+    what: str
+    why: str
+    seconds: float = field(compare=False, default=0.0)
+    data: tuple[tuple[str, str | int | float], ...] = ()
+
+
+class Trace:
+    """An append-only list of events; listeners see each as it comes."""
+
+    def __init__(self, *listeners: Callable[[Event], None]) -> None:
+        self.events: list[Event] = []
+        self._listeners = listeners
+        self._start = time.perf_counter()
+
+    def add(
+        self, kind: Kind, where: str, what: str, why: str = "", **data: str | int | float
+    ) -> None:
+        event = Event(
+            kind, where, what, why, time.perf_counter() - self._start, tuple(data.items())
+        )
+        self.events.append(event)
+        logger = logging.getLogger(f"anabranch.{where.partition('.')[0]}")
+        level = logging.WARNING if kind in ("warning", "fallback") else logging.DEBUG
+        logger.log(level, "%s: %s%s", kind, what, f": {why}" if why else "")
+        for listener in self._listeners:
+            listener(event)
+
+    def progress(self, where: str, done: int, total: int, what: str = "") -> None:
+        self.add("progress", where, what, done=done, total=total)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Times a stage and adds one event when it ends."""
+        start = time.perf_counter()
+        yield
+        self.add("stage", name, name, seconds=round(time.perf_counter() - start, 4))
