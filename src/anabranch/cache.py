@@ -40,10 +40,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import filelock
-import platformdirs
 
 TABLES = ("timings", "kernels", "graphs", "plans")
 FILE_NAME = "cache.sqlite"
@@ -100,13 +99,10 @@ _VERDICTS: Mapping[int, Literal["busy", "disk"]] = {
     sqlite3.SQLITE_NOLFS: "disk",
 }
 
+_NO_ROWS: list[Any] = []
+
 _log = logging.getLogger("anabranch.cache")
 _T = TypeVar("_T")
-
-
-def default_directory() -> Path:
-    """Where the file lives unless the user says otherwise; honours XDG_CACHE_HOME."""
-    return platformdirs.user_cache_path("anabranch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +173,12 @@ class Cache:
     def ls(self, table: str | None = None) -> list[CacheEntry]:
         """The entries of one table or of all, the most recently used first."""
         _check(table)
-        rows = self._store.attempt(lambda db: db.execute(_LIST, (table,)).fetchall(), [])
+        rows = self._store.attempt(lambda db: db.execute(_LIST, (table,)).fetchall(), _NO_ROWS)
         return [CacheEntry(t, key.decode(errors="replace"), s, used) for t, key, s, used in rows]
 
     def stats(self) -> CacheStats:
         """Entries and bytes per table; hits and misses of this process."""
-        rows = self._store.attempt(lambda db: db.execute(_COUNT).fetchall(), [])
+        rows = self._store.attempt(lambda db: db.execute(_COUNT).fetchall(), _NO_ROWS)
         found = {table: (entries, size) for table, entries, size in rows}
         entries = {table: found.get(table, (0, 0))[0] for table in TABLES}
         sizes = {table: found.get(table, (0, 0))[1] for table in TABLES}

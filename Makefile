@@ -1,0 +1,68 @@
+# make setup    a virtual environment with everything, once
+# make demo     compile Inception V3 and write report.html
+# make check    format, lint, types, architecture, tests: what CI runs
+# make golden   accept the new texts of the golden tests (review the diff)
+# make size     lines per room
+# make replay   what this branch changes in the plans of the zoo, against main
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS ?= 2
+
+# One thread per test worker: workers that each start a thread per core only wait for each other.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -rfEs
+
+.DEFAULT_GOAL := check
+.PHONY: setup demo test check format lint types layers tests golden size replay clean
+
+setup: $(READY)
+
+# PIP_CONSTRAINT, not --constraint, so that the build of the package itself is pinned as well.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed: make setup PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+		{ echo "no virtual environment: Debian keeps venv in the package python3-venv" >&2; exit 1; }
+	@echo "installing into $(VENV): some minutes and some gigabytes the first time"
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check \
+		--quiet --editable '.[dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/anabranch compile zoo:inception_v3 --dtype fp16 --batch 1 \
+		--report report.html --json report.json
+
+test: tests layers
+
+check: format lint types layers tests
+
+format: setup
+	$(BIN)/ruff format --check
+
+lint: setup
+	$(BIN)/ruff check
+
+types: setup
+	$(BIN)/mypy
+
+layers: setup
+	$(BIN)/lint-imports --no-logo
+
+tests: setup
+	$(PYTEST) tests
+
+golden: setup
+	$(PYTEST) tests --update-golden
+
+size:
+	@$(PYTHON) tools/size.py
+
+replay: setup
+	$(BIN)/python tools/replay.py
+
+clean:
+	rm -rf $(VENV) build dist out report.html report.json .mypy_cache .ruff_cache \
+		.pytest_cache .import_linter_cache .hypothesis
+	find src tests tools -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,54 @@
+"""What all tests share: golden texts, no deadlines, and the skip of GPU tests without a GPU.
+
+A golden test compares a text with tests/golden/NAME; `--update-golden` (make golden) writes it
+instead, for a reviewer to read as a diff:
+
+    def test_captured(golden):
+        golden("capture/two_branches.txt", text_graph(graph))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+GOLDEN = Path(__file__).parent / "golden"
+
+Golden = Callable[[str, str], None]
+
+# Hypothesis fails an example that takes over 0.2 s: here the first one often imports half of torch.
+settings.register_profile("anabranch", settings(), deadline=None)
+settings.load_profile("anabranch")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden texts anew")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything under tests/gpu, and whatever is marked gpu, needs a CUDA GPU."""
+    folder = Path(__file__).parent / "gpu"
+    needy = [i for i in items if i.get_closest_marker("gpu") or folder in i.path.parents]
+    if not needy:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in needy:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    def check(name: str, text: str) -> None:
+        file = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        assert file.exists(), f"no golden text {name} yet: make golden writes it"
+        assert text == file.read_text(encoding="utf-8"), f"{name} changed; make golden accepts it"
+
+    return check

@@ -1,0 +1,243 @@
+"""The walls of the house: who may import whom, and what only one room may do.
+
+The layers themselves are contracts in pyproject.toml; here import-linter checks them. The rest
+reads the syntax trees of the package, so no code behind a broken wall has to run to find it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "anabranch"
+
+# The only files that may import a package which need not be installed. `*` also crosses folders.
+DOORS = {
+    "cuda": {"targets/cuda/*"},
+    "cudnn": {"targets/cuda/*"},
+    "onnx": set[str](),
+    "ortools": set[str](),
+    "pynvml": {"targets/cuda/*"},
+    "ray": set[str](),
+    "triton": {"targets/cuda/*", "kernels/triton/*"},
+}
+
+VAGUE = {"base", "common", "context", "handler", "helper", "manager", "util"}
+
+
+def test_layers() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())",
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout
+
+
+def test_environment_is_read_in_options_only() -> None:
+    places = mentions("os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv")
+    assert outside(places, "options.py") == []
+
+
+def test_sqlite_is_used_in_cache_only() -> None:
+    assert outside(mentions("sqlite3"), "cache.py") == []
+
+
+def test_torch_cuda_is_used_in_its_target_only() -> None:
+    assert outside(mentions("torch.cuda"), "targets/cuda/*") == []
+
+
+def test_text_is_shown_in_cli_and_report_only() -> None:
+    places = mentions("print", "rich", "typer", "click", "sys.stdout", "sys.stderr")
+    assert outside(places, "cli/*", "report/*") == []
+
+
+def test_nothing_is_unpickled() -> None:
+    names = ("pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib", "torch.load")
+    assert mentions(*names) == []
+
+
+@pytest.mark.parametrize("package", DOORS)
+def test_optional_packages_have_doors(package: str) -> None:
+    assert outside(mentions(package), *DOORS[package]) == []
+
+
+def test_zoo_knows_only_torch() -> None:
+    allowed = sys.stdlib_module_names | {"torch", "networkx"}  # which torch brings along
+    for file, tree in sources():
+        if file.startswith("zoo/"):
+            for _, name in imports(tree):
+                known = name.split(".")[0] in allowed or name.startswith("anabranch.zoo")
+                assert known, f"{file} imports {name}"
+
+
+def test_names_say_something() -> None:
+    """Networks are named by their authors (bert_base); everything else by us."""
+    vague = []
+    for file, tree in sources():
+        if file.startswith("zoo/"):
+            continue
+        names = [(1, part) for part in Path(file).with_suffix("").parts]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.append((node.lineno, node.name))
+        vague += [f"{file}:{line} {name}" for line, name in names if words(name) & VAGUE]
+    assert vague == []
+
+
+def test_no_tracked_file_names_a_place() -> None:
+    """Neither this checkout, nor a home directory, nor where packages come from."""
+    everywhere = {Path("/"), Path("/tmp"), Path("/home"), Path("/usr/src")}
+    places = {str(place) for place in {ROOT, ROOT.parent, Path.home()} - everywhere}
+    pattern = re.compile("|".join(f"(?<![\\w.]){re.escape(place)}(?![\\w-])" for place in places))
+    found = []
+    for file in tracked():
+        text = file.read_text(encoding="utf-8", errors="replace")
+        lines = enumerate(text.splitlines(), 1)
+        found += [f"{file.relative_to(ROOT)}:{n}" for n, line in lines if pattern.search(line)]
+    assert found == []
+    for name in ("pyproject.toml", "constraints.txt", "Makefile", ".ci/run"):
+        assert "://" not in (ROOT / name).read_text(encoding="utf-8"), name
+
+
+def test_the_walls_are_seen() -> None:
+    """The reader of syntax trees itself: aliases, from-imports and imports inside functions."""
+    tree = ast.parse(
+        "import torch.cuda.nvtx\n"
+        "import os as system, importlib\n"
+        "from torch import cuda as device, load\n"
+        "import torch as t\n"
+        "def f(self, rich):\n"
+        "    import sqlite3\n"
+        "    system.environ['A'], t.cuda.synchronize(), device.Stream()\n"
+        "    print('x'), self.print('y'), t.backends.cuda.matmul, rich.text\n"
+        "    importlib.import_module('triton')\n"
+    )
+    found = uses(tree)
+    assert set(found) >= {
+        (1, "torch.cuda.nvtx"),
+        (3, "torch.cuda"),
+        (3, "torch.load"),
+        (6, "sqlite3"),
+        (7, "os.environ"),
+        (7, "torch.cuda.synchronize"),
+        (7, "torch.cuda.Stream"),
+        (8, "print"),
+        (8, "torch.backends.cuda.matmul"),
+        (9, "triton"),
+    }
+    assert not {name for _, name in found} & {"self.print", "rich", "rich.text"}
+    assert matches("torch.cuda.Stream", ("torch.cuda",)) and not matches("torch.cud", ("torch.c",))
+    assert words("HTTPHandlers") & words("_handler") & VAGUE
+    assert not words("baseline_database_contextual") & VAGUE
+
+
+# -- reading the package -------------------------------------------------------------------------
+
+
+@cache
+def sources() -> tuple[tuple[str, ast.Module], ...]:
+    """Every Python file of the package: its path inside the package, its syntax tree."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert files
+    return tuple(
+        (file.relative_to(PACKAGE).as_posix(), ast.parse(file.read_text(encoding="utf-8")))
+        for file in files
+    )
+
+
+def mentions(*names: str) -> list[str]:
+    """Where one of these dotted names, or something below it, is imported or used."""
+    return [
+        f"{file}:{line} {name}"
+        for file, tree in sources()
+        for line, name in uses(tree)
+        if matches(name, names)
+    ]
+
+
+def outside(places: list[str], *allowed: str) -> list[str]:
+    return [p for p in places if not any(fnmatch(p.split(":")[0], a) for a in allowed)]
+
+
+def matches(name: str, names: tuple[str, ...]) -> bool:
+    return any(name == wanted or name.startswith(f"{wanted}.") for wanted in names)
+
+
+def uses(tree: ast.Module) -> list[tuple[int, str]]:
+    """What is imported, and each use of it or of a builtin, by full dotted name, with its line."""
+    meanings: dict[str, str] = {name: name for name in vars(builtins)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.split(".")[0]
+                meanings[alias.asname or top] = alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom):
+            meanings |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    found = list(imports(tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name) and (name := dotted(node)):
+            head, dot, rest = name.partition(".")
+            if head in meanings:
+                found.append((node.lineno, meanings[head] + dot + rest))
+    return found
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """All imports, those inside functions and those by `import_module("name")` too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call):
+            function = dotted(node.func).rpartition(".")[2]
+            if function in ("import_module", "__import__") and node.args:
+                yield node.lineno, ast.unparse(node.args[0]).strip("'")
+
+
+def dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (owner := dotted(node.value)):
+        return f"{owner}.{node.attr}"
+    return ""
+
+
+def words(name: str) -> set[str]:
+    """The lower-case words of a snake_case or CamelCase name, in the singular."""
+    parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)
+    return {part.lower().removesuffix("s") for part in parts}
+
+
+def tracked() -> list[Path]:
+    """The files of the repository, committed or about to be."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: nothing says which files belong to the project")
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    files = (ROOT / name for name in listed.stdout.split("\0") if name)
+    return [file for file in files if file.is_file()]
