@@ -12,6 +12,7 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node
+from anabranch.ir.task import TaskGraph
 
 
 def eval_graph(
@@ -43,6 +44,43 @@ def eval_graph(
     return tuple(values[ref.name] for ref in graph.outputs)
 
 
+def eval_tasks(
+    tasks: TaskGraph,
+    inputs: Sequence[torch.Tensor],
+    device: torch.device | None = None,
+    precision: torch.dtype | None = None,
+    kernels: bool = False,
+) -> tuple[torch.Tensor, ...]:
+    """The outputs of a task graph: its bodies one after the other, or, with `kernels`, the bodies
+    of the kernels that were chosen. Arguments as for `eval_graph`."""
+    held = [c.value for c in tasks.constants if c.value is not None]
+    device = device or next((t.device for t in (*inputs, *held)), torch.device("cpu"))
+    values: dict[str, torch.Tensor] = {}
+    for declared, tensor in zip(tasks.inputs, inputs, strict=True):
+        values[declared.name] = _raise(tensor.to(device), precision)
+    for constant in tasks.constants:
+        if constant.value is None:
+            raise KeyError(f"constant %{constant.name} of tasks {tasks.name} has no value")
+        values[constant.name] = _raise(constant.value.to(device), precision)
+    aliases = {name: node for node in tasks.aliases for name in node.results}
+
+    def value(name: str) -> torch.Tensor:
+        if name not in values:
+            node = aliases[name]
+            for source in node.uses:
+                value(source)
+            results = run_node(node, values, device, precision)
+            values.update(zip(node.results, results, strict=True))
+        return values[name]
+
+    for task in tasks.tasks:
+        body = task.kernel.body if kernels and task.kernel is not None else task.body
+        read = [value(declared.name) for declared in body.inputs]
+        results = eval_graph(body, read, device, precision)
+        values.update(zip(task.writes, results, strict=True))
+    return tuple(value(ref.name) for ref in tasks.outputs)
+
+
 def run_node(
     node: Node,
     values: Mapping[str, torch.Tensor],
@@ -58,7 +96,9 @@ def run_node(
             tuple((key, _raise_arg(arg, precision)) for key, arg in node.kwargs),
             node.types,
         )
-    return ops.call(node, values.__getitem__, device)
+    results = ops.call(node, values.__getitem__, device)
+    # An operator that makes tensors without being told their dtype takes torch's default.
+    return tuple(_raise(r, precision) if isinstance(r, torch.Tensor) else r for r in results)
 
 
 def _device(graph: Graph, inputs: Sequence[torch.Tensor]) -> torch.device:

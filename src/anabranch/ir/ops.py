@@ -39,7 +39,9 @@ class OpInfo:
 
 def _conv_flops(node: Node, types: Mapping[str, TensorType]) -> int:
     weight = types[_ref(node.args[1])]
-    transposed = bool(node.args[6]) if node.op == "aten.convolution.default" else False
+    transposed = "conv_transpose" in node.op or (
+        node.op == "aten.convolution.default" and bool(node.args[6])
+    )
     if transposed:
         return 2 * types[_ref(node.args[0])].numel * math.prod(weight.shape[1:])
     return 2 * node.type.numel * math.prod(weight.shape[1:])
@@ -69,35 +71,48 @@ def _kind(kind: Kind, names: str) -> dict[str, OpInfo]:
 OPS: dict[str, OpInfo] = {
     **_kind(
         "pointwise",
-        "abs add addcdiv addcmul bitwise_and bitwise_not bitwise_or ceil clamp clamp_max clamp_min "
-        "cos div elu eq erf exp fill floor fmod ge gelu gt hardsigmoid hardswish hardtanh isnan "
-        "le leaky_relu log log1p log2 logical_and logical_not logical_or lt masked_fill maximum "
-        "minimum mish mul ne neg pow reciprocal relu relu6 remainder round rsqrt rsub sgn sigmoid "
-        "sign silu sin softplus sqrt sub tan tanh threshold trunc where _to_copy",
+        "abs add addcdiv addcmul bitwise_and bitwise_not bitwise_or celu ceil clamp clamp_max "
+        "clamp_min cos div elu eq erf exp expm1 fill floor floor_divide fmod ge gelu gt "
+        "hardsigmoid hardswish hardtanh isinf isnan le leaky_relu lerp log log1p log2 log_sigmoid "
+        "logical_and logical_not logical_or lt masked_fill maximum minimum mish mul ne neg pow "
+        "reciprocal relu relu6 remainder round rsqrt rsub selu sgn sigmoid sign silu sin softplus "
+        "sqrt square sub tan tanh threshold trunc where full_like ones_like zeros_like _to_copy",
     ),
     **_kind(
         "reduce",
-        "_adaptive_avg_pool2d _log_softmax _softmax adaptive_avg_pool2d amax amin any argmax "
-        "argmin avg_pool2d cumsum max max_pool2d_with_indices max_pool2d mean min "
-        "native_group_norm native_layer_norm prod sum var var_mean norm linalg_vector_norm "
-        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training",
+        "_adaptive_avg_pool2d _log_softmax _softmax adaptive_avg_pool1d adaptive_avg_pool2d "
+        "adaptive_avg_pool3d adaptive_max_pool2d all amax amin any argmax argmin avg_pool1d "
+        "avg_pool2d avg_pool3d batch_norm cumsum group_norm layer_norm linalg_vector_norm "
+        "log_softmax logsumexp max max_pool1d max_pool2d max_pool2d_with_indices max_pool3d "
+        "max_pool3d_with_indices mean min native_batch_norm native_group_norm native_layer_norm "
+        "norm prod rms_norm softmax std sum var var_mean _native_batch_norm_legit "
+        "_native_batch_norm_legit_no_training",
     ),
     **_kind(
         "move",
-        "cat clone constant_pad_nd contiguous copy embedding flip gather index index_select "
-        "pixel_shuffle reshape_copy roll scatter select_scatter slice_scatter stack repeat "
-        "upsample_nearest2d",
+        "cat clone constant_pad_nd contiguous copy embedding flip gather index index_select pad "
+        "pixel_shuffle reshape_copy roll scatter select_scatter slice_scatter stack repeat tril "
+        "triu upsample_bilinear2d upsample_nearest2d",
     ),
     **_kind(
         "view",
-        "alias as_strided chunk detach expand lift_fresh movedim narrow permute select slice split "
-        "split_with_sizes squeeze t transpose unbind unfold unsqueeze view view_as_complex "
-        "view_as_real diagonal",
+        "alias as_strided chunk detach diagonal expand expand_as lift_fresh movedim narrow permute "
+        "select slice split split_with_sizes squeeze swapaxes t transpose unbind unfold unsqueeze "
+        "view view_as view_as_complex view_as_real",
     ),
     **_kind("factory", "arange empty eye full ones scalar_tensor zeros"),
     "aten.reshape": OpInfo("move"),
+    "aten.flatten": OpInfo("move"),
+    "aten.unflatten": OpInfo("move"),
     "aten._unsafe_view": OpInfo("move"),
     "aten.convolution": OpInfo("contract", _conv_flops),
+    **{
+        f"aten.{name}": OpInfo("contract", _conv_flops)
+        for name in (
+            *("conv1d", "conv2d", "conv3d", "_convolution"),
+            *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        )
+    },
     "aten.cudnn_convolution": OpInfo("contract", _conv_flops),
     "aten.cudnn_convolution_relu": OpInfo("contract", _conv_flops),
     "aten.cudnn_convolution_add_relu": OpInfo("contract", _conv_flops),
@@ -117,6 +132,7 @@ OPS: dict[str, OpInfo] = {
         f"aten.{name}": OpInfo("factory", random=True)
         for name in ("rand", "randn", "randint", "randperm")
     },
+    "aten.dropout": OpInfo("pointwise", random=True),
     **{
         f"aten.{name}": OpInfo("opaque", random=True)
         for name in ("bernoulli", "native_dropout", "rand_like", "randn_like", "multinomial")
@@ -125,12 +141,22 @@ OPS: dict[str, OpInfo] = {
 
 OPAQUE = OpInfo("opaque")
 
-VIEW_IF_POSSIBLE = frozenset({"aten.reshape.default", "aten._unsafe_view.default"})
+VIEW_IF_POSSIBLE = frozenset(
+    {
+        *("aten.reshape.default", "aten._unsafe_view.default"),
+        *("aten.flatten.using_ints", "aten.unflatten.int"),
+    }
+)
 """Operators that rename elements where strides allow it, and copy them where not."""
 
 
+CONVOLUTIONS = frozenset(
+    {"aten.convolution.default", "aten.conv2d.default", "aten.conv_transpose2d.input"}
+)
+
+
 def base_name(op: str) -> str:
-    """ "aten.add.Tensor" -> "aten.add"."""
+    """The name without its overload: aten.add.Tensor -> aten.add."""
     return op.rpartition(".")[0]
 
 
@@ -151,6 +177,37 @@ def resolve(op: str) -> torch._ops.OpOverload:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of an operator's schema; `keyword`: it can be given by name only."""
+
+    name: str
+    optional: bool
+    default: Arg
+    keyword: bool
+
+
+@functools.cache
+def parameters(op: str) -> tuple[Parameter, ...]:
+    """The operator's parameters in the order of its schema."""
+    return tuple(
+        Parameter(
+            argument.name,
+            argument.has_default_value(),
+            tuple(argument.default_value)
+            if isinstance(argument.default_value, list)
+            else argument.default_value,
+            argument.kwarg_only,
+        )
+        for argument in resolve(op)._schema.arguments
+    )
+
+
+def mutates(op: str) -> bool:
+    """Whether the operator writes to a tensor it is given."""
+    return bool(resolve(op)._schema.is_mutable)
+
+
 @functools.cache
 def takes_device(op: str) -> bool:
     """Whether the operator makes tensors and must be told where."""
@@ -167,12 +224,17 @@ def map_refs(arg: Arg, get: Callable[[str], Any]) -> Any:
 
 
 def call(node: Node, get: Callable[[str], Any], device: torch.device | None) -> tuple[Any, ...]:
-    """Run one node on what `get` gives for each value; its results as a tuple."""
+    """Run one node on what `get` gives for each value; its results as a tuple.
+
+    On a device a view of a tensor whose strides are not the declared ones (another backend, or
+    precision, may lay a result out otherwise) copies rather than fails.
+    """
     args = [map_refs(arg, get) for arg in node.args]
     kwargs = {key: map_refs(arg, get) for key, arg in node.kwargs}
     if device is not None and takes_device(node.op):
         kwargs["device"] = device
-    result = resolve(node.op)(*args, **kwargs)
+    lenient = node.op == "aten.view.default" and device is not None and device.type != "meta"
+    result = resolve("aten.reshape.default" if lenient else node.op)(*args, **kwargs)
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
@@ -185,7 +247,47 @@ def infer(
     """The types of a node's results, from meta tensors of the types of what it reads."""
     probe = Node("probe", op, args, tuple(kwargs), ())
     results = call(probe, lambda name: meta(types[name]), torch.device("meta"))
-    return tuple(type_of(result) for result in results)
+    found = tuple(type_of(result) for result in results)
+    return _conv_layout(probe, found, types) if op in CONVOLUTIONS else found
+
+
+def _conv_layout(
+    node: Node, found: tuple[TensorType, ...], types: Mapping[str, TensorType]
+) -> tuple[TensorType, ...]:
+    """A convolution answers in channels_last if either its input or its weight is; torch's meta
+    kernel, asked for no device in particular, looks at the input alone."""
+    shape, dtype = found[0].shape, found[0].dtype
+    like = any(channels_last(types[_ref(arg)]) for arg in node.args[:2])
+    if len(shape) != 4 or not like:
+        return found
+    return (TensorType(shape, dtype, channels_last_strides(shape)),)
+
+
+def channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements of a dense N, C, H, W tensor stored in the order N, H, W, C."""
+    _, c, h, w = shape
+    return (h * w * c, 1, w * c, c)
+
+
+def channels_last(type: TensorType) -> bool:
+    """Whether torch would take it for channels_last. Sizes of one leave strides ambiguous: a 1x1
+    weight counts only if its strides say so, (C, 1, C, C), and not (C, 1, 1, 1)."""
+    if len(type.shape) != 4 or not type.strides[1]:
+        return False
+    least = 0
+    for d in (1, 3, 2, 0):
+        size, stride = type.shape[d], type.strides[d]
+        if size == 0 or stride < least or (d == 0 and least == type.strides[1]):
+            return False
+        least = stride * max(size, 1)
+    return True
+
+
+def same_layout(a: TensorType, b: TensorType) -> bool:
+    """Equal types, but for the strides of axes of size one, which address nothing."""
+    return (a.shape, a.dtype) == (b.shape, b.dtype) and all(
+        n == 1 or s == t for n, s, t in zip(a.shape, a.strides, b.strides, strict=True)
+    )
 
 
 def make_node(
@@ -233,11 +335,10 @@ def traffic(node: Node, types: Mapping[str, TensorType]) -> int:
 
 def arguments(node: Node) -> dict[str, Arg]:
     """The node's arguments by the names of the operator's schema, defaults filled in."""
-    schema = resolve(node.op)._schema.arguments
-    given = dict(zip((argument.name for argument in schema), node.args, strict=False))
+    schema = parameters(node.op)
+    given = dict(zip((parameter.name for parameter in schema), node.args, strict=False))
     given.update(node.kwargs)
-    for argument in schema:
-        if argument.name not in given and argument.has_default_value():
-            default = argument.default_value
-            given[argument.name] = tuple(default) if isinstance(default, list) else default
+    for parameter in schema:
+        if parameter.optional and parameter.name not in given:
+            given[parameter.name] = parameter.default
     return given

@@ -1,0 +1,121 @@
+r"""Growing: vertical groups, an anchor with what follows it in the same launch.
+
+    conv1   conv2          conv2 is the last: it takes the sum and the relu, conv1's result is its
+       \    /             residual
+        add          ->    {conv1}  {conv2, add, relu}
+         |
+        relu
+
+By default only what a library runs in one call is grouped; `pointwise` also groups what a kernel
+generator can: chains of pointwise nodes, and those after a contraction.
+"""
+
+from __future__ import annotations
+
+from anabranch.fuse.legal import (
+    ADD,
+    ADDMM,
+    CONVOLUTION,
+    GELU,
+    LINEAR,
+    RELU,
+    Facts,
+    why_not,
+    why_not_pointwise,
+)
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph, Node
+from anabranch.trace import Trace
+
+Group = tuple[Node, ...]
+
+EPILOGUES: dict[str, tuple[tuple[str, ...], ...]] = {
+    CONVOLUTION: ((ADD, RELU), (RELU,), (ADD,)),
+    LINEAR: ((RELU,), (GELU,)),
+    ADDMM: ((RELU,), (GELU,)),
+}
+"""What libraries run after each anchor in the same call, the longest first."""
+
+
+def grow(graph: Graph, trace: Trace, pointwise: bool = False) -> list[Group]:
+    """Every node that is no view in exactly one group, its anchor the first contraction or else
+    the first node. Groups come in an order in which they can run, nodes in graph order."""
+    facts = Facts.of(graph)
+    nodes = [node for node in graph.nodes if not ops.is_view(node, facts.types)]
+    home: dict[str, list[Node]] = {}
+    for anchor in reversed(nodes):
+        if anchor.op in EPILOGUES and anchor.name not in home:
+            group = _with_epilogue(anchor, home, facts, trace)
+            home.update((node.name, group) for node in group if len(group) > 1)
+    if pointwise:
+        for node in reversed(nodes):
+            _join_reader(node, home, facts, trace)
+    groups: list[Group] = []
+    for node in nodes:
+        members = home.get(node.name, [node])
+        if node is members[-1]:
+            groups.append(tuple(members))
+    return groups
+
+
+def anchor_of(group: Group) -> Node:
+    """The node that names the group: its contraction, or its first node."""
+    return next((node for node in group if ops.info(node.op).kind == "contract"), group[0])
+
+
+def _with_epilogue(
+    anchor: Node, home: dict[str, list[Node]], facts: Facts, trace: Trace
+) -> list[Node]:
+    """The anchor with the longest epilogue that is legal."""
+    for names in EPILOGUES[anchor.op]:
+        chain = _follow(anchor, names, facts)
+        if chain is None:
+            continue
+        taken = next((node for node in chain if node.name in home), None)
+        if taken is not None:
+            why = f"%{taken.name} already runs with %{home[taken.name][0].name}"
+        else:
+            why = why_not(chain, facts)
+        if not why:
+            trace.add("applied", "fuse", _said(chain), "one call of a library")
+            return chain
+        trace.add("refused", "fuse", _said(chain), why)
+    return [anchor]
+
+
+def _follow(anchor: Node, names: tuple[str, ...], facts: Facts) -> list[Node] | None:
+    """The anchor and readers of these operators, one after the other, if there are any."""
+    chain = [anchor]
+    for name in names:
+        readers = facts.readers.get(chain[-1].name, ())
+        reader = next((node for node in readers if node.op == name), None)
+        if reader is None:
+            return None
+        chain.append(reader)
+    return chain
+
+
+def _join_reader(node: Node, home: dict[str, list[Node]], facts: Facts, trace: Trace) -> None:
+    """Puts a node, with the group it ends, into the group of its readers, if all are pointwise."""
+    kind = ops.info(node.op).kind
+    own = home.get(node.name, [node])
+    readers = facts.readers.get(node.name, ())
+    if kind not in ("pointwise", "contract") or node is not own[-1] or not readers:
+        return
+    group = home.get(readers[0].name, [readers[0]])
+    if group is own or ops.info(readers[0].op).kind != "pointwise":
+        return
+    anchor = anchor_of(tuple(group))
+    if kind == "contract" and ops.info(anchor.op).kind == "contract":
+        why = f"%{readers[0].name} already runs with %{anchor.name}"
+    else:
+        why = why_not_pointwise(node, group, facts)
+    if why:
+        trace.add("refused", "fuse", _said([node, readers[0]]), why)
+        return
+    merged = sorted((*own, *group), key=lambda member: facts.position[member.name])
+    home.update((member.name, merged) for member in merged)
+
+
+def _said(chain: list[Node]) -> str:
+    return " + ".join(f"%{node.name}" for node in chain)

@@ -1,0 +1,162 @@
+r"""Legality: may these nodes share a launch, and if not, why not, as a sentence.
+
+A group is a chain whose last node is the only one that others read, so it can start when
+everything it reads is there, and nothing it computes on the way is missed:
+
+        conv      r                 conv is read by add alone, add by relu alone;
+          \      /                  r is of the result's shape, dtype and layout
+            add
+             |
+            relu  -> anybody
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, types, users
+from anabranch.ir.types import TensorType
+
+CONVOLUTION, ADD, RELU = "aten.convolution.default", "aten.add.Tensor", "aten.relu.default"
+LINEAR, ADDMM, GELU = "aten.linear.default", "aten.addmm.default", "aten.gelu.default"
+LIBRARY_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What legality asks of a graph: types, readers, makers, what is returned, and for each node
+    the mask of the nodes it depends on, with the position of each."""
+
+    types: dict[str, TensorType]
+    readers: dict[str, list[Node]]
+    makers: dict[str, Node]
+    returned: Collection[str]
+    position: dict[str, int]
+    ancestors: tuple[int, ...]
+
+    @staticmethod
+    def of(graph: Graph) -> Facts:
+        makers, masks = producers(graph), list[int]()
+        position = {node.name: i for i, node in enumerate(graph.nodes)}
+        for node in graph.nodes:
+            mask = 0
+            for name in node.uses:
+                if name in makers:
+                    at = position[makers[name].name]
+                    mask |= masks[at] | 1 << at
+            masks.append(mask)
+        returned = frozenset(ref.name for ref in graph.outputs)
+        return Facts(types(graph), users(graph), makers, returned, position, tuple(masks))
+
+    def depends(self, node: Node, value: str) -> bool:
+        """Whether the node can run only when the value is there anyway."""
+        if value not in self.makers:
+            return True
+        at = self.position[self.makers[value].name]
+        return bool(self.ancestors[self.position[node.name]] >> at & 1)
+
+
+def why_not(group: Sequence[Node], facts: Facts) -> str:
+    """Why these nodes, a chain from an anchor on, cannot run as one call of a library; "" if they
+    can."""
+    return (
+        _read_outside(group, facts)
+        or _other_type(group)
+        or _ANCHORS[group[0].op](group[0], group[1:])
+        or _residual(group, facts)
+    )
+
+
+def why_not_pointwise(node: Node, group: Sequence[Node], facts: Facts) -> str:
+    """Why a pointwise node cannot join the group that reads it; "" if it can. No intermediate
+    result is written then, so nobody else may read it."""
+    inside = {member.name for member in group}
+    for result in node.results:
+        if result in facts.returned:
+            return f"%{result} is returned"
+        outside = [n for n in facts.readers.get(result, ()) if n.name not in inside]
+        if outside:
+            return f"%{result} is also read by %{outside[0].name}"
+    if node.type.shape != group[-1].type.shape:
+        return f"%{node.name} is broadcast: it would be computed again for each element"
+    return ""
+
+
+def _read_outside(group: Sequence[Node], facts: Facts) -> str:
+    for node, reader in itertools.pairwise(group):
+        if node.name in facts.returned:
+            return f"%{node.name} is returned"
+        readers = facts.readers[node.name]
+        if len(readers) > 1:
+            return f"%{node.name} has {len(readers)} consumers"
+        if reader.uses.count(node.name) > 1:
+            return f"%{reader.name} reads %{node.name} twice"
+    return ""
+
+
+def _other_type(group: Sequence[Node]) -> str:
+    want = group[0].type
+    for node in group[1:]:
+        if not ops.same_layout(want, node.type):
+            return f"%{node.name} is {node.type.text}, %{group[0].name} {want.text}"
+    return ""
+
+
+def _convolution(node: Node, rest: Sequence[Node]) -> str:
+    given = ops.arguments(node)
+    if given["transposed"]:
+        return "the library fuses nothing into a transposed convolution"
+    if len(node.type.shape) != 4:
+        return "the library fuses two-dimensional convolutions only"
+    return _dtype(node)
+
+
+def _linear(node: Node, rest: Sequence[Node]) -> str:
+    given = ops.arguments(node)
+    if node.op == LINEAR and given["bias"] is None:
+        return "the library's fused call adds a bias, and there is none"
+    if node.op == ADDMM and (given["alpha"], given["beta"]) != (1, 1):
+        return "the library's fused call does not scale"
+    for last in rest:
+        if last.op == GELU and ops.arguments(last)["approximate"] != "tanh":
+            return "the library's gelu is the tanh approximation, the model's is exact"
+    return _dtype(node)
+
+
+def _dtype(node: Node) -> str:
+    known = node.type.dtype in LIBRARY_DTYPES
+    return "" if known else f"the library fuses nothing in {node.type.dtype}"
+
+
+_ANCHORS = {CONVOLUTION: _convolution, LINEAR: _linear, ADDMM: _linear}
+"""What a chain may start with, and what the library asks of it."""
+
+
+def _residual(group: Sequence[Node], facts: Facts) -> str:
+    """Of an addition in the group: what is added must be a tensor just like the result. Without a
+    relu after it, it must not make the anchor wait: one launch less is worth no lost overlap."""
+    for at, node in enumerate(group[1:], 1):
+        if node.op != ADD:
+            continue
+        other = _other(node, group[at - 1].name)
+        if not isinstance(other, Ref):
+            return f"%{node.name} adds a number, not a residual"
+        if ops.arguments(node)["alpha"] != 1:
+            return f"%{node.name} scales what it adds"
+        if not ops.same_layout(facts.types[other.name], node.type):
+            said = facts.types[other.name].text
+            return f"the residual %{other.name} is {said}, the result {node.type.text}"
+        if node is group[-1] and not facts.depends(group[0], other.name):
+            return f"%{group[0].name} would wait for %{other.name}, which can run beside it"
+    return ""
+
+
+def _other(node: Node, value: str) -> Arg:
+    """The operand of an addition that is not this value."""
+    left, right = node.args[:2]
+    return right if isinstance(left, Ref) and left.name == value else left

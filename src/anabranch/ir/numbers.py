@@ -1,0 +1,62 @@
+"""How far a result may lie from the truth: errors against a higher-precision reference.
+
+The error of an output is ||out - ref|| / ||ref|| over all elements. An optimised result is accepted
+if its error is at most twice that of the plain model in its own dtype, plus a floor that follows
+from the dtype; not a number where the reference has one is never accepted.
+
+>>> relative_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))
+0.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+FLOOR: dict[torch.dtype, float] = {
+    torch.float64: 1e-12,
+    torch.float32: 1e-5,
+    torch.float16: 1e-3,
+    torch.bfloat16: 8e-3,
+}
+"""About one unit in the last place of the dtype times a small factor for reordered sums."""
+TF32_FLOOR = 1e-3
+FACTOR = 2.0
+
+
+def relative_error(out: Tensor, reference: Tensor) -> float:
+    """||out - ref|| / ||ref|| in float64; 0 for equal integers, inf for unequal ones; nan counts
+    as infinitely wrong unless the reference has it in the same place."""
+    if out.shape != reference.shape:
+        return float("inf")
+    if not (out.dtype.is_floating_point or out.dtype.is_complex):
+        return 0.0 if torch.equal(out, reference.to(out.dtype)) else float("inf")
+    wide = torch.complex128 if out.dtype.is_complex else torch.float64
+    a, b = out.to(wide), reference.to(device=out.device, dtype=wide)
+    if not torch.equal(a.isfinite(), b.isfinite()):
+        return float("inf")
+    finite = b.isfinite()
+    difference = torch.where(finite, a - b, 0).norm().item()
+    scale = torch.where(finite, b, 0).norm().item()
+    return difference / scale if scale > 0 else (0.0 if difference == 0 else difference)
+
+
+def tolerance(dtype: torch.dtype, plain_error: float, tf32: bool = False) -> float:
+    """The largest error accepted for an output of this dtype, given that of the plain model."""
+    floor = FLOOR.get(dtype, 0.0)
+    if tf32 and dtype == torch.float32:
+        floor = TF32_FLOOR
+    return FACTOR * plain_error + floor
+
+
+def compare(
+    outs: Sequence[Tensor], plain: Sequence[Tensor], reference: Sequence[Tensor], tf32: bool = False
+) -> list[tuple[float, float]]:
+    """For each output its error and the error allowed."""
+    pairs = []
+    for out, own, truth in zip(outs, plain, reference, strict=True):
+        allowed = tolerance(out.dtype, relative_error(own, truth), tf32)
+        pairs.append((relative_error(out, truth), allowed))
+    return pairs

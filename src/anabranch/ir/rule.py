@@ -1,0 +1,240 @@
+"""Rule: one graph for another. A value: its equation, what to find, what to put, and when.
+
+Patterns are written with ordinary operators. A wildcard stands for any argument, a tensor or an
+attribute; one that appears twice must be the same both times. A call names an ATen overload; of
+the arguments it leaves out, each must have its default, or be captured together under `rest`.
+
+>>> x, s = wild("x s")
+>>> twice = Rule("x*s + x*s -> (x*s) * 2", find=x * s + x * s, replace=(x * s) * 2)
+>>> print(text_rule(twice))
+rule x*s + x*s -> (x*s) * 2
+  find    aten.add.Tensor(aten.mul.Tensor(x, s), aten.mul.Tensor(x, s))
+  replace aten.mul.Tensor(aten.mul.Tensor(x, s), 2)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from anabranch.errors import VerifyError
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Graph, Node, Ref
+from anabranch.ir.key import digest_text
+from anabranch.ir.text import text_arg
+from anabranch.ir.types import TensorType
+
+
+class Pattern:
+    """Something that matches an argument; arithmetic on patterns gives patterns."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Operand) -> Call:
+        return Call("aten.add.Tensor", (self, other))
+
+    def __sub__(self, other: Operand) -> Call:
+        return Call("aten.sub.Tensor", (self, other))
+
+    def __mul__(self, other: Operand) -> Call:
+        return Call("aten.mul.Tensor", (self, other))
+
+    def __truediv__(self, other: Operand) -> Call:
+        return Call("aten.div.Tensor", (self, other))
+
+    def __matmul__(self, other: Operand) -> Call:
+        return Call("aten.matmul.default", (self, other))
+
+    def __neg__(self) -> Call:
+        return Call("aten.neg.default", (self,))
+
+
+@dataclass(frozen=True, slots=True)
+class Wild(Pattern):
+    """Any argument: a value, a number, a tuple, None."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Pattern):
+    """A call of this operator on these arguments. `rest`: the name under which the arguments
+    that the pattern leaves out are captured (and, in a replacement, put back); without it they
+    must have their defaults."""
+
+    op: str
+    args: tuple[Operand, ...]
+    rest: str = ""
+
+
+Operand = (
+    Pattern
+    | int
+    | float
+    | bool
+    | str
+    | None
+    | torch.dtype
+    | torch.memory_format
+    | torch.layout
+    | tuple["Operand", ...]
+)
+"""What a pattern may be called with: as `Arg`, with patterns in place of references."""
+
+COMMUTATIVE = frozenset({"aten.add.Tensor", "aten.mul.Tensor", "aten.maximum.default"})
+"""Operators whose first two arguments may be swapped where all others have their defaults."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What is known of each value by its name: its type, the node that makes it, and whether it
+    depends on constants alone. Grows as nodes are added."""
+
+    types: dict[str, TensorType]
+    producers: dict[str, Node]
+    constant: set[str]
+
+    @staticmethod
+    def declared(graph: Graph) -> Known:
+        """Of the inputs and constants only."""
+        types = {value.name: value.type for value in graph.inputs}
+        types.update((constant.name, constant.type) for constant in graph.constants)
+        return Known(types, {}, {constant.name for constant in graph.constants})
+
+    @staticmethod
+    def of(graph: Graph) -> Known:
+        known = Known.declared(graph)
+        for node in graph.nodes:
+            known.add(node)
+        return known
+
+    def add(self, node: Node) -> None:
+        self.types.update(zip(node.results, node.types, strict=True))
+        self.producers.update(dict.fromkeys(node.results, node))
+        if computable(node) and self.constant.issuperset(node.uses):
+            self.constant.update(node.results)
+
+
+def computable(node: Node) -> bool:
+    """Whether the same arguments always give the same results: neither random nor unknown."""
+    entry = ops.info(node.op)
+    return entry.kind != "opaque" and not entry.random and ops.base_name(node.op) != "aten.empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a wildcard stands for in a match. `type` only for a value; `constant`: it does not
+    depend on the inputs."""
+
+    arg: Arg
+    type: TensorType | None = None
+    constant: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        assert self.type is not None, f"{self.arg} is not a tensor"
+        return self.type.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Where a rule applies: the matched nodes, the root first, and what each wildcard stands for.
+    `match.s` is the Bound of wildcard s."""
+
+    nodes: tuple[Node, ...]
+    bound: Mapping[str, Arg]
+    known: Known
+
+    @property
+    def root(self) -> Node:
+        return self.nodes[0]
+
+    def __getattr__(self, name: str) -> Bound:
+        if name not in self.bound:
+            raise AttributeError(f"the pattern has no wildcard {name}")
+        arg = self.bound[name]
+        if isinstance(arg, Ref):
+            return Bound(arg, self.known.types[arg.name], arg.name in self.known.constant)
+        return Bound(arg)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`name`: its equation. `replace`: a pattern over the wildcards of `find`, or a function of
+    the match that gives one. `when`: True, or else it does not apply; a sentence says why not.
+    `draw`: random arguments for the wildcards and rests of `find`, tensors as their types, under
+    which the rule must apply (by default each wildcard is a tensor of one shape), for its test.
+    """
+
+    name: str
+    find: Call
+    replace: Pattern | Callable[[Match], Pattern]
+    when: Callable[[Match], bool | str] | None = None
+    draw: Callable[[random.Random], Mapping[str, object]] | None = None
+
+
+def wild(names: str) -> list[Wild]:
+    """Wildcards of these names, as in `x, w = wild("x w")`."""
+    return [Wild(name) for name in names.split()]
+
+
+def wildcards(pattern: Operand) -> Iterator[str]:
+    """The names that a match of the pattern binds, rests included, in order, with repeats."""
+    if isinstance(pattern, Wild):
+        yield pattern.name
+    elif isinstance(pattern, Call):
+        yield from wildcards(pattern.args)
+        if pattern.rest:
+            yield pattern.rest
+    elif isinstance(pattern, tuple):
+        for item in pattern:
+            yield from wildcards(item)
+
+
+def verify_rule(rule: Rule) -> None:
+    """Its operators exist, its replacement uses only what was found, its name is an equation."""
+    if "->" not in rule.name:
+        raise VerifyError(f"rule {rule.name!r}: its name is not an equation")
+    found = set(wildcards(rule.find))
+    sides = [rule.find] if callable(rule.replace) else [rule.find, rule.replace]
+    for call in (call for side in sides for call in _calls(side)):
+        known = ops.parameters(call.op)
+        if len(call.args) > len(known):
+            raise VerifyError(f"rule {rule.name}: {call.op} takes only {len(known)} arguments")
+    if not callable(rule.replace) and (missing := set(wildcards(rule.replace)) - found):
+        raise VerifyError(f"rule {rule.name}: the pattern does not bind {sorted(missing)}")
+
+
+def text_rule(rule: Rule) -> str:
+    """The equation and both sides, a computed one by the name of its function."""
+    put = rule.replace.__qualname__ if callable(rule.replace) else text_pattern(rule.replace)
+    condition = ["  when    " + rule.when.__qualname__] if rule.when else []
+    lines = [f"rule {rule.name}", f"  find    {text_pattern(rule.find)}", f"  replace {put}"]
+    return "\n".join([*lines, *condition])
+
+
+def rule_key(rule: Rule) -> str:
+    return digest_text(text_rule(rule))
+
+
+def text_pattern(pattern: Operand) -> str:
+    if isinstance(pattern, Wild):
+        return pattern.name
+    if isinstance(pattern, Call):
+        rest = [f"*{pattern.rest}"] if pattern.rest else []
+        return f"{pattern.op}({', '.join([*map(text_pattern, pattern.args), *rest])})"
+    if isinstance(pattern, tuple):
+        return f"[{', '.join(map(text_pattern, pattern))}]"
+    assert not isinstance(pattern, Pattern)
+    return text_arg(pattern)
+
+
+def _calls(pattern: Operand) -> Iterator[Call]:
+    if isinstance(pattern, Call):
+        yield pattern
+        yield from (call for arg in pattern.args for call in _calls(arg))
+    elif isinstance(pattern, tuple):
+        yield from (call for item in pattern for call in _calls(item))

@@ -1,0 +1,156 @@
+"""Building graphs: a new graph from an old one, node by node.
+
+A Builder walks beside its source. Each node of the source is kept, or replaced by calls whose
+types are inferred; readers of a replaced value read its substitute. What nobody reads any more is
+dropped at the end, and the source itself comes back if nothing was done.
+
+    source            builder                              graph()
+    conv = ...        keep(conv)                           conv = ...
+    drop = dropout    replace("drop", Ref("conv"))         relu = relu(conv)
+    relu = relu(drop) keep(relu)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Graph, Node, Ref, rename, types
+from anabranch.ir.rule import Known
+
+
+class Builder:
+    """A graph under construction. `known` says what is known of the values so far."""
+
+    def __init__(self, source: Graph) -> None:
+        self.source = source
+        self.known = Known.declared(source)
+        self.nodes: dict[str, Node] = {}
+        self.changed = False
+        self._before = types(source)
+        self._names = set(self._before)
+        self._free: set[str] = set()
+        self._numbers: dict[str, int] = {}
+        self._substitutes: dict[str, str] = {}
+
+    def renamed(self, node: Node) -> Node:
+        """The source's node, reading what has come in place of what it read."""
+        table = self._substitutes
+        if not any(name in table for name in node.uses):
+            return node
+        args = tuple(rename(arg, table) for arg in node.args)
+        kwargs = tuple((key, rename(arg, table)) for key, arg in node.kwargs)
+        return Node(node.name, node.op, args, kwargs, node.types, node.origin)
+
+    def keep(self, node: Node) -> None:
+        """The source's node as it is; its types are inferred anew if what it reads has others."""
+        reads = node.uses
+        node = self.renamed(node)
+        if any(
+            self.known.types[new] != self._before[old]
+            for old, new in zip(reads, node.uses, strict=True)
+        ):
+            found = ops.infer(node.op, node.args, node.kwargs, self.known.types)
+            node = Node(node.name, node.op, node.args, node.kwargs, found, node.origin)
+        self.add(node)
+
+    def call(self, op: str, *args: Arg, name: str = "", origin: str = "", **kwargs: Arg) -> Ref:
+        """A new node, its types inferred; named `name` or, if that is taken, with a number."""
+        hint = name or ops.base_name(op).partition(".")[2].lstrip("_")
+        node = ops.make_node(
+            name if name in self._free else self._fresh(hint),
+            op,
+            args,
+            self.known.types,
+            tuple(kwargs.items()),
+            origin,
+        )
+        self.add(node)
+        self.changed = True
+        return Ref(node.name)
+
+    def replace(self, value: str, by: Ref) -> None:
+        """Readers of the source's value read `by` from here on."""
+        self._substitutes[value] = by.name
+        self.changed = True
+
+    def substitute(self, value: str) -> str:
+        """The name of what has come in place of the source's value; its own if nothing has."""
+        return self._substitutes.get(value, value)
+
+    def remove(self, node: Node) -> None:
+        """Takes back a node that nobody reads any more; its name is free again."""
+        del self.nodes[node.name]
+        self.release(node)
+
+    def release(self, node: Node) -> None:
+        """The node of the source may not be kept: its names may be given to who asks for them."""
+        self._free.update(node.results)
+
+    def graph(self) -> Graph:
+        """What was built, without what nobody reads; the source if nothing was done."""
+        if not self.changed:
+            return self.source
+        outputs = tuple(Ref(self.substitute(ref.name)) for ref in self.source.outputs)
+        return drop_dead(
+            Graph(
+                self.source.name,
+                self.source.inputs,
+                self.source.constants,
+                tuple(self.nodes.values()),
+                outputs,
+            )
+        )
+
+    def add(self, node: Node) -> None:
+        """A finished node: what it reads is named as in the new graph, its types are right."""
+        self.nodes[node.name] = node
+        self._names.update(node.results)
+        self._free.difference_update(node.results)
+        self.known.add(node)
+
+    def _fresh(self, hint: str) -> str:
+        name = hint
+        while name in self._names:
+            self._numbers[hint] = self._numbers.get(hint, 0) + 1
+            name = f"{hint}_{self._numbers[hint]}"
+        return name
+
+
+Visit = Callable[[Builder, Node], Ref | None]
+"""Looks at a node of the source: what comes in place of its first result, None to keep it."""
+
+
+def rewrite(graph: Graph, visit: Visit) -> Graph:
+    """The graph with each node, in order, kept or replaced as `visit` says; the same object if it
+    never says anything. A replaced node's name is free for what replaces it."""
+    builder = Builder(graph)
+    for node in graph.nodes:
+        builder.release(node)
+        substitute = visit(builder, node)
+        if substitute is None:
+            builder.keep(node)
+        else:
+            builder.replace(node.name, substitute)
+    return builder.graph()
+
+
+def drop_dead(graph: Graph) -> Graph:
+    """Without the nodes and constants that no output needs; unknown operators stay, for they may
+    do more than compute. The same object if there are none."""
+    live = {ref.name for ref in graph.outputs}
+    nodes: list[Node] = []
+    for node in reversed(graph.nodes):
+        if live.intersection(node.results) or ops.info(node.op).kind == "opaque":
+            live.update(node.uses)
+            nodes.append(node)
+    constants = tuple(constant for constant in graph.constants if constant.name in live)
+    if len(nodes) == len(graph.nodes) and len(constants) == len(graph.constants):
+        return graph
+    return Graph(graph.name, graph.inputs, constants, tuple(reversed(nodes)), graph.outputs)
+
+
+def join_origins(nodes: Iterable[Node]) -> str:
+    """Where several nodes came from, each source once."""
+    sources = (source for node in nodes for source in node.origin.split(" + ") if source)
+    return " + ".join(dict.fromkeys(sources))

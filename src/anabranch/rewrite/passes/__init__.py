@@ -1,0 +1,25 @@
+"""The passes, one per file, in the order in which they run; each takes a graph and a trace and
+returns the same graph if it changes nothing. `layout` runs once, after them, where convolutions
+profit, and is not in the table."""
+
+from collections.abc import Callable
+
+from anabranch.ir.graph import Graph
+from anabranch.rewrite.passes.canonical import canonical
+from anabranch.rewrite.passes.cse import cse
+from anabranch.rewrite.passes.dead_code import dead_code
+from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
+from anabranch.rewrite.passes.fold_constants import fold_constants
+from anabranch.rewrite.passes.functional import functional
+from anabranch.rewrite.passes.identities import identities
+from anabranch.trace import Trace
+
+PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {
+    "functional": functional,
+    "canonical": canonical,
+    "identities": identities,
+    "fold_batch_norm": fold_batch_norm,
+    "fold_constants": fold_constants,
+    "cse": cse,
+    "dead_code": dead_code,
+}

@@ -1,0 +1,241 @@
+"""Canonical forms: of several operators that say the same, one.
+
+    conv1d conv2d conv3d conv_transpose*  -> convolution
+    view flatten unflatten _unsafe_view   -> reshape (a new layout upstream cannot break it)
+    batch norms in eval mode              -> batch_norm with one result
+    addmm of a bias row                   -> linear
+    to, contiguous                        -> _to_copy, clone
+    full_like, zeros_like, ones_like      -> full
+    op.Scalar                             -> op.Tensor with a number
+
+One table line a family; each function gives the new value, or None to leave the node as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Graph, Node, Ref, users
+from anabranch.rewrite.build import Builder, rewrite
+from anabranch.trace import Trace
+
+Form = Callable[[Builder, Node], Ref | None]
+
+
+def canonical(graph: Graph, trace: Trace) -> Graph:
+    """The graph with one spelling of each computation."""
+    read = {*users(graph), *(ref.name for ref in graph.outputs)}
+
+    def visit(builder: Builder, node: Node) -> Ref | None:
+        form = FORMS.get(node.op)
+        if form is None or any(result in read for result in node.results[1:]):
+            return None
+        return form(builder, builder.renamed(node))
+
+    return rewrite(graph, visit)
+
+
+def _conv(spatial: int, transposed: bool = False) -> Form:
+    def form(builder: Builder, node: Node) -> Ref | None:
+        given = ops.arguments(node)
+        x, w = given["input"], given["weight"]
+        x, padding = _padded(builder, given, spatial, node.origin)
+        alone = len(_shape(builder, x)) == spatial + 1
+        if alone:
+            x = builder.call("aten.unsqueeze.default", x, 0, origin=node.origin)
+        result = builder.call(
+            "aten.convolution.default",
+            x,
+            w,
+            given["bias"],
+            _spread(given["stride"], spatial),
+            padding,
+            _spread(given["dilation"], spatial),
+            transposed,
+            _spread(given.get("output_padding", 0), spatial),
+            given["groups"],
+            name=node.name,
+            origin=node.origin,
+        )
+        if alone:
+            result = builder.call("aten.squeeze.dim", result, 0, origin=node.origin)
+        return result
+
+    return form
+
+
+def _padded(
+    builder: Builder, given: dict[str, Arg], spatial: int, origin: str
+) -> tuple[Arg, tuple[int, ...]]:
+    """The input and its padding in numbers; "same" padding that is not symmetric goes to the
+    input."""
+    x, padding = given["input"], given["padding"]
+    if not isinstance(padding, str):
+        return x, _spread(padding, spatial)
+    if padding == "valid":
+        return x, (0,) * spatial
+    kernel = _shape(builder, given["weight"])[2:]
+    total = [d * (k - 1) for d, k in zip(_spread(given["dilation"], spatial), kernel, strict=True)]
+    if all(both % 2 == 0 for both in total):
+        return x, tuple(both // 2 for both in total)
+    around = tuple(end for both in reversed(total) for end in (both // 2, both - both // 2))
+    return builder.call("aten.constant_pad_nd.default", x, around, origin=origin), (0,) * spatial
+
+
+def _spread(arg: Arg, n: int) -> tuple[int, ...]:
+    """One number for each of n axes."""
+    given = arg if isinstance(arg, tuple) else (arg,)
+    values = tuple(value for value in given if isinstance(value, int))
+    return values * n if len(values) == 1 else values
+
+
+def _underscore_convolution(builder: Builder, node: Node) -> Ref | None:
+    return builder.call(
+        "aten.convolution.default", *node.args[:9], name=node.name, origin=node.origin
+    )
+
+
+def _reshape(builder: Builder, node: Node) -> Ref | None:
+    return builder.call(
+        "aten.reshape.default",
+        node.args[0],
+        node.type.shape,
+        name=node.name,
+        origin=node.origin,
+    )
+
+
+def _batch_norm(builder: Builder, node: Node) -> Ref | None:
+    given = ops.arguments(node)
+    if given.get("training") is True or given["running_mean"] is None:
+        return None
+    return builder.call(
+        "aten.batch_norm.default",
+        *(given[key] for key in ("input", "weight", "bias", "running_mean", "running_var")),
+        False,
+        given["momentum"],
+        given["eps"],
+        True,
+        name=node.name,
+        origin=node.origin,
+    )
+
+
+def _addmm(builder: Builder, node: Node) -> Ref | None:
+    given = ops.arguments(node)
+    bias, w = given["self"], given["mat2"]
+    columns = _shape(builder, w)[1]
+    if given["alpha"] != 1 or given["beta"] != 1 or _shape(builder, bias) != (columns,):
+        return None
+    turned = builder.call("aten.t.default", w, origin=node.origin)
+    return builder.call(
+        "aten.linear.default", given["mat1"], turned, bias, name=node.name, origin=node.origin
+    )
+
+
+def _to(builder: Builder, node: Node) -> Ref | None:
+    given = ops.arguments(node)
+    keep = given.get("memory_format")
+    layout: dict[str, Arg] = {} if keep is None else {"memory_format": keep}
+    return builder.call(
+        "aten._to_copy.default",
+        node.args[0],
+        name=node.name,
+        origin=node.origin,
+        dtype=node.type.dtype,
+        **layout,
+    )
+
+
+def _contiguous(builder: Builder, node: Node) -> Ref | None:
+    layout = ops.arguments(node)["memory_format"]
+    return builder.call(
+        "aten.clone.default",
+        node.args[0],
+        name=node.name,
+        origin=node.origin,
+        memory_format=layout or torch.contiguous_format,
+    )
+
+
+def _filled(value: float | None = None) -> Form:
+    def form(builder: Builder, node: Node) -> Ref | None:
+        if not node.type.contiguous:
+            return None
+        fill = node.args[1] if value is None else value
+        return builder.call(
+            "aten.full.default",
+            node.type.shape,
+            fill,
+            name=node.name,
+            origin=node.origin,
+            dtype=node.type.dtype,
+        )
+
+    return form
+
+
+def _with_number(builder: Builder, node: Node) -> Ref | None:
+    op = f"{ops.base_name(node.op)}.Tensor"
+    named = dict(node.kwargs)
+    args = node.args
+    if len(args) > 2:
+        args, named = args[:2], {"alpha": args[-1], **named}
+    if named.get("alpha") == 1:
+        del named["alpha"]
+    return builder.call(op, *args, name=node.name, origin=node.origin, **named)
+
+
+def _softmax(op: str) -> Form:
+    def form(builder: Builder, node: Node) -> Ref | None:
+        given = ops.arguments(node)
+        x, wanted = given["self"], given["dtype"]
+        assert isinstance(x, Ref)
+        if wanted is not None and wanted != builder.known.types[x.name].dtype:
+            x = builder.call("aten._to_copy.default", x, dtype=wanted, origin=node.origin)
+        return builder.call(op, x, given["dim"], False, name=node.name, origin=node.origin)
+
+    return form
+
+
+def _shape(builder: Builder, arg: Arg) -> tuple[int, ...]:
+    assert isinstance(arg, Ref)
+    return builder.known.types[arg.name].shape
+
+
+FORMS: dict[str, Form] = {
+    "aten.conv1d.default": _conv(1),
+    "aten.conv2d.default": _conv(2),
+    "aten.conv3d.default": _conv(3),
+    "aten.conv1d.padding": _conv(1),
+    "aten.conv2d.padding": _conv(2),
+    "aten.conv3d.padding": _conv(3),
+    "aten.conv_transpose1d.default": _conv(1, transposed=True),
+    "aten.conv_transpose2d.input": _conv(2, transposed=True),
+    "aten.conv_transpose3d.input": _conv(3, transposed=True),
+    "aten._convolution.default": _underscore_convolution,
+    "aten.view.default": _reshape,
+    "aten._unsafe_view.default": _reshape,
+    "aten.flatten.using_ints": _reshape,
+    "aten.unflatten.int": _reshape,
+    "aten.view_as.default": _reshape,
+    "aten.reshape_as.default": _reshape,
+    "aten._native_batch_norm_legit_no_training.default": _batch_norm,
+    "aten.native_batch_norm.default": _batch_norm,
+    "aten.addmm.default": _addmm,
+    "aten.to.dtype": _to,
+    "aten.to.dtype_layout": _to,
+    "aten.contiguous.default": _contiguous,
+    "aten.full_like.default": _filled(),
+    "aten.zeros_like.default": _filled(0),
+    "aten.ones_like.default": _filled(1),
+    "aten.add.Scalar": _with_number,
+    "aten.sub.Scalar": _with_number,
+    "aten.mul.Scalar": _with_number,
+    "aten.div.Scalar": _with_number,
+    "aten.softmax.int": _softmax("aten._softmax.default"),
+    "aten.log_softmax.int": _softmax("aten._log_softmax.default"),
+}

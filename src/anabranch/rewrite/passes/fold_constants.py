@@ -1,0 +1,138 @@
+"""Constant folding: what depends on constants alone is computed now.
+
+    const w                                  const mul        (its digest names the expression
+    s   = full([64, 1, 1, 1], 0.5)    ->                       and the digests of what it read)
+    mul = w * s
+    y   = convolution(x, mul, ...)           y = convolution(x, mul, ...)
+
+Only the values that are read from outside become constants; those in between are freed. A value
+much larger than what it is made of (an expanded scalar, a broadcast mask) is left to be computed,
+and so is one that is returned: the caller may write to what it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from anabranch.ir.eval import run_node
+from anabranch.ir.graph import Constant, Graph, Node, producers
+from anabranch.ir.key import digest_text
+from anabranch.ir.rule import Known
+from anabranch.ir.types import TensorType, type_of
+from anabranch.rewrite.build import drop_dead
+from anabranch.rewrite.passes.cse import expression
+from anabranch.rewrite.refuse import refuse
+from anabranch.trace import Trace
+
+SLACK = 1 << 20
+"""Bytes by which a folded value may be larger than the constants it is made of."""
+
+
+def fold_constants(graph: Graph, trace: Trace) -> Graph:
+    """The graph with new constants in place of the nodes that need no input."""
+    held = {c.name: c.value for c in graph.constants if c.value is not None}
+    foldable = _foldable(graph, held)
+    if not foldable:
+        return graph
+    wanted = _wanted(graph, foldable, trace)
+    if not wanted:
+        return graph
+    made = _evaluate(graph, foldable, wanted, held)
+    nodes = tuple(node for node in graph.nodes if wanted.isdisjoint(node.results))
+    constants = (*graph.constants, *made)
+    return drop_dead(Graph(graph.name, graph.inputs, constants, nodes, graph.outputs))
+
+
+def _foldable(graph: Graph, held: dict[str, torch.Tensor]) -> dict[str, Node]:
+    """The nodes whose every constant has its value here, by name."""
+    constant = Known.of(graph).constant
+    ready, found = set(held), dict[str, Node]()
+    for node in graph.nodes:
+        if constant.issuperset(node.results) and node.results and ready.issuperset(node.uses):
+            ready.update(node.results)
+            found[node.name] = node
+    return found
+
+
+def _wanted(graph: Graph, foldable: dict[str, Node], trace: Trace) -> set[str]:
+    """The values to turn into constants: read by what stays, and not too large."""
+    size = {c.name: c.type.nbytes for c in graph.constants}
+    maker = producers(graph)
+    returned = {ref.name for ref in graph.outputs}
+    read = set(returned)
+    wanted: set[str] = set()
+    for node in reversed(graph.nodes):
+        needed = [name for name in node.results if name in read]
+        if node.name not in foldable or returned.intersection(node.results):
+            read.update(node.uses)
+        elif needed and any(t.numel * t.dtype.itemsize > t.nbytes for t in node.types):
+            read.update(node.uses)  # an expanded view takes no memory as it is
+        elif needed:
+            made = sum(t.numel * t.dtype.itemsize for t in node.types)
+            source = sum(size.get(name, 0) for name in _leaves(node, maker))
+            if made <= source + SLACK:
+                wanted.update(node.results)
+            else:
+                read.update(node.uses)
+                why = f"{made:,} bytes would be kept for {source:,}"
+                refuse(trace, f"fold %{node.name}", why)
+    return wanted
+
+
+def _leaves(node: Node, maker: dict[str, Node]) -> set[str]:
+    """The constants that a node's value is made of."""
+    leaves: set[str] = set()
+    seen, todo = {node.name}, list(node.uses)
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in maker:
+            todo += maker[name].uses
+        else:
+            leaves.add(name)
+    return leaves
+
+
+def _evaluate(
+    graph: Graph, foldable: dict[str, Node], wanted: set[str], held: dict[str, torch.Tensor]
+) -> Iterator[Constant]:
+    """The wanted values as constants, in graph order."""
+    values = dict(held)
+    digests = {c.name: digest_text(f"{c.digest} {c.type.text}") for c in graph.constants}
+    device = next((value.device for value in held.values()), torch.device("cpu"))
+    order = _needed(foldable, wanted)
+    last = {name: i for i, node in enumerate(order) for name in (*node.uses, *node.results)}
+    for i, node in enumerate(order):
+        with torch.no_grad():
+            results = run_node(node, values, device)
+        text = expression(node, digests)
+        for k, (name, value) in enumerate(zip(node.results, results, strict=True)):
+            digests[name] = digest_text(f"{text} {k}")
+            values[name] = value
+            if name in wanted:
+                yield Constant(name, node.types[k], digests[name], _as(node.types[k], value))
+        for name in {*node.uses, *node.results}:
+            if last[name] == i:
+                del values[name]
+
+
+def _needed(foldable: dict[str, Node], wanted: set[str]) -> list[Node]:
+    """The nodes that the wanted values are made by, in graph order."""
+    read, order = set(wanted), list[Node]()
+    for node in reversed(foldable.values()):
+        if read.intersection(node.results):
+            read.update(node.uses)
+            order.append(node)
+    return order[::-1]
+
+
+def _as(type: TensorType, value: torch.Tensor) -> torch.Tensor:
+    """The value with the strides that its readers were told; real kernels may choose others."""
+    if type_of(value) == type:
+        return value
+    made = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=value.device)
+    return made.copy_(value)

@@ -1,0 +1,35 @@
+"""Identities: one sweep of the rules that always help (`rewrite.rules.always`).
+
+drop = dropout(x, 0.5, False)
+relu = relu(drop)                ->    relu = relu(x)
+"""
+
+from __future__ import annotations
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph, Ref
+from anabranch.ir.rule import Known, Match
+from anabranch.rewrite.apply import apply_all
+from anabranch.rewrite.rules.always import RULES
+from anabranch.trace import Trace
+
+
+def identities(graph: Graph, trace: Trace) -> Graph:
+    """Without the nodes that give back what they are given."""
+    returned = {ref.name for ref in graph.outputs}
+
+    def accept(match: Match) -> bool:
+        handed_out = match.root.name in returned and not ops.is_view(match.root, match.known.types)
+        return not (handed_out and _borrowed(match.bound["x"], match.known))
+
+    return apply_all(graph, RULES, accept=accept)
+
+
+def _borrowed(value: object, known: Known) -> bool:
+    """Whether the value is an input or a constant, or a view of one."""
+    while isinstance(value, Ref) and value.name in known.producers:
+        node = known.producers[value.name]
+        if not ops.is_view(node, known.types):
+            return False
+        value = node.args[0]
+    return True

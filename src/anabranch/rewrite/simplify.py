@@ -1,0 +1,48 @@
+"""Simplification: all that always helps, before anything is searched.
+
+captured -> [ PASSES until nothing changes ] -> layout -> [ PASSES again ] -> simplified
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.step import Pass, Stepper
+from anabranch.options import Options
+from anabranch.rewrite.passes import PASSES
+from anabranch.rewrite.passes.layout import layout
+from anabranch.trace import Trace
+
+ROUNDS = 10
+"""More than any graph has needed; two passes that undo each other end here and not never."""
+
+
+def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu") -> Graph:
+    """The graph, equal in value and cheaper. `kind` of target: on "cuda", convolutions get the
+    layout that tensor cores want."""
+    graph = _until_still(graph, stepper)
+    if kind == "cuda" and options.channels_last:
+        arranged = stepper.step(
+            graph, "layout", partial(layout, trace=stepper.trace, tf32=options.tf32)
+        )
+        if arranged is not graph:
+            graph = _until_still(arranged, stepper)
+    return graph
+
+
+def _until_still(graph: Graph, stepper: Stepper) -> Graph:
+    passes = {name: _heard(run, stepper.trace) for name, run in PASSES.items()}
+    for _ in range(ROUNDS):
+        before = graph
+        graph = stepper.run(graph, passes)
+        if graph is before:
+            return graph
+    stepper.trace.add("warning", "rewrite", graph.name, f"still changing after {ROUNDS} rounds")
+    return graph
+
+
+def _heard(run: Callable[[Graph, Trace], Graph], trace: Trace) -> Pass:
+    """The pass, its events going to the trace."""
+    return lambda graph: run(graph, trace)

@@ -1,0 +1,52 @@
+"""The words that rules are written in: operators as functions from patterns to patterns.
+
+Arithmetic needs no words (`x + y`, `x * s`). Arguments follow the operator's schema; what is left
+out must have its default, or is captured as a whole under `rest`.
+
+>>> from anabranch.ir.rule import text_pattern, wild
+>>> x, w, b = wild("x w b")
+>>> text_pattern(relu(convolution(x, w, b, rest="window")))
+'aten.relu.default(aten.convolution.default(x, w, b, *window))'
+"""
+
+from __future__ import annotations
+
+from anabranch.ir.rule import Call, Operand
+
+
+def call(op: str, *args: Operand, rest: str = "") -> Call:
+    """Any operator by its full name."""
+    return Call(op, args, rest)
+
+
+def convolution(x: Operand, w: Operand, b: Operand, rest: str) -> Call:
+    """`rest`: stride, padding, dilation, transposed, output_padding, groups."""
+    return Call("aten.convolution.default", (x, w, b), rest)
+
+
+def linear(x: Operand, w: Operand, b: Operand = None) -> Call:
+    return Call("aten.linear.default", (x, w, b))
+
+
+def relu(x: Operand) -> Call:
+    return Call("aten.relu.default", (x,))
+
+
+def cat(values: Operand, axis: Operand = 0) -> Call:
+    return Call("aten.cat.default", (values, axis))
+
+
+def reshape(x: Operand, shape: Operand) -> Call:
+    return Call("aten.reshape.default", (x, shape))
+
+
+def permute(x: Operand, axes: Operand) -> Call:
+    return Call("aten.permute.default", (x, axes))
+
+
+def transpose(x: Operand, a: Operand, b: Operand) -> Call:
+    return Call("aten.transpose.int", (x, a, b))
+
+
+def t(x: Operand) -> Call:
+    return Call("aten.t.default", (x,))

@@ -1,0 +1,144 @@
+"""Which nodes end up in one launch, and the reasons where they do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.fuse.grow import grow
+from anabranch.ir.text import parse_graph
+from anabranch.trace import Trace
+
+CONV = "aten.convolution.default({x}, %w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)"
+IMAGE = "f16[1,4,5,5]"
+
+
+def graph_text(lines: str, dtype: str = "f16") -> str:
+    """Lines such as `a = conv x`, `s = add a b`, `r = relu s`, one value each, of one type."""
+    body = []
+    for line in lines.strip().splitlines():
+        name, _, (op, *args) = (part := line.split())[0], part[1], part[2:]
+        refs = [f"%{arg}" if arg[0].isalpha() else arg for arg in args]
+        call = {
+            "conv": CONV.format(x=refs[0]),
+            "add": f"aten.add.Tensor({', '.join(refs)})",
+            "mul": f"aten.mul.Tensor({', '.join(refs)})",
+        }.get(op, f"aten.{op}.default({', '.join(refs)})")
+        body.append(f"  %{name}: {IMAGE} = {call}")
+    returned = body[-1].split(":")[0].strip()
+    head = f"graph g {{\n  input %x: {IMAGE}\n  const %w: f16[4,4,1,1] = w\n"
+    return (head + "\n".join(body) + f"\n  return {returned}\n}}").replace("f16", dtype)
+
+
+def grown(text: str, pointwise: bool = False) -> tuple[list[str], list[str]]:
+    """Groups as "a+b", and refusals as "what: why"."""
+    trace = Trace()
+    groups = grow(parse_graph(text), trace, pointwise)
+    refused = [f"{e.what}: {e.why}" for e in trace.events if e.kind == "refused"]
+    return ["+".join(node.name for node in group) for group in groups], refused
+
+
+def test_convolution_and_relu() -> None:
+    assert grown(graph_text("c = conv x\nr = relu c\ns = sigmoid r")) == (["c+r", "s"], [])
+
+
+def test_residual_of_two_convolutions_goes_to_the_later() -> None:
+    r"""
+    X -- a --\
+     \        add -- relu        the group waits for a anyway
+      \-- b --/
+    """
+    groups, refused = grown(graph_text("a = conv x\nb = conv x\ns = add a b\nr = relu s"))
+    assert groups == ["a", "b+s+r"]
+    assert refused == [
+        "%a + %s + %r: %s already runs with %b",
+        "%a + %s: %s already runs with %b",
+    ]
+
+
+def test_residual_from_further_up_without_relu() -> None:
+    """MobileNet's: the sum waits for nothing that the convolution does not wait for."""
+    assert grown(graph_text("c = conv x\ns = add x c\nt = tanh s"))[0] == ["c+s", "t"]
+
+
+def test_a_sum_of_branches_without_relu_stays_apart() -> None:
+    groups, refused = grown(graph_text("a = conv x\nb = conv x\ns = add a b\nt = tanh s"))
+    assert groups == ["a", "b", "s", "t"]
+    assert refused[0] == "%b + %s: %b would wait for %a, which can run beside it"
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("c = conv x\nr = relu c\ns = mul c r", "%c has 2 consumers"),
+        ("c = conv x\ns = add c c\nr = relu s", "%s reads %c twice"),
+        ("c = conv x\ns = add c 1\nr = relu s", "%s adds a number, not a residual"),
+        ("c = conv x\ns = add c x alpha=2\nr = relu s", "%s scales what it adds"),
+    ],
+)
+def test_refusals(lines: str, why: str) -> None:
+    text = graph_text(lines).replace("%alpha=2", "alpha=2")
+    groups, refused = grown(text)
+    assert len(groups) == len(lines.splitlines())
+    assert refused[0].endswith(f": {why}")
+
+
+def test_a_returned_value_is_not_swallowed() -> None:
+    text = graph_text("c = conv x\nr = relu c").replace("return %r", "return %r, %c")
+    assert grown(text) == (["c", "r"], ["%c + %r: %c is returned"])
+
+
+def test_layout_and_dtype_of_the_residual() -> None:
+    text = graph_text("p = neg y\nc = conv x\ns = add c p\nr = relu s").replace(
+        "input %x: f16[1,4,5,5]", "input %x: f16[1,4,5,5]\n  input %y: f16[1,4,1,1]"
+    )
+    text = text.replace("%p: f16[1,4,5,5]", "%p: f16[1,4,1,1]")
+    groups, refused = grown(text)
+    assert groups == ["p", "c", "s", "r"]
+    assert "the residual %p is f16[1,4,1,1], the result f16[1,4,5,5]" in refused[0]
+    refused = grown(graph_text("c = conv x\nr = relu c", "f64"))[1]
+    assert refused == ["%c + %r: the library fuses nothing in torch.float64"]
+
+
+LINEAR = """
+graph g {
+  input %x: f16[2,4]
+  const %w: f16[4,4] = w
+  const %b: f16[4] = b
+  %c: f16[2,4] = aten.linear.default(%x, %w, BIAS)
+  %r: f16[2,4] = ACT
+  return %r
+}"""
+
+
+@pytest.mark.parametrize(
+    ("bias", "act", "why"),
+    [
+        ("%b", "aten.relu.default(%c)", ""),
+        ("%b", "aten.gelu.default(%c, approximate='tanh')", ""),
+        ("%b", "aten.gelu.default(%c)", "the library's gelu is the tanh approximation"),
+        ("None", "aten.relu.default(%c)", "adds a bias, and there is none"),
+    ],
+)
+def test_linear(bias: str, act: str, why: str) -> None:
+    text = LINEAR.replace("BIAS", bias).replace("ACT", act)
+    groups, refused = grown(text)
+    assert groups == (["c", "r"] if why else ["c+r"])
+    assert why in "".join(refused)
+    assert grown(text, pointwise=True)[0] == ["c+r"]
+
+
+def test_transposed_convolutions_take_nothing() -> None:
+    text = graph_text("c = conv x\nr = relu c").replace("False", "True")
+    assert "transposed" in grown(text)[1][0]
+
+
+def test_pointwise_chains_are_grown_on_request() -> None:
+    lines = "n = neg x\ns = sigmoid n\nm = mul n s\ne = exp m\nk = conv e\nt = tanh k\nu = abs t"
+    assert grown(graph_text(lines))[0] == ["n", "s", "m", "e", "k", "t", "u"]
+    assert grown(graph_text(lines), pointwise=True)[0] == ["n+s+m+e", "k+t+u"]
+
+
+def test_one_contraction_a_group() -> None:
+    groups, refused = grown(graph_text("a = conv x\nb = conv x\ns = mul a b"), pointwise=True)
+    assert groups == ["a", "b+s"]
+    assert refused == ["%a + %s: %s already runs with %b"]

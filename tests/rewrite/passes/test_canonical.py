@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+from tests.rewrite.graphs import equal, kinds, read
+
+from anabranch.ir.text import text_graph
+from anabranch.rewrite.passes.canonical import canonical
+from anabranch.trace import Trace
+
+
+def test_one_graph_before_and_after() -> None:
+    graph = read("""
+    graph g {
+      input %x: f16[1,4,6,6]
+      const %w: f16[4,2,3,3] = w
+      const %m: f16[4] = m
+      const %v: f16[4] = v
+      %c: f16[1,4,6,6] = aten.conv2d.default(%x, %w, None, [1], [1, 1], [1, 1], 2)    # net.py:1
+      %n: f16[1,4,6,6], %n.1: f16[0], %n.2: f16[0] = aten._native_batch_norm_legit_no_training.default(%c, None, None, %m, %v, 0.1, 1e-05)
+      %f: f16[1,144] = aten.view.default(%n, [1, -1])
+      %s: f16[1,144] = aten.add.Scalar(%f, 2)
+      return %s
+    }""")  # noqa: E501
+    after = equal(graph, canonical(graph, Trace()))
+    assert text_graph(after).splitlines()[5:] == [
+        "  %c: f16[1,4,6,6] = aten.convolution.default(%x, %w, None, [1, 1], [1, 1], [1, 1], "
+        "False, [0, 0], 2)    # net.py:1",
+        "  %n: f16[1,4,6,6] = aten.batch_norm.default(%c, None, None, %m, %v, False, 0.1, 1e-05, "
+        "True)",
+        "  %f: f16[1,144] = aten.reshape.default(%n, [1, 144])",
+        "  %s: f16[1,144] = aten.add.Tensor(%f, 2)",
+        "  return %s",
+        "}",
+    ]
+
+
+CASES = {
+    "aten.conv2d.padding(%x, %w, None, [1, 1], 'same')": ("f32[3,4,4,4]", "f32[2,3,6,6]"),
+    "aten.conv2d.padding(%x, %w, None, [2, 2], 'valid')": ("f32[3,4,3,3]", "f32[2,3,2,2]"),
+    "aten.conv_transpose2d.input(%x, %w, None, [2, 2], [0, 0], [1, 1], 2)": (
+        "f32[4,3,2,2]",
+        "f32[2,6,13,13]",
+    ),
+    "aten._convolution.default(%x, %w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, False, "
+    "False, True, True)": ("f32[3,4,2,2]", "f32[2,3,5,5]"),
+    "aten.addmm.default(%b, %w, %v)": ("f32[2,2]", "f32[2,2]"),
+    "aten.addmm.default(%b, %w, %v, beta=2)": ("f32[2,2]", "f32[2,2]"),
+    "aten.flatten.using_ints(%x, 1, 2)": ("f32[1]", "f32[2,24,6]"),
+    "aten.full_like.default(%x, 2.5)": ("f32[1]", "f32[2,4,6,6]"),
+    "aten.zeros_like.default(%x)": ("f32[1]", "f32[2,4,6,6]"),
+    "aten.sub.Scalar(%x, 2, 3)": ("f32[1]", "f32[2,4,6,6]"),
+    "aten.softmax.int(%x, -1)": ("f32[1]", "f32[2,4,6,6]"),
+    "aten.log_softmax.int(%x, 1, torch.float64)": ("f32[1]", "f64[2,4,6,6]"),
+    "aten.to.dtype(%x, torch.float16)": ("f32[1]", "f16[2,4,6,6]"),
+    "aten.contiguous.default(%x)": ("f32[1]", "f32[2,4,6,6]"),
+}
+
+
+@pytest.mark.parametrize("call", CASES)
+def test_forms_are_equal(call: str) -> None:
+    weight, result = CASES[call]
+    graph = read(
+        f"graph g {{\n  input %x: f32[2,4,6,6]\n  const %w: {weight} = w\n"
+        f"  const %v: f32[2,2] = v\n  const %b: f32[2] = b\n"
+        f"  %y: {result} = {call}\n  return %y\n}}"
+    )
+    after = equal(graph, canonical(graph, Trace()))
+    assert canonical(after, Trace()) is after
+    assert (after is graph) == ("beta" in call)
+
+
+def test_one_image_without_a_batch() -> None:
+    graph = read("""
+    graph g {
+      input %x: f32[4,6,6]
+      const %w: f32[3,4,3,3] = w
+      %y: f32[3,4,4] = aten.conv2d.default(%x, %w)
+      return %y
+    }""")
+    assert kinds(equal(graph, canonical(graph, Trace()))) == ["unsqueeze", "convolution", "squeeze"]
+
+
+def test_statistics_that_somebody_reads_stay() -> None:
+    graph = read("""
+    graph g {
+      input %x: f32[2,4]
+      const %m: f32[4] = m
+      %n: f32[2,4], %n.1: f32[4], %n.2: f32[4] = aten.native_batch_norm.default(%x, None, None, %m, %m, True, 0.1, 1e-05)
+      return %n, %n.1
+    }""")  # noqa: E501
+    assert canonical(graph, Trace()) is graph

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from tests.rewrite.graphs import equal, kinds, read
+
+from anabranch.ir.text import text_graph
+from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
+from anabranch.trace import Trace
+
+NORM = "aten.batch_norm.default(%c, %g, %b, %m, %v, False, 0.1, 1e-05, True)"
+TEXT = f"""
+graph g {{
+  input %x: f16[1,4,5,5]
+  const %w: f16[4,4,1,1] = w
+  const %g: f16[4] = g
+  const %b: f16[4] = b
+  const %m: f16[4] = m
+  const %v: f16[4] = v
+  %c: f16[1,4,5,5] = aten.convolution.default(%x, %w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)    # net.py:1
+  %n: f16[1,4,5,5] = {NORM}    # net.py:2
+  return %n
+}}"""  # noqa: E501
+
+
+def test_one_graph_before_and_after() -> None:
+    """Folded in single precision, cast back; the convolution keeps its name and both origins."""
+    after = equal(read(TEXT), fold_batch_norm(read(TEXT), Trace()), tolerance=2e-3)
+    lines = [line.partition("    #")[0] for line in text_graph(after).splitlines()]
+    assert lines[7:-2] == [
+        "  %to_copy: f32[4] = aten._to_copy.default(%v, dtype=torch.float32)",
+        "  %to_copy_1: f32[4] = aten._to_copy.default(%m, dtype=torch.float32)",
+        "  %add: f32[4] = aten.add.Tensor(%to_copy, 1e-05)",
+        "  %rsqrt: f32[4] = aten.rsqrt.default(%add)",
+        "  %to_copy_2: f32[4] = aten._to_copy.default(%g, dtype=torch.float32)",
+        "  %mul: f32[4] = aten.mul.Tensor(%rsqrt, %to_copy_2)",
+        "  %mul_1: f32[4] = aten.mul.Tensor(%to_copy_1, %mul)",
+        "  %to_copy_3: f32[4] = aten._to_copy.default(%b, dtype=torch.float32)",
+        "  %sub: f32[4] = aten.sub.Tensor(%to_copy_3, %mul_1)",
+        "  %to_copy_4: f32[4,4,1,1] = aten._to_copy.default(%w, dtype=torch.float32)",
+        "  %reshape: f32[4,1,1,1] = aten.reshape.default(%mul, [4, 1, 1, 1])",
+        "  %w_folded: f32[4,4,1,1] = aten.mul.Tensor(%to_copy_4, %reshape)",
+        "  %w_folded_1: f16[4,4,1,1] = aten._to_copy.default(%w_folded, dtype=torch.float16)",
+        "  %c_bias: f16[4] = aten._to_copy.default(%sub, dtype=torch.float16)",
+        "  %c: f16[1,4,5,5] = aten.convolution.default(%x, %w_folded_1, %c_bias, [1, 1], [0, 0], "
+        "[1, 1], False, [0, 0], 1)",
+    ]
+    assert after.nodes[-1].origin == "net.py:1 + net.py:2"
+
+
+def refusals(text: str) -> tuple[list[str], list[str]]:
+    trace = Trace()
+    after = fold_batch_norm(read(text), trace)
+    said = [f"{event.what}: {event.why}" for event in trace.events if event.kind == "refused"]
+    return kinds(after), said
+
+
+def test_statistics_of_the_batch_and_inputs_stay() -> None:
+    after, said = refusals(TEXT.replace("False, 0.1", "True, 0.1"))
+    assert after == ["convolution", "batch_norm"]
+    assert said == ["fold %n: it normalises by the statistics of the batch"]
+    after, said = refusals(TEXT.replace("const %m: f16[4] = m", "input %m: f16[4]"))
+    assert said == ["fold %n: its running_mean %m is not constant"]
+
+
+def test_a_weight_that_the_caller_gives_takes_no_factor() -> None:
+    after, said = refusals(TEXT.replace("const %w: f16[4,4,1,1] = w", "input %w: f16[4,4,1,1]"))
+    assert said == ["fold %n into %c: its weight %w is not constant"]
+    assert after[0] == "convolution" and after[-1] == "addcmul"
+
+
+def test_a_value_joined_twice_takes_no_factor_twice() -> None:
+    text = TEXT.replace("%n:", "%k: f16[1,8,5,5] = aten.cat.default([%c, %c], 1)\n  %n:")
+    text = text.replace("default(%c, %g", "default(%k, %g").replace("%n: f16[1,4,", "%n: f16[1,8,")
+    for name in "gbmv":
+        text = text.replace(f"%{name}: f16[4]", f"%{name}: f16[8]")
+    _, said = refusals(text)
+    assert said == ["fold %n into %k: it joins a value twice"]
+    equal(read(text), fold_batch_norm(read(text), Trace()), tolerance=2e-3)

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from tests.rewrite.graphs import equal, kinds, read
+
+from anabranch.ir.text import parse_graph
+from anabranch.rewrite.passes.fold_constants import fold_constants
+from anabranch.trace import Trace
+
+TEXT = """
+graph g {
+  input %x: f32[2,3]
+  const %w: f32[3,2] = w
+  const %v: f32[2,3] = v
+  %t: f32[2,3]{1,2} = aten.t.default(%w)
+  %m: f32[2,3]{1,2} = aten.mul.Tensor(%t, %v)
+  %e: f32[2,3]{1,2} = aten.exp.default(%m)
+  %a: f32[3] = aten.arange.default(3, dtype=torch.float32)
+  %y: f32[2,3] = aten.add.Tensor(%x, %e)
+  %z: f32[2,3] = aten.add.Tensor(%y, %a)
+  return %z
+}"""
+
+
+def test_only_what_is_read_from_outside_is_kept() -> None:
+    graph = read(TEXT)
+    after = equal(graph, fold_constants(graph, Trace()))
+    assert kinds(after) == ["add", "add"]
+    assert [constant.name for constant in after.constants] == ["e", "a"]
+    assert after.constants[0].type.strides == (1, 2)
+    assert fold_constants(after, Trace()) is after
+
+
+def test_digests_name_the_expression_and_what_it_read() -> None:
+    digests = [
+        [c.digest for c in fold_constants(read(text), Trace()).constants]
+        for text in (
+            TEXT,
+            TEXT.replace("%m", "%other").replace("%w", "%weight"),
+            TEXT.replace("= w", "= u"),
+            TEXT.replace("exp", "neg"),
+        )
+    ]
+    assert digests[0] == digests[1]
+    assert len({first for first, _ in digests}) == 3
+    assert len({second for _, second in digests}) == 1
+
+
+def test_without_values_nothing_is_folded() -> None:
+    graph = parse_graph(TEXT)
+    half = replace(graph, constants=(read(TEXT).constants[0], graph.constants[1]))
+    assert kinds(fold_constants(graph, Trace())) == kinds(graph)[:3] + kinds(graph)[4:]
+    assert "exp" in kinds(fold_constants(half, Trace()))
+
+
+def test_a_large_value_of_small_ones_is_left_with_a_reason() -> None:
+    graph = read("""
+    graph g {
+      input %x: f32[1024,1024]
+      const %w: f32[1] = w
+      %n: f32[1] = aten.neg.default(%w)
+      %e: f32[1024,1024]{0,0} = aten.expand.default(%n, [1024, 1024])
+      %f: f32[1024,1024] = aten.full.default([1024, 1024], 2.0)
+      %y: f32[1024,1024] = aten.add.Tensor(%x, %e)
+      %z: f32[1024,1024] = aten.add.Tensor(%y, %f)
+      return %z
+    }""")
+    trace = Trace()
+    after = equal(graph, fold_constants(graph, trace))
+    assert kinds(after) == ["expand", "full", "add", "add"]
+    assert [c.name for c in after.constants] == ["n"]
+    assert [event.what for event in trace.events if event.kind == "refused"] == ["fold %f"]
+
+
+def test_what_is_returned_is_computed_anew_each_time() -> None:
+    graph = read(
+        "graph g {\n  const %w: f32[2] = w\n  %a: f32[2] = aten.exp.default(%w)\n"
+        "  %b: f32[2] = aten.neg.default(%a)\n  return %b\n}"
+    )
+    after = equal(graph, fold_constants(graph, Trace()))
+    assert kinds(after) == ["neg"] and after.constants[0].name == "a"
+    assert fold_constants(after, Trace()) is after
+
+
+def test_weights_are_not_written_to() -> None:
+    graph = read(TEXT)
+    before = [c.value.clone() for c in graph.constants if c.value is not None]
+    fold_constants(graph, Trace())
+    now = [c.value for c in graph.constants if c.value is not None]
+    assert all(map(torch.equal, before, now))

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+from tests.rewrite.graphs import equal, read
+
+from anabranch.errors import VerifyError
+from anabranch.ir.rule import Rule, verify_rule, wild
+from anabranch.ir.text import text_graph
+from anabranch.rewrite.apply import apply
+from anabranch.rewrite.match import matches
+from anabranch.rewrite.words import call, relu
+
+x, s, t = wild("x s t")
+
+FACTORED = Rule("x*s + x*t -> x*(s + t)", find=x * s + x * t, replace=x * (s + t))
+
+
+def test_one_graph_before_and_after() -> None:
+    graph = read("""
+    graph g {
+      input %a: f32[2,3]
+      const %u: f32[3] = u
+      const %v: f32[3] = v
+      %m: f32[2,3] = aten.mul.Tensor(%u, %a)    # net.py:1
+      %n: f32[2,3] = aten.mul.Tensor(%a, %v)    # net.py:2
+      %add: f32[2,3] = aten.add.Tensor(%m, %n)    # net.py:2
+      %out: f32[2,3] = aten.relu.default(%add)
+      return %out
+    }""")
+    match = next(matches(graph, FACTORED))
+    after = equal(graph, apply(graph, FACTORED, match))
+    assert (
+        text_graph(after)
+        == """\
+graph g {
+  input %a: f32[2,3]
+  const %u: f32[3] = u
+  const %v: f32[3] = v
+  %add_1: f32[3] = aten.add.Tensor(%u, %v)    # net.py:2 + net.py:1
+  %add: f32[2,3] = aten.mul.Tensor(%a, %add_1)    # net.py:2 + net.py:1
+  %out: f32[2,3] = aten.relu.default(%add)
+  return %out
+}
+"""
+    )
+
+
+def test_a_replacement_of_another_shape_is_refused() -> None:
+    graph = read("graph g {\n  input %a: f32[2,3]\n  %r: f32[2,3] = aten.relu.default(%a)\n"
+                 "  return %r\n}")  # fmt: skip
+    turned = Rule("relu(x) -> x.T", find=relu(x), replace=call("aten.t.default", x))
+    with pytest.raises(ValueError, match=r"makes f32\[3,2\].* of f32\[2,3\]"):
+        apply(graph, turned, next(matches(graph, turned)))
+    broken = Rule("relu(x) -> x[]", find=relu(x), replace=call("aten.reshape.default", x, (7,)))
+    with pytest.raises(ValueError, match="cannot be built"):
+        apply(graph, broken, next(matches(graph, broken)))
+
+
+def test_a_rule_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(VerifyError, match="does not bind"):
+        verify_rule(Rule("relu(x) -> s", find=relu(x), replace=s))
+    with pytest.raises(VerifyError, match="not an equation"):
+        verify_rule(Rule("nothing", find=relu(x), replace=x))
+    with pytest.raises(VerifyError, match="takes only 1"):
+        verify_rule(Rule("relu(x, s) -> x", call("aten.relu.default", x, s), x))

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from anabranch.ir.rule import Match, Rule, wild
+from anabranch.ir.text import parse_graph
+from anabranch.rewrite.match import matches, shared
+from anabranch.rewrite.words import call, cat, convolution, relu
+
+x, y, s, b, w = wild("x y s b w")
+
+SUMS = parse_graph("""
+graph sums {
+  input %p: f32[2]
+  input %q: f32[2]
+  %a: f32[2] = aten.mul.Tensor(%p, %q)
+  %b: f32[2] = aten.mul.Tensor(%q, %p)
+  %c: f32[2] = aten.add.Tensor(%a, %b)
+  %d: f32[2] = aten.add.Tensor(%c, %p, alpha=2)
+  return %d, %a
+}""")
+
+
+def found(rule: Rule) -> list[str]:
+    return [match.root.name for match in matches(SUMS, rule)]
+
+
+def test_operands_of_sums_and_products_are_found_in_both_orders() -> None:
+    rule = Rule("x*s + x*s -> 2*(x*s)", find=x * s + x * s, replace=(x * s) * 2)
+    assert found(rule) == ["c", "c"]
+    orders = {(m.x.arg, m.s.arg) for m in matches(SUMS, rule)}
+    assert len(orders) == 2
+
+
+def test_an_argument_left_out_must_have_its_default() -> None:
+    assert set(found(Rule("x + y -> y + x", find=x + y, replace=y + x))) == {"c"}
+
+
+def test_the_rest_is_captured_as_a_whole() -> None:
+    plus = call("aten.add.Tensor", x, y, rest="rest")
+    match = next(m for m in matches(SUMS, Rule("a -> b", plus, x)) if m.root.name == "d")
+    assert match.rest.arg == (2,)
+
+
+def test_a_number_is_no_truth_value() -> None:
+    graph = parse_graph("""
+    graph g {
+      input %x: f32[2]
+      %a: f32[2] = aten.mul.Tensor(%x, True)
+      %b: f32[2] = aten.mul.Tensor(%x, 1.0)
+      return %a, %b
+    }""")
+    assert [m.root.name for m in matches(graph, Rule("x*1 -> x", x * 1, x))] == ["b"]
+
+
+def test_a_condition_refuses_with_a_sentence() -> None:
+    heard: list[tuple[str, str]] = []
+
+    def never(match: Match) -> str:
+        return f"{match.x.shape} is too small"
+
+    rule = Rule("x*s -> s*x", x * s, s * x, when=never)
+    assert list(matches(SUMS, rule, lambda what, why: heard.append((what, why)))) == []
+    assert heard[0] == ("x*s -> s*x at %a", "(2,) is too small")
+
+
+def test_nodes_that_others_read_are_shared() -> None:
+    rule = Rule("x*s + y -> y", find=x * s + y, replace=y)
+    names = {tuple(node.name for node in shared(SUMS, match)) for match in matches(SUMS, rule)}
+    assert names == {("a",), ()}
+
+
+def test_lists_and_several_levels() -> None:
+    graph = parse_graph("""
+    graph g {
+      input %i: f32[1,2,4,4]
+      const %w: f32[2,2,1,1] = w
+      %c: f32[1,2,4,4] = aten.convolution.default(%i, %w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+      %r: f32[1,2,4,4] = aten.relu.default(%c)
+      %j: f32[1,4,4,4] = aten.cat.default([%r, %i], 1)
+      return %j
+    }""")  # noqa: E501
+    rule = Rule("cat -> x", find=cat((relu(convolution(x, w, b, rest="window")), y), 1), replace=x)
+    match = next(matches(graph, rule))
+    assert [node.name for node in match.nodes] == ["j", "r", "c"]
+    assert match.w.constant and not match.x.constant and match.b.arg is None
+    assert match.window.arg == ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
