@@ -167,13 +167,14 @@ def info(op: str) -> OpInfo:
 @functools.cache
 def resolve(op: str) -> torch._ops.OpOverload:
     """The operator overload of this name; KeyError if torch has none."""
-    namespace, name, overload = op.split(".")
     try:
-        found: torch._ops.OpOverload = getattr(
-            getattr(getattr(torch.ops, namespace), name), overload
-        )
-    except AttributeError as missing:
+        namespace, name, overload = op.split(".")
+        found = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    except (AttributeError, ValueError) as missing:
         raise KeyError(f"torch has no operator {op}") from missing
+    # torch.ops also has attributes that are no operators, and some of them load native libraries.
+    if not isinstance(found, torch._ops.OpOverload):
+        raise KeyError(f"{op} is not an operator")
     return found
 
 

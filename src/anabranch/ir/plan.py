@@ -4,9 +4,11 @@ A value lives in a *slot*: the caller's input, a constant, a region of the one a
 own pool (results of kernels that allocate), or the memory of the value it is an alias of.
 
     plan resnet50 for NVIDIA H200
-      arena 2,408,448 B, pool 0 B, 53 tasks on 3 streams, 4 waits
-      %relu      arena  0        +1605632
-      %relu_1    arena  1605632  +802816
+      arena 2,473,984 B, pool 4,096 B, 53 tasks on 3 streams, 4 waits
+      %relu                     arena            0  +1605632
+      %relu_1                   arena      1605632  +802816
+      %softmax                  pool    until linear
+      workspace of conv3        arena      2408448  +65536
 """
 
 from __future__ import annotations
@@ -80,13 +82,34 @@ class Plan:
 
     @property
     def pool_bytes(self) -> int:
-        """Upper bound of what kernels that allocate hold at once."""
-        return sum(slot.nbytes for slot in self.slots if slot.space == "pool")
+        """What kernels that allocate hold at once: per stream the most, for an allocator hands a
+        freed block only to the stream it came from, and its own rounding is not counted."""
+        allocated = {slot.value: slot for slot in self.slots if slot.space == "pool"}
+        own = {task.name: task.kernel.temporary for task in self.tasks.tasks if task.kernel}
+        freed: dict[str | None, int] = {}
+        for slot in allocated.values():
+            freed[slot.release] = freed.get(slot.release, 0) + _aligned(slot.nbytes)
+        writes = {task.name: task.writes for task in self.tasks.tasks}
+        live: dict[int, int] = {}
+        peak: dict[int, int] = {}
+        for launch in self.schedule.launches:
+            gained = sum(
+                _aligned(allocated[v].nbytes) for v in writes[launch.task] if v in allocated
+            )
+            held = live.get(launch.stream, 0) - freed.get(launch.task, 0) + gained
+            live[launch.stream] = held
+            during = held + _aligned(own.get(launch.task, 0))
+            peak[launch.stream] = max(peak.get(launch.stream, 0), during)
+        return sum(peak.values())
 
     @property
     def peak_bytes(self) -> int:
         """Memory for intermediate values: arena (workspaces in it) and pool; no weights, inputs."""
         return self.arena_bytes + self.pool_bytes
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def text_plan(plan: Plan) -> str:
@@ -99,5 +122,10 @@ def text_plan(plan: Plan) -> str:
     ]
     for slot in plan.slots:
         place = f"{slot.offset:>10}  +{slot.nbytes}" if slot.space == "arena" else ""
+        if slot.space == "pool":
+            place = f"until {slot.release}" if slot.release else "to the end"
         lines.append(f"  %{slot.value:<24} {slot.space:<8}{place}".rstrip())
+    for item in plan.workspaces:
+        what = f"workspace of {item.task}"
+        lines.append(f"  {what:<25} arena   {item.offset:>10}  +{item.nbytes}")
     return "\n".join(lines) + "\n"

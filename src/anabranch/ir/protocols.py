@@ -4,7 +4,8 @@ must be able to do. Tables of them are literal dicts in the rooms that own them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -13,6 +14,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Schedule, Source, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
+from anabranch.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +27,31 @@ class Cost:
     spread: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a run of a task's kernel told: bytes it must be given, bytes it allocates by itself,
+    launches, resources."""
+
+    workspace: int
+    temporary: int
+    launches: int
+    resources: Resources | None
+
+
 class Costs(Protocol):
     """How long things take. Whoever asks cannot tell how it is known, but each number says it."""
 
     def task(self, task: Task) -> Cost:
         """One task alone, inside a CUDA graph where there is one."""
+
+    def trial(self, tasks: Sequence[Task]) -> list[Cost | None]:
+        """Costs of tasks with candidate kernels, taken side by side; None where one cannot run."""
+
+    def probe(self, tasks: TaskGraph) -> dict[str, Probe]:
+        """What is known of each task's kernel beyond its time, by task name."""
+
+    def timeline(self, tasks: TaskGraph, schedule: Schedule) -> Timeline:
+        """When each task would run."""
 
     def schedule(self, tasks: TaskGraph, schedule: Schedule) -> Cost:
         """All tasks of the graph under the schedule, from start to end."""
@@ -40,25 +62,22 @@ class Costs(Protocol):
 
 
 class Executable(Protocol):
-    """A plan loaded on a target. Not safe for concurrent calls: one thread at a time."""
+    """A plan loaded on a target. Calls from several threads wait for each other."""
 
     plan: Plan
+    repeat: int
 
-    def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Outputs for inputs of the plan's types, in the plan's order. The tensors belong to the
-        executable and are overwritten by the next call."""
+    def __call__(
+        self, inputs: Sequence[torch.Tensor], clone: bool = False
+    ) -> tuple[torch.Tensor, ...]:
+        """Outputs for inputs of the plan's types, in the plan's order. Without `clone` the tensors
+        belong to the executable and are overwritten by the next call."""
+
+    def replay(self) -> None:
+        """One run on what the input buffers hold, for timing."""
 
     def peak_bytes(self) -> int:
         """Memory that it really holds for intermediate values."""
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What a trial run of a task's kernel told: temporary bytes, launches, resources."""
-
-    workspace: int
-    launches: int
-    resources: Resources | None
 
 
 class Target(Protocol):
@@ -70,26 +89,54 @@ class Target(Protocol):
     def device(self) -> torch.device:
         """Where tensors of this target live; a simulated target has the meta device."""
 
-    def load(self, plan: Plan) -> Executable:
-        """The plan, ready to run. TargetError if the plan is for another kind of machine."""
+    def load(self, plan: Plan, repeat: int = 1) -> Executable:
+        """The plan, ready to run; with `repeat` > 1 a call runs it that often in a row, for timing
+        short plans. TargetError if the plan is for another kind of machine or cannot run here."""
 
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
-        """Latency of each executable, interleaved, within about `budget` seconds in all."""
+        """Latency of each executable (of one of its repeats), taken interleaved, within about
+        `budget` seconds in all."""
 
-    def probe(self, kernels: Sequence[Kernel]) -> list[Probe | None]:
-        """Run each kernel once on random inputs; None where it failed (not an error)."""
+    def probe(self, run: Executable) -> dict[str, Probe]:
+        """What each task of a loaded plan takes of the machine, by task name."""
 
     def timeline(self, run: Executable) -> Timeline | None:
         """What ran when in one call, measured by a profiler, None where there is none."""
+
+    def time_call(self, call: Callable[[], object], budget: float) -> Cost:
+        """Latency of any call, end to end, as its user sees it."""
+
+    def full_precision(self) -> AbstractContextManager[None]:
+        """Within it no operator takes short cuts (tf32): for references."""
 
 
 class Provider(Protocol):
     """A source of kernels. Providers write text and graphs, and touch no device."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         """All its ways to run the task on such a machine; empty if it has none."""
 
 
-Scheduler = Callable[[TaskGraph, Costs], Schedule]
+A_LARGE_GPU = TargetSpec("cuda", "a GPU of 132 multiprocessors", sms=132)
+"""What schedulers assume where nobody says which machine it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a scheduler may use. `max_group_size` and `max_groups` are IOS's pruning r and s, None
+    for no pruning. `deadline`: seconds that one scheduler may take, None for as long as it needs.
+    `spec`: the machine, of which schedulers use the size and the cost of a fork. `trace` gets
+    what was refused and why."""
+
+    max_streams: int = 16
+    max_group_size: int | None = 3
+    max_groups: int | None = 8
+    deadline: float | None = None
+    spec: TargetSpec = A_LARGE_GPU
+    trace: Trace = field(default_factory=Trace, compare=False, repr=False)
+
+
+Scheduler = Callable[[TaskGraph, Costs, Limits], Schedule]

@@ -34,8 +34,9 @@ class Launch:
 class Schedule:
     """Launches in the order in which the host issues them.
 
-    `stages`, where a scheduler thinks in them (IOS): per stage its groups, per group its tasks; a
-    barrier lies between stages. The launches already say all of it; stages are for people.
+    `stages`, where a scheduler thinks in them (IOS): per stage its groups, per group its tasks.
+    The launches already say all of it, and only their waits say whether a barrier lies between two
+    stages; stages are for people.
     """
 
     scheduler: str

@@ -17,7 +17,8 @@ class TargetSpec:
     """Peak rates are per second; sizes in bytes; times in microseconds.
 
     `kind` is cuda or cpu; a simulated GPU has kind cuda and `simulated` set. `peak_flops` by dtype
-    name (f16, tf32, f32, ...). `versions` (torch, cuda, cudnn, triton, driver) take part in the
+    name (f16, tf32, f32, ...). `tf32`: fp32 contractions may
+    run in tf32. `versions` (torch, cuda, cudnn, triton, driver) take part in the
     fingerprint: a timing made under one set is not used under another.
     """
 
@@ -35,6 +36,7 @@ class TargetSpec:
     ctas_per_sm: int = 32
     launch_us: float = 1.0
     fork_us: float = 0.5
+    tf32: bool = False
     versions: tuple[tuple[str, str], ...] = ()
     simulated: bool = field(default=False, compare=False)
 

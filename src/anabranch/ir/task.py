@@ -45,7 +45,8 @@ class Kernel:
     `provider` names the table entry that made it and the runner that a target has for it. `body`
     is the graph that is really run, equal in value to the task's; `source` is generated text.
     `writes_out`: it writes into the memory it is given; otherwise it allocates its results.
-    `workspace`: temporary bytes it takes while it runs. `variant`: which of a provider's several
+    `workspace`: bytes it must be given to run; `temporary`: bytes it allocates by itself while it
+    runs. `launches`: GPU kernels in it. `variant`: which of a provider's several
     (an engine, a tile), "" if there is one.
     """
 
@@ -55,6 +56,7 @@ class Kernel:
     variant: str = ""
     writes_out: bool = False
     workspace: int = 0
+    temporary: int = 0
     launches: int = 1
     resources: Resources | None = None
     source: str = field(default="", repr=False)

@@ -1,0 +1,299 @@
+"""What users call: compile a model, call the result, save it, load it, ask it why.
+
+fast = anabranch.compile(model, (x,))
+y = fast(x)
+fast.add((x32,))                  # one more input signature, one more plan
+fast.explain(); fast.report("report.html"); fast.save("model.anabranch")
+fast = anabranch.load("model.anabranch")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from anabranch.cache import Cache
+from anabranch.compiler import Compilation, Job, compile_model
+from anabranch.errors import InputError, OptionError, TargetError
+from anabranch.facts import facts_of
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.structure import flatten_call, read_tree, unflatten_result
+from anabranch.ir.plan import Plan, Signature
+from anabranch.ir.protocols import Executable, Target
+from anabranch.options import Options
+from anabranch.pack import artifact
+from anabranch.report import page, text
+from anabranch.targets import resolve
+from anabranch.trace import Trace
+
+
+def compile(
+    model: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    target: str = "auto",
+    trace: Trace | None = None,
+    **options: Any,
+) -> Compiled:
+    """A callable that computes what `model` computes, faster.
+
+    model: in eval mode; its weights are treated as constants. args, kwargs: example inputs, whose
+    shapes, dtypes and Python values the plan is made for. target: auto | cuda | cpu | sim:h200.
+    options: fields of `anabranch.Options`; they go over the environment's.
+
+    Raises CaptureError, TargetError, OptionError or NumericsError, each with what to do next.
+    """
+    chosen = Options.read(options)
+    compiled = Compiled(model, resolve(target, chosen.tf32), chosen, trace)
+    compiled.add(tuple(args), kwargs)
+    return compiled
+
+
+def load(path: str | os.PathLike[str], target: str = "auto") -> Compiled:
+    """A saved plan, ready to run: no code of the file's author runs, nothing is tuned.
+
+    Raises ArtifactError for a damaged, foreign or newer file, TargetError where it cannot run.
+    """
+    plan, extra = artifact.load(path)
+    opened = resolve(target, plan.spec.tf32)
+    compiled = Compiled(None, opened, Options.read(), None)
+    compiled.adopt(plan, extra, str(path))
+    return compiled
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One plan of a Compiled, loaded unless the target is simulated."""
+
+    plan: Plan
+    run: Executable | None
+    facts: dict[str, Any]
+    trees: tuple[pytree.TreeSpec, pytree.TreeSpec]
+    compilation: Compilation | None = None
+
+
+class Text(str):
+    """A text that a prompt shows as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Compiled:
+    """A compiled model: one plan per input signature. Calls may come from several threads.
+
+    A call whose shapes were not compiled is refused with the list of those that were, or padded to
+    the next larger batch, as `Options.batch` says; nothing is ever compiled during a call.
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any] | None,
+        target: Target,
+        options: Options,
+        trace: Trace | None,
+    ) -> None:
+        self.model, self.target, self.options = model, target, options
+        self.trace = trace or Trace()
+        self.entries: list[Entry] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model returns for these inputs."""
+        entry, tensors = self._find(args, kwargs)
+        if tensors is None:
+            return self._padded(args, kwargs)
+        return _result(entry, tensors, self._outputs(entry, tensors))
+
+    def add(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None = None,
+        captured: Captured | None = None,
+    ) -> Compiled:
+        """Compile for one more signature of example inputs; `captured` is the graph of such a
+        call, where a front end has it already."""
+        if self.model is None:
+            raise OptionError(
+                "a loaded plan cannot be compiled for other inputs",
+                "the file holds kernels and weights, not the model",
+                "compile the model again with anabranch.compile",
+            )
+        with Cache.open(self.options.cache_dir) as cache:
+            job = Job(
+                self.model,
+                tuple(args),
+                kwargs or {},
+                self.target,
+                self.options,
+                cache,
+                self.trace,
+                captured,
+            )
+            compilation: Compilation = compile_model(job)
+        facts = facts_of(job, compilation)
+        trees = compilation.captured.trees
+        self.entries.append(Entry(compilation.plan, compilation.run, facts, trees, compilation))
+        if self.options.dump is not None:
+            self.report(self.options.dump / "report.html")
+        return self
+
+    def adopt(self, plan: Plan, facts: Mapping[str, Any], source: str) -> None:
+        """Take a plan made elsewhere; say so where it was tuned for another machine."""
+        assert plan.signature is not None, "saved plans have signatures"
+        if plan.spec.fingerprint != self.target.spec.fingerprint:
+            why = f"tuned on {plan.spec.name} {dict(plan.spec.versions)}"
+            self.trace.add("warning", "load", source, f"{why}; compile again to tune for this one")
+        run = None if self.target.spec.simulated else self.target.load(plan)
+        trees = (read_tree(plan.signature.input_tree), read_tree(plan.signature.output_tree))
+        self.entries.append(Entry(plan, run, dict(facts), trees))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is known of the newest plan, ready for JSON."""
+        return self.entries[-1].facts
+
+    def executable(self) -> Executable | None:
+        """The newest plan as loaded, to replay and time; None on a simulated target."""
+        return self.entries[-1].run
+
+    def explain(self) -> Text:
+        """What was rewritten, fused and chosen, and what was refused and why."""
+        return Text(text.explain(**self._pieces()))
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write one self-contained HTML page."""
+        page.write(Path(path), **self._pieces())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the newest plan with its weights to one file, which `load` reads anywhere."""
+        entry = self.entries[-1]
+        if entry.plan.signature is None or not entry.plan.signature.input_tree:
+            raise OptionError(
+                "this plan cannot be saved",
+                "its inputs or outputs have a structure that torch's pytree cannot write as text",
+                "register the class with torch.utils._pytree, or use tuples and dicts",
+            )
+        artifact.save(entry.plan, path, entry.facts)
+
+    def _pieces(self) -> dict[str, Any]:
+        entry = self.entries[-1]
+        made = entry.compilation
+        if made is None:
+            raise OptionError(
+                "a loaded plan has no history to explain",
+                "the file holds the plan and its facts, not the search that led to it",
+                "look at `.facts`, or compile the model again",
+            )
+        timelines = [("predicted", made.timeline)] if made.timeline else []
+        measured = self.target.timeline(made.run) if made.run is not None else None
+        if measured is not None:
+            timelines.append(("measured", measured))
+        return {
+            "name": entry.facts["model"],
+            "captured": made.captured.graph,
+            "rewritten": made.graph,
+            "plan": entry.plan,
+            "candidates": made.selection.candidates,
+            "schedules": made.candidates,
+            "timelines": timelines,
+            "events": self.trace.events,
+            "facts": entry.facts,
+        }
+
+    def _find(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Entry, list[Tensor] | None]:
+        """The entry for these inputs and their tensors; None for tensors if they must be padded."""
+        refusal: InputError | None = None
+        for entry in self.entries:
+            try:
+                return entry, _flatten(entry, args, kwargs)
+            except InputError as differs:
+                refusal = refusal or differs
+        assert refusal is not None
+        if self.options.batch == "pad":
+            return self.entries[0], None
+        known = "; ".join(_shapes(entry) for entry in self.entries)
+        raise InputError(refusal.what, refusal.why, f"compiled: {known}. Add yours with .add(...)")
+
+    def _outputs(self, entry: Entry, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        if entry.run is None:
+            raise TargetError(
+                f"a plan for a simulated {entry.plan.spec.name} cannot run",
+                "there is no such device here",
+                "compile for target='cpu', or on the GPU itself",
+            )
+        return entry.run(tensors, clone=self.options.outputs == "clone")
+
+    def _padded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Pad the leading dimension of every tensor up to the next compiled batch, and cut it off
+        the results again."""
+        leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        given = {leaf.shape[0] for leaf in leaves if leaf.dim()}
+        batches = sorted((_batch(entry), i) for i, entry in enumerate(self.entries))
+        wide = next((pair for pair in batches if len(given) == 1 and pair[0] >= max(given)), None)
+        if wide is None:
+            known = "; ".join(_shapes(entry) for entry in self.entries)
+            raise InputError(
+                "these inputs fit no compiled plan, padded or not",
+                "padding needs one leading batch dimension, not larger than the largest compiled",
+                f"compiled: {known}. Add yours with .add(...)",
+            )
+        (full, index), batch = wide, given.pop()
+        entry = self.entries[index]
+
+        def pad(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor) or not leaf.dim():
+                return leaf
+            rest = leaf[-1:].expand(full - batch, *leaf.shape[1:])
+            return torch.cat([leaf, rest])
+
+        tensors = _flatten(entry, *pytree.tree_map(pad, (args, dict(kwargs))))
+        result = _result(entry, tensors, self._outputs(entry, tensors))
+
+        def cut(leaf: Any) -> Any:
+            whole = isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == full
+            return leaf[:batch] if whole else leaf
+
+        return pytree.tree_map(cut, result)
+
+
+def _flatten(entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    signature = _signature(entry)
+    return flatten_call(signature, entry.plan.tasks.inputs, args, kwargs, entry.trees[0])
+
+
+def _result(entry: Entry, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> Any:
+    """The model's result structure. What the model returns of its inputs is the caller's own
+    tensor; what it writes to its inputs is written to them."""
+    signature, tasks = _signature(entry), entry.plan.tasks
+    values = {ref.name: out for ref, out in zip(tasks.outputs, outputs, strict=True)}
+    own = {declared.name: tensor for declared, tensor in zip(tasks.inputs, tensors, strict=True)}
+    for name, ref in signature.mutations:
+        own[name].copy_(values[ref.name])
+    mutated = {ref.name: own[name] for name, ref in signature.mutations}
+    return unflatten_result(signature, {**values, **own, **mutated}, entry.trees[1])
+
+
+def _signature(entry: Entry) -> Signature:
+    assert entry.plan.signature is not None
+    return entry.plan.signature
+
+
+def _shapes(entry: Entry) -> str:
+    return "(" + ", ".join(value.type.text for value in entry.plan.tasks.inputs) + ")"
+
+
+def _batch(entry: Entry) -> int:
+    shapes = [value.type.shape for value in entry.plan.tasks.inputs if value.type.shape]
+    return min((shape[0] for shape in shapes), default=0)

@@ -1,0 +1,210 @@
+"""Costs by measurement: run it on the target, remember it, estimate where that fails.
+
+    ask --> asked before? --> in the cache? --> prepare, load, time (interleaved) --> cache, answer
+                                                      | fails: an event that says why;
+                                                      | None for a trial, else an estimate
+
+Keys are whole texts: a version of this scheme, the fingerprint of machine and software, and the
+structure of what ran with its kernels and, for a schedule, streams and waits under canonical names.
+So equal layers and equal blocks, of one network or of many, are measured once.
+
+Numbers taken at different times do not compare well: clocks and temperatures move. `rank`
+therefore measures all its schedules side by side, in one interleaved batch, and remembers them as
+one answer; differences within the spreads are ties (`ties.tied`). That answer decides what is kept,
+so several schedules are measured even when the budget is spent; all else is then estimated.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+
+from anabranch.cache import Cache
+from anabranch.costs.memo import Memo
+from anabranch.costs.recorded import KernelFact, fact_of, kernel_text, probe_of
+from anabranch.costs.roofline import Roofline
+from anabranch.costs.simulate import simulate
+from anabranch.costs.stopwatch import Answers, Stopwatch, Trial
+from anabranch.costs.ties import comparable
+from anabranch.costs.work import work
+from anabranch.ir.dag import dag_of
+from anabranch.ir.graph import Ref
+from anabranch.ir.key import digest_text, task_text, tasks_text
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Cost, Costs, Probe, Target
+from anabranch.ir.schedule import Launch, Schedule, Timeline, sequential_launches, text_schedule
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.trace import Trace
+
+SCHEME = "timing 1"
+BATCH = 32
+"""Executables held at once while tasks are warmed: each has weights and buffers on the device."""
+REPEAT = 8
+LONG_US = 100.0
+"""A task of up to so long is timed that often in a row: the start of a graph shall not count."""
+
+Prepare = Callable[[TaskGraph, Schedule], Plan]
+
+
+class Measured:
+    """Costs of a target that is at hand.
+
+    `prepare` packs a plan; `budget`: seconds that measuring may take in all, None for as long as
+    it needs; `each`: seconds for one candidate. Not safe for concurrent use.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        prepare: Prepare,
+        cache: Cache | None = None,
+        trace: Trace | None = None,
+        budget: float | None = None,
+        each: float = 0.05,
+        fallback: Costs | None = None,
+    ) -> None:
+        self.target = target
+        self._prepare, self._cache = prepare, cache
+        self._trace = trace or Trace()
+        self._stopwatch = Stopwatch(target, self._trace, budget, each)
+        self._fallback = fallback or Roofline(target.spec)
+        self._prefix = f"{SCHEME}\n{target.spec.fingerprint}\n"
+        self._keys = Memo(lambda task: f"{self._prefix}task\n{task_text(task)}")
+        self._work = Memo(lambda task: work(task, target.spec))
+        self._known: dict[str, Answers] = {}
+
+    def task(self, task: Task) -> Cost:
+        key = self._keys(task)
+        if digest_text(key) not in self._known:
+            self.warm((task,))
+        return self._known[digest_text(key)][0] or self._fallback.task(task)
+
+    def warm(self, tasks: Sequence[Task]) -> None:
+        """Measure those of the tasks that nobody has measured, many in one interleaved batch."""
+        wanted: dict[str, Task] = {}
+        for task in tasks:
+            wanted.setdefault(self._keys(task), task)
+        missing = self._unknown(wanted)
+        for at in range(0, len(missing), BATCH):
+            self._trace.progress("costs", at, len(missing), "tasks measured")
+            batch = missing[at : at + BATCH]
+            costs = self._stopwatch.measure([self._task_trial(wanted[key]) for key in batch])
+            self._remember({key: [cost] for key, cost in zip(batch, costs, strict=True)})
+        if missing:
+            self._trace.progress("costs", len(missing), len(missing), "tasks measured")
+
+    def trial(self, tasks: Sequence[Task]) -> list[Cost | None]:
+        """None for what fails, and for what there was no time for where a rival was measured."""
+        self.warm(tasks)
+        found = [self._known[digest_text(self._keys(task))][0] for task in tasks]
+        return comparable(tasks, found)
+
+    def probe(self, tasks: TaskGraph) -> dict[str, Probe]:
+        """From one run of all tasks in order, unless the cache knows every kernel; empty, with an
+        event, where the run fails."""
+        keys = {
+            task.name: f"{self._prefix}kernel\n{kernel_text(task.kernel)}"
+            for task in tasks.tasks
+            if task.kernel is not None
+        }
+        known = self._cache.get_many("kernels", keys.values()) if self._cache else {}
+        if all(key in known for key in keys.values()):
+            facts = {key: KernelFact.model_validate_json(text) for key, text in known.items()}
+            return {name: probe_of(facts[key]) for name, key in keys.items()}
+        schedule = Schedule("probe", sequential_launches(dag_of(tasks)))
+        trial = self._schedule_trial(tasks, schedule)
+        found = self._stopwatch.attempt(trial, lambda: self.target.probe(trial.build())) or {}
+        if self._cache:
+            items = {
+                keys[name]: fact_of(probe).model_dump_json()
+                for name, probe in found.items()
+                if name in keys
+            }
+            self._cache.put_many("kernels", items)
+        return found
+
+    def timeline(self, tasks: TaskGraph, schedule: Schedule) -> Timeline:
+        """Simulated from the measured times of the tasks."""
+        self.warm(tasks.tasks)
+        return simulate(tasks, schedule, self.task, self.target.spec, self._work)
+
+    def schedule(self, tasks: TaskGraph, schedule: Schedule) -> Cost:
+        return self.rank(tasks, (schedule,))[0]
+
+    def rank(self, tasks: TaskGraph, schedules: Sequence[Schedule]) -> list[Cost]:
+        """Interleaved, all of them in one batch, equal ones once. A schedule that fails where
+        another runs costs infinitely much; if none runs, all are estimates."""
+        texts = [canonical_schedule(tasks, schedule) for schedule in schedules]
+        by_text = dict(sorted(zip(texts, schedules, strict=True), key=itemgetter(0)))
+        if not by_text:
+            return []
+        key = f"{self._prefix}schedules\n{tasks_text(tasks)}\n{''.join(by_text)}"
+        if self._unknown([key]):
+            trials = [self._schedule_trial(tasks, schedule) for schedule in by_text.values()]
+            self._remember({key: self._stopwatch.measure(trials, decides=len(trials) > 1)})
+        found = dict(zip(by_text, self._known[digest_text(key)], strict=True))
+        if not any(found.values()):
+            return [self._fallback.schedule(tasks, schedule) for schedule in schedules]
+        return [found[text] or Cost(math.inf, "estimated") for text in texts]
+
+    def _unknown(self, keys: Iterable[str]) -> list[str]:
+        """The keys that neither this object nor the cache knows, in their order."""
+        missing = [key for key in keys if digest_text(key) not in self._known]
+        if self._cache is None or not missing:
+            return missing
+        for key, text in self._cache.get_many("timings", missing).items():
+            self._known[digest_text(key)] = [
+                Cost(us, "measured", spread) for us, spread in json.loads(text)
+            ]
+        return [key for key in missing if digest_text(key) not in self._known]
+
+    def _remember(self, found: Mapping[str, Answers]) -> None:
+        """Failures and estimates are remembered here only: the next process may do better."""
+        self._known.update((digest_text(key), costs) for key, costs in found.items())
+        if self._cache is None:
+            return
+        good = {
+            key: json.dumps([(cost.us, cost.spread) for cost in costs if cost is not None])
+            for key, costs in found.items()
+            if all(cost is not None and cost.source == "measured" for cost in costs)
+        }
+        self._cache.put_many("timings", good)
+
+    def _task_trial(self, task: Task) -> Trial:
+        body = task.body
+        outputs = tuple(map(Ref, dict.fromkeys(task.writes)))
+        alone = TaskGraph(task.name, body.inputs, body.constants, (task,), (), outputs)
+        schedule = Schedule("alone", (Launch(task.name, 0),))
+        estimate = self._fallback.task(task)
+        # Long tasks are not repeated: the start of a graph is nothing beside them.
+        repeat = max(1, min(REPEAT, round(REPEAT * LONG_US / max(estimate.us, LONG_US))))
+        return Trial(
+            task.name,
+            lambda: self.target.load(self._prepare(alone, schedule), repeat=repeat),
+            lambda: estimate,
+        )
+
+    def _schedule_trial(self, tasks: TaskGraph, schedule: Schedule) -> Trial:
+        return Trial(
+            f"{tasks.name} {schedule.scheduler}",
+            lambda: self.target.load(self._prepare(tasks, schedule)),
+            lambda: self._fallback.schedule(tasks, schedule),
+        )
+
+
+def canonical_schedule(tasks: TaskGraph, schedule: Schedule) -> str:
+    """What the timing of a schedule depends on, in names that equal blocks share: tasks by their
+    position in the graph, streams in order of appearance; no scheduler's name, no stages."""
+    names = {task.name: f"t{i}" for i, task in enumerate(tasks.tasks)}
+    streams: dict[int, int] = {}
+    launches = tuple(
+        Launch(
+            names[launch.task],
+            streams.setdefault(launch.stream, len(streams)),
+            tuple(sorted(names[name] for name in set(launch.waits))),
+        )
+        for launch in schedule.launches
+    )
+    return text_schedule(Schedule("any", launches))

@@ -1,0 +1,194 @@
+"""Costs from a profile: what another machine measured, for planning without it.
+
+A profile is one JSON file: the machine, when and how it was recorded, a time for each task key,
+and what kernels took of the machine. What it does not hold is estimated, and says so.
+
+    {"version": 1, "spec": {...}, "provenance": {"date": "2026-11-20", ...},
+     "tasks": {"9f3c...": {"us": 4.4, "spread": 0.1, "label": "conv 64x56x56 -> 64"}},
+     "kernels": {"17ab...": {"workspace": 0, "temporary": 0, "launches": 1, "resources": {...}}}}
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from anabranch.costs.memo import Memo
+from anabranch.costs.roofline import Roofline
+from anabranch.costs.simulate import simulate
+from anabranch.costs.ties import comparable
+from anabranch.costs.work import contracts_in_f32, work
+from anabranch.errors import TargetError
+from anabranch.ir.key import digest_text, structure_text, task_text
+from anabranch.ir.protocols import Cost, Costs, Probe
+from anabranch.ir.schedule import Schedule, Timeline
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
+
+VERSION = 1
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
+
+
+class Timing(_Model):
+    """A task's median and spread in microseconds; `label` is for people who read the file."""
+
+    us: float = Field(ge=0)
+    spread: float = Field(default=0.0, ge=0)
+    label: str = ""
+
+
+class KernelFact(_Model):
+    """What a kernel takes of the machine, as `Probe` has it."""
+
+    workspace: int = 0
+    temporary: int = 0
+    launches: int = 1
+    resources: Resources | None = None
+
+
+class Provenance(_Model):
+    """When, with which versions and by which command a profile was recorded."""
+
+    date: str = ""
+    versions: dict[str, str] = {}
+    command: str = ""
+
+
+class Profile(_Model):
+    """A recorded machine."""
+
+    version: int = VERSION
+    spec: TargetSpec
+    provenance: Provenance = Provenance()
+    tasks: dict[str, Timing] = {}
+    kernels: dict[str, KernelFact] = {}
+
+
+def load_profile(path: str | os.PathLike[str]) -> Profile:
+    """The profile in this file. TargetError if there is none, or not one that we can read."""
+    try:
+        profile = Profile.model_validate_json(Path(path).read_bytes())
+    except (OSError, ValidationError) as broken:
+        why = broken.strerror if isinstance(broken, OSError) else _first(broken)
+        raise TargetError(
+            f"cannot read the profile {path}",
+            str(why),
+            "record it again with `anabranch record`, or choose another target",
+        ) from None
+    if profile.version != VERSION:
+        raise TargetError(
+            f"cannot read the profile {path}",
+            f"it has format {profile.version}, this version reads {VERSION}",
+            "record it again with `anabranch record`",
+        )
+    return profile
+
+
+def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
+    """Write it readably, sorted by key, so that two recordings can be compared line by line."""
+    ordered = profile.model_copy(
+        update={
+            "tasks": dict(sorted(profile.tasks.items())),
+            "kernels": dict(sorted(profile.kernels.items())),
+        }
+    )
+    Path(path).write_text(ordered.model_dump_json(indent=1) + "\n")
+
+
+def timing_key(task: Task, tf32: bool) -> str:
+    """A task's name in a profile. Where its time depends on tf32, both can be held."""
+    return digest_text(task_text(task) + ("\ntf32" if tf32 and contracts_in_f32(task) else ""))
+
+
+def kernel_key(kernel: Kernel) -> str:
+    """A kernel's name in a profile: who made it, what it computes, its code."""
+    return digest_text(kernel_text(kernel))
+
+
+def kernel_text(kernel: Kernel) -> str:
+    """The full text behind `kernel_key`."""
+    title = f"{kernel.provider} {kernel.name} {kernel.variant}\n"
+    return title + structure_text(kernel.body) + kernel.source
+
+
+def fact_of(probe: Probe) -> KernelFact:
+    """A probe as profiles and caches keep it; `probe_of` is the way back."""
+    return KernelFact(**asdict(probe))
+
+
+def probe_of(fact: KernelFact) -> Probe:
+    return Probe(fact.workspace, fact.temporary, fact.launches, fact.resources)
+
+
+def find_probe(profile: Profile, kernel: Kernel) -> Probe | None:
+    """What the profile knows of a kernel."""
+    fact = profile.kernels.get(kernel_key(kernel))
+    return None if fact is None else probe_of(fact)
+
+
+class Recorded:
+    """Costs of the profile's machine. `spec`, if given, is that machine with other switches (tf32);
+    `fallback` answers for tasks that are not in the profile."""
+
+    def __init__(
+        self, profile: Profile, fallback: Costs | None = None, spec: TargetSpec | None = None
+    ) -> None:
+        self.profile = profile
+        self.spec = spec or profile.spec
+        self._fallback = fallback or Roofline(self.spec)
+        self._keys = Memo(lambda task: timing_key(task, self.spec.tf32))
+        self._work = Memo(lambda task: work(task, self.spec))
+        self._unknown: dict[str, None] = {}
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Keys that were asked for and are not in the profile, once each."""
+        return tuple(self._unknown)
+
+    def missing(self, tasks: TaskGraph) -> int:
+        """How many of these tasks the profile does not hold."""
+        return sum(self.task(task).source == "estimated" for task in tasks.tasks)
+
+    def task(self, task: Task) -> Cost:
+        key = self._keys(task)
+        timing = self.profile.tasks.get(key)
+        if timing is not None:
+            return Cost(timing.us, "recorded", timing.spread)
+        self._unknown.setdefault(key)
+        return self._fallback.task(task)
+
+    def trial(self, tasks: Sequence[Task]) -> list[Cost | None]:
+        """None for kernels that were not recorded where another way to run the task was."""
+        return comparable(tasks, [self.task(task) for task in tasks])
+
+    def probe(self, tasks: TaskGraph) -> dict[str, Probe]:
+        found = {
+            task.name: find_probe(self.profile, task.kernel)
+            for task in tasks.tasks
+            if task.kernel is not None
+        }
+        return {name: probe for name, probe in found.items() if probe is not None}
+
+    def schedule(self, tasks: TaskGraph, schedule: Schedule) -> Cost:
+        """Simulated; "recorded" only if the profile holds every task."""
+        timeline = self.timeline(tasks, schedule)
+        return Cost(timeline.latency, timeline.source)
+
+    def rank(self, tasks: TaskGraph, schedules: Sequence[Schedule]) -> list[Cost]:
+        return [self.schedule(tasks, schedule) for schedule in schedules]
+
+    def timeline(self, tasks: TaskGraph, schedule: Schedule) -> Timeline:
+        """What would run when on the recorded machine."""
+        return simulate(tasks, schedule, self.task, self.spec, self._work)
+
+
+def _first(broken: ValidationError) -> str:
+    error = broken.errors()[0]
+    return f"{'.'.join(map(str, error['loc']))}: {error['msg']}"

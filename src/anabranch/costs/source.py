@@ -1,0 +1,24 @@
+"""Where a target's costs come from: measured on a machine that is there, recorded for one that is
+simulated."""
+
+from __future__ import annotations
+
+from anabranch.cache import Cache
+from anabranch.costs.measured import Measured, Prepare
+from anabranch.costs.recorded import Profile, Recorded
+from anabranch.ir.protocols import Costs, Target
+from anabranch.trace import Trace
+
+
+def costs_of(
+    target: Target,
+    prepare: Prepare,
+    cache: Cache | None = None,
+    trace: Trace | None = None,
+    budget: float | None = None,
+) -> Costs:
+    """`Measured` for a target that can run plans; `Recorded` for one that carries a profile."""
+    profile = getattr(target, "profile", None)
+    if isinstance(profile, Profile):
+        return Recorded(profile, spec=target.spec)
+    return Measured(target, prepare, cache, trace, budget)

@@ -1,0 +1,89 @@
+"""Times what may fail: executables to be built -> costs, within a budget of seconds.
+
+All that can be built are timed in one interleaved batch. If the batch fails, each is timed alone,
+to see which is to blame. A candidate that cannot run is no error, whatever it raises: it is an
+event, and None.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from anabranch.errors import VerifyError
+from anabranch.ir.protocols import Cost, Executable, Target
+from anabranch.trace import Trace
+
+Answers = list[Cost | None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Something to measure: its name in events, how to make it ready, what to say of it if there
+    is no time to measure it."""
+
+    what: str
+    build: Callable[[], Executable]
+    estimate: Callable[[], Cost]
+
+
+class Stopwatch:
+    """Times trials on a target. `budget`: seconds in all, None for as long as it takes; `each`:
+    seconds for one trial."""
+
+    def __init__(self, target: Target, trace: Trace, budget: float | None, each: float) -> None:
+        self.left = math.inf if budget is None else budget
+        self._target, self._trace, self._each = target, trace, each
+        self._told = False
+
+    def measure(self, trials: Sequence[Trial], decides: bool = False) -> Answers:
+        """One cost for each trial, None where it failed; estimates if no time is left."""
+        if self.left <= 0 and not decides:
+            if not self._told:
+                why = f"the budget for measuring is spent: {trials[0].what} and others estimated"
+                self._trace.add("warning", "costs", self._target.spec.name, why)
+            self._told = True
+            return [trial.estimate() for trial in trials]
+        start = time.perf_counter()
+        try:
+            return self._time(trials, [self.attempt(trial, trial.build) for trial in trials])
+        finally:
+            self.left -= time.perf_counter() - start
+
+    def _time(self, trials: Sequence[Trial], runs: Sequence[Executable | None]) -> Answers:
+        """All runs interleaved; if that fails, one by one, to see which is to blame."""
+        good = [run for run in runs if run is not None]
+        if not good:
+            return [None] * len(runs)
+        try:
+            costs = iter(self._target.time(good, self._each * len(good)))
+            return [next(costs) if run is not None else None for run in runs]
+        except VerifyError:
+            raise
+        except Exception:
+            return [
+                None if run is None else self.attempt(trial, partial(self._alone, run))
+                for trial, run in zip(trials, runs, strict=True)
+            ]
+
+    def _alone(self, run: Executable) -> Cost:
+        return self._target.time([run], self._each)[0]
+
+    def attempt(self, trial: Trial, act: Callable[[], T]) -> T | None:
+        """What `act` returns; None, and an event, where it fails. A candidate that cannot run is
+        no error, whatever it raises, unless it shows a defect of ours."""
+        try:
+            return act()
+        except VerifyError:
+            raise
+        except Exception as failure:
+            self._refuse(trial, f"{type(failure).__name__}: {str(failure).partition(chr(10))[0]}")
+            return None
+
+    def _refuse(self, trial: Trial, why: str) -> None:
+        self._trace.add("refused", "costs", trial.what, f"not measured: {why}")

@@ -1,0 +1,113 @@
+"""What a task demands of a machine: Task, TargetSpec -> flops, bytes, and the share of its SMs.
+
+What a launch reads and writes at its border counts as traffic; what flows between the nodes of its
+body stays on the chip, unless the kernel is a sequence of several launches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph, Node, types
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Resources, Task
+from anabranch.ir.types import DTYPE_NAMES, TensorType
+
+CONTRACT = Resources(ctas=0, threads=128, registers=128, shared=32768)
+POINTWISE = Resources(ctas=0, threads=256, registers=32, shared=0)
+CONTRACT_TILE = 64 * 32
+POINTWISE_TILE = 256 * 4
+"""What a launch is taken to use where nobody has told: a middling tile of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """`busy_us`: time of the arithmetic alone at peak rates; `moved_us`: of the traffic alone.
+    `depth`: multiply-adds one after the other in the longest contraction, 0 without one; `share`:
+    the part of the machine's CTA slots that it fills; `launches`: 0 if there is nothing to do."""
+
+    busy_us: float
+    moved_us: float
+    depth: int
+    share: float
+    launches: int
+
+
+def work(task: Task, spec: TargetSpec) -> Work:
+    """Of the kernel's body where one is chosen, else of the task's."""
+    kernel = task.kernel
+    body = task.body if kernel is None else kernel.body
+    table = types(body)
+    nodes = [node for node in body.nodes if not ops.is_view(node, table)]
+    if not nodes:
+        return Work(0.0, 0.0, 0, 0.0, 0)
+    several = kernel is not None and kernel.launches > 1
+    moved = sum(ops.traffic(node, table) for node in nodes) if several else _border(body, table)
+    depth = max(_depth(node, table) for node in nodes)
+    resources = kernel.resources if kernel is not None else None
+    return Work(
+        busy_us=sum(ops.flops(node, table) / _rate(node, spec) for node in nodes) * 1e6,
+        moved_us=moved / spec.bandwidth * 1e6,
+        depth=depth,
+        share=_share(resources or _guess(body, table, depth), spec),
+        launches=kernel.launches if kernel is not None else 1,
+    )
+
+
+def contracts_in_f32(task: Task) -> bool:
+    """Whether its time depends on tf32 being allowed."""
+    return any(
+        ops.info(node.op).kind == "contract" and node.type.dtype == torch.float32
+        for node in task.body.nodes
+    )
+
+
+def _border(body: Graph, table: Mapping[str, TensorType]) -> int:
+    read = {name for node in body.nodes for name in node.uses}
+    names = [value.name for value in body.inputs] + [c.name for c in body.constants]
+    crossing = [name for name in names if name in read] + [ref.name for ref in body.outputs]
+    return sum(table[name].numel * table[name].dtype.itemsize for name in dict.fromkeys(crossing))
+
+
+def _depth(node: Node, table: Mapping[str, TensorType]) -> int:
+    if ops.info(node.op).kind != "contract" or not node.type.numel:
+        return 0
+    return ops.flops(node, table) // (2 * node.type.numel)
+
+
+def _rate(node: Node, spec: TargetSpec) -> float:
+    """Peak operations per second: tensor cores for contractions, plain fp32 for all else."""
+    rates = dict(spec.peak_flops)
+    plain = rates.get("f32") or max(rates.values(), default=1e12)
+    if ops.info(node.op).kind != "contract":
+        return plain
+    name = DTYPE_NAMES[node.type.dtype]
+    if name == "f32" and spec.tf32:
+        name = "tf32"
+    return rates.get(name) or plain
+
+
+def _guess(body: Graph, table: Mapping[str, TensorType], depth: int) -> Resources:
+    written = max((table[ref.name].numel for ref in body.outputs), default=0)
+    like, tile = (CONTRACT, CONTRACT_TILE) if depth else (POINTWISE, POINTWISE_TILE)
+    ctas = max(1, math.ceil(written / tile))
+    return Resources(ctas, like.threads, like.registers, like.shared)
+
+
+def _share(resources: Resources, spec: TargetSpec) -> float:
+    """CTAs over those that the machine holds at once; torch's CPU kernels use every core."""
+    if spec.kind == "cpu":
+        return 1.0
+    registers = max(1, resources.threads * resources.registers)
+    a_processor = min(
+        spec.ctas_per_sm,
+        spec.threads_per_sm // max(1, resources.threads),
+        spec.registers_per_sm // registers,
+        spec.shared_per_sm // max(1, resources.shared),
+    )
+    return min(1.0, resources.ctas / (spec.sms * max(1, a_processor)))

@@ -1,0 +1,98 @@
+"""Facts: what is known of a compilation, ready for JSON; what the command line says and reports show.
+
+| key | meaning |
+|---|---|
+| latency_ms, latency_source | of the chosen plan: measured, recorded or estimated |
+| baselines | eager (where the model can run) and the sequential plan, in ms |
+| schedules | every candidate: name, latency_ms, source, streams, waits |
+| kernels | launches of the plan; tasks: how many of them |
+| peak_bytes, peak_bytes_sequential | intermediate values of this plan and of the sequential one |
+| max_relative_error | per output, against a higher-precision reference |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from anabranch.compiler import Compilation, Job
+from anabranch.ir.protocols import Cost
+from anabranch.ir.schedule import Schedule
+from anabranch.ir.types import DTYPE_NAMES
+
+EAGER_SECONDS = 0.5
+"""Spent on timing the model as it was."""
+
+
+def facts_of(job: Job, made: Compilation) -> dict[str, Any]:
+    """The facts of one compilation; times the model itself where it can run."""
+    tasks, plan, cost = made.plan.tasks, made.plan, made.cost
+    run = made.run
+    return {
+        "model": tasks.name,
+        "target": job.target.spec.kind if run is not None else f"simulated {job.target.spec.kind}",
+        "device": job.target.spec.name,
+        "dtype": _dtype(job, made),
+        "inputs": [f"{value.name}: {value.type.text}" for value in tasks.inputs],
+        "latency_ms": cost.us / 1e3,
+        "latency_spread_ms": cost.spread / 1e3,
+        "latency_source": cost.source,
+        "baselines": _baselines(job, made),
+        "scheduler": plan.schedule.scheduler,
+        "schedules": [_schedule(schedule, cost) for schedule, cost in made.candidates],
+        "tasks": len(tasks.tasks),
+        "kernels": sum(task.kernel.launches for task in tasks.tasks if task.kernel),
+        "streams": plan.schedule.streams,
+        "event_waits": plan.schedule.waits,
+        "peak_bytes": run.peak_bytes() if run is not None else plan.peak_bytes,
+        "arena_bytes": plan.arena_bytes,
+        "peak_bytes_planned": plan.peak_bytes,
+        "peak_bytes_sequential": made.sequential.peak_bytes,
+        "search_s": made.seconds,
+        "stages_s": {
+            event.what: dict(event.data)["seconds"]
+            for event in job.trace.events
+            if event.kind == "stage"
+        },
+        "max_relative_error": [error for error, _ in made.errors],
+        "allowed_relative_error": [allowed for _, allowed in made.errors],
+        "versions": dict(job.target.spec.versions),
+        "options": job.options.model_dump(mode="json", exclude_defaults=True),
+    }
+
+
+def _dtype(job: Job, made: Compilation) -> str:
+    """The floating-point type of the weights, "tf32" where fp32 contractions may use it."""
+    held = [c.type for c in made.captured.graph.constants if c.type.dtype.is_floating_point]
+    held += [value.type for value in made.captured.graph.inputs]
+    dtype = held[0].dtype if held else torch.float32
+    return "tf32" if job.options.tf32 and dtype == torch.float32 else DTYPE_NAMES[dtype]
+
+
+def _baselines(job: Job, made: Compilation) -> dict[str, float]:
+    found = {
+        schedule.scheduler: cost.us / 1e3
+        for schedule, cost in made.candidates
+        if schedule.scheduler == "sequential"
+    }
+    if made.run is not None and callable(job.model):
+        args, kwargs = job.args, dict(job.kwargs)
+
+        def eager() -> None:
+            with torch.no_grad():
+                job.model(*args, **kwargs)
+
+        found["eager"] = job.target.time_call(eager, EAGER_SECONDS).us / 1e3
+    return found
+
+
+def _schedule(schedule: Schedule, cost: Cost) -> dict[str, Any]:
+    return {
+        "name": schedule.scheduler,
+        "latency_ms": cost.us / 1e3,
+        "spread_ms": cost.spread / 1e3,
+        "source": cost.source,
+        "streams": schedule.streams,
+        "waits": schedule.waits,
+    }

@@ -1,0 +1,93 @@
+"""What must hold before a model is exported; each failure says what and where, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from anabranch.errors import CaptureError
+from anabranch.frontend.translate import tensor_type
+
+LITERALS = (int, float, bool, str, type(None))
+
+
+def check_model(model: nn.Module) -> None:
+    """An ordinary module, and every part of it in eval mode."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise CaptureError(
+            "the model is a TorchScript module",
+            "its Python code, which is what gets captured, is gone",
+            "give the original nn.Module",
+        )
+    if not model.training and not any(module.training for module in model.modules()):
+        return
+    path, module = next((path, part) for path, part in model.named_modules() if part.training)
+    what = f"its part {path} ({type(module).__name__})" if path else f"{type(model).__name__}"
+    raise CaptureError(
+        f"the model is in training mode: {what} has training=True",
+        "dropout and batch normalisation compute something else then, and change state",
+        "call model.eval() before compiling",
+    )
+
+
+def check_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Every leaf is a dense tensor of a known dtype, or a plain value."""
+    leaves, _ = pytree.tree_flatten_with_path((args, dict(kwargs)))
+    for path, leaf in leaves:
+        where = f"the input {name_of_leaf(path)}"
+        if isinstance(leaf, torch.Tensor):
+            tensor_type(leaf, where)
+        elif not isinstance(leaf, LITERALS):
+            raise CaptureError(
+                f"{where} is a {type(leaf).__name__}",
+                "inputs are tensors, numbers, strings and None, in any nesting of tuples, lists, "
+                "dicts and registered classes",
+                "convert it to tensors, or register its class with "
+                "torch.export.register_dataclass or torch.utils._pytree.register_pytree_node",
+            )
+
+
+def check_devices(
+    state: Iterable[tuple[str, torch.Tensor]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Weights exist and are dense, and all is on one device (scalars may stay on the CPU)."""
+    found: dict[torch.device, str] = {}
+    for what, tensor in (*_weights(state), *_inputs(args, kwargs)):
+        tensor_type(tensor, what)
+        if tensor.device.type == "meta" or isinstance(tensor, torch._subclasses.FakeTensor):
+            raise CaptureError(
+                f"{what} has no values (it is on the meta device)",
+                "weights become constants of the graph",
+                "load the weights first, for example with model.to_empty() and load_state_dict()",
+            )
+        if tensor.ndim == 0 and tensor.device.type == "cpu":
+            continue
+        found.setdefault(tensor.device, what)
+    if len(found) > 1:
+        (one, first), (other, second), *_ = found.items()
+        raise CaptureError(
+            f"{first} is on {one}, {second} is on {other}",
+            "a graph runs on one device",
+            f"move the model and its inputs to one device, for example with .to({str(one)!r})",
+        )
+
+
+def name_of_leaf(path: tuple[Any, ...]) -> str:
+    """How a person would write a leaf of (args, kwargs): "args[0]['mask']"."""
+    place = ("args", "kwargs")[path[0].idx]
+    return place + pytree.keystr(path[1:])
+
+
+def _weights(state: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    for path, tensor in state:
+        yield f"the weight {path}", tensor
+
+
+def _inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    for path, leaf in pytree.tree_flatten_with_path((args, dict(kwargs)))[0]:
+        if isinstance(leaf, torch.Tensor):
+            yield f"the input {name_of_leaf(path)}", leaf

@@ -1,0 +1,212 @@
+"""A name for a model and the inputs it is called with, found without exporting it.
+
+    fingerprint(model, (x,)) == fingerprint(model, (x,))     in every process, while neither the
+                                                             code nor the structure changes
+
+It covers the tree of modules, the source files of their classes, their plain attributes, what their
+weights are like (not their content), the inputs' types and values of Python scalars, and torch's
+version. Whatever it cannot see through (a forward hook, an attribute of an unknown class, a class
+without a source file) makes the model unknown: None. What it does not look at (globals, functions
+in other files) is why a caller compares numbers before it trusts a graph found under this name.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import inspect
+import sys
+import types
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from anabranch.frontend.structure import tree_text
+from anabranch.ir.key import digest_text
+
+HARMLESS = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
+"""Private state of nn.Module itself: looked at elsewhere, or of no effect on what it computes."""
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+class _UnknownError(Exception):
+    """Something that cannot be named."""
+
+
+def fingerprint(
+    model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
+) -> str | None:
+    """The name, or None where there is something that cannot be seen through."""
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        return None
+    try:
+        lines = [
+            f"torch {torch.__version__} python {sys.version_info[:2]} {torch.get_default_dtype()}",
+            *_call(args, kwargs or {}),
+            *_modules(model),
+        ]
+    except (_UnknownError, RecursionError):
+        return None
+    return digest_text("\n".join(lines))
+
+
+def _call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[str]:
+    leaves, tree = pytree.tree_flatten((args, dict(kwargs)))
+    text = tree_text(tree)
+    if not text:
+        raise _UnknownError("a structure without text")
+    yield text
+    for leaf in leaves:
+        yield _tensor(leaf) if isinstance(leaf, torch.Tensor) else _plain(leaf, {}, {})
+
+
+def _modules(model: nn.Module) -> Iterator[str]:
+    """Each module under each of its names; one seen before is named by its first path."""
+    paths: dict[int, str] = {}
+    tensors: dict[tuple[object, ...], str] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        if id(module) in paths:
+            yield f"{path} is {paths[id(module)]}"
+            continue
+        paths[id(module)] = path
+        if any(getattr(module, hooks, None) for hooks in HOOKS):
+            raise _UnknownError("a hook")
+        yield f"{path}: {_class(type(module))} training={module.training}"
+    for path, module in model.named_modules():
+        held = {**module._parameters, **module._buffers}
+        for name, tensor in held.items():
+            yield f"{path}.{name} = {_weight(tensor, f'{path}.{name}', tensors)}"
+        yield f"{path}: {sorted(module._non_persistent_buffers_set)}"
+        for name, value in vars(module).items():
+            if name not in HARMLESS:
+                yield f"{path}.{name} = {_plain(value, paths, tensors)}"
+
+
+def _weight(tensor: torch.Tensor | None, path: str, tensors: dict[tuple[object, ...], str]) -> str:
+    """Its type, and whose memory it shares."""
+    if tensor is None:
+        return "None"
+    text = _tensor(tensor)
+    if tensor.layout is not torch.strided:
+        raise _UnknownError(text)
+    key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), text)
+    return f"{text} as {tensors.setdefault(key, path)}"
+
+
+def _tensor(tensor: torch.Tensor) -> str:
+    strides = tuple(tensor.stride()) if tensor.layout is torch.strided else tensor.layout
+    return f"{tensor.dtype}{tuple(tensor.shape)}{strides} {tensor.device.type}"
+
+
+def _plain(value: Any, paths: Mapping[int, str], tensors: dict[tuple[object, ...], str]) -> str:
+    """A text that differs where the value differs. `paths`: the modules that have a name."""
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, slice, range)):
+        return f"{type(value).__name__} {value!r}"
+    if isinstance(value, enum.Enum):
+        return f"{_class(type(value))} {value.name}"
+    if isinstance(value, torch.Tensor):
+        return _weight(value, "attribute", tensors)
+    if isinstance(value, nn.Module) and id(value) in paths:
+        return f"module {paths[id(value)]}"
+    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format, Path)):
+        return f"{type(value).__name__} {value}"
+    if isinstance(value, weakref.ref):
+        return "weakref"
+    if isinstance(value, (tuple, list)):
+        inside = ",".join(_plain(item, paths, tensors) for item in value)
+        return f"{_container(value)}[{inside}]"
+    if isinstance(value, (set, frozenset)):
+        return f"set[{','.join(sorted(_plain(item, paths, tensors) for item in value))}]"
+    if isinstance(value, Mapping):
+        inside = ",".join(
+            f"{_plain(key, paths, tensors)}:{_plain(item, paths, tensors)}"
+            for key, item in value.items()
+        )
+        return f"{_container(value)}{{{inside}}}"
+    if isinstance(value, type):
+        return _class(value)
+    if isinstance(value, functools.partial):
+        parts = (value.func, value.args, value.keywords)
+        return f"partial({','.join(_plain(part, paths, tensors) for part in parts)})"
+    if isinstance(value, (types.BuiltinFunctionType, types.FunctionType)):
+        return _function(value, paths, tensors)
+    if is_dataclass(value):
+        inside = ",".join(
+            f"{f.name}={_plain(getattr(value, f.name), paths, tensors)}" for f in fields(value)
+        )
+        return f"{_class(type(value))}({inside})"
+    raise _UnknownError(repr(type(value)))
+
+
+def _container(value: object) -> str:
+    """The name of a built-in container, or of a class that derives from one."""
+    kind = type(value)
+    return kind.__name__ if kind.__module__ in ("builtins", "collections") else _class(kind)
+
+
+def _function(
+    value: types.FunctionType | types.BuiltinFunctionType,
+    paths: Mapping[int, str],
+    tensors: dict[tuple[object, ...], str],
+) -> str:
+    """A function by its code, its defaults and what it closes over; torch's by their names."""
+    name = f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, types.BuiltinFunctionType) or _is_torch(value.__module__):
+        bound = getattr(value, "__self__", None)
+        if bound is not None and not isinstance(bound, (types.ModuleType, type)):
+            raise _UnknownError(name)
+        return name
+    cells = [cell.cell_contents for cell in value.__closure__ or ()]
+    held = (value.__defaults__, value.__kwdefaults__, cells)
+    return f"{name} {_code(value.__code__)} {_plain(held, paths, tensors)}"
+
+
+def _code(code: types.CodeType) -> str:
+    parts = [code.co_code.hex(), repr(code.co_names), repr(code.co_varnames)]
+    parts += [
+        _code(constant) if isinstance(constant, types.CodeType) else repr(constant)
+        for constant in code.co_consts
+    ]
+    return digest_text("\n".join(parts))
+
+
+@functools.cache
+def _is_torch(module: str | None) -> bool:
+    return module is not None and module.partition(".")[0] in ("torch", "builtins")
+
+
+def _class(kind: type) -> str:
+    """The qualified name of a class and the content of the files that define it and its bases."""
+    files = [
+        _file_digest(*_source_file(base))
+        for base in kind.__mro__
+        if not _is_torch(base.__module__)
+        and base.__module__ not in ("abc", "collections", "enum", "typing")
+    ]
+    return f"{kind.__module__}.{kind.__qualname__} {' '.join(dict.fromkeys(files))}"
+
+
+def _source_file(kind: type) -> tuple[str, int, int]:
+    """Where a class is written, with what changes when the file does."""
+    try:
+        file = inspect.getsourcefile(kind)
+        if file is None:
+            raise _UnknownError(kind.__qualname__)
+        status = Path(file).stat()
+    except (TypeError, OSError):
+        raise _UnknownError(kind.__qualname__) from None
+    return file, status.st_mtime_ns, status.st_size
+
+
+@functools.lru_cache(maxsize=1024)
+def _file_digest(file: str, changed: int, size: int) -> str:
+    del changed, size  # only part of the key: a changed file is read again
+    return hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()

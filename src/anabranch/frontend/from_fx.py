@@ -1,0 +1,100 @@
+"""A functional ATen graph, as AOTAutograd hands it to a backend, -> Captured.
+
+Its inputs are flat: with torch.compile, weights come among them, and a caller that may treat them
+as fixed says so with `constants`. Results are the tuple that the FX graph returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from anabranch.errors import CaptureError
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.checks import LITERALS
+from anabranch.frontend.structure import tree_text
+from anabranch.frontend.translate import Translation
+from anabranch.ir.graph import Ref
+from anabranch.ir.plan import Leaf, Signature
+
+
+def capture_fx(
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    constants: Mapping[str, torch.Tensor | None] | None = None,
+    name: str = "compiled",
+) -> Captured:
+    """The graph of an FX module of ATen operators.
+
+    `example_inputs`: one (fake) tensor or number per placeholder. `constants`: the real tensor of
+    each placeholder, by its name, whose content never changes; None or absence leaves an input.
+    """
+    constants = constants or {}
+    translation = Translation({node.name for node in module.graph.nodes})
+    inputs: list[Leaf] = []
+    outputs: list[Leaf] = []
+    examples = iter(example_inputs)
+    for node in module.graph.nodes:
+        match node.op:
+            case "placeholder":
+                inputs += _bind(translation, node, next(examples), constants.get(node.name))
+            case "get_attr":
+                _bind_attribute(translation, module, node)
+            case "call_function":
+                translation.add(node)
+            case "output":
+                returned = node.args[0]
+                returned = returned if isinstance(returned, (tuple, list)) else (returned,)
+                outputs = [_leaf(translation, value) for value in returned]
+    in_tree = pytree.tree_flatten((tuple(range(len(inputs))), {}))[1]
+    out_tree = pytree.tree_flatten(tuple(range(len(outputs))))[1]
+    return Captured(
+        translation.finish(name, [leaf.ref for leaf in outputs if leaf.ref is not None]),
+        Signature(
+            tree_text(in_tree),
+            tuple(inputs),
+            tree_text(out_tree),
+            tuple(outputs),
+            tuple(translation.mutations),
+        ),
+        tuple(translation.sources),
+        (in_tree, out_tree),
+    )
+
+
+def _bind(
+    translation: Translation, node: fx.Node, example: Any, constant: torch.Tensor | None
+) -> list[Leaf]:
+    if constant is not None:
+        translation.bind_constant(node, constant, node.name, source=True)
+        return []
+    if isinstance(example, torch.Tensor):
+        return [Leaf(translation.bind_input(node, example))]
+    if isinstance(example, LITERALS):
+        translation.bind_literal(node, example)
+        return [Leaf(None, example)]
+    raise CaptureError(
+        f"the input {node.name} is a {type(example).__name__}",
+        "inputs are tensors and numbers; a size that varies between calls is neither",
+        "use torch.compile(..., dynamic=False)",
+    )
+
+
+def _bind_attribute(translation: Translation, module: fx.GraphModule, node: fx.Node) -> None:
+    found: Any = module
+    for part in str(node.target).split("."):
+        found = getattr(found, part)
+    if isinstance(found, torch.Tensor):
+        translation.bind_constant(node, found, str(node.target), source=False)
+
+
+def _leaf(translation: Translation, value: Any) -> Leaf:
+    found = translation.value(value) if isinstance(value, fx.Node) else value
+    if isinstance(found, Ref):
+        return Leaf(found)
+    assert isinstance(found, LITERALS), f"a backend's graph returns {found!r}"
+    return Leaf(None, found)

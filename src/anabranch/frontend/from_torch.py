@@ -1,0 +1,280 @@
+"""A PyTorch model and example inputs -> Captured, by torch.export.
+
+    capture(model, (x,))
+      check      eval mode, one device, dense tensors          checks.py
+      export     torch.export, not strict, without gradients
+      decompose  functional ATen, few composites left whole    operators.py
+      translate  FX nodes to ours, with source lines           translate.py
+
+Nothing of the model or of torch's global state is changed: not its weights, flags or attributes,
+not the random number generator, not the autograd mode.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from anabranch.errors import CaptureError
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, check_model
+from anabranch.frontend.operators import TRAINING, decompositions
+from anabranch.frontend.source import origin, raised_at
+from anabranch.frontend.structure import tree_text
+from anabranch.frontend.translate import Translation
+from anabranch.frontend.untouched import attributes_kept, quiet, random_state_kept
+from anabranch.ir.graph import Graph, Ref
+from anabranch.ir.ops import base_name
+from anabranch.ir.plan import Leaf, Signature
+from anabranch.trace import Trace
+
+Model = nn.Module | ExportedProgram | Callable[..., Any]
+
+
+def capture(
+    model: Model,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    trace: Trace | None = None,
+) -> Captured:
+    """The graph of `model(*args, **kwargs)` for these shapes, dtypes and Python values.
+
+    An exported program brings its own example inputs where none are given. Raises CaptureError.
+    """
+    trace = trace or Trace()
+    kwargs = dict(kwargs or {})
+    with torch.no_grad():
+        if isinstance(model, ExportedProgram):
+            exported, holder = _own_program(model, args, kwargs, trace), None
+            name = "exported"
+        else:
+            module = _module(model)
+            exported, holder = _export(module, args, kwargs, trace), module
+            name = type(module).__name__
+            if isinstance(module, _Function):
+                name = getattr(module.function, "__name__", name)
+        with trace.stage("frontend.decompose"), quiet(trace):
+            program = _decompose(exported)
+        with trace.stage("frontend.translate"):
+            captured = _translate(program, name, holder)
+    _refuse_training(captured.graph)
+    return captured
+
+
+def _export(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], trace: Trace
+) -> ExportedProgram:
+    check_model(module)
+    check_inputs(args, kwargs)
+    check_devices(itertools.chain(module.named_parameters(), module.named_buffers()), args, kwargs)
+    args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (args, dict(kwargs)))
+    stage = trace.stage("frontend.export")
+    with stage, quiet(trace), random_state_kept(), attributes_kept(module):
+        try:
+            program: ExportedProgram = torch.export.export(module, args, dict(kwargs), strict=False)
+            return program
+        except Exception as error:
+            raise _explained(error) from error
+
+
+def _own_program(
+    program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any], trace: Trace
+) -> ExportedProgram:
+    """The program itself; one with dynamic dimensions is exported once more at these shapes."""
+    if not args and not kwargs:
+        if program.example_inputs is None:
+            raise CaptureError(
+                "the exported program has no example inputs",
+                "they were removed from it, and shapes are taken from them",
+                "give the inputs of one call",
+            )
+        args, kwargs = program.example_inputs
+    check_inputs(args, kwargs)
+    check_devices(program.state_dict.items(), args, kwargs)
+    with trace.stage("frontend.export"), quiet(trace):
+        try:
+            if not program.range_constraints and _same_inputs(program, args, kwargs):
+                return program
+            static: ExportedProgram = torch.export.export(
+                program.module(), args, dict(kwargs), strict=False
+            )
+            return static
+        except Exception as error:
+            raise _explained(error) from error
+
+
+def _same_inputs(
+    program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> bool:
+    """Whether a static program was exported for inputs like these."""
+    if program.example_inputs is None:
+        return False
+
+    def seen(leaf: Any) -> Any:
+        return (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
+
+    (leaves, tree), (own, own_tree) = map(
+        pytree.tree_flatten, ((args, dict(kwargs)), program.example_inputs)
+    )
+    return bool(tree == own_tree) and list(map(seen, leaves)) == list(map(seen, own))
+
+
+def _decompose(program: ExportedProgram) -> ExportedProgram:
+    try:
+        decomposed: ExportedProgram = program.run_decompositions(decompositions())
+        return decomposed
+    except Exception as error:
+        raise _explained(error) from error
+
+
+def _translate(program: ExportedProgram, name: str, holder: nn.Module | None) -> Captured:
+    graph, declared = program.graph, program.graph_signature
+    translation = Translation({node.name for node in graph.nodes})
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    leaves: list[Leaf] = []
+    for node, spec in zip(placeholders, declared.input_specs, strict=True):
+        match spec.kind:
+            case InputKind.USER_INPUT if isinstance(spec.arg, ConstantArgument):
+                translation.bind_literal(node, spec.arg.value)
+                leaves.append(Leaf(None, spec.arg.value))
+            case InputKind.USER_INPUT:
+                leaves.append(Leaf(translation.bind_input(node, node.meta["val"])))
+            case InputKind.PARAMETER | InputKind.BUFFER | InputKind.CONSTANT_TENSOR:
+                assert spec.target is not None
+                if node.users:
+                    value = _held_value(program, spec.target)
+                    known = holder is None or attribute(holder, spec.target) is not None
+                    translation.bind_constant(node, value, spec.target, source=known)
+            case _:
+                raise CaptureError(
+                    f"the model holds {spec.target}, which is neither a tensor nor a number",
+                    "an operator reads it at run time, and a graph has no place for it",
+                    "compile the part of the model that does without it",
+                )
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    returned = {node for node in output.args[0] if isinstance(node, fx.Node)}
+    for node in graph.nodes:
+        if node.op == "call_function":
+            translation.add(node, node in returned)
+    outputs = _outputs(program, output, translation)
+    in_tree, out_tree = program.call_spec.in_spec, program.call_spec.out_spec
+    assert in_tree is not None and out_tree is not None
+    return Captured(
+        translation.finish(name, [leaf.ref for leaf in outputs if leaf.ref is not None]),
+        Signature(
+            tree_text(in_tree),
+            tuple(leaves),
+            tree_text(out_tree),
+            tuple(outputs),
+            tuple(translation.mutations),
+        ),
+        tuple(translation.sources),
+        (in_tree, out_tree),
+    )
+
+
+def _outputs(program: ExportedProgram, output: fx.Node, translation: Translation) -> list[Leaf]:
+    """The leaves of the result; notes which inputs are overwritten."""
+    leaves: list[Leaf] = []
+    values: Any = output.args[0]
+    for node, spec in zip(values, program.graph_signature.output_specs, strict=True):
+        value = translation.value(node) if isinstance(node, fx.Node) else node
+        if spec.kind is OutputKind.USER_OUTPUT:
+            if not isinstance(value, (Ref, *LITERALS)):
+                raise CaptureError(
+                    f"the model returns a {type(value).__name__}: {value!r}",
+                    "results are tensors, numbers, strings and None",
+                    "return tensors only",
+                )
+            leaves.append(Leaf(value) if isinstance(value, Ref) else Leaf(None, value))
+        elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+            assert spec.target is not None and isinstance(value, Ref)
+            translation.mutations.append((spec.target, value))
+        else:
+            kind = "buffer" if spec.kind is OutputKind.BUFFER_MUTATION else "parameter"
+            raise CaptureError(
+                f"the model writes to its {kind} {spec.target}",
+                f"{kind}s become constants, so the change would be lost after the first call",
+                "take the state as an input and return its new value, or leave this part out",
+                origin(node) if isinstance(node, fx.Node) else "",
+            )
+    return leaves
+
+
+def _module(model: nn.Module | Callable[..., Any]) -> nn.Module:
+    """The module itself, without the wrapper of torch.compile; a function becomes a module."""
+    if isinstance(model, nn.Module):
+        original = getattr(model, "_orig_mod", model)
+        return original if isinstance(original, nn.Module) else model
+    return _Function(model)
+
+
+class _Function(nn.Module):
+    """A plain function as a module without weights."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.eval()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def attribute(holder: nn.Module, path: str) -> torch.Tensor | None:
+    """The tensor that a module holds under a qualified name."""
+    found: Any = holder
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _held_value(program: ExportedProgram, path: str) -> torch.Tensor:
+    value = program.state_dict.get(path)
+    if value is None:
+        value = program.constants[path]
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+def _refuse_training(graph: Graph) -> None:
+    for node in graph.nodes:
+        if base_name(node.op) in TRAINING:
+            raise CaptureError(
+                f"the model runs {node.op}, as in training mode",
+                "dropout and batch normalisation compute something else then, and change state",
+                "export it after model.eval(), and call functional.dropout with "
+                "training=self.training",
+                node.origin,
+            )
+
+
+def _explained(error: Exception) -> CaptureError:
+    """What went wrong in torch.export, in the user's terms."""
+    source = raised_at(error)
+    first = (str(error).strip().splitlines() or [""])[0]
+    if any(
+        word in f"{type(error).__name__} {error}"
+        for word in ("DataDependent", "data-dependent", "Unbacked", "unbacked")
+    ):
+        return CaptureError(
+            "the model's control flow, or a shape in it, depends on the values of a tensor",
+            f"one graph serves every input of these shapes ({first})",
+            "use torch.where or masks instead of `if tensor:`, .item() or boolean indexing, or "
+            "compile the parts before and after",
+            source,
+        )
+    return CaptureError(
+        "torch.export could not capture the model",
+        f"{type(error).__name__}: {first}",
+        "check that model(*args, **kwargs) runs with these inputs; if it does, compile a smaller "
+        "part of it, or use torch.compile(model, backend='anabranch')",
+        source,
+    )

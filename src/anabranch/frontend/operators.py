@@ -1,0 +1,108 @@
+"""Which operators a captured graph is written in.
+
+torch.export leaves composites such as `conv2d`, `einsum` or `dropout` whole. Those in WHOLE stay:
+kernels and rules profit from seeing them as one operator. All others are replaced by what they
+consist of, and in-place operators by functional ones, so that later rooms know fewer operators:
+
+    conv2d(x, w, b, ..)        -> convolution(x, w, b, .., transposed=False, ..)
+    batch_norm(x, .., False)   -> _native_batch_norm_legit_no_training(x, ..)
+    relu_(x)                   -> relu(x)
+    matmul(a, b), einsum       -> views and mm or bmm
+    dropout(x, p, False)       -> x
+    linear, layer_norm, scaled_dot_product_attention, lstm, max_pool2d  stay
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+
+WHOLE = frozenset(
+    {
+        *("linear", "scaled_dot_product_attention"),
+        *("layer_norm", "group_norm", "instance_norm", "rms_norm"),
+        *("max_pool2d", "max_pool3d"),
+        *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
+        *("lstm", "gru", "rnn_tanh", "rnn_relu"),
+        *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
+        *("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"),
+        *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"),
+        *("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+    }
+)
+"""Composites that stay, whichever overload."""
+
+DROPPED = frozenset(
+    f"aten.{name}"
+    for name in (
+        "_assert_tensor_metadata",
+        "_assert_async",
+        "_assert_scalar",
+        "sym_constrain_range",
+        "sym_constrain_range_for_size",
+        "_print",
+    )
+)
+"""Checks of what a static graph has already fixed. They have no result."""
+
+COPIES = frozenset({"aten.clone", "aten._to_copy", "aten.lift_fresh_copy", "aten.contiguous"})
+"""Operators that, where the type stays the same, return an equal tensor in memory of its own."""
+
+TRAINING = frozenset(
+    f"aten.{name}"
+    for name in (
+        "native_dropout",
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit_functional",
+        "_batch_norm_with_update",
+        "_batch_norm_with_update_functional",
+        "cudnn_batch_norm",
+    )
+)
+"""What only a model in training mode runs."""
+
+FILLS: dict[str, int | None] = {
+    # operator: the number it fills with, or None where that is its last positional argument
+    "aten.zeros_like.default": 0,
+    "aten.ones_like.default": 1,
+    "aten.full_like.default": None,
+    "aten.new_zeros.default": 0,
+    "aten.new_ones.default": 1,
+    "aten.new_full.default": None,
+}
+"""Operators that read a tensor only for its type. As `full` they depend on nothing and fold."""
+
+ATTENTION: dict[str, tuple[str | None, str | None, str | None]] = {
+    # operator: where its schema has the mask, the dropout and the causal flag
+    "aten._scaled_dot_product_flash_attention.default": (None, "dropout_p", "is_causal"),
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": (
+        "attn_mask",
+        "dropout_p",
+        "is_causal",
+    ),
+    "aten._scaled_dot_product_efficient_attention.default": ("attn_bias", "dropout_p", "is_causal"),
+    "aten._scaled_dot_product_cudnn_attention.default": ("attn_bias", "dropout_p", "is_causal"),
+    "aten._scaled_dot_product_fused_attention_overrideable.default": (
+        "attn_bias",
+        "dropout_p",
+        "is_causal",
+    ),
+}
+"""Device-bound forms of attention that AOTAutograd chose for us; back to the one of all devices."""
+
+
+@functools.cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """The table for `ExportedProgram.run_decompositions`: every composite but those of WHOLE."""
+    table: Mapping[Any, Callable[..., Any]] = torch.export.default_decompositions()
+    return {
+        op: replacement
+        for op, replacement in table.items()
+        if op.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
+        and op._schema.name.partition("::")[2] not in WHOLE
+    }

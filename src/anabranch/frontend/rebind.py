@@ -1,0 +1,62 @@
+"""A graph without weights + the model that has them -> the graph with its weights.
+
+A cached graph is stored without the content of its constants. Their digests are computed anew, so
+the result equals the cached graph exactly if the weights are those it was compiled with.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from anabranch.errors import CaptureError
+from anabranch.frontend.from_torch import attribute
+from anabranch.ir.graph import Constant, Graph
+from anabranch.ir.key import digest_tensor
+from anabranch.ir.types import type_of
+
+
+def rebind(
+    graph: Graph,
+    sources: tuple[tuple[str, str], ...],
+    model: nn.Module,
+    contents: Mapping[str, torch.Tensor] | None = None,
+) -> Graph:
+    """The graph with a value for each constant that has a source, or is among `contents` (constants
+    that no attribute of the model holds, by constant name); others stay without.
+
+    Raises CaptureError where the model lacks one, or has another type under its name.
+    """
+    held = dict(
+        itertools.chain(
+            model.named_parameters(remove_duplicate=False),
+            model.named_buffers(remove_duplicate=False),
+        )
+    )
+    paths = dict(sources)
+    contents = contents or {}
+
+    def bound(constant: Constant) -> Constant:
+        path = paths.get(constant.name)
+        if path is None:
+            value = contents.get(constant.name)
+            if value is None:
+                return constant
+        else:
+            value = held[path] if path in held else attribute(model, path)
+        if value is None or type_of(value) != constant.type:
+            there = "nothing" if value is None else type_of(value).text
+            raise CaptureError(
+                f"there is {there} for the constant {path or constant.name}, the saved graph has "
+                f"{constant.type.text}",
+                "the model changed since it was captured",
+                "capture it again",
+            )
+        value = value.detach().resolve_conj().resolve_neg()
+        return replace(constant, value=value, digest=digest_tensor(value))
+
+    return replace(graph, constants=tuple(bound(constant) for constant in graph.constants))

@@ -1,0 +1,106 @@
+"""Captured graphs, kept between processes: a warm start need not export the model again.
+
+A graph is stored under the model's fingerprint without the content of its weights, which are bound
+anew to the model at hand. Whoever recalls a graph still compares its results with the model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import safetensors.torch
+import torch
+from pydantic import BaseModel, ValidationError
+from torch import nn
+
+from anabranch.cache import Cache
+from anabranch.errors import CaptureError
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.rebind import rebind
+from anabranch.frontend.structure import read_tree
+from anabranch.ir.graph import Ref
+from anabranch.ir.plan import Leaf, Signature
+from anabranch.ir.text import parse_graph, text_graph
+
+
+class _Leaf(BaseModel):
+    ref: str | None
+    literal: bool | int | float | str | None = None
+
+
+class _Stored(BaseModel):
+    graph: str
+    sources: list[tuple[str, str]]
+    input_tree: str
+    inputs: list[_Leaf]
+    output_tree: str
+    outputs: list[_Leaf]
+    mutations: list[tuple[str, str]]
+
+
+def remember(cache: Cache, fingerprint: str, captured: Captured) -> None:
+    """Store a captured graph; one whose call structure has no text form is not stored."""
+    signature = captured.signature
+    if not signature.input_tree or not signature.output_tree:
+        return
+    stored = _Stored(
+        graph=text_graph(captured.graph),
+        sources=list(captured.sources),
+        input_tree=signature.input_tree,
+        inputs=[_pack(leaf) for leaf in signature.inputs],
+        output_tree=signature.output_tree,
+        outputs=[_pack(leaf) for leaf in signature.outputs],
+        mutations=[(name, ref.name) for name, ref in signature.mutations],
+    )
+    held = {name for name, _ in captured.sources}
+    contents = {
+        c.name: c.value.detach().cpu().contiguous()
+        for c in captured.graph.constants
+        if c.name not in held and c.value is not None
+    }
+    cache.put_blob("graphs", _contents_key(fingerprint), safetensors.torch.save(contents))
+    cache.put("graphs", fingerprint, stored.model_dump_json())
+
+
+def recall(cache: Cache, fingerprint: str, model: nn.Module) -> Captured | None:
+    """The graph stored for this fingerprint, with the model's weights; None where there is none,
+    or where it does not fit the model."""
+    text = cache.get("graphs", fingerprint)
+    blob = cache.get_blob("graphs", _contents_key(fingerprint))
+    if text is None or blob is None:
+        return None
+    try:
+        stored = _Stored.model_validate_json(text)
+        graph = parse_graph(stored.graph)
+        contents = _on_device(safetensors.torch.load(blob), model)
+        bound = rebind(graph, tuple(stored.sources), model, contents)
+        signature = Signature(
+            stored.input_tree,
+            tuple(_unpack(leaf) for leaf in stored.inputs),
+            stored.output_tree,
+            tuple(_unpack(leaf) for leaf in stored.outputs),
+            tuple((name, Ref(value)) for name, value in stored.mutations),
+        )
+        trees = (read_tree(signature.input_tree), read_tree(signature.output_tree))
+    except (ValidationError, ValueError, KeyError, CaptureError):
+        return None
+    return Captured(bound, signature, tuple(stored.sources), trees)
+
+
+def _contents_key(fingerprint: str) -> str:
+    return f"{fingerprint}\ncontents"
+
+
+def _on_device(contents: Mapping[str, torch.Tensor], model: nn.Module) -> dict[str, torch.Tensor]:
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    return {name: tensor.to(device) for name, tensor in contents.items()}
+
+
+def _pack(leaf: Leaf) -> _Leaf:
+    return _Leaf(ref=leaf.ref.name if leaf.ref else None, literal=leaf.literal)
+
+
+def _unpack(leaf: _Leaf) -> Leaf:
+    literal: Any = leaf.literal
+    return Leaf(Ref(leaf.ref) if leaf.ref is not None else None, literal)

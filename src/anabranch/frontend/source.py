@@ -1,0 +1,76 @@
+"""Where in the user's model something happened, as "model.py:42 in forward (layer1.0.conv1)".
+
+The line is the deepest frame that is neither torch's nor Python's nor this room's: for
+`self.conv1(x)` that is the call, not torch's `nn/modules/conv.py`. Of an operator, torch.export
+keeps only frames of functions named `forward`; of an exception all are known.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import fx
+
+FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+_TORCH = str(Path(torch.__file__).parent)
+_ROOM = str(Path(__file__).parent)
+_PYTHON = sysconfig.get_path("stdlib")
+
+
+def origin(node: fx.Node) -> str:
+    """Source line and module path of an FX node, as far as they are known."""
+    line = _deepest(node.meta.get("stack_trace") or "")
+    modules = list((node.meta.get("nn_module_stack") or {}).values())
+    path = _module_path(modules[-1][0]) if modules else ""
+    return f"{line} ({path})".strip() if path else line
+
+
+def raised_at(error: BaseException) -> str:
+    """The user's line under which an exception was raised, "" if it is not among its frames."""
+    for link in _chain(error):
+        for frame in reversed(traceback.extract_tb(link.__traceback__)):
+            if _is_users(frame.filename):
+                return _line(frame.filename, frame.lineno or 0, frame.name)
+    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _deepest(stack: str) -> str:
+    for file, number, function in reversed(FRAME.findall(stack)):
+        if _is_users(file):
+            return _line(file, int(number), function)
+    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_users(file: str) -> bool:
+    if file.startswith("<"):
+        return False
+    library = file.startswith(_PYTHON) and "site-packages" not in file
+    return not library and not file.startswith((_TORCH, _ROOM))
+
+
+def _line(file: str, number: int, function: str) -> str:
+    return f"{Path(file).name}:{number} in {function}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _module_path(path: str) -> str:
+    """What export calls a module, as the user does: "L['self'].layer1" -> "layer1"."""
+    return re.sub(r"^L(\['self'\]|__self__)\.?", "", path)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception and what it came from, the original first: its frames are the deepest."""
+    links: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in links:
+        links.append(link)
+        link = link.__cause__ or link.__context__
+    return reversed(links)

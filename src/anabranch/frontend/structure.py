@@ -1,0 +1,149 @@
+"""Calls -> lists of tensors -> results, as a Signature says.
+
+    f(x, {"mask": m}, scale=2)     flatten_call -> [x, m]; refuses another scale than 2
+    returns (y, [x, None])         unflatten_result({"add": t, "x": x}) -> (t, [x, None])
+
+Trees are torch's pytrees, so every class registered there works.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._pytree import TreeSpec
+
+from anabranch.errors import InputError
+from anabranch.frontend.checks import name_of_leaf
+from anabranch.ir.graph import Input
+from anabranch.ir.plan import Leaf, Signature
+
+
+def flatten_call(
+    signature: Signature,
+    inputs: Sequence[Input],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    tree: TreeSpec | None = None,
+) -> list[torch.Tensor]:
+    """The tensors of a call, in the order of the graph's `inputs`.
+
+    `tree`: the live structure, for a signature without text. Keyword arguments and dicts may come
+    in any order; strides may differ. Raises InputError that says what differs from what was
+    compiled.
+    """
+    spec = tree or read_tree(signature.input_tree)
+    leaves, found = pytree.tree_flatten((args, kwargs))
+    if found != spec:
+        leaves = _in_order(spec, args, kwargs)
+    tensors: list[torch.Tensor] = []
+    declared = iter(inputs)
+    for position, (leaf, expected) in enumerate(zip(leaves, signature.inputs, strict=True)):
+        if expected.ref is None:
+            if not _same_literal(leaf, expected.literal):
+                raise _differs(spec, position, repr(expected.literal), leaf)
+            continue
+        type = next(declared).type
+        if (
+            not isinstance(leaf, torch.Tensor)
+            or leaf.dtype != type.dtype
+            or tuple(leaf.shape) != type.shape
+        ):
+            raise _differs(spec, position, f"{type.text.partition('{')[0]}", leaf)
+        tensors.append(leaf)
+    return tensors
+
+
+def unflatten_result(
+    signature: Signature, tensors: Mapping[str, torch.Tensor], tree: TreeSpec | None = None
+) -> Any:
+    """What the model returns, given the tensor of each value that `signature.outputs` names."""
+    spec = tree or read_tree(signature.output_tree)
+
+    def value(leaf: Leaf) -> Any:
+        return leaf.literal if leaf.ref is None else tensors[leaf.ref.name]
+
+    return pytree.tree_unflatten([value(leaf) for leaf in signature.outputs], spec)
+
+
+def tree_text(tree: TreeSpec) -> str:
+    """The structure as text, "" if one of its classes has no name that another process knows."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return pytree.treespec_dumps(tree)
+    except (NotImplementedError, TypeError, ValueError):
+        return ""
+
+
+@functools.lru_cache(maxsize=256)
+def read_tree(text: str) -> TreeSpec:
+    """The structure that `tree_text` wrote. Raises InputError for one without text."""
+    if not text:
+        raise InputError(
+            "the inputs or results of this model have a structure that cannot be saved",
+            "one of their classes is not registered under a name with torch's pytree",
+            "register it with torch.export.register_dataclass or "
+            "torch.utils._pytree.register_pytree_node(..., serialized_type_name=...)",
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytree.treespec_loads(text)
+
+
+def _in_order(spec: TreeSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The leaves where only the order of keys differs."""
+    try:
+        return spec.flatten_up_to((args, dict(kwargs)))
+    except ValueError as mismatch:
+        example = pytree.tree_unflatten(["*"] * spec.num_leaves, spec)
+        raise InputError(
+            f"the model is called with {_shape_of_call(args, kwargs)}",
+            f"it was compiled for {_shape_of_call(*example)}: {mismatch}",
+            "call it as it was compiled, or compile it for this call too",
+        ) from None
+
+
+def _shape_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The nesting without the leaves: f(*, [*, *], mask=*)."""
+
+    def star(value: Any) -> str:
+        return repr(pytree.tree_map(lambda _: _Star(), value))
+
+    inside = [star(arg) for arg in args] + [f"{key}={star(arg)}" for key, arg in kwargs.items()]
+    return f"f({', '.join(inside)})"
+
+
+class _Star:
+    """A leaf, whatever it is."""
+
+    def __repr__(self) -> str:
+        return "*"
+
+
+def _same_literal(given: Any, compiled: Any) -> bool:
+    if type(given) is not type(compiled):
+        return False
+    if isinstance(given, float) and math.isnan(given):
+        return math.isnan(compiled)
+    return bool(given == compiled)
+
+
+def _differs(spec: TreeSpec, position: int, compiled: str, given: Any) -> InputError:
+    example = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    path = name_of_leaf(pytree.tree_flatten_with_path(example)[0][position][0])
+    if isinstance(given, torch.Tensor):
+        shape = ",".join(map(str, given.shape))
+        said = f"a tensor {str(given.dtype).removeprefix('torch.')}[{shape}]"
+    else:
+        said = f"{given!r}" if isinstance(given, (int, float, str)) else f"a {type(given).__name__}"
+    return InputError(
+        f"{path} is {said}",
+        f"the model was compiled for {compiled} there",
+        "call it as it was compiled, or compile it for this call too",
+    )

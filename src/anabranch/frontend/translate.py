@@ -1,0 +1,296 @@
+"""FX nodes -> Graph nodes, one for one, shared by every front end.
+
+What goes away: tuples (results get names of their own), devices, checks, and operators that return
+what they were given:
+
+    convolution = aten.convolution.default(x, p_w, ...)        %convolution = aten.convolution...
+    split = aten.split.Tensor(convolution, 4, 1)               %split, %split.1 = aten.split...
+    getitem_1 = split[1]                                 ->
+    clone = aten.clone.default(getitem_1)
+    relu = aten.relu.default(clone)                            %relu = aten.relu...(%split.1)
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from typing import Any
+
+import torch
+from torch import fx
+
+from anabranch.errors import CaptureError
+from anabranch.frontend.operators import ATTENTION, COPIES, DROPPED, FILLS
+from anabranch.frontend.source import origin
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
+from anabranch.ir.key import digest_tensor
+from anabranch.ir.ops import base_name
+from anabranch.ir.types import DTYPE_NAMES, TensorType
+
+NOT_STORED = frozenset({"device", "pin_memory", "non_blocking"})
+"""Arguments about where and how to put a result; a graph runs where it is put."""
+
+_FULL = "aten.full.default"
+
+
+class Translation:
+    """A graph under construction: bind placeholders, `add` each node in order, then `finish`."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.types: dict[str, TensorType] = {}
+        self.mutations: list[tuple[str, Ref]] = []
+        self.sources: list[tuple[str, str]] = []
+        self._values: dict[fx.Node, Arg] = {}
+        self._inputs: list[Input] = []
+        self._constants: list[Constant] = []
+        self._nodes: list[Node] = []
+        self._taken = names
+        self._held: dict[tuple[object, ...], str] = {}
+        self._borrowed: set[str] = set()
+
+    def bind_input(self, node: fx.Node, example: torch.Tensor) -> Ref:
+        """The placeholder is a tensor that the caller gives."""
+        declared = Input(node.name, tensor_type(example, f"the input {node.name}"))
+        self._inputs.append(declared)
+        return self._declare(node, declared.name, declared.type)
+
+    def bind_constant(self, node: fx.Node, tensor: torch.Tensor, path: str, source: bool) -> Ref:
+        """The FX node stands for this tensor, which the model holds under `path`. Two names of the
+        same memory, seen in the same way, are one constant."""
+        value = tensor.detach().resolve_conj().resolve_neg()
+        type = tensor_type(value, path)
+        key = (value.untyped_storage()._cdata, value.storage_offset(), type)
+        if key in self._held:
+            self._values[node] = found = Ref(self._held[key])
+            return found
+        name = self._unique(path)
+        self._held[key] = name
+        self._constants.append(Constant(name, type, digest_tensor(value), value))
+        if source:
+            self.sources.append((name, path))
+        return self._declare(node, name, type)
+
+    def bind_literal(self, node: fx.Node, value: int | float | bool | str | None) -> None:
+        self._values[node] = value
+
+    def value(self, node: fx.Node) -> Arg:
+        return self._values[node]
+
+    def add(self, node: fx.Node, returned: bool = False) -> None:
+        """One call. `returned`: the caller gets it, so it must not turn out to be the caller's own
+        tensor where the model made a copy."""
+        target = node.target
+        if target is operator.getitem:
+            source, index = node.args
+            assert isinstance(source, fx.Node) and isinstance(index, int)
+            results = self._values[source]
+            assert isinstance(results, tuple)
+            self._values[node] = results[index]
+            return
+        if not isinstance(target, torch._ops.OpOverload):
+            raise _unsupported(node)
+        name = str(target)
+        if base_name(name) in DROPPED:
+            return
+        if name == "aten.copy_.default" and self._mutates_input(node):
+            return
+        if target._schema.is_mutable:
+            raise _mutable(node, name)
+        self._add_call(node, name, returned)
+
+    def finish(self, name: str, returned: list[Ref]) -> Graph:
+        """The graph of what was added. Its outputs are the values returned and those that inputs
+        are overwritten with, once each."""
+        outputs = dict.fromkeys([*returned, *(ref for _, ref in self.mutations)])
+        return Graph(
+            re.sub(r"\W|^(?=\d)", "_", name),
+            tuple(self._inputs),
+            tuple(self._constants),
+            tuple(self._nodes),
+            tuple(outputs),
+        )
+
+    def _add_call(self, node: fx.Node, op: str, returned: bool) -> None:
+        args = tuple(self._arg(arg, node) for arg in node.args)
+        kwargs = tuple(
+            (key, self._arg(arg, node))
+            for key, arg in node.kwargs.items()
+            if key not in NOT_STORED and not (key == "layout" and arg in (None, torch.strided))
+        )
+        found = node.meta.get("val")
+        if op in ATTENTION and (plain := _plain_attention(node, op, args, kwargs)):
+            op, args, kwargs = plain
+            found = found[0] if found is not None else None
+        types = self._result_types(node, op, args, kwargs, found)
+        if op in FILLS and types[0].contiguous:
+            number = args[-1] if FILLS[op] is None else FILLS[op]
+            op, args, kwargs = _FULL, (types[0].shape, number), (("dtype", types[0].dtype),)
+        source = args[0] if args else None
+        if isinstance(source, Ref) and types == (self.types[source.name],):
+            copy = base_name(op) in COPIES
+            if copy and not (returned and source.name in self._borrowed):
+                self._values[node] = source
+                return
+            # as_strided may start elsewhere in the same memory.
+            if ops.info(op).kind == "view" and op != "aten.as_strided.default":
+                self._values[node] = source
+                return
+        added = Node(node.name, op, args, kwargs, types, origin(node))
+        self._nodes.append(added)
+        self.types.update(zip(added.results, types, strict=True))
+        if (
+            isinstance(source, Ref)
+            and source.name in self._borrowed
+            and ops.is_view(added, self.types)
+        ):
+            self._borrowed.update(added.results)
+        names = tuple(Ref(result) for result in added.results)
+        self._values[node] = names if _returns_tuple(node) else names[0]
+
+    def _result_types(
+        self,
+        node: fx.Node,
+        op: str,
+        args: tuple[Arg, ...],
+        kwargs: tuple[tuple[str, Arg], ...],
+        found: Any,
+    ) -> tuple[TensorType, ...]:
+        if found is None and "val" not in node.meta:
+            return ops.infer(op, args, kwargs, self.types)
+        results = found if isinstance(found, (tuple, list)) else (found,)
+        return tuple(tensor_type(result, f"a result of {op}", origin(node)) for result in results)
+
+    def _arg(self, arg: Any, node: fx.Node) -> Arg:
+        if isinstance(arg, fx.Node):
+            return self._values[arg]
+        if isinstance(arg, (list, tuple)):
+            return tuple(self._arg(item, node) for item in arg)
+        if arg is None or isinstance(
+            arg, (bool, int, float, str, torch.dtype, torch.layout, torch.memory_format)
+        ):
+            return arg
+        raise CaptureError(
+            f"{node.target} is called with {arg!r}, a {type(arg).__name__}",
+            "a graph stores numbers, strings, dtypes and tensors as arguments, no other objects",
+            "compute this part outside the model, or behind a custom operator that takes tensors",
+            origin(node),
+        )
+
+    def _mutates_input(self, node: fx.Node) -> bool:
+        """`copy_` into a placeholder, as AOTAutograd writes the mutation of an input."""
+        target, new = node.args[0], node.args[1]
+        if not (isinstance(target, fx.Node) and isinstance(new, fx.Node)):
+            return False
+        written, value = self._values[target], self._values[new]
+        if not isinstance(written, Ref) or not isinstance(value, Ref):
+            return False
+        if all(declared.name != written.name for declared in self._inputs):
+            return False
+        self.mutations.append((written.name, value))
+        self._values[node] = value
+        return True
+
+    def _declare(self, node: fx.Node, name: str, type: TensorType) -> Ref:
+        self.types[name] = type
+        self._borrowed.add(name)
+        self._values[node] = ref = Ref(name)
+        return ref
+
+    def _unique(self, path: str) -> str:
+        stem = name = re.sub(r"\W", "_", path)
+        count = 0
+        while name in self._taken:
+            count += 1
+            name = f"{stem}_{count}"
+        self._taken.add(name)
+        return name
+
+
+def tensor_type(value: Any, what: str, source: str = "") -> TensorType:
+    """The type of a (fake) tensor; CaptureError for what a TensorType cannot say."""
+    if not isinstance(value, torch.Tensor):
+        found = "nothing" if value is None else f"a {type(value).__name__}"
+        raise CaptureError(
+            f"{what} is {found}, not a tensor",
+            "nodes of a graph compute tensors only",
+            "compute this part outside the model, or behind a custom operator that returns tensors",
+            source,
+        )
+    if value.layout != torch.strided or value.is_quantized:
+        raise CaptureError(
+            f"{what} is a {'quantised' if value.is_quantized else str(value.layout)} tensor",
+            "only dense, strided tensors can be compiled",
+            "convert it first (to_dense(), dequantize()), or leave this part out",
+            source,
+        )
+    if value.dtype not in DTYPE_NAMES:
+        raise CaptureError(
+            f"{what} has the dtype {value.dtype}",
+            f"the dtypes that can be compiled are {', '.join(map(str, DTYPE_NAMES))}",
+            "convert it with .to(dtype), or leave this part out",
+            source,
+        )
+    if not all(type(size) is int for size in (*value.shape, *value.stride())):
+        raise CaptureError(
+            f"the shape of {what} is not known: {tuple(value.shape)}",
+            "it depends on the values of a tensor, or was exported with a dynamic dimension; one "
+            "graph serves one shape",
+            "give the result a fixed size (masks instead of nonzero() or boolean indexing), or "
+            "compile the parts before and after",
+            source,
+        )
+    return TensorType(tuple(value.shape), value.dtype, tuple(value.stride()))
+
+
+def _plain_attention(
+    node: fx.Node, op: str, args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...]
+) -> tuple[str, tuple[Arg, ...], tuple[tuple[str, Arg], ...]] | None:
+    """aten.scaled_dot_product_attention, if only the first result is read and nothing is random."""
+    given = ops.arguments(Node(node.name, op, args, kwargs, ()))
+    mask, dropout, causal = (given.get(key) if key else None for key in ATTENTION[op])
+    if dropout != 0.0 or any(
+        user.target is not operator.getitem or user.args[1] != 0 for user in node.users
+    ):
+        return None
+    scale = given.get("scale")
+    return (
+        "aten.scaled_dot_product_attention.default",
+        (given["query"], given["key"], given["value"], mask, 0.0, bool(causal)),
+        (("scale", scale),) if scale is not None else (),
+    )
+
+
+def _returns_tuple(node: fx.Node) -> bool:
+    assert isinstance(node.target, torch._ops.OpOverload)
+    returns = node.target._schema.returns
+    return len(returns) != 1 or isinstance(returns[0].type, torch.ListType)
+
+
+def _unsupported(node: fx.Node) -> CaptureError:
+    name = getattr(node.target, "__name__", str(node.target))
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        if "auto_functionalized" in name:
+            called = node.args[0] if node.args else "a custom operator"
+            return _mutable(node, str(called))
+        return CaptureError(
+            f"the model uses {name}, which runs a part of it under a condition or in a loop",
+            "a graph is a straight line of operators, the same for every call",
+            "unroll it, use torch.where, or compile the parts it chooses from separately",
+            origin(node),
+        )
+    return CaptureError(
+        f"the model computes {name} on sizes or Python values that are not known in advance",
+        "a dimension is dynamic or depends on the values of a tensor; one graph serves one shape",
+        "export without dynamic_shapes, and compile once per shape",
+        origin(node),
+    )
+
+
+def _mutable(node: fx.Node, name: str) -> CaptureError:
+    return CaptureError(
+        f"{name} writes into a tensor that it is given",
+        "a graph is functional, and no functional form of this operator is known",
+        "let the operator return a new tensor (register it with mutates_args=())",
+        origin(node),
+    )

@@ -1,0 +1,1 @@
+"""Where others call us: the torch.compile backend."""

@@ -1,0 +1,128 @@
+"""The torch.compile backend "anabranch", found by its entry point.
+
+    torch.compile(model, backend="anabranch", options={"scheduler": "ios"})
+
+Dynamo hands over a graph with fake inputs, weights among them; AOTAutograd makes it functional. The
+plan is made at the first call, when the weights are real: those that AOTAutograd marks as static
+become constants, so that batch norms fold. A call with other weights under them compiles again.
+Where shapes are symbolic, each concrete set of sizes gets a plan of its own.
+
+Graphs that need gradients run as AOTAutograd made them, with a warning.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from functorch.compile import make_boxed_func
+from torch import Tensor, fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from anabranch.api import Compiled
+from anabranch.errors import OptionError
+from anabranch.frontend.from_fx import capture_fx
+from anabranch.options import Options
+from anabranch.targets import resolve
+
+MODES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {},
+    "max-autotune": {},
+    "max-autotune-no-cudagraphs": {},
+}
+"""torch.compile's modes. Every plan is tuned and is one CUDA graph: they ask for nothing else."""
+
+Boxed = Callable[[list[Any]], Sequence[Any]]
+
+
+def anabranch_backend(
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """The callable that replaces the FX graph. `options`: fields of `anabranch.Options`."""
+    if mode is not None and mode not in MODES:
+        raise OptionError(
+            f"unknown mode {mode!r}", "torch.compile has no such mode", f"one of {', '.join(MODES)}"
+        )
+    chosen = Options.read({**MODES[mode or "default"], **(options or {})})
+
+    def inference(graph: fx.GraphModule, fakes: Sequence[Any]) -> Boxed:
+        return _Lazy(graph, _static_inputs(), chosen)
+
+    compiled: Callable[..., Any] = aot_autograd(
+        fw_compiler=_eager, inference_compiler=inference, keep_inference_input_mutations=False
+    )(module, example_inputs)
+    return compiled
+
+
+class _Lazy:
+    """Plans for one functional graph, made when inputs are real; one per set of sizes."""
+
+    _boxed_call = True
+
+    def __init__(self, graph: fx.GraphModule, static: frozenset[int], options: Options) -> None:
+        self.graph, self.static, self.options = graph, static, options
+        self.plans: dict[tuple[Any, ...], Compiled] = {}
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        given = list(inputs)
+        inputs.clear()
+        key = tuple(_identity(value, i in self.static) for i, value in enumerate(given))
+        if key not in self.plans:
+            self.plans[key] = self._compile(given)
+        dynamic = [value for i, value in enumerate(given) if i not in self.static]
+        results: Sequence[Any] = self.plans[key](*dynamic)
+        return results
+
+    def _compile(self, given: list[Any]) -> Compiled:
+        graph = self.graph
+        if any(not isinstance(value, Tensor) for value in given):
+            graph = make_fx(graph, tracing_mode="fake")(*given)
+        names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+        constants = {names[i]: given[i].detach() for i in self.static}
+        captured = capture_fx(graph, given, constants)
+        dynamic = [value for i, value in enumerate(given) if i not in self.static]
+        free = [i for i in range(len(given)) if i not in self.static]
+
+        def eager(*values: Any) -> Any:
+            whole = list(given)
+            for i, value in zip(free, values, strict=True):
+                whole[i] = value
+            return graph(*whole)
+
+        cuda = any(isinstance(value, Tensor) and value.is_cuda for value in given)
+        target = resolve("cuda" if cuda else "cpu", self.options.tf32)
+        return Compiled(eager, target, self.options, None).add(dynamic, captured=captured)
+
+
+def _static_inputs() -> frozenset[int]:
+    """Positions of the inputs that are parameters and buffers."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    return frozenset(metadata.static_input_indices) if metadata is not None else frozenset()
+
+
+def _identity(value: Any, static: bool) -> Any:
+    """What a plan depends on: of a weight its memory and version, of an input its type."""
+    if not isinstance(value, Tensor):
+        return value
+    if static:
+        return value.data_ptr(), value._version
+    return tuple(value.shape), value.dtype
+
+
+def _eager(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+    warnings.warn(
+        "backend 'anabranch' compiles inference: a graph that needs gradients runs uncompiled; "
+        "use torch.no_grad() or torch.inference_mode() around the call",
+        stacklevel=2,
+    )
+    boxed: Callable[..., Any] = make_boxed_func(graph.forward)
+    return boxed

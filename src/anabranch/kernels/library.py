@@ -1,0 +1,152 @@
+"""Library kernels: each ATen operator as a kernel, and the fused calls that libraries have.
+
+| provider | kernel | runs |
+|---|---|---|
+| aten | aten | the task's body, operator by operator |
+| aten | cudnn_convolution[_add]_relu, addmm_activation | one fused ATen call |
+| cudnn | convolution | the body as one cuDNN graph, on one of the engines its heuristics name |
+
+Providers write graphs and text; they touch no device. A candidate that a machine turns out not to
+have is dropped when it is first tried.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Graph, Node, Ref, types
+from anabranch.ir.protocols import Provider
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Kernel, Task
+from anabranch.ir.types import TensorType
+from anabranch.targets.writers import can_write
+
+CUDNN_ENGINES = 6
+"""How many of cuDNN's engines are tried. On an H200, over a dozen convolution shapes, the fastest
+was among the first six or within 1% of one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtenProvider:
+    """The task's own body, always available."""
+
+    name: str = "aten"
+
+    def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
+        return [aten_kernel("aten", task.body)]
+
+
+@dataclass(frozen=True, slots=True)
+class FusedAtenProvider:
+    """Fused operators that ATen has beside the plain ones."""
+
+    name: str = "aten"
+
+    def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
+        if spec.kind != "cuda":
+            return []
+        bodies = (_fused_convolution(task.body), _fused_linear(task.body))
+        return [
+            aten_kernel(ops.base_name(body.nodes[-1].op).removeprefix("aten.").strip("_"), body)
+            for body in bodies
+            if body is not None
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class CudnnProvider:
+    """cuDNN's graph interface, if its Python package is installed."""
+
+    name: str = "cudnn"
+
+    def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
+        if spec.kind != "cuda" or not (spec.simulated or importlib.util.find_spec("cudnn")):
+            return []
+        if not _is_cudnn_graph(task.body):
+            return []
+        return [
+            Kernel("cudnn", "convolution", task.body, str(engine), writes_out=True)
+            for engine in range(CUDNN_ENGINES)
+        ]
+
+
+PROVIDERS: tuple[Provider, ...] = (AtenProvider(), FusedAtenProvider(), CudnnProvider())
+
+
+def aten_kernel(name: str, body: Graph) -> Kernel:
+    """The kernel that runs the body with ATen; it writes in place if its last operator can."""
+    last = body.nodes[-1]
+    outputs = {ref.name for ref in body.outputs}
+    writes_out = outputs <= set(last.results) and can_write(last)
+    launches = sum(not ops.is_view(node, types(body)) for node in body.nodes)
+    return Kernel("aten", name, body, writes_out=writes_out, launches=launches)
+
+
+def _is_cudnn_graph(body: Graph) -> bool:
+    """Whether it is convolution [+ add] [+ relu], two-dimensional, of types cuDNN multiplies."""
+    kinds = [ops.base_name(node.op) for node in body.nodes]
+    if kinds[:1] != ["aten.convolution"]:
+        return False
+    if kinds[1:] not in ([], ["aten.relu"], ["aten.add"], ["aten.add", "aten.relu"]):
+        return False
+    conv = ops.arguments(body.nodes[0])
+    table = types(body)
+    two_dimensional = len(body.nodes[0].type.shape) == 4 and not conv["transposed"]
+    known = body.nodes[0].type.dtype in (torch.float16, torch.bfloat16, torch.float32)
+    return two_dimensional and known and _plain_add(body, table)
+
+
+def _plain_add(body: Graph, table: Mapping[str, TensorType]) -> bool:
+    """Whether the residual, if there is one, has the result's shape and weight 1."""
+    for node in body.nodes:
+        if ops.base_name(node.op) == "aten.add":
+            given = ops.arguments(node)
+            for side in (given["self"], given["other"]):
+                if not isinstance(side, Ref) or table[side.name].shape != node.type.shape:
+                    return False
+            if given.get("alpha", 1) != 1:
+                return False
+    return True
+
+
+def _fused_convolution(body: Graph) -> Graph | None:
+    """A convolution [+ add] + relu as `cudnn_convolution[_add]_relu`."""
+    if not _is_cudnn_graph(body) or ops.base_name(body.nodes[-1].op) != "aten.relu":
+        return None
+    conv, last = ops.arguments(body.nodes[0]), body.nodes[-1]
+    shape: tuple[Arg, ...] = (conv["stride"], conv["padding"], conv["dilation"], conv["groups"])
+    if len(body.nodes) == 2:
+        op = "aten.cudnn_convolution_relu.default"
+        args: tuple[Arg, ...] = (conv["input"], conv["weight"], conv["bias"], *shape)
+    else:
+        add = body.nodes[1]
+        residual = next(
+            arg for arg in add.args[:2] if isinstance(arg, Ref) and arg.name != body.nodes[0].name
+        )
+        op = "aten.cudnn_convolution_add_relu.default"
+        args = (conv["input"], conv["weight"], residual, 1.0, conv["bias"], *shape)
+    fused = Node(last.name, op, args, (), last.types, body.nodes[0].origin)
+    return replace(body, nodes=(fused,))
+
+
+def _fused_linear(body: Graph) -> Graph | None:
+    """linear + relu of a matrix as `_addmm_activation`, whose library call has the epilogue."""
+    kinds = [ops.base_name(node.op) for node in body.nodes]
+    if kinds != ["aten.linear", "aten.relu"]:
+        return None
+    table, (linear, last) = types(body), body.nodes
+    given = ops.arguments(linear)
+    x, weight, bias = given["input"], given["weight"], given["bias"]
+    if not (isinstance(x, Ref) and isinstance(weight, Ref) and isinstance(bias, Ref)):
+        return None
+    if len(table[x.name].shape) != 2:
+        return None
+    turned = ops.make_node(f"{last.name}_t", "aten.t.default", (weight,), table)
+    args: tuple[Arg, ...] = (bias, x, Ref(turned.name))
+    fused = Node(last.name, "aten._addmm_activation.default", args, (), last.types, linear.origin)
+    return replace(body, nodes=(turned, fused))

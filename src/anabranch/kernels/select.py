@@ -1,0 +1,148 @@
+"""The selector: for every task the fastest of all kernels it could have, by measurement.
+
+Tasks of equal structure are decided once. Candidates of all structures are tried in one batch, so
+that they are measured side by side; the winner must also compute what the task's body computes,
+else the next one is taken. DeepCuts, section on the code selector: generated kernels compete with
+the library's, and the library wins where it is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from anabranch.errors import TargetError
+from anabranch.ir.key import structure_text
+from anabranch.ir.protocols import Cost, Provider
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.text import text_kernel
+from anabranch.trace import Trace
+
+Trial = Callable[[Sequence[Task]], Sequence[Cost | None]]
+"""The cost of each task with its kernel, None where the kernel cannot run."""
+Check = Callable[[Task], str]
+"""Why a task's kernel computes something else than its body; "" if it does not."""
+
+SAME = 0.02
+"""Candidates within 2% of the fastest, or within the spreads, are taken for equally fast; then a
+kernel that writes where it is told wins, then the earlier provider: the same times give the same
+plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One kernel that was tried for a structure, its cost (None: it cannot run), and whether it
+    was chosen; `refused` says why not, if not for its time."""
+
+    kernel: Kernel
+    cost: Cost | None
+    chosen: bool = False
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The task graph with a kernel for each task, and by task name what it was chosen from."""
+
+    tasks: TaskGraph
+    candidates: dict[str, tuple[Candidate, ...]]
+
+
+def select(
+    tasks: TaskGraph,
+    spec: TargetSpec,
+    providers: Sequence[Provider],
+    trial: Trial,
+    check: Check,
+    trace: Trace,
+) -> Selection:
+    """Choose a kernel for every task. TargetError if a task has none that runs."""
+    alike: dict[str, list[Task]] = {}
+    for task in tasks.tasks:
+        alike.setdefault(structure_text(task.body), []).append(task)
+    offers = {key: _offers(group[0], spec, providers) for key, group in alike.items()}
+    flat = [
+        replace(alike[key][0], kernel=kernel)
+        for key, kernels in offers.items()
+        for kernel in kernels
+    ]
+    costs = iter(trial(flat))
+    chosen: dict[str, Task] = {}
+    candidates: dict[str, tuple[Candidate, ...]] = {}
+    for key, group in alike.items():
+        tried = [Candidate(kernel, next(costs)) for kernel in offers[key]]
+        tried = _decide(group[0], tried, check)
+        winner = next((i for i, c in enumerate(tried) if c.chosen), None)
+        if winner is None:
+            raise _nothing_runs(group[0], tried)
+        for task in group:
+            kernel = _offers(task, spec, providers)[winner]
+            chosen[task.name] = replace(task, kernel=kernel)
+            candidates[task.name] = tuple(tried)
+        _tell(trace, group, tried, tried[winner])
+    return Selection(
+        replace(tasks, tasks=tuple(chosen[task.name] for task in tasks.tasks)), candidates
+    )
+
+
+def _offers(task: Task, spec: TargetSpec, providers: Sequence[Provider]) -> list[Kernel]:
+    return [kernel for provider in providers for kernel in provider.kernels(task, spec)]
+
+
+def _decide(task: Task, tried: list[Candidate], check: Check) -> list[Candidate]:
+    """Mark the winner: candidates in order of preference until one passes the check."""
+    left = [i for i, candidate in enumerate(tried) if candidate.cost is not None]
+    while left:
+        best = _preferred(tried, left)
+        why = check(replace(task, kernel=tried[best].kernel))
+        if not why:
+            tried[best] = replace(tried[best], chosen=True)
+            return tried
+        tried[best] = replace(tried[best], refused=why)
+        left.remove(best)
+    return tried
+
+
+def _preferred(tried: Sequence[Candidate], left: Sequence[int]) -> int:
+    def us(i: int) -> float:
+        cost = tried[i].cost
+        assert cost is not None
+        return cost.us
+
+    fastest = min(left, key=us)
+    spread = tried[fastest].cost.spread  # type: ignore[union-attr]
+    limit = us(fastest) + max(SAME * us(fastest), min(spread, 0.1 * us(fastest)))
+    tied = [i for i in left if us(i) <= limit]
+    return min(tied, key=lambda i: (not tried[i].kernel.writes_out, i))
+
+
+def _nothing_runs(task: Task, tried: Sequence[Candidate]) -> TargetError:
+    refusals = "; ".join(f"{text_kernel(c.kernel)}: {c.refused or 'failed'}" for c in tried)
+    return TargetError(
+        f"no kernel runs task {task.name}",
+        refusals or "no provider has one",
+        "report the model's operator, or compile for another target",
+        task.origin,
+    )
+
+
+def _tell(trace: Trace, group: Sequence[Task], tried: Sequence[Candidate], won: Candidate) -> None:
+    assert won.cost is not None
+    others = [
+        f"{text_kernel(c.kernel)} {c.cost.us:.2f}" if c.cost else f"{text_kernel(c.kernel)} failed"
+        for c in tried
+        if c is not won
+    ]
+    trace.add(
+        "chosen",
+        "kernels",
+        ", ".join(task.name for task in group),
+        f"{text_kernel(won.kernel)} {won.cost.us:.2f} us ({won.cost.source})"
+        + (f"; others: {', '.join(others)}" if others else ""),
+        us=won.cost.us,
+    )
+    for candidate in tried:
+        if candidate.refused:
+            name = text_kernel(candidate.kernel)
+            trace.add("refused", "kernels", f"{group[0].name} by {name}", candidate.refused)

@@ -1,0 +1,218 @@
+"""A plan as one file: Plan <-> a zip of stored members, read without running anything in it.
+
+    manifest.json          format, version, machine, sha256 of every other member
+    plan.json              tasks and graphs as text, schedule, slots, signature, extra
+    weights.safetensors    constants, each as the flat memory behind its strides
+    kernels/0000.txt       generated source text, one file for each different text
+
+A file may come from anybody. So: no pickle; members are stored, never inflated or unpacked to disk;
+their names and hashes are known before they are read; what is parsed is checked as if it came from
+a pass of ours, offsets included, and operators must be torch's own overloads. Kernel source comes
+back as text: whoever compiles it decides whether to trust it.
+
+Writing is atomic and repeatable: equal plans give equal bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors.torch
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from anabranch.errors import AnabranchError, ArtifactError, VerifyError
+from anabranch.ir.plan import Plan
+from anabranch.ir.target import TargetSpec
+from anabranch.pack import document
+from anabranch.pack.check import check_plan
+from anabranch.pack.document import MAX_TEXT
+
+FORMAT = "anabranch plan"
+VERSION = 1
+EPOCH = (1980, 1, 1, 0, 0, 0)
+MAX_MEMBERS = 20_000
+REQUIRED = ("plan.json", "weights.safetensors")
+DAMAGED = "save the plan again, or fetch the file again and compare its size with the original's"
+
+
+class Manifest(BaseModel):
+    """What the file is, read before anything else; `machine` is for messages."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    format: str
+    version: int
+    machine: str = ""
+    sha256: dict[str, str] = {}
+
+
+def save(plan: Plan, path: str | os.PathLike[str], extra: Mapping[str, JsonValue]) -> None:
+    """Write the plan, and `extra` beside it, to `path`: completely or not at all."""
+    parts = document.write(plan, dict(extra))
+    weights = safetensors.torch.save(dict(parts.tensors))
+    members = {"plan.json": parts.text.encode(), "weights.safetensors": weights}
+    members |= {source_name(i): text.encode() for i, text in enumerate(parts.sources)}
+    manifest = Manifest(
+        format=FORMAT,
+        version=VERSION,
+        machine=plan.spec.name,
+        sha256={name: hashlib.sha256(data).hexdigest() for name, data in members.items()},
+    )
+    members = {"manifest.json": manifest.model_dump_json(indent=1).encode(), **members}
+    target = Path(path)
+    file, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(file, "wb") as stream:
+            with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+                for name, data in members.items():
+                    archive.writestr(zipfile.ZipInfo(name, EPOCH), data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def load(
+    path: str | os.PathLike[str], spec: TargetSpec | None = None
+) -> tuple[Plan, dict[str, JsonValue]]:
+    """The plan, equal to the one saved, with weights on the CPU, and what was saved beside it.
+
+    With `spec`, a plan for another kind of machine is refused; one for another GPU, or for other
+    versions, is not: compare `plan.spec.fingerprint` and tune again. ArtifactError for a file that
+    is damaged, foreign, from a newer version, or says something that no plan may say.
+    """
+    try:
+        members = _members(Path(path))
+        count = len(members) - len(REQUIRED)
+        sources = tuple(members[source_name(i)].decode() for i in range(count))
+        tensors = safetensors.torch.load(members["weights.safetensors"])
+        plan, extra = document.read(members["plan.json"], sources, tensors)
+        _check_kind(path, plan, spec)
+        check_plan(plan)
+    except ArtifactError:
+        raise
+    except OSError as broken:
+        raise ArtifactError(
+            f"cannot read {path}", broken.strerror or str(broken), "check the path and your rights"
+        ) from None
+    except VerifyError as broken:
+        raise ArtifactError(
+            f"{path} holds a plan that would not run safely",
+            str(broken).partition("\n")[0],
+            "do not use this file; save the plan again from its model",
+        ) from None
+    except REFUSALS as broken:
+        raise _damaged(path, _reason(broken)) from None
+    return plan, extra
+
+
+def source_name(number: int) -> str:
+    return f"kernels/{number:04}.txt"
+
+
+# What parsers raise on nonsense; ours among them, which may say it in any of these ways.
+REFUSALS = (
+    AnabranchError,
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    safetensors.SafetensorError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    NotImplementedError,
+    RecursionError,
+    MemoryError,
+    OverflowError,
+    EOFError,
+    RuntimeError,
+    SyntaxError,
+)
+
+
+def _members(path: Path) -> dict[str, bytes]:
+    """All members but the manifest by name, after their hashes were compared."""
+    data = path.read_bytes()
+    if not data.startswith(b"PK\x03\x04"):
+        raise _not_ours(path, "its first bytes are not those of a zip file")
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        infos = archive.infolist()
+        names = [info.filename for info in infos]
+        if "manifest.json" not in names:
+            raise _not_ours(path, "it is a zip file without manifest.json")
+        if len(set(names)) != len(names) or len(names) > MAX_MEMBERS:
+            raise _damaged(path, f"{len(names)} members, some of the same name, or too many")
+        if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
+            raise _damaged(path, "a member is compressed; saved plans never are")
+        # Stored members cannot outgrow the file unless they overlap.
+        if sum(info.file_size for info in infos) > len(data):
+            raise _damaged(path, "its members claim more bytes than the file has")
+        manifest = _manifest(path, archive)
+        expected = {"manifest.json", *manifest.sha256}
+        allowed = {*REQUIRED, *map(source_name, range(len(names) - 1 - len(REQUIRED)))}
+        if set(names) != expected or expected != {"manifest.json", *allowed}:
+            odd = sorted((set(names) ^ expected) | (expected ^ {"manifest.json", *allowed}))
+            raise _damaged(path, f"members missing, or not expected: {odd[:3]}")
+        members = {name: archive.read(name) for name in names if name != "manifest.json"}
+    for name, content in members.items():
+        if hashlib.sha256(content).hexdigest() != manifest.sha256[name]:
+            raise _damaged(path, f"{name} does not have the sha256 that the manifest says")
+    if len(members["plan.json"]) > MAX_TEXT:
+        raise _damaged(path, f"plan.json is larger than {MAX_TEXT} B")
+    return members
+
+
+def _manifest(path: Path, archive: zipfile.ZipFile) -> Manifest:
+    if archive.getinfo("manifest.json").file_size > MAX_TEXT:
+        raise _damaged(path, f"manifest.json is larger than {MAX_TEXT} B")
+    try:
+        manifest = Manifest.model_validate_json(archive.read("manifest.json"))
+    except ValidationError:
+        raise _not_ours(path, "its manifest.json is not one of a saved plan") from None
+    if manifest.format != FORMAT:
+        raise _not_ours(path, f"its manifest calls it {manifest.format!r}")
+    if manifest.version > VERSION:
+        raise ArtifactError(
+            f"{path} was saved by a newer version of Anabranch",
+            f"it has format {manifest.version}, this version reads up to {VERSION}",
+            "upgrade Anabranch, or save the plan again with this version",
+        )
+    if manifest.version < 1:
+        raise _damaged(path, f"there is no format {manifest.version}")
+    return manifest
+
+
+def _check_kind(path: str | os.PathLike[str], plan: Plan, spec: TargetSpec | None) -> None:
+    if spec is not None and spec.kind != plan.spec.kind:
+        raise ArtifactError(
+            f"{path} was made for {plan.spec.name} ({plan.spec.kind})",
+            f"this target is {spec.name} ({spec.kind}), which cannot run its kernels",
+            f"load it on a {plan.spec.kind} machine, or compile the model for {spec.kind}",
+        )
+
+
+def _reason(broken: Exception) -> str:
+    if isinstance(broken, ValidationError):
+        first = broken.errors()[0]
+        return f"plan.json: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+    if isinstance(broken, KeyError):
+        return f"it names {broken}, which is not known"
+    return str(broken).partition("\n")[0] or type(broken).__name__
+
+
+def _not_ours(path: Path, why: str) -> ArtifactError:
+    return ArtifactError(
+        f"{path} is not a saved plan", why, "give a file that Compiled.save() wrote"
+    )
+
+
+def _damaged(path: str | os.PathLike[str], why: str) -> ArtifactError:
+    return ArtifactError(f"{path} is damaged", why, DAMAGED)

@@ -1,0 +1,230 @@
+"""The proof that a plan is free of races and overwrites: Plan -> nothing, or VerifyError.
+
+It shares no code with the packer. It walks through the launches in the order in which the host
+issues them, as a race detector would, and keeps for every stretch of bytes who owns them and who
+has touched them since:
+
+    write of v by t    all touches by the owner before must have ended before t starts; v owns
+    read of v by t     v must still own the bytes, and its writer must have ended before t starts
+
+"Ended before" is decided by clocks: each launch knows how many launches of each stream have surely
+ended. Launch order is one of the legal orders of execution, and every change of owner is ordered
+after all earlier touches, so by induction no other order of execution can differ.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from anabranch.errors import VerifyError
+from anabranch.ir.plan import ALIGNMENT, Plan, Slot
+from anabranch.ir.task import Task, alias_bases, value_types
+
+
+def check_plan(plan: Plan) -> None:
+    """Raises VerifyError naming both tasks and the bytes if two unordered launches may touch the
+    same bytes, a read may miss its write or see another's, a place lies outside the arena, is not
+    aligned or too small, or an output does not survive."""
+    _check_slots(plan)
+    clocks = _clocks(plan)
+    _check_arena(plan, clocks)
+    _check_pool(plan, clocks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """Where a launch stands: its stream, its number there, and per stream how many launches have
+    surely ended before it starts."""
+
+    stream: int
+    number: int
+    ended: dict[int, int]
+
+    def after(self, other: _Clock) -> bool:
+        return self.ended.get(other.stream, 0) > other.number
+
+
+def _clocks(plan: Plan) -> dict[str, _Clock]:
+    names = {task.name for task in plan.tasks.tasks}
+    clocks: dict[str, _Clock] = {}
+    last: dict[int, _Clock] = {}
+    for launch in plan.schedule.launches:
+        _unless(launch.task in names, plan, f"{launch.task} is launched, but is no task")
+        _unless(launch.task not in clocks, plan, f"{launch.task} is launched twice")
+        previous = last.get(launch.stream)
+        ended = dict(previous.ended) if previous else {}
+        if previous:
+            ended[launch.stream] = previous.number + 1
+        for name in launch.waits:
+            _unless(name in clocks, plan, f"{launch.task} waits for {name}, launched later")
+            other = clocks[name]
+            for stream, count in (*other.ended.items(), (other.stream, other.number + 1)):
+                ended[stream] = max(ended.get(stream, 0), count)
+        clock = _Clock(launch.stream, previous.number + 1 if previous else 0, ended)
+        clocks[launch.task] = last[launch.stream] = clock
+    missing = sorted(names - clocks.keys())
+    _unless(not missing, plan, f"never launched: {', '.join(missing[:5])}")
+    return clocks
+
+
+def _check_slots(plan: Plan) -> None:
+    """One slot of the right sort and size for each value, a workspace for each kernel that needs
+    one, all inside the arena and aligned."""
+    tasks = plan.tasks
+    slots = {slot.value: slot for slot in plan.slots}
+    types = value_types(tasks)
+    _unless(len(slots) == len(plan.slots), plan, "two slots for one value")
+    odd = sorted(slots.keys() ^ types.keys())
+    _unless(not odd, plan, f"values without slot or slots without value: {odd[:5]}")
+    spaces = {value.name: "input" for value in tasks.inputs}
+    spaces |= {constant.name: "constant" for constant in tasks.constants}
+    spaces |= {name: "alias" for node in tasks.aliases for name in node.results}
+    for task in tasks.tasks:
+        given = task.kernel is None or task.kernel.writes_out
+        spaces |= {name: "arena" if given else "pool" for name in task.writes}
+    for slot in plan.slots:
+        expected = spaces[slot.value]
+        message = f"%{slot.value} lives in space {slot.space}, but belongs in {expected}"
+        _unless(slot.space == expected, plan, message)
+        needed = types[slot.value].nbytes
+        message = f"%{slot.value} has {slot.nbytes} B, needs {needed} B"
+        _unless(slot.nbytes >= needed, plan, message)
+        if slot.space == "arena":
+            _check_region(plan, f"%{slot.value}", slot.offset, slot.nbytes)
+    for alias, base in alias_bases(tasks).items():
+        message = f"alias %{alias} reaches beyond %{base}"
+        _unless(types[alias].nbytes <= types[base].nbytes, plan, message)
+    _check_workspaces(plan)
+
+
+def _check_workspaces(plan: Plan) -> None:
+    found = {item.task: item for item in plan.workspaces}
+    _unless(len(found) == len(plan.workspaces), plan, "two workspaces for one task")
+    needed = {task.name: task.kernel.workspace for task in plan.tasks.tasks if task.kernel}
+    for name, nbytes in needed.items():
+        held = found[name].nbytes if name in found else 0
+        message = f"the workspace of {name} has {held} B, its kernel needs {nbytes} B"
+        _unless(held >= nbytes, plan, message)
+    for item in plan.workspaces:
+        _unless(item.task in needed, plan, f"a workspace for {item.task}, which has no kernel")
+        _check_region(plan, f"the workspace of {item.task}", item.offset, item.nbytes)
+
+
+def _check_region(plan: Plan, what: str, offset: int, nbytes: int) -> None:
+    inside = offset >= 0 and offset + nbytes <= plan.arena_bytes and nbytes >= 0
+    where = f"{what} at bytes {offset} to {offset + nbytes}"
+    _unless(inside, plan, f"{where} lies outside the arena of {plan.arena_bytes} B")
+    _unless(offset % ALIGNMENT == 0, plan, f"{where} is not aligned to {ALIGNMENT} B")
+
+
+@dataclass(slots=True)
+class _Bytes:
+    """A stretch of bytes: the value in it, and the tasks that have touched it as that value."""
+
+    owner: str = ""
+    writer: str = ""
+    touched: list[str] = field(default_factory=list)
+
+
+def _check_arena(plan: Plan, clocks: dict[str, _Clock]) -> None:
+    bases = alias_bases(plan.tasks)
+    arena = {slot.value: slot for slot in plan.slots if slot.space == "arena"}
+    scratch = {item.task: item for item in plan.workspaces}
+    regions = [(slot.offset, slot.nbytes) for slot in arena.values()]
+    regions += [(item.offset, item.nbytes) for item in plan.workspaces]
+    edges = sorted({edge for start, size in regions for edge in (start, start + size)})
+    memory = [_Bytes() for _ in edges]
+    tasks = {task.name: task for task in plan.tasks.tasks}
+
+    def stretches(offset: int, nbytes: int) -> range:
+        return range(bisect_left(edges, offset), bisect_left(edges, offset + nbytes))
+
+    def read(reader: str, slot: Slot) -> None:
+        for k in stretches(slot.offset, slot.nbytes):
+            where = f"bytes {edges[k]} to {edges[k + 1]}"
+            cell = memory[k]
+            if cell.owner != slot.value:
+                by = f"{cell.writer} has written {cell.owner} there" if cell.owner else "no write"
+                _unless(False, plan, f"{reader} reads %{slot.value} from {where}, but {by}")
+            if reader and not clocks[reader].after(clocks[cell.writer]):
+                what = f"{reader} reads %{slot.value} from {where}, perhaps before {cell.writer}"
+                _unless(False, plan, f"{what} has written it")
+            cell.touched.append(reader)
+
+    def write(writer: str, owner: str, offset: int, nbytes: int) -> None:
+        clock = clocks[writer]
+        for k in stretches(offset, nbytes):
+            cell = memory[k]
+            for other in cell.touched:
+                if other == writer or not clock.after(clocks[other]):
+                    where = f"bytes {edges[k]} to {edges[k + 1]}"
+                    message = f"{writer} writes {owner} to {where}, where {other} may still use"
+                    _unless(False, plan, f"{message} {cell.owner}")
+            memory[k] = _Bytes(owner, writer, [writer])
+
+    for launch in plan.schedule.launches:
+        task = tasks[launch.task]
+        for name in _owners_read(task, bases):
+            if name in arena:
+                read(task.name, arena[name])
+        if task.name in scratch:
+            item = scratch[task.name]
+            write(task.name, f"the workspace of {task.name}", item.offset, item.nbytes)
+        for name in dict.fromkeys(task.writes):
+            if name in arena:
+                write(task.name, name, arena[name].offset, arena[name].nbytes)
+    for name in _kept(plan, bases):
+        if name in arena:
+            read("", arena[name])
+
+
+def _check_pool(plan: Plan, clocks: dict[str, _Clock]) -> None:
+    """Reads come after writes, and a release on the writer's stream comes after all touches."""
+    bases = alias_bases(plan.tasks)
+    pool = {slot.value: slot for slot in plan.slots if slot.space == "pool"}
+    writers = {name: task.name for task in plan.tasks.tasks for name in task.writes}
+    kept = set(_kept(plan, bases))
+    for task in plan.tasks.tasks:
+        for name in _owners_read(task, bases):
+            if name in pool:
+                ordered = clocks[task.name].after(clocks[writers[name]])
+                message = f"{task.name} reads %{name}, perhaps before {writers[name]} has written"
+                _unless(ordered, plan, f"{message} it")
+                _check_release(plan, pool[name], task.name, clocks)
+    for name, slot in pool.items():
+        if slot.release is None:
+            continue
+        _unless(name not in kept, plan, f"%{name} is an output, but released at {slot.release}")
+        _unless(slot.release in clocks, plan, f"%{name} is released at no task: {slot.release}")
+        same = clocks[slot.release].stream == clocks[writers[name]].stream
+        message = f"%{name} of {writers[name]} is released at {slot.release} on another stream"
+        _unless(same, plan, message)
+        _check_release(plan, slot, writers[name], clocks)
+
+
+def _check_release(plan: Plan, slot: Slot, user: str, clocks: dict[str, _Clock]) -> None:
+    if slot.release is not None and slot.release in clocks:
+        message = (
+            f"%{slot.value} ({slot.nbytes} B of the pool) is released at {slot.release}, "
+            f"where {user} may still use it"
+        )
+        _unless(clocks[slot.release].after(clocks[user]), plan, message)
+
+
+def _owners_read(task: Task, bases: dict[str, str]) -> list[str]:
+    return list(dict.fromkeys(bases.get(name, name) for name in task.reads))
+
+
+def _kept(plan: Plan, bases: dict[str, str]) -> list[str]:
+    """The values that must be there at the end."""
+    names = [ref.name for ref in plan.tasks.outputs]
+    if plan.signature is not None:
+        names += [ref.name for _, ref in plan.signature.mutations]
+        names += [leaf.ref.name for leaf in plan.signature.outputs if leaf.ref is not None]
+    return list(dict.fromkeys(bases.get(name, name) for name in names))
+
+
+def _unless(condition: bool, plan: Plan, message: str) -> None:
+    if not condition:
+        raise VerifyError(f"plan {plan.tasks.name}: {message}")

@@ -1,0 +1,329 @@
+"""The text part of a saved plan: Plan <-> JSON text, kernel sources and flat weights.
+
+Graphs are kept in their text form (ir.text), everything else as the fields of the nouns. Reading
+trusts nothing: sizes, nesting, names and types are checked as the models say, graphs as verify
+says, and an operator must be an overload that torch, or a library that the user has imported,
+knows. So a file cannot make its reader call anything else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from anabranch.errors import ArtifactError
+from anabranch.ir import ops
+from anabranch.ir.dag import dag_of
+from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref
+from anabranch.ir.plan import Plan, Signature, Slot, Workspace
+from anabranch.ir.schedule import Schedule
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
+from anabranch.ir.text import parse_graph, text_graph
+from anabranch.ir.types import TensorType, type_of
+from anabranch.ir.verify import verify_graph, verify_schedule, verify_tasks
+from anabranch.pack.weights import flatten, restore
+
+MAX_TEXT = 256 << 20
+"""Bytes of plan.json: a network of 1,500 tasks has about four million."""
+MAX_DIMENSION = 1 << 40
+READS_FILES = frozenset({"aten.from_file.default", "aten.from_file.out"})
+
+Size = Annotated[int, Field(ge=0, lt=1 << 48)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants"
+    )
+
+
+class GraphModel(_Model):
+    """A graph: its name, which may hold any character, and the rest as text."""
+
+    name: str
+    text: str
+
+
+class KernelModel(_Model):
+    """A kernel; `body` None: the task's own. `source`: the number of the source file."""
+
+    provider: str
+    name: str
+    body: GraphModel | None
+    variant: str
+    writes_out: bool
+    workspace: Size
+    temporary: Size
+    launches: Size
+    resources: Resources | None
+    source: int | None
+
+
+class TaskModel(_Model):
+    """A task."""
+
+    name: str
+    body: GraphModel
+    kernel: KernelModel | None
+
+
+class WeightModel(_Model):
+    """A constant's declaration as a line of text, the type of the tensor, and the tensor's name in
+    the weights file, None if it has no elements."""
+
+    constant: str
+    held: str
+    tensor: str | None
+
+
+class Document(_Model):
+    """A whole plan. `border`: the task graph's inputs, constants, aliases and outputs."""
+
+    border: GraphModel
+    tasks: tuple[TaskModel, ...]
+    schedule: Schedule
+    slots: tuple[Slot, ...]
+    workspaces: tuple[Workspace, ...]
+    arena_bytes: Size
+    spec: TargetSpec
+    signature: Signature | None
+    weights: tuple[WeightModel, ...]
+    extra: dict[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What `write` makes of a plan: JSON text, source texts, flat tensors by name."""
+
+    text: str
+    sources: tuple[str, ...]
+    tensors: Mapping[str, torch.Tensor]
+
+
+def write(plan: Plan, extra: dict[str, JsonValue]) -> Parts:
+    """The plan in parts. ArtifactError if a name or an argument has no text form."""
+    sources = dict.fromkeys(
+        task.kernel.source for task in plan.tasks.tasks if task.kernel and task.kernel.source
+    )
+    number = {source: i for i, source in enumerate(sources)}
+    weights, tensors = _write_weights(plan)
+    border = plan.tasks
+    document = Document(
+        border=_write_graph(
+            Graph(border.name, border.inputs, border.constants, border.aliases, border.outputs)
+        ),
+        tasks=tuple(_write_task(task, number) for task in border.tasks),
+        schedule=plan.schedule,
+        slots=plan.slots,
+        workspaces=plan.workspaces,
+        arena_bytes=plan.arena_bytes,
+        spec=plan.spec,
+        signature=plan.signature,
+        weights=weights,
+        extra=extra,
+    )
+    return Parts(document.model_dump_json(), tuple(sources), tensors)
+
+
+def read(
+    text: bytes, sources: tuple[str, ...], tensors: Mapping[str, torch.Tensor]
+) -> tuple[Plan, dict[str, JsonValue]]:
+    """The plan that `write` took apart. Raises what parsing and verifying raise."""
+    document = Document.model_validate_json(text)
+    values = _read_weights(document, tensors)
+    border = _read_graph(document.border, values)
+    tasks = TaskGraph(
+        border.name,
+        border.inputs,
+        border.constants,
+        tuple(_read_task(model, sources, values) for model in document.tasks),
+        border.nodes,
+        border.outputs,
+    )
+    verify_tasks(tasks)
+    verify_schedule(document.schedule, dag_of(tasks))
+    plan = Plan(
+        tasks,
+        document.schedule,
+        document.slots,
+        document.workspaces,
+        document.arena_bytes,
+        document.spec,
+        document.signature,
+    )
+    return plan, document.extra
+
+
+def _write_task(task: Task, number: Mapping[str, int]) -> TaskModel:
+    kernel = task.kernel
+    if kernel is None:
+        return TaskModel(name=task.name, body=_write_graph(task.body), kernel=None)
+    model = KernelModel(
+        provider=kernel.provider,
+        name=kernel.name,
+        body=None if kernel.body == task.body else _write_graph(kernel.body),
+        variant=kernel.variant,
+        writes_out=kernel.writes_out,
+        workspace=kernel.workspace,
+        temporary=kernel.temporary,
+        launches=kernel.launches,
+        resources=kernel.resources,
+        source=number[kernel.source] if kernel.source else None,
+    )
+    return TaskModel(name=task.name, body=_write_graph(task.body), kernel=model)
+
+
+def _write_graph(graph: Graph) -> GraphModel:
+    one_line = tuple(
+        replace(node, origin=" ".join(node.origin.split())) if node.origin else node
+        for node in graph.nodes
+    )
+    text = text_graph(replace(graph, name="g", nodes=one_line))
+    try:
+        same = replace(parse_graph(text), name=graph.name) == graph
+    except (ValueError, KeyError, AttributeError):
+        same = False
+    if not same:
+        raise ArtifactError(
+            f"graph {graph.name} cannot be saved",
+            "a name or an argument in it has no text form that reads back",
+            "report this as a defect, with the model",
+        )
+    return GraphModel(name=graph.name, text=text)
+
+
+def _constants(plan: Plan) -> Iterator[Constant]:
+    yield from plan.tasks.constants
+    for task in plan.tasks.tasks:
+        yield from task.body.constants
+        if task.kernel is not None:
+            yield from task.kernel.body.constants
+
+
+def _write_weights(plan: Plan) -> tuple[tuple[WeightModel, ...], dict[str, torch.Tensor]]:
+    """One model for each different constant with content; tensors that are one in memory, or in
+    content as their digests say, are stored once."""
+    held: dict[Constant, torch.Tensor] = {}
+    for constant in _constants(plan):
+        if constant.value is not None and constant.value.device.type != "meta":
+            held.setdefault(constant, constant.value)
+    models, tensors = [], {}
+    stored: dict[tuple[int, TensorType], str] = {}
+    for constant, value in held.items():
+        type = type_of(value)
+        name: str | None = None
+        if value.numel():
+            name = stored.setdefault((value.data_ptr(), type), f"{len(stored):05}")
+            if name not in tensors:
+                flat = flatten(value)
+                # A safetensors file has no complex numbers of every size.
+                tensors[name] = flat.view(torch.uint8) if type.dtype.is_complex else flat
+        line = text_graph(Graph("g", (), (constant,), (), ())).splitlines()[1].strip()
+        models.append(WeightModel(constant=line, held=type.text, tensor=name))
+    return tuple(models), tensors
+
+
+def _read_weights(
+    document: Document, tensors: Mapping[str, torch.Tensor]
+) -> dict[Constant, torch.Tensor]:
+    values: dict[Constant, torch.Tensor] = {}
+    restored: dict[tuple[str, TensorType], torch.Tensor] = {}
+    for model in document.weights:
+        (constant,) = parse_graph(model.constant).constants
+        type = parse_graph(f"const %held: {model.held} = -").constants[0].type
+        _check_type(type)
+        if model.tensor is None:
+            values[constant] = torch.empty_strided(type.shape, type.strides, dtype=type.dtype)
+            if type.numel:
+                raise ValueError(f"constant %{constant.name} has no content")
+            continue
+        key = (model.tensor, type)
+        if key not in restored:
+            restored[key] = restore(tensors[model.tensor].view(type.dtype), type)
+        values[constant] = restored[key]
+    return values
+
+
+def _read_task(
+    model: TaskModel, sources: tuple[str, ...], values: Mapping[Constant, torch.Tensor]
+) -> Task:
+    body = _read_body(model.body, values)
+    kernel = model.kernel
+    if kernel is None:
+        return Task(model.name, body)
+    if kernel.source is not None and not 0 <= kernel.source < len(sources):
+        raise ValueError(f"task {model.name} names source {kernel.source}, which is not there")
+    chosen = Kernel(
+        kernel.provider,
+        kernel.name,
+        body if kernel.body is None else _read_body(kernel.body, values),
+        variant=kernel.variant,
+        writes_out=kernel.writes_out,
+        workspace=kernel.workspace,
+        temporary=kernel.temporary,
+        launches=kernel.launches,
+        resources=kernel.resources,
+        source="" if kernel.source is None else sources[kernel.source],
+    )
+    return Task(model.name, body, chosen)
+
+
+def _read_body(model: GraphModel, values: Mapping[Constant, torch.Tensor]) -> Graph:
+    graph = _read_graph(model, values)
+    verify_graph(graph)
+    return graph
+
+
+def _read_graph(model: GraphModel, values: Mapping[Constant, torch.Tensor]) -> Graph:
+    graph = parse_graph(model.text)
+    for type in (*(i.type for i in graph.inputs), *(c.type for c in graph.constants)):
+        _check_type(type)
+    for node in graph.nodes:
+        _check_node(node)
+    constants = tuple(replace(c, value=values.get(c)) for c in graph.constants)
+    return replace(graph, name=model.name, constants=constants)
+
+
+def _check_node(node: Node) -> None:
+    if node.op in READS_FILES:
+        raise ValueError(f"%{node.name} would read a file: {node.op}")
+    try:
+        known = isinstance(ops.resolve(node.op), torch._ops.OpOverload)
+    except (KeyError, RuntimeError, ValueError):
+        known = False
+    if not known:
+        raise ArtifactError(
+            f"the plan calls {node.op}, which is not an operator here",
+            "it comes from a library that is not imported, from another version of torch, "
+            "or from nowhere",
+            "import the library that defines it, then load the plan again",
+        )
+    for type in node.types:
+        _check_type(type)
+    for arg in (*node.args, *dict(node.kwargs).values()):
+        _check_arg(node, arg)
+
+
+def _check_arg(node: Node, arg: Arg) -> None:
+    """The parser evaluates literals and names of torch: only some of them are arguments."""
+    if isinstance(arg, tuple):
+        for item in arg:
+            _check_arg(node, item)
+        return
+    kinds = (Ref, int, float, bool, str, torch.dtype, torch.memory_format, torch.layout)
+    if arg is not None and not isinstance(arg, kinds):
+        raise ValueError(f"%{node.name} has an argument of type {type(arg).__name__}")
+
+
+def _check_type(type: TensorType) -> None:
+    sizes = (*type.shape, *type.strides)
+    if any(not 0 <= size <= MAX_DIMENSION for size in sizes) or type.nbytes > MAX_DIMENSION:
+        raise ValueError(f"no tensor has type {type.text}")
+    if math.prod(max(size, 1) for size in type.shape) > MAX_DIMENSION:
+        raise ValueError(f"no tensor has type {type.text}")

@@ -1,0 +1,145 @@
+"""Tasks, a schedule, a machine -> Plan: a place for every value.
+
+    input, constant   where the caller and the weights are
+    arena             what kernels write into memory they are given; workspaces too
+    pool              what kernels allocate themselves, with the task at whose launch it may go
+    alias             the memory of what it renames
+
+Every plan is proved by `check.check_plan` before it is handed out.
+"""
+
+from __future__ import annotations
+
+from anabranch.ir.plan import Plan, Signature, Slot, Workspace
+from anabranch.ir.schedule import Schedule
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Task, TaskGraph, value_types
+from anabranch.pack.arena import Placement, place
+from anabranch.pack.check import check_plan
+from anabranch.pack.lifetime import Lifetime, before_masks, lifetimes, release_point
+from anabranch.pack.tighten import tighten
+from anabranch.trace import Trace
+
+
+def pack(
+    tasks: TaskGraph,
+    schedule: Schedule,
+    spec: TargetSpec,
+    signature: Signature | None = None,
+    trace: Trace | None = None,
+    limit_bytes: int | None = None,
+) -> Plan:
+    """The plan with a small arena. Where that is larger than `limit_bytes`, event waits are added
+    until it is not (or none is left to add, which is an event): 1.25 times the arena of the
+    sequential plan is a limit that most schedules keep without."""
+    trace = trace or Trace()
+    held = _held(signature)
+    allocated = {
+        name
+        for task in tasks.tasks
+        if task.kernel is not None and not task.kernel.writes_out
+        for name in task.writes
+    }
+
+    def buffers_of(schedule: Schedule) -> list[Lifetime]:
+        values = lifetimes(tasks, schedule, held)
+        kept = [value for value in values if value.value not in allocated]
+        return [*kept, *_workspaces(tasks, schedule)]
+
+    placement = place(buffers_of(schedule), before_masks(schedule))
+    if limit_bytes is not None and placement.total > limit_bytes:
+        order = {task.name: i for i, task in enumerate(tasks.tasks)}
+        tight = tighten(schedule, buffers_of, limit_bytes, order)
+        schedule, placement = _tightened(schedule, placement, tight, limit_bytes, trace)
+    places = dict(zip(buffers_of(schedule), placement.offsets, strict=True))
+    offsets = {buffer.value: offset for buffer, offset in places.items()}
+    before = before_masks(schedule)
+    written: dict[str, Slot] = {}
+    for value in lifetimes(tasks, schedule, held):
+        name = value.value
+        if name in allocated:
+            release = release_point(value, schedule, before)
+            written[name] = Slot(name, "pool", nbytes=value.nbytes, release=release)
+        else:
+            written[name] = Slot(name, "arena", offsets[name], value.nbytes)
+    plan = Plan(
+        tasks,
+        schedule,
+        _slots(tasks, written),
+        tuple(
+            Workspace(task.name, offsets[_scratch(task)], task.kernel.workspace)
+            for task in tasks.tasks
+            if task.kernel is not None and task.kernel.workspace > 0
+        ),
+        placement.total,
+        spec,
+        signature,
+    )
+    check_plan(plan)
+    trace.add("applied", "pack", tasks.name, _sentence(plan), arena=plan.arena_bytes)
+    return plan
+
+
+def _held(signature: Signature | None) -> list[str]:
+    """Values that the caller sees at the end beyond the graph's own outputs."""
+    if signature is None:
+        return []
+    refs = [ref for _, ref in signature.mutations]
+    refs += [leaf.ref for leaf in signature.outputs if leaf.ref is not None]
+    return [ref.name for ref in refs]
+
+
+def _scratch(task: Task) -> str:
+    """A name for its workspace that no value can have."""
+    return f"workspace of {task.name}"
+
+
+def _workspaces(tasks: TaskGraph, schedule: Schedule) -> list[Lifetime]:
+    position = {launch.task: i for i, launch in enumerate(schedule.launches)}
+    found = []
+    for task in tasks.tasks:
+        if task.kernel is not None and task.kernel.workspace > 0:
+            at = position[task.name]
+            found.append(Lifetime(_scratch(task), task.kernel.workspace, at, 1 << at))
+    return found
+
+
+def _tightened(
+    schedule: Schedule,
+    loose: Placement,
+    tight: tuple[Schedule, Placement],
+    limit_bytes: int,
+    trace: Trace,
+) -> tuple[Schedule, Placement]:
+    """The tight schedule, unless it gains nothing; says what it cost."""
+    tightened, placement = tight
+    if placement.total > limit_bytes:
+        why = f"arena {placement.total:,} B however tasks wait, limit {limit_bytes:,} B"
+        trace.add("warning", "pack", schedule.scheduler, why)
+    if placement.total >= loose.total:
+        return schedule, loose
+    added = tightened.waits - schedule.waits
+    why = f"{added} waits added: arena {loose.total:,} -> {placement.total:,} B"
+    trace.add("applied", "pack", schedule.scheduler, why, waits=added)
+    return tightened, placement
+
+
+def _slots(tasks: TaskGraph, written: dict[str, Slot]) -> tuple[Slot, ...]:
+    """In a readable order: inputs, constants, results in launch order, aliases."""
+    types = value_types(tasks)
+    return (
+        *(Slot(value.name, "input", nbytes=value.type.nbytes) for value in tasks.inputs),
+        *(Slot(c.name, "constant", nbytes=c.type.nbytes) for c in tasks.constants),
+        *written.values(),
+        *(
+            Slot(name, "alias", nbytes=types[name].nbytes)
+            for node in tasks.aliases
+            for name in node.results
+        ),
+    )
+
+
+def _sentence(plan: Plan) -> str:
+    total = sum(slot.nbytes for slot in plan.slots if slot.space == "arena")
+    total += sum(item.nbytes for item in plan.workspaces)
+    return f"{total:,} B of values and workspaces in an arena of {plan.arena_bytes:,} B"

@@ -1,0 +1,189 @@
+"""What the page's script draws, as one JSON object: rows, candidates, sources, timelines, memory.
+
+A network of 1,500 tasks has a few hundred different ones, and tasks of equal structure share their
+candidates; so candidates and sources are written once and named by number. Sources are the only
+part that can grow without bound: beyond `SOURCES` characters they are left out, those of kernels
+in use last. All text is data here, escaped so that no name or source can end the script element.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.task import Task
+from anabranch.ir.text import text_graph, text_kernel, text_node
+from anabranch.kernels.select import Candidate
+from anabranch.report.flow import Flow, busy, critical_chain
+from anabranch.report.headline import headline
+from anabranch.report.occupancy import fullest, occupancy
+from anabranch.report.parts import Parts
+from anabranch.report.rows import Row, is_chosen
+
+SOURCES = 1_000_000
+LEFT_OUT = -2
+"""Stands for the number of a source that had no room; -1 for a kernel that has none."""
+UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+def content(parts: Parts, rows: Sequence[Row], flow: Flow) -> dict[str, Any]:
+    """Everything the script draws; short keys, for there are many rows."""
+    sources = _sources(rows)
+    groups: dict[str, int] = {}
+    position = {row.task.name: i for i, row in enumerate(rows)}
+    return {
+        "tasks": [_task(i, row, flow, sources, groups) for i, row in enumerate(rows)],
+        "candidates": [json.loads(group) for group in groups],
+        "sources": list(sources),
+        "timelines": _timelines(parts, flow, position),
+        "memory": _memory(parts, len(rows)),
+        "streams": sorted({row.launch.stream for row in rows}),
+    }
+
+
+def dump(value: Any) -> str:
+    """JSON that may stand inside a script element; numbers that JSON lacks become their names."""
+    text = json.dumps(_plain(value), separators=(",", ":"), allow_nan=False, default=str)
+    return text.translate(UNSAFE)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):  # half a surrogate pair is no text, and browsers may die of it
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _sources(rows: Sequence[Row]) -> dict[str, int]:
+    """The sources that have room, with their numbers: of kernels in use, the slowest task's first,
+    then of the others in the same order."""
+    by_time = sorted(rows, key=lambda row: -(row.us or 0.0))
+    found: dict[str, int] = {}
+    room = SOURCES
+    for used in (True, False):
+        for row in by_time:
+            for candidate in row.candidates:
+                source = candidate.kernel.source
+                if is_chosen(row.task, candidate) is not used or not source or source in found:
+                    continue
+                if len(source) <= room:
+                    found[source] = len(found)
+                    room -= len(source)
+    return found
+
+
+def _task(
+    i: int, row: Row, flow: Flow, sources: Mapping[str, int], groups: dict[str, int]
+) -> dict[str, Any]:
+    task, kernel = row.task, row.task.kernel
+    resources = kernel.resources if kernel else None
+    tried = json.dumps([_candidate(candidate, sources) for candidate in row.candidates])
+    chosen = (k for k, c in enumerate(row.candidates) if is_chosen(task, c))
+    return {
+        "name": task.name,
+        "kind": row.kind,
+        "ops": row.ops,
+        "reads": [f"%{value.name}: {value.type.text}" for value in task.body.inputs],
+        "writes": _writes(task),
+        "kernel": row.kernel,
+        "us": _rounded(row.us),
+        "source": row.source,
+        "launch": _launch(resources),
+        "launches": kernel.launches if kernel else 1,
+        "workspace": kernel.workspace if kernel else 0,
+        "stream": row.launch.stream,
+        "after": flow.reads[i],
+        "waits": flow.waits[i],
+        "row": flow.row[i],
+        "column": flow.column[i],
+        "origin": task.origin,
+        "place": row.place,
+        "body": text_graph(task.body),
+        "runs": _runs(task),
+        "candidates": groups.setdefault(tried, len(groups)),
+        "chosen": next(chosen, -1),
+    }
+
+
+def _candidate(candidate: Candidate, sources: Mapping[str, int]) -> list[Any]:
+    kernel, cost = candidate.kernel, candidate.cost
+    number = sources.get(kernel.source, LEFT_OUT) if kernel.source else -1
+    name, spread = text_kernel(kernel), _rounded(cost.spread) if cost else None
+    launch = _launch(kernel.resources)
+    us, source = (_rounded(cost.us), cost.source) if cost else (None, "")
+    return [name, us, spread, source, candidate.refused, number, launch]
+
+
+def _launch(resources: Any) -> list[int] | None:
+    if resources is None:
+        return None
+    return [resources.ctas, resources.threads, resources.registers, resources.shared]
+
+
+def _writes(task: Task) -> list[str]:
+    types = {
+        result: type.text
+        for node in task.body.nodes
+        for result, type in zip(node.results, node.types, strict=True)
+    }
+    return [f"%{name}: {types.get(name, '?')}" for name in task.writes]
+
+
+def _runs(task: Task) -> str:
+    """The nodes that the kernel really runs, where they are not the task's own."""
+    if task.kernel is None or task.kernel.body == task.body:
+        return ""
+    return "\n".join(text_node(node, origin=False) for node in task.kernel.body.nodes)
+
+
+def _timelines(parts: Parts, flow: Flow, position: Mapping[str, int]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "source": timeline.source,
+            "latency": _rounded(timeline.latency),
+            "spans": [
+                [position[span.task], span.stream, _rounded(span.start), _rounded(span.end)]
+                for span in timeline.spans
+                if span.task in position
+            ],
+            "busy": {str(stream): round(part, 4) for stream, part in busy(timeline).items()},
+            "critical": critical_chain(timeline, flow, position),
+        }
+        for name, timeline in parts["timelines"]
+    ]
+
+
+def _memory(parts: Parts, launches: int) -> dict[str, Any]:
+    plan, held = parts["plan"], occupancy(parts["plan"])
+    at, most = fullest(held, launches)
+    return {
+        "arena": plan.arena_bytes,
+        "sequential": headline(parts).peak_sequential,
+        "launches": launches,
+        "fullest": [at, most],
+        "items": [
+            [h.value, h.task, h.first, h.last, h.offset, h.nbytes, int(h.workspace)] for h in held
+        ],
+    }
+
+
+def graph_text(graph: Graph, most: int = 600_000) -> str:
+    """The graph's text; of a very long one the middle is left out, and said so."""
+    text = text_graph(graph)
+    if len(text) <= most:
+        return text
+    head, tail = text[: most // 2], text[-most // 2 :]
+    head, tail = head[: head.rfind("\n") + 1], tail[tail.find("\n") + 1 :]
+    missing = text.count("\n") - head.count("\n") - tail.count("\n")
+    return f"{head}\n  ... {missing:,} lines left out of this page ...\n\n{tail}"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

@@ -1,0 +1,128 @@
+"""The result in a few numbers: facts, and the plan where facts are silent -> Headline.
+
+Facts come from this compilation, from an older version's file, or from a hand: a key that is absent
+or is not what it should be leaves its number out and breaks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.report.parts import Parts
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Another way to run the model, its microseconds, and how many times ours is faster."""
+
+    name: str
+    us: float
+    speedup: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """`us` is None where nobody knows the latency. `errors`: per output the relative error and,
+    where known, the error allowed."""
+
+    machine: str
+    setting: tuple[str, ...]
+    us: float | None
+    spread: float
+    source: str
+    scheduler: str
+    baselines: tuple[Baseline, ...]
+    streams: int
+    waits: int
+    tasks: int
+    launches: int
+    peak: int
+    peak_sequential: int | None
+    search: float | None
+    errors: tuple[tuple[float, float | None], ...]
+
+
+def headline(parts: Parts) -> Headline:
+    facts, plan = parts["facts"], parts["plan"]
+    us, source = _latency(parts)
+    spec = plan.spec
+    machine = str(facts.get("device") or spec.name)
+    if spec.simulated and "simulated" not in machine:
+        machine += ", simulated"
+    dtype, batch = facts.get("dtype"), facts.get("batch")
+    setting = [str(dtype)] if dtype else []
+    setting += [f"batch {batch}"] if batch is not None else [v.type.text for v in _inputs(parts)]
+    kernels = [task.kernel for task in plan.tasks.tasks if task.kernel is not None]
+    return Headline(
+        machine,
+        tuple(setting),
+        us,
+        1e3 * (number(facts.get("latency_spread_ms")) or 0.0),
+        source,
+        str(facts.get("scheduler") or plan.schedule.scheduler),
+        _baselines(facts.get("baselines"), us),
+        _whole(facts, "streams", plan.schedule.streams),
+        _whole(facts, "event_waits", plan.schedule.waits),
+        len(plan.tasks.tasks),
+        _whole(facts, "kernels", sum(kernel.launches for kernel in kernels)),
+        _whole(facts, "peak_bytes", plan.peak_bytes),
+        _whole(facts, "peak_bytes_sequential", -1) if "peak_bytes_sequential" in facts else None,
+        number(facts.get("search_s")),
+        _errors(facts.get("max_relative_error"), facts.get("allowed_relative_error")),
+    )
+
+
+def number(value: Any) -> float | None:
+    """The value if it is a number, else None."""
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if plain else None
+
+
+def _latency(parts: Parts) -> tuple[float | None, str]:
+    """From the facts, else measured, else of the schedule that the plan has, else predicted."""
+    facts, scheduler = parts["facts"], parts["plan"].schedule.scheduler
+    ms = number(facts.get("latency_ms"))
+    if ms is not None:
+        return 1e3 * ms, str(facts.get("latency_source") or "")
+    known = [(t.latency, str(t.source)) for _, t in parts["timelines"] if t.source == "measured"]
+    known += [(c.us, str(c.source)) for s, c in parts["schedules"] if s.scheduler == scheduler]
+    known += [(t.latency, str(t.source)) for _, t in parts["timelines"]]
+    return known[0] if known else (None, "")
+
+
+def _inputs(parts: Parts) -> Sequence[Any]:
+    """The inputs, if they are few enough to be named in a line."""
+    inputs = parts["plan"].tasks.inputs
+    return inputs if len(inputs) <= 3 else ()
+
+
+def _baselines(given: Any, us: float | None) -> tuple[Baseline, ...]:
+    if not isinstance(given, Mapping):
+        return ()
+    found = [(str(name), number(ms)) for name, ms in given.items()]
+    return tuple(
+        Baseline(name, 1e3 * ms, 1e3 * ms / us if us else None)
+        for name, ms in found
+        if ms is not None
+    )
+
+
+def _whole(facts: Mapping[str, Any], key: str, otherwise: int) -> int:
+    value = number(facts.get(key))
+    return otherwise if value is None else int(value)
+
+
+def _errors(errors: Any, allowed: Any) -> tuple[tuple[float, float | None], ...]:
+    found = [number(error) for error in _listed(errors)]
+    limits = [number(limit) for limit in _listed(allowed)]
+    limits += [None] * (len(found) - len(limits))
+    pairs = zip(found, limits, strict=False)
+    return tuple((error, limit) for error, limit in pairs if error is not None)
+
+
+def _listed(given: Any) -> list[Any]:
+    if isinstance(given, Mapping):
+        return list(given.values())
+    return list(given) if isinstance(given, (list, tuple)) else [given]

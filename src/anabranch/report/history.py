@@ -1,0 +1,113 @@
+"""What happened, in groups: events -> what is worth knowing first, changes, refusals, stage times.
+
+Refusals come by the thousand and differ in names and numbers only. They are grouped by room and by
+their sentence with those left out:
+
+    fuse   62x   relu_4 has 3 consumers        conv2d_4 + relu_4, conv2d_9 + relu_9, ...
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anabranch.trace import Event
+
+PARTICULAR = re.compile(r"%?[\w./]*\d[\w.,/%-]*")
+"""A word with a digit in it: a name or a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Events of one kind and room that say the same. `alike`: their sentences differ in names and
+    numbers, and each is worth showing with its subject."""
+
+    kind: str
+    where: str
+    events: tuple[Event, ...]
+
+    @property
+    def why(self) -> str:
+        """The sentence of the first event stands for all."""
+        return self.events[0].why
+
+    @property
+    def alike(self) -> bool:
+        return any(event.why != self.why for event in self.events)
+
+
+def concerns(events: Sequence[Event]) -> list[Group]:
+    """Fallbacks, then warnings: what the user did not ask for."""
+    return [*grouped(events, "fallback"), *grouped(events, "warning")]
+
+
+def grouped(events: Sequence[Event], kind: str) -> list[Group]:
+    """The events of a kind, by room and reason; the largest groups first."""
+    groups: dict[tuple[str, str], list[Event]] = {}
+    for event in events:
+        if event.kind == kind:
+            groups.setdefault((event.where, _general(event)), []).append(event)
+    found = [Group(kind, where, tuple(members)) for (where, _), members in groups.items()]
+    return sorted(found, key=lambda group: -len(group.events))
+
+
+def _general(event: Event) -> str:
+    """The sentence without what is particular: words of its subject, names, numbers."""
+    subject = set(event.what.split()) - {"+"}
+    return " ".join(
+        "#" if word in subject else PARTICULAR.sub("#", word) for word in event.why.split()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A pass, a rule or a stage that changed something: how often, in how many milliseconds, and
+    what it said the first and the last time."""
+
+    where: str
+    what: str
+    times: int
+    ms: float
+    first: str
+    last: str
+
+    @property
+    def said(self) -> str:
+        """One sentence for all times: "310 -> 216 nodes" and "216 -> 189 nodes" are one way."""
+        if self.times == 1 or self.first == self.last:
+            return self.first
+        start, _, unit = self.first.partition(" -> ")
+        end = self.last.partition(" -> ")[2]
+        words = unit.split()[1:]
+        if end and words == end.split()[1:]:
+            return f"{start} -> {end}"
+        return f"{self.first} ... {self.last}"
+
+
+def changes(events: Sequence[Event]) -> list[Change]:
+    """What was applied, by room and subject, in order of first appearance."""
+    groups: dict[tuple[str, str], list[Event]] = {}
+    for event in events:
+        if event.kind == "applied":
+            groups.setdefault((event.where, event.what), []).append(event)
+    return [
+        Change(where, what, len(found), sum(map(_ms, found)), found[0].why, found[-1].why)
+        for (where, what), found in groups.items()
+    ]
+
+
+def stages(events: Sequence[Event]) -> list[tuple[str, float]]:
+    """Seconds of each stage, repeats added up, without the stages inside a stage (`a.b`)."""
+    total: dict[str, float] = {}
+    for event in events:
+        if event.kind == "stage" and "." not in event.what:
+            seconds = dict(event.data).get("seconds", 0.0)
+            added = float(seconds) if not isinstance(seconds, str) else 0.0
+            total[event.what] = total.get(event.what, 0.0) + added
+    return list(total.items())
+
+
+def _ms(event: Event) -> float:
+    ms = dict(event.data).get("ms", 0.0)
+    return 0.0 if isinstance(ms, str) else float(ms)

@@ -1,0 +1,131 @@
+"""What is said of each task, in launch order: Plan and Candidates -> rows, for table and text.
+
+#  task    kind      ops                 us    kernel            runner-up
+0  conv1   contract  convolution, relu   8.1   cudnn.conv 3      aten.aten  9.4
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph
+from anabranch.ir.schedule import Launch, Timeline
+from anabranch.ir.task import Kernel, Task
+from anabranch.ir.text import text_kernel
+from anabranch.kernels.select import Candidate
+from anabranch.report.parts import Parts
+
+KINDS = ("contract", "opaque", "reduce", "pointwise", "move")
+"""A task has the first of these kinds that a node of it has: what most likely sets its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A task with its launch. `us` is its time alone where a candidate tells it, else its time in
+    a timeline, None if nobody knows; `source` says which of these a number is."""
+
+    task: Task
+    launch: Launch
+    kind: str
+    ops: str
+    us: float | None
+    source: str
+    candidates: tuple[Candidate, ...]
+    runner_up: Candidate | None
+
+    @property
+    def kernel(self) -> str:
+        return text_kernel(self.task.kernel) if self.task.kernel else ""
+
+    @property
+    def place(self) -> str:
+        """The module of its origin, "layer1.0.conv1", for a line is shared by all that run it; the
+        line where no module is known."""
+        found = re.search(r"\(([^()]+)\)", self.task.origin)
+        return found[1] if found else self.task.origin.partition(" in ")[0]
+
+
+def rows(parts: Parts) -> list[Row]:
+    """One row a task, in the order of the plan's launches."""
+    plan = parts["plan"]
+    by_name = {task.name: task for task in plan.tasks.tasks}
+    spans = _spans(parts["timelines"])
+    found = []
+    for launch in plan.schedule.launches:
+        task = by_name[launch.task]
+        tried = tuple(parts["candidates"].get(task.name, ()))
+        us, source = _time(task, tried, spans)
+        found.append(
+            Row(
+                task,
+                launch,
+                kind_of(task.body),
+                ops_text(node.op for node in task.body.nodes),
+                us,
+                source,
+                tried,
+                _runner_up(task, tried),
+            )
+        )
+    return found
+
+
+def kind_of(body: Graph) -> str:
+    """contract, opaque, reduce, pointwise or move.
+
+    >>> kind_of(Graph("empty", (), (), (), ()))
+    'move'
+    """
+    found = {ops.info(node.op).kind for node in body.nodes}
+    return next((kind for kind in KINDS if kind in found), "move")
+
+
+def ops_text(names: Iterable[str]) -> str:
+    """Operators by their short names, in order of appearance, repeats counted.
+
+    >>> ops_text(["aten.convolution.default", "aten.relu.default", "aten.relu.default"])
+    'convolution, relu x2'
+    """
+    counted = Counter(ops.base_name(name).removeprefix("aten.") for name in names)
+    return ", ".join(name if n == 1 else f"{name} x{n}" for name, n in counted.items())
+
+
+def _spans(timelines: Sequence[tuple[str, Timeline]]) -> dict[str, tuple[float, str]]:
+    """Each task's time in a timeline, the last one that has it."""
+    return {
+        span.task: (span.end - span.start, timeline.source)
+        for _, timeline in timelines
+        for span in timeline.spans
+    }
+
+
+def _time(
+    task: Task, tried: Sequence[Candidate], spans: Mapping[str, tuple[float, str]]
+) -> tuple[float | None, str]:
+    for candidate in tried:
+        if is_chosen(task, candidate) and candidate.cost is not None:
+            return candidate.cost.us, candidate.cost.source
+    us, source = spans.get(task.name, (None, ""))
+    return us, source
+
+
+def is_chosen(task: Task, candidate: Candidate) -> bool:
+    """Whether the plan runs the task by this candidate; probing may have filled in resources, and
+    tasks of equal structure share their candidates, so that bodies need not be the same."""
+    if task.kernel is None:
+        return candidate.chosen
+    return _name(task.kernel) == _name(candidate.kernel)
+
+
+def _name(kernel: Kernel) -> tuple[str, str, str]:
+    return kernel.provider, kernel.name, kernel.variant
+
+
+def _runner_up(task: Task, tried: Sequence[Candidate]) -> Candidate | None:
+    """The fastest of those that could have run and were not chosen."""
+    others = [c for c in tried if c.cost and not c.refused and not is_chosen(task, c)]
+    return min(others, key=lambda c: c.cost.us if c.cost else 0.0, default=None)

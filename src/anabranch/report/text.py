@@ -1,0 +1,259 @@
+"""The report as plain text, at most 100 columns wide and about as many lines: Parts -> str.
+
+net on NVIDIA H200, f16, batch 1
+  1.84 ms measured, schedule ios: 2.31x eager (4.25 ms), 1.22x sequential (2.24 ms)
+...
+Chosen: the 20 slowest of 94 tasks, 71% of 2.24 ms alone
+  task            us   part  kernel           runner-up                 stream  origin
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Unpack
+
+from anabranch.ir.text import text_kernel
+from anabranch.report import history
+from anabranch.report.flow import busy, critical_chain, flow
+from anabranch.report.headline import Headline, headline
+from anabranch.report.history import Group
+from anabranch.report.occupancy import fullest, occupancy
+from anabranch.report.parts import Parts
+from anabranch.report.rows import Row, rows
+from anabranch.report.units import count, duration, ratio, significant, size
+
+WIDTH = 100
+SLOWEST = 20
+GROUPS = 12
+"""Lines given to each list that could be long; what is left out is counted."""
+
+
+def explain(**parts: Unpack[Parts]) -> str:
+    """What was rewritten, fused and chosen, what was refused and why, and the numbers."""
+    found, head = rows(parts), headline(parts)
+    sections = (
+        _result(parts["name"], head),
+        _concerns(parts),
+        _rewritten(parts),
+        _fused(parts, found),
+        _chosen(found),
+        _schedules(parts),
+        _timelines(parts),
+        _refused(parts),
+        _memory(parts, head),
+        _numbers(parts, head),
+    )
+    lines = "\n\n".join("\n".join(section) for section in sections if section).splitlines()
+    return "\n".join(_cut(line.rstrip(), WIDTH) for line in lines) + "\n"
+
+
+def _result(name: str, head: Headline) -> list[str]:
+    lines = [_printable(f"{name} on {', '.join((head.machine, *head.setting))}")]
+    if head.us is not None:
+        than = [
+            f"{ratio(b.speedup)} as fast as {b.name} ({duration(b.us)})"
+            for b in head.baselines
+            if b.speedup
+        ]
+        result = f"{duration(head.us)} {head.source}, schedule {head.scheduler}"
+        lines += _wrapped(result + (f": {', '.join(than)}" if than else ""))
+    counts = f"{count(head.tasks, 'task')} ({count(head.launches, 'kernel')}) on "
+    lines.append(
+        f"  {counts}{count(head.streams, 'stream')} with {count(head.waits, 'event wait')}"
+    )
+    return lines
+
+
+def _concerns(parts: Parts) -> list[str]:
+    groups = history.concerns(parts["events"])
+    if not groups:
+        return []
+    lines = [f"Fallbacks and warnings: {sum(len(group.events) for group in groups)}"]
+    for group in groups[:GROUPS]:
+        event = group.events[0]
+        said = f"{event.what}: {event.why}" if event.why else event.what
+        lines += _wrapped(f"{group.kind} in {group.where}: {said}{_more(group)}")
+    return [*lines, *_left_out(groups[GROUPS:])]
+
+
+def _rewritten(parts: Parts) -> list[str]:
+    changes = [c for c in history.changes(parts["events"]) if c.where == "rewrite"]
+    before, after = len(parts["captured"].nodes), len(parts["rewritten"].nodes)
+    lines = [f"Rewritten: {before:,} -> {count(after, 'node')}"]
+    named = [(c.what, f"{c.times}x", c.said, f"{c.ms:.1f} ms" if c.ms else "") for c in changes]
+    return lines + _table(named, "<><", (40, 6, 34))
+
+
+def _fused(parts: Parts, found: Sequence[Row]) -> list[str]:
+    nodes, views = len(parts["rewritten"].nodes), len(parts["plan"].tasks.aliases)
+    fused = Counter(row.ops for row in found if len(row.task.body.nodes) > 1)
+    free = f"; {count(views, 'view')} cost nothing" if views else ""
+    lines = [f"Fused: {count(nodes, 'node')} -> {count(len(found), 'task')}{free}"]
+    most = fused.most_common(GROUPS)
+    lines += _table([(f"{n}x", ops) for ops, n in most], ">", (6,))
+    rest = sum(fused.values()) - sum(n for _, n in most)
+    lines += [f"  and {rest} in {len(fused) - len(most)} other ways"] if rest else []
+    return lines
+
+
+def _chosen(found: Sequence[Row]) -> list[str]:
+    timed = sorted((row for row in found if row.us is not None), key=lambda row: -(row.us or 0.0))
+    if not timed:
+        return []
+    whole, shown = sum(row.us or 0.0 for row in timed), timed[:SLOWEST]
+    part = 100 * sum(row.us or 0.0 for row in shown) / (whole or 1.0)
+    which = f"the {SLOWEST} slowest of {len(found):,} tasks, {part:.0f}% of"
+    title = which if len(found) > SLOWEST else f"{count(len(found), 'task')},"
+    table = [("task", "us", "kernel", "runner-up", "@", "origin")]
+    for row in shown:
+        us, second = row.us or 0.0, row.runner_up
+        other = (
+            f"{text_kernel(second.kernel)} {_over(second.cost.us, us)}"
+            if second and second.cost
+            else "none"
+        )
+        stream = str(row.launch.stream)
+        table.append((row.task.name, significant(us), row.kernel, other, stream, row.place))
+    title = f"Chosen: {title} {duration(whole)} alone ({_sources(found)})"
+    return [title, *_table(table, "<><<>", (19, 7, 19, 24, 2))]
+
+
+def _schedules(parts: Parts) -> list[str]:
+    if not parts["schedules"]:
+        return []
+    chosen = parts["plan"].schedule.scheduler
+    fastest = min(cost.us for _, cost in parts["schedules"]) or 1.0
+    table = [("", "schedule", "latency", "over best", "streams", "waits", "source")]
+    for schedule, cost in parts["schedules"]:
+        mark = "*" if schedule.scheduler == chosen else ""
+        streams, waits = str(schedule.streams), str(schedule.waits)
+        over = _over(cost.us, fastest) if cost.us > fastest else "best"
+        latency = duration(cost.us)
+        table.append((mark, schedule.scheduler, latency, over, streams, waits, cost.source))
+    return ["Schedules (* chosen)", *_table(table, "<<>>>>", (1, 24, 10, 10, 8, 7))]
+
+
+def _timelines(parts: Parts) -> list[str]:
+    if not parts["timelines"]:
+        return []
+    streams = flow(parts["plan"])
+    position = {launch.task: i for i, launch in enumerate(parts["plan"].schedule.launches)}
+    lines = ["Timeline"]
+    for name, timeline in parts["timelines"]:
+        chain = set(critical_chain(timeline, streams, position))
+        spans = [span for span in timeline.spans if position.get(span.task) in chain]
+        running = sum(span.end - span.start for span in spans)
+        used = ", ".join(f"{100 * part:.0f}%" for part in busy(timeline).values())
+        lines += _wrapped(
+            f"{name}: {duration(timeline.latency)} {timeline.source}; its critical chain is "
+            f"{count(len(spans), 'task')} that run {duration(running)}; streams busy {used}"
+        )
+    return lines
+
+
+def _refused(parts: Parts) -> list[str]:
+    groups = history.grouped(parts["events"], "refused")
+    if not groups:
+        return []
+    lines = [f"Refused, and why: {sum(len(group.events) for group in groups):,}"]
+    for group in groups[:GROUPS]:
+        event = group.events[0]
+        said = f"{event.why or 'refused'} ({event.what}{_more(group)})"
+        first, *rest = textwrap.wrap(_printable(said), WIDTH - 28, break_long_words=True)[:2] or [
+            ""
+        ]
+        lines.append(f"  {_cut(group.where, 16):<16} {len(group.events):>5}x  {first}")
+        lines += [f"{'':<27}{line}" for line in rest]
+    return [*lines, *_left_out(groups[GROUPS:])]
+
+
+def _memory(parts: Parts, head: Headline) -> list[str]:
+    plan, held = parts["plan"], occupancy(parts["plan"])
+    at, most = fullest(held, len(plan.schedule.launches))
+    total = sum(item.nbytes for item in held)
+    lines = [f"Memory: {size(head.peak)} for intermediate values"]
+    if head.peak_sequential:
+        lines[0] += (
+            f", {ratio(head.peak / head.peak_sequential)} of the sequential plan's "
+            f"{size(head.peak_sequential)}"
+        )
+    pool = f" and {size(plan.pool_bytes)} in the graph's own pool" if plan.pool_bytes else ""
+    where = f"arena of {size(plan.arena_bytes)}{pool}, for {size(total)} of values and workspaces"
+    if held:
+        task = plan.schedule.launches[at].task
+        where += f"; fullest at launch {at} ({task}) with {size(most)}"
+    return [*lines, *_wrapped(where)]
+
+
+def _numbers(parts: Parts, head: Headline) -> list[str]:
+    lines = []
+    if head.errors:
+        error, allowed = max(head.errors, key=lambda pair: pair[0])
+        limit = f", {significant(allowed, 2)} allowed" if allowed is not None else ""
+        outputs = count(len(head.errors), "output")
+        lines.append(f"  largest relative error {significant(error, 2)} of {outputs}{limit}")
+    spent = history.stages(parts["events"])
+    if head.search is not None or spent:
+        total = head.search if head.search is not None else sum(seconds for _, seconds in spent)
+        each = ", ".join(f"{stage} {duration(1e6 * seconds)}" for stage, seconds in spent)
+        lines += _wrapped(f"compiled in {duration(1e6 * total)}" + (f": {each}" if each else ""))
+    return ["Numbers", *lines] if lines else []
+
+
+def _sources(found: Sequence[Row]) -> str:
+    counted = Counter(row.source for row in found if row.source)
+    if len(counted) <= 1:
+        return next(iter(counted), "unknown")
+    return ", ".join(f"{n} {source}" for source, n in counted.most_common())
+
+
+def _over(us: float, best: float) -> str:
+    return f"{100 * (us / best - 1):+.0f}%" if best else ""
+
+
+def _more(group: Group) -> str:
+    others = len(group.events) - 1
+    return f", and {others:,} alike" if others else ""
+
+
+def _left_out(groups: Sequence[Group]) -> list[str]:
+    events = sum(len(group.events) for group in groups)
+    return [f"  and {events:,} more for {count(len(groups), 'other reason')}"] if groups else []
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(_printable(text), WIDTH, initial_indent="  ", subsequent_indent="      ")
+
+
+def _table(table: Sequence[Sequence[str]], align: str, most: Sequence[int]) -> list[str]:
+    """Columns as wide as their widest cell, up to `most` characters each, the last up to what is
+    left of the line; longer cells are cut."""
+    cells = [[_cut(cell, limit) for cell, limit in zip(row, most, strict=False)] for row in table]
+    widths = [max(map(len, column), default=0) for column in zip(*cells, strict=True)]
+    rest = WIDTH - 2 - sum(width + 2 for width in widths)
+    lines = []
+    for row, short in zip(table, cells, strict=True):
+        line = "  ".join([*_aligned(short, widths, align), _cut(row[-1], rest)])
+        lines.append(f"  {line}".rstrip())
+    return lines
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int], align: str) -> Iterable[str]:
+    for cell, width, side in zip(row, widths, align, strict=False):
+        yield f"{cell:{side}{width}}"
+
+
+def _cut(text: str, most: int) -> str:
+    """At most so many characters; the middle goes, for names differ at both ends."""
+    text = _printable(text)
+    if len(text) <= most:
+        return text
+    tail = (most - 1) // 2
+    return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def _printable(text: str) -> str:
+    """Names are foreign: none may break a line or steer a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,0 +1,40 @@
+"""When and on which stream each task runs.
+
+A scheduler is a function `(tasks, costs, limits) -> Schedule`, one file per idea, one line in the
+table. `anabranch.schedule.best.best` runs several and keeps the fastest. To add one: write its
+file, add its line here, and the property tests take it from there.
+"""
+
+from __future__ import annotations
+
+from anabranch.errors import OptionError
+from anabranch.ir.protocols import Scheduler
+from anabranch.schedule import critical, greedy, ios, nimble, opara, sequential, wavefront
+
+SCHEDULERS: dict[str, Scheduler] = {
+    "sequential": sequential.schedule,
+    "greedy": greedy.schedule,
+    "wavefront": wavefront.schedule,
+    "nimble": nimble.schedule,
+    "opara-paper": opara.schedule_paper,
+    "opara": opara.schedule,
+    "critical": critical.schedule,
+    "ios": ios.schedule,
+    "ios-barrier": ios.schedule_barrier,
+    "ios-measured": ios.schedule_measured,
+}
+
+
+BEST = ("sequential", "wavefront", "nimble", "opara", "critical", "ios")
+"""What `best` tries unless told otherwise: those that never ask for more than the cost of tasks."""
+
+
+def scheduler(name: str) -> Scheduler:
+    """The table's entry of this name; OptionError lists the known ones."""
+    if name not in SCHEDULERS:
+        raise OptionError(
+            f"unknown scheduler {name!r}",
+            "no scheduler has this name",
+            f"choose one of: best, {', '.join(SCHEDULERS)}",
+        )
+    return SCHEDULERS[name]

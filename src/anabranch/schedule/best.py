@@ -1,0 +1,101 @@
+"""Best: run several schedulers and keep the fastest: tasks, costs, names -> Choice.
+
+    sequential   41.2 us    1 stream    0 waits
+    opara        30.1 us    4 streams   9 waits
+    ios          29.9 us    5 streams  11 waits    spread 0.3: as fast as opara -> opara
+
+Sequential is always among them, so the choice is never slower than it under the same costs. Plans
+within the spread of the fastest are equally fast; of these the one with fewer streams is taken,
+then with fewer waits, then the one named earlier in the table, so that the same costs give the
+same plan. A scheduler that fails, breaks an invariant or runs out of its time is an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from anabranch.errors import ScheduleError
+from anabranch.ir.dag import Dag, dag_of
+from anabranch.ir.protocols import Cost, Costs, Limits
+from anabranch.ir.schedule import Launch, Schedule
+from anabranch.ir.task import TaskGraph
+from anabranch.ir.verify import verify_schedule
+from anabranch.schedule import SCHEDULERS, scheduler
+from anabranch.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The schedule to use, and all that were compared, best first."""
+
+    schedule: Schedule
+    candidates: tuple[tuple[Schedule, Cost], ...]
+
+
+def best(
+    tasks: TaskGraph,
+    costs: Costs,
+    names: Sequence[str],
+    trace: Trace,
+    limits: Limits | None = None,
+) -> Choice:
+    """The fastest of the named schedulers' plans and the sequential one."""
+    limits = replace(limits or Limits(), trace=trace)
+    found = _different(tasks, costs, names, limits)
+    ranked = _ranked(list(zip(found, costs.rank(tasks, found), strict=True)))
+    chosen, cost = ranked[0]
+    trace.add(
+        "chosen",
+        "schedule",
+        chosen.scheduler,
+        f"{cost.us:.2f} us {cost.source}, {chosen.streams} streams, {chosen.waits} waits; "
+        f"{len(ranked)} different plans",
+        us=cost.us,
+    )
+    return Choice(chosen, tuple(ranked))
+
+
+def _different(
+    tasks: TaskGraph, costs: Costs, names: Sequence[str], limits: Limits
+) -> list[Schedule]:
+    """What the schedulers found, in the table's order, of equal plans the first."""
+    for name in names:
+        scheduler(name)
+    dag = dag_of(tasks)
+    found: dict[tuple[Launch, ...], Schedule] = {}
+    for name in (name for name in SCHEDULERS if name == "sequential" or name in names):
+        schedule = _tried(name, tasks, dag, costs, limits)
+        if schedule is not None:
+            same = found.setdefault(schedule.launches, schedule)
+            if same is not schedule:
+                limits.trace.add("refused", "schedule", name, f"the same plan as {same.scheduler}")
+    return list(found.values())
+
+
+def _tried(name: str, tasks: TaskGraph, dag: Dag, costs: Costs, limits: Limits) -> Schedule | None:
+    try:
+        schedule = scheduler(name)(tasks, costs, limits)
+        verify_schedule(schedule, dag)
+        return schedule
+    except ScheduleError as refusal:
+        limits.trace.add("refused", "schedule", name, f"{refusal.what}: {refusal.why}")
+    except Exception as failure:
+        if name == "sequential":
+            raise
+        limits.trace.add("warning", "schedule", name, f"{type(failure).__name__}: {failure}")
+    return None
+
+
+def _ranked(candidates: list[tuple[Schedule, Cost]]) -> list[tuple[Schedule, Cost]]:
+    """Best first. The order given is the table's, and sorting is stable."""
+    fastest = min(cost.us for _, cost in candidates)
+    spread = max(cost.spread for _, cost in candidates if cost.us == fastest)
+
+    def rank(candidate: tuple[Schedule, Cost]) -> tuple[float, int, int]:
+        schedule, cost = candidate
+        if cost.us <= fastest + spread:
+            return fastest, schedule.streams, schedule.waits
+        return cost.us, schedule.streams, schedule.waits
+
+    return sorted(candidates, key=rank)

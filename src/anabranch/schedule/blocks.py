@@ -1,0 +1,88 @@
+"""Blocks: a dag -> parts that can be scheduled one after another, as IOS needs them.
+
+First cut: after every node that is before or after each other node. While it runs nothing else
+can, so nothing is lost: a stage cannot profitably span it. That finds the single-tensor points of
+a network, and the inside of skip connections too.
+
+    x --> conv --+--> b --+
+                 |        +--> concat --> pool        cuts after conv, concat, pool
+                 +--> c --+
+
+Second cut, for a block of more than `max_nodes` only, which may lose concurrency: after a node
+where two values are alive at most (NASNet, whose cells read the two cells before), then three,
+four; of nodes with as many values those first that the fewest others could run beside. IOS marks
+these *parts* by hand. Third: every `max_nodes` nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from anabranch.ir.dag import Dag, bits
+
+MAX_NODES = 50  # IOS's max_part_size
+MAX_ALIVE = 4
+
+
+def blocks(dag: Dag, max_nodes: int | None = MAX_NODES) -> tuple[int, ...]:
+    """The blocks as masks, in order; their union is the dag. None: no second and third cut."""
+    everything = (1 << len(dag.names)) - 1
+    ancestors, descendants = dag.ancestors(), dag.descendants()
+    found: list[int] = []
+    done = 0
+    for v in range(len(dag.names)):
+        until = ancestors[v] | 1 << v
+        if until | descendants[v] == everything:
+            found.append(until & ~done)
+            done = until
+    if done != everything:
+        found.append(everything & ~done)
+    if max_nodes is None:
+        return tuple(found)
+    return tuple(
+        part for block in found for part in _parts(dag, ancestors, block, max_nodes, alive=2)
+    )
+
+
+def _parts(
+    dag: Dag, ancestors: tuple[int, ...], block: int, max_nodes: int, alive: int
+) -> Iterator[int]:
+    if block.bit_count() <= max_nodes:
+        yield block
+    elif alive > MAX_ALIVE:
+        nodes = list(bits(block))
+        for i in range(0, len(nodes), max_nodes):
+            yield sum(1 << v for v in nodes[i : i + max_nodes])
+    else:
+        for begin, end in pairwise([0, *_cuts(dag, ancestors, block, alive), block]):
+            if end != begin:
+                yield from _parts(dag, ancestors, end & ~begin, max_nodes, alive + 1)
+
+
+def _cuts(dag: Dag, ancestors: tuple[int, ...], block: int, alive: int) -> list[int]:
+    """Nested prefixes of the block, each a node and all before it, that leave `alive` values."""
+    candidates: list[tuple[int, int, int]] = []
+    size = block.bit_count()
+    beside = _beside(ancestors, block)
+    for v in bits(block):
+        until = (ancestors[v] | 1 << v) & block
+        crossing = sum(1 for u in bits(until) if dag.succs[u] & block & ~until)
+        if crossing <= alive and until.bit_count() < size:
+            candidates.append((beside[v], v, until))
+    kept: list[int] = []
+    for _, _, until in sorted(candidates):
+        if all(until & ~other == 0 or other & ~until == 0 for other in kept):
+            kept.append(until)
+    return sorted(kept)
+
+
+def _beside(ancestors: tuple[int, ...], block: int) -> dict[int, int]:
+    """For each node of the block how many others are neither before nor after it."""
+    before = {v: ancestors[v] & block for v in bits(block)}
+    after = dict.fromkeys(before, 0)
+    for mask in before.values():
+        for u in bits(mask):
+            after[u] += 1
+    size = block.bit_count()
+    return {v: size - 1 - mask.bit_count() - after[v] for v, mask in before.items()}

@@ -1,0 +1,200 @@
+"""IOS: the cheapest sequence of stages by dynamic programming. Ding et al., MLSys 2021.
+
+A stage is a set of groups that run side by side, a group a set of nodes that run one after
+another. The graph is cut into blocks (`blocks`), each is solved exactly (`programme`), and blocks
+that are alike are solved once.
+
+         +--> b --> d --+                        stage  a
+    a -->|              +--> e --> ...           stage  b d | c
+         +--> c --------+                        stage  e
+
+"ios" asks `estimate` for the cost of a stage, "ios-measured" the device, and both drop the
+barriers between stages, which a CUDA graph does not need; "ios-barrier" keeps them.
+
+Differences from the paper. A block is solved without pruning where that looks at few enough
+transitions; else with r and s (`max_group_size`, `max_groups`); else, as IOS's compound operators
+do by hand, with chains of nodes taken as one; else in two halves. Each such step is an event and
+depends on counts only, never on the clock. "ios-measured" does not measure every stage: it begins
+with estimates, measures the stages of the best schedule, and solves again, until the best schedule
+has measured stages only. If no estimate is above its measurement that is the optimum of measured
+costs, after a few dozen measurements instead of thousands. Its deadline ends the rounds, not the
+search: the best schedule so far is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+
+from anabranch.ir.dag import Dag, bits, dag_of
+from anabranch.ir.key import tasks_text
+from anabranch.ir.protocols import Costs, Limits
+from anabranch.ir.schedule import Schedule
+from anabranch.ir.task import TaskGraph, extract
+from anabranch.schedule.blocks import blocks
+from anabranch.schedule.estimate import Groups, StageCost, stage_estimate
+from anabranch.schedule.ladder import solve_block
+from anabranch.schedule.programme import Solution
+from anabranch.schedule.stages import Stage, stage_schedule
+from anabranch.schedule.weigh import shares, times
+from anabranch.trace import Trace
+
+TRANSITIONS = 3_000_000
+"""What the blocks of one graph may look at together, in steps that succeed: some seconds."""
+
+Block = tuple[int, ...]
+"""The nodes of a block."""
+
+Solver = Callable[[Block, int], Solution]
+"""Stages of a block, as masks over positions in it, looking at about so many transitions."""
+
+
+def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+    """Estimated stage costs, no barriers."""
+    dag = dag_of(tasks)
+    return stage_schedule("ios", dag, _estimated(tasks, dag, costs, limits))
+
+
+def schedule_barrier(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+    """Estimated stage costs, and the paper's barriers."""
+    dag = dag_of(tasks)
+    found = _estimated(tasks, dag, costs, limits)
+    return stage_schedule("ios-barrier", dag, found, barrier=True)
+
+
+def schedule_measured(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+    """Stage costs from `costs.schedule`, at most once for each distinct stage; no barriers."""
+    dag = dag_of(tasks)
+    us, share = times(tasks, costs), shares(tasks, limits.spec)
+    known: dict[Hashable, float] = {}
+    until = _until(limits)
+
+    def solver(block: Block, most: int) -> Solution:
+        part = dag.restrict(sum(1 << v for v in block))
+        estimate = stage_estimate(
+            [us[v] for v in block], [share[v] for v in block], limits.spec.fork_us
+        )
+        measure = stage_measure(_named(tasks, block), costs, known)
+        return refined(part, estimate, measure, limits, most // 8, until)
+
+    def alike(block: Block) -> Hashable:
+        return tasks_text(_named(tasks, block))
+
+    return stage_schedule("ios-measured", dag, stages(dag, solver, alike, limits))
+
+
+def plan(
+    dag: Dag, us: list[float], share: list[float], limits: Limits, barrier: bool = False
+) -> Schedule:
+    """A bare dag, given each node's microseconds and share of the machine."""
+    found = estimated_stages(dag, us, share, limits)
+    return stage_schedule("ios-barrier" if barrier else "ios", dag, found, barrier)
+
+
+def estimated_stages(dag: Dag, us: list[float], share: list[float], limits: Limits) -> list[Stage]:
+    """Stages under `stage_estimate`. Blocks are alike when they have the same edges, times and
+    shares: that is all the programme sees, and cheaper to compare than texts."""
+    until = _until(limits)
+
+    def solver(block: Block, most: int) -> Solution:
+        part = dag.restrict(sum(1 << v for v in block))
+        cost = stage_estimate(
+            [us[v] for v in block], [share[v] for v in block], limits.spec.fork_us
+        )
+        return solve_block(part, cost, limits, most, until)
+
+    def alike(block: Block) -> Hashable:
+        place = {v: i for i, v in enumerate(block)}
+        edges = tuple(tuple(place[u] for u in bits(dag.preds[v]) if u in place) for v in block)
+        return edges, tuple(us[v] for v in block), tuple(share[v] for v in block)
+
+    return stages(dag, solver, alike, limits)
+
+
+def stages(
+    dag: Dag, solver: Solver, alike: Callable[[Block], Hashable], limits: Limits
+) -> list[Stage]:
+    """The stages of a whole graph. Blocks with equal `alike` get equal stages; small blocks are
+    solved first and leave what they do not need to the others."""
+    parts = [tuple(bits(mask)) for mask in blocks(dag)]
+    keys = {block: alike(block) for block in parts if len(block) > 1}
+    first = {key: block for block, key in reversed(keys.items())}
+    solved: dict[Hashable, tuple[Groups, ...]] = {}
+    left = TRANSITIONS
+    for block in sorted(first.values(), key=lambda block: (len(block), block)):
+        share = left // (len(first) - len(solved))
+        found = solver(block, max(share, TRANSITIONS // 100))
+        solved[keys[block]] = found.stages
+        left = max(0, left - found.transitions)
+    limits.trace.add(
+        "applied", "schedule.ios", f"{len(parts)} blocks", f"{len(solved)} different ones solved"
+    )
+    return [
+        tuple(tuple(block[i] for i in bits(group)) for group in groups)
+        for block in parts
+        for groups in (solved[keys[block]] if len(block) > 1 else ((1,),))
+    ]
+
+
+def refined(
+    dag: Dag,
+    estimate: StageCost,
+    measure: StageCost,
+    limits: Limits,
+    most: int,
+    until: float | None,
+) -> Solution:
+    """Solve with estimates, replace those of the best schedule by measurements, and again, until
+    nothing in the best schedule is an estimate or the time is over."""
+    known: dict[Groups, float] = {}
+    trace = limits.trace
+
+    def cost(groups: Groups) -> float:
+        us = known.get(groups)
+        return estimate(groups) if us is None else us
+
+    while True:
+        found = solve_block(dag, cost, limits, most, None)
+        limits = replace(limits, trace=Trace())  # the first round has said what was refused
+        unknown = [groups for groups in found.stages if groups not in known]
+        if not unknown:
+            return found
+        for groups in unknown:
+            if until is not None and time.monotonic() > until:
+                trace.add(
+                    "fallback", "schedule.ios", dag.names[0], "time is over: estimates are left"
+                )
+                return found
+            known[groups] = measure(groups)
+
+
+def stage_measure(block: TaskGraph, costs: Costs, known: dict[Hashable, float]) -> StageCost:
+    """The latency of a stage of the block, run alone; `known` remembers stages by structure, for
+    this block and all others."""
+    names = [task.name for task in block.tasks]
+
+    def cost(groups: Groups) -> float:
+        inside = [v for group in groups for v in bits(group)]
+        part = extract(block, [names[v] for v in inside])
+        place = {v: i for i, v in enumerate(sorted(inside))}
+        stage = tuple(tuple(place[v] for v in bits(group)) for group in groups)
+        key = (tasks_text(part), stage)
+        if key not in known:
+            alone = stage_schedule("stage", dag_of(part), [stage])
+            known[key] = costs.schedule(part, alone).us
+        return known[key]
+
+    return cost
+
+
+def _estimated(tasks: TaskGraph, dag: Dag, costs: Costs, limits: Limits) -> list[Stage]:
+    return estimated_stages(dag, times(tasks, costs), shares(tasks, limits.spec), limits)
+
+
+def _named(tasks: TaskGraph, block: Block) -> TaskGraph:
+    return extract(tasks, [tasks.tasks[v].name for v in block])
+
+
+def _until(limits: Limits) -> float | None:
+    return None if limits.deadline is None else time.monotonic() + limits.deadline

@@ -1,0 +1,128 @@
+"""IOS's dynamic programme on one block: dag and stage costs -> the cheapest stages. Algorithm 1.
+
+    cost[{}] = 0;   cost[S] = min over endings E of S of  cost[S - E] + stage_cost(groups of E)
+
+States are visited smallest first instead of by recursion, so deep graphs are no matter, and
+`stage_cost` is asked once for each distinct ending. With one source a group, as IOS's code has it,
+pruning removes transitions but no state, since every last node alone is an ending.
+
+Merge stages (one kernel for several convolutions of one input) need no change here: nodes that
+merge are endings of one-node groups, so `stage_cost` can return the smaller of the two latencies,
+and whoever turns stages into launches asks again which it was.
+
+IOS's Fig. 5: a -> b, c alone; costs a .4, b .2, c .3, ab .6, b|c .4, a|c .7, ab|c .9
+
+    cost[a] .4   cost[c] .3   cost[ab] .6   cost[ac] .7   cost[abc] = cost[a] + b|c = .8
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from anabranch.errors import ScheduleError
+from anabranch.ir.dag import Dag
+from anabranch.schedule.endings import (
+    TooMany,
+    all_endings,
+    components,
+    endings,
+    groups_of,
+    reaches,
+    states,
+)
+from anabranch.schedule.estimate import Groups, StageCost
+
+_SAMPLES = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The stages in order, each its groups as masks; their cost; how much was looked at."""
+
+    stages: tuple[Groups, ...]
+    us: float
+    states: int
+    transitions: int
+
+
+def solve(
+    dag: Dag,
+    stage_cost: StageCost,
+    max_group_size: int | None = None,
+    max_groups: int | None = None,
+    one_source: bool = True,
+    most: int | None = None,
+    until: float | None = None,
+) -> Solution:
+    """The cheapest stages under the pruning, the same for the same arguments. TooMany, early, if it
+    would look at more than `most` transitions. ScheduleError at the moment `until`."""
+    reach = reaches(dag)
+
+    def last(state: int, most: int | None) -> list[int]:
+        if one_source:
+            return endings(reach, state, max_group_size, max_groups, most)
+        found = all_endings(dag.succs, state, most)
+        return [e for e in found if _within(components(reach, e), max_group_size, max_groups)]
+
+    found = states(dag, most)
+    if most is not None:
+        _refuse_if_above(most, found, last)
+    grouped = groups_of if one_source else components
+    latency: dict[int, float] = {}
+    cost, choice = {0: 0.0}, dict[int, int]()
+    transitions = 0
+    for state in found[1:]:
+        check_clock(until)
+        best = float("inf")
+        candidates = last(state, None)
+        transitions += len(candidates)
+        for ending in candidates:
+            us = latency.get(ending)
+            if us is None:
+                us = latency[ending] = stage_cost(grouped(reach, ending))
+            us += cost[state ^ ending]
+            if us < best:
+                best, chosen = us, ending
+        if best == float("inf"):
+            raise ScheduleError(
+                "no stage has a finite cost",
+                "every way to end this block was given an infinite cost",
+                "give single nodes a finite cost",
+            )
+        cost[state], choice[state] = best, chosen
+    stages: list[Groups] = []
+    rest = found[-1]
+    while rest:
+        stages.append(grouped(reach, choice[rest]))
+        rest ^= choice[rest]
+    return Solution(tuple(reversed(stages)), cost[found[-1]], len(found) - 1, transitions)
+
+
+def check_clock(until: float | None) -> None:
+    """ScheduleError once the moment (of `time.monotonic`) has passed."""
+    if until is not None and time.monotonic() > until:
+        raise ScheduleError(
+            "the scheduler ran out of time",
+            "its deadline passed before the search was done",
+            "raise the budget, or choose smaller max_groups and max_group_size",
+        )
+
+
+def _within(groups: Groups, max_group_size: int | None, max_groups: int | None) -> bool:
+    return (max_groups is None or len(groups) <= max_groups) and (
+        max_group_size is None or all(g.bit_count() <= max_group_size for g in groups)
+    )
+
+
+def _refuse_if_above(
+    most: int, found: Sequence[int], last: Callable[[int, int | None], list[int]]
+) -> None:
+    """Estimates the transitions from states at equal distances, so that a refusal costs little."""
+    sample = found[-1 :: -max(1, len(found) // _SAMPLES)]
+    seen = 0
+    for state in sample:
+        seen += len(last(state, most))
+        if seen * len(found) / len(sample) > most:
+            raise TooMany

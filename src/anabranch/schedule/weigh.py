@@ -1,0 +1,60 @@
+"""What tasks weigh: microseconds, share of the machine, whether they compute or move memory.
+
+task          us     share of the machine        computes
+conv 3x3     8.1     0.42  (55 of 132 CTA slots) yes
+relu         1.2     0.09                        no
+"""
+
+from __future__ import annotations
+
+import math
+
+from anabranch.ir import ops
+from anabranch.ir.protocols import Costs
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Task, TaskGraph
+
+
+def times(tasks: TaskGraph, costs: Costs) -> list[float]:
+    """Each task's microseconds alone."""
+    return [costs.task(task).us for task in tasks.tasks]
+
+
+def shares(tasks: TaskGraph, spec: TargetSpec) -> list[float]:
+    """The part of the machine that each task fills while it runs, 0 to 1. Where the kernel's
+    resources are not known: one thread per element of its results."""
+    return [min(1.0, demand(task, spec) or _guess(task, spec)) for task in tasks.tasks]
+
+
+def demand(task: Task, spec: TargetSpec) -> float:
+    """The largest of three fractions, shared memory, threads and registers of all CTAs of the
+    launch over those of the whole machine; above 1 where it needs several turns, 0 if unknown."""
+    resources = task.kernel.resources if task.kernel is not None else None
+    if resources is None:
+        return 0.0
+    threads = resources.ctas * resources.threads
+    return max(
+        resources.ctas * resources.shared / (spec.sms * spec.shared_per_sm),
+        threads / (spec.sms * spec.threads_per_sm),
+        threads * resources.registers / (spec.sms * spec.registers_per_sm),
+    )
+
+
+def block_shared(task: Task) -> float:
+    """Bytes of shared memory a CTA: Opara's demand. 0 if unknown."""
+    resources = task.kernel.resources if task.kernel is not None else None
+    return 0.0 if resources is None else float(resources.shared)
+
+
+def computes(task: Task) -> bool:
+    """Whether the task multiplies and accumulates; all others are bound by memory."""
+    return any(ops.info(node.op).kind == "contract" for node in task.body.nodes)
+
+
+def _guess(task: Task, spec: TargetSpec) -> float:
+    elements = sum(
+        math.prod(node.type.shape)
+        for node in task.body.nodes
+        if set(node.results).intersection(task.writes)
+    )
+    return elements / (spec.sms * spec.threads_per_sm)

@@ -1,0 +1,1 @@
+"""The CPU target: real execution and real measurement, with worker threads as streams."""

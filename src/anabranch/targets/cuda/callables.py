@@ -1,0 +1,127 @@
+"""Any callable on the GPU: captured as one CUDA graph, timed side by side, its memory's peak.
+
+What benchmarks need of the device for systems that are not plans:
+
+    replay, bytes = capture_callable(model, (x,))
+    samples = sample([replay, lambda: model(x)], seconds=1.0)       milliseconds for each, by round
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+WARM_UPS = 3
+ROUNDS = (5, 200)
+"""At least and at most."""
+PER_ROUND = 3
+
+
+def capture_callable(
+    fn: Callable[..., Any], args: tuple[Any, ...] = ()
+) -> tuple[Callable[[], Any], int]:
+    """`fn(*args)` as one CUDA graph on those very arguments: a call that replays it and returns
+    its outputs, overwritten each time, and the bytes that its private pool takes. RuntimeError
+    where the callable cannot be captured (it synchronises, or copies from the host)."""
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UPS):
+            fn(*args)
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    with torch.cuda.graph(graph, stream=side):
+        outputs = fn(*args)
+    pool = torch.cuda.max_memory_allocated() - before
+
+    def replay() -> Any:
+        graph.replay()
+        return outputs
+
+    return replay, max(0, pool)
+
+
+def peak_of(fn: Callable[[], object]) -> int:
+    """Bytes that the allocator handed out at most during the call, above what was held before."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    fn()
+    torch.cuda.synchronize()
+    return max(0, torch.cuda.max_memory_allocated() - before)
+
+
+def synchronize() -> None:
+    torch.cuda.synchronize()
+
+
+def sample(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:
+    """Milliseconds of each call, in rounds that visit all within about `seconds`: the i-th numbers
+    of all lists were taken in the same round.
+
+    A system starts each turn on an idle device and with a call that does not count. What follows
+    is not synchronised, so a call takes as long as its slower side, host or device.
+    """
+    samples: list[list[float]] = [[] for _ in calls]
+    deadline = time.perf_counter() + seconds
+    for done in range(ROUNDS[1]):
+        if done >= ROUNDS[0] and time.perf_counter() > deadline:
+            break
+        for taken, call in zip(samples, calls, strict=True):
+            taken += _turn(call)
+    return samples
+
+
+def _turn(call: Callable[[], object]) -> list[float]:
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(PER_ROUND + 1)]  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    call()
+    marks[0].record()
+    for mark in marks[1:]:
+        call()
+        mark.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in pairwise(marks)]
+
+
+def release() -> None:
+    """Give cached memory back, so that the next network begins with an empty device."""
+    torch.cuda.empty_cache()
+
+
+def survey() -> dict[str, str | int | float]:
+    """The GPU as a record should name it: device, driver, clocks, power, temperature."""
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    facts: dict[str, str | int | float] = {
+        "gpu": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "sms": properties.multi_processor_count,
+        "memory_bytes": properties.total_memory,
+        "cuda": str(torch.version.cuda),
+        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+    }
+    asked = {
+        "driver": "driver_version",
+        "sm_clock_mhz": "clocks.sm",
+        "max_sm_clock_mhz": "clocks.max.sm",
+        "power_w": "power.draw",
+        "power_limit_w": "power.limit",
+        "temperature_c": "temperature.gpu",
+    }
+    uuid = f"GPU-{properties.uuid}"
+    query = f"--query-gpu={','.join(asked.values())}"
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits", f"--id={uuid}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return facts
+    answers = (answer.strip() for answer in done.stdout.strip().split(","))
+    return facts | dict(zip(asked, answers, strict=False))

@@ -1,0 +1,142 @@
+"""A plan as one multi-stream CUDA graph.
+
+    s0   start ──conv1──────────────concat── end
+                  └ event            ↑ wait
+    s1              └ wait ─conv2────┘
+
+Streams other than the first join the capture by their first wait, or by the start event if they
+have none, and all are waited for at the end. Pool values are dropped where the plan says, so that
+the allocator may hand their bytes to later launches of the same stream.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from anabranch.ir.plan import Plan
+from anabranch.ir.task import alias_bases
+from anabranch.targets.place import Placed
+
+WARM_UPS = 2
+"""Runs before capture: libraries initialise, choose algorithms and allocate workspaces in them."""
+
+
+class CudaExecutable:
+    """A plan loaded on a GPU. Calls from several threads or streams wait for each other."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        placed: Placed,
+        streams: Sequence[torch.cuda.Stream],
+        repeat: int = 1,
+    ) -> None:
+        self.plan, self.repeat, self.failure = plan, repeat, ""
+        self._placed, self._streams = placed, streams
+        self._waited = {name for launch in plan.schedule.launches for name in launch.waits}
+        self._releases = _releases(plan)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._pool_bytes = 0
+        self._lock = threading.Lock()
+        self._idle = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._prepare()
+
+    def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
+        with self._lock:
+            stream = torch.cuda.current_stream()
+            stream.wait_event(self._idle)
+            for static, given in zip(self._placed.inputs, inputs, strict=True):
+                static.copy_(given, non_blocking=True)
+            self.replay()
+            outputs = self.outputs
+            if clone:
+                outputs = tuple(output.clone() for output in outputs)
+            self._idle.record(stream)
+        return outputs
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        return tuple(self._placed.values[ref.name] for ref in self.plan.tasks.outputs)
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The static buffers a call copies its inputs into."""
+        return self._placed.inputs
+
+    def replay(self) -> None:
+        """One run on what the input buffers hold, on the current stream."""
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            for _ in range(self.repeat):
+                self.launch_all()
+
+    def peak_bytes(self) -> int:
+        """The arena, and what the graph's private pool took."""
+        return self.plan.arena_bytes + self._pool_bytes
+
+    def launch_all(self, around: Callable[[str, Callable[[], None]], None] | None = None) -> None:
+        """Issue every task on its stream, forked from and joined to the current stream. `around`
+        gets each task's name and call, to mark or delay it."""
+        main = torch.cuda.current_stream()
+        streams = {0: main}
+        events: dict[str, torch.cuda.Event] = {}
+        start = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        start.record(main)
+        for launch in self.plan.schedule.launches:
+            for name in self._releases.get(launch.task, ()):
+                self._placed.values.pop(name, None)
+            fresh = launch.stream not in streams
+            stream = streams.setdefault(launch.stream, self._streams[launch.stream])
+            if fresh and not launch.waits:
+                stream.wait_event(start)
+            for name in launch.waits:
+                stream.wait_event(events[name])
+            with torch.cuda.stream(stream):
+                call = self._placed.calls[launch.task]
+                around(launch.task, call) if around else call()
+            if launch.task in self._waited:
+                events[launch.task] = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                events[launch.task].record(stream)
+        for number, stream in streams.items():
+            if number:
+                end = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                end.record(stream)
+                main.wait_event(end)
+
+    def _prepare(self) -> None:
+        side = self._streams[0]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                self.launch_all()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        try:
+            with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+                for _ in range(self.repeat):
+                    self.launch_all()
+        except RuntimeError as failed:
+            self.failure = str(failed).splitlines()[0]
+            torch.cuda.synchronize()
+            return
+        self._graph = graph
+        self._pool_bytes = max(0, torch.cuda.max_memory_allocated() - before)
+
+
+def _releases(plan: Plan) -> dict[str, list[str]]:
+    """By task: the pool values, and their aliases, to drop before its launch."""
+    bases = alias_bases(plan.tasks)
+    table: dict[str, list[str]] = {}
+    for slot in plan.slots:
+        if slot.space == "pool" and slot.release is not None:
+            names = [slot.value, *(alias for alias, base in bases.items() if base == slot.value)]
+            table.setdefault(slot.release, []).extend(names)
+    return table

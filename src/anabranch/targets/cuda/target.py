@@ -1,0 +1,100 @@
+"""CudaTarget: loads, runs, times and profiles plans on one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+
+from anabranch.errors import TargetError
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Cost, Executable, Probe, Target
+from anabranch.ir.schedule import Timeline
+from anabranch.targets.cuda import cudnn, profile, timing
+from anabranch.targets.cuda.capture import CudaExecutable
+from anabranch.targets.cuda.device import read_spec
+from anabranch.targets.place import Runner, place, run_aten
+
+
+def open_cuda(tf32: bool) -> Target:
+    return CudaTarget(torch.device("cuda", torch.cuda.current_device()), tf32)
+
+
+class CudaTarget:
+    """One GPU. Side streams are made once and shared by all plans: libraries keep a workspace per
+    stream, and a schedule's streams only name which of its launches may overlap."""
+
+    def __init__(self, device: torch.device, tf32: bool = False) -> None:
+        self.device, self.tf32 = device, tf32
+        self.spec = read_spec(device, tf32)
+        self._streams: list[torch.cuda.Stream] = []
+        self._runners: dict[str, Runner] = {"aten": run_aten}
+        self._cudnn = cudnn.Cudnn(tf32) if cudnn.available() else None
+        if self._cudnn is not None:
+            self._runners["cudnn"] = self._cudnn.runner
+
+    def load(self, plan: Plan, repeat: int = 1) -> CudaExecutable:
+        """One CUDA graph. Where capture fails the executable launches eagerly and says why in
+        `failure`; the caller reports it."""
+        if plan.spec.kind != "cuda":
+            raise TargetError(
+                f"plan {plan.tasks.name} is for {plan.spec.name}",
+                f"this target is {self.spec.name}",
+                "compile the model for target='cuda'",
+            )
+        for task in plan.tasks.tasks:
+            if task.kernel is not None and task.kernel.provider not in self._runners:
+                raise TargetError(
+                    f"task {task.name} needs kernels of provider {task.kernel.provider!r}",
+                    "the package that provides them is not installed here",
+                    "pip install 'anabranch[cuda]', or compile the model again on this machine",
+                )
+        while len(self._streams) < plan.schedule.streams + 1:
+            self._streams.append(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
+        with torch.cuda.device(self.device), torch.no_grad(), _precision(self.tf32):
+            placed = place(plan, self.device, self._runners)
+            return CudaExecutable(plan, placed, self._streams, repeat)
+
+    def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
+        loaded = [run for run in runs if isinstance(run, CudaExecutable)]
+        assert len(loaded) == len(runs), "executables of another target"
+        samples = timing.interleaved([run.replay for run in loaded], budget)
+        return [
+            timing.summarise(taken, run.repeat) for taken, run in zip(samples, loaded, strict=True)
+        ]
+
+    def probe(self, run: Executable) -> dict[str, Probe]:
+        assert isinstance(run, CudaExecutable), "an executable of another target"
+        workspaces = {
+            task.name: self._cudnn.engine(task.kernel).workspace
+            for task in run.plan.tasks.tasks
+            if task.kernel is not None and task.kernel.provider == "cudnn" and self._cudnn
+        }
+        return profile.probe(run, workspaces)
+
+    def timeline(self, run: Executable) -> Timeline | None:
+        assert isinstance(run, CudaExecutable), "an executable of another target"
+        return profile.timeline(run)
+
+    def time_call(self, call: Callable[[], object], budget: float) -> Cost:
+        return timing.summarise(timing.interleaved([lambda: _drop(call())], budget)[0])
+
+    def full_precision(self) -> AbstractContextManager[None]:
+        return _precision(tf32=False)
+
+
+def _drop(_: object) -> None:
+    """For calls whose result nobody wants."""
+
+
+@contextmanager
+def _precision(tf32: bool) -> Iterator[None]:
+    """Sets torch's precision switches, which are read when a kernel is chosen, and restores them."""
+    matmul, cudnn_flags = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn_flags.allow_tf32
+    matmul.allow_tf32 = cudnn_flags.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn_flags.allow_tf32 = before

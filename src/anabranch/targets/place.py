@@ -1,0 +1,176 @@
+"""From a plan to tensors and calls: what every target that really runs has in common.
+
+`Placed` holds one tensor per value, cut from the arena where the plan says; a task becomes a call
+without arguments that reads and writes those tensors. What decides *when* calls run is the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from anabranch.errors import TargetError
+from anabranch.ir import ops
+from anabranch.ir.graph import Node
+from anabranch.ir.plan import Plan
+from anabranch.ir.task import Kernel, Task, alias_bases
+from anabranch.ir.types import TensorType
+from anabranch.targets.writers import writer
+
+Call = Callable[[], None]
+POISON = 0xFF
+"""Every byte of a fresh arena: a floating-point value that nobody wrote reads as NaN."""
+
+
+class Runner(Protocol):
+    """Makes the call that runs a task with a kernel of one provider: it reads and writes `values`,
+    and may use `workspace` (bytes, None if the kernel asked for none)."""
+
+    def __call__(self, task: Task, values: dict[str, Tensor], workspace: Tensor | None) -> Call: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A plan's memory and calls: `values` by name, `calls` by task, in no particular order."""
+
+    arena: Tensor
+    values: dict[str, Tensor]
+    inputs: tuple[Tensor, ...]
+    calls: dict[str, Call]
+
+
+def place(plan: Plan, device: torch.device, runners: Mapping[str, Runner]) -> Placed:
+    """Allocate the arena, constants and input buffers of a plan and prepare its tasks."""
+    tasks = plan.tasks
+    arena = torch.full((plan.arena_bytes,), POISON, dtype=torch.uint8, device=device)
+    values: dict[str, Tensor] = {}
+    for declared in tasks.inputs:
+        values[declared.name] = _some(declared.type, device)
+    inputs = tuple(values[declared.name] for declared in tasks.inputs)
+    for constant in tasks.constants:
+        if constant.value is None:
+            raise TargetError(
+                f"constant %{constant.name} of plan {tasks.name} has no value",
+                "the plan was read without its weights",
+                "load it from the saved file, or compile the model again",
+            )
+        values[constant.name] = _with_strides(constant.value.to(device), constant.type)
+    types = {
+        name: node.types[i]
+        for task in tasks.tasks
+        for node in task.body.nodes
+        for i, name in enumerate(node.results)
+    }
+    for slot in plan.slots:
+        if slot.space == "arena":
+            values[slot.value] = _cut(arena, slot.offset, types[slot.value])
+    pool = {slot.value for slot in plan.slots if slot.space == "pool"}
+    late = _aliases(tasks.aliases, alias_bases(tasks), pool, values, device)
+    workspaces = {w.task: arena[w.offset : w.offset + w.nbytes] for w in plan.workspaces}
+    calls: dict[str, Call] = {}
+    for task in tasks.tasks:
+        assert task.kernel is not None, f"task {task.name} has no kernel"
+        call = runners[task.kernel.provider](task, values, workspaces.get(task.name))
+        renamed = [node for name in task.writes for node in late.get(name, ())]
+        calls[task.name] = _then_aliases(call, renamed, values, device)
+    return Placed(arena, values, inputs, calls)
+
+
+def run_aten(task: Task, values: dict[str, Tensor], workspace: Tensor | None) -> Call:
+    """The runner of provider "aten": the kernel's body, operator by operator."""
+    kernel = task.kernel
+    assert kernel is not None
+    steps = [_step(node, kernel, task.writes, values) for node in kernel.body.nodes]
+    local = [name for node in kernel.body.nodes for name in node.results]
+    temporary = set(local) - set(task.writes)
+
+    def call() -> None:
+        for step in steps:
+            step()
+        for name in temporary:
+            values.pop(name, None)
+
+    return call
+
+
+def _step(node: Node, kernel: Kernel, writes: Sequence[str], values: dict[str, Tensor]) -> Call:
+    write = writer(node.op) if kernel.writes_out and set(writes) & set(node.results) else None
+    overload = ops.resolve(node.op)
+    device_kwargs: dict[str, Any] = {}
+
+    def run() -> None:
+        args = [ops.map_refs(arg, values.__getitem__) for arg in node.args]
+        kwargs = {key: ops.map_refs(arg, values.__getitem__) for key, arg in node.kwargs}
+        if write is not None:
+            results = [values[name] if name in writes else None for name in node.results]
+            write(results, *args, **kwargs)
+            return
+        result = overload(*args, **kwargs, **device_kwargs)
+        made = result if isinstance(result, (tuple, list)) else (result,)
+        values.update(zip(node.results, made, strict=True))
+
+    if ops.takes_device(node.op):
+        some = next(iter(values.values()), None)
+        device_kwargs["device"] = some.device if some is not None else torch.device("cpu")
+    return run
+
+
+def _aliases(
+    aliases: Sequence[Node],
+    bases: Mapping[str, str],
+    pool: set[str],
+    values: dict[str, Tensor],
+    device: torch.device,
+) -> dict[str, list[Node]]:
+    """Make the aliases of placed values now; those of pool values, by the value, for later."""
+    late: dict[str, list[Node]] = {}
+    for node in aliases:
+        base = bases[node.name]
+        if base in pool:
+            late.setdefault(base, []).append(node)
+        else:
+            results = ops.call(node, values.__getitem__, device)
+            values.update(zip(node.results, results, strict=True))
+    return late
+
+
+def _then_aliases(
+    call: Call, nodes: Sequence[Node], values: dict[str, Tensor], device: torch.device
+) -> Call:
+    if not nodes:
+        return call
+
+    def both() -> None:
+        call()
+        for node in nodes:
+            results = ops.call(node, values.__getitem__, device)
+            values.update(zip(node.results, results, strict=True))
+
+    return both
+
+
+def _cut(arena: Tensor, offset: int, type: TensorType) -> Tensor:
+    flat = arena[offset : offset + type.nbytes].view(type.dtype)
+    return flat.as_strided(type.shape, type.strides)
+
+
+def _some(type: TensorType, device: torch.device) -> Tensor:
+    """An input buffer with content that is safe to index by and fair to time: zeros would run
+    faster than data, and uninitialised integers may point anywhere."""
+    tensor = _empty(type, device)
+    normal = type.dtype.is_floating_point and type.dtype.itemsize > 1
+    return tensor.normal_() if normal else tensor.zero_()
+
+
+def _empty(type: TensorType, device: torch.device) -> Tensor:
+    return torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=device)
+
+
+def _with_strides(tensor: Tensor, type: TensorType) -> Tensor:
+    if tuple(tensor.stride()) == type.strides:
+        return tensor
+    return _empty(type, tensor.device).copy_(tensor)

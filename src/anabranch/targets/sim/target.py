@@ -1,0 +1,57 @@
+"""SimTarget: knows what a recorded GPU is and how long its kernels take, and runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from anabranch.costs.recorded import Profile, load_profile
+from anabranch.errors import TargetError
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Cost, Executable, Probe
+from anabranch.ir.schedule import Timeline
+
+PROFILES = Path(__file__).parent / "profiles"
+
+
+def open_sim(name: str, tf32: bool) -> SimTarget:
+    """The simulated GPU whose profile `profiles/NAME.json` ships with the package."""
+    return SimTarget(load_profile(PROFILES / f"{name}.json"), tf32)
+
+
+class SimTarget:
+    """A GPU as `anabranch record` saw it."""
+
+    def __init__(self, profile: Profile, tf32: bool = False) -> None:
+        self.profile = profile
+        self.spec = replace(profile.spec, tf32=tf32, simulated=True)
+        self.device = torch.device("meta")
+
+    def load(self, plan: Plan, repeat: int = 1) -> Executable:
+        raise self._absent("run a plan")
+
+    def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
+        raise self._absent("measure a plan")
+
+    def probe(self, run: Executable) -> dict[str, Probe]:
+        raise self._absent("profile a plan")
+
+    def timeline(self, run: Executable) -> Timeline | None:
+        raise self._absent("profile a plan")
+
+    def time_call(self, call: Callable[[], object], budget: float) -> Cost:
+        raise self._absent("time a call")
+
+    def full_precision(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def _absent(self, what: str) -> TargetError:
+        return TargetError(
+            f"cannot {what} on a simulated {self.spec.name}",
+            "the simulation has recorded times, and no device",
+            "use the plan, its timeline and its report; run with target='cpu' or on the GPU itself",
+        )

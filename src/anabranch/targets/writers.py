@@ -1,0 +1,147 @@
+"""How ATen operators write into memory they are given.
+
+A plan places every value before anything runs, so a kernel must be able to write *there*. ATen has
+`out=` overloads for all operators, but many only compute elsewhere and copy; only overloads with a
+kernel of their own count. For some operators that lack one, another operator computes the same and
+has one (`relu` is `clamp_min` with 0; a copy is `copy_`). Convolutions have neither.
+
+    writer("aten.add.Tensor")    add.out(x, y, out=memory)
+    writer("aten.relu.default")  clamp_min.out(x, 0, out=memory)
+    writer("aten.conv2d.default")  None: allocates its result
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Node
+
+aten = torch.ops.aten
+Writer = Callable[..., None]
+"""Called with the result tensors (None for a result nobody reads), then the operator's own
+arguments."""
+
+
+def can_write(node: Node) -> bool:
+    """Whether the node's operator can put its results into given memory without an extra copy."""
+    if node.op in ("aten.linear.default", "aten.embedding.default"):
+        return node.type.contiguous
+    if node.op in ops.VIEW_IF_POSSIBLE:
+        return node.type.contiguous
+    if ops.base_name(node.op) == "aten.max_pool2d_with_indices":
+        return True
+    return writer(node.op) is not None
+
+
+@functools.cache
+def writer(op: str) -> Writer | None:
+    """The call that writes, or None."""
+    if ops.base_name(op) in WRITERS:
+        return WRITERS[ops.base_name(op)]
+    overload = native_out(op)
+    return functools.partial(_call_out, overload) if overload is not None else None
+
+
+@functools.cache
+def native_out(op: str) -> torch._ops.OpOverload | None:
+    """The overload with the same arguments and `out`, if it has a kernel of its own.
+
+    Asked of the CPU dispatch key on purpose: structured and TensorIterator kernels exist for CPU
+    and CUDA alike, and a build without CUDA must give the same answer.
+    """
+    functional = ops.resolve(op)
+    wanted = [(a.name, str(a.type)) for a in functional._schema.arguments]
+    packet = functional.overloadpacket
+    for name in packet.overloads():
+        candidate: torch._ops.OpOverload = getattr(packet, name)
+        arguments = candidate._schema.arguments
+        outs = [a for a in arguments if a.is_out]
+        if not outs or [(a.name, str(a.type)) for a in arguments if not a.is_out] != wanted:
+            continue
+        if torch._C._dispatch_has_kernel_for_dispatch_key(
+            candidate._schema.name + "." + name, "CPU"
+        ):
+            return candidate
+    return None
+
+
+def _call_out(
+    overload: torch._ops.OpOverload, results: Sequence[Tensor | None], *args: Any, **kwargs: Any
+) -> None:
+    names = [a.name for a in overload._schema.arguments if a.is_out]
+    example = next(result for result in results if result is not None)
+    for name, result in zip(names, results, strict=True):
+        kwargs[name] = result if result is not None else example.new_empty(0)
+    overload(*args, **kwargs)
+
+
+def _copy(results: Sequence[Tensor], source: Tensor, *_: Any, **__: Any) -> None:
+    results[0].copy_(source)
+
+
+def _copy_reshaped(results: Sequence[Tensor], source: Tensor, *_: Any) -> None:
+    results[0].view(source.shape).copy_(source)
+
+
+def _relu(results: Sequence[Tensor], x: Tensor) -> None:
+    aten.clamp_min.out(x, 0, out=results[0])
+
+
+def _linear(results: Sequence[Tensor], x: Tensor, w: Tensor, bias: Tensor | None = None) -> None:
+    flat, out = x.reshape(-1, x.shape[-1]), results[0].view(-1, w.shape[0])
+    if bias is None:
+        aten.mm.out(flat, w.t(), out=out)
+    else:
+        aten.addmm.out(bias, flat, w.t(), out=out)
+
+
+def _embedding(results: Sequence[Tensor], table: Tensor, indices: Tensor, *_: Any) -> None:
+    out = results[0].view(-1, table.shape[1])
+    aten.index_select.out(table, 0, indices.reshape(-1), out=out)
+
+
+def _max_pool(results: Sequence[Tensor | None], x: Tensor, *args: Any) -> None:
+    values, indices = (*results, None)[:2]
+    if values is None:
+        assert indices is not None, "a call nobody reads"
+        values = torch.empty_like(indices, dtype=x.dtype)
+    if indices is None:
+        indices = torch.empty_strided(
+            values.shape, values.stride(), dtype=torch.int64, device=x.device
+        )
+    aten.max_pool2d_with_indices.out(x, *args, out=values, indices=indices)
+
+
+def _adaptive_avg_pool(results: Sequence[Tensor], x: Tensor, size: Sequence[int]) -> None:
+    if list(size) == [1, 1]:
+        aten.mean.out(x, [-2, -1], True, out=results[0])
+    else:
+        aten.adaptive_avg_pool2d.out(x, size, out=results[0])
+
+
+def _stack(results: Sequence[Tensor], tensors: Sequence[Tensor], dim: int = 0) -> None:
+    dim = dim % results[0].dim()
+    aten.cat.out([tensor.unsqueeze(dim) for tensor in tensors], dim, out=results[0])
+
+
+WRITERS: dict[str, Writer] = {
+    "aten.clone": _copy,
+    "aten.contiguous": _copy,
+    "aten._to_copy": _copy,
+    "aten.reshape": _copy_reshaped,
+    "aten._unsafe_view": _copy_reshaped,
+    "aten.relu": _relu,
+    "aten.linear": _linear,
+    "aten.embedding": _embedding,
+    "aten.max_pool2d": _max_pool,
+    "aten.max_pool2d_with_indices": _max_pool,
+    "aten.adaptive_avg_pool2d": _adaptive_avg_pool,
+    "aten._adaptive_avg_pool2d": _adaptive_avg_pool,
+    "aten.stack": _stack,
+}

@@ -1,0 +1,190 @@
+"""Measured costs on a target that counts: nothing twice, side by side, and failures survive."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.cache import Cache
+from anabranch.costs.measured import Measured, canonical_schedule
+from anabranch.costs.roofline import Roofline
+from anabranch.errors import VerifyError
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Probe
+from anabranch.ir.schedule import Launch, Schedule
+from anabranch.ir.task import Resources
+from anabranch.trace import Trace
+
+ONE = Schedule("one", (Launch("a", 0), Launch("b", 0)))
+TWO = Schedule("two", (Launch("a", 0), Launch("b", 1)))
+
+
+def test_a_task_is_measured_once(make: Any, target: Any, prepare: Any) -> None:
+    costs = Measured(target, prepare)
+    a, same = make.relu("a"), make.relu("other_name")
+    assert (costs.task(a).us, costs.task(a).source, costs.task(a).spread) == (10, "measured", 0.5)
+    assert costs.task(same) == costs.task(a)
+    assert target.batches == [["a"]]
+    assert target.repeats == [8]
+
+
+def test_long_tasks_are_not_repeated(make: Any, target: Any, prepare: Any) -> None:
+    Measured(target, prepare).task(make.relu("a", width=1 << 30))
+    assert target.repeats == [1]
+
+
+def test_a_second_process_finds_it_in_the_cache(
+    make: Any, target: Any, another: Any, prepare: Any, tmp_path: Path
+) -> None:
+    a = make.relu("a")
+    graph = make.graph(a, make.relu("b"))
+    with Cache.open(tmp_path) as cache:
+        first = Measured(target, prepare, cache)
+        found = first.task(a), first.rank(graph, [ONE, TWO]), first.probe(graph)
+    later = another()
+    with Cache.open(tmp_path) as cache:
+        costs = Measured(later, prepare, cache)
+        assert (costs.task(a), costs.rank(graph, [ONE, TWO]), costs.probe(graph)) == found
+    assert later.batches == [] and later.probes == 0
+    updated = another(software="2.12")
+    with Cache.open(tmp_path) as cache:
+        Measured(updated, prepare, cache).task(a)
+    assert updated.batches == [["a"]]
+
+
+def test_warm_measures_many_side_by_side_with_progress(
+    make: Any, target: Any, prepare: Any
+) -> None:
+    trace = Trace()
+    costs = Measured(target, prepare, trace=trace)
+    tasks = [make.relu(f"t{i}", width=i // 2 + 1) for i in range(80)]
+    costs.warm(tasks)
+    costs.warm(tasks)
+    assert [len(batch) for batch in target.batches] == [32, 8]
+    progress = [dict(event.data) for event in trace.events if event.kind == "progress"]
+    assert [item["done"] for item in progress] == [0, 32, 40]
+    assert {item["total"] for item in progress} == {40}
+
+
+def test_schedules_are_ranked_side_by_side(make: Any, another: Any, prepare: Any) -> None:
+    def us(plan: Plan) -> float:
+        return 10.0 * len(plan.schedule.launches) / plan.schedule.streams
+
+    target = another(us)
+    costs = Measured(target, prepare)
+    graph = make.graph(make.relu("a"), make.relu("b"))
+    renamed = Schedule("two again", (Launch("a", 5), Launch("b", 3)))
+    found = costs.rank(graph, [TWO, ONE, renamed])
+    assert [cost.us for cost in found] == [10.0, 20.0, 10.0]
+    assert sorted(target.batches[0]) == ["one", "two again"]
+    costs.rank(graph, [ONE, TWO])
+    assert len(target.batches) == 1
+    # A schedule alone is another question: its number would not compare.
+    assert costs.schedule(graph, ONE).us == 20.0
+    assert len(target.batches) == 2
+    assert costs.rank(graph, []) == []
+
+
+def test_equal_blocks_share_a_measurement(make: Any, target: Any, prepare: Any) -> None:
+    costs = Measured(target, prepare)
+    first = make.graph(make.relu("a"), make.relu("b"))
+    second = make.graph(make.relu("p"), make.relu("q"))
+    costs.schedule(first, TWO)
+    costs.schedule(second, Schedule("x", (Launch("p", 7), Launch("q", 8))))
+    assert len(target.batches) == 1
+
+
+def test_canonical_schedules_forget_names_and_stream_numbers(make: Any) -> None:
+    graph = make.graph(make.relu("a"), make.relu("b"))
+    schedule = Schedule("ios", (Launch("a", 4), Launch("b", 2, ("a",))), ((("a",), ("b",)),))
+    assert canonical_schedule(graph, schedule).splitlines() == [
+        "schedule any {",
+        "  t0 @0",
+        "  t1 @1 after t0",
+        "}",
+    ]
+
+
+def test_what_cannot_be_loaded_is_estimated_with_an_event(
+    make: Any, target: Any, prepare: Any
+) -> None:
+    trace = Trace()
+    costs = Measured(target, prepare, trace=trace)
+    bad, good = make.relu("unloadable", width=3), make.relu("good")
+    costs.warm([bad, good])
+    assert costs.task(bad) == Roofline(make.spec).task(bad)
+    assert costs.task(good).source == "measured"
+    assert costs.trial([bad, good]) == [None, costs.task(good)]
+    assert target.batches == [["good"]]
+    refused = [event for event in trace.events if event.kind == "refused"]
+    assert [(event.what, event.why) for event in refused] == [
+        ("unloadable", "not measured: RuntimeError: CUDA error: out of memory")
+    ]
+
+
+def test_one_that_crashes_does_not_take_the_others_with_it(
+    make: Any, target: Any, prepare: Any, tmp_path: Path
+) -> None:
+    bad, good = make.relu("crashing", width=3), make.relu("good")
+    with Cache.open(tmp_path) as cache:
+        found = Measured(target, prepare, cache).trial([bad, good])
+        assert found[0] is None and found[1] is not None
+        assert target.batches == [["crashing", "good"], ["crashing"], ["good"]]
+        # The cache keeps what was measured only.
+        assert len(cache.ls("timings")) == 1
+
+
+def test_a_schedule_that_fails_never_wins(make: Any, target: Any, prepare: Any) -> None:
+    graph = make.graph(make.relu("a"), make.relu("b"))
+
+    def fussy(tasks: Any, schedule: Schedule) -> Plan:
+        if schedule.streams > 1:
+            raise RuntimeError("no")
+        plan: Plan = prepare(tasks, schedule)
+        return plan
+
+    costs = Measured(target, fussy)
+    assert [cost.us for cost in costs.rank(graph, [TWO, ONE])] == [math.inf, 10.0]
+    assert costs.schedule(graph, TWO) == Roofline(make.spec).schedule(graph, TWO)
+
+
+def test_a_defect_of_ours_is_not_swallowed(make: Any, target: Any) -> None:
+    def broken(tasks: Any, schedule: Schedule) -> Plan:
+        raise VerifyError("overlap")
+
+    with pytest.raises(VerifyError):
+        Measured(target, broken).task(make.relu("a"))
+
+
+def test_when_the_budget_is_spent_only_the_decision_is_measured(
+    make: Any, target: Any, prepare: Any
+) -> None:
+    trace = Trace()
+    costs = Measured(target, prepare, trace=trace, budget=1e-9)
+    a, b = make.relu("a"), make.relu("b", width=9)
+    graph = make.graph(a, b)
+    assert costs.task(a).source == "measured"
+    assert costs.task(b) == Roofline(make.spec).task(b)
+    assert costs.trial([a, b])[1] == costs.task(b)
+    assert costs.schedule(graph, ONE).source == "estimated"
+    assert [cost.source for cost in costs.rank(graph, [ONE, TWO])] == ["measured"] * 2
+    warnings = [event.why for event in trace.events if event.kind == "warning"]
+    assert warnings == ["the budget for measuring is spent: b and others estimated"]
+
+
+def test_probes_come_from_one_run(make: Any, target: Any, prepare: Any) -> None:
+    graph = make.graph(make.relu("a", ctas=1), make.relu("b", width=9, ctas=1))
+    found = Measured(target, prepare).probe(graph)
+    assert found == dict.fromkeys("ab", Probe(64, 128, 2, Resources(1, 2, 3, 4)))
+    assert target.probes == 1
+    unloadable = make.graph(make.relu("unloadable", ctas=1))
+    assert Measured(target, prepare).probe(unloadable) == {}
+
+
+def test_a_timeline_is_simulated_from_measured_tasks(make: Any, target: Any, prepare: Any) -> None:
+    graph = make.graph(make.relu("a"), make.relu("b", ["a"], width=8))
+    timeline = Measured(target, prepare).timeline(graph, ONE)
+    assert (timeline.latency, timeline.source) == (20.0, "recorded")

@@ -1,0 +1,112 @@
+"""Profiles: read, written, and honest about what they do not hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from anabranch.costs.recorded import (
+    KernelFact,
+    Profile,
+    Provenance,
+    Recorded,
+    Timing,
+    fact_of,
+    find_probe,
+    kernel_key,
+    load_profile,
+    save_profile,
+    timing_key,
+)
+from anabranch.costs.roofline import Roofline
+from anabranch.errors import TargetError
+from anabranch.ir.protocols import Probe
+from anabranch.ir.schedule import Launch, Schedule
+from anabranch.ir.task import Resources
+
+
+@pytest.fixture(name="profile")
+def _profile(make: Any) -> Profile:
+    """Knows relu of width 8, and its kernel."""
+    task = make.relu("a", ctas=4)
+    return Profile(
+        spec=make.spec,
+        provenance=Provenance(date="2026-11-20", versions={"torch": "2.11"}, command="record"),
+        tasks={timing_key(task, False): Timing(us=2.5, spread=0.1, label="relu 8")},
+        kernels={
+            kernel_key(task.kernel): KernelFact(workspace=64, resources=Resources(1, 2, 3, 4))
+        },
+    )
+
+
+def test_a_profile_comes_back_equal(profile: Profile, tmp_path: Path) -> None:
+    save_profile(profile, tmp_path / "gpu.json")
+    assert load_profile(tmp_path / "gpu.json") == profile
+    assert load_profile(tmp_path / "gpu.json").spec.fingerprint == profile.spec.fingerprint
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"version": 2, "spec": {"kind": "cuda", "name": "x"}}']
+)
+def test_what_is_no_profile_says_so(text: str, tmp_path: Path) -> None:
+    (tmp_path / "gpu.json").write_text(text)
+    for name in ("gpu.json", "absent.json"):
+        with pytest.raises(TargetError, match="cannot read the profile"):
+            load_profile(tmp_path / name)
+
+
+def test_known_tasks_are_recorded_others_estimated(make: Any, profile: Profile) -> None:
+    costs = Recorded(profile, Roofline(make.spec))
+    a, b, c = make.relu("a", ctas=4), make.relu("b", ["a"], ctas=9), make.relu("c", width=9)
+    assert (costs.task(a).us, costs.task(a).spread, costs.task(a).source) == (2.5, 0.1, "recorded")
+    assert costs.task(b) == costs.task(a)  # names and resources do not matter
+    assert costs.task(c) == Roofline(make.spec).task(c)
+    graph = make.graph(a, b, c)
+    assert costs.missing(graph) == 1
+    assert costs.unknown == (timing_key(c, False),)
+
+
+def test_a_schedule_is_recorded_only_if_all_its_tasks_are(make: Any, profile: Profile) -> None:
+    costs = Recorded(profile)
+    a, b, c = make.relu("a", ctas=4), make.relu("b", ["a"], ctas=4), make.relu("c", width=9)
+    one_stream = Schedule("s", (Launch("a", 0), Launch("b", 0)))
+    cost = costs.schedule(make.graph(a, b), one_stream)
+    assert (cost.us, cost.source) == (5.0, "recorded")
+    more = replace(one_stream, launches=(*one_stream.launches, Launch("c", 1)))
+    assert costs.schedule(make.graph(a, b, c), more).source == "estimated"
+    assert costs.rank(make.graph(a, b), [one_stream]) == [cost]
+    assert costs.timeline(make.graph(a, b), one_stream).latency == 5.0
+
+
+def test_probes_by_kernel(make: Any, profile: Profile) -> None:
+    a, other = make.relu("a", ctas=4), make.relu("b", width=9, ctas=4)
+    probe = Probe(64, 0, 1, Resources(1, 2, 3, 4))
+    assert find_probe(profile, a.kernel) == probe
+    assert fact_of(probe) == profile.kernels[kernel_key(a.kernel)]
+    assert find_probe(profile, other.kernel) is None
+    assert Recorded(profile).probe(make.graph(a, other)) == {"a": probe}
+
+
+def test_an_unrecorded_kernel_does_not_compete_with_a_recorded_one(
+    make: Any, profile: Profile
+) -> None:
+    a = make.relu("a", ctas=4)
+    other = replace(a, kernel=replace(a.kernel, provider="other"))
+    alone = make.relu("c", width=9)
+    known, unknown, guess = Recorded(profile).trial([a, other, alone])
+    assert known is not None and known.source == "recorded"
+    assert unknown is None
+    assert guess is not None and guess.source == "estimated"
+
+
+def test_one_profile_holds_fp32_with_and_without_tf32(make: Any) -> None:
+    single, half = make.conv(8, 8, 8, 3, torch.float32), make.conv(8, 8, 8, 3)
+    assert timing_key(single, True) != timing_key(single, False)
+    assert timing_key(half, True) == timing_key(half, False)
+    profile = Profile(spec=make.spec, tasks={timing_key(single, True): Timing(us=3.0)})
+    assert Recorded(profile).task(single).source == "estimated"
+    assert Recorded(profile, spec=replace(make.spec, tf32=True)).task(single).us == 3.0

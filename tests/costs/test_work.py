@@ -1,0 +1,70 @@
+"""What tasks demand: traffic at the border, arithmetic inside, CTA slots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from anabranch.costs.work import contracts_in_f32, work
+from anabranch.ir.graph import Graph, Node, Ref
+from anabranch.ir.task import Kernel, Resources, Task
+from anabranch.ir.types import TensorType
+
+
+def test_a_convolution(make: Any) -> None:
+    found = work(make.conv(64, 56, 64, 3), make.spec)
+    flops = 2 * 64 * 64 * 9 * 56 * 56
+    moved = 2 * (2 * 64 * 56 * 56 + 64 * 64 * 9)
+    assert found.busy_us == pytest.approx(flops / 9.89e14 * 1e6)
+    assert found.moved_us == pytest.approx(moved / 4.8e12 * 1e6)
+    assert (found.depth, found.launches) == (64 * 9, 1)
+
+
+def test_what_stays_inside_a_launch_is_no_traffic(make: Any) -> None:
+    task = make.conv(64, 56, 64, 3)
+    y = task.body.nodes[0]
+    relu = Node("z", "aten.relu.default", (Ref("y"),), (), y.types)
+    fused = Task("z", replace(task.body, nodes=(y, relu), outputs=(Ref("z"),)))
+    alone, both = work(task, make.spec), work(fused, make.spec)
+    assert both.moved_us == alone.moved_us
+    assert both.busy_us > alone.busy_us
+    twice = replace(fused, kernel=Kernel("library", "two calls", fused.body, launches=2))
+    assert work(twice, make.spec).moved_us > alone.moved_us
+    assert work(twice, make.spec).launches == 2
+
+
+def test_views_are_nothing(make: Any) -> None:
+    type = TensorType((8, 1), torch.float16)
+    node = Node("v", "aten.view.default", (Ref("x"), (8, 1)), (), (type,))
+    x = make.relu("a").body.inputs
+    found = work(Task("v", Graph("v", x, (), (node,), (Ref("v"),))), make.spec)
+    assert (found.launches, found.moved_us, found.share) == (0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("resources", "share"),
+    [
+        (Resources(132, 1024, 32, 0), 0.5),  # threads: two CTAs an SM
+        (Resources(132, 128, 256, 0), 0.5),  # registers: two
+        (Resources(132, 64, 16, 232448), 1.0),  # shared memory: one
+        (Resources(66, 32, 16, 0), 66 / (132 * 32)),  # CTAs: at most 32 an SM
+        (Resources(9999, 1024, 32, 0), 1.0),
+    ],
+)
+def test_share_is_ctas_over_those_that_fit(make: Any, resources: Resources, share: float) -> None:
+    task = make.relu("a")
+    kernel = Kernel("test", "k", task.body, resources=resources)
+    assert work(replace(task, kernel=kernel), make.spec).share == pytest.approx(share)
+    assert work(task, replace(make.spec, kind="cpu")).share == 1.0
+
+
+def test_tf32_counts_for_contractions_in_fp32_only(make: Any) -> None:
+    half, single = make.conv(64, 14, 64, 3), make.conv(64, 14, 64, 3, torch.float32)
+    with_tf32 = replace(make.spec, tf32=True)
+    assert work(single, with_tf32).busy_us < work(single, make.spec).busy_us
+    assert work(half, with_tf32) == work(half, make.spec)
+    assert contracts_in_f32(single)
+    assert not contracts_in_f32(half)

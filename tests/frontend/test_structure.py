@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+from tests.frontend.models import Net, f
+from torch.utils import _pytree as pytree
+
+from anabranch.errors import InputError
+from anabranch.frontend import Captured, capture
+from anabranch.frontend.structure import flatten_call, read_tree, tree_text, unflatten_result
+
+Pair = namedtuple("Pair", "a b")
+
+
+@pytest.fixture(scope="module")
+def captured() -> Captured:
+    model = Net(lambda net, x, d, n, *, mask=None, scale=1.0: (x + d["a"] - d["b"]) * n * scale)
+    args = (f(2, 3), {"a": f(3), "b": f(3)}, 3)
+    return capture(model, args, {"mask": f(2), "scale": 0.5})
+
+
+def flatten(captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    return flatten_call(captured.signature, captured.graph.inputs, args, kwargs)
+
+
+def test_tensors_in_the_order_of_inputs(captured: Captured) -> None:
+    x, a, b, m = f(2, 3), f(3), f(3), f(2)
+    for args, kwargs in (
+        ((x, {"a": a, "b": b}, 3), {"mask": m, "scale": 0.5}),
+        ((x, {"b": b, "a": a}, 3), {"scale": 0.5, "mask": m}),
+        ((x.t().contiguous().t(), {"a": a, "b": b}, 3), {"mask": m, "scale": 0.5}),
+    ):
+        found = flatten(captured, args, kwargs)
+        assert all(torch.equal(p, q) for p, q in zip(found, (x, a, b, m), strict=True))
+
+
+D = {"a": f(3), "b": f(3)}
+WRONG: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+    ((f(2, 4), D, 3), {"mask": f(2), "scale": 0.5}, r"args\[0\] is a tensor float32\[2,4\]"),
+    ((f(2, 3).double(), D, 3), {"mask": f(2), "scale": 0.5}, r"float64\[2,3\](.|\n)*f32\[2,3\]"),
+    ((f(2, 3), D, 4), {"mask": f(2), "scale": 0.5}, r"args\[2\] is 4(.|\n)*compiled for 3"),
+    ((f(2, 3), D, 3.0), {"mask": f(2), "scale": 0.5}, r"args\[2\] is 3.0"),
+    ((f(2, 3), D, torch.tensor(3)), {"mask": f(2), "scale": 0.5}, r"args\[2\] is a tensor"),
+    ((f(2, 3), D, 3), {"mask": None, "scale": 0.5}, r"kwargs\['mask'\] is a NoneType"),
+    ((f(2, 3), D, 3), {"mask": f(2), "scale": 0.25}, r"kwargs\['scale'\] is 0.25"),
+    ((f(2, 3), D), {"mask": f(2), "scale": 0.5}, r"f\(\*, \{'a': \*, 'b': \*\}, mask=\*"),
+    ((f(2, 3), {"a": f(3)}, 3), {"mask": f(2), "scale": 0.5}, "'b'"),
+    ((f(2, 3), [f(3), f(3)], 3), {"mask": f(2), "scale": 0.5}, r"f\(\*, \[\*, \*\], \*"),
+    ((f(2, 3), {"a": f(3), "b": [f(3)]}, 3), {"mask": f(2), "scale": 0.5}, r"\['b'\] is a list"),
+    ((f(2, 3), D, 3), {"scale": 0.5}, "mask"),
+    ((f(2, 3), D, 3), {"mask": f(2), "scale": 0.5, "more": 1}, "more"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_what_differs_is_said(captured: Captured, number: int) -> None:
+    args, kwargs, message = WRONG[number]
+    with pytest.raises(InputError, match=message):
+        flatten(captured, args, kwargs)
+
+
+def test_nan_is_the_same_literal() -> None:
+    captured = capture(Net(lambda net, x, s: x * s), (f(2), float("nan")))
+    assert len(flatten(captured, (f(2), float("nan")), {})) == 1
+
+
+def test_results_by_value() -> None:
+    captured = capture(Net(lambda net, x: {"y": x + 1, "x": [x, None, "z"]}), (f(2),))
+    x = f(2)
+    tensors = {captured.graph.outputs[0].name: x + 1, captured.graph.inputs[0].name: x}
+    found = unflatten_result(captured.signature, tensors)
+    assert found["x"][0] is x and found["x"][1:] == [None, "z"] and list(found) == ["y", "x"]
+
+
+def test_trees_without_text_need_the_live_one() -> None:
+    tree = pytree.tree_flatten(Pair(1, 2))[1]
+    assert tree_text(tree) == ""
+    with pytest.raises(InputError, match="cannot be saved"):
+        read_tree("")
+    good = pytree.tree_flatten(((1, [2]), {"a": 3}))[1]
+    assert read_tree(tree_text(good)) == good

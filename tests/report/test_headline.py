@@ -1,0 +1,40 @@
+"""The result in a few numbers, whatever the facts leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from anabranch.report.headline import Baseline, headline
+from anabranch.report.parts import Parts
+
+Build = Mapping[str, Callable[..., Parts]]
+
+
+def test_facts_come_first(parts: Build) -> None:
+    facts = {
+        "latency_ms": 0.5,
+        "latency_source": "measured",
+        "baselines": {"eager": 1.0, "broken": None},
+        "streams": 9,
+        "peak_bytes": 77,
+        "max_relative_error": {"out": 1e-3},
+        "allowed_relative_error": [2e-3],
+    }
+    head = headline({**parts["small"](), "facts": facts})
+    assert (head.us, head.source, head.streams, head.peak) == (500.0, "measured", 9, 77)
+    assert head.baselines == (Baseline("eager", 1000.0, 2.0),)
+    assert head.errors == ((1e-3, 2e-3),)
+    assert head.peak_sequential is None
+
+
+def test_the_plan_answers_where_facts_are_silent(parts: Build) -> None:
+    given = parts["small"]()
+    head = headline({**given, "facts": {}})
+    assert (head.us, head.source) == (given["timelines"][1][1].latency, "measured")
+    assert head.waits == given["plan"].schedule.waits
+    assert head.peak == given["plan"].peak_bytes
+    predicted = headline({**given, "facts": {}, "timelines": given["timelines"][:1]})
+    assert predicted.us == given["schedules"][0][1].us
+    assert predicted.source == "recorded"
+    nothing = headline({**given, "facts": {}, "timelines": [], "schedules": []})
+    assert nothing.us is None

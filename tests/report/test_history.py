@@ -1,0 +1,47 @@
+"""History: refusals in groups, changes added up, stages without their parts."""
+
+from __future__ import annotations
+
+from anabranch.report.history import changes, concerns, grouped, stages
+from anabranch.trace import Event, Trace
+
+
+def test_refusals_that_differ_in_names_and_numbers_are_one_group() -> None:
+    trace = Trace()
+    trace.add("refused", "schedule", "nimble", "the same plan as opara")
+    trace.add("refused", "fuse", "conv + relu_4", "relu_4 has 3 consumers")
+    trace.add("refused", "fuse", "conv + relu", "relu has 12 consumers")
+    trace.add("refused", "kernels", "conv", "relu_4 has 3 consumers")
+    found = grouped(trace.events, "refused")
+    assert [(group.where, len(group.events)) for group in found] == [
+        ("fuse", 2),
+        ("schedule", 1),
+        ("kernels", 1),
+    ]
+    assert found[0].why == "relu_4 has 3 consumers"
+    assert found[0].alike
+    assert not found[1].alike
+
+
+def test_fallbacks_come_before_warnings() -> None:
+    events = [Event("warning", "pack", "a", "w"), Event("fallback", "frontend", "b", "f")]
+    assert [group.kind for group in concerns(events)] == ["fallback", "warning"]
+
+
+def test_changes_are_added_up() -> None:
+    trace = Trace()
+    trace.add("applied", "rewrite", "fold", "310 -> 216 nodes", ms=2.0)
+    trace.add("applied", "pack", "net", "arena of 3 B")
+    trace.add("applied", "rewrite", "fold", "216 -> 189 nodes", ms=0.5)
+    fold, pack = changes(trace.events)
+    assert (fold.times, fold.ms, fold.said) == (2, 2.5, "310 -> 189 nodes")
+    assert (pack.times, pack.said) == (1, "arena of 3 B")
+
+
+def test_stages_leave_out_their_parts() -> None:
+    trace = Trace()
+    with trace.stage("capture"), trace.stage("capture.export"):
+        pass
+    with trace.stage("capture"):
+        pass
+    assert [name for name, _ in stages(trace.events)] == ["capture"]

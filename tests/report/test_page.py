@@ -1,0 +1,231 @@
+"""The page: well-formed, self-contained, safe from what it shows, and alive in a real browser."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.report import embed
+from anabranch.report.page import render, write
+from anabranch.report.parts import Parts
+
+Build = Mapping[str, Callable[..., Parts]]
+VOID = {"meta", "link", "input", "path", "br", "img"}
+HOSTILE = (
+    "</script><script>document.documentElement.dataset.owned = 1</script>",
+    '<img src=x onerror="document.documentElement.dataset.owned = 2">',
+    "\"'><svg onload=alert(1)>",
+    "{{ 7 * 7 }}{% raw %}",
+    "line\u2028separator & \ud800 half",
+    "constructor",
+    "<!--",
+)
+
+
+class Reader(HTMLParser):
+    """Fails on elements that are not closed in order; keeps scripts, attributes and text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.scripts: dict[str, str] = {}
+        self.text = ""
+        self._script: str | None = None
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "script":
+            self._script = dict(attrs).get("id") or "code"
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"line {self.getpos()[0]}"
+        self._script = None
+
+    def handle_data(self, data: str) -> None:
+        if self._script is not None:
+            self.scripts[self._script] = self.scripts.get(self._script, "") + data
+        elif "style" not in self.open:
+            self.text += data
+
+
+def test_well_formed_with_everything_in_it(parts: Build) -> None:
+    given = parts["modules"](2)
+    page = Reader(render(**given))
+    assert set(page.scripts) == {"facts", "data", "code"}
+    data = json.loads(page.scripts["data"])
+    launched = [launch.task for launch in given["plan"].schedule.launches]
+    assert [task["name"] for task in data["tasks"]] == launched
+    assert [timeline["name"] for timeline in data["timelines"]] == ["predicted", "measured"]
+    for word in ("measured", "eager", "wave-3", "mylib.calibrate is not in the op table"):
+        assert word in page.text
+    assert "%mixed_1.cat: f16[1,192,35,35] = aten.cat.default" in page.text
+
+
+def test_the_same_parts_give_the_same_page(parts: Build) -> None:
+    assert render(**parts["small"]()) == render(**parts["small"]())
+
+
+def test_facts_are_there_for_machines(parts: Build) -> None:
+    given = parts["small"]()
+    facts = {**given["facts"], "note": "</script><b>&", "worst": float("inf"), "of": ("a", 1)}
+    changed: Parts = {**given, "facts": facts}
+    page = Reader(render(**changed))
+    read = json.loads(page.scripts["facts"])
+    assert read == {**given["facts"], "note": "</script><b>&", "worst": "inf", "of": ["a", 1]}
+
+
+def test_needs_no_network(parts: Build) -> None:
+    page = render(**parts["small"]())
+    assert set(re.findall(r"https?://[^\s\"'<>)]+", page)) <= {"http://www.w3.org/2000/svg"}
+    assert set(re.findall(r"url\([^)]*\)", page)) <= {"url(#hatch)"}
+    for word in ("@import", "fetch(", "XMLHttpRequest", "WebSocket", "importScripts", "import("):
+        assert word not in page
+    for tag, name, value in Reader(page).attributes:
+        if name in ("src", "href", "action", "poster", "data", "srcset"):
+            assert value.startswith("#") or (tag == "link" and value == "data:,")
+    assert "default-src 'none'" in page
+
+
+def test_shows_hostile_names_as_text(parts: Build) -> None:
+    page = render(**parts["chain"](HOSTILE))
+    reader = Reader(page.encode("utf-8", "replace").decode())
+    names = [task["name"] for task in json.loads(Reader(page).scripts["data"])["tasks"]]
+    assert names == [name.replace("\ud800", "?") for name in HOSTILE]
+    assert not any(name.startswith("on") for _, name, _ in reader.attributes)
+    assert not any(tag == "img" for tag, _, _ in reader.attributes)
+    assert page.count("<script") == 3
+
+
+def test_little_is_enough(parts: Build) -> None:
+    """A plan from a file has no candidates, no events, hardly any facts."""
+    given = parts["small"]()
+    bare: Parts = {
+        **given,
+        "candidates": {},
+        "schedules": [],
+        "timelines": [],
+        "events": [],
+        "facts": {"latency_ms": "?", "baselines": None, "max_relative_error": 0.5},
+    }
+    page = Reader(render(**bare))
+    assert "no latency is known" in page.text
+    assert "No timeline was made" in page.text
+
+
+def test_large_pages_stay_small(parts: Build) -> None:
+    page = render(**parts["cells"](50))
+    assert len(json.loads(Reader(page).scripts["data"])["tasks"]) > 1500
+    assert len(page.encode()) < 5e6
+
+
+def test_sources_without_room_are_left_out(parts: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embed, "SOURCES", 1000)
+    data = json.loads(Reader(render(**parts["modules"](2))).scripts["data"])
+    assert len(data["sources"]) == 1
+    numbers = {candidate[5] for group in data["candidates"] for candidate in group}
+    assert numbers == {0, -1, embed.LEFT_OUT}
+
+
+def test_long_graphs_lose_their_middle(parts: Build) -> None:
+    graph = parts["modules"](3)["captured"]
+    text = embed.graph_text(graph, most=2000)
+    assert len(text) < 2100
+    assert text.startswith("graph inception {")
+    assert text.endswith("}\n")
+    assert re.search(r"\.\.\. \d+ lines left out", text)
+
+
+def test_written_in_one_step(parts: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "report.html"
+    write(file, **parts["small"]())
+    assert file.read_text(encoding="utf-8") == render(**parts["small"]())
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        write(file, **parts["modules"](1))
+    assert file.read_text(encoding="utf-8") == render(**parts["small"]())
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    found = shutil.which("chromium") or shutil.which("/usr/bin/chromium")
+    if found is None:
+        pytest.skip("no chromium here to open the page in")
+    return found
+
+
+def opened(chromium: str, page: Path, profile: Path, task: str = "") -> str:
+    """The document after its script ran."""
+    flags = (
+        "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
+        "--disable-component-update --disable-sync --virtual-time-budget=4000 --dump-dom"
+    )
+    address = page.as_uri() + (f"#task={task}" if task else "")
+    command = [chromium, *flags.split(), f"--user-data-dir={profile}", address]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=True)
+    return done.stdout.decode()
+
+
+def rows_of(document: str) -> list[str]:
+    return [html.unescape(name) for name in re.findall(r'<tbody data-task="([^"]*)"', document)]
+
+
+def root_of(document: str) -> str:
+    found = re.search(r"<html[^>]*>", document)
+    assert found is not None
+    return found.group()
+
+
+def test_lives_in_a_browser(parts: Build, chromium: str, tmp_path: Path) -> None:
+    given = parts["modules"](7)
+    write(tmp_path / "page.html", **given)
+    document = opened(chromium, tmp_path / "page.html", tmp_path / "profile", "mixed_1.cat")
+    assert 'data-ready="true"' in root_of(document)
+    assert "data-error" not in root_of(document)
+    assert rows_of(document) == [launch.task for launch in given["plan"].schedule.launches]
+    assert document.count("<canvas") == 2
+    assert '<aside id="inspector">' in document  # shown, for the address names a task
+    assert re.search(r'<tbody data-task="mixed_1.cat" class="selected"', document)
+    assert len(re.findall(r'<rect class="held [a-z]+ selected"', document)) == 1
+
+
+def test_survives_hostile_names_in_a_browser(parts: Build, chromium: str, tmp_path: Path) -> None:
+    write(tmp_path / "page.html", **parts["chain"](HOSTILE))
+    document = opened(chromium, tmp_path / "page.html", tmp_path / "profile")
+    assert 'data-ready="true"' in root_of(document)
+    assert "data-error" not in root_of(document)
+    assert "data-owned" not in root_of(document)
+    assert len(rows_of(document)) == len(HOSTILE)
+    assert HOSTILE[0] in rows_of(document)
+
+
+def test_opens_with_1500_tasks(parts: Build, chromium: str, tmp_path: Path) -> None:
+    given = parts["cells"](50)
+    write(tmp_path / "page.html", **given)
+    document = opened(chromium, tmp_path / "page.html", tmp_path / "profile")
+    assert 'data-ready="true"' in root_of(document)
+    assert "data-error" not in root_of(document)
+    assert rows_of(document) == [launch.task for launch in given["plan"].schedule.launches]

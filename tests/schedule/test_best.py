@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from anabranch import schedule as room
+from anabranch.errors import OptionError, ScheduleError
+from anabranch.ir.dag import Dag, dag_of
+from anabranch.ir.protocols import Costs, Limits
+from anabranch.ir.schedule import Schedule
+from anabranch.ir.task import TaskGraph
+from anabranch.ir.verify import verify_schedule
+from anabranch.schedule import BEST, SCHEDULERS
+from anabranch.schedule.best import best
+from anabranch.trace import Trace
+
+TasksOf = Callable[[Dag], TaskGraph]
+MakeCosts = Callable[..., Costs]
+
+
+@given(data=st.data())
+@settings(max_examples=40)
+def test_never_slower_than_sequential(
+    dags: SearchStrategy[Dag], tasks_of: TasksOf, fake_costs: MakeCosts, data: st.DataObject
+) -> None:
+    tasks = tasks_of(data.draw(dags))
+    costs = fake_costs(spread=data.draw(st.floats(0, 5)))
+    choice = best(tasks, costs, BEST, Trace())
+    verify_schedule(choice.schedule, dag_of(tasks))
+    by_name = {schedule.scheduler: cost.us for schedule, cost in choice.candidates}
+    assert by_name[choice.schedule.scheduler] <= by_name["sequential"]
+    assert choice == best(tasks, costs, BEST, Trace())
+
+
+def test_parallel_where_it_pays(googlenet: Dag, tasks_of: TasksOf, fake_costs: MakeCosts) -> None:
+    trace = Trace()
+    choice = best(tasks_of(googlenet), fake_costs(), BEST, trace)
+    assert choice.schedule.streams > 1
+    assert choice.candidates[0][0] is choice.schedule
+    assert [event.what for event in trace.events if event.kind == "chosen"] == [
+        choice.schedule.scheduler
+    ]
+
+
+def test_equal_plans_are_compared_once(tasks_of: TasksOf, fake_costs: MakeCosts) -> None:
+    """a --> b --> c: every scheduler finds the sequential plan."""
+    trace = Trace()
+    tasks = tasks_of(Dag.of(("a", "b", "c"), [(0, 1), (1, 2)]))
+    choice = best(tasks, fake_costs(), BEST, trace)
+    assert [schedule.scheduler for schedule, _ in choice.candidates] == ["sequential"]
+    assert len([e for e in trace.events if e.why == "the same plan as sequential"]) == len(BEST) - 1
+
+
+def test_ties_prefer_fewer_streams_then_fewer_waits(
+    diamond: Dag, tasks_of: TasksOf, fake_costs: MakeCosts
+) -> None:
+    """All within the spread: sequential. A clear winner: itself."""
+    tasks = tasks_of(diamond)
+    tied = best(tasks, fake_costs(spread=100.0), BEST, Trace())
+    assert tied.schedule.scheduler == "sequential"
+    clear = best(tasks, fake_costs({"a": 1, "b": 9, "c": 9, "d": 1}), BEST, Trace())
+    assert clear.schedule.streams == 2
+
+
+def test_a_failing_scheduler_is_an_event(
+    diamond: Dag, tasks_of: TasksOf, fake_costs: MakeCosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One raises, one runs out of time, one makes an illegal schedule."""
+
+    def broken(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+        raise ZeroDivisionError("oops")
+
+    def late(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+        raise ScheduleError("out of time", "deadline", "wait")
+
+    def illegal(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+        return Schedule("ios", ())
+
+    monkeypatch.setitem(room.SCHEDULERS, "nimble", broken)
+    monkeypatch.setitem(room.SCHEDULERS, "opara", late)
+    monkeypatch.setitem(room.SCHEDULERS, "ios", illegal)
+    trace = Trace()
+    choice = best(tasks_of(diamond), fake_costs(), ("nimble", "opara", "ios"), trace)
+    assert choice.schedule.scheduler == "sequential"
+    said = [(event.kind, event.what) for event in trace.events if event.kind != "chosen"]
+    assert said == [("warning", "nimble"), ("refused", "opara"), ("warning", "ios")]
+
+
+def test_the_order_of_names_does_not_matter(
+    randwire: Dag, tasks_of: TasksOf, fake_costs: MakeCosts
+) -> None:
+    tasks = tasks_of(randwire)
+    assert best(tasks, fake_costs(), BEST, Trace()) == best(
+        tasks, fake_costs(), tuple(reversed(BEST)), Trace()
+    )
+
+
+def test_unknown_names_are_errors(diamond: Dag, tasks_of: TasksOf, fake_costs: MakeCosts) -> None:
+    with pytest.raises(OptionError):
+        best(tasks_of(diamond), fake_costs(), ("fifo",), Trace())
+    assert "fifo" not in SCHEDULERS
+
+
+def test_limits_are_handed_on(googlenet: Dag, tasks_of: TasksOf, fake_costs: MakeCosts) -> None:
+    choice = best(tasks_of(googlenet), fake_costs(), BEST, Trace(), Limits(max_streams=2))
+    assert max(schedule.streams for schedule, _ in choice.candidates) == 2

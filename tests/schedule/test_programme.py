@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import random
+import time
+from functools import cache
+
+import pytest
+
+from anabranch.errors import ScheduleError
+from anabranch.ir.dag import Dag, bits
+from anabranch.schedule.endings import TooMany, components, reaches
+from anabranch.schedule.estimate import Groups, stage_estimate
+from anabranch.schedule.programme import solve
+
+
+def test_figure_5() -> None:
+    """
+    a --> b
+    c
+    """
+    dag = Dag.of(("a", "b", "c"), [(0, 1)])
+    table = {0b001: 0.4, 0b010: 0.2, 0b100: 0.3, 0b011: 0.6, 0b110: 0.4, 0b101: 0.7, 0b111: 0.9}
+    found = solve(dag, lambda groups: table[sum(groups)])
+    assert found.us == pytest.approx(0.8)
+    assert found.stages == ((0b001,), (0b010, 0b100))
+    assert (found.states, found.transitions) == (5, 12)
+
+
+@pytest.mark.parametrize("one_source", [True, False])
+def test_agrees_with_brute_force(one_source: bool) -> None:
+    """Random graphs of 1 to 7 nodes, random stage costs, random pruning, all partitions."""
+    for seed in range(300):
+        dice = random.Random(seed)
+        n = dice.randint(1, 7)
+        edges = [(u, v) for v in range(n) for u in range(v) if dice.random() < 0.3]
+        dag = Dag.of(tuple("abcdefg"[:n]), edges)
+        table = [dice.random() for _ in range(1 << n)]
+        r, s = dice.choice([None, 1, 2, 3]), dice.choice([None, 1, 2, 3])
+        if not one_source and r is not None:
+            r = None  # a component may be too large to be split by stages of sinks only
+        found = solve(dag, lambda groups, table=table: table[sum(groups)], r, s, one_source)
+        assert found.us == pytest.approx(_brute_force(dag, table, r, s, one_source))
+        assert sum(table[sum(groups)] for groups in found.stages) == pytest.approx(found.us)
+
+
+def _brute_force(
+    dag: Dag, table: list[float], r: int | None, s: int | None, one_source: bool
+) -> float:
+    """The least over all sequences of stages, by the definitions."""
+    reach = reaches(dag)
+
+    def admissible(stage: int) -> bool:
+        groups = components(reach, stage)
+        single = all(sum(1 for v in bits(g) if not dag.preds[v] & g) == 1 for g in groups)
+        return (
+            (single or not one_source)
+            and (r is None or all(g.bit_count() <= r for g in groups))
+            and (s is None or len(groups) <= s)
+        )
+
+    @cache
+    def least(done: int) -> float:
+        rest = (1 << len(dag.names)) - 1 & ~done
+        if not rest:
+            return 0.0
+        stage, best = rest, float("inf")
+        while stage:
+            ready = all(not dag.preds[v] & ~(done | stage) for v in bits(stage))
+            if ready and admissible(stage):
+                best = min(best, table[stage] + least(done | stage))
+            stage = stage - 1 & rest
+        return best
+
+    return least(0)
+
+
+def test_costs_are_asked_once_per_stage(inception_e: Dag) -> None:
+    asked: list[Groups] = []
+
+    def cost(groups: Groups) -> float:
+        asked.append(groups)
+        return 1.0
+
+    solve(inception_e, cost)
+    assert len(asked) == len(set(asked))
+
+
+def test_deep_graphs() -> None:
+    """A chain of 3,000 nodes: 3,000 states, no recursion."""
+    n = 3000
+    dag = Dag.of(tuple(map(str, range(n))), [(i, i + 1) for i in range(n - 1)])
+    assert solve(dag, lambda groups: 1.0, 1, 1).us == n
+
+
+def test_randwire_without_pruning(randwire: Dag) -> None:
+    """1,170,663 transitions; the pruned answer is no better."""
+    dice = random.Random(0)
+    us = [dice.uniform(2, 9) for _ in range(33)]
+    cost = stage_estimate(us, [dice.uniform(0.1, 0.6) for _ in us], 0.5)
+    start = time.perf_counter()
+    exact = solve(randwire, cost)
+    assert time.perf_counter() - start < 10
+    assert (exact.states, exact.transitions) == (5420, 1_170_663)
+    pruned = solve(randwire, cost, 3, 8)
+    assert exact.us <= pruned.us < sum(us)
+
+
+def test_refuses_early(randwire: Dag) -> None:
+    with pytest.raises(TooMany):
+        solve(randwire, lambda groups: pytest.fail("asked for a cost"), most=100_000)
+
+
+def test_deadline(randwire: Dag) -> None:
+    with pytest.raises(ScheduleError, match="ran out of time"):
+        solve(randwire, lambda groups: 1.0, until=time.monotonic() - 1)
+
+
+def test_infinite_costs(diamond: Dag) -> None:
+    with pytest.raises(ScheduleError, match="finite"):
+        solve(diamond, lambda groups: float("inf"))

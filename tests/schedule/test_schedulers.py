@@ -1,0 +1,79 @@
+"""What must hold for every entry of the table."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from anabranch.errors import OptionError
+from anabranch.ir.dag import Dag, dag_of
+from anabranch.ir.protocols import Costs, Limits
+from anabranch.ir.schedule import parse_schedule, text_schedule
+from anabranch.ir.task import TaskGraph
+from anabranch.ir.verify import verify_schedule, verify_tasks
+from anabranch.schedule import BEST, SCHEDULERS, scheduler
+
+TasksOf = Callable[[Dag], TaskGraph]
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@given(data=st.data())
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+def test_legal_complete_and_repeatable(
+    name: str,
+    dags: SearchStrategy[Dag],
+    tasks_of: TasksOf,
+    fake_costs: Callable[[], Costs],
+    data: st.DataObject,
+) -> None:
+    tasks = tasks_of(data.draw(dags))
+    limits = Limits(
+        max_streams=data.draw(st.integers(1, 5)),
+        max_group_size=data.draw(st.none() | st.integers(1, 3)),
+        max_groups=data.draw(st.none() | st.integers(1, 3)),
+    )
+    verify_tasks(tasks)
+    found = SCHEDULERS[name](tasks, fake_costs(), limits)
+    verify_schedule(found, dag_of(tasks))
+    assert found.scheduler == name
+    assert found.streams <= limits.max_streams or name == "opara-paper"
+    assert found == SCHEDULERS[name](tasks, fake_costs(), limits)
+    assert parse_schedule(text_schedule(found)) == found
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEDULERS if name != "ios-measured"])
+def test_twelve_hundred_tasks(
+    name: str, tasks_of: TasksOf, fake_costs: Callable[[], Costs]
+) -> None:
+    """Edges among the forty nodes before."""
+    dice = random.Random(0)
+    edges = [(u, v) for v in range(1200) for u in range(max(0, v - 40), v) if dice.random() < 0.05]
+    dag = Dag.of(tuple(f"n{i}" for i in range(1200)), edges)
+    tasks, costs = tasks_of(dag), fake_costs()
+    start = time.perf_counter()
+    found = SCHEDULERS[name](tasks, costs, Limits())
+    assert time.perf_counter() - start < (15 if name.startswith("ios") else 3)
+    verify_schedule(found, dag)
+
+
+def test_the_default_names_are_known() -> None:
+    assert set(BEST) <= set(SCHEDULERS)
+    assert "sequential" in BEST
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(OptionError, match="unknown scheduler 'fifo'") as error:
+        scheduler("fifo")
+    assert all(name in str(error.value) for name in SCHEDULERS)
+
+
+def test_no_tasks(tasks_of: TasksOf, fake_costs: Callable[[], Costs]) -> None:
+    tasks = tasks_of(Dag.of((), []))
+    for name, schedule in SCHEDULERS.items():
+        assert schedule(tasks, fake_costs(), Limits()).launches == (), name
