@@ -9,6 +9,7 @@ fast = anabranch.load("model.anabranch")
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,11 +72,11 @@ def load(path: str | os.PathLike[str], target: str = "auto") -> Compiled:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One plan of a Compiled, loaded unless the target is simulated."""
+    """One plan of a Compiled, loaded unless the target is simulated; facts are found on demand."""
 
     plan: Plan
     run: Executable | None
-    facts: dict[str, Any]
+    find_facts: Callable[[], dict[str, Any]]
     trees: tuple[pytree.TreeSpec, pytree.TreeSpec]
     compilation: Compilation | None = None
 
@@ -140,9 +141,15 @@ class Compiled:
                 captured,
             )
             compilation: Compilation = compile_model(job)
-        facts = facts_of(job, compilation)
-        trees = compilation.captured.trees
-        self.entries.append(Entry(compilation.plan, compilation.run, facts, trees, compilation))
+        self.entries.append(
+            Entry(
+                compilation.plan,
+                compilation.run,
+                functools.cache(lambda: facts_of(job, compilation)),
+                compilation.captured.trees,
+                compilation,
+            )
+        )
         if self.options.dump is not None:
             self.report(self.options.dump / "report.html")
         return self
@@ -155,12 +162,13 @@ class Compiled:
             self.trace.add("warning", "load", source, f"{why}; compile again to tune for this one")
         run = None if self.target.spec.simulated else self.target.load(plan)
         trees = (read_tree(plan.signature.input_tree), read_tree(plan.signature.output_tree))
-        self.entries.append(Entry(plan, run, dict(facts), trees))
+        self.entries.append(Entry(plan, run, lambda: dict(facts), trees))
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is known of the newest plan, ready for JSON."""
-        return self.entries[-1].facts
+        """What is known of the newest plan, ready for JSON. The first look times the model as it
+        was, for comparison."""
+        return self.entries[-1].find_facts()
 
     def executable(self) -> Executable | None:
         """The newest plan as loaded, to replay and time; None on a simulated target."""
@@ -183,7 +191,7 @@ class Compiled:
                 "its inputs or outputs have a structure that torch's pytree cannot write as text",
                 "register the class with torch.utils._pytree, or use tuples and dicts",
             )
-        artifact.save(entry.plan, path, entry.facts)
+        artifact.save(entry.plan, path, self.facts)
 
     def _pieces(self) -> dict[str, Any]:
         entry = self.entries[-1]
@@ -199,7 +207,7 @@ class Compiled:
         if measured is not None:
             timelines.append(("measured", measured))
         return {
-            "name": entry.facts["model"],
+            "name": self.facts["model"],
             "captured": made.captured.graph,
             "rewritten": made.graph,
             "plan": entry.plan,
@@ -207,7 +215,7 @@ class Compiled:
             "schedules": made.candidates,
             "timelines": timelines,
             "events": self.trace.events,
-            "facts": entry.facts,
+            "facts": self.facts,
         }
 
     def _find(

@@ -9,7 +9,7 @@ noun. Every stage is timed; what it applied, chose and refused are events of the
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ from anabranch.ir import numbers
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
+from anabranch.ir.key import task_text
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Costs, Executable, Limits, Target
 from anabranch.ir.schedule import Schedule, Timeline, sequential_launches
@@ -41,9 +42,10 @@ from anabranch.kernels import PROVIDERS, select
 from anabranch.kernels.select import Selection
 from anabranch.options import Options
 from anabranch.pack import pack
+from anabranch.pack.recall import pack_or_recall
 from anabranch.rewrite import simplify
 from anabranch.schedule import BEST
-from anabranch.schedule.best import best
+from anabranch.schedule.recall import best_or_recall
 from anabranch.trace import Trace
 
 STAGES = ("capture", "rewrite", "fuse", "kernels", "probe", "schedule", "pack", "load", "verify")
@@ -129,16 +131,19 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         selection = replace(selection, tasks=tasks)
     yield "probe", tasks
     plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
-    sequential = pack(tasks, plain, spec, captured.signature, Trace())
+    sequential = pack_or_recall(tasks, plain, spec, captured.signature, Trace(), None, job.cache)
     limit = int(MEMORY_LIMIT * sequential.arena_bytes)
     costs = costs_of(
         target, partial(pack, spec=spec, limit_bytes=limit), job.cache, trace, options.budget
     )
     with trace.stage("schedule"):
-        choice = best(tasks, costs, _schedulers(options), trace, _limits(job, start))
+        limits = _limits(job, start)
+        choice = best_or_recall(tasks, costs, _schedulers(options), limits, job.cache)
     yield "schedule", choice
     with trace.stage("pack"):
-        plan = pack(tasks, choice.schedule, spec, captured.signature, trace, limit)
+        plan = pack_or_recall(
+            tasks, choice.schedule, spec, captured.signature, trace, limit, job.cache
+        )
     yield "pack", plan
     with trace.stage("load"):
         run = None if spec.simulated else target.load(plan)
@@ -217,13 +222,23 @@ def _with_probes(tasks: TaskGraph, costs: Costs) -> TaskGraph:
     return replace(tasks, tasks=tuple(probed))
 
 
-def _checker(job: Job) -> Any:
-    """Compares a task's kernel with its body on fresh random inputs; "" or what differs."""
-    target, spec = job.target, job.target.spec
+def _checker(job: Job) -> Callable[[Task], str]:
+    """Compares a task's kernel with its body on fresh random inputs; "" or what differs. What
+    passed once on this machine is not run again: the whole plan always is."""
+    target, spec, cache = job.target, job.target.spec, job.cache
 
     def check(task: Task) -> str:
         if spec.simulated:
             return ""
+        key = f"check 1\n{spec.fingerprint}\n{task_text(task)}"
+        if cache is not None and cache.get("kernels", key) == "passed":
+            return ""
+        verdict = compared(task)
+        if cache is not None and not verdict:
+            cache.put("kernels", key, "passed")
+        return verdict
+
+    def compared(task: Task) -> str:
         single = TaskGraph(
             task.name, task.body.inputs, task.body.constants, (task,), (), task.body.outputs
         )

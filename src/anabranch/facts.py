@@ -1,4 +1,4 @@
-"""Facts: what is known of a compilation, ready for JSON; what the command line says and reports show.
+"""Facts: what is known of a compilation, ready for JSON, for the command line and reports.
 
 | key | meaning |
 |---|---|

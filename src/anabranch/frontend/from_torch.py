@@ -152,6 +152,8 @@ def _translate(program: ExportedProgram, name: str, holder: nn.Module | None) ->
                     value = _held_value(program, spec.target)
                     known = holder is None or attribute(holder, spec.target) is not None
                     translation.bind_constant(node, value, spec.target, source=known)
+            case InputKind.TOKEN:
+                translation.bind_literal(node, None)
             case _:
                 raise CaptureError(
                     f"the model holds {spec.target}, which is neither a tensor nor a number",
@@ -194,6 +196,8 @@ def _outputs(program: ExportedProgram, output: fx.Node, translation: Translation
                     "return tensors only",
                 )
             leaves.append(Leaf(value) if isinstance(value, Ref) else Leaf(None, value))
+        elif spec.kind is OutputKind.TOKEN:
+            continue
         elif spec.kind is OutputKind.USER_INPUT_MUTATION:
             assert spec.target is not None and isinstance(value, Ref)
             translation.mutations.append((spec.target, value))

@@ -88,6 +88,9 @@ class Translation:
             assert isinstance(results, tuple)
             self._values[node] = results[index]
             return
+        if _is_ordered_check(node):
+            self._values[node] = (None,)
+            return
         if not isinstance(target, torch._ops.OpOverload):
             raise _unsupported(node)
         name = str(target)
@@ -259,6 +262,13 @@ def _plain_attention(
         (given["query"], given["key"], given["value"], mask, 0.0, bool(causal)),
         (("scale", scale),) if scale is not None else (),
     )
+
+
+def _is_ordered_check(node: fx.Node) -> bool:
+    """with_effects(token, check, ...): a check that must run between two others."""
+    if getattr(node.target, "__name__", "") != "with_effects":
+        return False
+    return base_name(str(node.args[1])) in DROPPED
 
 
 def _returns_tuple(node: fx.Node) -> bool:

@@ -123,7 +123,7 @@ def maximum_matching(successors: tuple[int, ...]) -> dict[int, int]:
 
     Left nodes look for a partner in order, the lowest free one first, else along the shortest
     augmenting path. What a vain search has seen can never be matched again and is left out for
-    good. The same masks give the same matching; 1,500 nodes and their closure take a tenth of a second.
+    good. The same masks give the same matching; the closure of 1,500 nodes takes 0.1 s.
     """
     taken: dict[int, int] = {}
     partner: dict[int, int] = {}

@@ -8,10 +8,10 @@ a network, and the inside of skip connections too.
                  |        +--> concat --> pool        cuts after conv, concat, pool
                  +--> c --+
 
-Second cut, for a block of more than `max_nodes` only, which may lose concurrency: after a node
+Second cut, for a block of more than `max_nodes` chains only, which may lose concurrency: after a node
 where two values are alive at most (NASNet, whose cells read the two cells before), then three,
 four; of nodes with as many values those first that the fewest others could run beside. IOS marks
-these *parts* by hand. Third: every `max_nodes` nodes.
+these *parts* by hand. Third: every `max_nodes` chains.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from anabranch.ir.dag import Dag, bits
+from anabranch.schedule.chains import chains, joined
 
 MAX_NODES = 50  # IOS's max_part_size
 MAX_ALIVE = 4
@@ -27,6 +28,19 @@ MAX_ALIVE = 4
 
 def blocks(dag: Dag, max_nodes: int | None = MAX_NODES) -> tuple[int, ...]:
     """The blocks as masks, in order; their union is the dag. None: no second and third cut."""
+    if max_nodes is None:
+        return _first(dag)
+    units = chains(dag)
+    short = joined(dag, units)
+    ancestors = short.ancestors()
+    return tuple(
+        sum(units[i] for i in bits(part))
+        for block in _first(short)
+        for part in _parts(short, ancestors, block, max_nodes, alive=2)
+    )
+
+
+def _first(dag: Dag) -> tuple[int, ...]:
     everything = (1 << len(dag.names)) - 1
     ancestors, descendants = dag.ancestors(), dag.descendants()
     found: list[int] = []
@@ -38,11 +52,7 @@ def blocks(dag: Dag, max_nodes: int | None = MAX_NODES) -> tuple[int, ...]:
             done = until
     if done != everything:
         found.append(everything & ~done)
-    if max_nodes is None:
-        return tuple(found)
-    return tuple(
-        part for block in found for part in _parts(dag, ancestors, block, max_nodes, alive=2)
-    )
+    return tuple(found)
 
 
 def _parts(

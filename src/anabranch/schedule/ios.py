@@ -40,7 +40,7 @@ from anabranch.schedule.stages import Stage, stage_schedule
 from anabranch.schedule.weigh import shares, times
 from anabranch.trace import Trace
 
-TRANSITIONS = 3_000_000
+TRANSITIONS = 4_000_000
 """What the blocks of one graph may look at together, in steps that succeed: some seconds."""
 
 Block = tuple[int, ...]

@@ -25,6 +25,7 @@ from anabranch.schedule.blocks import blocks
 from anabranch.schedule.endings import TooMany, all_endings, endings, reaches, states
 
 MOST = 10_000_000
+MOST_STATES = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,13 @@ def space(
     one_source: bool = True,
     most: int | None = MOST,
 ) -> Space:
-    """Count states, transitions and schedules; gives up above `most` transitions."""
+    """Count states, transitions and schedules; gives up above `most` transitions, or
+    above `MOST_STATES` states, which are all in memory at once."""
     n, d = len(dag.names), width(dag)
     ratio = Fraction(n, max(d, 1))
     bound = round(((ratio + 2) * (ratio + 1) / 2) ** d)
     try:
-        found = states(dag, most)
+        found = states(dag, MOST_STATES if most is None else min(most, MOST_STATES))
     except TooMany:
         return Space(n, d, bound, None, None, None)
     reach = reaches(dag)

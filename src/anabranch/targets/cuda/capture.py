@@ -40,6 +40,7 @@ class CudaExecutable:
         self._waited = {name for launch in plan.schedule.launches for name in launch.waits}
         self._releases = _releases(plan)
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._outputs: tuple[Tensor, ...] = ()
         self._pool_bytes = 0
         self._lock = threading.Lock()
         self._idle = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -60,6 +61,10 @@ class CudaExecutable:
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
+        """Where a replay leaves its results: as captured, whatever ran outside the graph since."""
+        return self._outputs or self._current_outputs()
+
+    def _current_outputs(self) -> tuple[Tensor, ...]:
         return tuple(self._placed.values[ref.name] for ref in self.plan.tasks.outputs)
 
     @property
@@ -127,7 +132,7 @@ class CudaExecutable:
             self.failure = str(failed).splitlines()[0]
             torch.cuda.synchronize()
             return
-        self._graph = graph
+        self._graph, self._outputs = graph, self._current_outputs()
         self._pool_bytes = max(0, torch.cuda.max_memory_allocated() - before)
 
 
