@@ -111,6 +111,9 @@ class FakeTarget:
     repeats: list[int] = field(default_factory=list)
     probes: int = 0
 
+    def prepare(self, kernels: Sequence[Kernel]) -> None:
+        pass
+
     def load(self, plan: Plan, repeat: int = 1) -> Executable:
         if plan.tasks.tasks[0].name.startswith("unloadable"):
             raise RuntimeError("CUDA error: out of memory\nsecond line")

@@ -247,6 +247,9 @@ CASES: dict[str, Callable[[], Case]] = {
         lambda net, x: (x.to(torch.bfloat16) + 1).to(torch.float32), lambda: f(3)
     ),
     "complex": lambda: case(lambda net, x: torch.fft.rfft(x).abs(), lambda: f(2, 8)),
+    "inverse": lambda: case(
+        lambda net, x: torch.linalg.inv(x @ x.mT + torch.eye(3, device=x.device)), lambda: f(3, 3)
+    ),
     "fills": lambda: case(
         lambda net, x: torch.zeros_like(x) + x.new_full((3,), 2.5) + torch.ones_like(x).cumsum(0),
         lambda: f(3),

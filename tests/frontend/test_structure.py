@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 from anabranch.errors import InputError
 from anabranch.frontend import Captured, capture
 from anabranch.frontend.structure import flatten_call, read_tree, tree_text, unflatten_result
+from anabranch.ir.plan import Leaf, Signature
 
 Pair = namedtuple("Pair", "a b")
 
@@ -63,8 +64,11 @@ def test_what_differs_is_said(captured: Captured, number: int) -> None:
 
 
 def test_nan_is_the_same_literal() -> None:
-    captured = capture(Net(lambda net, x, s: x * s), (f(2), float("nan")))
-    assert len(flatten(captured, (f(2), float("nan")), {})) == 1
+    tree = tree_text(pytree.tree_flatten(((0.0,), {}))[1])
+    signature = Signature(tree, (Leaf(None, float("nan")),), "", ())
+    assert flatten_call(signature, (), (float("nan"),), {}) == []
+    with pytest.raises(InputError, match="compiled for nan"):
+        flatten_call(signature, (), (0.0,), {})
 
 
 def test_results_by_value() -> None:

@@ -128,7 +128,8 @@ def fire() -> Dag:
 
 @pytest.fixture(scope="session")
 def inception_e() -> Dag:
-    """
+    """Four branches of the block's input.
+
     in --> 0 -------------------+
     in --> 1 --> 2 and 3 -------+--> 10
     in --> 4 --> 5 --> 6 and 7 -+
@@ -139,7 +140,8 @@ def inception_e() -> Dag:
 
 @pytest.fixture(scope="session")
 def nasnet_first_cell() -> Dag:
-    """
+    """Everything that nobody reads goes into the exit, 17.
+
     0, 1 --> 2 (left)    3 (right)
     3 --> 4 --> 5, 6 --> 7, 12, 15 --> 16        2 --> 8 --> 9, 10 --> 11, 13, 14
     2 3 5 7 9 11 12 13 14 16 --> 17

@@ -47,7 +47,7 @@ def test_parallel_where_it_pays(googlenet: Dag, tasks_of: TasksOf, fake_costs: M
 
 
 def test_equal_plans_are_compared_once(tasks_of: TasksOf, fake_costs: MakeCosts) -> None:
-    """a --> b --> c: every scheduler finds the sequential plan."""
+    """On a chain a --> b --> c every scheduler finds the sequential plan."""
     trace = Trace()
     tasks = tasks_of(Dag.of(("a", "b", "c"), [(0, 1), (1, 2)]))
     choice = best(tasks, fake_costs(), BEST, trace)

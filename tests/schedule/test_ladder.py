@@ -15,8 +15,15 @@ from anabranch.trace import Trace
     [
         (10_000_000, []),
         (150_000, ["no pruning"]),
-        (500, ["no pruning", "groups of at most 3, at most 8 of them"]),
-        (60, ["no pruning", "groups of at most 3, at most 8 of them", "4 chains"]),
+        (
+            60,
+            [
+                "no pruning",
+                "no pruning, 4 chains",
+                "groups of at most 3, at most 8 of them",
+                "the same, 4 chains",
+            ],
+        ),
     ],
 )
 def test_steps_are_events(most: int, refusals: list[str]) -> None:

@@ -50,7 +50,7 @@ def test_equal_demands_are_first_come_first_served(diamond: Dag) -> None:
 
 
 def test_a_node_claims_the_first_input_it_names(diamond: Dag) -> None:
-    """d reads c before b, so that it claims c's stream."""
+    """The last node reads c before b, so that it claims c's stream."""
     assert allocate(diamond, range(4), [[], [0], [0], [2, 1]]) == [0, 0, 1, 1]
 
 

@@ -19,9 +19,10 @@ def test_stages_with_and_without_barrier(diamond: Dag) -> None:
 
 
 def test_a_barrier_waits_for_every_group() -> None:
-    """
+    """Stages {a | c} {b | d}.
+
     a --> b
-    c --> d      stages {a | c} {b | d}
+    c --> d
     """
     dag = parse_dag("a -> b\nc -> d")
     at = {name: i for i, name in enumerate(dag.names)}
@@ -38,9 +39,10 @@ def test_a_barrier_waits_for_every_group() -> None:
 
 
 def test_groups_are_issued_in_turns() -> None:
-    """
+    """One stage of two groups.
+
     a --> b --> c
-    d --> e           one stage of two groups
+    d --> e
     """
     dag = Dag.of(tuple("abcde"), [(0, 1), (1, 2), (3, 4)])
     schedule = stage_schedule("x", dag, [((0, 1, 2), (3, 4))])

@@ -9,16 +9,17 @@ from anabranch.schedule.streams import fewer
 
 
 def test_a_finished_stream_is_taken_over() -> None:
-    """
+    """No stream of its own for d: c is always before it.
+
     a --+--> b
-        +--> c --> d      d's own stream is not needed: c is always before it
+        +--> c --> d
     """
     dag = parse_dag("a -> b c\nb\nc -> d\nd")
     assert fewer(dag, range(4), (0, 0, 1, 2), 16) == [0, 0, 1, 1]
 
 
 def test_the_limit_holds_for_independent_nodes() -> None:
-    """a   b   c   d   e"""
+    """Five nodes, two streams."""
     dag = parse_dag("a\nb\nc\nd\ne")
     assert fewer(dag, range(5), range(5), 2) == [0, 1, 0, 1, 0]
 

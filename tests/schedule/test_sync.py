@@ -15,8 +15,9 @@ from anabranch.schedule.sync import launches
 
 
 def test_transitive_waits_are_dropped() -> None:
-    """
-    a --> b --> c      a @0, b @1, c @2: c waits for b, and so for a
+    """Three streams: c waits for b, and so for a.
+
+    a --> b --> c
     +-----------^
     """
     dag = parse_dag("a -> b c\nb -> c")
@@ -25,9 +26,10 @@ def test_transitive_waits_are_dropped() -> None:
 
 
 def test_of_one_stream_only_the_last_is_waited_for() -> None:
-    """
+    """Stream 0 has a and b, stream 1 has c.
+
     a --+
-    b --+--> c      a, b @0, c @1
+    b --+--> c
     """
     dag = parse_dag("a -> c\nb -> c\nc")
     assert launches(dag, (0, 1, 2), (0, 0, 1))[2].waits == ("b",)

@@ -87,6 +87,9 @@ class Measured:
         for task in tasks:
             wanted.setdefault(self._keys(task), task)
         missing = self._unknown(wanted)
+        self.target.prepare(
+            [task.kernel for task in map(wanted.get, missing) if task and task.kernel]
+        )
         for at in range(0, len(missing), BATCH):
             self._trace.progress("costs", at, len(missing), "tasks measured")
             batch = missing[at : at + BATCH]

@@ -53,8 +53,11 @@ def check_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
 
 def check_devices(
     state: Iterable[tuple[str, torch.Tensor]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> None:
-    """Weights exist and are dense, and all is on one device (scalars may stay on the CPU)."""
+) -> torch.device:
+    """The one device on which weights and inputs are; only scalars may be on the CPU instead.
+
+    Also checks that weights are dense and have values.
+    """
     found: dict[torch.device, str] = {}
     for what, tensor in (*_weights(state), *_inputs(args, kwargs)):
         tensor_type(tensor, what)
@@ -74,6 +77,7 @@ def check_devices(
             "a graph runs on one device",
             f"move the model and its inputs to one device, for example with .to({str(one)!r})",
         )
+    return next(iter(found), torch.device("cpu"))
 
 
 def name_of_leaf(path: tuple[Any, ...]) -> str:

@@ -31,7 +31,7 @@ from anabranch.frontend.structure import tree_text
 from anabranch.frontend.translate import Translation
 from anabranch.frontend.untouched import attributes_kept, quiet, random_state_kept
 from anabranch.ir.graph import Graph, Ref
-from anabranch.ir.ops import base_name
+from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf, Signature
 from anabranch.trace import Trace
 
@@ -52,42 +52,44 @@ def capture(
     kwargs = dict(kwargs or {})
     with torch.no_grad():
         if isinstance(model, ExportedProgram):
-            exported, holder = _own_program(model, args, kwargs, trace), None
+            (exported, device), holder = _own_program(model, args, kwargs, trace), None
             name = "exported"
         else:
             module = _module(model)
-            exported, holder = _export(module, args, kwargs, trace), module
+            (exported, device), holder = _export(module, args, kwargs, trace), module
             name = type(module).__name__
             if isinstance(module, _Function):
                 name = getattr(module.function, "__name__", name)
         with trace.stage("frontend.decompose"), quiet(trace):
             program = _decompose(exported)
         with trace.stage("frontend.translate"):
-            captured = _translate(program, name, holder)
+            captured = _translate(program, name, device, holder)
     _refuse_training(captured.graph)
     return captured
 
 
 def _export(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], trace: Trace
-) -> ExportedProgram:
+) -> tuple[ExportedProgram, torch.device]:
+    """The program, and the device of its weights and inputs."""
     check_model(module)
     check_inputs(args, kwargs)
-    check_devices(itertools.chain(module.named_parameters(), module.named_buffers()), args, kwargs)
+    state = itertools.chain(module.named_parameters(), module.named_buffers())
+    device = check_devices(state, args, kwargs)
     args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (args, dict(kwargs)))
     stage = trace.stage("frontend.export")
     with stage, quiet(trace), random_state_kept(), attributes_kept(module):
         try:
             program: ExportedProgram = torch.export.export(module, args, dict(kwargs), strict=False)
-            return program
+            return program, device
         except Exception as error:
             raise _explained(error) from error
 
 
 def _own_program(
     program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any], trace: Trace
-) -> ExportedProgram:
-    """The program itself; one with dynamic dimensions is exported once more at these shapes."""
+) -> tuple[ExportedProgram, torch.device]:
+    """The program itself, and its device; one for other shapes is exported once more at these."""
     if not args and not kwargs:
         if program.example_inputs is None:
             raise CaptureError(
@@ -97,15 +99,15 @@ def _own_program(
             )
         args, kwargs = program.example_inputs
     check_inputs(args, kwargs)
-    check_devices(program.state_dict.items(), args, kwargs)
+    device = check_devices(program.state_dict.items(), args, kwargs)
     with trace.stage("frontend.export"), quiet(trace):
         try:
             if not program.range_constraints and _same_inputs(program, args, kwargs):
-                return program
+                return program, device
             static: ExportedProgram = torch.export.export(
                 program.module(), args, dict(kwargs), strict=False
             )
-            return static
+            return static, device
         except Exception as error:
             raise _explained(error) from error
 
@@ -134,9 +136,11 @@ def _decompose(program: ExportedProgram) -> ExportedProgram:
         raise _explained(error) from error
 
 
-def _translate(program: ExportedProgram, name: str, holder: nn.Module | None) -> Captured:
+def _translate(
+    program: ExportedProgram, name: str, device: torch.device, holder: nn.Module | None
+) -> Captured:
     graph, declared = program.graph, program.graph_signature
-    translation = Translation({node.name for node in graph.nodes})
+    translation = Translation({node.name for node in graph.nodes}, device)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     leaves: list[Leaf] = []
     for node, spec in zip(placeholders, declared.input_specs, strict=True):
@@ -250,7 +254,7 @@ def _held_value(program: ExportedProgram, path: str) -> torch.Tensor:
 
 def _refuse_training(graph: Graph) -> None:
     for node in graph.nodes:
-        if base_name(node.op) in TRAINING:
+        if packet_name(node.op) in TRAINING:
             raise CaptureError(
                 f"the model runs {node.op}, as in training mode",
                 "dropout and batch normalisation compute something else then, and change state",

@@ -15,6 +15,7 @@ from torch import nn
 
 from anabranch.errors import CaptureError
 from anabranch.frontend.from_torch import attribute
+from anabranch.frontend.translate import plain_value
 from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.key import digest_tensor
 from anabranch.ir.types import type_of
@@ -37,6 +38,7 @@ def rebind(
             model.named_buffers(remove_duplicate=False),
         )
     )
+    device = next((tensor.device for tensor in held.values() if tensor.ndim), None)
     paths = dict(sources)
     contents = contents or {}
 
@@ -56,7 +58,7 @@ def rebind(
                 "the model changed since it was captured",
                 "capture it again",
             )
-        value = value.detach().resolve_conj().resolve_neg()
+        value = plain_value(value, device)
         return replace(constant, value=value, digest=digest_tensor(value))
 
     return replace(graph, constants=tuple(bound(constant) for constant in graph.constants))

@@ -25,7 +25,7 @@ from anabranch.frontend.source import origin
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
 from anabranch.ir.key import digest_tensor
-from anabranch.ir.ops import base_name
+from anabranch.ir.ops import packet_name
 from anabranch.ir.types import DTYPE_NAMES, TensorType
 
 NOT_STORED = frozenset({"device", "pin_memory", "non_blocking"})
@@ -37,7 +37,8 @@ _FULL = "aten.full.default"
 class Translation:
     """A graph under construction: bind placeholders, `add` each node in order, then `finish`."""
 
-    def __init__(self, names: set[str]) -> None:
+    def __init__(self, names: set[str], device: torch.device | None = None) -> None:
+        self._device = device
         self.types: dict[str, TensorType] = {}
         self.mutations: list[tuple[str, Ref]] = []
         self.sources: list[tuple[str, str]] = []
@@ -58,9 +59,9 @@ class Translation:
     def bind_constant(self, node: fx.Node, tensor: torch.Tensor, path: str, source: bool) -> Ref:
         """The FX node stands for this tensor, which the model holds under `path`. Two names of the
         same memory, seen in the same way, are one constant."""
-        value = tensor.detach().resolve_conj().resolve_neg()
+        value = plain_value(tensor, self._device)
         type = tensor_type(value, path)
-        key = (value.untyped_storage()._cdata, value.storage_offset(), type)
+        key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), type)
         if key in self._held:
             self._values[node] = found = Ref(self._held[key])
             return found
@@ -94,7 +95,7 @@ class Translation:
         if not isinstance(target, torch._ops.OpOverload):
             raise _unsupported(node)
         name = str(target)
-        if base_name(name) in DROPPED:
+        if packet_name(name) in DROPPED:
             return
         if name == "aten.copy_.default" and self._mutates_input(node):
             return
@@ -131,7 +132,7 @@ class Translation:
             op, args, kwargs = _FULL, (types[0].shape, number), (("dtype", types[0].dtype),)
         source = args[0] if args else None
         if isinstance(source, Ref) and types == (self.types[source.name],):
-            copy = base_name(op) in COPIES
+            copy = packet_name(op) in COPIES
             if copy and not (returned and source.name in self._borrowed):
                 self._values[node] = source
                 return
@@ -210,6 +211,13 @@ class Translation:
         return name
 
 
+def plain_value(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
+    """A tensor as a constant holds it: without gradient or lazy conjugation, and a scalar that the
+    model left on the CPU on the device of all others."""
+    value = tensor.detach().resolve_conj().resolve_neg()
+    return value.to(device) if device is not None and value.ndim == 0 else value
+
+
 def tensor_type(value: Any, what: str, source: str = "") -> TensorType:
     """The type of a (fake) tensor; CaptureError for what a TensorType cannot say."""
     if not isinstance(value, torch.Tensor):
@@ -268,7 +276,7 @@ def _is_ordered_check(node: fx.Node) -> bool:
     """with_effects(token, check, ...): a check that must run between two others."""
     if getattr(node.target, "__name__", "") != "with_effects":
         return False
-    return base_name(str(node.args[1])) in DROPPED
+    return packet_name(str(node.args[1])) in DROPPED
 
 
 def _returns_tuple(node: fx.Node) -> bool:

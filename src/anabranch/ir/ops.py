@@ -155,13 +155,13 @@ CONVOLUTIONS = frozenset(
 )
 
 
-def base_name(op: str) -> str:
+def packet_name(op: str) -> str:
     """The name without its overload: aten.add.Tensor -> aten.add."""
     return op.rpartition(".")[0]
 
 
 def info(op: str) -> OpInfo:
-    return OPS.get(base_name(op), OPAQUE)
+    return OPS.get(packet_name(op), OPAQUE)
 
 
 @functools.cache

@@ -89,6 +89,10 @@ class Target(Protocol):
     def device(self) -> torch.device:
         """Where tensors of this target live; a simulated target has the meta device."""
 
+    def prepare(self, kernels: Sequence[Kernel]) -> None:
+        """Build what these kernels need, side by side where that saves time; what fails here fails
+        again, and is heard, when it is loaded."""
+
     def load(self, plan: Plan, repeat: int = 1) -> Executable:
         """The plan, ready to run; with `repeat` > 1 a call runs it that often in a row, for timing
         short plans. TargetError if the plan is for another kind of machine or cannot run here."""

@@ -121,7 +121,7 @@ class Known:
 def computable(node: Node) -> bool:
     """Whether the same arguments always give the same results: neither random nor unknown."""
     entry = ops.info(node.op)
-    return entry.kind != "opaque" and not entry.random and ops.base_name(node.op) != "aten.empty"
+    return entry.kind != "opaque" and not entry.random and ops.packet_name(node.op) != "aten.empty"
 
 
 @dataclass(frozen=True, slots=True)

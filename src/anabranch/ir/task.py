@@ -113,7 +113,7 @@ def value_types(tasks: TaskGraph) -> dict[str, TensorType]:
     return table
 
 
-def alias_bases(tasks: TaskGraph) -> dict[str, str]:
+def alias_roots(tasks: TaskGraph) -> dict[str, str]:
     """For each alias, the input, constant or task result whose memory it shares."""
     bases: dict[str, str] = {}
     for node in tasks.aliases:
@@ -126,7 +126,7 @@ def alias_bases(tasks: TaskGraph) -> dict[str, str]:
 def task_producers(tasks: TaskGraph) -> dict[str, str]:
     """The task that computes each value, seen through aliases; inputs and constants have none."""
     table = {name: task.name for task in tasks.tasks for name in task.writes}
-    for alias, base in alias_bases(tasks).items():
+    for alias, base in alias_roots(tasks).items():
         if base in table:
             table[alias] = table[base]
     return table
@@ -140,7 +140,7 @@ def extract(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
     """
     inside = tuple(task for task in tasks.tasks if task.name in names)
     written = {name for task in inside for name in task.writes}
-    bases, types = alias_bases(tasks), value_types(tasks)
+    bases, types = alias_roots(tasks), value_types(tasks)
     constant = {c.name: c for c in tasks.constants}
     read = dict.fromkeys(name for task in inside for name in task.reads)
     wanted = {name for name in read if bases.get(name) in written}

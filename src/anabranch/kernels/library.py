@@ -52,7 +52,7 @@ class FusedAtenProvider:
             return []
         bodies = (_fused_convolution(task.body), _fused_linear(task.body))
         return [
-            aten_kernel(ops.base_name(body.nodes[-1].op).removeprefix("aten.").strip("_"), body)
+            aten_kernel(ops.packet_name(body.nodes[-1].op).removeprefix("aten.").strip("_"), body)
             for body in bodies
             if body is not None
         ]
@@ -82,14 +82,24 @@ def aten_kernel(name: str, body: Graph) -> Kernel:
     """The kernel that runs the body with ATen; it writes in place if its last operator can."""
     last = body.nodes[-1]
     outputs = {ref.name for ref in body.outputs}
-    writes_out = outputs <= set(last.results) and can_write(last)
-    launches = sum(not ops.is_view(node, types(body)) for node in body.nodes)
+    table = types(body)
+    writes_out = outputs <= set(last.results) and can_write(last) and _natural(last, table)
+    launches = sum(not ops.is_view(node, table) for node in body.nodes)
     return Kernel("aten", name, body, writes_out=writes_out, launches=launches)
+
+
+def _natural(node: Node, table: Mapping[str, TensorType]) -> bool:
+    """Whether the results have the strides that the operator gives by itself. Element by element
+    any strides will do; kernels over windows and axes ignore those of the memory they are given."""
+    if ops.info(node.op).kind in ("pointwise", "move"):
+        return True
+    found = ops.infer(node.op, node.args, node.kwargs, table)
+    return all(map(ops.same_layout, found, node.types))
 
 
 def _is_cudnn_graph(body: Graph) -> bool:
     """Whether it is convolution [+ add] [+ relu], two-dimensional, of types cuDNN multiplies."""
-    kinds = [ops.base_name(node.op) for node in body.nodes]
+    kinds = [ops.packet_name(node.op) for node in body.nodes]
     if kinds[:1] != ["aten.convolution"]:
         return False
     if kinds[1:] not in ([], ["aten.relu"], ["aten.add"], ["aten.add", "aten.relu"]):
@@ -104,7 +114,7 @@ def _is_cudnn_graph(body: Graph) -> bool:
 def _plain_add(body: Graph, table: Mapping[str, TensorType]) -> bool:
     """Whether the residual, if there is one, has the result's shape and weight 1."""
     for node in body.nodes:
-        if ops.base_name(node.op) == "aten.add":
+        if ops.packet_name(node.op) == "aten.add":
             given = ops.arguments(node)
             for side in (given["self"], given["other"]):
                 if not isinstance(side, Ref) or table[side.name].shape != node.type.shape:
@@ -116,7 +126,7 @@ def _plain_add(body: Graph, table: Mapping[str, TensorType]) -> bool:
 
 def _fused_convolution(body: Graph) -> Graph | None:
     """A convolution [+ add] + relu as `cudnn_convolution[_add]_relu`."""
-    if not _is_cudnn_graph(body) or ops.base_name(body.nodes[-1].op) != "aten.relu":
+    if not _is_cudnn_graph(body) or ops.packet_name(body.nodes[-1].op) != "aten.relu":
         return None
     conv, last = ops.arguments(body.nodes[0]), body.nodes[-1]
     shape: tuple[Arg, ...] = (conv["stride"], conv["padding"], conv["dilation"], conv["groups"])
@@ -136,7 +146,7 @@ def _fused_convolution(body: Graph) -> Graph | None:
 
 def _fused_linear(body: Graph) -> Graph | None:
     """linear + relu of a matrix as `_addmm_activation`, whose library call has the epilogue."""
-    kinds = [ops.base_name(node.op) for node in body.nodes]
+    kinds = [ops.packet_name(node.op) for node in body.nodes]
     if kinds != ["aten.linear", "aten.relu"]:
         return None
     table, (linear, last) = types(body), body.nodes

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from anabranch.errors import VerifyError
 from anabranch.ir.plan import ALIGNMENT, Plan, Slot
-from anabranch.ir.task import Task, alias_bases, value_types
+from anabranch.ir.task import Task, alias_roots, value_types
 
 
 def check_plan(plan: Plan) -> None:
@@ -92,7 +92,7 @@ def _check_slots(plan: Plan) -> None:
         _unless(slot.nbytes >= needed, plan, message)
         if slot.space == "arena":
             _check_region(plan, f"%{slot.value}", slot.offset, slot.nbytes)
-    for alias, base in alias_bases(tasks).items():
+    for alias, base in alias_roots(tasks).items():
         message = f"alias %{alias} reaches beyond %{base}"
         _unless(types[alias].nbytes <= types[base].nbytes, plan, message)
     _check_workspaces(plan)
@@ -128,7 +128,7 @@ class _Bytes:
 
 
 def _check_arena(plan: Plan, clocks: dict[str, _Clock]) -> None:
-    bases = alias_bases(plan.tasks)
+    bases = alias_roots(plan.tasks)
     arena = {slot.value: slot for slot in plan.slots if slot.space == "arena"}
     scratch = {item.task: item for item in plan.workspaces}
     regions = [(slot.offset, slot.nbytes) for slot in arena.values()]
@@ -181,7 +181,7 @@ def _check_arena(plan: Plan, clocks: dict[str, _Clock]) -> None:
 
 def _check_pool(plan: Plan, clocks: dict[str, _Clock]) -> None:
     """Reads come after writes, and a release on the writer's stream comes after all touches."""
-    bases = alias_bases(plan.tasks)
+    bases = alias_roots(plan.tasks)
     pool = {slot.value: slot for slot in plan.slots if slot.space == "pool"}
     writers = {name: task.name for task in plan.tasks.tasks for name in task.writes}
     kept = set(_kept(plan, bases))

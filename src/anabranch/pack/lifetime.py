@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from anabranch.ir.schedule import Schedule, happens_before
-from anabranch.ir.task import TaskGraph, alias_bases, value_types
+from anabranch.ir.task import TaskGraph, alias_roots, value_types
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def lifetimes(
     """One for each value that a task writes, in launch order of the writers. Reading an alias
     touches its base. Outputs, and the values in `held`, live to the end."""
     by_name = {task.name: task for task in tasks.tasks}
-    bases, types = alias_bases(tasks), value_types(tasks)
+    bases, types = alias_roots(tasks), value_types(tasks)
     writer: dict[str, int] = {}
     touches: dict[str, int] = {}
     for i, launch in enumerate(schedule.launches):

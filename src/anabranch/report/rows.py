@@ -90,7 +90,7 @@ def ops_text(names: Iterable[str]) -> str:
     >>> ops_text(["aten.convolution.default", "aten.relu.default", "aten.relu.default"])
     'convolution, relu x2'
     """
-    counted = Counter(ops.base_name(name).removeprefix("aten.") for name in names)
+    counted = Counter(ops.packet_name(name).removeprefix("aten.") for name in names)
     return ", ".join(name if n == 1 else f"{name} x{n}" for name, n in counted.items())
 
 

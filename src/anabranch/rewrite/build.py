@@ -56,7 +56,7 @@ class Builder:
 
     def call(self, op: str, *args: Arg, name: str = "", origin: str = "", **kwargs: Arg) -> Ref:
         """A new node, its types inferred; named `name` or, if that is taken, with a number."""
-        hint = name or ops.base_name(op).partition(".")[2].lstrip("_")
+        hint = name or ops.packet_name(op).partition(".")[2].lstrip("_")
         node = ops.make_node(
             name if name in self._free else self._fresh(hint),
             op,

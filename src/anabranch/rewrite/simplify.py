@@ -1,6 +1,6 @@
 """Simplification: all that always helps, before anything is searched.
 
-captured -> [ PASSES until nothing changes ] -> layout -> [ PASSES again ] -> simplified
+captured -> retype -> [ PASSES until nothing changes ] -> layout -> [ PASSES again ] -> simplified
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from anabranch.ir.step import Pass, Stepper
 from anabranch.options import Options
 from anabranch.rewrite.passes import PASSES
 from anabranch.rewrite.passes.layout import layout
+from anabranch.rewrite.passes.retype import retype
 from anabranch.trace import Trace
 
 ROUNDS = 10
@@ -22,6 +23,7 @@ ROUNDS = 10
 def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu") -> Graph:
     """The graph, equal in value and cheaper. `kind` of target: on "cuda", convolutions get the
     layout that tensor cores want."""
+    graph = stepper.step(graph, "retype", retype)
     graph = _until_still(graph, stepper)
     if kind == "cuda" and options.channels_last:
         arranged = stepper.step(

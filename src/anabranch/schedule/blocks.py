@@ -8,10 +8,10 @@ a network, and the inside of skip connections too.
                  |        +--> concat --> pool        cuts after conv, concat, pool
                  +--> c --+
 
-Second cut, for a block of more than `max_nodes` chains only, which may lose concurrency: after a node
-where two values are alive at most (NASNet, whose cells read the two cells before), then three,
-four; of nodes with as many values those first that the fewest others could run beside. IOS marks
-these *parts* by hand. Third: every `max_nodes` chains.
+Second cut, which may lose concurrency, only for a block of more than `max_nodes` chains: after a
+node where two values are alive at most (NASNet, whose cells read the two cells before), then
+three, four; of nodes with as many values those first that the fewest others could run beside. IOS
+marks these *parts* by hand. Third: every `max_nodes` chains, from top to bottom.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from anabranch.ir.dag import Dag, bits
-from anabranch.schedule.chains import chains, joined
+from anabranch.schedule.chains import chains, joined, levelled
 
 MAX_NODES = 50  # IOS's max_part_size
 MAX_ALIVE = 4
@@ -28,16 +28,7 @@ MAX_ALIVE = 4
 
 def blocks(dag: Dag, max_nodes: int | None = MAX_NODES) -> tuple[int, ...]:
     """The blocks as masks, in order; their union is the dag. None: no second and third cut."""
-    if max_nodes is None:
-        return _first(dag)
-    units = chains(dag)
-    short = joined(dag, units)
-    ancestors = short.ancestors()
-    return tuple(
-        sum(units[i] for i in bits(part))
-        for block in _first(short)
-        for part in _parts(short, ancestors, block, max_nodes, alive=2)
-    )
+    return tuple(part for block in _first(dag) for part in _second(dag, block, max_nodes))
 
 
 def _first(dag: Dag) -> tuple[int, ...]:
@@ -55,13 +46,24 @@ def _first(dag: Dag) -> tuple[int, ...]:
     return tuple(found)
 
 
+def _second(dag: Dag, block: int, max_nodes: int | None) -> Iterator[int]:
+    if max_nodes is None or block.bit_count() <= max_nodes:
+        yield block
+        return
+    nodes, inside = list(bits(block)), dag.restrict(block)
+    units = chains(inside)
+    short = joined(inside, units)
+    for part in _parts(short, short.ancestors(), (1 << len(units)) - 1, max_nodes, alive=2):
+        yield sum(1 << nodes[v] for i in bits(part) for v in bits(units[i]))
+
+
 def _parts(
     dag: Dag, ancestors: tuple[int, ...], block: int, max_nodes: int, alive: int
 ) -> Iterator[int]:
     if block.bit_count() <= max_nodes:
         yield block
     elif alive > MAX_ALIVE:
-        nodes = list(bits(block))
+        nodes = [v for v in levelled(dag) if block >> v & 1]
         for i in range(0, len(nodes), max_nodes):
             yield sum(1 << v for v in nodes[i : i + max_nodes])
     else:

@@ -38,3 +38,14 @@ def joined(dag: Dag, chains: tuple[int, ...]) -> Dag:
     edges = {(chain_of[u], chain_of[v]) for u, v in dag.edges() if chain_of[u] != chain_of[v]}
     names = tuple(dag.names[(chain & -chain).bit_length() - 1] for chain in chains)
     return Dag.of(names, edges)
+
+
+def levelled(dag: Dag) -> list[int]:
+    """The nodes from top to bottom, where they stand between the longest paths above and below
+    them: a legal order whose first half is as wide as the graph, not one branch of it."""
+    above, below = [0] * len(dag.names), [0] * len(dag.names)
+    for v, preds in enumerate(dag.preds):
+        above[v] = max((above[u] + 1 for u in bits(preds)), default=0)
+    for v in reversed(range(len(dag.names))):
+        below[v] = max((below[w] + 1 for w in bits(dag.succs[v])), default=0)
+    return sorted(range(len(dag.names)), key=lambda v: (above[v] - below[v], v))

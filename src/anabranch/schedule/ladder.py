@@ -4,7 +4,7 @@
     2 chains         nodes that only follow each other taken as one (`chains`), no pruning
     3 pruned         IOS's r and s: groups of at most r nodes, at most s of them
     4 chains pruned  both
-    5 halves         the first and the second half of the nodes, each begun again at 1
+    5 halves         the upper and the lower half of the nodes, each begun again at 1
 
 Counts decide, never the clock, so the same block gives the same stages on every machine.
 """
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from anabranch.ir.dag import Dag, bits
 from anabranch.ir.protocols import Limits
-from anabranch.schedule.chains import chains, joined
+from anabranch.schedule.chains import chains, joined, levelled
 from anabranch.schedule.endings import TooMany
 from anabranch.schedule.estimate import Groups, StageCost
 from anabranch.schedule.programme import Solution, solve
@@ -67,8 +67,8 @@ def _spread_solution(found: Solution, units: Sequence[int]) -> Solution:
 
 
 def _halves(dag: Dag, cost: StageCost, limits: Limits, most: int, until: float | None) -> Solution:
-    n = len(dag.names)
-    parts = [[1 << v for v in range(n // 2)], [1 << v for v in range(n // 2, n)]]
+    n, order = len(dag.names), levelled(dag)
+    parts = [[1 << v for v in sorted(half)] for half in (order[: n // 2], order[n // 2 :])]
     found = [
         _spread_solution(
             solve_block(dag.restrict(sum(part)), _spread_cost(cost, part), limits, most, until),

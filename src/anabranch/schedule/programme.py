@@ -35,6 +35,8 @@ from anabranch.schedule.endings import (
 from anabranch.schedule.estimate import Groups, StageCost
 
 _SAMPLES = 48
+_FEW_STATES = 4096
+_ENDINGS = 16  # a state has more endings than this in all blocks that are hard: see Table 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def solve(
         found = all_endings(dag.succs, state, most)
         return [e for e in found if _within(components(reach, e), max_group_size, max_groups)]
 
-    found = states(dag, most)
+    found = states(dag, None if most is None else max(_FEW_STATES, most // _ENDINGS))
     if most is not None:
         _refuse_if_above(most, found, last)
     grouped = groups_of if one_source else components

@@ -37,7 +37,7 @@ class _Stored(BaseModel):
 def best_or_recall(
     tasks: TaskGraph, costs: Costs, names: Sequence[str], limits: Limits, cache: Cache | None
 ) -> Choice:
-    """As `best`, unless the cache holds the same question's answer, all of it measured."""
+    """As `best`, unless the cache holds the same question's answer, as measured."""
     if cache is None:
         return best(tasks, costs, names, limits.trace, limits)
     key = _key(tasks, names, limits)
@@ -46,12 +46,13 @@ def best_or_recall(
         limits.trace.add("chosen", "schedule", found.schedule.scheduler, "recalled from the cache")
         return found
     choice = best(tasks, costs, names, limits.trace, limits)
-    if all(cost.source == "measured" for _, cost in choice.candidates):
+    found_by_measuring = [pair for pair in choice.candidates if pair[1].source == "measured"]
+    if choice.candidates[0] in found_by_measuring:
         stored = [
             _Candidate(
                 schedule=text_schedule(schedule), us=cost.us, source=cost.source, spread=cost.spread
             )
-            for schedule, cost in choice.candidates
+            for schedule, cost in found_by_measuring
         ]
         cache.put("plans", key, _Stored(candidates=stored).model_dump_json())
     return choice

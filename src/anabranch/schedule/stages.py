@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise, zip_longest
 
-from anabranch.ir.dag import Dag, bits
+from anabranch.ir.dag import Dag
 from anabranch.ir.schedule import Schedule
 from anabranch.schedule.sync import launches
 
@@ -78,8 +78,3 @@ def _fenced(dag: Dag, stages: Sequence[Stage]) -> Dag:
                 preds[first[0]] |= 1 << last[-1]
                 succs[last[-1]] |= 1 << first[0]
     return Dag(dag.names, tuple(preds), tuple(succs))
-
-
-def groups_text(dag: Dag, masks: Sequence[int]) -> str:
-    """A stage for messages: `a b | c`."""
-    return " | ".join(" ".join(dag.names[v] for v in bits(mask)) for mask in masks)

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from anabranch.errors import TargetError
 from anabranch.ir import ops
-from anabranch.ir.graph import Node
+from anabranch.ir.graph import Node, types
 from anabranch.ir.plan import Plan
-from anabranch.ir.task import Kernel, Task, alias_bases
-from anabranch.ir.types import TensorType
+from anabranch.ir.task import Kernel, Task, alias_roots
+from anabranch.ir.types import TensorType, type_of
 from anabranch.targets.writers import writer
 
 Call = Callable[[], None]
@@ -59,7 +59,7 @@ def place(plan: Plan, device: torch.device, runners: Mapping[str, Runner]) -> Pl
                 "load it from the saved file, or compile the model again",
             )
         values[constant.name] = _with_strides(constant.value.to(device), constant.type)
-    types = {
+    made = {
         name: node.types[i]
         for task in tasks.tasks
         for node in task.body.nodes
@@ -67,9 +67,9 @@ def place(plan: Plan, device: torch.device, runners: Mapping[str, Runner]) -> Pl
     }
     for slot in plan.slots:
         if slot.space == "arena":
-            values[slot.value] = _cut(arena, slot.offset, types[slot.value])
+            values[slot.value] = _cut(arena, slot.offset, made[slot.value])
     pool = {slot.value for slot in plan.slots if slot.space == "pool"}
-    late = _aliases(tasks.aliases, alias_bases(tasks), pool, values, device)
+    late = _aliases(tasks.aliases, alias_roots(tasks), pool, values, device)
     workspaces = {w.task: arena[w.offset : w.offset + w.nbytes] for w in plan.workspaces}
     calls: dict[str, Call] = {}
     for task in tasks.tasks:
@@ -84,7 +84,8 @@ def run_aten(task: Task, values: dict[str, Tensor], workspace: Tensor | None) ->
     """The runner of provider "aten": the kernel's body, operator by operator."""
     kernel = task.kernel
     assert kernel is not None
-    steps = [_step(node, kernel, task.writes, values) for node in kernel.body.nodes]
+    declared = types(task.body)
+    steps = [_step(node, kernel, task.writes, declared, values) for node in kernel.body.nodes]
     local = [name for node in kernel.body.nodes for name in node.results]
     temporary = set(local) - set(task.writes)
 
@@ -97,7 +98,13 @@ def run_aten(task: Task, values: dict[str, Tensor], workspace: Tensor | None) ->
     return call
 
 
-def _step(node: Node, kernel: Kernel, writes: Sequence[str], values: dict[str, Tensor]) -> Call:
+def _step(
+    node: Node,
+    kernel: Kernel,
+    writes: Sequence[str],
+    declared: Mapping[str, TensorType],
+    values: dict[str, Tensor],
+) -> Call:
     write = writer(node.op) if kernel.writes_out and set(writes) & set(node.results) else None
     overload = ops.resolve(node.op)
     device_kwargs: dict[str, Any] = {}
@@ -111,12 +118,21 @@ def _step(node: Node, kernel: Kernel, writes: Sequence[str], values: dict[str, T
             return
         result = overload(*args, **kwargs, **device_kwargs)
         made = result if isinstance(result, (tuple, list)) else (result,)
-        values.update(zip(node.results, made, strict=True))
+        for name, tensor in zip(node.results, made, strict=True):
+            values[name] = _as_declared(tensor, declared[name]) if name in writes else tensor
 
     if ops.takes_device(node.op):
         some = next(iter(values.values()), None)
         device_kwargs["device"] = some.device if some is not None else torch.device("cpu")
     return run
+
+
+def _as_declared(tensor: Tensor, type: TensorType) -> Tensor:
+    """A result in the strides that its readers were chosen for. A kernel that answers in others
+    pays for the copy, and is timed with it."""
+    if ops.same_layout(type_of(tensor), type):
+        return tensor
+    return _empty(type, tensor.device).copy_(tensor)
 
 
 def _aliases(

@@ -34,7 +34,7 @@ def can_write(node: Node) -> bool:
         return node.type.contiguous
     if node.op in ops.VIEW_IF_POSSIBLE:
         return node.type.contiguous
-    if ops.base_name(node.op) == "aten.max_pool2d_with_indices":
+    if ops.packet_name(node.op) == "aten.max_pool2d_with_indices":
         return True
     return writer(node.op) is not None
 
@@ -42,8 +42,8 @@ def can_write(node: Node) -> bool:
 @functools.cache
 def writer(op: str) -> Writer | None:
     """The call that writes, or None."""
-    if ops.base_name(op) in WRITERS:
-        return WRITERS[ops.base_name(op)]
+    if ops.packet_name(op) in WRITERS:
+        return WRITERS[ops.packet_name(op)]
     overload = native_out(op)
     return functools.partial(_call_out, overload) if overload is not None else None
 
@@ -130,6 +130,23 @@ def _stack(results: Sequence[Tensor], tensors: Sequence[Tensor], dim: int = 0) -
     aten.cat.out([tensor.unsqueeze(dim) for tensor in tensors], dim, out=results[0])
 
 
+def _rsub(results: Sequence[Tensor], x: Tensor, other: Any, alpha: Any = 1) -> None:
+    """other - alpha * x; a number becomes a tensor of no dimension, which may stay on the host."""
+    if not isinstance(other, Tensor):
+        other = torch.tensor(other)
+    aten.sub.out(other, x, alpha=alpha, out=results[0])
+
+
+def _pad(results: Sequence[Tensor], x: Tensor, pad: Sequence[int], value: Any = 0) -> None:
+    inner = results[0]
+    inner.fill_(value)
+    for i in range(len(pad) // 2):
+        dim, before, after = x.dim() - 1 - i, pad[2 * i], pad[2 * i + 1]
+        x = x.narrow(dim, max(-before, 0), x.shape[dim] - max(-before, 0) - max(-after, 0))
+        inner = inner.narrow(dim, max(before, 0), x.shape[dim])
+    inner.copy_(x)
+
+
 WRITERS: dict[str, Writer] = {
     "aten.clone": _copy,
     "aten.contiguous": _copy,
@@ -143,5 +160,7 @@ WRITERS: dict[str, Writer] = {
     "aten.max_pool2d_with_indices": _max_pool,
     "aten.adaptive_avg_pool2d": _adaptive_avg_pool,
     "aten._adaptive_avg_pool2d": _adaptive_avg_pool,
+    "aten.constant_pad_nd": _pad,
+    "aten.rsub": _rsub,
     "aten.stack": _stack,
 }

@@ -31,7 +31,6 @@ WS_32_4 = """
 """
 
 
-
 def build(size: str) -> nn.Module:
     channels, head, _ = SIZES[size]
     return seeded(lambda: RandWireIOS(channels, head), gain=GAIN)

@@ -179,7 +179,7 @@ def _filled(value: float | None = None) -> Form:
 
 
 def _with_number(builder: Builder, node: Node) -> Ref | None:
-    op = f"{ops.base_name(node.op)}.Tensor"
+    op = f"{ops.packet_name(node.op)}.Tensor"
     named = dict(node.kwargs)
     args = node.args
     if len(args) > 2:

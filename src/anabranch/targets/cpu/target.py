@@ -25,6 +25,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Probe
 from anabranch.ir.schedule import Launch, Span, Timeline
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Kernel
 from anabranch.targets.place import Placed, Runner, place, run_aten
 
 RUNNERS: dict[str, Runner] = {"aten": run_aten}
@@ -126,6 +127,9 @@ class CpuTarget:
             fork_us=20.0,
             versions=(("torch", torch.__version__), ("threads", str(torch.get_num_threads()))),
         )
+
+    def prepare(self, kernels: Sequence[Kernel]) -> None:
+        """Nothing is built ahead here."""
 
     def load(self, plan: Plan, repeat: int = 1) -> CpuExecutable:
         if plan.spec.kind != "cpu":

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from anabranch.ir.plan import Plan
-from anabranch.ir.task import alias_bases
+from anabranch.ir.task import alias_roots
 from anabranch.targets.place import Placed
 
 WARM_UPS = 2
@@ -138,7 +138,7 @@ class CudaExecutable:
 
 def _releases(plan: Plan) -> dict[str, list[str]]:
     """By task: the pool values, and their aliases, to drop before its launch."""
-    bases = alias_bases(plan.tasks)
+    bases = alias_roots(plan.tasks)
     table: dict[str, list[str]] = {}
     for slot in plan.slots:
         if slot.space == "pool" and slot.release is not None:

@@ -13,7 +13,9 @@ Measured on an H200: building a precompiled engine takes microseconds, a run-tim
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +45,10 @@ class Engine:
     tag: str
 
 
+BUILDERS = 8
+"""Threads that build engines."""
+
+
 class Cudnn:
     """cuDNN on one device: a handle, and the engines built so far, by structure."""
 
@@ -51,17 +57,38 @@ class Cudnn:
 
         self._cudnn = cudnn
         self._handle = cudnn.create_handle()
+        self._builder = threading.local()
         self._tf32 = tf32
-        self._graphs: dict[str, tuple[Any, dict[str, Any]]] = {}
         self._engines: dict[tuple[str, str], Engine] = {}
 
     def engine(self, kernel: Kernel) -> Engine:
         """The engine a kernel names, built on first use. TargetError if cuDNN has none such."""
-        structure = structure_text(kernel.body)
-        key = (structure, kernel.variant)
+        key = (structure_text(kernel.body), kernel.variant)
         if key not in self._engines:
-            self._engines[key] = self._build(kernel, structure)
+            self._engines[key] = self._build(kernel)
         return self._engines[key]
+
+    def build(self, kernels: Iterable[Kernel]) -> None:
+        """Build what these kernels name, side by side: run-time fused engines are compiled, on one
+        core each. Those that fail fail again, and are heard, when they are asked for."""
+        wanted = {
+            (structure_text(kernel.body), kernel.variant): kernel
+            for kernel in kernels
+            if kernel.provider == "cudnn"
+        }
+        missing = {key: kernel for key, kernel in wanted.items() if key not in self._engines}
+
+        def attempt(kernel: Kernel) -> Engine | None:
+            try:
+                return self._build(kernel)
+            except TargetError:
+                return None
+
+        with ThreadPoolExecutor(BUILDERS) as pool:
+            built = pool.map(attempt, missing.values())
+            self._engines.update(
+                (key, engine) for key, engine in zip(missing, built, strict=True) if engine
+            )
 
     def runner(
         self, task: Task, values: dict[str, Tensor], workspace: Tensor | None
@@ -87,11 +114,9 @@ class Cudnn:
 
         return call
 
-    def _build(self, kernel: Kernel, structure: str) -> Engine:
+    def _build(self, kernel: Kernel) -> Engine:
         try:
-            if structure not in self._graphs:
-                self._graphs[structure] = self._describe(kernel.body)
-            graph, tensors = self._graphs[structure]
+            graph, tensors = self._describe(kernel.body)
             index = int(kernel.variant or 0)
             if index >= graph.get_execution_plan_count():
                 raise TargetError(
@@ -122,7 +147,7 @@ class Cudnn:
             io_data_type=io_type,
             intermediate_data_type=cudnn.data_type.FLOAT,
             compute_data_type=cudnn.data_type.FLOAT,
-            handle=self._handle,
+            handle=self._builder_handle(),
         )
         tensors: dict[str, Any] = {}
         made: dict[str, Any] = {}
@@ -143,6 +168,12 @@ class Cudnn:
             graph.deselect_numeric_notes([cudnn.numerical_note.TENSOR_CORE])
         graph.check_support()
         return graph, tensors
+
+    def _builder_handle(self) -> Any:
+        """A handle of this thread's own: handles are not for several threads at once."""
+        if not hasattr(self._builder, "handle"):
+            self._builder.handle = self._cudnn.create_handle()
+        return self._builder.handle
 
     def _tensor(self, graph: Any, name: str, type: TensorType, per_channel: bool) -> Any:
         if per_channel:
@@ -165,7 +196,7 @@ def _translate(graph: Any, op: str, arguments: dict[str, Any], made: dict[str, A
     def use(name: str) -> Any:
         return made[arguments[name].name]
 
-    match ops.base_name(op):
+    match ops.packet_name(op):
         case "aten.convolution":
             result = graph.conv_fprop(
                 image=use("input"),

@@ -11,6 +11,7 @@ from anabranch.errors import TargetError
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Probe, Target
 from anabranch.ir.schedule import Timeline
+from anabranch.ir.task import Kernel
 from anabranch.targets.cuda import cudnn, profile, timing
 from anabranch.targets.cuda.capture import CudaExecutable
 from anabranch.targets.cuda.device import read_spec
@@ -34,6 +35,11 @@ class CudaTarget:
         if self._cudnn is not None:
             self._runners["cudnn"] = self._cudnn.runner
 
+    def prepare(self, kernels: Sequence[Kernel]) -> None:
+        if self._cudnn is not None:
+            with torch.cuda.device(self.device):
+                self._cudnn.build(kernels)
+
     def load(self, plan: Plan, repeat: int = 1) -> CudaExecutable:
         """One CUDA graph. Where capture fails the executable launches eagerly and says why in
         `failure`; the caller reports it."""
@@ -53,6 +59,8 @@ class CudaTarget:
         while len(self._streams) < plan.schedule.streams + 1:
             self._streams.append(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
         with torch.cuda.device(self.device), torch.no_grad(), _precision(self.tf32):
+            if self._cudnn is not None:
+                self._cudnn.build(task.kernel for task in plan.tasks.tasks if task.kernel)
             placed = place(plan, self.device, self._runners)
             return CudaExecutable(plan, placed, self._streams, repeat)
 

@@ -14,6 +14,7 @@ from anabranch.errors import TargetError
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Probe
 from anabranch.ir.schedule import Timeline
+from anabranch.ir.task import Kernel
 
 PROFILES = Path(__file__).parent / "profiles"
 
@@ -30,6 +31,9 @@ class SimTarget:
         self.profile = profile
         self.spec = replace(profile.spec, tf32=tf32, simulated=True)
         self.device = torch.device("meta")
+
+    def prepare(self, kernels: Sequence[Kernel]) -> None:
+        """Nothing is built ahead here."""
 
     def load(self, plan: Plan, repeat: int = 1) -> Executable:
         raise self._absent("run a plan")

@@ -1,0 +1,50 @@
+"""Rivals and their timing on a GPU."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+from torch import nn
+
+from anabranch.bench import rivals
+from anabranch.bench.machine import machine
+from anabranch.targets.cuda import callables
+
+
+def test_a_captured_call_keeps_what_it_reads() -> None:
+    """The graph holds addresses: weights and inputs must not be freed under it."""
+    here = machine("cuda")
+    model = nn.Linear(1024, 1024).cuda().eval()
+    x = torch.randn(64, 1024, device="cuda")
+    with torch.no_grad():
+        expected = model(x)
+        ready = rivals.RIVALS["cudagraph"](model, (x.clone(),), here)
+        gc.collect()
+        torch.cuda.empty_cache()
+        others = [torch.full((1024, 1024), float("nan"), device="cuda") for _ in range(32)]
+        torch.testing.assert_close(ready.call(), expected)
+    assert others and ready.peak_bytes is not None and ready.peak_bytes >= expected.nbytes
+
+
+def test_samples_of_the_same_work_agree() -> None:
+    a = torch.randn(2048, 2048, device="cuda")
+
+    def work() -> torch.Tensor:
+        return a @ a
+
+    first, second = callables.sample([work, work], seconds=0.3)
+    assert len(first) == len(second) >= 15
+    middle = sorted(first)[len(first) // 2], sorted(second)[len(second) // 2]
+    assert 0.8 < middle[0] / middle[1] < 1.25
+
+
+def test_peak_of_a_call() -> None:
+    a = torch.empty(1 << 20, device="cuda")
+    assert callables.peak_of(lambda: a + 1) == a.nbytes
+    assert callables.peak_of(lambda: None) == 0
+
+
+def test_survey_names_the_device() -> None:
+    facts = callables.survey()
+    assert facts["gpu"] and facts["cuda"] and "." in str(facts["capability"])
