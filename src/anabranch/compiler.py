@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from anabranch.cache import Cache
 from anabranch.costs import costs_of
@@ -32,7 +32,7 @@ from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import task_text
-from anabranch.ir.plan import Plan
+from anabranch.ir.plan import Leaf, Plan, Signature
 from anabranch.ir.protocols import Cost, Costs, Executable, Limits, Target
 from anabranch.ir.schedule import Schedule, Timeline, sequential_launches
 from anabranch.ir.step import Stepper, random_tensor
@@ -118,6 +118,7 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
     with trace.stage("rewrite"):
         stepper = Stepper(trace, options.check, options.fuel, options.dump)
         graph = simplify(captured.graph, stepper, options, spec.kind)
+        signature = _renamed(captured, graph)
     yield "rewrite", graph
     with trace.stage("fuse"):
         tasks = partition(graph, trace, spec)
@@ -131,7 +132,7 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         selection = replace(selection, tasks=tasks)
     yield "probe", tasks
     plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
-    sequential = pack_or_recall(tasks, plain, spec, captured.signature, Trace(), None, job.cache)
+    sequential = pack_or_recall(tasks, plain, spec, signature, Trace(), None, job.cache)
     limit = int(MEMORY_LIMIT * sequential.arena_bytes)
     costs = costs_of(
         target, partial(pack, spec=spec, limit_bytes=limit), job.cache, trace, options.budget
@@ -141,9 +142,7 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         choice = best_or_recall(tasks, costs, _schedulers(options), limits, job.cache)
     yield "schedule", choice
     with trace.stage("pack"):
-        plan = pack_or_recall(
-            tasks, choice.schedule, spec, captured.signature, trace, limit, job.cache
-        )
+        plan = pack_or_recall(tasks, choice.schedule, spec, signature, trace, limit, job.cache)
     yield "pack", plan
     with trace.stage("load"):
         run = None if spec.simulated else target.load(plan)
@@ -182,6 +181,22 @@ def _capture(job: Job) -> Captured:
     captured = capture(job.model, job.args, job.kwargs, job.trace)
     remember(job.cache, name, captured)
     return captured
+
+
+def _renamed(captured: Captured, graph: Graph) -> Signature:
+    """The signature with results named as the rewritten graph names them; what the model returns
+    of its inputs stays the input."""
+    pairs = zip(captured.graph.outputs, graph.outputs, strict=True)
+    names = {old.name: new for old, new in pairs}
+    for value in captured.graph.inputs:
+        names.pop(value.name, None)
+    was = captured.signature
+    outputs = (
+        leaf if leaf.ref is None else Leaf(names.get(leaf.ref.name, leaf.ref))
+        for leaf in was.outputs
+    )
+    mutations = ((name, names.get(ref.name, ref)) for name, ref in was.mutations)
+    return replace(was, outputs=tuple(outputs), mutations=tuple(mutations))
 
 
 def _schedulers(options: Options) -> Sequence[str]:
@@ -305,21 +320,30 @@ def _verify_capture(job: Job, example: Sequence[Tensor], run: Executable) -> Non
     """The model itself, called as the user calls it, against the plan."""
     if not callable(job.model):
         return
+    args, kwargs = own_inputs(job)
     with torch.no_grad():
-        returned = job.model(*job.args, **dict(job.kwargs))
+        returned = job.model(*args, **kwargs)
     eager = [leaf for leaf in tree_leaves(returned) if isinstance(leaf, Tensor)]
     outs = {ref.name: out for ref, out in zip(run.plan.tasks.outputs, run(example), strict=True)}
     signature = run.plan.signature
     assert signature is not None
-    ours = [outs[leaf.ref.name] for leaf in signature.outputs if leaf.ref is not None]
-    for i, (own, out) in enumerate(zip(eager, ours, strict=True)):
-        error = numbers.relative_error(out, own.to(out.device))
+    own = {value.name: t for value, t in zip(run.plan.tasks.inputs, example, strict=True)}
+    ours = [{**outs, **own}[leaf.ref.name] for leaf in signature.outputs if leaf.ref is not None]
+    for i, (want, out) in enumerate(zip(eager, ours, strict=True)):
+        error = numbers.relative_error(out, want.to(out.device))
         if error > EAGER_TOLERANCE.get(out.dtype, 0.0):
             raise NumericsError(
                 f"output {i} differs from the model's own by {error:.2e}",
                 "the captured graph does not compute what the model computes",
                 "report the model; it may depend on state that capture cannot see",
             )
+
+
+def own_inputs(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The example inputs, copied where the model would write to the user's."""
+    given: tuple[tuple[Any, ...], dict[str, Any]] = (job.args, dict(job.kwargs))
+    copied = tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), given)
+    return copied[0], copied[1]
 
 
 def _fresh(example: Sequence[Tensor], seed: int) -> list[Tensor]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from anabranch.compiler import Compilation, Job
+from anabranch.compiler import Compilation, Job, own_inputs
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.types import DTYPE_NAMES
@@ -77,7 +77,7 @@ def _baselines(job: Job, made: Compilation) -> dict[str, float]:
         if schedule.scheduler == "sequential"
     }
     if made.run is not None and callable(job.model):
-        args, kwargs = job.args, dict(job.kwargs)
+        args, kwargs = own_inputs(job)
 
         def eager() -> None:
             with torch.no_grad():

@@ -178,8 +178,9 @@ def _some(type: TensorType, device: torch.device) -> Tensor:
     """An input buffer with content that is safe to index by and fair to time: zeros would run
     faster than data, and uninitialised integers may point anywhere."""
     tensor = _empty(type, device)
-    normal = type.dtype.is_floating_point and type.dtype.itemsize > 1
-    return tensor.normal_() if normal else tensor.zero_()
+    if not type.dtype.is_floating_point or type.dtype.itemsize == 1:
+        return tensor.zero_()
+    return tensor.normal_(generator=torch.Generator(device).manual_seed(0))
 
 
 def _empty(type: TensorType, device: torch.device) -> Tensor:

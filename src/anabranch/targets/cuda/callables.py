@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -36,11 +37,12 @@ def capture_callable(
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    with torch.cuda.graph(graph, stream=side):
-        outputs = fn(*args)
-    pool = torch.cuda.max_memory_allocated() - before
+    with own_workspaces():
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        with torch.cuda.graph(graph, stream=side):
+            outputs = fn(*args)
+        pool = torch.cuda.max_memory_allocated() - before
     read = (fn, args)  # the graph knows addresses only: weights and inputs must outlive it
 
     def replay(_: object = read) -> Any:
@@ -48,6 +50,21 @@ def capture_callable(
         return outputs
 
     return replay, max(0, pool)
+
+
+@contextmanager
+def own_workspaces() -> Iterator[None]:
+    """Graphs captured within have cuBLAS's workspaces in their own pools.
+
+    cuBLAS keeps one workspace per stream for the whole process, and torch.compile's CUDA graphs free
+    all of them when they record: a graph that was captured with such a workspace then writes to
+    memory that is not its own. (Seen on an H200: an illegal access in the next replay.)
+    """
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 def peak_of(fn: Callable[[], object]) -> int:

@@ -1,0 +1,113 @@
+"""torch.compile(model, backend="anabranch") for inference."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from anabranch.integrations import dynamo
+from anabranch.integrations.dynamo import anabranch_backend
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.compiler.reset()
+    monkeypatch.setenv("ANABRANCH_CACHE_DIR", "")
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(256, 2)
+    ).eval()
+
+
+def test_compiles_and_folds() -> None:
+    net, x = model(), torch.randn(2, 3, 8, 8)
+    fast = torch.compile(net, backend=anabranch_backend)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+def test_new_weights_are_seen() -> None:
+    net, x = model(), torch.randn(2, 3, 8, 8)
+    fast = torch.compile(net, backend=anabranch_backend)
+    with torch.no_grad():
+        fast(x)
+        net[4].weight.mul_(2)
+        torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_are_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else batch norms could not fold: the plan has the image as its only input."""
+    made = []
+
+    class Watched(dynamo.Compiled):
+        def add(self, *args: object, **kwargs: object) -> dynamo.Compiled:
+            made.append(super().add(*args, **kwargs))
+            return made[-1]
+
+    monkeypatch.setattr(dynamo, "Compiled", Watched)
+    net, x = model(), torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        torch.compile(net, backend=anabranch_backend)(x)
+    tasks = made[0].entries[0].plan.tasks
+    assert len(tasks.inputs) == 1
+    assert not any("batch_norm" in node.op for task in tasks.tasks for node in task.body.nodes)
+
+
+def test_another_batch_size_with_symbolic_shapes() -> None:
+    net = model()
+    fast = torch.compile(net, backend=anabranch_backend, dynamic=True)
+    with torch.no_grad():
+        for batch in (2, 3, 5):
+            x = torch.randn(batch, 3, 8, 8)
+            torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_graph_break_is_two_plans() -> None:
+    net = model()
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        y = net(x)
+        torch._dynamo.graph_break()
+        return y.softmax(-1) + x.sum()
+
+    x = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        got = torch.compile(call, backend=anabranch_backend)(x)
+        torch.testing.assert_close(got, call(x), rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_that_are_written_to() -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * 2
+
+    x, y = torch.zeros(4), torch.zeros(4)
+    with torch.no_grad():
+        got = torch.compile(call, backend=anabranch_backend)(x)
+        assert torch.equal(got, call(y)) and torch.equal(x, y)
+
+
+def test_training_runs_uncompiled_and_says_so() -> None:
+    net, x = model(), torch.randn(2, 3, 8, 8)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loss = torch.compile(net, backend=anabranch_backend)(x).sum()
+        loss.backward()
+    assert any("compiles inference" in str(w.message) for w in caught)
+    assert net[0].weight.grad is not None
+
+
+def test_modes_and_options() -> None:
+    net, x = model(), torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        fast = torch.compile(net, backend=anabranch_backend, options={"scheduler": "sequential"})
+        torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+        with pytest.raises(Exception, match="known options"):
+            torch.compile(net, backend=anabranch_backend, options={"sched": "x"})(x)

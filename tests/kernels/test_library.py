@@ -1,0 +1,94 @@
+"""What the library providers offer for a task, on which machine."""
+
+from __future__ import annotations
+
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Task
+from anabranch.ir.text import parse_graph, text_graph
+from anabranch.kernels.library import CUDNN_ENGINES, PROVIDERS
+
+GPU = TargetSpec("cuda", "a GPU", simulated=True)
+CPU = TargetSpec("cpu", "a CPU")
+CONV = """
+graph c {
+  input %x: f16[1,8,6,6]{288,1,48,8}
+  input %z: f16[1,4,6,6]{144,1,24,4}
+  const %w: f16[4,8,1,1]{8,1,8,8} = 1
+  const %b: f16[4] = 2
+  %c: f16[1,4,6,6]{144,1,24,4} = aten.convolution.default(%x, %w, %b, [1, 1], [0, 0], [1, 1], \
+False, [0, 0], 1)
+"""
+RELU = "  %r: f16[1,4,6,6]{144,1,24,4} = aten.relu.default(%c)\n  return %r\n}"
+ADD_RELU = """  %a: f16[1,4,6,6]{144,1,24,4} = aten.add.Tensor(%z, %c)
+  %r: f16[1,4,6,6]{144,1,24,4} = aten.relu.default(%a)
+  return %r
+}"""
+
+
+def offers(text: str, spec: TargetSpec) -> list[str]:
+    task = Task("t", parse_graph(text))
+    return [
+        f"{kernel.provider}.{kernel.name}"
+        for provider in PROVIDERS
+        for kernel in provider.kernels(task, spec)
+    ]
+
+
+def test_a_cpu_has_only_the_operators_themselves() -> None:
+    assert offers(CONV + RELU, CPU) == ["aten.aten"]
+
+
+def test_fused_convolutions_on_a_gpu() -> None:
+    engines = ["cudnn.convolution"] * CUDNN_ENGINES
+    assert offers(CONV + RELU, GPU) == ["aten.aten", "aten.cudnn_convolution_relu", *engines]
+    assert offers(CONV + ADD_RELU, GPU) == [
+        "aten.aten",
+        "aten.cudnn_convolution_add_relu",
+        *engines,
+    ]
+    assert offers(CONV + "  return %c\n}", GPU) == ["aten.aten", *engines]
+
+
+def test_the_fused_body_is_the_call() -> None:
+    task = Task("t", parse_graph(CONV + ADD_RELU))
+    (kernel,) = PROVIDERS[1].kernels(task, GPU)
+    line = text_graph(kernel.body).splitlines()[-3].strip()
+    assert line.startswith(
+        "%r: f16[1,4,6,6]{144,1,24,4} = aten.cudnn_convolution_add_relu.default(%x, %w, %z, 1.0, %b"
+    )
+    assert not kernel.writes_out
+
+
+def test_a_scaled_residual_is_not_fused() -> None:
+    scaled = ADD_RELU.replace("(%z, %c)", "(%z, %c, alpha=2)")
+    assert offers(CONV + scaled, GPU) == ["aten.aten"]
+
+
+def test_linear_with_relu_has_an_epilogue() -> None:
+    text = """
+graph l {
+  input %x: f16[8,16]
+  const %w: f16[4,16] = 1
+  const %b: f16[4] = 2
+  %y: f16[8,4] = aten.linear.default(%x, %w, %b)
+  %r: f16[8,4] = aten.relu.default(%y)
+  return %r
+}"""
+    assert offers(text, GPU) == ["aten.aten", "aten.addmm_activation"]
+    (fused,) = PROVIDERS[1].kernels(Task("t", parse_graph(text)), GPU)
+    assert fused.writes_out
+
+
+def test_a_pool_does_not_write_into_foreign_strides() -> None:
+    """The kernel would ignore the strides of the memory it is given."""
+    text = """
+graph p {{
+  input %x: f16[1,8,9,9]{x}
+  %p: f16[1,8,4,4]{p} = aten.max_pool2d.default(%x, [3, 3], [2, 2])
+  return %p
+}}"""
+    last = "{648,1,72,8}", "{128,1,32,8}"
+    same = parse_graph(text.format(x=last[0], p=last[1]))
+    other = parse_graph(text.format(x=last[0], p=""))
+    assert PROVIDERS[0].kernels(Task("t", same), CPU)[0].writes_out
+    assert not PROVIDERS[0].kernels(Task("t", other), CPU)[0].writes_out

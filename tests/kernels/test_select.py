@@ -1,0 +1,101 @@
+"""The selector takes the fastest kernel that computes the right thing, by fixed rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from anabranch.errors import TargetError
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Cost
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.text import parse_graph
+from anabranch.kernels.select import select
+from anabranch.trace import Trace
+
+SPEC = TargetSpec("cuda", "a GPU")
+
+
+def body(name: str) -> Graph:
+    return parse_graph(f"""
+graph {name} {{
+  input %x: f32[4]
+  %{name}: f32[4] = aten.relu.default(%x)
+  return %{name}
+}}""")
+
+
+@dataclass(frozen=True)
+class Fake:
+    """Kernels named by letters; a capital writes where it is told."""
+
+    letters: str
+    name: str = "fake"
+
+    def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
+        return [
+            Kernel("fake", letter, task.body, writes_out=letter.isupper())
+            for letter in self.letters
+        ]
+
+
+def choose(
+    letters: str, us: dict[str, float | None], wrong: str = "", spread: float = 0.0
+) -> tuple[str, Trace]:
+    def trial(tasks: Sequence[Task]) -> list[Cost | None]:
+        return [
+            None if (time := us[task.kernel.name]) is None else Cost(time, "measured", spread)
+            for task in tasks
+            if task.kernel is not None
+        ]
+
+    def check(task: Task) -> str:
+        return "wrong" if task.kernel is not None and task.kernel.name in wrong else ""
+
+    trace = Trace()
+    tasks = TaskGraph("t", body("a").inputs, (), (Task("a", body("a")),), (), body("a").outputs)
+    kernel = select(tasks, SPEC, [Fake(letters)], trial, check, trace).tasks.tasks[0].kernel
+    assert kernel is not None
+    return kernel.name, trace
+
+
+def test_the_fastest_wins() -> None:
+    assert choose("abc", {"a": 3.0, "b": 1.0, "c": 2.0})[0] == "b"
+
+
+def test_what_cannot_run_is_passed_over() -> None:
+    assert choose("ab", {"a": None, "b": 9.0})[0] == "b"
+
+
+def test_what_computes_something_else_is_refused_and_said() -> None:
+    name, trace = choose("ab", {"a": 1.0, "b": 2.0}, wrong="a")
+    assert name == "b"
+    assert [event.why for event in trace.events if event.kind == "refused"] == ["wrong"]
+
+
+def test_ties_go_to_what_writes_in_place_then_to_the_earlier() -> None:
+    assert choose("aB", {"a": 1.0, "B": 1.01})[0] == "B"
+    assert choose("ab", {"a": 1.01, "b": 1.0})[0] == "a"
+    assert choose("aB", {"a": 1.0, "B": 1.2})[0] == "a"
+
+
+def test_nothing_that_runs_is_an_error_that_names_the_task() -> None:
+    with pytest.raises(TargetError, match="no kernel runs task a"):
+        choose("a", {"a": None})
+
+
+def test_equal_tasks_are_decided_once() -> None:
+    asked: list[str] = []
+
+    def trial(tasks: Sequence[Task]) -> list[Cost | None]:
+        asked.extend(task.name for task in tasks)
+        return [Cost(1.0, "measured") for _ in tasks]
+
+    tasks = tuple(Task(name, body(name)) for name in ("a", "b", "c"))
+    graph = TaskGraph("t", body("a").inputs, (), tasks, (), body("a").outputs)
+    chosen = select(graph, SPEC, [Fake("k")], trial, lambda task: "", Trace()).tasks
+    assert asked == ["a"]
+    assert [task.kernel.body.name for task in chosen.tasks if task.kernel] == ["a", "b", "c"]

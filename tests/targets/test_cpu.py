@@ -1,0 +1,138 @@
+"""The CPU target runs plans for real, with threads as streams.
+
+x --> left  (relu)  --+
+ \\-> right (tanh) --> add        left on stream 0, right on stream 1
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from anabranch.errors import TargetError
+from anabranch.fuse import partition
+from anabranch.ir.plan import Plan
+from anabranch.ir.schedule import Launch, Schedule
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import TaskGraph
+from anabranch.ir.text import parse_graph
+from anabranch.kernels import PROVIDERS
+from anabranch.pack import pack
+from anabranch.targets import TARGETS, resolve
+from anabranch.targets.cpu.target import CpuTarget
+from anabranch.trace import Trace
+
+GRAPH = parse_graph("""
+graph fork {
+  input %x: f32[64,64]
+  %left: f32[64,64] = aten.relu.default(%x)
+  %right: f32[64,64] = aten.tanh.default(%x)
+  %row: f32[64] = aten.select.int(%right, 0, 3)
+  %sum: f32[64,64] = aten.add.Tensor(%left, %right)
+  %out: f32[64,64] = aten.mul.Tensor(%sum, %row)
+  return %out, %row
+}""")
+WAITS = (
+    Launch("left", 0),
+    Launch("right", 1),
+    Launch("sum", 0, ("right",)),
+    Launch("out", 0),
+)
+
+
+def plan_of(target: CpuTarget, launches: tuple[Launch, ...] = WAITS) -> Plan:
+    tasks = partition(GRAPH, Trace(), target.spec)
+    chosen = tuple(
+        type(task)(task.name, task.body, PROVIDERS[0].kernels(task, target.spec)[0])
+        for task in tasks.tasks
+    )
+    tasks = TaskGraph(
+        tasks.name, tasks.inputs, tasks.constants, chosen, tasks.aliases, tasks.outputs
+    )
+    return pack(tasks, Schedule("test", launches), target.spec)
+
+
+def expected(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    row = x.tanh()[3]
+    return (x.relu() + x.tanh()) * row, row
+
+
+def test_streams_are_threads_and_results_are_right() -> None:
+    target = CpuTarget()
+    run = target.load(plan_of(target))
+    for seed in range(20):
+        x = torch.randn(64, 64, generator=torch.Generator().manual_seed(seed))
+        for got, want in zip(run([x], clone=True), expected(x), strict=True):
+            torch.testing.assert_close(got, want)
+
+
+def test_nothing_is_read_before_it_is_written() -> None:
+    """A fresh arena reads as NaN: a launch that runs too early would show it."""
+    target = CpuTarget()
+    out, _ = target.load(plan_of(target))([torch.ones(64, 64)])
+    assert out.isfinite().all()
+
+
+def test_an_error_in_a_stream_reaches_the_caller() -> None:
+    target = CpuTarget()
+    run = target.load(plan_of(target))
+
+    def fail() -> None:
+        raise RuntimeError("broken kernel")
+
+    run._placed.calls["right"] = fail
+    with pytest.raises(RuntimeError, match="broken kernel"):
+        run([torch.ones(64, 64)])
+
+
+def test_many_threads_may_call() -> None:
+    target = CpuTarget()
+    run = target.load(plan_of(target))
+    wrong: list[int] = []
+
+    def call(seed: int) -> None:
+        x = torch.randn(64, 64, generator=torch.Generator().manual_seed(seed))
+        for _ in range(10):
+            if not torch.allclose(run([x], clone=True)[0], expected(x)[0]):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=call, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_times_and_timeline() -> None:
+    target = CpuTarget()
+    runs = [target.load(plan_of(target)), target.load(plan_of(target), repeat=4)]
+    once, several = target.time(runs, 0.02)
+    assert once.source == several.source == "measured" and once.us > 0 and several.us > 0
+    timeline = target.timeline(runs[0])
+    assert timeline is not None
+    assert {span.task for span in timeline.spans} == {"left", "right", "sum", "out"}
+
+
+def test_a_plan_for_a_gpu_is_refused() -> None:
+    target = CpuTarget()
+    plan = plan_of(target)
+    foreign = Plan(
+        plan.tasks,
+        plan.schedule,
+        plan.slots,
+        plan.workspaces,
+        plan.arena_bytes,
+        TargetSpec("cuda", "NVIDIA H200"),
+    )
+    with pytest.raises(TargetError, match="NVIDIA H200"):
+        target.load(foreign)
+
+
+def test_the_table() -> None:
+    assert set(TARGETS) == {"cuda", "cpu", "sim:h200"}
+    assert resolve("cpu").spec.kind == "cpu"
+    with pytest.raises(ValueError, match="choose one of"):
+        resolve("tpu")

@@ -1,0 +1,87 @@
+"""Writers put into given memory exactly what the operator returns, in any of its own layouts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Node, Ref
+from anabranch.ir.step import random_tensor
+from anabranch.ir.types import TensorType, type_of
+from anabranch.targets.writers import can_write, native_out, writer
+
+X = TensorType((2, 3, 8, 8), torch.float32)
+CALLS: dict[str, tuple[object, ...]] = {
+    "aten.relu.default": (X,),
+    "aten.add.Tensor": (X, X),
+    "aten.rsub.Scalar": (X, 1),
+    "aten.mul.Tensor": (X, X),
+    "aten.clone.default": (X,),
+    "aten.cat.default": ((X, X), 1),
+    "aten.stack.default": ((X, X), 1),
+    "aten.constant_pad_nd.default": (X, (1, 2, -1, 3), 0.5),
+    "aten.max_pool2d.default": (X, (3, 3), (2, 2), (1, 1), (1, 1), True),
+    "aten.avg_pool2d.default": (X, (3, 3), (1, 1), (1, 1), False, False),
+    "aten.adaptive_avg_pool2d.default": (X, (1, 1)),
+    "aten.mean.dim": (X, (-1, -2), True),
+    "aten._softmax.default": (X, -1, False),
+    "aten.linear.default": (
+        TensorType((2, 5, 8), torch.float32),
+        TensorType((4, 8), torch.float32),
+        TensorType((4,), torch.float32),
+    ),
+    "aten.embedding.default": (
+        TensorType((4, 6), torch.float32),
+        TensorType((2, 3), torch.int64),
+    ),
+    "aten.mm.default": (TensorType((4, 8), torch.float32), TensorType((8, 3), torch.float32)),
+}
+
+
+def made(arg: object, seed: int = 0) -> object:
+    if isinstance(arg, TensorType):
+        return random_tensor(arg, seed)
+    if isinstance(arg, tuple) and arg and isinstance(arg[0], TensorType):
+        return [made(item, seed + i) for i, item in enumerate(arg)]
+    return list(arg) if isinstance(arg, tuple) else arg
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_writes_what_the_operator_returns(op: str) -> None:
+    args = [made(arg, 10 * i) for i, arg in enumerate(CALLS[op])]
+    want = ops.resolve(op)(*args)
+    out = torch.full_like(want, float("nan"))
+    write = writer(op)
+    assert write is not None
+    write([out], *args)
+    torch.testing.assert_close(out, want, rtol=0, atol=1e-6)
+
+
+def test_max_pool_in_channels_last() -> None:
+    x = torch.randn(2, 3, 9, 9).to(memory_format=torch.channels_last)
+    want = torch.nn.functional.max_pool2d(x, 3, 2)
+    out = torch.full_like(want, float("nan"))
+    write = writer("aten.max_pool2d.default")
+    assert write is not None
+    write([out], x, [3, 3], [2, 2])
+    assert torch.equal(out, want) and out.stride() == want.stride()
+
+
+def test_convolutions_and_attention_allocate() -> None:
+    assert writer("aten.convolution.default") is None
+    assert writer("aten.scaled_dot_product_attention.default") is None
+
+
+def test_overloads_that_only_copy_do_not_count() -> None:
+    """relu.out computes elsewhere and copies; clamp_min.out has a kernel of its own."""
+    assert native_out("aten.relu.default") is None
+    assert native_out("aten.clamp_min.default") is not None
+
+
+def test_linear_needs_contiguous_memory() -> None:
+    dense, turned = TensorType((4, 8), torch.float32), TensorType((4, 8), torch.float32, (1, 4))
+    node = Node("y", "aten.linear.default", (Ref("x"), Ref("w")), (), (dense,))
+    assert can_write(node)
+    assert not can_write(Node("y", node.op, node.args, (), (turned,)))
+    assert type_of(torch.empty(4, 8)) == dense

@@ -1,0 +1,216 @@
+"""compile, call, save, load: as a user has them, on the CPU."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import anabranch
+from anabranch.trace import Trace
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+        self.right = nn.Conv2d(3, 4, 1)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> dict[str, Any]:
+        both = torch.cat([self.left(x), self.right(x)], 1)
+        return {"logits": self.head(both.mean((2, 3))) * scale, "input": x, "view": x[:, 0]}
+
+
+def model() -> Branches:
+    torch.manual_seed(0)
+    made = Branches().eval()
+    for parameter in made.buffers():
+        if parameter.is_floating_point():
+            parameter.uniform_(0.5, 1.5)
+    return made
+
+
+def image(batch: int = 2, seed: int = 1) -> torch.Tensor:
+    return torch.randn(batch, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def quick(**options: Any) -> dict[str, Any]:
+    return {"target": "cpu", "cache_dir": None, **options}
+
+
+def same(got: Any, want: Any) -> None:
+    torch.testing.assert_close(got["logits"], want["logits"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got["view"], want["view"])
+
+
+def test_computes_the_same_on_fresh_inputs() -> None:
+    net = model()
+    fast = anabranch.compile(net, (image(),), **quick())
+    for seed in range(3):
+        x = image(seed=seed)
+        with torch.no_grad():
+            same(fast(x), net(x))
+        assert fast(x)["input"] is x
+
+
+def test_results_are_the_callers_own_unless_views_are_asked_for() -> None:
+    first = anabranch.compile(model(), (image(),), **quick())
+    a = first(image(seed=1))["logits"]
+    kept = a.clone()
+    first(image(seed=2))
+    assert torch.equal(a, kept)
+    views = anabranch.compile(model(), (image(),), **quick(outputs="view"))
+    a = views(image(seed=1))["logits"]
+    views(image(seed=2))
+    assert not torch.equal(a, kept)
+
+
+def test_a_literal_is_part_of_the_signature() -> None:
+    net = model()
+    fast = anabranch.compile(net, (image(),), {"scale": 2.0}, **quick())
+    same(fast(image(), scale=2.0), net(image(), scale=2.0))
+    with pytest.raises(anabranch.InputError, match=r"2\.0"):
+        fast(image(), scale=3.0)
+
+
+def test_another_shape_is_refused_with_what_there_is_or_padded_or_added() -> None:
+    net = model()
+    fast = anabranch.compile(net, (image(4),), **quick())
+    with pytest.raises(anabranch.InputError, match="compiled:") as refused:
+        fast(image(3))
+    assert "[4,3,8,8]" in str(refused.value)
+    padded = anabranch.compile(net, (image(4),), **quick(batch="pad"))
+    with torch.no_grad():
+        same(padded(image(3)), net(image(3)))
+        assert padded(image(3))["logits"].shape == (3, 5)
+        fast.add((image(3),))
+        same(fast(image(3)), net(image(3)))
+        same(fast(image(4)), net(image(4)))
+    with pytest.raises(anabranch.InputError):
+        padded(image(5))
+
+
+def test_saved_plans_compute_the_same_and_need_no_model(tmp_path: Path) -> None:
+    net = model()
+    path = tmp_path / "model.anabranch"
+    anabranch.compile(net, (image(),), **quick()).save(path)
+    fast = anabranch.load(path, target="cpu")
+    with torch.no_grad():
+        same(fast(image(seed=5)), net(image(seed=5)))
+    assert fast.facts["tasks"] > 0
+    with pytest.raises(anabranch.OptionError, match="cannot be compiled for other inputs"):
+        fast.add((image(7),))
+
+
+def test_a_damaged_file_is_an_error_that_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "model.anabranch"
+    anabranch.compile(model(), (image(),), **quick()).save(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(anabranch.ArtifactError):
+        anabranch.load(path, target="cpu")
+
+
+def test_facts_say_what_was_measured() -> None:
+    facts = anabranch.compile(model(), (image(),), **quick()).facts
+    assert facts["latency_source"] == "measured"
+    assert set(facts["baselines"]) == {"eager", "sequential"}
+    assert facts["latency_ms"] <= facts["baselines"]["sequential"]
+    assert all(error < 1e-5 for error in facts["max_relative_error"])
+    assert facts["peak_bytes"] <= 1.25 * facts["peak_bytes_sequential"] + 4096
+    assert {"name", "latency_ms", "streams", "waits"} <= set(facts["schedules"][0])
+
+
+def test_explains_and_reports(tmp_path: Path) -> None:
+    fast = anabranch.compile(model(), (image(),), **quick())
+    text = fast.explain()
+    assert repr(text) == str(text) and "Schedules" in text and "fold_batch_norm" in text
+    fast.report(tmp_path / "report.html")
+    assert "Branches" in (tmp_path / "report.html").read_text()
+
+
+def test_a_second_compilation_exports_and_measures_nothing(tmp_path: Path) -> None:
+    net, traces = model(), (Trace(), Trace())
+    for trace in traces:
+        anabranch.compile(net, (image(),), target="cpu", cache_dir=tmp_path, trace=trace)
+    cold, warm = ([event.what for event in trace.events] for trace in traces)
+    assert "frontend.export" in cold and "frontend.export" not in warm
+    recalled = [e.where for e in traces[1].events if e.why == "recalled from the cache"]
+    assert recalled[0] == "capture" and "schedule" in recalled and "pack" in recalled
+
+
+def test_changed_weights_are_seen_by_a_warm_start(tmp_path: Path) -> None:
+    net = model()
+    anabranch.compile(net, (image(),), target="cpu", cache_dir=tmp_path)
+    with torch.no_grad():
+        net.head.weight.mul_(3)
+        fast = anabranch.compile(net, (image(),), target="cpu", cache_dir=tmp_path)
+        same(fast(image()), net(image()))
+
+
+def test_concurrent_calls_do_not_mix() -> None:
+    net = model()
+    fast = anabranch.compile(net, (image(),), **quick())
+    wrong: list[int] = []
+
+    def call(seed: int) -> None:
+        with torch.no_grad():
+            want = net(image(seed=seed))["logits"]
+        for _ in range(10):
+            if not torch.allclose(fast(image(seed=seed))["logits"], want, atol=1e-4):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=call, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"scheduler": "fifo"}, "best, sequential"),
+        ({"budget": -1}, "budget"),
+        ({"speed": 3}, "known options"),
+    ],
+)
+def test_wrong_options_say_what_is_right(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(anabranch.OptionError, match=words):
+        anabranch.compile(model(), (image(),), **quick(**options))
+
+
+def test_training_mode_is_refused() -> None:
+    with pytest.raises(anabranch.CaptureError, match="training"):
+        anabranch.compile(model().train(), (image(),), **quick())
+
+
+def test_the_global_state_is_left_alone() -> None:
+    torch.manual_seed(7)
+    before = torch.get_rng_state(), torch.is_grad_enabled(), torch.get_num_threads()
+    net = model()
+    state = torch.get_rng_state()
+    anabranch.compile(net, (image(),), **quick())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert before[1:] == (torch.is_grad_enabled(), torch.get_num_threads())
+    assert all(parameter.requires_grad for parameter in net.parameters())
+
+
+def test_what_the_model_writes_to_its_inputs_is_written() -> None:
+    class Writes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x.add_(1)
+            return x * 2
+
+    example = torch.zeros(4)
+    fast = anabranch.compile(Writes().eval(), (example,), **quick())
+    assert torch.equal(example, torch.zeros(4))
+    x = torch.ones(4)
+    assert torch.equal(fast(x), torch.full((4,), 4.0))
+    assert torch.equal(x, torch.full((4,), 2.0))

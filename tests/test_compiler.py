@@ -1,0 +1,80 @@
+"""The pipeline stops where it is told, and every tiny network comes through it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from anabranch.compiler import STAGES, Compilation, Job, compile_model
+from anabranch.errors import NumericsError, OptionError
+from anabranch.ir.graph import Graph
+from anabranch.ir.plan import Plan
+from anabranch.ir.task import TaskGraph
+from anabranch.options import Options
+from anabranch.schedule import SCHEDULERS
+from anabranch.targets import resolve
+from anabranch.trace import Trace
+from anabranch.zoo import ZOO
+
+
+def job(network: str, **options: Any) -> Job:
+    net, inputs = ZOO[network].build("tiny"), ZOO[network].inputs("tiny", 1)
+    chosen = Options.read({"cache_dir": None, **options}, environment=False)
+    return Job(net, inputs, {}, resolve("cpu"), chosen, None, Trace())
+
+
+def test_each_stage_gives_its_noun() -> None:
+    nouns = {stage: compile_model(job("squeezenet"), stage) for stage in STAGES}
+    assert isinstance(nouns["rewrite"], Graph)
+    assert isinstance(nouns["fuse"], TaskGraph) and isinstance(nouns["probe"], TaskGraph)
+    assert isinstance(nouns["pack"], Plan)
+    assert isinstance(nouns["verify"], Compilation)
+
+
+def test_an_unknown_stage_lists_the_known() -> None:
+    with pytest.raises(OptionError, match="capture, rewrite"):
+        compile_model(job("squeezenet"), "linking")
+
+
+@pytest.mark.parametrize("network", ZOO)
+def test_the_zoo_on_the_cpu(network: str) -> None:
+    """Verified against fp64 inside; here: it must come out, near, and in bounded memory."""
+    made = compile_model(job(network, budget=10, check=1, scheduler="critical"))
+    assert made.errors and all(error <= allowed for error, allowed in made.errors)
+    assert made.plan.arena_bytes <= 1.25 * made.sequential.arena_bytes + 16384
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_every_scheduler_runs_for_real(scheduler: str) -> None:
+    made = compile_model(job("googlenet", scheduler=scheduler, budget=5))
+    names = {schedule.scheduler for schedule, _ in made.candidates}
+    assert "sequential" in names
+    assert all(error <= allowed for error, allowed in made.errors)
+
+
+def test_a_wrong_plan_is_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folding that is off by a percent is found by the comparison, not by the user."""
+    from anabranch import compiler
+
+    def off(graph: Graph, *rest: Any) -> Graph:
+        from dataclasses import replace
+
+        from anabranch.rewrite import simplify
+
+        good = simplify(graph, *rest)
+        first = next(c for c in good.constants if c.value is not None and c.value.dim() == 4)
+        bad = replace(first, value=first.value * 1.01, digest="off")
+        return replace(good, constants=tuple(bad if c is first else c for c in good.constants))
+
+    monkeypatch.setattr(compiler, "simplify", off)
+    with pytest.raises(NumericsError, match="relative error"):
+        compile_model(job("squeezenet"))
+
+
+def test_seeds_of_the_caller_are_not_touched() -> None:
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    compile_model(job("deepfm"))
+    assert torch.equal(torch.get_rng_state(), state)
