@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from anabranch.api import Compiled
 from anabranch.integrations import dynamo
 from anabranch.integrations.dynamo import anabranch_backend
 
@@ -38,16 +40,16 @@ def test_new_weights_are_seen() -> None:
     fast = torch.compile(net, backend=anabranch_backend)
     with torch.no_grad():
         fast(x)
-        net[4].weight.mul_(2)
+        net[4].weight.mul_(2)  # type: ignore[operator]
         torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
 
 
 def test_weights_are_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else batch norms could not fold: the plan has the image as its only input."""
-    made = []
+    made: list[Compiled] = []
 
-    class Watched(dynamo.Compiled):
-        def add(self, *args: object, **kwargs: object) -> dynamo.Compiled:
+    class Watched(Compiled):
+        def add(self, *args: Any, **kwargs: Any) -> Compiled:
             made.append(super().add(*args, **kwargs))
             return made[-1]
 
@@ -73,7 +75,7 @@ def test_a_graph_break_is_two_plans() -> None:
     net = model()
 
     def call(x: torch.Tensor) -> torch.Tensor:
-        y = net(x)
+        y: torch.Tensor = net(x)
         torch._dynamo.graph_break()
         return y.softmax(-1) + x.sum()
 

@@ -56,9 +56,9 @@ def capture_callable(
 def own_workspaces() -> Iterator[None]:
     """Graphs captured within have cuBLAS's workspaces in their own pools.
 
-    cuBLAS keeps one workspace per stream for the whole process, and torch.compile's CUDA graphs free
-    all of them when they record: a graph that was captured with such a workspace then writes to
-    memory that is not its own. (Seen on an H200: an illegal access in the next replay.)
+    Otherwise they use the one that cuBLAS keeps per stream for the whole process, and
+    torch.compile's CUDA graphs free all of those when they record: a graph captured before then
+    writes to memory that is not its own. (Seen on an H200: an illegal access in a later replay.)
     """
     torch._C._cuda_clearCublasWorkspaces()
     try:

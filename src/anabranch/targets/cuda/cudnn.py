@@ -233,7 +233,7 @@ def _roles(body: Graph) -> dict[str, str]:
 def _strides(type: TensorType) -> list[int]:
     """The value's strides, made canonical where sizes of 1 leave them open: cuDNN takes a tensor
     for NHWC only if its strides are those of a dense NHWC tensor."""
-    n, c, *space = type.shape
+    _, c, *space = type.shape
     dense: list[int] = []
     step = c
     for size in reversed(space):

@@ -14,7 +14,7 @@ DENSE_FLOPS_PER_SM_CYCLE: dict[tuple[int, int], dict[str, int]] = {
     (9, 0): {"f16": 4096, "bf16": 4096, "tf32": 2048, "f32": 256, "f64": 256},
     (10, 0): {"f16": 8192, "bf16": 8192, "tf32": 4096, "f32": 256, "f64": 256},
 }
-"""Dense multiply-adds counted as two, by compute capability; the nearest older one where unknown."""
+"""Dense, a multiply-add counted as two, by compute capability; the nearest older where unknown."""
 
 
 def available() -> bool:

@@ -98,7 +98,7 @@ def _drop(_: object) -> None:
 
 @contextmanager
 def _precision(tf32: bool) -> Iterator[None]:
-    """Sets torch's precision switches, which are read when a kernel is chosen, and restores them."""
+    """Sets the precision switches, which are read when a kernel is chosen, and restores them."""
     matmul, cudnn_flags = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn_flags.allow_tf32
     matmul.allow_tf32 = cudnn_flags.allow_tf32 = tf32

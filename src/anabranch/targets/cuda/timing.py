@@ -7,6 +7,7 @@ out of the numbers. Reported: median and half the 10-90 percentile range, in mic
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ def interleaved(runs: Sequence[Callable[[], None]], budget: float) -> list[list[
         marks = [_replays(run) for run in runs]
         torch.cuda.synchronize()
         for taken, events in zip(samples, marks, strict=True):
-            taken += [1e3 * a.elapsed_time(b) for a, b in zip(events, events[1:], strict=False)]
+            taken += [1e3 * a.elapsed_time(b) for a, b in itertools.pairwise(events)]
     return samples
 
 

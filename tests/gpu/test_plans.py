@@ -1,0 +1,182 @@
+"""Plans on a GPU: right for every network and scheduler, under any timing, in little memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import anabranch
+from anabranch.ir.eval import eval_graph
+from anabranch.ir.numbers import relative_error
+from anabranch.kernels.library import AtenProvider, FusedAtenProvider
+from anabranch.schedule import SCHEDULERS
+from anabranch.zoo import ZOO
+
+pytestmark = pytest.mark.gpu
+
+BRANCHY = ("googlenet", "nasnet_mobile", "randwire", "sru")
+
+
+def network(name: str, size: str, dtype: torch.dtype) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    def moved(x: Tensor) -> Tensor:
+        return x.to("cuda", dtype) if x.is_floating_point() else x.to("cuda")
+
+    model = ZOO[name].build(size).to("cuda", dtype)
+    return model, tuple(moved(x) for x in ZOO[name].inputs(size, 1))
+
+
+def quick(name: str, dtype: torch.dtype = torch.float16, **options: Any) -> anabranch.Compiled:
+    model, args = network(name, "tiny", dtype)
+    return anabranch.compile(model, args, target="cuda", cache_dir=None, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", ZOO)
+def test_the_zoo_is_right_in_every_dtype(name: str, dtype: torch.dtype) -> None:
+    """`compile` compares with the reference and raises; here also once more by hand."""
+    model, args = network(name, "tiny", dtype)
+    fast = anabranch.compile(model, args, target="cuda", cache_dir=None, scheduler="critical")
+    graph = fast.entries[0].compilation.captured.graph  # type: ignore[union-attr]
+    wide = torch.float64 if dtype == torch.float32 else torch.float32
+    with fast.target.full_precision():
+        reference = eval_graph(graph, list(args), precision=wide)
+    own = eval_graph(graph, list(args))
+    run = fast.executable()
+    assert run is not None
+    for out, plain, truth in zip(run(args), own, reference, strict=True):
+        assert relative_error(out, truth) <= 2 * relative_error(plain, truth) + 1e-3
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("name", BRANCHY)
+def test_every_scheduler_gives_the_same_bits(name: str, scheduler: str) -> None:
+    """Kernels are the same, so results are: streams change when, never what."""
+    model, args = network(name, "tiny", torch.float16)
+    plans = [
+        anabranch.compile(model, args, target="cuda", scheduler=which)
+        for which in ("sequential", scheduler)
+    ]
+    a, b = (plan.executable()(args, clone=True) for plan in plans)  # type: ignore[misc]
+    kernels = [[t.kernel for t in plan.entries[0].plan.tasks.tasks] for plan in plans]
+    if kernels[0] == kernels[1]:
+        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    else:
+        assert all(relative_error(x, y) < 5e-3 for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("name", BRANCHY)
+def test_random_delays_change_no_bit(name: str) -> None:
+    """A missing wait, or bytes that two unordered launches share, would show under delays."""
+    fast = quick(name, scheduler="opara")
+    _, args = network(name, "tiny", torch.float16)
+    run: Any = fast.executable()
+    want = [out.clone() for out in run(args)]
+    draw = random.Random(0)
+
+    def delayed(_: str, call: Callable[[], None]) -> None:
+        if draw.random() < 0.2:
+            torch.cuda._sleep(draw.randrange(20_000))  # type: ignore[no-untyped-call]
+        call()
+
+    for _ in range(200):
+        run.launch_all(delayed)
+        got = [run._placed.values[ref.name] for ref in run.plan.tasks.outputs]
+        assert all(torch.equal(x, y) for x, y in zip(got, want, strict=True))
+
+
+def test_replays_are_the_same_bits() -> None:
+    fast = quick("googlenet")
+    _, args = network("googlenet", "tiny", torch.float16)
+    first = fast(*args)
+    assert all(torch.equal(fast(*args), first) for _ in range(100))
+
+
+def test_profiling_does_not_move_the_results() -> None:
+    """Running outside the graph makes new pool tensors; replays go on where they were captured."""
+    fast = quick("bert_base")
+    _, args = network("bert_base", "tiny", torch.float16)
+    want = fast(*args)
+    run = fast.executable()
+    assert run is not None and fast.target.timeline(run) is not None
+    for got, expected in zip(fast(*args), want, strict=True):
+        assert torch.equal(got, expected)
+
+
+def test_without_cudnn_frontend_plans_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    from anabranch import compiler
+
+    monkeypatch.setattr(compiler, "PROVIDERS", (AtenProvider(), FusedAtenProvider()))
+    for name in ("squeezenet", "resnet50"):
+        for last in (False, True):
+            model, args = network(name, "tiny", torch.float16)
+            if last:
+                model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+                args = (args[0].to(memory_format=torch.channels_last),)
+            fast = anabranch.compile(model, args, target="cuda", cache_dir=None)
+            with torch.no_grad():
+                assert relative_error(fast(*args), model(*args)) < 5e-3
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "nasnet_mobile", "randwire", "bert_base"])
+def test_memory_is_near_that_of_one_stream(name: str) -> None:
+    """Against the eager model in one sequential CUDA graph, as its allocator counts it."""
+    model, args = network(name, "paper", torch.float16)
+    if args[0].dim() == 4:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        args = (args[0].to(memory_format=torch.channels_last),)
+    fast = anabranch.compile(model, args, target="cuda")
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream), torch.no_grad():
+        for _ in range(3):
+            model(*args)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
+            model(*args)
+        eager = torch.cuda.max_memory_allocated() - before
+    run = fast.executable()
+    assert run is not None and run.peak_bytes() <= 1.25 * eager
+
+
+def test_calls_from_two_streams_do_not_mix() -> None:
+    fast = quick("googlenet")
+    _, (x,) = network("googlenet", "tiny", torch.float16)
+    wants = [fast(x), fast(-x)]
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]  # type: ignore[no-untyped-call]
+    for _ in range(20):
+        got = []
+        for stream, value in zip(streams, (x, -x), strict=True):
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                got.append(fast(value))
+        torch.cuda.synchronize()
+        assert all(torch.equal(a, b) for a, b in zip(got, wants, strict=True))
+
+
+def test_torch_compile_backend() -> None:
+    from anabranch.integrations.dynamo import anabranch_backend
+
+    model, args = network("resnet50", "tiny", torch.float16)
+    with torch.no_grad():
+        got = torch.compile(model, backend=anabranch_backend)(*args)
+        assert relative_error(got, model(*args)) < 5e-3
+
+
+def test_a_saved_plan_runs_again(tmp_path: Any) -> None:
+    fast = quick("resnet50")
+    _, args = network("resnet50", "tiny", torch.float16)
+    fast.save(tmp_path / "net.anabranch")
+    again = anabranch.load(tmp_path / "net.anabranch")
+    assert torch.equal(again(*args), fast(*args))
+
+
+def test_the_users_precision_switches_stay() -> None:
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    quick("squeezenet", torch.float32, tf32=True)
+    assert before == (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
