@@ -1,0 +1,120 @@
+"""Where benchmarks run: how calls are timed there, and what a record says of the place.
+
+A CUDA GPU times with events and knows each call's memory. The CPU times with the clock and knows no
+memory: it is there so that the whole of a benchmark can be tried without a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from anabranch.errors import OptionError, TargetError
+from anabranch.targets import cuda
+from anabranch.targets.cuda import callables
+
+CPU_ROUNDS = (3, 30)
+"""At least and at most."""
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`sample(calls, seconds)`: milliseconds of each call, by round. `peak_of(call)`: its bytes,
+    None where nobody knows. `capture(fn, args)`: a replay and its bytes; None without graphs."""
+
+    target: str
+    device: torch.device
+    sample: Callable[[Sequence[Call], float], list[list[float]]]
+    peak_of: Callable[[Call], int | None]
+    synchronize: Callable[[], None]
+    release: Callable[[], None]
+    survey: Callable[[], dict[str, str | int | float]]
+    capture: Callable[[Callable[..., Any], tuple[Any, ...]], tuple[Call, int]] | None = None
+
+
+def machine(target: str) -> Machine:
+    """The machine of this target; "auto" is the GPU where there is one."""
+    if target == "auto":
+        target = "cuda" if cuda.available() else "cpu"
+    if target not in MACHINES:
+        raise OptionError(
+            f"cannot benchmark on target {target!r}",
+            "only what is really here can be timed beside its rivals",
+            f"choose one of: auto, {', '.join(MACHINES)}",
+        )
+    return MACHINES[target]()
+
+
+def _cuda() -> Machine:
+    if not cuda.available():
+        raise TargetError(
+            "target 'cuda' needs a CUDA GPU",
+            f"torch {torch.__version__} finds none on this machine",
+            "use --target cpu to try the benchmark without one",
+        )
+    return Machine(
+        "cuda",
+        torch.device("cuda"),
+        callables.sample,
+        callables.peak_of,
+        callables.synchronize,
+        callables.release,
+        callables.survey,
+        callables.capture_callable,
+    )
+
+
+def _cpu() -> Machine:
+    def nothing() -> None:
+        pass
+
+    return Machine("cpu", torch.device("cpu"), _clock, _unknown, nothing, nothing, _processor)
+
+
+MACHINES: dict[str, Callable[[], Machine]] = {"cuda": _cuda, "cpu": _cpu}
+
+
+@contextmanager
+def precision(tf32: bool) -> Iterator[None]:
+    """Within it fp32 contractions of torch's own operators run in tf32, or do not."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def _clock(calls: Sequence[Call], seconds: float) -> list[list[float]]:
+    samples: list[list[float]] = [[] for _ in calls]
+    deadline = time.perf_counter() + seconds
+    for done in range(CPU_ROUNDS[1]):
+        if done >= CPU_ROUNDS[0] and time.perf_counter() > deadline:
+            break
+        for taken, call in zip(samples, calls, strict=True):
+            start = time.perf_counter()
+            call()
+            taken.append(1e3 * (time.perf_counter() - start))
+    return samples
+
+
+def _unknown(call: Call) -> None:
+    call()
+
+
+def _processor() -> dict[str, str | int | float]:
+    return {
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+    }

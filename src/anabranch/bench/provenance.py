@@ -1,0 +1,52 @@
+"""What a record must say besides its numbers: when, where, with what, and of which commit."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import anabranch
+
+PACKAGES = ("torch", "triton", "numpy", "nvidia-cudnn-frontend", "torchvision", "timm")
+
+
+def provenance() -> dict[str, str]:
+    """Date and command of this process, and the commit of the package ("" if it is in none)."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["anabranch", *sys.argv[1:]]),
+        "commit": commit(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of this package, of Python and of the packages that numbers depend on, where installed."""
+    found = {"anabranch": anabranch.__version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str:
+    """The commit this file is tracked in, with "+changes" if the working tree differs from it."""
+    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return ""
+    revision, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
+    return f"{revision or ''}{'+changes' if changes else ''}"
+
+
+def _git(*words: str) -> str | None:
+    command = ["git", *words]
+    folder = Path(__file__).parent
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

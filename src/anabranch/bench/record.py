@@ -1,0 +1,133 @@
+"""The zoo on this GPU -> a profile: what every candidate kernel of every task took.
+
+Each network is compiled for the GPU at hand, in one stream and without comparing schedules: kernel
+selection measures all candidates, probing tells what the chosen ones need. With the profile, the
+simulated target chooses and schedules as this GPU would, on any machine.
+
+    record(("zoo:resnet50",), ("fp16",), (1, 16)) --> Profile(tasks={...}, kernels={...})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from anabranch import api
+from anabranch.bench.machine import machine
+from anabranch.bench.provenance import provenance, versions
+from anabranch.compiler import Compilation
+from anabranch.costs.recorded import (
+    KernelFact,
+    Profile,
+    Provenance,
+    Timing,
+    kernel_key,
+    timing_key,
+)
+from anabranch.errors import AnabranchError, OptionError
+from anabranch.ir.task import Task
+from anabranch.ir.text import text_kernel
+from anabranch.models import load_model
+from anabranch.trace import Trace
+from anabranch.zoo import ZOO
+
+Save = Callable[[Profile], None]
+
+
+def networks() -> tuple[str, ...]:
+    return tuple(f"zoo:{name}" for name in ZOO)
+
+
+def record(
+    models: Sequence[str],
+    dtypes: Sequence[str],
+    batches: Sequence[int],
+    trace: Trace | None = None,
+    into: Profile | None = None,
+    target: str = "cuda",
+    compile: Callable[..., Any] = api.compile,
+    save: Save | None = None,
+) -> Profile:
+    """The profile of these networks, added to what `into` holds of the same machine and versions.
+    `save` gets it anew after every network. A network that fails is a warning in the trace;
+    AnabranchError of the last one if all do."""
+    trace, here = trace or Trace(), machine(target)
+    cells = [(m, d, b) for m in models for d in dtypes for b in batches]
+    failed: AnabranchError | None = None
+    profile = into
+    for done, (name, dtype, batch) in enumerate(cells):
+        trace.progress("record", done, len(cells), f"{name} {dtype} batch {batch}")
+        model, args = load_model(name, batch, dtype, here.device)
+        tf32 = dtype == "tf32"
+        options = {"target": target, "tf32": tf32, "scheduler": "sequential", "verify": False}
+        try:
+            made = compile(model, args, trace=trace, **options).entries[-1].compilation
+        except OptionError:
+            raise
+        except AnabranchError as error:
+            failed = error
+            trace.add("warning", "record", f"{name} {dtype} batch {batch}", str(error))
+            continue
+        profile = extended(profile, made, tf32)
+        if save is not None:
+            save(profile)
+        del model, args, made
+        here.release()
+    trace.progress("record", len(cells), len(cells))
+    if profile is None:
+        assert failed is not None, "no networks"
+        raise failed
+    return profile
+
+
+def extended(profile: Profile | None, made: Compilation, tf32: bool) -> Profile:
+    """The profile with what one compilation measured. OptionError if it is of another machine."""
+    spec = replace(made.plan.spec, tf32=False)
+    if profile is None:
+        profile = Profile(spec=spec)
+    elif profile.spec.fingerprint != spec.fingerprint:
+        raise OptionError(
+            f"the profile is of {profile.spec.name} with {dict(profile.spec.versions)}",
+            f"this is {spec.name} with {dict(spec.versions)}",
+            "write to another file, or remove this one",
+        )
+    by_name = {task.name: task for task in made.plan.tasks.tasks}
+    timings = dict(profile.tasks)
+    for name, candidates in made.selection.candidates.items():
+        for candidate in candidates:
+            if candidate.cost is not None and candidate.cost.source == "measured":
+                tried = replace(by_name[name], kernel=candidate.kernel)
+                timings[timing_key(tried, tf32)] = Timing(
+                    us=round(candidate.cost.us, 3),
+                    spread=round(candidate.cost.spread, 3),
+                    label=_label(tried),
+                )
+    kernels = dict(profile.kernels)
+    for task in by_name.values():
+        if task.kernel is not None:
+            kernel = task.kernel
+            kernels[kernel_key(kernel)] = KernelFact(
+                workspace=kernel.workspace,
+                temporary=kernel.temporary,
+                launches=kernel.launches,
+                resources=kernel.resources,
+            )
+    origin = provenance()
+    return profile.model_copy(
+        update={
+            "tasks": timings,
+            "kernels": kernels,
+            "provenance": Provenance(
+                date=origin["date"], versions=versions(), command=origin["command"]
+            ),
+        }
+    )
+
+
+def _label(task: Task) -> str:
+    """For people who read the file: the kernel, and what goes in and out."""
+    assert task.kernel is not None
+    inputs = " ".join(value.type.text for value in task.body.inputs[:3])
+    ops = " ".join(node.op.split(".")[1] for node in task.body.nodes[:4])
+    return f"{text_kernel(task.kernel).strip()}: {ops} of {inputs}"

@@ -1,0 +1,193 @@
+"""The other systems, one function each: (model, args, machine) -> a call to time.
+
+| name | is |
+|---|---|
+| eager | the module as it stands |
+| torchscript | traced and frozen |
+| cudagraph | eager, captured as one sequential CUDA graph |
+| cudagraph-tuned | the same after cuDNN tried its convolution algorithms |
+| inductor | torch.compile(mode="reduce-overhead"), weights frozen into it |
+| inductor-default | torch.compile(), weights frozen |
+| inductor-max | torch.compile(mode="max-autotune"), weights frozen |
+| inductor-graph, inductor-max-graph | both without graphs of their own, captured as one |
+
+All get a copy of the model, inputs that stay where they are, and no gradients. Networks with
+4-dimensional inputs run channels_last, which is the faster layout for convolutions in half
+precision; anabranch chooses its own. `inductor` copies its inputs into the graph's buffers and
+runs Python around the graph in every call, as its users see it; the `-graph` rows leave that out
+and compare graph with graph, as `cudagraph` does. The memory of whatever is a graph includes
+cuBLAS's workspace, 32 MiB on an H200, where it multiplies matrices.
+
+To add one: a function, a line in RIVALS.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from anabranch.bench.machine import Call, Machine
+from anabranch.errors import TargetError
+
+CALLS = 3
+"""Before a compiled call counts as ready: it compiles, records its graph, and replays it."""
+
+Args = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Ready to time. `peak_bytes`: what its graph holds; None: ask for that of a call. `note`: for
+    whoever reads the numbers."""
+
+    call: Call
+    peak_bytes: int | None = None
+    note: str = ""
+
+
+Rival = Callable[[nn.Module, Args, Machine], Prepared]
+
+
+def eager(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    model, args, note = _own(model, args)
+    return Prepared(_warm(lambda: model(*args)), note=note)
+
+
+def torchscript(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    model, args, note = _own(model, args)
+    with _quiet():
+        traced = torch.jit.trace(model, args, check_trace=False)  # type: ignore[no-untyped-call]
+        frozen = torch.jit.freeze(traced)
+    return Prepared(_warm(lambda: frozen(*args)), note=note)
+
+
+def cudagraph(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    model, args, note = _own(model, args)
+    return _captured(model, args, machine, note)
+
+
+def cudagraph_tuned(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    model, args, note = _own(model, args)
+    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+    try:
+        return _captured(model, args, machine, note)
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def inductor(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    return _compiled(model, args, machine, "reduce-overhead")
+
+
+def inductor_default(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    return _compiled(model, args, machine, "default")
+
+
+def inductor_max(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    return _compiled(model, args, machine, "max-autotune")
+
+
+def inductor_graph(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    ready = _compiled(model, args, machine, "default")
+    return _captured(ready.call, (), machine, ready.note)
+
+
+def inductor_max_graph(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    ready = _compiled(model, args, machine, "max-autotune-no-cudagraphs")
+    return _captured(ready.call, (), machine, ready.note)
+
+
+RIVALS: dict[str, Rival] = {
+    "eager": eager,
+    "torchscript": torchscript,
+    "cudagraph": cudagraph,
+    "cudagraph-tuned": cudagraph_tuned,
+    "inductor": inductor,
+    "inductor-default": inductor_default,
+    "inductor-max": inductor_max,
+    "inductor-graph": inductor_graph,
+    "inductor-max-graph": inductor_max_graph,
+}
+
+USUAL = {
+    "cuda": ("eager", "torchscript", "cudagraph", "inductor", "inductor-max"),
+    "cpu": ("eager", "torchscript"),
+}
+"""Compared with unless told otherwise, by target."""
+
+
+def forget_compiled() -> None:
+    """Drop what torch.compile holds, so that the next network starts as in a fresh process."""
+    torch._dynamo.reset()
+
+
+def _own(model: nn.Module, args: Args) -> tuple[nn.Module, Args, str]:
+    """A copy in the layout that rivals run in, and the inputs in it."""
+    model = copy.deepcopy(model)
+    if not any(_image(leaf) for leaf in pytree.tree_leaves(args)):
+        return model, args, ""
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    args = pytree.tree_map(
+        lambda leaf: leaf.to(memory_format=torch.channels_last) if _image(leaf) else leaf, args
+    )
+    return model, args, "channels_last"
+
+
+def _image(leaf: object) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dim() == 4 and leaf.dtype.is_floating_point
+
+
+def _compiled(model: nn.Module, args: Args, machine: Machine, mode: str) -> Prepared:
+    """Memory is that of the second and third call: the first tries kernels out, the second records
+    the graph with its pool, later ones take nothing more."""
+    import torch._inductor.config
+
+    model, args, note = _own(model, args)
+    compiled = torch.compile(model, mode=mode)
+
+    def call() -> Any:
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        return compiled(*args)
+
+    with torch._inductor.config.patch(freezing=True, autotune_num_choices_displayed=0), _quiet():
+        call()
+        peak = machine.peak_of(lambda: (call(), call()))
+    return Prepared(call, peak, note)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings of tuning, where a candidate that does not fit is nothing to report."""
+    log = logging.getLogger("torch._inductor.select_algorithm")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _captured(fn: Callable[..., Any], args: Args, machine: Machine, note: str) -> Prepared:
+    if machine.capture is None:
+        raise TargetError(
+            "there are no CUDA graphs on a CPU", "nothing can be captured", "use --target cuda"
+        )
+    replay, pool = machine.capture(fn, args)
+    return Prepared(replay, pool, note)
+
+
+def _warm(call: Call) -> Call:
+    for _ in range(CALLS):
+        call()
+    return call

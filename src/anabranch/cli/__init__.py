@@ -1,0 +1,19 @@
+"""The command line: one file per verb, `app.py` puts them together.
+
+| verb | does |
+|---|---|
+| compile | MODEL -> a plan: a summary, a file, a report |
+| bench | MODEL... beside other systems |
+| explain | FILE or MODEL: what was rewritten, fused, chosen and refused, and why |
+| space | how many schedules the blocks of a MODEL, or a dag, have |
+| record | the zoo on this GPU -> a profile for the simulated target |
+| doctor | what is installed, what will be used, what is missing |
+| cache | ls, stats, clear, path |
+
+Exit status: 0 done, 1 the work failed, 2 wrong usage, 130 interrupted. Results go to stdout,
+progress and errors to stderr; `--json FILE` writes what the screen says, `-` being stdout.
+"""
+
+from anabranch.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,105 @@
+"""anabranch bench MODEL...: the same model under every system, side by side.
+
+A row per model, dtype, batch and system; a rival that fails, or is not built in its time, is a row
+that says so. `--json` holds all numbers, with versions, commit and machine, and is rewritten after
+every model, so that a run which is stopped leaves what it has done.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from anabranch.bench import suite, table
+from anabranch.bench.rivals import RIVALS
+from anabranch.cli import flags, screen
+from anabranch.cli.compile import check_folders
+from anabranch.cli.watch import Watch
+from anabranch.report import units
+from anabranch.schedule import SCHEDULERS
+from anabranch.trace import Trace
+
+COLUMNS = (
+    "<model",
+    "<dtype",
+    "batch",
+    "<system",
+    "ms",
+    "p10",
+    "p90",
+    "/ anabranch",
+    "built in s",
+    "peak",
+    "<note",
+)
+
+
+def run(
+    models: Annotated[list[str], typer.Argument(help=f"{flags.FORMS}.", show_default=False)],
+    batch: Annotated[str, typer.Option(help="One or more: 1,16.")] = "1",
+    dtype: Annotated[str, typer.Option(help="One or more: fp16,tf32.")] = "fp16",
+    rivals: Annotated[
+        str | None,
+        typer.Option(help=f"all, none, or some of {', '.join(RIVALS)}.", show_default="usual"),
+    ] = None,
+    schedulers: Annotated[
+        str | None, typer.Option(help="Ours once more with each: all, or some.")
+    ] = None,
+    target: Annotated[str, typer.Option(help="auto, cuda or cpu.")] = "auto",
+    seconds: Annotated[float, typer.Option(help="Of timing, per system.", min=0.0)] = 1.0,
+    rival_timeout: Annotated[float, typer.Option(help="Seconds to build one.", min=0.1)] = 540.0,
+    cold: Annotated[bool, typer.Option("--cold", help="Compile ours with an empty cache.")] = False,
+    budget: flags.Budget = None,
+    json: flags.Json = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Write a markdown table here.", metavar="FILE")
+    ] = None,
+    trust: flags.Trust = False,
+) -> None:
+    """Time MODELS under anabranch and its rivals, side by side."""
+    check_folders(markdown, screen.file_of(json))
+    chosen = () if rivals == "none" else flags.words(rivals, RIVALS, "--rivals")
+    matrix = suite.Matrix(
+        models=tuple(models),
+        dtypes=flags.dtypes(dtype),
+        batches=flags.numbers(batch, int, "--batch"),
+        rivals=None if rivals is None else chosen,
+        schedulers=flags.words(schedulers, SCHEDULERS, "--schedulers"),
+        target=target,
+        seconds=seconds,
+        rival_timeout=rival_timeout,
+        cold=cold,
+        budget=budget,
+        trust=trust,
+    )
+
+    def save(record: dict[str, Any]) -> None:
+        if json not in (None, screen.STDOUT):
+            screen.write_json(json, record)
+
+    with Watch("benchmark", "bench") as watch:
+        record = suite.run(matrix, Trace(watch), save=save)
+    screen.console(json).print(screen.table(COLUMNS, [_row(row) for row in record["rows"]]))
+    screen.write_json(json, record)
+    if markdown is not None:
+        screen.write_file(str(markdown), table.markdown(record))
+
+
+def _row(row: dict[str, Any]) -> list[str]:
+    ratio = "-" if row["ratio"] is None else "tie" if row["tie"] else units.ratio(row["ratio"])
+    ours = row["system"] == suite.OURS
+    return [
+        row["model"],
+        row["dtype"],
+        str(row["batch"]),
+        row["system"],
+        screen.milliseconds(row["median_ms"]),
+        screen.milliseconds(row["p10_ms"]),
+        screen.milliseconds(row["p90_ms"]),
+        "" if ours else ratio,
+        "-" if row["compile_s"] is None else f"{row['compile_s']:.1f}",
+        "-" if row["peak_bytes"] is None else units.size(row["peak_bytes"]),
+        row["failure"] or row["note"],
+    ]

@@ -1,0 +1,226 @@
+"""anabranch compile MODEL: a plan, what it takes, and where it was written.
+
+On a machine without a GPU `--target auto` plans for the recorded H200. Such a plan cannot run here,
+so the model is then compiled for the CPU as well, run, and compared with eager: its numbers are
+shown apart, for they say that the result is right and nothing about the GPU's speed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from anabranch import api
+from anabranch.cli import flags, screen
+from anabranch.cli.place import place, planned_elsewhere
+from anabranch.cli.watch import Watch
+from anabranch.compiler import EAGER_TOLERANCE
+from anabranch.errors import NumericsError, OptionError
+from anabranch.ir.numbers import relative_error
+from anabranch.ir.text import text_kernel
+from anabranch.models import load_model
+from anabranch.report import units
+from anabranch.trace import Trace
+
+TOP = 8
+
+
+def run(
+    model: flags.Model,
+    batch: flags.Batch = None,
+    dtype: flags.Dtype = None,
+    target: flags.Target = "auto",
+    scheduler: flags.Scheduler = "best",
+    budget: flags.Budget = None,
+    max_group_size: Annotated[
+        int | None, typer.Option(help="IOS: most operators of a group.", min=1)
+    ] = None,
+    max_groups: Annotated[
+        int | None, typer.Option(help="IOS: most groups of a stage.", min=1)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Save the plan here.", metavar="FILE")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write an HTML report here.", metavar="FILE.html")
+    ] = None,
+    json: flags.Json = None,
+    seed: flags.Seed = 0,
+    trust: flags.Trust = False,
+) -> None:
+    """Compile MODEL, and show what the result takes."""
+    flags.check_dtype(dtype)
+    check_folders(output, report, screen.file_of(json))
+    options: dict[str, Any] = {"scheduler": scheduler, "budget": budget, "seed": seed}
+    options |= {"max_group_size": max_group_size, "max_groups": max_groups}
+    options = {name: value for name, value in options.items() if value is not None}
+    check, (chosen, device) = planned_elsewhere(target), place(target)
+    loaded, args = load_model(model, batch, dtype, device, seed, trust)
+    with Watch(model) as watch:
+        compiled = api.compile(
+            loaded, args, target=chosen, trace=Trace(watch), tf32=dtype == "tf32", **options
+        )
+    if output is not None:
+        compiled.save(output)
+    if report is not None:
+        compiled.report(report)
+    held = batch or (_batch(args) if model.endswith(".pt2") else 1)
+    facts = {"name": model, "batch": held, **compiled.facts, "top_kernels": top(compiled)}
+    facts |= {"saved": str(output) if output else None, "report": str(report) if report else None}
+    show(screen.console(json), facts)
+    if check:
+        facts["cpu_check"] = _on_cpu(model, batch, dtype, seed, trust, options)
+        _show_check(screen.console(json), facts["cpu_check"])
+    screen.write_json(json, facts)
+    if check and not facts["cpu_check"]["agrees"]:
+        raise _disagreement(facts["cpu_check"])
+
+
+def top(compiled: Any) -> list[dict[str, Any]]:
+    """The slowest tasks, each alone on the device; equal ones once, with how many there are."""
+    made = compiled.entries[-1].compilation
+    found: dict[str, dict[str, Any]] = {}
+    for task in made.plan.tasks.tasks:
+        won = next((c for c in made.selection.candidates.get(task.name, ()) if c.chosen), None)
+        if won is None or won.cost is None:
+            continue
+        ops = ", ".join(node.op.split(".")[1] for node in task.body.nodes)
+        sizes = " ".join(node.type.text for node in task.body.nodes[-1:])
+        kernel = text_kernel(won.kernel)
+        row = found.setdefault(
+            f"{kernel} {ops} {sizes} {won.cost.us}",
+            {
+                "task": task.name,
+                "kernel": kernel,
+                "ops": ops,
+                "result": sizes,
+                "us": won.cost.us,
+                "source": won.cost.source,
+                "count": 0,
+            },
+        )
+        row["count"] += 1
+    ordered = sorted(found.values(), key=lambda row: -float(row["us"]) * int(row["count"]))
+    return ordered[:TOP]
+
+
+def show(console: Console, facts: dict[str, Any]) -> None:
+    """One line of result, the schedules that were compared, the kernels that take the time."""
+    console.print(_headline(facts))
+    rows = [
+        (
+            ("* " if row["name"] == facts["scheduler"] else "  ") + row["name"],
+            screen.milliseconds(row["latency_ms"]),
+            row["source"],
+            str(row["streams"]),
+            str(row["waits"]),
+        )
+        for row in facts["schedules"]
+    ]
+    console.print(screen.table(("<schedule", "ms", "<source", "streams", "waits"), rows))
+    tops = [
+        (
+            row["task"] + (f" x{row['count']}" if row["count"] > 1 else ""),
+            units.significant(row["us"]),
+            row["kernel"],
+            _short(row["ops"], 48),
+            row["result"],
+        )
+        for row in facts["top_kernels"]
+    ]
+    if tops:
+        console.print(screen.table(("<slowest tasks", "us", "<kernel", "<ops", "<result"), tops))
+    for key in ("saved", "report"):
+        if facts.get(key):
+            console.print(f"{key}: {facts[key]}")
+
+
+def _headline(facts: dict[str, Any]) -> str:
+    source = facts["latency_source"]
+    parts = [f"{screen.milliseconds(facts['latency_ms'])} ms {source}"]
+    for name, ms in facts["baselines"].items():
+        gain = f", {units.ratio(ms / facts['latency_ms'])}" if facts["latency_ms"] else ""
+        parts.append(f"{name} {screen.milliseconds(ms)} ms{gain}")
+    parts.append(
+        f"{units.count(facts['kernels'], 'kernel')} on {units.count(facts['streams'], 'stream')}"
+    )
+    parts.append(f"peak {units.size(facts['peak_bytes'])}")
+    parts.append(f"compiled in {facts['search_s']:.1f} s")
+    where = f"simulated {facts['device']}" if _simulated(facts) else facts["device"]
+    return f"{facts['name']} {facts['dtype']} on {where}: " + "; ".join(parts)
+
+
+def _simulated(facts: dict[str, Any]) -> bool:
+    return str(facts.get("target", "")).startswith("sim")
+
+
+def _on_cpu(
+    model: str,
+    batch: int | None,
+    dtype: str | None,
+    seed: int,
+    trust: bool,
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """Facts of the model compiled for the CPU, run and compared with eager; in fp32, since a CPU
+    emulates half precision, a hundred times slower."""
+    own = None if model.endswith(".pt2") else "fp32"
+    loaded, args = load_model(model, batch, own, "cpu", seed, trust)
+    with Watch(f"{model} on the CPU") as watch:
+        compiled = api.compile(loaded, args, target="cpu", trace=Trace(watch), **options)
+    with torch.no_grad():
+        eager = [leaf for leaf in tree_leaves(loaded(*args)) if isinstance(leaf, Tensor)]
+    outs = [leaf for leaf in tree_leaves(compiled(*args)) if isinstance(leaf, Tensor)]
+    pairs = zip(outs, eager, strict=True)
+    errors = [(relative_error(out, own), EAGER_TOLERANCE.get(out.dtype, 0.0)) for out, own in pairs]
+    return {
+        **compiled.facts,
+        "error_to_eager": [error for error, _ in errors],
+        "allowed_error_to_eager": [allowed for _, allowed in errors],
+        "agrees": all(error <= allowed for error, allowed in errors),
+    }
+
+
+def _show_check(console: Console, facts: dict[str, Any]) -> None:
+    error = max(facts["error_to_eager"], default=0.0)
+    verdict = "agrees with" if facts["agrees"] else "DIFFERS FROM"
+    console.print(
+        "There is no GPU here: the times above come from a recorded profile and from estimates.\n"
+        f"Run here on the CPU in {facts['dtype']}, the optimised model {verdict} eager "
+        f"(relative error {error:.1e}); measured {screen.milliseconds(facts['latency_ms'])} ms, "
+        f"eager {screen.milliseconds(facts['baselines'].get('eager'))} ms, on {facts['device']}."
+    )
+
+
+def _disagreement(facts: dict[str, Any]) -> NumericsError:
+    return NumericsError(
+        "the optimised model differs from eager on the CPU",
+        f"relative errors {facts['error_to_eager']} where {facts['allowed_error_to_eager']} "
+        "are allowed",
+        "set ANABRANCH_CHECK=2 to find the pass that did it, and report the model",
+    )
+
+
+def _batch(args: tuple[Any, ...]) -> int | None:
+    """The leading size of an archive's own inputs."""
+    sizes = [leaf.shape[0] for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.ndim]
+    return sizes[0] if sizes else None
+
+
+def check_folders(*files: Path | None) -> None:
+    """Before the work, not after it."""
+    for file in files:
+        if file is not None and not file.parent.is_dir():
+            raise OptionError(
+                f"cannot write {file}", f"there is no folder {file.parent}", "make it first"
+            )
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."

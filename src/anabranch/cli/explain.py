@@ -1,0 +1,75 @@
+"""anabranch explain FILE|MODEL: why the plan is what it is.
+
+A MODEL is compiled and tells its history: what was rewritten, fused and chosen, what was refused,
+and why. A FILE, as `compile -o` writes it, holds the plan without the history: it shows machine,
+numbers, schedule and kernels, on any machine, and runs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from anabranch import api
+from anabranch.cli import flags, screen
+from anabranch.cli.place import place
+from anabranch.cli.watch import Watch
+from anabranch.ir.plan import Plan, text_plan
+from anabranch.ir.schedule import text_schedule
+from anabranch.ir.text import text_kernel
+from anabranch.models import load_model
+from anabranch.pack import artifact
+from anabranch.trace import Trace
+
+
+def run(
+    model: flags.Model,
+    batch: flags.Batch = None,
+    dtype: flags.Dtype = None,
+    target: flags.Target = "auto",
+    scheduler: flags.Scheduler = "best",
+    budget: flags.Budget = None,
+    json: flags.Json = None,
+    seed: flags.Seed = 0,
+    trust: flags.Trust = False,
+) -> None:
+    """Say what was rewritten, fused and chosen, what was refused, and why."""
+    flags.check_dtype(dtype)
+    console = screen.console(json)
+    if Path(model).is_file() and not model.endswith(".pt2"):
+        plan, facts = artifact.load(model)
+        text = "\n".join(_saved(plan, facts))
+        console.print(text)
+        screen.write_json(json, {"name": model, "facts": facts, "events": [], "text": text})
+        return
+    chosen, device = place(target)
+    loaded, args = load_model(model, batch, dtype, device, seed, trust)
+    options: dict[str, Any] = {"scheduler": scheduler, "budget": budget, "seed": seed}
+    with Watch(model) as watch:
+        trace = Trace(watch)
+        compiled = api.compile(
+            loaded, args, target=chosen, trace=trace, tf32=dtype == "tf32", **options
+        )
+    text = str(compiled.explain())
+    console.print(text)
+    events = [{**asdict(event), "data": dict(event.data)} for event in trace.events]
+    screen.write_json(
+        json, {"name": model, "facts": compiled.facts, "events": events, "text": text}
+    )
+
+
+def _saved(plan: Plan, facts: dict[str, Any]) -> list[str]:
+    spec, versions = plan.spec, ", ".join(f"{name} {v}" for name, v in plan.spec.versions)
+    simulated = " (simulated)" if spec.simulated else ""
+    lines = [f"{plan.tasks.name}: a plan for {spec.name}{simulated}, made with {versions}"]
+    if facts.get("latency_ms") is not None:
+        ms = screen.milliseconds(float(facts["latency_ms"]))
+        lines.append(f"{ms} ms {facts.get('latency_source', '')} when it was made")
+    slots = [line for line in text_plan(plan).splitlines() if not line.endswith(" constant")]
+    lines += ["", *slots, "", text_schedule(plan.schedule).strip(), "", "kernels"]
+    for task in plan.tasks.tasks:
+        kernel = text_kernel(task.kernel) if task.kernel else "none"
+        origin = f"   {task.origin}" if task.origin else ""
+        lines.append(f"  {task.name:<28} {kernel}{origin}")
+    return lines

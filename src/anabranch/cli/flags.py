@@ -1,0 +1,87 @@
+"""Arguments and options that several verbs share, and the lists in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Annotated, TypeVar
+
+import typer
+
+from anabranch.errors import OptionError
+from anabranch.models import DTYPES, FORMS
+
+T = TypeVar("T")
+
+Model = Annotated[str, typer.Argument(help=f"{FORMS}.", show_default=False)]
+Batch = Annotated[int | None, typer.Option(help="Inputs per call.", show_default="1", min=1)]
+Dtype = Annotated[str | None, typer.Option(help="fp32, tf32, fp16 or bf16.", show_default="fp32")]
+Target = Annotated[str, typer.Option(help="auto, cuda, cpu or sim:h200.")]
+Scheduler = Annotated[str, typer.Option(help="best, or the name of one.")]
+Budget = Annotated[float | None, typer.Option(help="Seconds that search and measurement may take.")]
+Json = Annotated[
+    str | None,
+    typer.Option("--json", help="Write what the screen says; - is stdout.", metavar="FILE"),
+]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Read torch.export archives, which may run code.")
+]
+Seed = Annotated[int, typer.Option(help="For random weights and inputs.")]
+
+
+def check_dtype(name: str | None) -> str | None:
+    """The name itself; OptionError if it is none."""
+    if name is not None and name not in DTYPES:
+        raise OptionError(
+            f"unknown dtype {name!r}", "no dtype has this name", f"choose from: {', '.join(DTYPES)}"
+        )
+    return name
+
+
+def dtypes(text: str) -> tuple[str, ...]:
+    """The dtypes in "fp16,tf32", at least one.
+
+    >>> dtypes("fp16, tf32")
+    ('fp16', 'tf32')
+    """
+    found = words(text)
+    for name in found or ("",):
+        check_dtype(name)
+    return found
+
+
+def words(
+    text: str | None, known: Collection[str] | None = None, flag: str = ""
+) -> tuple[str, ...]:
+    """The names in "a,b"; with `known`, "all" is all of them and others are refused."""
+    if text is None:
+        return ()
+    if known is not None and text.strip() == "all":
+        return tuple(known)
+    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    for word in found:
+        if known is not None and word not in known:
+            raise OptionError(
+                f"{flag} does not know {word!r}",
+                f"{text!r} was given",
+                f"choose from: all, {', '.join(known)}",
+            )
+    return found
+
+
+def numbers(text: str, of: Callable[[str], T], flag: str) -> tuple[T, ...]:
+    """The positive numbers in "1,8".
+
+    >>> numbers("1, 8", int, "--batch")
+    (1, 8)
+    """
+    try:
+        found = tuple(of(word) for word in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(number > 0 for number in found):  # type: ignore[operator]
+        raise OptionError(
+            f"{flag} cannot be {text!r}",
+            "it takes positive numbers with commas between them",
+            f"for example {flag} 1,16",
+        )
+    return found

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from anabranch.bench.record import networks, record
+from anabranch.costs.recorded import Recorded, find_probe, load_profile, save_profile, timing_key
+from anabranch.errors import CaptureError, OptionError
+from anabranch.models import load_model
+from anabranch.trace import Trace
+
+NET = "zoo:deepfm/tiny"
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANABRANCH_CACHE_DIR", "")
+
+
+def test_the_whole_zoo_by_default() -> None:
+    assert "zoo:inception_v3" in networks() and len(networks()) > 10
+
+
+def test_every_task_of_the_plan_is_found_again(tmp_path: Path) -> None:
+    from anabranch import api
+
+    profile = record((NET,), ("fp32",), (1,), target="cpu")
+    assert profile.provenance.date and profile.provenance.versions["torch"]
+    save_profile(profile, tmp_path / "p.json")
+    costs = Recorded(load_profile(tmp_path / "p.json"))
+    model, args = load_model(NET, 1)
+    compiled = api.compile(model, args, target="cpu", verify=False, scheduler="sequential")
+    plan = compiled.entries[-1].plan
+    assert costs.missing(plan.tasks) == 0
+    for task in plan.tasks.tasks:
+        assert task.kernel is not None
+        assert timing_key(task, False) in profile.tasks
+        assert find_probe(profile, task.kernel) is not None
+    assert all(timing.label for timing in profile.tasks.values())
+
+
+def test_adds_to_what_there_is_of_the_same_machine() -> None:
+    first = record((NET,), ("fp32",), (1,), target="cpu")
+    both = record((NET,), ("fp32",), (2,), target="cpu", into=first)
+    assert set(first.tasks) < set(both.tasks)
+    other = first.model_copy(update={"spec": replace(first.spec, name="another")})
+    with pytest.raises(OptionError, match="another"):
+        record((NET,), ("fp32",), (1,), target="cpu", into=other)
+
+
+def test_a_network_that_fails_is_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text("import torch\ndef build():\n    return torch.nn.Linear(2, 2)\n")
+    trace = Trace()
+    profile = record((f"{path}:build", NET), ("fp32",), (1,), trace, target="cpu")
+    assert profile.tasks
+    assert [event for event in trace.events if event.kind == "warning" and event.where == "record"]
+    with pytest.raises(CaptureError):
+        record((f"{path}:build",), ("fp32",), (1,), target="cpu")

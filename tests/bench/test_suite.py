@@ -1,0 +1,246 @@
+"""The suite on the CPU, with a stand-in for our compiler: what is recorded, and what goes wrong.
+
+one tiny network x rivals that work, fail, hang and lie  ->  one row each
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from anabranch.bench import rivals, table
+from anabranch.bench.machine import Machine, machine, precision
+from anabranch.bench.provenance import commit, versions
+from anabranch.bench.rivals import Prepared
+from anabranch.bench.suite import Matrix, run
+from anabranch.errors import OptionError, TargetError
+from anabranch.trace import Trace
+
+NET = "zoo:deepfm/tiny"
+
+
+class FakeRun:
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.replay = call
+
+    def peak_bytes(self) -> int:
+        return 1024
+
+
+class FakeCompiled:
+    """Runs the model as it is, and remembers how it was asked for."""
+
+    asked: list[dict[str, Any]]
+
+    def __init__(self, model: nn.Module, args: tuple[Tensor, ...], options: dict[str, Any]) -> None:
+        self.model, self.args = model, args
+        self.facts = {"scheduler": "sequential", "streams": 1, "kernels": 3}
+
+    def __call__(self, *args: Tensor) -> Any:
+        return self.model(*args)
+
+    def executable(self) -> FakeRun:
+        return FakeRun(lambda: self.model(*self.args))
+
+
+@pytest.fixture
+def asked() -> list[dict[str, Any]]:
+    return []
+
+
+@pytest.fixture
+def compiler(asked: list[dict[str, Any]]) -> Callable[..., FakeCompiled]:
+    def compile(model: nn.Module, args: tuple[Tensor, ...], **options: Any) -> FakeCompiled:
+        asked.append(options)
+        return FakeCompiled(model, args, options)
+
+    return compile
+
+
+def quick(**changes: Any) -> Matrix:
+    settings: dict[str, Any] = {"dtypes": ("fp32",), "target": "cpu", "seconds": 0.0, "rivals": ()}
+    return Matrix((NET,), **{**settings, **changes})
+
+
+def test_a_record(compiler: Callable[..., Any]) -> None:
+    record = run(quick(batches=(1, 2), rivals=("eager", "torchscript")), compile=compiler)
+    record = json.loads(json.dumps(record))
+    assert {"version", "date", "command", "commit", "machine", "versions", "settings"} < set(record)
+    assert record["machine"]["target"] == "cpu" and record["versions"]["torch"]
+    rows = record["rows"]
+    systems = ["anabranch", "anabranch-call", "eager", "torchscript"]
+    assert [(row["batch"], row["system"]) for row in rows] == [
+        (batch, system) for batch in (1, 2) for system in systems
+    ]
+    for row in rows:
+        assert row["failure"] == ""
+        assert 0 < row["p10_ms"] <= row["median_ms"] <= row["p90_ms"]
+        assert row["samples"] >= 3
+        assert row["compile_s"] >= 0
+        assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
+        assert row["difference"] < 1e-5
+    assert rows[0]["ratio"] == 1.0 and rows[0]["tie"]
+    assert rows[0]["peak_bytes"] == 1024 and rows[2]["peak_bytes"] is None
+    assert rows[0]["facts"] == {"scheduler": "sequential", "streams": 1, "kernels": 3}
+
+
+def test_what_the_compiler_is_asked(
+    compiler: Callable[..., Any], asked: list[dict[str, Any]]
+) -> None:
+    matrix = quick(dtypes=("tf32",), schedulers=("ios",), cold=True, budget=7.0)
+    rows = run(matrix, compile=compiler)["rows"]
+    assert [row["system"] for row in rows] == ["anabranch", "anabranch-call", "anabranch:ios"]
+    assert rows[2]["note"] == "sequential was faster"
+    assert [options["scheduler"] for options in asked] == ["best", "ios"]
+    assert all(options["tf32"] and options["budget"] == 7.0 for options in asked)
+    assert asked[0]["cache_dir"] == asked[1]["cache_dir"]
+
+
+def test_rivals_that_fail_hang_or_lie_are_rows(
+    compiler: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs(model: nn.Module, args: Any, machine: Machine) -> Prepared:
+        while True:
+            try:
+                time.sleep(5)
+            except Exception:
+                continue
+
+    def fails(model: nn.Module, args: Any, machine: Machine) -> Prepared:
+        raise RuntimeError("no kernel image\nis available")
+
+    def lies(model: nn.Module, args: Any, machine: Machine) -> Prepared:
+        return Prepared(lambda: model(*args) * 2)
+
+    for name, rival in {"hangs": hangs, "fails": fails, "lies": lies}.items():
+        monkeypatch.setitem(rivals.RIVALS, name, rival)
+    trace = Trace()
+    matrix = quick(rivals=("hangs", "fails", "lies"), rival_timeout=0.2)
+    rows = {row["system"]: row for row in run(matrix, trace, compile=compiler)["rows"]}
+    assert rows["hangs"]["failure"] == "not done in 0.2 s"
+    assert rows["fails"]["failure"] == "RuntimeError: no kernel image"
+    assert rows["fails"]["median_ms"] is None
+    assert rows["lies"]["difference"] == pytest.approx(1.0)
+    assert len([event for event in trace.events if event.kind == "warning"]) == 2
+
+
+def test_our_own_failure_is_a_row(compiler: Callable[..., Any]) -> None:
+    def compile(*_: Any, **__: Any) -> Any:
+        raise TargetError("no kernel", "it was lost", "look for it")
+
+    rows = run(quick(rivals=("eager",)), compile=compile)["rows"]
+    assert rows[0]["failure"] == "TargetError: no kernel"
+    assert rows[1]["system"] == "eager" and rows[1]["median_ms"] > 0
+    assert rows[1]["ratio"] is None
+
+
+def test_every_model_is_saved(compiler: Callable[..., Any]) -> None:
+    saved: list[int] = []
+    run(quick(batches=(1, 2)), compile=compiler, save=lambda r: saved.append(len(r["rows"])))
+    assert saved == [2, 4]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rivals": ("nobody",)},
+        {"schedulers": ("fifo",)},
+        {"target": "sim:h200"},
+        {"dtypes": ("fp8",)},
+    ],
+)
+def test_names_that_mean_nothing(compiler: Callable[..., Any], change: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        run(quick(**change), compile=compiler)
+
+
+def test_a_model_that_cannot_run_is_a_row(compiler: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text("import torch\ndef build():\n    return torch.nn.Linear(2, 2)\n")
+    matrix = Matrix((f"{path}:build",), ("fp32",), target="cpu", rivals=())
+    (row,) = run(matrix, compile=compiler)["rows"]
+    assert row["failure"].startswith("TypeError")
+
+
+def test_precision_is_restored() -> None:
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    with precision(True):
+        assert torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32
+    with precision(False):
+        assert not torch.backends.cuda.matmul.allow_tf32
+    assert before == (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+
+
+def test_rivals_work_on_their_own_copy() -> None:
+    model = nn.Conv2d(3, 4, 3).eval()
+    weight = model.weight
+    args = (torch.randn(1, 3, 8, 8),)
+    here = machine("cpu")
+    with torch.no_grad():
+        expected = model(*args)
+        for name in ("eager", "torchscript"):
+            ready = rivals.RIVALS[name](model, args, here)
+            assert ready.note == "channels_last"
+            torch.testing.assert_close(ready.call(), expected)
+        with pytest.raises(TargetError):
+            rivals.RIVALS["cudagraph"](model, args, here)
+    assert model.weight is weight and weight.is_contiguous()
+
+
+def test_every_usual_rival_is_known() -> None:
+    for names in rivals.USUAL.values():
+        assert set(names) <= set(rivals.RIVALS)
+
+
+def test_versions_and_commit() -> None:
+    assert {"anabranch", "python", "torch"} <= set(versions())
+    assert all(c.isalnum() or c == "+" for c in commit())
+
+
+def row(system: str, ms: float | None, ratio: float | None, **more: Any) -> dict[str, Any]:
+    """One row of zoo:net fp16, batch 1."""
+    place = {"model": "zoo:net", "dtype": "fp16", "batch": 1, "tie": False, "failure": ""}
+    return {**place, "system": system, "median_ms": ms, "ratio": ratio, **more}
+
+
+def test_markdown() -> None:
+    rows = [
+        row("anabranch", 0.31, 1.0, tie=True),
+        row("anabranch:ios", 0.312, 1.006, tie=True),
+        row("eager", 3.01, 9.7),
+        row("inductor", 0.442, 1.426),
+        row("inductor-max", None, None, failure="not done in 540 s"),
+    ]
+    record = {
+        "rows": rows,
+        "machine": {"target": "cuda", "gpu": "NVIDIA H200", "driver": "580"},
+        "versions": {"torch": "2.11", "anabranch": "0.1"},
+        "date": "2026-11-21T10:00:00+00:00",
+        "commit": "0123456789abcdef",
+    }
+    assert table.markdown(record).splitlines() == [
+        "| model | dtype | batch | anabranch | anabranch:ios | eager | inductor | inductor-max "
+        "| best rival |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| net | fp16 | 1 | **0.310** | **0.312** | 3.01 | 0.442 | - (1) | 1.43 x |",
+        "",
+        "Measured on NVIDIA H200, 2026-11-21, torch 2.11, anabranch 0.1, driver 580, "
+        "commit 0123456789ab.",
+        "",
+        "1. net fp16 1 inductor-max: not done in 540 s",
+    ]
+
+
+def test_markdown_of_a_tie_and_of_a_loss() -> None:
+    base = {"machine": {"target": "cpu"}, "versions": {}, "date": "2026-11-21", "commit": ""}
+    tie = [row("anabranch", 0.31, 1.0, tie=True), row("inductor", 0.309, 0.997, tie=True)]
+    assert "| **0.310** | **0.309** | tie |" in table.markdown({**base, "rows": tie})
+    loss = [row("anabranch", 0.31, 1.0, tie=True), row("inductor", 0.2, 0.645)]
+    assert "| 0.310 | **0.200** | 0.65 x |" in table.markdown({**base, "rows": loss})

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.bench import rivals
+from anabranch.bench.machine import Machine
+from anabranch.costs.recorded import load_profile
+
+
+def test_rows_on_screen_and_in_files(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
+    out, page = tmp_path / "out.json", tmp_path / "out.md"
+    words = ("--dtype", "fp32", "--target", "cpu", "--rivals", "eager,cudagraph")
+    more = ("--schedulers", "opara", "--seconds", "0.01")
+    ran = cli("bench", model, *words, *more, "--json", out, "--markdown", page)
+    assert ran.status == 0, ran.err
+    record = json.loads(out.read_text())
+    systems = [row["system"] for row in record["rows"]]
+    ours = ["anabranch", "anabranch-call", "anabranch:opara"]
+    assert systems == [*ours, "eager", "cudagraph"]
+    failed = record["rows"][-1]
+    assert failed["median_ms"] is None and "no CUDA graphs" in failed["failure"]
+    assert "no CUDA graphs" in ran.out
+    assert page.read_text().startswith("| model | dtype | batch | anabranch |")
+
+
+def test_json_on_stdout_is_json_alone(cli: Callable[..., Any], model: str) -> None:
+    words = ("--dtype", "fp32", "--target", "cpu", "--rivals", "none", "--seconds", "0.01")
+    ran = cli("bench", model, *words, "--json", "-")
+    assert ran.status == 0
+    assert [row["system"] for row in ran.json["rows"]] == ["anabranch", "anabranch-call"]
+
+
+def test_what_was_done_before_an_interrupt_is_kept(
+    cli: Callable[..., Any], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(model: object, args: object, machine: Machine) -> rivals.Prepared:
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return rivals.Prepared(lambda: ())
+
+    calls: list[int] = []
+    monkeypatch.setitem(rivals.RIVALS, "eager", stop)
+    out = tmp_path / "out.json"
+    words = ("--dtype", "fp32,bf16", "--target", "cpu", "--rivals", "eager", "--seconds", "0.01")
+    assert cli("bench", model, *words, "--json", out).status == 130
+    assert {row["dtype"] for row in json.loads(out.read_text())["rows"]} == {"fp32"}
+
+
+def test_record(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
+    out = tmp_path / "cpu.json"
+    words = ("--target", "cpu", "--dtype", "fp32", "-o", out)
+    ran = cli("record", model, *words)
+    assert ran.status == 0, ran.err
+    first = load_profile(out)
+    assert first.tasks and first.kernels
+    again = cli("record", model, *words, "--json", "-").json
+    assert again["tasks"] == len(first.tasks)
+
+
+def test_record_needs_a_readable_profile(
+    cli: Callable[..., Any], model: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "bad.json"
+    out.write_text("{}")
+    assert cli("record", model, "--target", "cpu", "-o", out).status == 1
+    assert out.read_text() == "{}"

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.cli import compile as verb
+from anabranch.costs.recorded import Profile
+from anabranch.targets import cuda, table
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "available", lambda: False)
+
+
+def test_on_the_cpu(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
+    saved, page, out = tmp_path / "two.anabranch", tmp_path / "two.html", tmp_path / "two.json"
+    words = ("-o", saved, "--report", page, "--json", out)
+    ran = cli("compile", model, "--target", "cpu", *words)
+    assert ran.status == 0, ran.err
+    assert "measured" in ran.out and "sequential" in ran.out and "slowest tasks" in ran.out
+    for stage in ("capture", "schedule", "verify"):
+        assert stage in ran.err
+    facts = json.loads(out.read_text())
+    assert facts["name"] == model
+    assert facts["target"] == "cpu" and facts["latency_source"] == "measured"
+    assert facts["latency_ms"] > 0
+    assert facts["baselines"]["eager"] > 0
+    assert {row["name"] for row in facts["schedules"]} >= {"sequential"}
+    assert {"task", "kernel", "us", "source", "count"} <= set(facts["top_kernels"][0])
+    assert (facts["saved"], facts["report"]) == (str(saved), str(page))
+    assert "cpu_check" not in facts
+    assert saved.stat().st_size > 0
+    assert page.read_text().lstrip().lower().startswith("<!doctype html")
+    told = cli("explain", saved)
+    assert told.status == 0, told.err
+    assert "schedule " in told.out and "aten.aten" in told.out
+
+
+def test_without_a_gpu_it_plans_for_the_recorded_one_and_checks_here(
+    cli: Callable[..., Any], model: str, simulated: Profile, no_gpu: None
+) -> None:
+    ran = cli("compile", model, "--json", "-")
+    assert ran.status == 0, ran.err
+    facts = ran.json
+    assert facts["device"] == "NVIDIA H200" and facts["latency_source"] == "estimated"
+    check = facts["cpu_check"]
+    assert check["agrees"] is True and check["target"] == "cpu"
+    assert check["latency_source"] == "measured" and check["baselines"]["eager"] > 0
+    assert max(check["error_to_eager"]) <= max(check["allowed_error_to_eager"])
+    assert "simulated NVIDIA H200" in ran.err
+    assert "There is no GPU here" in ran.err and "agrees with eager" in ran.err
+
+
+def test_half_precision_is_checked_in_single(
+    cli: Callable[..., Any], model: str, simulated: Profile, no_gpu: None
+) -> None:
+    facts = cli("compile", model, "--dtype", "fp16", "--json", "-").json
+    assert (facts["dtype"], facts["cpu_check"]["dtype"]) == ("f16", "f32")
+
+
+def test_a_wrong_result_is_a_failure(
+    cli: Callable[..., Any],
+    model: str,
+    simulated: Profile,
+    no_gpu: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(verb, "relative_error", lambda out, own: 0.5)
+    out = tmp_path / "out.json"
+    ran = cli("compile", model, "--json", out)
+    assert ran.status == 1
+    assert "DIFFERS" in ran.out and "differs from eager" in ran.err
+    assert json.loads(out.read_text())["cpu_check"]["agrees"] is False
+
+
+@pytest.mark.parametrize("verb", ["compile", "explain", "bench", "space", "record"])
+def test_a_gpu_that_is_not_there(
+    cli: Callable[..., Any], model: str, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr(cuda, "available", lambda: False)
+    monkeypatch.setattr(table, "available", lambda: False)
+    ran = cli(verb, model, "--target", "cuda")
+    assert ran.status == 1
+    assert "needs a CUDA GPU" in ran.err and "\n  next: " in ran.err
+
+
+def test_the_model_fails(cli: Callable[..., Any], model: str) -> None:
+    place = model.removesuffix(":build")
+    ran = cli("compile", f"{place}:bare", "--target", "cpu")
+    assert ran.status == 1 and "\n  why:  " in ran.err
+    ran = cli("compile", f"{place}:broken", "--target", "cpu")
+    assert ran.status == 1 and "no weights here" in ran.err
+    assert cli("compile", f"{place}:wrong", "--target", "cpu").status == 2
+
+
+@pytest.mark.parametrize("flag", ["-o", "--report", "--json"])
+def test_folders_are_looked_for_first(cli: Callable[..., Any], flag: str, tmp_path: Path) -> None:
+    ran = cli("compile", "zoo:nasnet_large", flag, tmp_path / "missing" / "file")
+    assert ran.status == 2
+    assert "make it first" in ran.err
+
+
+def test_options_reach_the_compiler(cli: Callable[..., Any], model: str) -> None:
+    words = ("--scheduler", "ios", "--budget", "20", "--max-groups", "2", "--max-group-size", "1")
+    facts: dict[str, Any] = cli("compile", model, "--target", "cpu", *words, "--json", "-").json
+    assert facts["options"]["scheduler"] == "ios" and facts["options"]["budget"] == 20
+    assert facts["options"]["max_groups"] == 2 and facts["options"]["max_group_size"] == 1
+
+
+def test_explain_a_model(cli: Callable[..., Any], model: str) -> None:
+    ran = cli("explain", model, "--target", "cpu", "--json", "-")
+    assert ran.status == 0, ran.err
+    told = ran.json
+    assert set(told) == {"name", "facts", "events", "text"}
+    assert any(event["kind"] == "chosen" for event in told["events"])
+    assert told["text"] in ran.err
+
+
+def test_explain_what_is_no_plan(cli: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "plan.anabranch"
+    path.write_bytes(b"garbage")
+    ran = cli("explain", path)
+    assert ran.status == 1 and "\n  next: " in ran.err

@@ -1,0 +1,112 @@
+"""anabranch space, on SqueezeNet's fire with a bypass convolution: Table 1 of IOS has its numbers.
+
+     +--> 1 --+
+0 -->|        +--> 3 --+
+     +--> 2 --+        +--> 5
+4 ---------------------+
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FIRE = {"nodes": 6, "edges": [[0, 1], [0, 2], [1, 3], [2, 3], [3, 5], [4, 5]]}
+ROW = {
+    "operators": 6,
+    "width": 3,
+    "bound": 216,
+    "states": 12,
+    "transitions": 51,
+    "schedules": 131,
+}
+
+
+@pytest.fixture
+def fire(tmp_path: Path) -> Path:
+    path = tmp_path / "fire.json"
+    path.write_text(json.dumps(FIRE))
+    return path
+
+
+def test_a_dag_from_a_file(cli: Callable[..., Any], fire: Path) -> None:
+    ran = cli("space", "--dag", fire)
+    assert ran.status == 0
+    assert "131" in ran.out and "216" in ran.out
+
+
+def test_json_is_exactly_the_blocks(cli: Callable[..., Any], fire: Path, tmp_path: Path) -> None:
+    ran = cli("space", "--dag", fire, "--json", "-")
+    assert (ran.status, ran.json) == (0, {"blocks": [ROW]})
+    out = tmp_path / "out.json"
+    assert cli("space", "--dag", fire, "--json", out).status == 0
+    assert json.loads(out.read_text()) == {"blocks": [ROW]}
+
+
+def test_pruning_leaves_fewer(cli: Callable[..., Any], fire: Path) -> None:
+    words = ("space", "--dag", fire, "--max-group-size", "1", "--max-groups", "1", "--json", "-")
+    (pruned,) = cli(*words).json["blocks"]
+    assert pruned["transitions"] < 51
+    assert pruned["schedules"] == 10  # the orders in which six can run one by one
+
+
+def test_a_single_node_and_a_chain(cli: Callable[..., Any], tmp_path: Path) -> None:
+    dag = tmp_path / "dag.json"
+    dag.write_text('{"nodes": 1, "edges": []}')
+    (row,) = cli("space", "--dag", dag, "--json", "-").json["blocks"]
+    assert (row["operators"], row["width"], row["transitions"], row["schedules"]) == (1, 1, 1, 1)
+    dag.write_text('{"nodes": 3, "edges": [[2, 1], [1, 0]]}')
+    (row,) = cli("space", "--dag", dag, "--json", "-").json["blocks"]
+    assert (row["width"], row["transitions"], row["schedules"]) == (1, 6, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"nodes": 2, "edges": [[0, 1], [1, 0]]}', "cycle"),
+        ('{"nodes": 2, "edges": [[1, 1]]}', "cycle"),
+        ('{"nodes": 0, "edges": []}', "greater than or equal to 1"),
+        ('{"nodes": -3, "edges": []}', "greater than or equal to 1"),
+        ('{"nodes": 2, "edges": [[0, -1]]}', "does not exist"),
+        ('{"nodes": 2, "edges": [[0, 2]]}', "does not exist"),
+        ('{"nodes": 2, "edges": [[0]]}', "edges.0"),
+        ('{"nodes": 2, "edges": [["a", "b"]]}', "edges.0"),
+        ('{"nodes": "2", "edges": []}', "nodes"),
+        ('{"edges": []}', "nodes"),
+        ('{"nodes": 99999999, "edges": []}', "less than or equal"),
+        ("[1, 2]", "is not a dag"),
+        ("", "is not a dag"),
+        ("\x00\xff garbage", "is not a dag"),
+    ],
+)
+def test_what_is_no_dag(cli: Callable[..., Any], tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "dag.json"
+    path.write_text(text)
+    ran = cli("space", "--dag", path)
+    assert ran.status == 2
+    assert says in ran.err and "\n  next: " in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_file_that_is_not_there(cli: Callable[..., Any], tmp_path: Path) -> None:
+    ran = cli("space", "--dag", tmp_path / "none.json")
+    assert ran.status == 2
+    assert "No such file" in ran.err
+
+
+def test_model_or_dag_but_one(cli: Callable[..., Any], fire: Path, model: str) -> None:
+    assert cli("space").status == 2
+    assert cli("space", model, "--dag", fire).status == 2
+
+
+def test_a_model(cli: Callable[..., Any], model: str) -> None:
+    ran = cli("space", model, "--target", "cpu", "--json", "-")
+    assert ran.status == 0, ran.err
+    for row in ran.json["blocks"]:
+        assert set(row) == set(ROW)
+        assert row["operators"] > 1 and row["width"] >= 1
+    assert any(row["width"] == 2 for row in ran.json["blocks"])

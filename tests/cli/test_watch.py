@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from anabranch.cli import screen
+from anabranch.cli.watch import Watch
+from anabranch.trace import Trace
+
+
+def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with Watch("net") as watch:
+        trace = Trace(watch)
+        trace.add("stage", "capture", "capture", seconds=0.5)
+        trace.add("stage", "frontend.export", "frontend.export", seconds=0.4)
+        trace.add("refused", "fuse", "conv + relu", "3 consumers")
+        trace.add("warning", "schedule", "[ios]", "it was slow")
+        trace.add("warning", "schedule", "[ios]", "it was slow")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "net",
+        "  capture       0.50 s",
+        "warning: [ios]: it was slow",
+    ]
+
+
+def test_debug_shows_more(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANABRANCH_DEBUG", "3")
+    with Watch("net") as watch:
+        Trace(watch).add("refused", "fuse", "conv + relu", "3 consumers")
+    assert "refused fuse: conv + relu: 3 consumers" in capsys.readouterr().err
+
+
+def test_only_the_progress_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with Watch("benchmark", "bench") as watch:
+        trace = Trace(watch)
+        trace.progress("bench", 0, 2, "resnet50")
+        trace.progress("costs", 0, 9, "tasks measured")
+        trace.progress("bench", 2, 2)
+    assert capsys.readouterr().err == "[1/2] resnet50\n"
+
+
+def test_numbers_that_json_has_not(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.write_json("-", {"a": float("nan"), "b": (1, float("inf")), "c": {"d": None}})
+    written = json.loads(capsys.readouterr().out)
+    assert written == {"a": None, "b": [1, None], "c": {"d": None}}
