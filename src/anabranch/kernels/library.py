@@ -145,7 +145,7 @@ def _fused_convolution(body: Graph) -> Graph | None:
 
 
 def _fused_linear(body: Graph) -> Graph | None:
-    """A linear layer + relu of a matrix as `_addmm_activation`, whose library call has the epilogue."""
+    """A linear layer and relu of a matrix as `_addmm_activation`, whose epilogue does both."""
     kinds = [ops.packet_name(node.op) for node in body.nodes]
     if kinds != ["aten.linear", "aten.relu"]:
         return None

@@ -131,7 +131,7 @@ def _stack(results: Sequence[Tensor], tensors: Sequence[Tensor], dim: int = 0) -
 
 
 def _rsub(results: Sequence[Tensor], x: Tensor, other: Any, alpha: Any = 1) -> None:
-    """Writes other - alpha * x; a number becomes a tensor of no dimension, which may stay on the host."""
+    """Writes other - alpha * x; a number becomes a tensor of no dimension, held by the host."""
     if not isinstance(other, Tensor):
         other = torch.tensor(other)
     aten.sub.out(other, x, alpha=alpha, out=results[0])

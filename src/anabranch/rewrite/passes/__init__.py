@@ -8,6 +8,7 @@ from anabranch.ir.graph import Graph
 from anabranch.rewrite.passes.canonical import canonical
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.passes.dead_code import dead_code
+from anabranch.rewrite.passes.flatten_cat import flatten_cat
 from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
 from anabranch.rewrite.passes.fold_constants import fold_constants
 from anabranch.rewrite.passes.functional import functional
@@ -19,6 +20,7 @@ PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {
     "canonical": canonical,
     "identities": identities,
     "fold_batch_norm": fold_batch_norm,
+    "flatten_cat": flatten_cat,
     "fold_constants": fold_constants,
     "cse": cse,
     "dead_code": dead_code,

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 
 from anabranch.errors import TargetError
+from anabranch.ir import ops
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Probe, Target
 from anabranch.ir.schedule import Timeline
@@ -30,6 +31,8 @@ class CudaTarget:
         self.device, self.tf32 = device, tf32
         self.spec = read_spec(device, tf32)
         self._streams: list[torch.cuda.Stream] = []
+        self._multiplying: set[int] = set()
+        self._pool = torch.cuda.MemPool()
         self._runners: dict[str, Runner] = {"aten": run_aten}
         self._cudnn = cudnn.Cudnn(tf32) if cudnn.available() else None
         if self._cudnn is not None:
@@ -58,11 +61,30 @@ class CudaTarget:
                 )
         while len(self._streams) < plan.schedule.streams + 1:
             self._streams.append(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
+        self._own_workspaces(plan)
         with torch.cuda.device(self.device), torch.no_grad(), _precision(self.tf32):
             if self._cudnn is not None:
                 self._cudnn.build(task.kernel for task in plan.tasks.tasks if task.kernel)
             placed = place(plan, self.device, self._runners)
             return CudaExecutable(plan, placed, self._streams, repeat)
+
+    def _own_workspaces(self, plan: Plan) -> None:
+        """Have cuBLAS make the workspaces of the streams that multiply matrices in a pool of ours.
+
+        cuBLAS keeps one per stream for the whole process, and torch.compile's CUDA graphs free all
+        of them when they record. In a pool of ours what is freed so is given to nobody else, and
+        graphs that were captured with it go on writing to memory of this target.
+        """
+        kernels = {task.name: task.kernel for task in plan.tasks.tasks}
+        for launch in plan.schedule.launches:
+            kernel = kernels[launch.task]
+            if launch.stream in self._multiplying or kernel is None or not _multiplies(kernel):
+                continue
+            self._multiplying.add(launch.stream)
+            stream = self._streams[launch.stream]
+            with torch.cuda.use_mem_pool(self._pool), torch.cuda.stream(stream):
+                square = torch.zeros(16, 16, dtype=torch.float16, device=self.device)
+                torch.addmm(square[0], torch.mm(square, square), square)
 
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
         loaded = [run for run in runs if isinstance(run, CudaExecutable)]
@@ -90,6 +112,13 @@ class CudaTarget:
 
     def full_precision(self) -> AbstractContextManager[None]:
         return _precision(tf32=False)
+
+
+def _multiplies(kernel: Kernel) -> bool:
+    """Whether it calls cuBLAS, as far as operators tell."""
+    return kernel.provider == "aten" and any(
+        ops.info(node.op).kind == "contract" and "conv" not in node.op for node in kernel.body.nodes
+    )
 
 
 def _drop(_: object) -> None:
