@@ -34,7 +34,7 @@ demo: setup
 	$(BIN)/anabranch compile zoo:inception_v3 --dtype fp16 --batch 1 \
 		--report report.html --json report.json
 
-test: tests layers
+test: layers tests
 
 check: format lint types layers tests
 
