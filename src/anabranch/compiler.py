@@ -145,6 +145,7 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         plan = pack_or_recall(tasks, choice.schedule, spec, signature, trace, limit, job.cache)
     yield "pack", plan
     with trace.stage("load"):
+        target.prepare([task.kernel for task in plan.tasks.tasks if task.kernel], job.cache)
         run = None if spec.simulated else target.load(plan)
     yield "load", run
     with trace.stage("verify"):

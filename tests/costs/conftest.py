@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from anabranch.cache import Cache
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Probe
@@ -111,7 +112,7 @@ class FakeTarget:
     repeats: list[int] = field(default_factory=list)
     probes: int = 0
 
-    def prepare(self, kernels: Sequence[Kernel]) -> None:
+    def prepare(self, kernels: Sequence[Kernel], cache: Cache | None = None) -> None:
         pass
 
     def load(self, plan: Plan, repeat: int = 1) -> Executable:

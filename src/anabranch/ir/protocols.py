@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from anabranch.cache import Cache
 from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Schedule, Source, Timeline
 from anabranch.ir.target import TargetSpec
@@ -89,9 +90,10 @@ class Target(Protocol):
     def device(self) -> torch.device:
         """Where tensors of this target live; a simulated target has the meta device."""
 
-    def prepare(self, kernels: Sequence[Kernel]) -> None:
-        """Build what these kernels need, side by side where that saves time; what fails here fails
-        again, and is heard, when it is loaded."""
+    def prepare(self, kernels: Sequence[Kernel], cache: Cache | None = None) -> None:
+        """Build what these kernels need, side by side where that saves time, or read what earlier
+        processes built and kept in the cache; what fails here fails again, and is heard, when it
+        is loaded."""
 
     def load(self, plan: Plan, repeat: int = 1) -> Executable:
         """The plan, ready to run; with `repeat` > 1 a call runs it that often in a row, for timing

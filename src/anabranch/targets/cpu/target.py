@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from anabranch.cache import Cache
 from anabranch.errors import TargetError
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Probe
@@ -128,7 +129,7 @@ class CpuTarget:
             versions=(("torch", torch.__version__), ("threads", str(torch.get_num_threads()))),
         )
 
-    def prepare(self, kernels: Sequence[Kernel]) -> None:
+    def prepare(self, kernels: Sequence[Kernel], cache: Cache | None = None) -> None:
         """Nothing is built ahead here."""
 
     def load(self, plan: Plan, repeat: int = 1) -> CpuExecutable:

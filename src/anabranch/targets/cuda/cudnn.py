@@ -7,7 +7,8 @@ residual and activation as one launch that writes where it is told, on an engine
     %r = aten.relu.default(%a)                relu -> y (real strides of the value)
 
 A kernel's variant "3" is the fourth engine that cuDNN's heuristics (mode A) name for the graph.
-Measured on an H200: building a precompiled engine takes microseconds, a run-time fused one 0.2 s.
+Measured on an H200: building a precompiled engine takes microseconds, a run-time fused one 0.2 s,
+and reading either back from its serialised form 8 ms; so what plans use is kept in the cache.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anabranch.cache import Cache
 from anabranch.errors import TargetError
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Ref, types
@@ -36,17 +38,20 @@ def available() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A built cuDNN plan: its graph, index, the tensors by role, and its workspace in bytes."""
+    """A built cuDNN plan: its graph, its index there (None if it was read back and is the only
+    one), and its workspace in bytes."""
 
     graph: Any
-    index: int
-    tensors: dict[str, Any]
+    index: int | None
     workspace: int
-    tag: str
 
 
 BUILDERS = 8
 """Threads that build engines."""
+SCHEME = "cudnn engine 1"
+UIDS = {"x": 1, "w": 2, "b": 3, "z": 4, "y": 5}
+"""What each role of a convolution is called in cuDNN's graphs: image, weight, bias, residual and
+result."""
 
 
 class Cudnn:
@@ -68,15 +73,26 @@ class Cudnn:
             self._engines[key] = self._build(kernel)
         return self._engines[key]
 
-    def build(self, kernels: Iterable[Kernel]) -> None:
-        """Build what these kernels name, side by side: run-time fused engines are compiled, on one
-        core each. Those that fail fail again, and are heard, when they are asked for."""
+    def build(
+        self, kernels: Iterable[Kernel], cache: Cache | None = None, machine: str = ""
+    ) -> None:
+        """Build what these kernels name, side by side, or read it from the cache, where what is
+        built is also kept; `machine` is part of its keys. Engines that fail fail again, and are
+        heard, when they are asked for."""
         wanted = {
             (structure_text(kernel.body), kernel.variant): kernel
             for kernel in kernels
             if kernel.provider == "cudnn"
         }
         missing = {key: kernel for key, kernel in wanted.items() if key not in self._engines}
+        names = {key: f"{SCHEME}\n{machine}\n{key[0]}{key[1]}" for key in wanted}
+        if cache is not None:
+            for key in list(missing):
+                data = cache.get_blob("kernels", names[key])
+                engine = self._read(data) if data is not None else None
+                if engine is not None:
+                    self._engines[key] = engine
+                    del missing[key]
 
         def attempt(kernel: Kernel) -> Engine | None:
             try:
@@ -89,6 +105,12 @@ class Cudnn:
             self._engines.update(
                 (key, engine) for key, engine in zip(missing, built, strict=True) if engine
             )
+        if cache is not None:
+            for key in wanted:
+                engine = self._engines.get(key)
+                data = _serialised(engine) if engine is not None else None
+                if data is not None:
+                    cache.put_blob("kernels", names[key], data)
 
     def runner(
         self, task: Task, values: dict[str, Tensor], workspace: Tensor | None
@@ -103,20 +125,21 @@ class Cudnn:
             scratch = torch.empty(engine.workspace, dtype=torch.uint8, device=device)
 
         def call() -> None:
-            pointers = {
-                engine.tensors[role]: values[name].data_ptr() for role, name in roles.items()
-            }
+            pointers = {UIDS[role]: values[name].data_ptr() for role, name in roles.items()}
             stream = torch.cuda.current_stream().cuda_stream
             self._cudnn.set_stream(handle=self._handle, stream=stream)
-            engine.graph.execute_plan_at_index(
-                pointers, scratch.data_ptr(), engine.index, handle=self._handle
-            )
+            if engine.index is None:
+                engine.graph.execute(pointers, scratch.data_ptr(), handle=self._handle)
+            else:
+                engine.graph.execute_plan_at_index(
+                    pointers, scratch.data_ptr(), engine.index, handle=self._handle
+                )
 
         return call
 
     def _build(self, kernel: Kernel) -> Engine:
         try:
-            graph, tensors = self._describe(kernel.body)
+            graph = self._describe(kernel.body)
             index = int(kernel.variant or 0)
             if index >= graph.get_execution_plan_count():
                 raise TargetError(
@@ -125,13 +148,7 @@ class Cudnn:
                     "choose a smaller variant",
                 )
             graph.build_plan_at_index(index)
-            return Engine(
-                graph,
-                index,
-                tensors,
-                graph.get_workspace_size_plan_at_index(index),
-                graph.get_plan_name_at_index(index),
-            )
+            return Engine(graph, index, graph.get_workspace_size_plan_at_index(index))
         except (RuntimeError, self._cudnn.cudnnGraphNotSupportedError) as failed:
             raise TargetError(
                 f"cuDNN cannot run {kernel.name} ({kernel.variant})",
@@ -139,7 +156,16 @@ class Cudnn:
                 "another kernel of the task is used",
             ) from failed
 
-    def _describe(self, body: Graph) -> tuple[Any, dict[str, Any]]:
+    def _read(self, data: bytes) -> Engine | None:
+        """An engine from its serialised form; None if this cuDNN does not take it."""
+        try:
+            graph = self._cudnn.pygraph(handle=self._builder_handle())
+            graph.deserialize(self._builder_handle(), data)
+            return Engine(graph, None, graph.get_workspace_size())
+        except (RuntimeError, TypeError, self._cudnn.cudnnGraphNotSupportedError):
+            return None
+
+    def _describe(self, body: Graph) -> Any:
         """The cuDNN graph of a kernel's body, with its heuristics already asked."""
         cudnn, table = self._cudnn, types(body)
         io_type = self._dtype(body.nodes[0].type.dtype)
@@ -149,25 +175,25 @@ class Cudnn:
             compute_data_type=cudnn.data_type.FLOAT,
             handle=self._builder_handle(),
         )
-        tensors: dict[str, Any] = {}
         made: dict[str, Any] = {}
         for role, name in _roles(body).items():
             if role != "y":
-                tensors[role] = made[name] = self._tensor(graph, role, table[name], role == "b")
+                made[name] = self._tensor(graph, role, table[name], role == "b")
+                made[name].set_uid(UIDS[role])
         for node in body.nodes:
             made[node.name] = _translate(graph, node.op, ops.arguments(node), made)
         out = made[body.outputs[0].name]
         type = table[body.outputs[0].name]
         out.set_output(True).set_data_type(io_type)
         out.set_dim(list(type.shape)).set_stride(_strides(type))
-        tensors["y"] = out
+        out.set_uid(UIDS["y"])
         graph.validate()
         graph.build_operation_graph()
         graph.create_execution_plans([cudnn.heur_mode.A])
         if body.nodes[0].type.dtype == torch.float32 and not self._tf32:
             graph.deselect_numeric_notes([cudnn.numerical_note.TENSOR_CORE])
         graph.check_support()
-        return graph, tensors
+        return graph
 
     def _builder_handle(self) -> Any:
         """A handle of this thread's own: handles are not for several threads at once."""
@@ -190,6 +216,17 @@ class Cudnn:
             torch.bfloat16: kinds.BFLOAT16,
             torch.float32: kinds.FLOAT,
         }[dtype]
+
+
+def _serialised(engine: Engine) -> bytes | None:
+    """A newly built engine as bytes, compiled code included; None if it was read back itself, or
+    cuDNN cannot write it."""
+    if engine.index is None:
+        return None
+    try:
+        return bytes(engine.graph.serialize())
+    except RuntimeError:
+        return None
 
 
 def _translate(graph: Any, op: str, arguments: dict[str, Any], made: dict[str, Any]) -> Any:

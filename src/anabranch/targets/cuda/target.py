@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
+from anabranch.cache import Cache
 from anabranch.errors import TargetError
 from anabranch.ir import ops
 from anabranch.ir.plan import Plan
@@ -38,10 +39,10 @@ class CudaTarget:
         if self._cudnn is not None:
             self._runners["cudnn"] = self._cudnn.runner
 
-    def prepare(self, kernels: Sequence[Kernel]) -> None:
+    def prepare(self, kernels: Sequence[Kernel], cache: Cache | None = None) -> None:
         if self._cudnn is not None:
             with torch.cuda.device(self.device):
-                self._cudnn.build(kernels)
+                self._cudnn.build(kernels, cache, self.spec.fingerprint)
 
     def load(self, plan: Plan, repeat: int = 1) -> CudaExecutable:
         """One CUDA graph. Where capture fails the executable launches eagerly and says why in
@@ -63,8 +64,7 @@ class CudaTarget:
             self._streams.append(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
         self._own_workspaces(plan)
         with torch.cuda.device(self.device), torch.no_grad(), _precision(self.tf32):
-            if self._cudnn is not None:
-                self._cudnn.build(task.kernel for task in plan.tasks.tasks if task.kernel)
+            self.prepare([task.kernel for task in plan.tasks.tasks if task.kernel])
             placed = place(plan, self.device, self._runners)
             return CudaExecutable(plan, placed, self._streams, repeat)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from anabranch.cache import Cache
 from anabranch.costs.recorded import Profile, load_profile
 from anabranch.errors import TargetError
 from anabranch.ir.plan import Plan
@@ -32,7 +33,7 @@ class SimTarget:
         self.spec = replace(profile.spec, tf32=tf32, simulated=True)
         self.device = torch.device("meta")
 
-    def prepare(self, kernels: Sequence[Kernel]) -> None:
+    def prepare(self, kernels: Sequence[Kernel], cache: Cache | None = None) -> None:
         """Nothing is built ahead here."""
 
     def load(self, plan: Plan, repeat: int = 1) -> Executable:
