@@ -80,6 +80,12 @@ class Node:
     kwargs: tuple[tuple[str, Arg], ...]
     types: tuple[TensorType, ...]
     origin: str = field(default="", compare=False)
+    uses: tuple[str, ...] = field(init=False, compare=False, repr=False)
+    """Names of the values it reads, in order of appearance, repeats included."""
+
+    def __post_init__(self) -> None:
+        given = (*self.args, *(arg for _, arg in self.kwargs))
+        object.__setattr__(self, "uses", tuple(ref.name for arg in given for ref in refs(arg)))
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -89,13 +95,6 @@ class Node:
     @property
     def type(self) -> TensorType:
         return self.types[0]
-
-    @property
-    def uses(self) -> tuple[str, ...]:
-        """Names of the values it reads, in order of appearance, repeats included."""
-        return tuple(
-            ref.name for arg in (*self.args, *dict(self.kwargs).values()) for ref in refs(arg)
-        )
 
 
 @dataclass(frozen=True, slots=True)

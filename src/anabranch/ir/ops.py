@@ -91,7 +91,7 @@ OPS: dict[str, OpInfo] = {
     **_kind(
         "move",
         "cat clone constant_pad_nd contiguous copy embedding flip gather index index_select pad "
-        "pixel_shuffle reshape_copy roll scatter select_scatter slice_scatter stack repeat tril "
+        "pixel_shuffle roll scatter select_scatter slice_scatter stack repeat tril "
         "triu upsample_bilinear2d upsample_nearest2d",
     ),
     **_kind(
@@ -125,8 +125,14 @@ OPS: dict[str, OpInfo] = {
     "aten.matmul": OpInfo("contract", _matmul_flops(0)),
     "aten.scaled_dot_product_attention": OpInfo("contract", _attention_flops),
     **{
-        f"aten._scaled_dot_product_{kind}_attention": OpInfo("contract", _attention_flops)
-        for kind in ("flash", "efficient", "cudnn", "fused_attention_overrideable", "flash_for_cpu")
+        f"aten._scaled_dot_product_{kind}": OpInfo("contract", _attention_flops)
+        for kind in (
+            "flash_attention",
+            "flash_attention_for_cpu",
+            "efficient_attention",
+            "cudnn_attention",
+            "fused_attention_overrideable",
+        )
     },
     **{
         f"aten.{name}": OpInfo("factory", random=True)

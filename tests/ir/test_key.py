@@ -1,0 +1,57 @@
+"""Keys: names and weights do not matter where structure does, and do where content does."""
+
+from __future__ import annotations
+
+import torch
+
+from anabranch.ir.key import content_key, digest_tensor, structure_key, task_key
+from anabranch.ir.task import Kernel, Task
+from anabranch.ir.text import parse_graph
+
+TEXT = """
+graph {g} {{
+  input %{x}: f32[2,3]
+  const %{w}: f32[3] = {digest}
+  %{y}: f32[2,3] = aten.add.Tensor(%{x}, %{w}, alpha={alpha})    # {origin}
+  return %{y}
+}}"""
+
+
+def graph(**changed: str) -> str:
+    names = {
+        "g": "g",
+        "x": "x",
+        "w": "w",
+        "y": "y",
+        "digest": "1",
+        "alpha": "2",
+        "origin": "a.py:1",
+    }
+    return TEXT.format(**{**names, **changed})
+
+
+def test_structure_ignores_names_weights_and_origin() -> None:
+    a, b = (
+        parse_graph(graph()),
+        parse_graph(graph(g="h", x="p", w="q", y="r", digest="2", origin="b")),
+    )
+    assert structure_key(a) == structure_key(b)
+    assert content_key(a) != content_key(b)
+    assert structure_key(a) != structure_key(parse_graph(graph(alpha="3")))
+
+
+def test_a_task_is_keyed_with_its_kernel() -> None:
+    body = parse_graph(graph())
+    plain, fast = Task("t", body), Task("u", body, Kernel("aten", "aten", body))
+    other = Task("t", body, Kernel("aten", "aten", body, variant="1"))
+    assert len({task_key(plain), task_key(fast), task_key(other)}) == 3
+    assert task_key(plain) == task_key(Task("v", body))
+
+
+def test_digests_name_the_content() -> None:
+    a = torch.arange(6.0).reshape(2, 3)
+    assert digest_tensor(a) == digest_tensor(a.clone())
+    assert digest_tensor(a) != digest_tensor(a + 1)
+    assert digest_tensor(a) != digest_tensor(a.reshape(3, 2))
+    assert digest_tensor(torch.empty(0)) != digest_tensor(torch.empty(0, dtype=torch.half))
+    assert digest_tensor(a.to(torch.bfloat16)) == digest_tensor(a.to(torch.bfloat16))

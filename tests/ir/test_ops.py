@@ -1,0 +1,52 @@
+"""The op table: every entry names an operator that torch has; views, types and writes are right."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Node, Ref
+from anabranch.ir.types import TensorType, meta, type_of
+
+X = TensorType((2, 6), torch.float32)
+
+
+def test_every_operator_of_the_table_exists() -> None:
+    missing = [name for name in ops.OPS if not hasattr(torch.ops.aten, name.partition(".")[2])]
+    assert not missing
+
+
+def test_unknown_operators_are_opaque_and_foreign_names_refused() -> None:
+    assert ops.info("mylib.secret.default").kind == "opaque"
+    for name in ("aten.nothing.default", "aten.add", "load_library.__call__.__call__"):
+        with pytest.raises(KeyError):
+            ops.resolve(name)
+
+
+def test_reshape_is_a_view_where_strides_allow_it() -> None:
+    dense = ops.make_node("y", "aten.reshape.default", (Ref("x"), (3, 4)), {"x": X})
+    turned = {"x": TensorType((2, 6), torch.float32, (1, 2))}
+    copied = ops.make_node("y", "aten.reshape.default", (Ref("x"), (3, 4)), turned)
+    assert ops.is_view(dense, {"x": X}) and not ops.is_view(copied, turned)
+
+
+def test_a_convolution_answers_in_channels_last_if_either_side_is() -> None:
+    x = TensorType((1, 8, 6, 6), torch.float16)
+    w = type_of(torch.empty(4, 8, 3, 3, dtype=torch.half).to(memory_format=torch.channels_last))
+    args = (Ref("x"), Ref("w"), None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+    (found,) = ops.infer("aten.convolution.default", args, (), {"x": x, "w": w})
+    assert found.strides == (144, 1, 24, 4)
+
+
+def test_operations_and_bytes_are_counted() -> None:
+    table = {"x": TensorType((8, 16), torch.half), "w": TensorType((16, 4), torch.half)}
+    node = ops.make_node("y", "aten.mm.default", (Ref("x"), Ref("w")), table)
+    assert ops.flops(node, table) == 2 * 8 * 4 * 16
+    assert ops.traffic(node, table) == 2 * (8 * 16 + 16 * 4 + 8 * 4)
+
+
+def test_a_node_knows_what_it_reads() -> None:
+    node = Node("y", "aten.cat.default", ((Ref("a"), Ref("b")), 1), (("z", Ref("a")),), (X,))
+    assert node.uses == ("a", "b", "a")
+    assert meta(X).shape == (2, 6)

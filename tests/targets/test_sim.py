@@ -1,0 +1,61 @@
+"""Planning for an H200 that is not here: from the profile that ships with the package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import anabranch
+from anabranch.costs import Recorded
+from anabranch.targets.sim import SimTarget, open_sim
+from anabranch.zoo import ZOO
+
+
+def planned(name: str, size: str = "paper", **options: Any) -> anabranch.Compiled:
+    def half(x: torch.Tensor) -> torch.Tensor:
+        return x.half() if x.is_floating_point() else x
+
+    model = ZOO[name].build(size).half()
+    args = tuple(half(x) for x in ZOO[name].inputs(size, 1))
+    return anabranch.compile(model, args, target="sim:h200", cache_dir=None, **options)
+
+
+def test_the_profile_says_where_it_comes_from() -> None:
+    target = open_sim("h200", tf32=False)
+    assert isinstance(target, SimTarget)
+    assert target.spec.name == "NVIDIA H200" and target.spec.sms == 132 and target.spec.simulated
+    provenance = target.profile.provenance
+    assert provenance.date and provenance.command.startswith("anabranch record")
+    assert {"torch", "triton"} <= set(provenance.versions)
+
+
+@pytest.mark.parametrize("name", ["inception_v3", "squeezenet", "sru"])
+def test_a_recorded_network_is_planned_from_records(name: str) -> None:
+    """Its tasks are in the profile; the plan is concurrent, faster than one stream, and small."""
+    made = planned(name, scheduler="critical").entries[0].compilation
+    assert made is not None
+    target = open_sim("h200", tf32=False)
+    tasks = made.plan.tasks
+    assert Recorded(target.profile, spec=target.spec).missing(tasks) <= len(tasks.tasks) // 10
+    by_name = {schedule.scheduler: cost for schedule, cost in made.candidates}
+    assert by_name["critical"].us < by_name["sequential"].us
+    assert made.plan.peak_bytes <= 1.25 * made.sequential.peak_bytes
+
+
+def test_the_order_of_networks_is_that_of_the_measurements() -> None:
+    """On the device: SqueezeNet 0.220 ms, Inception-v3 0.536 ms; the simulation is within 25%."""
+    for name, ms in (("squeezenet", 0.220), ("inception_v3", 0.536)):
+        assert planned(name).facts["latency_ms"] == pytest.approx(ms, rel=0.25)
+
+
+def test_unknown_networks_are_estimated_and_say_so() -> None:
+    fast = planned("resnet50", "tiny")
+    assert fast.facts["latency_source"] == "estimated"
+
+
+def test_it_cannot_run_and_says_what_can() -> None:
+    fast = planned("squeezenet", "tiny")
+    with pytest.raises(anabranch.TargetError, match="target='cpu'"):
+        fast(*(x.half() for x in ZOO["squeezenet"].inputs("tiny", 1)))
