@@ -214,3 +214,10 @@ def test_what_the_model_writes_to_its_inputs_is_written() -> None:
     x = torch.ones(4)
     assert torch.equal(fast(x), torch.full((4,), 4.0))
     assert torch.equal(x, torch.full((4,), 2.0))
+
+
+def test_a_lone_tensor_is_one_argument() -> None:
+    net = model()
+    fast = anabranch.compile(net, image(), **quick())
+    with torch.no_grad():
+        same(fast(image(seed=3)), net(image(seed=3)))

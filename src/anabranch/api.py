@@ -37,7 +37,7 @@ from anabranch.trace import Trace
 
 def compile(
     model: nn.Module,
-    args: Sequence[Any] = (),
+    args: Sequence[Any] | Tensor = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     target: str = "auto",
@@ -47,14 +47,14 @@ def compile(
     """A callable that computes what `model` computes, faster.
 
     model: in eval mode; its weights are treated as constants. args, kwargs: example inputs, whose
-    shapes, dtypes and Python values the plan is made for. target: auto | cuda | cpu | sim:h200.
-    options: fields of `anabranch.Options`; they go over the environment's.
+    shapes, dtypes and Python values the plan is made for; a lone tensor is one argument. target:
+    auto | cuda | cpu | sim:h200. options: fields of `anabranch.Options`, over the environment's.
 
     Raises CaptureError, TargetError, OptionError or NumericsError, each with what to do next.
     """
     chosen = Options.read(options)
     compiled = Compiled(model, resolve(target, chosen.tf32), chosen, trace)
-    compiled.add(tuple(args), kwargs)
+    compiled.add((args,) if isinstance(args, Tensor) else tuple(args), kwargs)
     return compiled
 
 

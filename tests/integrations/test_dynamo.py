@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
@@ -104,6 +105,16 @@ def test_training_runs_uncompiled_and_says_so() -> None:
         loss.backward()
     assert any("compiles inference" in str(w.message) for w in caught)
     assert net[0].weight.grad is not None
+
+
+def test_it_is_found_by_name() -> None:
+    if not entry_points(group="torch_dynamo_backends", name="anabranch"):
+        pytest.skip("the package is not installed here, so it has no entry point")
+    net, x = model(), torch.randn(2, 3, 8, 8)
+    assert "anabranch" in torch._dynamo.list_backends()
+    with torch.no_grad():
+        fast = torch.compile(net, backend="anabranch")
+        torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
 
 
 def test_modes_and_options() -> None:
