@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,3 +80,20 @@ def test_seeds_of_the_caller_are_not_touched() -> None:
     state = torch.get_rng_state()
     compile_model(job("deepfm"))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_dumps_every_stage(tmp_path: Path) -> None:
+    compile_model(job("squeezenet", dump=tmp_path / "out"))
+    names = {file.name for file in (tmp_path / "out").iterdir()}
+    assert {"00_capture.txt", "02_fuse.txt", "05_schedule.txt", "06_pack.txt"} <= names
+    assert "arena" in (tmp_path / "out" / "06_pack.txt").read_text()
+
+
+def test_debug_logs_as_much_as_was_asked(caplog: pytest.LogCaptureFixture) -> None:
+    from anabranch.api import Compiled
+
+    wanted = job("squeezenet", debug=2)
+    with caplog.at_level("INFO", logger="anabranch"):
+        Compiled(wanted.model, wanted.target, wanted.options, None).add(wanted.args)
+    said = " ".join(record.message for record in caplog.records if record.levelname == "INFO")
+    assert "stage: capture" in said and "chosen: " in said and "applied" not in said

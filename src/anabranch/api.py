@@ -105,7 +105,7 @@ class Compiled:
         trace: Trace | None,
     ) -> None:
         self.model, self.target, self.options = model, target, options
-        self.trace = trace or Trace()
+        self.trace = trace or Trace(level=options.debug)
         self.entries: list[Entry] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,11 +33,12 @@ from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import task_text
-from anabranch.ir.plan import Leaf, Plan, Signature
+from anabranch.ir.plan import Leaf, Plan, Signature, text_plan
 from anabranch.ir.protocols import Cost, Costs, Executable, Limits, Target
-from anabranch.ir.schedule import Schedule, Timeline, sequential_launches
+from anabranch.ir.schedule import Schedule, Timeline, sequential_launches, text_schedule
 from anabranch.ir.step import Stepper, random_tensor
 from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.text import text_graph, text_tasks
 from anabranch.ir.types import type_of
 from anabranch.kernels import PROVIDERS, select
 from anabranch.kernels.select import Selection
@@ -45,6 +47,7 @@ from anabranch.pack import pack
 from anabranch.pack.recall import pack_or_recall
 from anabranch.rewrite import simplify
 from anabranch.schedule import BEST
+from anabranch.schedule.best import Choice
 from anabranch.schedule.recall import best_or_recall
 from anabranch.trace import Trace
 
@@ -103,7 +106,9 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
         raise OptionError(
             f"unknown stage {stop_after!r}", "no stage has this name", f"one of {', '.join(STAGES)}"
         )
-    for stage, noun in _stages(job):
+    for number, (stage, noun) in enumerate(_stages(job)):
+        if job.options.dump is not None:
+            _dump(job.options.dump, f"{number:02}_{stage}.txt", noun)
         if stage == stop_after:
             return noun
     return noun
@@ -166,6 +171,30 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
             seconds,
         ),
     )
+
+
+def _dump(folder: Path, name: str, noun: Any) -> None:
+    """Write the text form of a stage's noun, where it has one."""
+    match noun:
+        case Captured():
+            text = text_graph(noun.graph)
+        case Graph():
+            text = text_graph(noun)
+        case Selection():
+            text = text_tasks(noun.tasks)
+        case TaskGraph():
+            text = text_tasks(noun)
+        case Choice():
+            text = "\n".join(
+                f"{cost.us:.2f} us {cost.source}\n{text_schedule(schedule)}"
+                for schedule, cost in noun.candidates
+            )
+        case Plan():
+            text = text_plan(noun)
+        case _:
+            return
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
 
 
 def _capture(job: Job) -> Captured:

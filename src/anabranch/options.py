@@ -2,8 +2,8 @@
 
 | variable | meaning |
 |---|---|
-| ANABRANCH_DEBUG=1..5 | a line per stage; chosen kernels; every rule and refusal; sources; graphs |
-| ANABRANCH_DUMP=dir | writes the text after each stage, the report and a script that runs alone |
+| ANABRANCH_DEBUG=1..3 | logs a line per stage; chosen kernels and times; all applied and refused |
+| ANABRANCH_DUMP=dir | writes the text after each stage and each pass, and the report |
 | ANABRANCH_CHECK=1, 2 | verify after each pass; also evaluate, and name the pass that erred |
 | ANABRANCH_FUEL=n | stop after n rewrites |
 | ANABRANCH_CACHE_DIR=dir | where timings and plans are kept ("" keeps nothing) |
@@ -53,7 +53,7 @@ class Options(BaseModel):
     tf32: bool = False
     seed: int = 0
     cache_dir: Path | None = DEFAULT_CACHE_DIR
-    debug: int = Field(default=0, ge=0, le=5)
+    debug: int = Field(default=0, ge=0, le=3)
     dump: Path | None = None
     check: int = Field(default=0, ge=0, le=2)
     fuel: int | None = Field(default=None, ge=0)

@@ -1,5 +1,9 @@
 """Trace: what happened, as events; the command line and the report render them.
 
+Events also go to the loggers `anabranch.ROOM`: warnings as such, the others at INFO up to the
+trace's `level` (ANABRANCH_DEBUG: 1 stages, 2 chosen kernels, 3 what was applied and refused) and at
+DEBUG beyond it.
+
 >>> trace = Trace()
 >>> trace.add("refused", "fuse", "conv2 + relu", "relu has 3 consumers")
 >>> trace.events[0].why
@@ -43,8 +47,11 @@ class Event:
 class Trace:
     """An append-only list of events; listeners see each as it comes."""
 
-    def __init__(self, *listeners: Callable[[Event], None]) -> None:
+    def __init__(self, *listeners: Callable[[Event], None], level: int = 0) -> None:
         self.events: list[Event] = []
+        self._level = level
+        if level:
+            _to_stderr()
         self._listeners = listeners
         self._start = time.perf_counter()
 
@@ -56,8 +63,12 @@ class Trace:
         )
         self.events.append(event)
         logger = logging.getLogger(f"anabranch.{where.partition('.')[0]}")
-        level = logging.WARNING if kind in ("warning", "fallback") else logging.DEBUG
-        logger.log(level, "%s: %s%s", kind, what, f": {why}" if why else "")
+        loud = LEVELS[kind] <= self._level
+        level = logging.INFO if loud else logging.DEBUG
+        if kind in ("warning", "fallback"):
+            level = logging.WARNING
+        seconds = f" {dict(event.data)['seconds']:.2f} s" if kind == "stage" else ""
+        logger.log(level, "%s: %s%s%s", kind, what, f": {why}" if why else "", seconds)
         for listener in self._listeners:
             listener(event)
 
@@ -70,3 +81,13 @@ class Trace:
         start = time.perf_counter()
         yield
         self.add("stage", name, name, seconds=round(time.perf_counter() - start, 4))
+
+
+def _to_stderr() -> None:
+    """Who asked for a level wants to see it: a handler, unless the application has one."""
+    logger = logging.getLogger("anabranch")
+    if not logger.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s %(message)s"))
+        logger.addHandler(handler)
+    logger.setLevel(min(logger.level or logging.INFO, logging.INFO))

@@ -58,6 +58,7 @@ class Stepper:
         self.trace.add("applied", "rewrite", name, change, ms=ms)
         self._check(name, graph, after)
         if self.dump is not None:
+            self.dump.mkdir(parents=True, exist_ok=True)
             path = self.dump / f"01_{self.steps:02}_{name}.txt"
             path.write_text(text_graph(after))
         return after
