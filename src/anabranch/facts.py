@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from anabranch.compiler import Compilation, Job, own_inputs
+from anabranch.accept import own_inputs
+from anabranch.compiler import Compilation, Job
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.types import DTYPE_NAMES
@@ -77,7 +78,7 @@ def _baselines(job: Job, made: Compilation) -> dict[str, float]:
         if schedule.scheduler == "sequential"
     }
     if made.run is not None and callable(job.model):
-        args, kwargs = own_inputs(job)
+        args, kwargs = own_inputs(job.args, job.kwargs)
 
         def eager() -> None:
             with torch.no_grad():

@@ -1,0 +1,181 @@
+"""Acceptance: nothing is handed out that does not compute what the model computes.
+
+    a kernel     against its task's body, on random inputs, in a fresh arena that reads as NaN
+    a plan       against the captured graph in higher precision, on the example and on fresh inputs
+    the capture  against the model itself, called as the user calls it
+
+An error is judged by the dtype and by the error of the plain graph in that dtype (`ir.numbers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from anabranch.cache import Cache
+from anabranch.errors import NumericsError, TargetError
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.structure import flatten_call
+from anabranch.ir import numbers
+from anabranch.ir.dag import dag_of
+from anabranch.ir.eval import eval_graph
+from anabranch.ir.graph import Graph
+from anabranch.ir.key import task_text
+from anabranch.ir.protocols import Executable, Target
+from anabranch.ir.schedule import Schedule, sequential_launches
+from anabranch.ir.step import random_tensor
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.types import type_of
+from anabranch.pack import pack
+
+EAGER_TOLERANCE = {
+    torch.float64: 1e-9,
+    torch.float32: 2e-2,
+    torch.float16: 5e-2,
+    torch.bfloat16: 2e-1,
+}
+"""A wrong capture is off by far more; rounding in a deep network, tf32 included, by less."""
+Errors = tuple[tuple[float, float], ...]
+"""For each output its error and the error allowed."""
+
+
+def checker(target: Target, cache: Cache | None) -> Callable[[Task], str]:
+    """Compares a task's kernel with its body on random inputs; "" or what differs. What passed once
+    on this machine is not run again: the whole plan always is."""
+    spec = target.spec
+
+    def check(task: Task) -> str:
+        if spec.simulated:
+            return ""
+        key = f"check 1\n{spec.fingerprint}\n{task_text(task)}"
+        if cache is not None and cache.get("kernels", key) == "passed":
+            return ""
+        verdict = _kernel_differs(task, target)
+        if cache is not None and not verdict:
+            cache.put("kernels", key, "passed")
+        return verdict
+
+    return check
+
+
+def verify(
+    run: Executable,
+    captured: Captured,
+    target: Target,
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    seed: int,
+) -> Errors:
+    """The worst errors of a loaded plan on the example inputs and on fresh ones. NumericsError if
+    one is larger than allowed, or if the captured graph is not what the model computes."""
+    graph = captured.graph
+    example = [
+        tensor.to(target.device)
+        for tensor in flatten_call(
+            captured.signature, graph.inputs, args, kwargs, captured.trees[0]
+        )
+    ]
+    worst: Errors = ((0.0, 0.0),) * len(graph.outputs)
+    for inputs in (example, _fresh(example, seed)):
+        outs = run(inputs, clone=True)
+        own, reference = _eager_and_reference(graph, inputs, target)
+        pairs = numbers.compare(outs, own, reference, target.spec.tf32)
+        for i, (error, allowed) in enumerate(pairs):
+            if not error <= allowed:
+                raise NumericsError(
+                    f"output {i} has relative error {error:.2e}",
+                    f"its dtype and the model's own rounding allow {allowed:.2e}",
+                    "set ANABRANCH_CHECK=2 to find the pass that did it, and report the model",
+                )
+        worst = tuple(max(old, new) for old, new in zip(worst, pairs, strict=True))
+    if callable(model):
+        _verify_capture(run, example, worst, model, *own_inputs(args, kwargs))
+    return worst
+
+
+def own_inputs(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Inputs with tensors of our own: the model may write to them."""
+    given: tuple[tuple[Any, ...], dict[str, Any]] = (args, dict(kwargs))
+    copied = tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), given)
+    return copied[0], copied[1]
+
+
+def _kernel_differs(task: Task, target: Target) -> str:
+    body = task.body
+    alone = TaskGraph(task.name, body.inputs, body.constants, (task,), (), body.outputs)
+    plan = pack(alone, Schedule("alone", sequential_launches(dag_of(alone))), target.spec)
+    inputs = [
+        random_tensor(value.type, seed=i, device=target.device)
+        for i, value in enumerate(alone.inputs)
+    ]
+    try:
+        outs = target.load(plan)(inputs)
+    except (TargetError, RuntimeError) as failed:
+        return f"failed: {str(failed).partition(chr(10))[0]}"
+    own, reference = _eager_and_reference(body, inputs, target)
+    for error, allowed in numbers.compare(outs, own, reference, target.spec.tf32):
+        if not error <= allowed:
+            return f"error {error:.2e} where {allowed:.2e} is allowed"
+    return ""
+
+
+def _eager_and_reference(
+    graph: Graph, inputs: Sequence[Tensor], target: Target
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The graph op by op in its own precision, and in a higher one: fp64 for fp32, fp32 for half
+    types (whose products are exact there)."""
+    dtypes = {value.dtype for value in inputs} | {c.type.dtype for c in graph.constants}
+    wide = bool(dtypes & {torch.float32, torch.float64})
+    own = eval_graph(graph, inputs, target.device)
+    with target.full_precision():
+        precision = torch.float64 if wide else torch.float32
+        return own, eval_graph(graph, inputs, target.device, precision)
+
+
+def _verify_capture(
+    run: Executable,
+    example: Sequence[Tensor],
+    worst: Errors,
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:
+    """The model itself against the plan; both may be off by what the numbers allow."""
+    with torch.no_grad():
+        returned = model(*args, **kwargs)
+    eager = [leaf for leaf in tree_leaves(returned) if isinstance(leaf, Tensor)]
+    tasks, signature = run.plan.tasks, run.plan.signature
+    assert signature is not None
+    values = {ref.name: out for ref, out in zip(tasks.outputs, run(example), strict=True)}
+    values.update((value.name, x) for value, x in zip(tasks.inputs, example, strict=True))
+    rounding = {ref.name: ok for ref, (_, ok) in zip(tasks.outputs, worst, strict=True)}
+    names = [leaf.ref.name for leaf in signature.outputs if leaf.ref is not None]
+    for i, (want, name) in enumerate(zip(eager, names, strict=True)):
+        out = values[name]
+        error = numbers.relative_error(out, want.to(out.device))
+        allowed = EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * rounding.get(name, 0.0)
+        if not error <= allowed:
+            raise NumericsError(
+                f"output {i} differs from the model's own by {error:.2e}",
+                "the captured graph does not compute what the model computes",
+                "report the model; it may depend on state that capture cannot see",
+            )
+
+
+def _fresh(example: Sequence[Tensor], seed: int) -> list[Tensor]:
+    """Inputs of the same kind: floats redrawn with the example's mean and deviation."""
+    fresh = []
+    for i, tensor in enumerate(example):
+        if tensor.dtype.is_floating_point and tensor.numel() > 1:
+            noise = random_tensor(type_of(tensor), seed + i, tensor.device)
+            deviation, mean = torch.std_mean(tensor.float())
+            tensor = (noise.float() * deviation + mean).to(tensor.dtype)
+        fresh.append(tensor)
+    return fresh
