@@ -40,7 +40,7 @@ from anabranch.options import Options
 from anabranch.pack import pack
 from anabranch.pack.recall import pack_or_recall
 from anabranch.rewrite import simplify
-from anabranch.schedule import BEST
+from anabranch.schedule import BEST, scheduler
 from anabranch.schedule.best import Choice
 from anabranch.schedule.recall import best_or_recall
 from anabranch.trace import Trace
@@ -93,6 +93,8 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
         raise OptionError(
             f"unknown stage {stop_after!r}", "no stage has this name", f"one of {', '.join(STAGES)}"
         )
+    for name in _schedulers(job.options):
+        scheduler(name)
     for number, (stage, noun) in enumerate(_stages(job)):
         if job.options.dump is not None:
             _dump(job.options.dump, f"{number:02}_{stage}.txt", noun)
