@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from anabranch.compiler import STAGES, Compilation, Job, compile_model
-from anabranch.errors import NumericsError, OptionError
+from anabranch.errors import NumericsError, OptionError, TargetError
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.task import TaskGraph
 from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets import resolve
+from anabranch.targets.cpu.target import CpuExecutable, CpuTarget
 from anabranch.trace import Trace
 from anabranch.zoo import ZOO
 
@@ -97,3 +98,19 @@ def test_debug_logs_as_much_as_was_asked(caplog: pytest.LogCaptureFixture) -> No
         Compiled(wanted.model, wanted.target, wanted.options, None).add(wanted.args)
     said = " ".join(record.message for record in caplog.records if record.levelname == "INFO")
     assert "stage: capture" in said and "chosen: " in said and "applied" not in said
+
+
+def test_a_plan_without_its_graph_is_said_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = CpuTarget.load
+
+    def failing(self: CpuTarget, *args: Any, **kwargs: Any) -> CpuExecutable:
+        run = load(self, *args, **kwargs)
+        run.failure = "an operator synchronises"
+        return run
+
+    monkeypatch.setattr(CpuTarget, "load", failing)
+    loose, strict = job("squeezenet"), job("squeezenet", strict=True)
+    compile_model(loose)
+    assert [event.where for event in loose.trace.events if event.kind == "fallback"] == ["load"]
+    with pytest.raises(TargetError, match="could not be captured"):
+        compile_model(strict)

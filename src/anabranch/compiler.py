@@ -20,7 +20,7 @@ from torch import nn
 from anabranch.accept import checker, verify
 from anabranch.cache import Cache
 from anabranch.costs import costs_of
-from anabranch.errors import OptionError
+from anabranch.errors import OptionError, TargetError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import capture
@@ -141,6 +141,8 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
     with trace.stage("load"):
         target.prepare([task.kernel for task in plan.tasks.tasks if task.kernel], job.cache)
         run = None if spec.simulated else target.load(plan)
+        if run is not None and run.failure:
+            _fell_back(run, options, trace)
     yield "load", run
     with trace.stage("verify"):
         errors: tuple[tuple[float, float], ...] = ()
@@ -162,6 +164,18 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
             seconds,
         ),
     )
+
+
+def _fell_back(run: Executable, options: Options, trace: Trace) -> None:
+    """Say that a plan runs without its graph; in strict mode that is an error."""
+    name = run.plan.tasks.name
+    trace.add("fallback", "load", name, f"no graph, launched one by one: {run.failure}")
+    if options.strict:
+        raise TargetError(
+            f"{name} could not be captured as one graph",
+            run.failure,
+            "compile without strict=True to run it launch by launch",
+        )
 
 
 def _dump(folder: Path, name: str, noun: Any) -> None:

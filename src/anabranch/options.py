@@ -35,7 +35,6 @@ class Options(BaseModel):
     tensors of the caller's own, "view" the plan's buffers, overwritten by the next call. batch:
     what happens to a batch between two compiled ones: "pad" up or "refuse" it. strict: a fallback
     is an error. verify: compare with the model in higher precision before the plan is accepted.
-    fold: treat weights as constants (later updates of the model's weights are not seen).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -89,6 +89,7 @@ class FakeRun:
 
     plan: Plan
     repeat: int
+    failure: str = ""
 
     def __call__(
         self, inputs: Sequence[torch.Tensor], clone: bool = False

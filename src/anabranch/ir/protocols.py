@@ -67,6 +67,8 @@ class Executable(Protocol):
 
     plan: Plan
     repeat: int
+    failure: str
+    """Why it runs in a slower way than the target has (no graph), "" if it does not."""
 
     def __call__(
         self, inputs: Sequence[torch.Tensor], clone: bool = False

@@ -27,7 +27,7 @@ from anabranch.ir.types import TensorType
 from anabranch.targets.writers import can_write
 
 CUDNN_ENGINES = 6
-"""How many of cuDNN's engines are tried. On an H200, over a dozen convolution shapes, the fastest
+"""How many of cuDNN's engines are tried. On an H200, over ten convolution shapes, the fastest
 was among the first six or within 1% of one of them."""
 
 

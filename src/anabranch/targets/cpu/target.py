@@ -38,7 +38,7 @@ class CpuExecutable:
     """A plan loaded on the CPU. Calls from several threads wait for each other."""
 
     def __init__(self, plan: Plan, placed: Placed, repeat: int = 1) -> None:
-        self.plan, self.repeat, self._placed = plan, repeat, placed
+        self.plan, self.repeat, self.failure, self._placed = plan, repeat, "", placed
         self._lock = threading.Lock()
         numbers = dict.fromkeys(launch.stream for launch in plan.schedule.launches)
         self._lanes = [
