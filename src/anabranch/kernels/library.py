@@ -24,7 +24,7 @@ from anabranch.ir.protocols import Provider
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.types import TensorType
-from anabranch.targets.writers import can_write
+from anabranch.kernels.writers import can_write
 
 CUDNN_ENGINES = 6
 """How many of cuDNN's engines are tried. On an H200, over ten convolution shapes, the fastest

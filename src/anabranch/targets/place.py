@@ -19,7 +19,7 @@ from anabranch.ir.graph import Node, types
 from anabranch.ir.plan import Plan
 from anabranch.ir.task import Kernel, Task, alias_roots
 from anabranch.ir.types import TensorType, type_of
-from anabranch.targets.writers import writer
+from anabranch.kernels.writers import writer
 
 Call = Callable[[], None]
 POISON = 0xFF

@@ -9,7 +9,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Node, Ref
 from anabranch.ir.step import random_tensor
 from anabranch.ir.types import TensorType, type_of
-from anabranch.targets.writers import can_write, native_out, writer
+from anabranch.kernels.writers import can_write, native_out, writer
 
 X = TensorType((2, 3, 8, 8), torch.float32)
 CALLS: dict[str, tuple[object, ...]] = {
