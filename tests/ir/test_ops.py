@@ -50,3 +50,10 @@ def test_a_node_knows_what_it_reads() -> None:
     node = Node("y", "aten.cat.default", ((Ref("a"), Ref("b")), 1), (("z", Ref("a")),), (X,))
     assert node.uses == ("a", "b", "a")
     assert meta(X).shape == (2, 6)
+
+
+def test_types_are_inferred_once_for_alike_nodes_and_scalars_of_each_sort_apart() -> None:
+    ints = {"a": TensorType((3,), torch.int64), "b": TensorType((3,), torch.int64)}
+    found = [ops.infer("aten.add.Scalar", (Ref("a"), one), (), ints) for one in (1, 1.0, True)]
+    assert [types[0].dtype for types in found] == [torch.int64, torch.float32, torch.int64]
+    assert ops.infer("aten.add.Scalar", (Ref("b"), 1), (), ints) is found[0]

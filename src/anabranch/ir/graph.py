@@ -82,15 +82,14 @@ class Node:
     origin: str = field(default="", compare=False)
     uses: tuple[str, ...] = field(init=False, compare=False, repr=False)
     """Names of the values it reads, in order of appearance, repeats included."""
+    results: tuple[str, ...] = field(init=False, compare=False, repr=False)
+    """Names of the values it defines."""
 
     def __post_init__(self) -> None:
         given = (*self.args, *(arg for _, arg in self.kwargs))
         object.__setattr__(self, "uses", tuple(ref.name for arg in given for ref in refs(arg)))
-
-    @property
-    def results(self) -> tuple[str, ...]:
-        """The names of the values this node defines."""
-        return tuple(result_name(self.name, i) for i in range(len(self.types)))
+        names = (self.name, *(result_name(self.name, i) for i in range(1, len(self.types))))
+        object.__setattr__(self, "results", names if self.types else ())
 
     @property
     def type(self) -> TensorType:

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from anabranch.targets.cuda.capture import uncollected
+
 WARM_UPS = 3
 ROUNDS = (5, 200)
 """At least and at most."""
@@ -40,7 +42,7 @@ def capture_callable(
     with own_workspaces():
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        with torch.cuda.graph(graph, stream=side):
+        with uncollected(), torch.cuda.graph(graph, stream=side):
             outputs = fn(*args)
         pool = torch.cuda.max_memory_allocated() - before
     read = (fn, args)  # the graph knows addresses only: weights and inputs must outlive it

@@ -11,8 +11,10 @@ the allocator may hand their bytes to later launches of the same stream.
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -125,7 +127,10 @@ class CudaExecutable:
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         try:
-            with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+            with (
+                uncollected(),
+                torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"),
+            ):
                 for _ in range(self.repeat):
                     self.launch_all()
         except RuntimeError as failed:
@@ -134,6 +139,19 @@ class CudaExecutable:
             return
         self._graph, self._outputs = graph, self._current_outputs()
         self._pool_bytes = max(0, torch.cuda.max_memory_allocated() - before)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Within it Python does not look for garbage. A graph that nobody holds any more is freed when
+    it is found, which CUDA forbids while another is captured: the process aborts."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _releases(plan: Plan) -> dict[str, list[str]]:
