@@ -26,6 +26,7 @@ from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import capture
 from anabranch.frontend.recall import recall, remember
 from anabranch.fuse import partition
+from anabranch.ir import answers
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Leaf, Plan, Signature, text_plan
@@ -109,6 +110,7 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
     with trace.stage("capture"):
         captured = job.captured or _capture(job)
     yield "capture", captured
+    known = answers.recall(job.cache, captured.graph)
     with trace.stage("rewrite"):
         stepper = Stepper(trace, options.check, options.fuel, options.dump)
         graph = simplify(captured.graph, stepper, options, spec.kind)
@@ -121,6 +123,7 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
     with trace.stage("kernels"):
         selection = select(tasks, spec, PROVIDERS, costs.trial, checker(target, job.cache), trace)
     yield "kernels", selection
+    answers.keep(job.cache, captured.graph, known)
     with trace.stage("probe"):
         tasks = _with_probes(selection.tasks, costs)
         selection = replace(selection, tasks=tasks)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import torch
 
+from anabranch.ir.answers import ANSWERS
 from anabranch.ir.graph import Arg, Node, Ref, rename
 from anabranch.ir.types import TensorType, meta, type_of
 
@@ -251,28 +252,21 @@ def infer(
     kwargs: Iterable[tuple[str, Arg]],
     types: Mapping[str, TensorType],
 ) -> tuple[TensorType, ...]:
-    """The types of a node's results, from meta tensors of the types of what it reads."""
+    """The types of a node's results, from meta tensors of the types of what it reads. Each call
+    is asked for once in a process (`ANSWERS`)."""
     probe = Node("probe", op, args, tuple(kwargs), ())
     place = {name: str(i) for i, name in enumerate(dict.fromkeys(probe.uses))}
     args = tuple(rename(arg, place) for arg in probe.args)
     named = tuple((key, rename(arg, place)) for key, arg in probe.kwargs)
-    return _infer(op, args, named, tuple(types[name] for name in place), repr((args, named)))
-
-
-@functools.lru_cache(maxsize=8192)
-def _infer(
-    op: str,
-    args: tuple[Arg, ...],
-    kwargs: tuple[tuple[str, Arg], ...],
-    given: tuple[TensorType, ...],
-    _: str,
-) -> tuple[TensorType, ...]:
-    """`infer` with what is read named by its place in `given`: alike nodes are asked for once.
-    The last argument tells 1 from 1.0 and True, which are equal to each other."""
-    types = {str(i): type for i, type in enumerate(given)}
-    probe = Node("probe", op, args, kwargs, ())
-    results = call(probe, lambda name: meta(types[name]), torch.device("meta"))
-    found = tuple(type_of(result) for result in results)
+    # The text tells 1 from 1.0 and True, which are equal to each other.
+    asked = f"{op}{(args, named)!r} {' '.join(types[name].text for name in place)}"
+    if asked not in ANSWERS:
+        table = {str(i): types[name] for i, name in enumerate(place)}
+        results = call(
+            Node("probe", op, args, named, ()), lambda i: meta(table[i]), torch.device("meta")
+        )
+        ANSWERS[asked] = tuple(type_of(result) for result in results)
+    found = ANSWERS[asked]
     return _conv_layout(probe, found, types) if op in CONVOLUTIONS else found
 
 

@@ -157,6 +157,19 @@ def parse_graph(text: str) -> Graph:
     return Graph(name, tuple(inputs), tuple(constants), tuple(nodes), outputs)
 
 
+def parse_type(text: str) -> TensorType:
+    """A type from its `text`; ValueError for anything else.
+
+    >>> parse_type("f16[1,8]{8,1}").shape
+    (1, 8)
+    """
+    tokens = _Tokens(text)
+    found = _parse_type(tokens)
+    if tokens.rest():
+        raise ValueError(f"more than a type: {text!r}")
+    return found
+
+
 def _typed(tokens: _Tokens) -> tuple[str, TensorType]:
     name = tokens.take()[1:]
     tokens.take(":")
