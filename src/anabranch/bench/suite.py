@@ -32,6 +32,7 @@ from anabranch import api
 from anabranch.bench.deadline import Expired, within
 from anabranch.bench.machine import Call, Machine, machine, precision
 from anabranch.bench.provenance import provenance, versions
+from anabranch.bench.rehearse import NATIVE, rehearse
 from anabranch.bench.rivals import RIVALS, USUAL, forget_compiled
 from anabranch.bench.statistics import Ratio, Summary, paired, summary
 from anabranch.errors import OptionError
@@ -185,7 +186,7 @@ def _cell(
         built += _ours(cell, here, {**options, "scheduler": scheduler}, compile, trace)
     for rival in rivals:
         trace.add("chosen", "bench", rival, f"building it for {name}")
-        built.append(_rival(rival, cell, here, matrix.rival_timeout))
+        built.append(_rival(rival, cell, here, matrix))
         if built[-1].failure:
             what = f"{name} {dtype} batch {batch}, {rival}"
             trace.add("warning", "bench", what, built[-1].failure)
@@ -224,7 +225,12 @@ def _ours(
         yield System(f"{OURS}-call", lambda: compiled(*cell.args), seconds, peak, difference, note)
 
 
-def _rival(name: str, cell: Cell, here: Machine, timeout: float | None) -> System:
+def _rival(name: str, cell: Cell, here: Machine, matrix: Matrix) -> System:
+    timeout = matrix.rival_timeout
+    if name in NATIVE and here.target == "cuda" and timeout is not None:
+        place = (cell.name, cell.dtype, cell.batch, here.target, matrix.trust)
+        if failure := rehearse(name, *place, timeout):
+            return System(name, None, failure=failure)
     start = time.perf_counter()
     try:
         with within(timeout):
