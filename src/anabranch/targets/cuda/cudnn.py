@@ -86,27 +86,21 @@ class Cudnn:
         }
         missing = {key: kernel for key, kernel in wanted.items() if key not in self._engines}
         names = {key: f"{SCHEME}\n{machine}\n{key[0]}{key[1]}" for key in wanted}
-        if cache is not None:
-            for key in list(missing):
-                data = cache.get_blob("kernels", names[key])
-                engine = self._read(data) if data is not None else None
-                if engine is not None:
-                    self._engines[key] = engine
-                    del missing[key]
+        kept = {key: cache.get_blob("kernels", names[key]) for key in missing} if cache else {}
 
-        def attempt(kernel: Kernel) -> Engine | None:
+        def attempt(key: tuple[str, str]) -> Engine | None:
+            data = kept.get(key)
+            engine = self._read(data) if data is not None else None
             try:
-                return self._build(kernel)
+                return engine or self._build(missing[key])
             except TargetError:
                 return None
 
         with ThreadPoolExecutor(BUILDERS) as pool:
-            built = pool.map(attempt, missing.values())
-            self._engines.update(
-                (key, engine) for key, engine in zip(missing, built, strict=True) if engine
-            )
+            built = dict(zip(missing, pool.map(attempt, missing), strict=True))
+        self._engines.update((key, engine) for key, engine in built.items() if engine)
         if cache is not None:
-            for key in wanted:
+            for key in missing:
                 engine = self._engines.get(key)
                 data = _serialised(engine) if engine is not None else None
                 if data is not None:
@@ -160,7 +154,7 @@ class Cudnn:
         """An engine from its serialised form; None if this cuDNN does not take it."""
         try:
             graph = self._cudnn.pygraph(handle=self._builder_handle())
-            graph.deserialize(self._builder_handle(), data)
+            graph.deserialize(self._builder_handle(), list(data))  # 1.18 takes no bytes
             return Engine(graph, None, graph.get_workspace_size())
         except (RuntimeError, TypeError, self._cudnn.cudnnGraphNotSupportedError):
             return None
