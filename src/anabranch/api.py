@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from anabranch.cache import Cache
-from anabranch.compiler import Compilation, Job, compile_model
+from anabranch.compiler import Compilation, Job, compile_model, fell_back
 from anabranch.errors import InputError, OptionError, TargetError
 from anabranch.facts import facts_of
 from anabranch.frontend.captured import Captured
@@ -161,6 +161,8 @@ class Compiled:
             why = f"tuned on {plan.spec.name} {dict(plan.spec.versions)}"
             self.trace.add("warning", "load", source, f"{why}; compile again to tune for this one")
         run = None if self.target.spec.simulated else self.target.load(plan)
+        if run is not None:
+            fell_back(run, self.options, self.trace)
         trees = (read_tree(plan.signature.input_tree), read_tree(plan.signature.output_tree))
         self.entries.append(Entry(plan, run, lambda: dict(facts), trees))
 

@@ -144,8 +144,8 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
     with trace.stage("load"):
         target.prepare([task.kernel for task in plan.tasks.tasks if task.kernel], job.cache)
         run = None if spec.simulated else target.load(plan)
-        if run is not None and run.failure:
-            _fell_back(run, options, trace)
+        if run is not None:
+            fell_back(run, options, trace)
     yield "load", run
     with trace.stage("verify"):
         errors: tuple[tuple[float, float], ...] = ()
@@ -169,8 +169,10 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
     )
 
 
-def _fell_back(run: Executable, options: Options, trace: Trace) -> None:
-    """Say that a plan runs without its graph; in strict mode that is an error."""
+def fell_back(run: Executable, options: Options, trace: Trace) -> None:
+    """Say it if a plan runs without its graph; in strict mode that is an error."""
+    if not run.failure:
+        return
     name = run.plan.tasks.name
     trace.add("fallback", "load", name, f"no graph, launched one by one: {run.failure}")
     if options.strict:
