@@ -9,6 +9,7 @@ import pytest
 
 from anabranch.bench import rivals
 from anabranch.bench.machine import Machine
+from anabranch.costs.observed import load_observations
 from anabranch.costs.recorded import load_profile
 
 
@@ -70,3 +71,14 @@ def test_record_needs_a_readable_profile(
     out.write_text("{}")
     assert cli("record", model, "--target", "cpu", "-o", out).status == 1
     assert out.read_text() == "{}"
+
+
+def test_record_schedules(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
+    out = tmp_path / "cpu.json.gz"
+    words = ("--schedules", "--seconds", "0.2", "--target", "cpu", "--dtype", "fp32", "-o", out)
+    ran = cli("record", model, *words, "--json", "-")
+    assert ran.status == 0, ran.err
+    found = load_observations(out)
+    assert ran.json["schedules"] == sum(len(graph.runs) for graph in found.graphs) > 10
+    assert cli("record", model, *words).status == 0
+    assert load_observations(out) == found

@@ -101,7 +101,7 @@ def extended(profile: Profile | None, made: Compilation, tf32: bool) -> Profile:
                 timings[timing_key(tried, tf32)] = Timing(
                     us=round(candidate.cost.us, 3),
                     spread=round(candidate.cost.spread, 3),
-                    label=_label(tried),
+                    label=label(tried),
                 )
     kernels = dict(profile.kernels)
     for task in by_name.values():
@@ -119,13 +119,16 @@ def extended(profile: Profile | None, made: Compilation, tf32: bool) -> Profile:
             "tasks": timings,
             "kernels": kernels,
             "provenance": Provenance(
-                date=origin["date"], versions=versions(), command=origin["command"]
+                date=origin["date"],
+                commit=origin["commit"],
+                versions=versions(),
+                command=origin["command"],
             ),
         }
     )
 
 
-def _label(task: Task) -> str:
+def label(task: Task) -> str:
     """For people who read the file: the kernel, and what goes in and out."""
     assert task.kernel is not None
     inputs = " ".join(value.type.text for value in task.body.inputs[:3])

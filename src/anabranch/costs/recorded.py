@@ -54,9 +54,10 @@ class KernelFact(_Model):
 
 
 class Provenance(_Model):
-    """When, with which versions and by which command a profile was recorded."""
+    """When, with which versions, of which commit and by which command something was recorded."""
 
     date: str = ""
+    commit: str = ""
     versions: dict[str, str] = {}
     command: str = ""
 

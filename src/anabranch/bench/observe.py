@@ -1,0 +1,170 @@
+"""Schedules on this machine -> observations: what the model of simultaneous kernels is fitted to.
+
+Each network is compiled for the machine at hand; then its tasks are timed alone, its schedules side
+by side (`proposals`), and some of its tasks with each other (`experiments`). Nothing comes from the
+cache of timings: numbers that are compared are taken in one process.
+
+    observe(("zoo:resnet50",), ("fp16",), (1,), seconds=60) --> Observations(graphs=(...))
+
+Of a network's seconds a quarter goes to tasks alone, a third to its schedules, and what is left to
+small graphs until time is up. Loading plans takes time too, so a network may take longer than it
+was given: its schedules are always timed.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from anabranch import api
+from anabranch.bench.experiments import Experiment, copies, lone, pair, steps, tiny
+from anabranch.bench.machine import machine
+from anabranch.bench.proposals import proposals
+from anabranch.bench.recorder import Recorder, Subject
+from anabranch.costs.measured import Measured
+from anabranch.costs.observed import Observations
+from anabranch.costs.recorded import timing_key
+from anabranch.errors import AnabranchError, OptionError
+from anabranch.ir.protocols import Limits, Target
+from anabranch.ir.task import Task
+from anabranch.models import load_model
+from anabranch.pack import pack
+from anabranch.trace import Trace
+
+Save = Callable[[Observations], None]
+ALONE, WHOLE = 0.25, 0.35
+"""Parts of the seconds for tasks alone and for schedules of the network."""
+LEAST, MOST = 0.01, 0.5
+"""Seconds for one executable."""
+SAMPLE = 6
+"""Tasks of a network that are timed with copies of themselves and with each other, in a turn."""
+
+
+def observe(
+    models: Sequence[str],
+    dtypes: Sequence[str],
+    batches: Sequence[int],
+    seconds: float = 60.0,
+    trace: Trace | None = None,
+    into: Observations | None = None,
+    target: str = "cuda",
+    compile: Callable[..., Any] = api.compile,
+    save: Save | None = None,
+) -> Observations:
+    """The observations of these networks, after what `into` holds of the same machine; networks
+    that it holds are not taken again. `save` gets all after every network. A network that fails is
+    a warning; AnabranchError of the last one if all do."""
+    trace, here = trace or Trace(), machine(target)
+    cells = [(m, d, b) for m in models for d in dtypes for b in batches]
+    recorder: Recorder | None = None
+    failed: AnabranchError | None = None
+    for done, (name, dtype, batch) in enumerate(cells):
+        what = f"{name} {dtype} batch {batch}"
+        trace.progress("record", done, len(cells), what)
+        if into is not None and _holds(into, name, dtype, batch):
+            trace.add("refused", "record", what, "the file holds it")
+            continue
+        model, args = load_model(name, batch, dtype, here.device)
+        options = {"target": target, "tf32": dtype == "tf32", "verify": False}
+        try:
+            made = compile(model, args, trace=trace, scheduler="sequential", **options)
+            if recorder is None:
+                recorder = Recorder(into, made.target.spec)
+                _forks_and_joins(recorder, made.target, trace)
+            tasks = made.entries[-1].plan.tasks
+            whole = Subject(name, "network", batch, dtype, tasks, tasks.tasks)
+            _network(recorder, whole, made.target, trace, seconds)
+        except OptionError:
+            raise
+        except AnabranchError as error:
+            failed = error
+            trace.add("warning", "record", what, str(error))
+            continue
+        if save is not None:
+            save(recorder.found)
+        del model, args, made, tasks, whole
+        here.release()
+    trace.progress("record", len(cells), len(cells))
+    found = recorder.found if recorder is not None else into
+    if found is None:
+        assert failed is not None, "no networks"
+        raise failed
+    return found
+
+
+def _holds(found: Observations, name: str, dtype: str, batch: int) -> bool:
+    return any((g.name, g.dtype, g.batch) == (name, dtype, batch) for g in found.graphs)
+
+
+def _network(
+    recorder: Recorder, whole: Subject, target: Target, trace: Trace, seconds: float
+) -> None:
+    """Adds a network, and small graphs of its tasks while there is time."""
+    start = time.perf_counter()
+    recorder.begin()
+    tf32 = target.spec.tf32
+    distinct = tuple({timing_key(task, tf32): task for task in whole.originals}.values())
+    alone = _measured(target, trace, ALONE * seconds / max(1, len(distinct)))
+    alone.warm(distinct)
+    limits = Limits(spec=target.spec, trace=trace)
+    schedules = proposals(whole.tasks, alone, limits)
+    together = _measured(target, trace, WHOLE * seconds / len(schedules))
+    ran = recorder.add(whole, schedules, alone, together)
+    graphs = 0
+    for experiment in _small(whole.name, distinct, alone):
+        if time.perf_counter() - start > seconds:
+            break
+        _experiment(recorder, experiment, whole, alone, _measured(target, trace, 2 * LEAST))
+        graphs += 1
+    took = f"{len(distinct)} tasks, {ran} of {len(schedules)} schedules, {graphs} small graphs"
+    trace.add("time", "record", whole.name, f"{took} in {time.perf_counter() - start:.1f} s")
+
+
+def _small(name: str, distinct: Sequence[Task], alone: Measured) -> Iterator[Experiment]:
+    """Copies and pairs of tasks, a few from short to long at a time, until none are left."""
+    timed = [(alone.task(task).us, i) for i, task in enumerate(distinct)]
+    left = sorted(entry for entry in timed if entry[0] > 0)
+    partners = list(left)
+    rng = random.Random(name)
+    while left:
+        step = max(1.0, len(left) / SAMPLE)
+        sample = [left[int((k + 0.5) * step)] for k in range(min(SAMPLE, len(left)))]
+        left = [entry for entry in left if entry not in sample]
+        for us, i in sample:
+            yield copies(distinct[i], us)
+            other, j = rng.choice(partners)
+            yield pair(distinct[i], us, distinct[j], other)
+
+
+def _forks_and_joins(recorder: Recorder, target: Target, trace: Trace) -> None:
+    """What tiny kernels show, once a file."""
+    if any(graph.kind == "steps" for graph in recorder.found.graphs):
+        return
+    costs = _measured(target, trace, 5 * LEAST)
+    for task in tiny(target.spec):
+        assert task.kernel is not None
+        probe = next(iter(costs.probe(lone(task)).values()), None)
+        resources = probe.resources if probe is not None else None
+        task = replace(task, kernel=replace(task.kernel, resources=resources))
+        ctas = resources.ctas if resources is not None else "?"
+        experiment = steps(task, f"{task.body.inputs[0].type.numel} elements, {ctas} CTAs")
+        of = Subject("", "steps", 1, "fp32", experiment.tasks, experiment.originals)
+        _experiment(recorder, experiment, of, costs, costs)
+
+
+def _experiment(
+    recorder: Recorder, experiment: Experiment, of: Subject, alone: Measured, together: Measured
+) -> None:
+    graph = experiment.tasks
+    subject = Subject(graph.name, experiment.kind, of.batch, of.dtype, graph, experiment.originals)
+    recorder.add(subject, experiment.schedules, alone, together)
+
+
+def _measured(target: Target, trace: Trace, each: float) -> Measured:
+    """Costs of the machine, and nothing from a cache."""
+    prepare = partial(pack, spec=target.spec)
+    return Measured(target, prepare, None, trace, each=min(MOST, max(LEAST, each)))

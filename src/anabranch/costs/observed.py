@@ -1,0 +1,149 @@
+"""What a machine did with schedules: the data that a model of simultaneous kernels is fitted to.
+
+One JSON file, packed where its name ends in .gz. A *task* is what one kernel takes alone and of the
+machine; a *graph* is a list of tasks, each by its number, with the dependencies between them; a
+*run* is one schedule of a graph, its tasks called t0, t1, ..., and what the device took for it. All
+runs of a graph were timed in turns with each other, in one process; tasks of a network alone just
+before, in the same process.
+
+    {"version": 1, "spec": {...}, "sessions": [{"date": ..., "commit": ..., "command": ...}],
+     "tasks": [{"label": "cudnn.convolution 5: ...", "us": 4.4, "resources": {...}, ...}, ...],
+     "graphs": [{"name": "zoo:resnet50", "kind": "network", "batch": 1, "dtype": "fp16",
+                 "tasks": [0, 1, 1, 2], "preds": [[], [0], [0], [1, 2]],
+                 "runs": [{"schedule": "schedule critical-2 {\\n  t0 @0 ...", "us": 91.2}]}]}
+
+Graphs are whole networks, or small ones made to show one thing: equal tasks side by side
+("copies"), a chain beside another ("pair"), forks and joins of tiny kernels ("steps").
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from anabranch.costs.recorded import Provenance
+from anabranch.errors import TargetError
+from anabranch.ir.dag import Dag
+from anabranch.ir.schedule import Schedule, parse_schedule
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Resources
+
+VERSION = 1
+GraphKind = Literal["network", "copies", "pair", "steps"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ObservedTask(_Model):
+    """A kernel: its time alone, in a chain of itself; `launches` of it; its arithmetic and traffic
+    at peak rates in microseconds (`costs.work`); bytes of its weights and of what else crosses its
+    border; `key`: its name in a profile."""
+
+    key: str
+    label: str = ""
+    us: float = Field(ge=0)
+    spread: float = Field(default=0.0, ge=0)
+    launches: int = Field(default=1, ge=0)
+    busy_us: float = 0.0
+    moved_us: float = 0.0
+    flops: int = 0
+    weights: int = 0
+    traffic: int = 0
+    resources: Resources | None = None
+
+
+class ObservedRun(_Model):
+    """A schedule in its text form, and the median and spread of the device's microseconds."""
+
+    schedule: str
+    us: float = Field(gt=0)
+    spread: float = Field(default=0.0, ge=0)
+
+
+class ObservedGraph(_Model):
+    """Tasks by number, their dependencies by position, and the runs; `session`: who took them."""
+
+    name: str
+    kind: GraphKind
+    batch: int = 1
+    dtype: str = ""
+    session: int = 0
+    tasks: tuple[int, ...]
+    preds: tuple[tuple[int, ...], ...]
+    runs: tuple[ObservedRun, ...]
+
+    @model_validator(mode="after")
+    def _fits(self) -> ObservedGraph:
+        if len(self.preds) != len(self.tasks):
+            raise ValueError(f"{self.name}: {len(self.tasks)} tasks, {len(self.preds)} preds")
+        if any(not 0 <= p < v for v, preds in enumerate(self.preds) for p in preds):
+            raise ValueError(f"{self.name}: a dependency on a task that comes later, or on none")
+        return self
+
+
+class Observations(_Model):
+    """All that was taken on one machine."""
+
+    version: int = VERSION
+    spec: TargetSpec
+    sessions: tuple[Provenance, ...] = ()
+    tasks: tuple[ObservedTask, ...] = ()
+    graphs: tuple[ObservedGraph, ...] = ()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Observations:
+        for graph in self.graphs:
+            if any(not 0 <= task < len(self.tasks) for task in graph.tasks):
+                raise ValueError(f"{graph.name} names a task that is not there")
+        return self
+
+
+def load_observations(path: str | os.PathLike[str]) -> Observations:
+    """What this file holds. TargetError if there is none, or not one that we can read."""
+    advice = "take it again with `anabranch record --schedules`"
+    try:
+        data = Path(path).read_bytes()
+        data = gzip.decompress(data) if Path(path).suffix == ".gz" else data
+        found = Observations.model_validate_json(data)
+    except (OSError, EOFError, ValidationError) as broken:
+        why = str(broken)
+        if isinstance(broken, ValidationError):
+            error = broken.errors()[0]
+            why = f"{'.'.join(map(str, error['loc'])) or 'file'}: {error['msg']}"
+        raise TargetError(f"cannot read the observations {path}", why, advice) from None
+    if found.version != VERSION:
+        why = f"it has format {found.version}, this version reads {VERSION}"
+        raise TargetError(f"cannot read the observations {path}", why, advice)
+    return found
+
+
+def save_observations(found: Observations, path: str | os.PathLike[str]) -> None:
+    """Write it compactly, the file replaced as a whole."""
+    place = Path(path)
+    data = found.model_dump_json(exclude_defaults=True).encode()
+    data = gzip.compress(data, mtime=0) if place.suffix == ".gz" else data + b"\n"
+    draft = place.with_name(f".{place.name}.draft")
+    draft.write_bytes(data)
+    draft.replace(place)
+
+
+def observed_dag(graph: ObservedGraph) -> Dag:
+    """The dependencies, with the names that the schedules use."""
+    edges = [(p, v) for v, preds in enumerate(graph.preds) for p in preds]
+    return Dag.of(tuple(f"t{i}" for i in range(len(graph.tasks))), edges)
+
+
+def observed_schedule(run: ObservedRun) -> Schedule:
+    """The run's schedule. TargetError if its text cannot be read."""
+    try:
+        return parse_schedule(run.schedule)
+    except ValueError as broken:
+        raise TargetError(
+            "cannot read an observed schedule", str(broken), "take the observations again"
+        ) from None
