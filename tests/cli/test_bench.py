@@ -82,3 +82,12 @@ def test_record_schedules(cli: Callable[..., Any], model: str, tmp_path: Path) -
     assert ran.json["schedules"] == sum(len(graph.runs) for graph in found.graphs) > 10
     assert cli("record", model, *words).status == 0
     assert load_observations(out) == found
+
+
+def test_calibrate_says_what_it_needs(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
+    out = tmp_path / "one.json"
+    words = ("--schedules", "--seconds", "0.2", "--target", "cpu", "--dtype", "fp32", "-o", out)
+    assert cli("record", model, *words).status == 0
+    ran = cli("record", "--calibrate", out, "-o", tmp_path / "fit.json")
+    assert ran.status == 2 and "held out" in ran.err
+    assert cli("record", "--calibrate", tmp_path / "none.json").status == 1

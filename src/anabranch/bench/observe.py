@@ -159,8 +159,8 @@ def _forks_and_joins(recorder: Recorder, target: Target, trace: Trace) -> None:
 def _experiment(
     recorder: Recorder, experiment: Experiment, of: Subject, alone: Measured, together: Measured
 ) -> None:
-    graph = experiment.tasks
-    subject = Subject(graph.name, experiment.kind, of.batch, of.dtype, graph, experiment.originals)
+    graph, kind = experiment.tasks, experiment.kind
+    subject = Subject(graph.name, kind, of.batch, of.dtype, graph, experiment.originals, of.name)
     recorder.add(subject, experiment.schedules, alone, together)
 
 

@@ -35,7 +35,7 @@ from anabranch.ir.task import Task, TaskGraph
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A graph to be observed: its name, what it is, and for each task the one to be timed alone,
-    which is the task itself but in a graph of copies."""
+    which is the task itself but in a graph of copies; `of`: the network that gave the tasks."""
 
     name: str
     kind: GraphKind
@@ -43,6 +43,7 @@ class Subject:
     dtype: str
     tasks: TaskGraph
     originals: Sequence[Task]
+    of: str = ""
 
 
 class Recorder:
@@ -103,6 +104,7 @@ class Recorder:
             kind=subject.kind,
             batch=subject.batch,
             dtype=subject.dtype,
+            of=subject.of,
             session=len(self.found.sessions) - 1,
             tasks=rows,
             preds=tuple(preds),

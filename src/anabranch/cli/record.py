@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from anabranch.bench import calibrate as calibrating
 from anabranch.bench import record as recording
 from anabranch.bench.observe import observe
 from anabranch.cli import flags, screen
@@ -35,12 +38,23 @@ def run(
     seconds: Annotated[
         float, typer.Option(help="For the schedules of one model, about.", min=0.1)
     ] = 60.0,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            help="Fit the model of simultaneous kernels to these observations; -o gets "
+            "its numbers, and its errors on networks held out.",
+            metavar="FILE",
+        ),
+    ] = None,
     json: flags.Json = None,
 ) -> None:
     """Measure the kernels of MODELS on this GPU, and write them to a profile."""
     check_folders(output)
     dtypes = flags.dtypes(dtype)
     batches = flags.numbers(batch, int, "--batch")
+    if calibrate is not None:
+        _calibrate(calibrate, output, json)
+        return
     if schedules:
         _schedules(models, dtypes, batches, seconds, target, output, json)
         return
@@ -111,6 +125,25 @@ def _schedules(
             "sessions": [session.model_dump() for session in found.sessions],
         },
     )
+
+
+def _calibrate(data: Path, output: Path, json: str | None) -> None:
+    found = load_observations(data)
+    with Watch("calibrating", "record") as watch:
+        record = calibrating.calibrate(found, data.name, Trace(watch), workers=os.cpu_count() or 1)
+    output.write_text(dumps(record, indent=1) + "\n")
+    console = screen.console(json)
+    for row in record["networks"]:
+        name = f"{row['network']} {row['dtype']} batch {row['batch']}"
+        tau = "-" if row["tau"] is None else f"{row['tau']:.2f}"
+        error = f"{row['median_error']:.1%}"
+        console.print(f"{name:<40} {len(row['schedules']):>3} schedules {error:>7} tau {tau}")
+    held = record["held_out"]
+    tau = "-" if held["median_tau"] is None else f"{held['median_tau']:.2f}"
+    console.print(
+        f"held out: median error {held['median_error']:.1%}, median tau {tau} -> {output}"
+    )
+    screen.write_json(json, record)
 
 
 def _saver(path: Path) -> recording.Save:

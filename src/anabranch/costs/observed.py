@@ -67,12 +67,14 @@ class ObservedRun(_Model):
 
 
 class ObservedGraph(_Model):
-    """Tasks by number, their dependencies by position, and the runs; `session`: who took them."""
+    """Tasks by number, their dependencies by position, and the runs; `session`: who took them;
+    `of`: the network whose tasks a small graph is made of."""
 
     name: str
     kind: GraphKind
     batch: int = 1
     dtype: str = ""
+    of: str = ""
     session: int = 0
     tasks: tuple[int, ...]
     preds: tuple[tuple[int, ...], ...]

@@ -1,0 +1,281 @@
+"""What kernels do that share a machine: tasks, order, streams -> microseconds, often and quickly.
+
+A discrete-event model. Its numbers are the machine's `Calibration`, fitted to measurements.
+
+Launch. A launch is ready when its predecessor on the stream and all it waits for have ended. Of the
+launches that wait for one, the second starts `fork_us` after the first, the third twice that; every
+dependency beyond the first delays by `join_us`, one on another stream by `cross_us`. Launches
+anywhere are `dispatch_us` apart. The first `launch_us` of a kernel holds no processor: there
+the launches of several streams overlap.
+
+Slots. Then its CTAs queue for the processors, behind those of kernels that came before. One CTA
+takes the part of a processor that its registers, threads or shared memory take. What fits starts at
+once and runs for the kernel's time divided by the number of turns that it needs alone; the rest
+starts as CTAs end, of whatever kernel:
+
+    slots   |aaaaaaaaaaaaaaaaaa|aaaaaaabbbbbbbbbbb|bbb           a: 1.4 turns; b, that came later,
+            |aaaaaaaaaaaaaaaaaa|bbbbbbbbbbb       |              fills what a leaves of its second
+
+Pressure. All that runs slows down alike, where together it asks for more than the reachable part of
+the bandwidth or of the arithmetic, and by `sharing` for every kernel's worth of CTAs above one on
+each processor. So there is one clock for all work under way, which ticks slower under pressure, and
+an event costs a few list operations however much is running.
+
+Cache. Tasks are timed alone with weights in the cache. Where the weights of all tasks are more than
+the cache keeps, each pays for `cold` of its own.
+
+A task alone takes exactly its cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from anabranch.errors import VerifyError
+from anabranch.ir.calibration import Calibration
+from anabranch.ir.dag import Dag, bits
+from anabranch.ir.schedule import Schedule
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Resources
+
+EPSILON = 1e-9
+TURNS = 4
+"""A kernel of more turns is taken as one of fewer and longer ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a kernel takes alone: microseconds and launches; its CTAs and how many of them a
+    processor holds; arithmetic and traffic at peak rates and, of the traffic, the weights."""
+
+    us: float
+    launches: int
+    ctas: int
+    per_sm: int
+    busy_us: float = 0.0
+    moved_us: float = 0.0
+    weights_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """A schedule by numbers: for each launch its task, the launches that wait for it (with what is
+    on another stream marked), and how many it waits for itself."""
+
+    task: tuple[int, ...]
+    dependents: tuple[tuple[tuple[int, bool], ...], ...]
+    preds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """By launch: when it became ready, and when it ended; and when all had."""
+
+    starts: tuple[float, ...]
+    ends: tuple[float, ...]
+    latency: float
+
+
+def per_processor(resources: Resources, spec: TargetSpec) -> int:
+    """How many CTAs of such a kernel a processor holds at once, at least 1."""
+    registers = max(1, resources.threads * resources.registers)
+    return max(
+        1,
+        min(
+            spec.ctas_per_sm,
+            spec.threads_per_sm // max(1, resources.threads),
+            spec.registers_per_sm // registers,
+            spec.shared_per_sm // max(1, resources.shared),
+        ),
+    )
+
+
+def launches_of(schedule: Schedule, names: Sequence[str]) -> Launches:
+    """The schedule with tasks numbered as in `names`."""
+    number = {name: i for i, name in enumerate(names)}
+    place = {launch.task: i for i, launch in enumerate(schedule.launches)}
+    streams = [launch.stream for launch in schedule.launches]
+    waits = [[place[name] for name in launch.waits] for launch in schedule.launches]
+    return _linked([number[launch.task] for launch in schedule.launches], streams, waits)
+
+
+class Simulator:
+    """Latencies of schedules of one graph: prepared once, asked many times.
+
+    simulator = Simulator(dag, demands, spec, calibration)
+    simulator.latency(order, streams)      tasks by number, in launch order; the stream of each task
+    """
+
+    def __init__(
+        self, dag: Dag, demands: Sequence[Demand], spec: TargetSpec, calibration: Calibration
+    ) -> None:
+        self._dag, self._kernels = dag, _kernels(demands, spec, calibration)
+        self._calibration = calibration
+
+    def latency(self, order: Sequence[int], streams: Sequence[int]) -> float:
+        """With the fewest waits that make the order safe."""
+        return self.run(self.launches(order, streams)).latency
+
+    def run(self, launches: Launches) -> Outcome:
+        """When each launch would start and end."""
+        return _run(launches, self._kernels, self._calibration)
+
+    def launches(self, order: Sequence[int], streams: Sequence[int]) -> Launches:
+        """An order and streams with the waits they need: those that order and streams imply, at
+        any distance, are left out."""
+        preds = self._dag.preds
+        place, last = [0] * len(preds), dict[int, int]()
+        before = [0] * len(preds)
+        waits: list[list[int]] = []
+        for at, v in enumerate(order):
+            place[v], needed, implied = at, preds[v], 0
+            previous = last.get(streams[v])
+            if previous is not None:
+                implied = before[previous] | 1 << previous
+            for u in bits(needed & ~implied):
+                implied |= before[u]
+            waits.append([place[u] for u in bits(needed & ~implied)])
+            before[v] = implied | needed
+            last[streams[v]] = v
+        return _linked(order, [streams[v] for v in order], waits)
+
+
+def _linked(
+    tasks: Sequence[int], streams: Sequence[int], waits: Sequence[Sequence[int]]
+) -> Launches:
+    """Streams and waits (both by launch) as links from each launch to those that wait for it."""
+    last: dict[int, int] = {}
+    dependents: list[list[tuple[int, bool]]] = [[] for _ in tasks]
+    preds: list[int] = []
+    for i, stream in enumerate(streams):
+        direct = set(waits[i])
+        if stream in last:
+            direct.add(last[stream])
+        last[stream] = i
+        for p in direct:
+            dependents[p].append((i, streams[p] != stream))
+        preds.append(len(direct))
+    return Launches(tuple(tasks), tuple(map(tuple, dependents)), tuple(preds))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    """By task: `lead`, its time without processors; `turn`, the time of one turn of CTAs; `ctas`;
+    `part`, what one takes of a processor; and per CTA its demand of bandwidth, of arithmetic, and
+    how much of a kernel that is on every processor it is."""
+
+    lead: list[float]
+    turn: list[float]
+    ctas: list[int]
+    part: list[float]
+    bandwidth: list[float]
+    arithmetic: list[float]
+    cover: list[float]
+    processors: float
+
+
+def _kernels(demands: Sequence[Demand], spec: TargetSpec, calibration: Calibration) -> _Kernels:
+    kept = calibration.cache * spec.l2_bytes / spec.bandwidth * 1e6
+    weights = sum(demand.weights_us for demand in demands)
+    missed = calibration.cold * (1.0 if kept <= 0 else min(1.0, max(0.0, weights / kept - 1.0)))
+    made = _Kernels([], [], [], [], [], [], [], float(spec.sms))
+    for demand in demands:
+        lead = min(demand.us, calibration.launch_us * demand.launches)
+        body = demand.us - lead + missed * demand.weights_us
+        at_once = spec.sms * demand.per_sm
+        ctas = max(1, demand.ctas)
+        ctas = math.ceil(ctas / max(1, math.ceil(ctas / (at_once * TURNS))))
+        resident = min(ctas, at_once)
+        scale = 1.0 / (body * resident) if body > 0 else 0.0
+        cover = min(1.0, resident / spec.sms)
+        moved = (demand.moved_us + missed * demand.weights_us) / calibration.bandwidth
+        made.lead.append(lead)
+        made.turn.append(body / math.ceil(ctas / at_once))
+        made.ctas.append(ctas)
+        made.part.append(1.0 / demand.per_sm)
+        made.bandwidth.append(min(1.0 / resident, moved * scale))
+        made.arithmetic.append(min(1.0 / resident, demand.busy_us / calibration.arithmetic * scale))
+        made.cover.append(cover / resident)
+    return made
+
+
+def _run(launches: Launches, kernels: _Kernels, calibration: Calibration) -> Outcome:
+    """The event loop. It is one function with local names because schedulers call it thousands of
+    times: `arrivals` are kernels whose CTAs will queue, by time; `ends` are batches of CTAs under
+    way, by the clock of the work, which runs `slow` times slower than time."""
+    task, n = launches.task, len(launches.task)
+    fork, join, cross = calibration.fork_us, calibration.join_us, calibration.cross_us
+    apart, sharing = calibration.dispatch_us, calibration.sharing
+    ready, left = [0.0] * n, list(launches.preds)
+    starts, done = [0.0] * n, [-1.0] * n
+    undone = [kernels.ctas[v] for v in task]
+    waiting = undone[:]
+    arrivals: list[tuple[float, int]] = []
+    ends: list[tuple[float, int, int]] = []
+    queue: deque[int] = deque()
+    now = clock = front = latency = 0.0
+    slow, free = 1.0, kernels.processors
+    bandwidth = arithmetic = cover = 0.0
+    for i in range(n):
+        if not left[i]:
+            starts[i] = front
+            heappush(arrivals, (front + kernels.lead[task[i]], i))
+            front += apart
+    while arrivals or ends:
+        end = now + (ends[0][0] - clock) * slow if ends else math.inf
+        if arrivals and arrivals[0][0] <= end:
+            at, i = heappop(arrivals)
+            clock += (at - now) / slow
+            now = at
+            queue.append(i)
+        else:
+            now = end
+            clock, i, k = heappop(ends)
+            v = task[i]
+            free += k * kernels.part[v]
+            bandwidth -= k * kernels.bandwidth[v]
+            arithmetic -= k * kernels.arithmetic[v]
+            cover -= k * kernels.cover[v]
+            undone[i] -= k
+            if not undone[i]:
+                done[i] = latency = now
+                took = kernels.turn[v] > 0 or kernels.lead[v] > 0
+                for rank, (j, crossing) in enumerate(launches.dependents[i]):
+                    at = now + (rank * fork + crossing * cross if took else 0.0)
+                    if at > ready[j]:
+                        ready[j] = at
+                    left[j] -= 1
+                    if not left[j]:
+                        w = task[j]
+                        at = ready[j]
+                        if kernels.turn[w] > 0 or kernels.lead[w] > 0:
+                            at = max(at + (launches.preds[j] - 1) * join, front)
+                            front = at + apart
+                        starts[j] = at
+                        heappush(arrivals, (at + kernels.lead[w], j))
+        while queue:
+            i = queue[0]
+            v = task[i]
+            k = min(waiting[i], int(free / kernels.part[v] + 1e-6))
+            if not k:
+                break
+            heappush(ends, (clock + kernels.turn[v], i, k))
+            free -= k * kernels.part[v]
+            bandwidth += k * kernels.bandwidth[v]
+            arithmetic += k * kernels.arithmetic[v]
+            cover += k * kernels.cover[v]
+            waiting[i] -= k
+            if not waiting[i]:
+                queue.popleft()
+        if not ends:  # nothing runs: begin anew, without what rounding left behind
+            free, bandwidth, arithmetic, cover = kernels.processors, 0.0, 0.0, 0.0
+        slow = max(1.0, bandwidth, arithmetic)
+        if cover > 1.0:
+            slow *= 1.0 + sharing * (cover - 1.0)
+    if min(done, default=0.0) < 0:
+        raise VerifyError(f"a schedule never starts {sum(end < 0 for end in done)} of its launches")
+    return Outcome(tuple(starts), tuple(done), latency + calibration.start_us * (n > 0))

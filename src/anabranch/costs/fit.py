@@ -1,0 +1,233 @@
+"""Observations -> the machine's Calibration, and how well it predicts.
+
+Least squares on the logarithm of predicted over measured latency, by the pattern search of Hooke
+and Jeeves (1961): one number at a time is moved up or down by its step, what is better is kept, and
+then all go on together in the direction they went. Steps that help grow, others are halved. Errors
+beyond `ROBUST` count linearly, so that one bad graph does not decide. Every network weighs the same
+however many schedules it has, and all small graphs of one kind as much as one network.
+
+What counts of a model is tested on networks that it was not fitted to (`bench.calibrate`).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from anabranch.costs.corun import Demand, Launches, Simulator, launches_of, per_processor
+from anabranch.costs.observed import (
+    Observations,
+    ObservedGraph,
+    ObservedTask,
+    observed_dag,
+    observed_schedule,
+)
+from anabranch.ir.calibration import Calibration
+from anabranch.ir.dag import Dag
+from anabranch.ir.target import TargetSpec
+
+ROBUST = 0.2
+ROUNDS = 40
+FINEST = 1 / 32
+"""Steps are halved down to this part of the first."""
+PARAMETERS: dict[str, tuple[float, float, float]] = {
+    "launch_us": (0.0, 3.0, 0.4),
+    "start_us": (0.0, 20.0, 2.0),
+    "fork_us": (0.0, 3.0, 0.2),
+    "join_us": (0.0, 3.0, 0.2),
+    "cross_us": (0.0, 5.0, 0.4),
+    "dispatch_us": (0.0, 3.0, 0.2),
+    "sharing": (0.0, 2.0, 0.2),
+    "bandwidth": (0.1, 1.5, 0.2),
+    "arithmetic": (0.1, 1.5, 0.2),
+    "cold": (0.0, 3.0, 0.4),
+    "cache": (0.1, 2.0, 0.2),
+}
+"""What is fitted: least, most, first step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A graph ready to be predicted: its tasks' demands, and its schedules with what they took."""
+
+    name: str
+    kind: str
+    dag: Dag
+    demands: tuple[Demand, ...]
+    schedules: tuple[str, ...]
+    launches: tuple[Launches, ...]
+    us: tuple[float, ...]
+    spreads: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Of one graph: its schedules' predicted microseconds, the median of their relative errors, and
+    Kendall's tau between predicted and measured, None where no two measurements differ."""
+
+    predicted: tuple[float, ...]
+    error: float
+    tau: float | None
+
+
+def case_of(graph: ObservedGraph, found: Observations) -> Case:
+    """The graph with all that predicting needs and the calibration does not change."""
+    dag = observed_dag(graph)
+    schedules = [observed_schedule(run) for run in graph.runs]
+    rows = {f"t{i}": found.tasks[row] for i, row in enumerate(graph.tasks)}
+    return Case(
+        graph.name,
+        graph.kind,
+        dag,
+        tuple(demand_of(rows[name], found.spec) for name in dag.names),
+        tuple(schedule.scheduler for schedule in schedules),
+        tuple(launches_of(schedule, dag.names) for schedule in schedules),
+        tuple(run.us for run in graph.runs),
+        tuple(run.spread for run in graph.runs),
+    )
+
+
+def demand_of(row: ObservedTask, spec: TargetSpec) -> Demand:
+    """What a kernel asks for; one of unknown resources fills the machine once."""
+    resources = row.resources
+    return Demand(
+        row.us,
+        row.launches,
+        spec.sms if resources is None else resources.ctas,
+        1 if resources is None else per_processor(resources, spec),
+        row.busy_us,
+        row.moved_us,
+        min(row.moved_us, row.weights / spec.bandwidth * 1e6),
+    )
+
+
+def predict(case: Case, spec: TargetSpec, calibration: Calibration) -> list[float]:
+    simulator = Simulator(case.dag, case.demands, spec, calibration)
+    return [simulator.run(launches).latency for launches in case.launches]
+
+
+def fit(
+    cases: Sequence[Case],
+    spec: TargetSpec,
+    start: Calibration,
+    names: Sequence[str] = tuple(PARAMETERS),
+    told: Callable[[int, float], None] | None = None,
+) -> Calibration:
+    """The calibration that predicts these cases best, searched from `start` over the named
+    numbers. `told` gets each round and its loss."""
+    search = _Search(
+        start, lambda tried: loss(cases, spec, tried), {n: PARAMETERS[n][2] for n in names}
+    )
+    for round in range(ROUNDS):
+        before = search.best
+        for name in names:
+            search.along(name)
+        search.beyond(before)
+        if told is not None:
+            told(round, search.least)
+        if search.done():
+            break
+    return search.best
+
+
+class _Search:
+    """The best calibration so far, and how far each number is moved next."""
+
+    def __init__(
+        self, start: Calibration, loss: Callable[[Calibration], float], steps: dict[str, float]
+    ) -> None:
+        self._loss, self._steps = loss, steps
+        self.best, self.least = start, loss(start)
+
+    def along(self, name: str) -> None:
+        """Moves one number up or down; a step that helped is longer the next time."""
+        if self._fine(name):
+            return
+        now = getattr(self.best, name)
+        if self._better({name: now + self._steps[name]}) or self._better(
+            {name: now - self._steps[name]}
+        ):
+            self._steps[name] *= 1.5
+        else:
+            self._steps[name] /= 2
+
+    def beyond(self, before: Calibration) -> None:
+        """Goes on in the direction in which the last round went, while that helps: numbers of
+        which one can stand for the other have to be moved together."""
+        moved = {name: getattr(self.best, name) - getattr(before, name) for name in self._steps}
+        reach = 1.0
+        while any(moved.values()) and self._better(
+            {name: getattr(self.best, name) + reach * by for name, by in moved.items()}
+        ):
+            reach *= 2
+
+    def done(self) -> bool:
+        return all(map(self._fine, self._steps))
+
+    def _fine(self, name: str) -> bool:
+        return self._steps[name] < PARAMETERS[name][2] * FINEST
+
+    def _better(self, values: dict[str, float]) -> bool:
+        for name, value in values.items():
+            low, high, _ = PARAMETERS[name]
+            values[name] = min(high, max(low, value))
+        tried = replace(self.best, **cast(dict[str, Any], values))
+        found = self._loss(tried) if tried != self.best else math.inf
+        if found >= self.least:
+            return False
+        self.best, self.least = tried, found
+        return True
+
+
+def loss(cases: Sequence[Case], spec: TargetSpec, calibration: Calibration) -> float:
+    """The weighted mean of squared logarithms."""
+    kinds = Counter(case.kind for case in cases)
+    total = weights = 0.0
+    for case in cases:
+        weight = 1.0 if case.kind == "network" else 1.0 / kinds[case.kind]
+        pairs = zip(predict(case, spec, calibration), case.us, strict=True)
+        total += weight * statistics.fmean(_robust(math.log(p / us)) for p, us in pairs)
+        weights += weight
+    return total / weights if weights else 0.0
+
+
+def judge(case: Case, spec: TargetSpec, calibration: Calibration) -> Verdict:
+    predicted = predict(case, spec, calibration)
+    errors = [abs(p / us - 1) for p, us in zip(predicted, case.us, strict=True)]
+    tau = kendall(predicted, case.us, case.spreads)
+    return Verdict(tuple(predicted), statistics.median(errors), tau)
+
+
+def kendall(
+    predicted: Sequence[float], measured: Sequence[float], spreads: Sequence[float]
+) -> float | None:
+    """Kendall's tau-b. Two measurements that differ by no more than their spreads together are a
+    tie, which says nothing for or against; equal predictions of different measurements count.
+
+    >>> kendall((1, 2, 3), (10, 20, 21), (0, 1, 1))
+    1.0
+    >>> kendall((2, 1, 3), (10, 20, 30), (0, 0, 0))
+    0.3333333333333333
+    """
+    agreeing = compared = different = 0
+    for j in range(len(measured)):
+        for i in range(j):
+            if abs(measured[i] - measured[j]) <= spreads[i] + spreads[j]:
+                continue
+            compared += 1
+            sign = (predicted[i] - predicted[j]) * (measured[i] - measured[j])
+            agreeing += (sign > 0) - (sign < 0)
+            different += sign != 0
+    if not compared:
+        return None
+    return agreeing / math.sqrt(compared * different) if different else 0.0
+
+
+def _robust(error: float) -> float:
+    """The square, and its tangent beyond `ROBUST`."""
+    size = abs(error)
+    return size * size if size <= ROBUST else ROBUST * (2 * size - ROBUST)

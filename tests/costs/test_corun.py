@@ -1,0 +1,268 @@
+"""The model of kernels that share a machine: examples worked out by hand, laws, a slow twin."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.costs.corun import Demand, Launches, Simulator, launches_of, per_processor
+from anabranch.errors import VerifyError
+from anabranch.ir.calibration import Calibration
+from anabranch.ir.dag import Dag, bits
+from anabranch.ir.schedule import Launch, Schedule
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Resources
+from anabranch.schedule.sync import launches as least_waits
+
+SPEC = TargetSpec("cuda", "four processors", sms=4, bandwidth=1e12, l2_bytes=10_000_000)
+FREE = Calibration()
+ALL = Calibration(
+    start_us=3.0,
+    launch_us=0.8,
+    fork_us=0.3,
+    join_us=0.2,
+    cross_us=0.1,
+    dispatch_us=0.15,
+    sharing=0.4,
+    bandwidth=0.8,
+    arithmetic=0.5,
+    cold=0.0,
+)
+
+
+def small(us: float, ctas: int = 1, per_sm: int = 1, **more: float) -> Demand:
+    return Demand(us, 1, ctas, per_sm, **more)
+
+
+def free_dag(n: int) -> Dag:
+    return Dag.of(tuple(f"t{i}" for i in range(n)), [])
+
+
+def latency(demands: list[Demand], streams: list[int], calibration: Calibration = FREE) -> float:
+    """Of tasks without dependencies, launched in their order."""
+    simulator = Simulator(free_dag(len(demands)), demands, SPEC, calibration)
+    return simulator.latency(range(len(demands)), streams)
+
+
+@pytest.mark.parametrize("ctas", [1, 3, 4, 5, 9, 100, 12345])
+@pytest.mark.parametrize("per_sm", [1, 3, 8])
+@pytest.mark.parametrize("us", [0.0, 0.5, 7.0])
+def test_alone_a_task_takes_its_cost(ctas: int, per_sm: int, us: float) -> None:
+    demand = small(us, ctas, per_sm, busy_us=us, moved_us=us / 2)
+    assert latency([demand], [0], replace(ALL, start_us=0)) == pytest.approx(us)
+    assert latency([demand], [0], ALL) == pytest.approx(us + 3)
+
+
+def test_a_chain_is_a_sum() -> None:
+    demands = [small(us, ctas=4) for us in (1.0, 2.0, 5.0)]
+    assert latency(demands, [0, 0, 0], replace(ALL, start_us=0, dispatch_us=0)) == pytest.approx(8)
+
+
+def test_what_fits_runs_beside() -> None:
+    """Two processors each: the longer decides. Three each: the second gets one of its three, then,
+    when the first has ended, the others:  0..4  first, 0..3 a third, 4..7 two thirds."""
+    assert latency([small(4, 2), small(3, 2)], [0, 1]) == 4
+    assert latency([small(4, 3), small(3, 3)], [0, 1]) == 7
+
+
+def test_a_later_kernel_fills_the_tail() -> None:
+    """Six CTAs of 3 us on four processors: two turns, half of the second is free.
+
+    0..3 |aaaa|   3..6 |aa|bb|   6..9 |..|  instead of 6 + 3
+    """
+    assert latency([small(6, 6), small(3, 2)], [0, 1]) == 6
+    assert latency([small(6, 6), small(3, 2)], [0, 0]) == 9
+
+
+def test_launches_overlap_and_bodies_queue() -> None:
+    """Of 3 us each 1 holds no processor: 1 + 2 + 2."""
+    assert latency([small(3, 4), small(3, 4)], [0, 1], Calibration(launch_us=1)) == 5
+
+
+@pytest.mark.parametrize("width", [2, 3, 4])
+def test_forks_and_joins(width: int) -> None:
+    """The last branch starts (width - 1) forks late, and the join waits (width - 1) joins."""
+    edges = [(0, i) for i in range(1, width + 1)] + [(i, width + 1) for i in range(1, width + 1)]
+    dag = Dag.of(tuple(f"t{i}" for i in range(width + 2)), edges)
+    calibration = Calibration(fork_us=0.3, join_us=0.2)
+    simulator = Simulator(dag, [small(2.0)] * (width + 2), SPEC, calibration)
+    streams = [0, *range(width), 0]
+    assert simulator.latency(range(width + 2), streams) == pytest.approx(6 + (width - 1) * 0.5)
+
+
+def test_another_stream_costs_its_crossing() -> None:
+    dag = Dag.of(("a", "b"), [(0, 1)])
+    simulator = Simulator(dag, [small(2.0)] * 2, SPEC, Calibration(cross_us=0.7))
+    assert simulator.latency((0, 1), (0, 0)) == 4
+    assert simulator.latency((0, 1), (0, 1)) == pytest.approx(4.7)
+
+
+def test_launches_are_apart() -> None:
+    assert latency([small(2.0)] * 4, [0, 1, 2, 3], Calibration(dispatch_us=0.5)) == 3.5
+
+
+def test_bandwidth_and_arithmetic_are_shared_alike() -> None:
+    """Both ask for 3/4: together at 2/3 speed. Of 3 us and 4 us: 4.5, and the last 1 alone."""
+    moving = [small(us, moved_us=0.75 * us) for us in (3.0, 4.0)]
+    computing = [small(us, busy_us=0.75 * us) for us in (3.0, 4.0)]
+    assert latency(moving, [0, 1]) == latency(computing, [0, 1]) == pytest.approx(5.5)
+    """Where half of the peak can be reached, half of it is all there is."""
+    demands = [small(4.0, 1, moved_us=2.0)] * 2
+    assert latency(demands, [0, 1], Calibration(bandwidth=0.5)) == pytest.approx(8)
+
+
+def test_sharing_processors_slows_down() -> None:
+    """Half a processor a CTA, one on each: both fit; with sharing 0.5 both are half slower."""
+    demands = [small(4.0, 4, 2)] * 2
+    assert latency(demands, [0, 1]) == 4
+    assert latency(demands, [0, 1], Calibration(sharing=0.5)) == pytest.approx(6)
+    """On processors of their own they are not."""
+    assert latency([small(4.0, 2, 2)] * 2, [0, 1], Calibration(sharing=0.5)) == 4
+
+
+def test_weights_that_do_not_stay_in_the_cache() -> None:
+    """8 us of traffic stay; of 16 in all nothing does, and each pays half of its 8 again."""
+    one, two = [small(9.0, 4, weights_us=8.0)], [small(9.0, 4, weights_us=8.0)] * 2
+    calibration = Calibration(cold=0.5)
+    assert latency(one, [0], calibration) == 9
+    assert latency(two, [0, 0], replace(calibration, cache=0.8)) == pytest.approx(26)
+    assert latency(two, [0, 0], replace(calibration, cache=1.6)) == pytest.approx(18)
+
+
+def test_how_many_a_processor_holds() -> None:
+    spec = replace(SPEC, threads_per_sm=2048, registers_per_sm=65536, shared_per_sm=200_000)
+    assert per_processor(Resources(1, 256, 32, 0), spec) == 8
+    assert per_processor(Resources(1, 256, 128, 0), spec) == 2
+    assert per_processor(Resources(1, 32, 16, 60_000), spec) == 3
+    assert per_processor(Resources(1, 32, 16, 0), spec) == 32
+    assert per_processor(Resources(1, 4096, 16, 0), spec) == 1
+
+
+def chance(seed: int, n: int, streams: int) -> tuple[Dag, list[Demand], list[int]]:
+    rng = random.Random(seed)
+    edges = {(rng.randrange(i), i) for i in range(1, n) for _ in range(rng.randint(0, 2))}
+    demands = []
+    for _ in range(n):
+        us = rng.uniform(0.3, 9.0)
+        busy, moved = rng.uniform(0, us / 2), rng.uniform(0, us / 2)
+        demands.append(Demand(us, 1, rng.choice((1, 3, 4, 9)), rng.choice((1, 2, 4)), busy, moved))
+    dag = Dag.of(tuple(f"t{i}" for i in range(n)), edges)
+    return dag, demands, [rng.randrange(streams) for _ in range(n)]
+
+
+GRAPHS = {"seed": st.integers(0, 10**6), "n": st.integers(1, 30), "streams": st.integers(1, 6)}
+
+
+@given(**GRAPHS)
+def test_not_before_the_longest_path_and_the_same_again(seed: int, n: int, streams: int) -> None:
+    dag, demands, stream_of = chance(seed, n, streams)
+    simulator = Simulator(dag, demands, SPEC, ALL)
+    outcome = simulator.run(simulator.launches(range(n), stream_of))
+    longest: list[float] = []
+    for v, preds in enumerate(dag.preds):
+        longest.append(demands[v].us + max((longest[u] for u in bits(preds)), default=0.0))
+    assert outcome.latency >= max(longest) + ALL.start_us - 1e-6
+    for v in range(n):
+        assert outcome.ends[v] - outcome.starts[v] >= demands[v].us - 1e-6
+    again = Simulator(dag, demands, SPEC, ALL)
+    assert again.latency(range(n), stream_of) == outcome.latency
+
+
+@given(**GRAPHS)
+def test_one_stream_is_the_sum_and_its_gaps(seed: int, n: int, streams: int) -> None:
+    dag, demands, _ = chance(seed, n, streams)
+    total = sum(demand.us for demand in demands)
+    found = Simulator(dag, demands, SPEC, ALL).latency(range(n), [0] * n)
+    assert total + 3 - 1e-6 <= found <= total + 3 + n * ALL.dispatch_us + 1e-6
+
+
+@given(**GRAPHS)
+def test_without_overheads_nothing_idles_longer_than_in_one_stream(
+    seed: int, n: int, streams: int
+) -> None:
+    """Nothing costs anything but the work, of which somebody always does some at full speed; only
+    turns that are cut in two by others can take longer."""
+    dag, demands, stream_of = chance(seed, n, streams)
+    whole = [
+        replace(demand, ctas=4 // demand.per_sm or 1, busy_us=0, moved_us=0) for demand in demands
+    ]
+    total = sum(demand.us for demand in whole)
+    assert Simulator(dag, whole, SPEC, FREE).latency(range(n), stream_of) <= total + 1e-6
+
+
+@given(**GRAPHS)
+def test_waits_are_those_of_the_schedulers(seed: int, n: int, streams: int) -> None:
+    """By numbers and by names it is the same schedule."""
+    dag, demands, stream_of = chance(seed, n, streams)
+    schedule = Schedule("chance", least_waits(dag, range(n), stream_of))
+    simulator = Simulator(dag, demands, SPEC, ALL)
+    assert simulator.launches(range(n), stream_of) == launches_of(schedule, dag.names)
+
+
+@given(**GRAPHS)
+def test_agrees_with_a_machine_that_knows_every_cta(seed: int, n: int, streams: int) -> None:
+    dag, demands, stream_of = chance(seed, n, streams)
+    demands = [replace(demand, busy_us=0.0, moved_us=0.0) for demand in demands]
+    simulator = Simulator(dag, demands, SPEC, FREE)
+    launches = simulator.launches(range(n), stream_of)
+    assert simulator.run(launches).latency == pytest.approx(by_cta(launches, demands))
+
+
+def by_cta(launches: Launches, demands: list[Demand]) -> float:
+    """The latency when each CTA is an event of its own, without overheads and pressure."""
+    free, now, order = float(SPEC.sms), 0.0, 0
+    left, undone = list(launches.preds), [demands[v].ctas for v in launches.task]
+    queue = [i for i, preds in enumerate(left) if not preds]
+    waiting = {i: undone[i] for i in range(len(left))}
+    running: list[tuple[float, int, int]] = []
+    while queue or running:
+        while queue:
+            demand = demands[launches.task[queue[0]]]
+            if free + 1e-9 < 1 / demand.per_sm:
+                break
+            turns = math.ceil(demand.ctas / (SPEC.sms * demand.per_sm))
+            heapq.heappush(running, (now + demand.us / turns, order, queue[0]))
+            order += 1
+            free -= 1 / demand.per_sm
+            waiting[queue[0]] -= 1
+            if not waiting[queue[0]]:
+                queue.pop(0)
+        now, _, i = heapq.heappop(running)
+        free += 1 / demands[launches.task[i]].per_sm
+        undone[i] -= 1
+        if not undone[i]:
+            for j, _ in launches.dependents[i]:
+                left[j] -= 1
+                if not left[j]:
+                    queue.append(j)
+    return now
+
+
+def test_a_schedule_that_waits_for_itself_is_refused() -> None:
+    schedule = Schedule("knot", (Launch("t0", 0, ("t1",)), Launch("t1", 1, ("t0",))))
+    simulator = Simulator(free_dag(2), [small(1.0)] * 2, SPEC, FREE)
+    with pytest.raises(VerifyError, match="never starts 2"):
+        simulator.run(launches_of(schedule, ("t0", "t1")))
+
+
+def test_nothing_to_do() -> None:
+    assert Simulator(free_dag(0), [], SPEC, ALL).latency((), ()) == 0
+
+
+def test_eight_hundred_tasks_are_quick() -> None:
+    dag, demands, stream_of = chance(1, 800, 8)
+    simulator = Simulator(dag, demands, replace(SPEC, sms=132), ALL)
+    launches = simulator.launches(range(800), stream_of)
+    best = math.inf
+    for _ in range(5):
+        start = time.perf_counter()
+        simulator.run(launches)
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.05

@@ -1,0 +1,109 @@
+"""The fit against a machine of which all is known: it must find its numbers again."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from anabranch.costs.corun import Demand, Simulator
+from anabranch.costs.fit import Case, fit, judge, kendall, loss
+from anabranch.ir.calibration import Calibration
+from anabranch.ir.dag import Dag
+from anabranch.ir.target import TargetSpec
+
+SPEC = TargetSpec("cuda", "synthetic", sms=132, bandwidth=4e12, l2_bytes=50_000_000)
+TRUTH = Calibration(
+    start_us=4.0, launch_us=0.9, fork_us=0.35, join_us=0.25, dispatch_us=0.2, sharing=0.5
+)
+START = Calibration(start_us=1.0, launch_us=0.4, fork_us=0.1, join_us=0.1, sharing=0.1)
+FITTED = ("launch_us", "start_us", "fork_us", "join_us", "dispatch_us", "sharing")
+
+
+def case(name: str, n: int, kind: str = "network", noise: float = 0.0) -> Case:
+    """A random graph under random schedules, timed by the true machine, with some noise."""
+    rng = random.Random(name)
+    edges = {(rng.randrange(max(0, i - 8), i), i) for i in range(1, n) for _ in range(2)}
+    dag = Dag.of(tuple(f"t{i}" for i in range(n)), edges)
+    demands = tuple(
+        Demand(
+            rng.uniform(1.2, 8), 1, rng.choice((4, 66, 132, 300)), rng.choice((1, 2, 4)), 0.3, 0.3
+        )
+        for _ in range(n)
+    )
+    simulator = Simulator(dag, demands, SPEC, TRUTH)
+    streams = [[rng.randrange(k) for _ in range(n)] for k in (1, 2, 3, 5, 8)]
+    launches = tuple(simulator.launches(range(n), each) for each in streams)
+    us = tuple(simulator.run(each).latency * rng.gauss(1, noise) for each in launches)
+    names = tuple(f"random-{len(set(each))}" for each in streams)
+    return Case(name, kind, dag, demands, names, launches, us, tuple(noise * value for value in us))
+
+
+def fork(width: int) -> Case:
+    """One task, `width` beside each other, one that waits for all, nine times."""
+    n, edges = 9 * (width + 1) + 1, []
+    for head in range(0, n - 1, width + 1):
+        edges += [(head, head + i) for i in range(1, width + 1)]
+        edges += [(head + i, head + width + 1) for i in range(1, width + 1)]
+    dag = Dag.of(tuple(f"t{i}" for i in range(n)), edges)
+    demands = (Demand(1.5, 1, 1, 8),) * n
+    simulator = Simulator(dag, demands, SPEC, TRUTH)
+    streams = [max(0, i % (width + 1) - 1) for i in range(n)]
+    launches = simulator.launches(range(n), streams)
+    us = simulator.run(launches).latency
+    return Case(f"fork{width}", "steps", dag, demands, ("fork",), (launches,), (us,), (0.0,))
+
+
+def test_finds_the_numbers_of_the_machine_again() -> None:
+    cases = [case(f"a{i}", 24) for i in range(6)] + [fork(width) for width in (1, 2, 3, 6)]
+    found = fit(cases, SPEC, START, FITTED)
+    assert loss(cases, SPEC, found) < 1e-5 < loss(cases, SPEC, START)
+    for name in FITTED:
+        assert getattr(found, name) == pytest.approx(getattr(TRUTH, name), abs=0.15), name
+    assert judge(case("unseen", 40), SPEC, found).error < 0.01
+
+
+def test_noise_does_not_mislead_it_on_what_it_has_not_seen() -> None:
+    cases = [case(f"a{i}", 24, noise=0.03) for i in range(6)]
+    found = fit(cases, SPEC, START, FITTED)
+    before = judge(case("unseen", 40), SPEC, START)
+    after = judge(case("unseen", 40), SPEC, found)
+    assert after.error < 0.03 < before.error
+    assert after.tau is not None and after.tau > 0.9
+
+
+def test_is_the_same_every_time_and_moves_only_what_it_may() -> None:
+    cases = [case("a", 12), case("b", 12)]
+    told: list[float] = []
+    found = fit(cases, SPEC, START, ("fork_us",), lambda round, least: told.append(least))
+    assert found == fit(cases, SPEC, START, ("fork_us",))
+    assert replace(found, fork_us=START.fork_us) == START
+    assert told == sorted(told, reverse=True)
+
+
+def test_networks_weigh_the_same_and_small_graphs_as_one() -> None:
+    network, copy = case("a", 12), case("b", 12, "copies")
+    alone = loss([network], SPEC, START), loss([copy], SPEC, START)
+    assert loss([network, copy, copy], SPEC, START) == pytest.approx(sum(alone) / 2)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "spreads", "tau"),
+    [
+        ((1, 2, 3), (1, 2, 3), (0, 0, 0), 1.0),
+        ((3, 2, 1), (1, 2, 3), (0, 0, 0), -1.0),
+        ((2, 1, 3), (1, 1.5, 3), (0.3, 0.3, 0), 1.0),
+        ((1, 1, 1), (1, 2, 3), (0, 0, 0), 0.0),
+        ((1, 1, 2), (1, 2, 3), (0, 0, 0), 2 / 6**0.5),
+        ((1, 2), (5, 5.1), (0.1, 0.1), None),
+    ],
+)
+def test_kendall(
+    predicted: tuple[float, ...],
+    measured: tuple[float, ...],
+    spreads: tuple[float, ...],
+    tau: float | None,
+) -> None:
+    found = kendall(predicted, measured, spreads)
+    assert found is None if tau is None else found == pytest.approx(tau)
