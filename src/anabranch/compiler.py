@@ -139,7 +139,8 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         plan = pack_or_recall(tasks, choice.schedule, spec, signature, trace, limit, job.cache)
     yield "pack", plan
     with trace.stage("load"):
-        target.prepare([task.kernel for task in plan.tasks.tasks if task.kernel], job.cache)
+        kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
+        target.prepare(kernels, job.cache, trace)
         run = None if spec.simulated else target.load(plan)
         if run is not None and run.failure:
             _fell_back(run, options, trace)

@@ -92,7 +92,9 @@ class Target(Protocol):
     def device(self) -> torch.device:
         """Where tensors of this target live; a simulated target has the meta device."""
 
-    def prepare(self, kernels: Sequence[Kernel], cache: Cache | None = None) -> None:
+    def prepare(
+        self, kernels: Sequence[Kernel], cache: Cache | None = None, trace: Trace | None = None
+    ) -> None:
         """Build what these kernels need, side by side where that saves time, or read what earlier
         processes built and kept in the cache; what fails here fails again, and is heard, when it
         is loaded."""

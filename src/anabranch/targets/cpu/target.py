@@ -28,6 +28,7 @@ from anabranch.ir.schedule import Launch, Span, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel
 from anabranch.targets.place import Placed, Runner, place, run_aten
+from anabranch.trace import Trace
 
 RUNNERS: dict[str, Runner] = {"aten": run_aten}
 ROUNDS = (3, 30)
@@ -129,7 +130,9 @@ class CpuTarget:
             versions=(("torch", torch.__version__), ("threads", str(torch.get_num_threads()))),
         )
 
-    def prepare(self, kernels: Sequence[Kernel], cache: Cache | None = None) -> None:
+    def prepare(
+        self, kernels: Sequence[Kernel], cache: Cache | None = None, trace: Trace | None = None
+    ) -> None:
         """Nothing is built ahead here."""
 
     def load(self, plan: Plan, repeat: int = 1) -> CpuExecutable:
