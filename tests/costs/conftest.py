@@ -99,6 +99,9 @@ class FakeRun:
 
     def replay(self) -> None: ...
 
+    def strays(self) -> str:
+        return ""
+
     def peak_bytes(self) -> int:
         return 0
 

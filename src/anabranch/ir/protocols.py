@@ -82,6 +82,9 @@ class Executable(Protocol):
     def peak_bytes(self) -> int:
         """Memory that it really holds for intermediate values."""
 
+    def strays(self) -> str:
+        """Where bytes of the arena are written that nothing of the plan owns; "" if nowhere."""
+
 
 class Target(Protocol):
     """The only thing that touches hardware."""

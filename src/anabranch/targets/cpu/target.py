@@ -27,7 +27,7 @@ from anabranch.ir.protocols import Cost, Executable, Probe
 from anabranch.ir.schedule import Launch, Span, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel
-from anabranch.targets.place import Placed, Runner, place, run_aten
+from anabranch.targets.place import Placed, Runner, place, run_aten, strays
 from anabranch.trace import Trace
 
 RUNNERS: dict[str, Runner] = {"aten": run_aten}
@@ -80,6 +80,9 @@ class CpuExecutable:
             finally:
                 for other in others:
                     other.result()
+
+    def strays(self) -> str:
+        return strays(self.plan, self._placed.arena)
 
     def peak_bytes(self) -> int:
         """The arena, and an upper bound of what kernels that allocate hold at once."""
