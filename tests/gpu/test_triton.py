@@ -6,6 +6,7 @@ run: warmed up, captured, launched again and again.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -40,10 +41,8 @@ ADD = HEAD + (
     "    inside = i < 5000\n"
     "    tl.store(out + i, tl.load(x + i, inside) + tl.load(y + i, inside), inside)\n"
 )
-WAITING = ADD.replace(
-    "    i = tl",
-    "    tl.extra.cuda.gdc_wait()\n    tl.extra.cuda.gdc_launch_dependents()\n    i = tl",
-)
+WAIT = "    tl.extra.cuda.gdc_wait()\n    tl.extra.cuda.gdc_launch_dependents()\n"
+WAITING = ADD.replace("    i = tl", f"{WAIT}    i = tl")
 # Eight CTAs each leave a sum in scratch; the last to arrive adds them up and clears the counter.
 SUM = HEAD + (
     "def total(x, out, scratch, counters):\n"
@@ -146,7 +145,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[CudaTarget]:
     if request.param == "ctypes":
 
         def opened() -> driver.Driver:
-            return driver.Library(driver.ctypes.CDLL("libcuda.so.1"))
+            return driver.Library(ctypes.CDLL("libcuda.so.1"))
 
     found._triton = Triton(found.device, found.spec.capability, write, opened)
     found._runners["triton"] = found._triton.runner

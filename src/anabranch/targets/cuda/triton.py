@@ -49,6 +49,8 @@ from anabranch.trace import Trace
 Writer = Callable[[Graph, str], Program]
 ALIGNMENT = 16
 """Bytes: what Triton's widest loads and stores need."""
+MOST_SAID = 400
+"""Characters of a compiler's complaint that an event repeats."""
 ALWAYS_SHARED = 48 << 10
 """Bytes of shared memory that any launch may have; for more the function must be opened."""
 POINTERS: dict[torch.dtype, str] = {
@@ -280,7 +282,9 @@ def _agrees(task: Task, name: str, tensor: Tensor, declared: TensorType) -> None
 
 def _tell(trace: Trace, name: str, built: Built) -> None:
     if isinstance(built, str):
-        trace.add("refused", "kernels", name, f"not compiled: {built.strip()}")
+        trace.add(
+            "refused", "kernels", name, f"not compiled: {' '.join(built.split())[:MOST_SAID]}"
+        )
     elif built.spilled:
         why = f"{built.spilled} bytes a thread did not fit into {built.registers} registers"
         trace.add("applied", "kernels", name, f"compiled, but {why}")
