@@ -39,6 +39,7 @@ from anabranch.kernels.select import Selection
 from anabranch.options import Options
 from anabranch.pack import pack
 from anabranch.pack.recall import pack_or_recall
+from anabranch.rehearse import Rehearsal
 from anabranch.rewrite import simplify
 from anabranch.schedule import BEST, scheduler
 from anabranch.schedule.best import Choice
@@ -119,7 +120,10 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
     yield "fuse", tasks
     costs = costs_of(target, partial(pack, spec=spec), job.cache, trace, options.budget)
     with trace.stage("kernels"):
-        selection = select(tasks, spec, PROVIDERS, costs.trial, checker(target, job.cache), trace)
+        check = checker(target, job.cache)
+        with Rehearsal(target, job.cache, trace) as rehearsal:
+            trial = rehearsal.before(costs.trial)
+            selection = select(tasks, spec, PROVIDERS, trial, check, trace)
     yield "kernels", selection
     with trace.stage("probe"):
         tasks = _with_probes(selection.tasks, costs)

@@ -26,9 +26,11 @@ from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton import Program
 from anabranch.pack import pack
+from anabranch.rehearse import START, Rehearsal
 from anabranch.targets.cuda import driver
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.targets.cuda.triton import Triton
+from anabranch.trace import Trace
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="generated kernels need Triton")
@@ -67,6 +69,7 @@ MATMUL = HEAD + (
     "    tl.store(out + rows * 128 + columns, sums.to(tl.float16))\n"
 )
 OVERRUN = ADD.replace("i < 5000", "i < 5008")
+FAULTY = ADD.replace("tl.store(out + i", "tl.store(out + (1 << 40) + i")
 SHORT = ADD.replace("i < 5000", "i < 4999")
 
 ADD_BODY = """\
@@ -102,6 +105,7 @@ PROGRAMS = {
     "scratch": (SUM_BODY, TOTAL),
     "large": (MATMUL_BODY, LARGE),
     "overrun": (ADD_BODY, replace(PLAIN, text=OVERRUN)),
+    "faulty": (ADD_BODY, replace(PLAIN, text=FAULTY)),
     "short": (ADD_BODY, replace(PLAIN, text=SHORT)),
     "broken": (ADD_BODY, replace(PLAIN, text=ADD.replace("5000", "nowhere"))),
 }
@@ -281,6 +285,25 @@ def test_the_checker_finds_what_is_wrong(target: CudaTarget) -> None:
     assert "bytes are written outside all places" in check(task_of("overrun"))
     assert "error nan" in check(task_of("short"))
     assert "cannot be compiled" in check(task_of("broken"))
+
+
+def test_a_fault_costs_one_kernel_and_not_this_process(target: CudaTarget) -> None:
+    """The other process faults at the second, and again when it is asked once more."""
+    start = f"""{START}
+import runpy
+from anabranch.targets.cuda import triton
+write, real = runpy.run_path({__file__!r})["write"], triton.Triton
+triton.Triton = lambda device, capability: real(device, capability, write)
+"""
+    variants = ("plain", "faulty", "overrun", "scratch", "broken")
+    with Rehearsal(target, None, Trace(), start) as rehearsal:
+        bad = rehearsal.refusals([task_of(variant) for variant in variants])
+    assert sorted(bad) == [1, 2, 4], bad
+    assert "illegal memory access" in bad[1]
+    assert "bytes are written outside all places" in bad[2]
+    assert "cannot be compiled" in bad[4]
+    x, y = halves(0, N), halves(1, N)
+    assert torch.equal(load(target, task_of("plain"))([x, y])[0], x + y)
 
 
 def test_an_altered_source_is_not_run(target: CudaTarget) -> None:
