@@ -1,6 +1,7 @@
 """Acceptance: nothing is handed out that does not compute what the model computes.
 
-    a kernel     against its task's body, on random inputs, in a fresh arena that reads as NaN
+    a kernel     against its task's body, on random inputs, in a fresh arena that reads as NaN,
+                 with fences around all that it may write
     a plan       against the captured graph in higher precision, on the example and on fresh inputs
     the capture  against the model itself, called as the user calls it
 
@@ -31,6 +32,7 @@ from anabranch.ir.step import random_tensor
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.types import type_of
 from anabranch.pack import pack
+from anabranch.pack.fence import fence
 
 EAGER_TOLERANCE = {
     torch.float64: 1e-9,
@@ -51,7 +53,7 @@ def checker(target: Target, cache: Cache | None) -> Callable[[Task], str]:
     def check(task: Task) -> str:
         if spec.simulated:
             return ""
-        key = f"check 1\n{spec.fingerprint}\n{task_text(task)}"
+        key = f"check 2\n{spec.fingerprint}\n{task_text(task)}"
         if cache is not None and cache.get("kernels", key) == "passed":
             return ""
         verdict = _kernel_differs(task, target)
@@ -110,20 +112,21 @@ def own_inputs(
 def _kernel_differs(task: Task, target: Target) -> str:
     body = task.body
     alone = TaskGraph(task.name, body.inputs, body.constants, (task,), (), body.outputs)
-    plan = pack(alone, Schedule("alone", sequential_launches(dag_of(alone))), target.spec)
+    plan = fence(pack(alone, Schedule("alone", sequential_launches(dag_of(alone))), target.spec))
     inputs = [
         random_tensor(value.type, seed=i, device=target.device)
         for i, value in enumerate(alone.inputs)
     ]
     try:
-        outs = target.load(plan)(inputs)
+        run = target.load(plan)
+        outs = run(inputs)
     except (TargetError, RuntimeError) as failed:
         return f"failed: {str(failed).partition(chr(10))[0]}"
     own, reference = _eager_and_reference(body, inputs, target)
     for error, allowed in numbers.compare(outs, own, reference, target.spec.tf32):
         if not error <= allowed:
             return f"error {error:.2e} where {allowed:.2e} is allowed"
-    return ""
+    return run.strays()
 
 
 def _eager_and_reference(

@@ -160,8 +160,12 @@ class Compiled:
         if plan.spec.fingerprint != self.target.spec.fingerprint:
             why = f"tuned on {plan.spec.name} {dict(plan.spec.versions)}"
             self.trace.add("warning", "load", source, f"{why}; compile again to tune for this one")
-        run = None if self.target.spec.simulated else self.target.load(plan)
-        if run is not None:
+        run = None
+        if not self.target.spec.simulated:
+            kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
+            with Cache.open(self.options.cache_dir) as cache:
+                self.target.prepare(kernels, cache, self.trace)
+            run = self.target.load(plan)
             fell_back(run, self.options, self.trace)
         trees = (read_tree(plan.signature.input_tree), read_tree(plan.signature.output_tree))
         self.entries.append(Entry(plan, run, lambda: dict(facts), trees))

@@ -40,6 +40,7 @@ from anabranch.kernels.select import Selection
 from anabranch.options import Options
 from anabranch.pack import pack
 from anabranch.pack.recall import pack_or_recall
+from anabranch.rehearse import Rehearsal
 from anabranch.rewrite import simplify
 from anabranch.schedule import BEST, scheduler
 from anabranch.schedule.best import Choice
@@ -121,7 +122,10 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
     yield "fuse", tasks
     costs = costs_of(target, partial(pack, spec=spec), job.cache, trace, options.budget)
     with trace.stage("kernels"):
-        selection = select(tasks, spec, PROVIDERS, costs.trial, checker(target, job.cache), trace)
+        check = checker(target, job.cache)
+        with Rehearsal(target, job.cache, trace) as rehearsal:
+            trial = rehearsal.before(costs.trial)
+            selection = select(tasks, spec, PROVIDERS, trial, check, trace)
     yield "kernels", selection
     answers.keep(job.cache, captured.graph, known)
     with trace.stage("probe"):
@@ -142,7 +146,8 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         plan = pack_or_recall(tasks, choice.schedule, spec, signature, trace, limit, job.cache)
     yield "pack", plan
     with trace.stage("load"):
-        target.prepare([task.kernel for task in plan.tasks.tasks if task.kernel], job.cache)
+        kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
+        target.prepare(kernels, job.cache, trace)
         run = None if spec.simulated else target.load(plan)
         if run is not None:
             fell_back(run, options, trace)

@@ -30,6 +30,9 @@ class FakeRun:
     def __init__(self, call: Callable[[], Any]) -> None:
         self.replay = call
 
+    def strays(self) -> str:
+        return ""
+
     def peak_bytes(self) -> int:
         return 1024
 

@@ -19,6 +19,7 @@ from anabranch.ir.schedule import Launch, Schedule, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.ir.types import TensorType
+from anabranch.trace import Trace
 
 H200 = TargetSpec(
     "cuda",
@@ -98,6 +99,9 @@ class FakeRun:
 
     def replay(self) -> None: ...
 
+    def strays(self) -> str:
+        return ""
+
     def peak_bytes(self) -> int:
         return 0
 
@@ -113,7 +117,9 @@ class FakeTarget:
     repeats: list[int] = field(default_factory=list)
     probes: int = 0
 
-    def prepare(self, kernels: Sequence[Kernel], cache: Cache | None = None) -> None:
+    def prepare(
+        self, kernels: Sequence[Kernel], cache: Cache | None = None, trace: Trace | None = None
+    ) -> None:
         pass
 
     def load(self, plan: Plan, repeat: int = 1) -> Executable:

@@ -87,9 +87,11 @@ class Measured:
         for task in tasks:
             wanted.setdefault(self._keys(task), task)
         missing = self._unknown(wanted)
-        self.target.prepare(
-            [task.kernel for task in map(wanted.get, missing) if task and task.kernel]
-        )
+        kernels = [task.kernel for task in map(wanted.get, missing) if task and task.kernel]
+        # Generated kernels are dear to compile and small: all are kept, those that fail too. Of a
+        # library's engines only those are that a plan uses.
+        self.target.prepare([k for k in kernels if k.source], self._cache, self._trace)
+        self.target.prepare([k for k in kernels if not k.source], None, self._trace)
         for at in range(0, len(missing), BATCH):
             self._trace.progress("costs", at, len(missing), "tasks measured")
             batch = missing[at : at + BATCH]

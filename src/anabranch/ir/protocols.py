@@ -82,6 +82,9 @@ class Executable(Protocol):
     def peak_bytes(self) -> int:
         """Memory that it really holds for intermediate values."""
 
+    def strays(self) -> str:
+        """Where bytes of the arena are written that nothing of the plan owns; "" if nowhere."""
+
 
 class Target(Protocol):
     """The only thing that touches hardware."""
@@ -92,7 +95,9 @@ class Target(Protocol):
     def device(self) -> torch.device:
         """Where tensors of this target live; a simulated target has the meta device."""
 
-    def prepare(self, kernels: Sequence[Kernel], cache: Cache | None = None) -> None:
+    def prepare(
+        self, kernels: Sequence[Kernel], cache: Cache | None = None, trace: Trace | None = None
+    ) -> None:
         """Build what these kernels need, side by side where that saves time, or read what earlier
         processes built and kept in the cache; what fails here fails again, and is heard, when it
         is loaded."""

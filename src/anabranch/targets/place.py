@@ -80,6 +80,26 @@ def place(plan: Plan, device: torch.device, runners: Mapping[str, Runner]) -> Pl
     return Placed(arena, values, inputs, calls)
 
 
+def strays(plan: Plan, arena: Tensor) -> str:
+    """Where bytes that no value and no workspace of the plan owns are not as a fresh arena has
+    them; "" if nowhere."""
+    owned = torch.zeros(arena.numel(), dtype=torch.bool, device=arena.device)
+    named: list[tuple[int, int, str]] = []
+    for slot in plan.slots:
+        if slot.space == "arena":
+            named.append((slot.offset, slot.nbytes, f"%{slot.value}"))
+    named += [(w.offset, w.nbytes, f"the workspace of {w.task}") for w in plan.workspaces]
+    for offset, nbytes, _ in named:
+        owned[offset : offset + nbytes] = True
+    written = ((arena != POISON) & ~owned).nonzero()
+    if not written.numel():
+        return ""
+    first = int(written[0])
+    gaps = [(max(start - first, first - start - size + 1), name) for start, size, name in named]
+    near, name = min(gaps, default=(first, "the arena"))
+    return f"{written.numel()} bytes are written outside all places, {near} B beside {name}"
+
+
 def run_aten(task: Task, values: dict[str, Tensor], workspace: Tensor | None) -> Call:
     """The runner of provider "aten": the kernel's body, operator by operator."""
     kernel = task.kernel

@@ -27,7 +27,8 @@ from anabranch.ir.protocols import Cost, Executable, Probe
 from anabranch.ir.schedule import Launch, Span, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel
-from anabranch.targets.place import Placed, Runner, place, run_aten
+from anabranch.targets.place import Placed, Runner, place, run_aten, strays
+from anabranch.trace import Trace
 
 RUNNERS: dict[str, Runner] = {"aten": run_aten}
 ROUNDS = (3, 30)
@@ -80,6 +81,9 @@ class CpuExecutable:
                 for other in others:
                     other.result()
 
+    def strays(self) -> str:
+        return strays(self.plan, self._placed.arena)
+
     def peak_bytes(self) -> int:
         """The arena, and an upper bound of what kernels that allocate hold at once."""
         return self.plan.peak_bytes
@@ -129,7 +133,9 @@ class CpuTarget:
             versions=(("torch", torch.__version__), ("threads", str(torch.get_num_threads()))),
         )
 
-    def prepare(self, kernels: Sequence[Kernel], cache: Cache | None = None) -> None:
+    def prepare(
+        self, kernels: Sequence[Kernel], cache: Cache | None = None, trace: Trace | None = None
+    ) -> None:
         """Nothing is built ahead here."""
 
     def load(self, plan: Plan, repeat: int = 1) -> CpuExecutable:

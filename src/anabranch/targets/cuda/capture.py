@@ -21,7 +21,7 @@ from torch import Tensor
 
 from anabranch.ir.plan import Plan
 from anabranch.ir.task import alias_roots
-from anabranch.targets.place import Placed
+from anabranch.targets.place import Placed, strays
 
 WARM_UPS = 2
 """Runs before capture: libraries initialise, choose algorithms and allocate workspaces in them."""
@@ -81,6 +81,9 @@ class CudaExecutable:
         else:
             for _ in range(self.repeat):
                 self.launch_all()
+
+    def strays(self) -> str:
+        return strays(self.plan, self._placed.arena)
 
     def peak_bytes(self) -> int:
         """The arena, and what the graph's private pool took."""

@@ -14,10 +14,11 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Probe, Target
 from anabranch.ir.schedule import Timeline
 from anabranch.ir.task import Kernel
-from anabranch.targets.cuda import cudnn, profile, timing
+from anabranch.targets.cuda import cudnn, profile, timing, triton
 from anabranch.targets.cuda.capture import CudaExecutable
 from anabranch.targets.cuda.device import read_spec
 from anabranch.targets.place import Runner, place, run_aten
+from anabranch.trace import Trace
 
 
 def open_cuda(tf32: bool) -> Target:
@@ -38,10 +39,16 @@ class CudaTarget:
         self._cudnn = cudnn.Cudnn(tf32) if cudnn.available() else None
         if self._cudnn is not None:
             self._runners["cudnn"] = self._cudnn.runner
+        self._triton = triton.Triton(device, self.spec.capability)
+        if triton.available():
+            self._runners["triton"] = self._triton.runner
 
-    def prepare(self, kernels: Sequence[Kernel], cache: Cache | None = None) -> None:
-        if self._cudnn is not None:
-            with torch.cuda.device(self.device):
+    def prepare(
+        self, kernels: Sequence[Kernel], cache: Cache | None = None, trace: Trace | None = None
+    ) -> None:
+        """Triton's kernels are compiled in other processes while cuDNN's engines are built here."""
+        with torch.cuda.device(self.device), self._triton.building(kernels, cache, trace):
+            if self._cudnn is not None:
                 self._cudnn.build(kernels, cache, self.spec.fingerprint)
 
     def load(self, plan: Plan, repeat: int = 1) -> CudaExecutable:
@@ -96,12 +103,20 @@ class CudaTarget:
 
     def probe(self, run: Executable) -> dict[str, Probe]:
         assert isinstance(run, CudaExecutable), "an executable of another target"
-        workspaces = {
-            task.name: self._cudnn.engine(task.kernel).workspace
-            for task in run.plan.tasks.tasks
-            if task.kernel is not None and task.kernel.provider == "cudnn" and self._cudnn
+        kernels = {task.name: task.kernel for task in run.plan.tasks.tasks if task.kernel}
+        known = {
+            name: self._triton.probe(kernel)
+            for name, kernel in kernels.items()
+            if kernel.provider == "triton"
         }
-        return profile.probe(run, workspaces)
+        if len(known) == len(kernels):
+            return known
+        workspaces = {
+            name: self._cudnn.engine(kernel).workspace
+            for name, kernel in kernels.items()
+            if kernel.provider == "cudnn" and self._cudnn
+        }
+        return profile.probe(run, workspaces) | known
 
     def timeline(self, run: Executable) -> Timeline | None:
         assert isinstance(run, CudaExecutable), "an executable of another target"

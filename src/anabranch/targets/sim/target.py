@@ -16,6 +16,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Probe
 from anabranch.ir.schedule import Timeline
 from anabranch.ir.task import Kernel
+from anabranch.trace import Trace
 
 PROFILES = Path(__file__).parent / "profiles"
 
@@ -33,7 +34,9 @@ class SimTarget:
         self.spec = replace(profile.spec, tf32=tf32, simulated=True)
         self.device = torch.device("meta")
 
-    def prepare(self, kernels: Sequence[Kernel], cache: Cache | None = None) -> None:
+    def prepare(
+        self, kernels: Sequence[Kernel], cache: Cache | None = None, trace: Trace | None = None
+    ) -> None:
         """Nothing is built ahead here."""
 
     def load(self, plan: Plan, repeat: int = 1) -> Executable:

@@ -1,0 +1,115 @@
+"""Kernels that fail where it does no harm: the process they run in first is not this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from anabranch import rehearse
+from anabranch.cache import Cache
+from anabranch.ir.protocols import Cost
+from anabranch.ir.task import Kernel, Task
+from anabranch.ir.text import parse_graph
+from anabranch.rehearse import START, Rehearsal
+from anabranch.targets.cpu.target import CpuTarget
+from anabranch.trace import Trace
+
+BODY = """\
+graph add {
+  input %x: f32[100]
+  const %w: f32[100] = 00
+  %out: f32[100] = aten.add.Tensor(%x, %w)
+  return %out
+}
+"""
+# What the other process runs: a provider whose kernels do what their variant says.
+DEEDS = (
+    START
+    + """
+import os, time
+from anabranch.targets.cpu import target as cpu
+from anabranch.targets.place import run_aten
+
+def deed(task, values, workspace):
+    right, variant = run_aten(task, values, workspace), task.kernel.variant
+    def call():
+        right()
+        if variant == "dies":
+            os.kill(os.getpid(), 11)
+        if variant == "hangs":
+            time.sleep(60)
+        if variant == "raises":
+            raise RuntimeError("no such luck")
+        if variant == "strays":
+            out = values["out"]
+            out.as_strided((1,), (1,), out.storage_offset() + 100).zero_()
+    return call
+
+cpu.RUNNERS["deeds"] = deed
+"""
+)
+
+
+def task(variant: str, source: str = "text") -> Task:
+    body = parse_graph(BODY)
+    kernel = Kernel("deeds", "add", body, variant, writes_out=True, source=source)
+    return Task("add", body, kernel)
+
+
+@pytest.fixture
+def trace() -> Trace:
+    return Trace()
+
+
+@pytest.fixture
+def rehearsal(trace: Trace) -> Iterator[Rehearsal]:
+    with Rehearsal(CpuTarget(), None, trace, DEEDS) as made:
+        yield made
+
+
+def test_each_failure_costs_one_kernel(rehearsal: Rehearsal, trace: Trace) -> None:
+    variants = ("fine", "dies", "also fine", "raises", "strays", "still fine")
+    bad = rehearsal.refusals([task(variant) for variant in variants])
+    assert bad == {
+        1: "the process that ran it first died with exit status -11",
+        3: "RuntimeError: no such luck",
+        4: "4 bytes are written outside all places, 1 B beside %out",
+    }
+    assert [event.why for event in trace.events if event.kind == "refused"] == list(bad.values())
+
+
+def test_what_answers_no_more_is_given_up(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearse, "LIMIT", 2.0)
+    bad = rehearsal.refusals([task("hangs"), task("fine")])
+    assert bad == {0: "the process that ran it first died with exit status -9"}
+
+
+def test_only_what_passed_is_tried(rehearsal: Rehearsal) -> None:
+    tried: list[str] = []
+
+    def trial(tasks: Sequence[Task]) -> list[Cost | None]:
+        tried.extend(t.kernel.variant for t in tasks if t.kernel)
+        return [Cost(float(len(tried)), "measured") for _ in tasks]
+
+    costs = rehearsal.before(trial)([task("fine"), task("raises"), task("dies", source="")])
+    assert tried == ["fine", "dies"]  # what has no source is a library's, and not rehearsed
+    assert [cost is None for cost in costs] == [False, True, False]
+
+
+def test_nothing_runs_twice(trace: Trace, tmp_path: Path) -> None:
+    tasks = [task("fine"), task("raises")]
+    with Cache.open(tmp_path) as cache, Rehearsal(CpuTarget(), cache, trace, DEEDS) as first:
+        found = first.refusals(tasks)
+    assert list(found) == [1]
+    never = "raise SystemExit(1)"
+    with Cache.open(tmp_path) as cache, Rehearsal(CpuTarget(), cache, trace, never) as again:
+        assert again.refusals(tasks) == found
+        assert again._process is None
+        (why,) = again.refusals([task("new")]).values()
+        assert "no process could be started" in why and "exit status 1" in why
+    with Cache.open(tmp_path) as cache, Rehearsal(CpuTarget(), cache, trace, DEEDS) as third:
+        assert third.refusals([task("new")]) == {}
