@@ -9,6 +9,10 @@ Const(value=0.0, dtype=torch.float32)
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from anabranch.ir.types import TensorType
@@ -32,7 +36,13 @@ Number = float | int | bool
 Operand = Expr | Number
 
 TESTS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-NEUTRAL: dict[str, Number] = {"add": 0, "sub": 0, "mul": 1, "div": 1}
+NEUTRAL: dict[str, Number] = {"add": 0, "sub": 0, "mul": 1, "div": 1, "xor": 0, "or": 0}
+FOLDED: dict[str, Callable[[Any, Any], Number]] = {
+    **{"add": operator.add, "sub": operator.sub, "mul": operator.mul},
+    **{"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge},
+    **{"eq": operator.eq, "ne": operator.ne},
+}
+"""What two numbers give without being computed on the device."""
 LEAST: dict[str, float] = {"max": -float("inf"), "min": float("inf"), "sum": 0.0}
 
 
@@ -49,6 +59,9 @@ def arith(op: str, *given: Operand) -> Expr:
     among = given[1:] if op == "where" else given
     like = next(arg for arg in among if not isinstance(arg, float | int)).dtype
     args = tuple(const(a, like) if isinstance(a, float | int) else a for a in given)
+    if op in FOLDED and all(isinstance(arg, Const) for arg in args):
+        a, b = (arg.value for arg in args if isinstance(arg, Const))
+        return const(FOLDED[op](a, b), torch.bool if op in TESTS else like)
     if op in NEUTRAL and isinstance(args[1], Const) and args[1].value == NEUTRAL[op]:
         return args[0]
     return Arith(op, args, torch.bool if op in TESTS else like)

@@ -1,0 +1,103 @@
+"""The module a kernel is written into: whose it is, what it needs, its one function.
+
+    # task conv1: aten.add.Tensor, aten.relu.default
+    # from net.py:7 in forward
+    # pointwise:1024.w4
+    import triton
+    ...
+    @triton.jit
+    def pointwise_add_relu(x_ptr, y_ptr, relu_ptr):
+        ...
+
+The comment at the top is the only part that differs between equal tasks; `code` leaves it out.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Sequence
+from importlib import resources
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph, types
+from anabranch.kernels.dfg.nouns import Dfg
+from anabranch.kernels.dfg.walk import loads
+from anabranch.kernels.triton.emit import FUNCTIONS
+from anabranch.kernels.triton.names import names_of
+from anabranch.kernels.triton.program import Program
+
+WIDTH = 100
+LONGEST_NAME = 60
+
+
+def header(body: Graph, variant: str) -> list[str]:
+    """Whose kernel it is, for whoever finds the text."""
+    operators = ", ".join(node.op for node in body.nodes)
+    origins = dict.fromkeys(node.origin for node in body.nodes if node.origin)
+    lines = [f"task {body.name}: {operators}", *(f"from {origin}" for origin in origins), variant]
+    return [f"# {' '.join(line.split())}" for line in lines]
+
+
+def code(text: str) -> str:
+    """The text without the comment it starts with: equal for equal kernels."""
+    lines = text.splitlines(keepends=True)
+    first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return "".join(lines[first:])
+
+
+def entry_name(template: str, body: Graph) -> str:
+    """The template and the operators, views left out, as short as a profile shows it."""
+    table = types(body)
+    kinds = [
+        ops.packet_name(node.op).rpartition(".")[2].strip("_")
+        for node in body.nodes
+        if not ops.is_view(node, table)
+    ]
+    return re.sub(r"\W", "_", "_".join([template, *kinds]))[:LONGEST_NAME].strip("_")
+
+
+def program(
+    body: Graph,
+    dfg: Dfg,
+    variant: str,
+    lines: Sequence[str],
+    grid: tuple[int, int, int],
+    warps: int,
+) -> Program:
+    """The kernel of these lines. Its parameters are what the graph reads, then what it stores."""
+    names = names_of(body)
+    table = types(body)
+    entry = entry_name(variant.partition(":")[0], body)
+    read = {load.value for load in loads(*(store.expr for store in dfg.stores))}
+    declared = [value.name for value in body.inputs] + [value.name for value in body.constants]
+    pointers = [name for name in declared if name in read]
+    pointers += [store.value for store in dfg.stores]
+    text = "\n".join(lines)
+    parts = [
+        "\n".join([*header(body, variant), "import triton", "import triton.language as tl"]),
+        *(function(name) for name in FUNCTIONS if re.search(rf"(?<![\w.]){name}\b", text)),
+        "\n".join(
+            [
+                "@triton.jit",
+                f"def {entry}({', '.join(f'{names[name]}_ptr' for name in pointers)}):",
+                *(f"    # {names[name]}: {table[name].text}" for name in pointers),
+                *(f"    {line}" for line in lines),
+            ]
+        ),
+    ]
+    whole = "\n\n\n".join(parts) + "\n"
+    dtypes = tuple(table[name].dtype for name in pointers)
+    return Program(whole, entry, tuple(pointers), dtypes, grid, warps)
+
+
+@functools.cache
+def function(name: str) -> str:
+    """The text of one of the functions in `functions.py`, its decorator included."""
+    source = resources.files("anabranch.kernels.triton").joinpath("functions.py").read_text("utf-8")
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            first = min(decorator.lineno for decorator in node.decorator_list)
+            return "\n".join(source.splitlines()[first - 1 : node.end_lineno])
+    raise KeyError(f"no function {name}")
