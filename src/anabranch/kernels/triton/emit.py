@@ -161,16 +161,16 @@ class Emission:
                 self._write(part)
         return self.known[expr]
 
-    def store(self, store: Store, anchor: str = "") -> None:
-        """The line that stores; `anchor` is a tile of indices whose shape it has if its address
-        depends on no axis."""
+    def store(self, store: Store, anchor: str = "", within: Within = ()) -> None:
+        """The line that stores, where the bounds hold; `anchor` is a tile of indices whose shape it
+        has if its address depends on no axis."""
         value, address = self.value(store.expr), store.address
         if not isinstance(store.expr, Const) and store.expr.dtype != store.type.dtype:
             value = f"{_operand(value)}.to({DTYPES[store.type.dtype]})"
         text = self._address(store.value, address, store.type.nbytes)
         if not address.terms and anchor:
             text = f"{text} + 0 * {anchor}"
-        mask = self._mask(dict.fromkeys(axes_of(address)), ())
+        mask = self._mask(dict.fromkeys(axes_of(address)), within)
         self.lines.append(f"tl.store({text}, {value}{f', mask={mask}' if mask else ''})")
 
     def index(self, index: Index, wide: bool = False) -> str:

@@ -17,14 +17,16 @@ PLAIN = {"self": "x", "input": "x", "other": "y", "mat1": "x", "mat2": "y", "ten
 """Names of parameters that say little, and what they are called instead."""
 
 
-INDICES = frozenset({"i", "i_in", "row", "row_in", "col", "col_in", "start", "pixel", "pixel_in"})
+INDICES = frozenset(
+    {"i", "i_in", "row", "row_in", "col", "col_in", "start", "pixel", "pixel_in", "lane", "lane_in"}
+)
 """What templates call their indices."""
 
 
 def names_of(body: Graph) -> dict[str, str]:
     """An identifier for each value: of a node its operator, of what it reads the parameter."""
     names, taken = dict[str, str](), set(INDICES)
-    declared = {value.name for value in (*body.inputs, *body.constants)}
+    declared = {value.name for value in body.inputs} | {c.name for c in body.constants}
     for node in body.nodes:
         for parameter, arg in ops.arguments(node).items():
             for ref in refs(arg):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anabranch.ir.graph import Graph
-from anabranch.kernels.triton import pointwise
+from anabranch.kernels.triton import pointwise, rows, window
 from anabranch.kernels.triton.program import Program
 
 
@@ -27,6 +27,8 @@ class Template:
 
 TEMPLATES: dict[str, Template] = {
     "pointwise": Template(pointwise.variants, pointwise.write),
+    "window": Template(window.variants, window.write),
+    "rows": Template(rows.variants, rows.write),
 }
 
 

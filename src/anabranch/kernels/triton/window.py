@@ -1,0 +1,181 @@
+"""The window template: small static reductions, unrolled. Pooling, and convolutions that multiply
+few numbers for each result, depthwise ones above all.
+
+    window:16x64u2.w4     16 groups of 2 neighbouring outputs by 64 channels a CTA, 4 warps
+
+    group 0   group 1                   the fastest axis of the result (channels in NHWC) lies along
+    [o0 o1]   [o2 o3]   ...             the lanes, in vectors; of the next axis that windows slide
+     x0 x1 x2                           along, each thread computes `u` neighbours, which share what
+        x1 x2 x3                        their windows share: it is the same expression
+
+A tile is as large as one vector for each thread, and every load has the shape of the whole tile, so
+no thread waits for another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from dataclasses import dataclass
+
+from anabranch.ir.graph import Graph
+from anabranch.kernels.dfg.build import bounded
+from anabranch.kernels.dfg.index import Axis, Index, axes_of, number
+from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.dfg.nouns import Dfg, Expr, Reduce, Within
+from anabranch.kernels.dfg.walk import loads, reductions, substitute, substitute_store
+from anabranch.kernels.triton.emit import FORMS, Emission
+from anabranch.kernels.triton.names import INDICES, names_of
+from anabranch.kernels.triton.page import program
+from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.space import elements_per_thread, flattened, next_power, ordered
+
+MOST_TAPS = 64
+MOST_LOADS = 160
+"""Loads that one thread may write out, at most: beyond that registers spill."""
+MOST_WASTE = 1.2
+"""How much larger than the axis its tiles may be in all."""
+JOINED = {"sum": FORMS["add"], "max": FORMS["max"], "min": FORMS["min"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """A graph with its axes told apart: `lane` along the vectors, `slide` the one along which
+    neighbours are computed together (None if windows slide along no other), the rest."""
+
+    dfg: Dfg
+    lane: Axis
+    slide: Axis | None
+    rest: tuple[Axis, ...]
+    taps: int
+
+
+def variants(body: Graph, sms: int) -> list[str]:
+    """One to four neighbours and one to four warps, those first that fill the GPU."""
+    found = windows_of(lower(body))
+    if isinstance(found, str):
+        return []
+    vector = elements_per_thread(*(store.type for store in found.dfg.stores))
+    lanes, offers = _lanes(found.lane.extent, vector), list[tuple[bool, int, str]]()
+    for together, warps in itertools.product((1, 2, 4), (1, 2, 4)):
+        pixels = max(32 * warps * vector // lanes, 1)
+        groups, few = _groups(found, together), found.slide is None or found.slide.extent < together
+        if together > 1 and (few or found.taps * together > MOST_LOADS):
+            continue
+        ctas = -(-groups // pixels) * -(-found.lane.extent // lanes)
+        offers.append(
+            (ctas < sms, -together * warps, f"window:{pixels}x{lanes}u{together}.w{warps}")
+        )
+    return [variant for _, _, variant in sorted(offers)][:6]
+
+
+def write(body: Graph, variant: str) -> Program:
+    """The kernel. ValueError where the body has no small windows, or the variant is not ours."""
+    found, parsed = (
+        windows_of(lower(body)),
+        re.fullmatch(r"window:(\d+)x(\d+)u(\d+)\.w(\d+)", variant),
+    )
+    if isinstance(found, str):
+        raise ValueError(found)
+    if parsed is None:
+        raise ValueError(f"{variant} is no variant of windows")
+    pixels, lanes, together, warps = (int(number) for number in parsed.groups())
+    group = Axis("slide", -(-found.slide.extent // together)) if found.slide else None
+    pixel, place = flattened([a for a in (*found.rest, group) if a is not None], "pixel")
+    masks = {pixel: "pixel_in"} if pixel.extent % pixels else {}
+    if found.lane.extent % lanes:
+        masks[found.lane] = "lane_in"
+    out = Emission({pixel: "pixel", found.lane: "lane"}, masks, names_of(body), {*INDICES})
+    out.lines.append(f"pixel = tl.program_id(0) * {pixels} + tl.arange(0, {pixels})[:, None]")
+    if pixel in masks:
+        out.lines.append(f"pixel_in = pixel < {pixel.extent}")
+    shape = f"tl.zeros([{pixels}, 1], tl.int32)"
+    out.lines.append(
+        f"lane = tl.program_id(1) * {lanes} + tl.arange(0, {lanes})[None, :] + {shape}"
+    )
+    if found.lane in masks:
+        out.lines.append(f"lane_in = lane < {found.lane.extent}")
+    _write_neighbours(found, out, place, group, together)
+    grid = (-(-pixel.extent // pixels), -(-found.lane.extent // lanes), 1)
+    return program(body, found.dfg, variant, out.lines, grid, warps)
+
+
+def windows_of(dfg: Dfg | str) -> Windows | str:
+    """The graph with its axes told apart, or why its reductions cannot be unrolled."""
+    if isinstance(dfg, str):
+        return dfg
+    folds = reductions(*(store.expr for store in dfg.stores))
+    if not folds:
+        return "it reduces nothing"
+    if any(reductions(fold.arg) for fold in folds):
+        return "a reduction stands inside another"
+    taps = sum(math.prod(one.extent for one in fold.axes) for fold in folds)
+    if taps > MOST_TAPS:
+        return f"its windows have {taps} elements"
+    largest = max(dfg.stores, key=lambda store: store.type.numel)
+    order = [a for a in ordered(dfg.axes, largest) if a.extent > 1]
+    if not order:
+        return "it has one result"
+    *rest, lane = order
+    bound = {one for fold in folds for one in fold.axes}
+    sliding = [a for a in reversed(rest) if _slides(a, bound, dfg)]
+    slide = sliding[0] if sliding else None
+    return Windows(dfg, lane, slide, tuple(a for a in rest if a is not slide), taps)
+
+
+def _slides(one: Axis, bound: set[Axis], dfg: Dfg) -> bool:
+    """Whether some index has both the axis and one of a window."""
+    indices = (i for load in loads(*(s.expr for s in dfg.stores)) for i in load.index)
+    return any(one in (found := set(axes_of(i))) and found & bound for i in indices)
+
+
+def _lanes(extent: int, vector: int) -> int:
+    """Lanes of a tile: the widest that wastes little, up to a row of 32 vectors."""
+    sizes = [vector << k for k in range(6) if vector << k <= next_power(extent)] or [vector]
+    good = [n for n in sizes if -(-extent // n) * n <= MOST_WASTE * extent]
+    return max(good, default=sizes[0])
+
+
+def _groups(found: Windows, together: int) -> int:
+    slides = -(-found.slide.extent // together) if found.slide else 1
+    return slides * math.prod(one.extent for one in found.rest)
+
+
+def _write_neighbours(
+    found: Windows, out: Emission, place: dict[Axis, Index], group: Axis | None, together: int
+) -> None:
+    stores = []
+    for k in range(together):
+        inside: Within = ()
+        here = dict(place)
+        if found.slide is not None and group is not None:
+            at = place[group] * together + k
+            here[found.slide] = at
+            inside = bounded(at, 0, found.slide.extent)
+        stores += [(substitute_store(store, here), inside) for store in found.dfg.stores]
+    unrolled = {fold: _taps(fold) for fold in reductions(*(store.expr for store, _ in stores))}
+    taps = (tap for found_taps in unrolled.values() for tap in found_taps)
+    out.expect(*(store.expr for store, _ in stores), *taps)
+    out.reduce = lambda fold, scope: _unroll(fold, unrolled[fold], scope)
+    for store, inside in stores:
+        out.store(store, anchor="lane", within=inside)
+
+
+def _taps(fold: Reduce) -> list[Expr]:
+    """The argument at each point of the window."""
+    points = itertools.product(*(range(one.extent) for one in fold.axes))
+    return [
+        substitute(fold.arg, dict(zip(fold.axes, map(number, point), strict=True)))
+        for point in points
+    ]
+
+
+def _unroll(fold: Reduce, taps: list[Expr], scope: Emission) -> str:
+    """One line a tap, all into one variable."""
+    total = scope.fresh(scope.names.get(fold.made, "") or "total")
+    for k, tap in enumerate(taps):
+        text = scope.value(tap)
+        joined = JOINED[fold.op].format(total, text) if k else text
+        scope.lines.append(f"{total} = {joined}")
+    return total
