@@ -25,7 +25,6 @@ CALLS: dict[str, tuple[object, ...]] = {
     "aten.var.correction": (X, [2]),
     "aten.layer_norm.default": (X, [5, 37], torch.randn(5, 37), torch.randn(5, 37)),
     "aten.rms_norm.default": (X, [37], torch.randn(37)),
-    "aten.group_norm.default": (IMAGE, 3, torch.randn(12), torch.randn(12)),
     "aten.adaptive_avg_pool2d.default": (IMAGE, [1, 1]),
     "aten.linear.default": (torch.randn(2, 70), torch.randn(9, 70), torch.randn(9)),
     "aten.addmm.default": (torch.randn(9), torch.randn(1, 70), torch.randn(70, 9)),

@@ -15,6 +15,7 @@ vectors.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from anabranch.ir.graph import Graph
 from anabranch.kernels.dfg.build import LEAST
 from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Dfg, Reduce, Store, free_axes
+from anabranch.kernels.dfg.nouns import Dfg, Expr, Reduce, Store, all_parts, free_axes, parts
 from anabranch.kernels.dfg.walk import reductions, substitute_store
 from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.names import INDICES, names_of
@@ -35,7 +36,10 @@ from anabranch.kernels.triton.space import flattened, largest_load, next_power, 
 
 LONGEST_TILE = 4096
 """Columns that are held in registers at once, at most."""
-MOST_IN_TILE = 16384
+BLOCK = 1024
+"""Columns of a block where a row is walked."""
+MOST_EACH = 32
+"""Elements of a tile that one thread holds, at most."""
 SHORTEST_ROW = 2
 
 
@@ -56,21 +60,18 @@ def variants(body: Graph, sms: int) -> list[str]:
     rows = rows_of(lower(body))
     if isinstance(rows, str):
         return []
-    n, width = rows.row.extent, next_power(rows.col.extent)
-    per_sm = max(n // sms, 1)
-    heights = {1 << (per_sm.bit_length() - 1), 1 << max(per_sm.bit_length() - 2, 0)}
-    if rows.side_by_side:
-        heights = {min(max(h, 8), 64) for h in {*heights, 8, 16}}
-    else:
-        heights = {min(h, 16) for h in {*heights, 1}}
-    tiles = []
-    for height in sorted(heights):
-        for columns in sorted({min(width, LONGEST_TILE), min(width, 512)}):
-            if height * columns <= MOST_IN_TILE:
-                work = height * columns
-                least = 1 if work <= 512 else 4
-                tiles += [(height, columns, w) for w in {least, 4 if work < 4096 else 8}]
-    return [f"rows:{h}x{c}.w{w}" for h, c, w in sorted(set(tiles))][:8]
+    width, per_sm = next_power(rows.col.extent), max(rows.row.extent // sms, 1)
+    tall = 1 << (per_sm.bit_length() - 1)
+    least, most = (8, 64) if rows.side_by_side else (1, 16)
+    heights = {min(max(h, least), most, next_power(rows.row.extent)) for h in (tall, tall // 2, 16)}
+    widths = {min(width, LONGEST_TILE), min(width, BLOCK)}
+    tiles = set()
+    for height, columns in itertools.product(heights, widths):
+        for warps in (1, 2, 4, 8):
+            each = height * columns // (32 * warps)
+            if 8 <= each <= MOST_EACH or (each < 8 and warps == 1):
+                tiles.add((abs(height - tall), columns != width, each, height, columns, warps))
+    return [f"rows:{h}x{c}.w{w}" for *_, h, c, w in sorted(tiles)][:8]
 
 
 def write(body: Graph, variant: str) -> Program:
@@ -83,8 +84,8 @@ def write(body: Graph, variant: str) -> Program:
     height, width, warps = (int(number) for number in parsed.groups())
     masks = {rows.row: "row_in"} if rows.row.extent % height else {}
     out = Emission({rows.row: "row"}, masks, names_of(body), {*INDICES})
-    rows_here = f"tl.program_id(0) * {height} + tl.arange(0, {height})[:, None]"
-    out.lines.append(f"row = {rows_here}")
+    first = "tl.program_id(0)" + (f" * {height}" if height > 1 else "")
+    out.lines.append(f"row = {first} + tl.arange(0, {height})[:, None]")
     if masks:
         out.lines.append(f"row_in = row < {rows.row.extent}")
     if width >= rows.col.extent:
@@ -121,7 +122,7 @@ def rows_of(dfg: Dfg | str) -> Rows | str:
 
 def _flattened(dfg: Dfg, found: list[Reduce], row_axes: list[Axis], col_axes: list[Axis]) -> Rows:
     """Rows and columns flat, each in the order of the largest load."""
-    guide = largest_load(Dfg(dfg.axes, tuple(s for s in dfg.stores))) or dfg.stores[0]
+    guide = largest_load(found[0].arg) or dfg.stores[0]
     order = ordered([*row_axes, *found[0].axes], guide)
     row, place = flattened([axis for axis in order if axis in row_axes], "row")
     sequence = [found[0].axes.index(axis) for axis in order if axis in found[0].axes]
@@ -157,6 +158,7 @@ def _one_tile(rows: Rows, out: Emission, width: int) -> None:
 
 def _in_blocks(rows: Rows, out: Emission, height: int, width: int) -> None:
     """Reductions level by level, those of one level in one walk over the row."""
+    exprs = [store.expr for store in rows.stores]
     out.expect(*(store.expr for store in rows.stores))
     left = reductions(*(store.expr for store in rows.stores))
     while left:
@@ -175,6 +177,7 @@ def _in_blocks(rows: Rows, out: Emission, height: int, width: int) -> None:
         for fold, total in totals.items():
             name = out.names.get(fold.made, "") or "total"
             out.known[fold] = out.assign(name, _across(fold, total))
+        _settle(rows.col, exprs, out)
     after = [store for store in rows.stores if rows.col in free_axes(store.expr)]
     for store in rows.stores:
         if store not in after:
@@ -185,6 +188,17 @@ def _in_blocks(rows: Rows, out: Emission, height: int, width: int) -> None:
         for store in after:
             scope.store(store, anchor="row")
         out.lines += [f"    {line}" for line in scope.lines]
+
+
+def _settle(col: Axis, exprs: list[Expr], out: Emission) -> None:
+    """Names what follows from the reductions so far for a whole row, before the next walk."""
+    for whole in all_parts(*exprs):
+        for part in parts(whole) if col in free_axes(whole) else ():
+            folds = reductions(part)
+            ready = bool(folds) and all(fold in out.known for fold in folds)
+            if ready and part not in out.known and col not in free_axes(part):
+                text = out.value(part)
+                out.known[part] = text if text.isidentifier() else out.assign("of_row", text)
 
 
 def _block(rows: Rows, out: Emission, width: int) -> Emission:

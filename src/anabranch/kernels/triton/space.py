@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg.index import Axis, Index, axes_of, axis
-from anabranch.kernels.dfg.nouns import Dfg, Load, Store, free_axes
+from anabranch.kernels.dfg.nouns import Expr, Load, Store, free_axes
 from anabranch.kernels.dfg.walk import loads
 
 
@@ -44,10 +44,9 @@ def flattened(axes: Sequence[Axis], name: str) -> tuple[Axis, dict[Axis, Index]]
     return Axis(name, total), place
 
 
-def largest_load(dfg: Dfg) -> Load | None:
+def largest_load(*exprs: Expr) -> Load | None:
     """The load that touches most memory: its order is the one to follow."""
-    found = loads(*(store.expr for store in dfg.stores))
-    return max(found, key=_reach, default=None)
+    return max(loads(*exprs), key=_reach, default=None)
 
 
 def _reach(load: Load) -> int:

@@ -17,14 +17,21 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from anabranch.ir.graph import Graph
 from anabranch.kernels.dfg.build import bounded
 from anabranch.kernels.dfg.index import Axis, Index, axes_of, number
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Dfg, Expr, Reduce, Within
-from anabranch.kernels.dfg.walk import loads, reductions, substitute, substitute_store
+from anabranch.kernels.dfg.nouns import Dfg, Expr, Held, Reduce, Store, Within
+from anabranch.kernels.dfg.walk import (
+    loads,
+    reductions,
+    replace_parts,
+    substitute,
+    substitute_store,
+)
 from anabranch.kernels.triton.emit import FORMS, Emission
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
@@ -57,17 +64,18 @@ def variants(body: Graph, sms: int) -> list[str]:
     if isinstance(found, str):
         return []
     vector = elements_per_thread(*(store.type for store in found.dfg.stores))
-    lanes, offers = _lanes(found.lane.extent, vector), list[tuple[bool, int, str]]()
+    lanes, offers = _lanes(found.lane.extent, vector), list[tuple[int, int, str]]()
     for together, warps in itertools.product((1, 2, 4), (1, 2, 4)):
         pixels = max(32 * warps * vector // lanes, 1)
         groups, few = _groups(found, together), found.slide is None or found.slide.extent < together
         if together > 1 and (few or found.taps * together > MOST_LOADS):
             continue
+        if pixels > next_power(groups):
+            continue
         ctas = -(-groups // pixels) * -(-found.lane.extent // lanes)
-        offers.append(
-            (ctas < sms, -together * warps, f"window:{pixels}x{lanes}u{together}.w{warps}")
-        )
-    return [variant for _, _, variant in sorted(offers)][:6]
+        idle, work = max(sms - ctas, 0), together * warps
+        offers.append((idle, -work, f"window:{pixels}x{lanes}u{together}.w{warps}"))
+    return [variant for *_, variant in sorted(offers)][:6]
 
 
 def write(body: Graph, variant: str) -> Program:
@@ -121,6 +129,8 @@ def windows_of(dfg: Dfg | str) -> Windows | str:
     bound = {one for fold in folds for one in fold.axes}
     sliding = [a for a in reversed(rest) if _slides(a, bound, dfg)]
     slide = sliding[0] if sliding else None
+    if not rest:
+        return "it has one row of results: nothing slides"
     return Windows(dfg, lane, slide, tuple(a for a in rest if a is not slide), taps)
 
 
@@ -145,7 +155,9 @@ def _groups(found: Windows, together: int) -> int:
 def _write_neighbours(
     found: Windows, out: Emission, place: dict[Axis, Index], group: Axis | None, together: int
 ) -> None:
-    stores = []
+    """All neighbours tap by tap, so that a weight is used up as soon as it is there; then what
+    stands after the reductions, and the stores."""
+    neighbours: list[tuple[list[Store], Within]] = []
     for k in range(together):
         inside: Within = ()
         here = dict(place)
@@ -153,13 +165,21 @@ def _write_neighbours(
             at = place[group] * together + k
             here[found.slide] = at
             inside = bounded(at, 0, found.slide.extent)
-        stores += [(substitute_store(store, here), inside) for store in found.dfg.stores]
-    unrolled = {fold: _taps(fold) for fold in reductions(*(store.expr for store, _ in stores))}
-    taps = (tap for found_taps in unrolled.values() for tap in found_taps)
-    out.expect(*(store.expr for store, _ in stores), *taps)
-    out.reduce = lambda fold, scope: _unroll(fold, unrolled[fold], scope)
-    for store, inside in stores:
-        out.store(store, anchor="lane", within=inside)
+        neighbours.append(([substitute_store(s, here) for s in found.dfg.stores], inside))
+    folds = [reductions(*(store.expr for store in stores)) for stores, _ in neighbours]
+    unrolled = {fold: _taps(fold) for each in folds for fold in each}
+    exprs = [_without(store.expr, unrolled) for stores, _ in neighbours for store in stores]
+    out.expect(*exprs, *(tap for found_taps in unrolled.values() for tap in found_taps))
+    for alike in zip(*folds, strict=True):
+        _unroll({fold: unrolled[fold] for fold in alike}, out)
+    for stores, inside in neighbours:
+        for store in stores:
+            out.store(store, anchor="lane", within=inside)
+
+
+def _without(expr: Expr, folds: Collection[Reduce]) -> Expr:
+    """The expression with names in place of its reductions, to count what stands around them."""
+    return replace_parts(expr, {fold: Held(str(id(fold)), fold.dtype) for fold in folds})
 
 
 def _taps(fold: Reduce) -> list[Expr]:
@@ -171,11 +191,13 @@ def _taps(fold: Reduce) -> list[Expr]:
     ]
 
 
-def _unroll(fold: Reduce, taps: list[Expr], scope: Emission) -> str:
-    """One line a tap, all into one variable."""
-    total = scope.fresh(scope.names.get(fold.made, "") or "total")
-    for k, tap in enumerate(taps):
-        text = scope.value(tap)
-        joined = JOINED[fold.op].format(total, text) if k else text
-        scope.lines.append(f"{total} = {joined}")
-    return total
+def _unroll(alike: dict[Reduce, list[Expr]], out: Emission) -> None:
+    """The same reduction of all neighbours: one line for each of them and each tap."""
+    totals = {fold: out.fresh(out.names.get(fold.made, "") or "total") for fold in alike}
+    for k in range(len(next(iter(alike.values())))):
+        for fold, total in totals.items():
+            text = out.value(alike[fold][k])
+            joined = JOINED[fold.op].format(total, text) if k else text
+            out.lines.append(f"{total} = {joined}")
+    for fold, total in totals.items():
+        out.known[fold] = total
