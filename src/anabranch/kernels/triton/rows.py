@@ -27,12 +27,12 @@ from anabranch.kernels.dfg.build import LEAST
 from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.nouns import Dfg, Expr, Reduce, Store, all_parts, free_axes, parts
-from anabranch.kernels.dfg.walk import reductions, substitute_store
+from anabranch.kernels.dfg.walk import loads, reductions, substitute_store
 from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.space import flattened, largest_load, next_power, ordered
+from anabranch.kernels.triton.space import flattened, largest_load, next_power, ordered, slides
 
 LONGEST_TILE = 4096
 """Columns that are held in registers at once, at most."""
@@ -40,7 +40,8 @@ BLOCK = 1024
 """Columns of a block where a row is walked."""
 MOST_EACH = 32
 """Elements of a tile that one thread holds, at most."""
-SHORTEST_ROW = 2
+MOST_READS = 4
+"""How often each element may be read, on average: a row reads what no other row reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +110,18 @@ def rows_of(dfg: Dfg | str) -> Rows | str:
     bound = {one for fold in found for one in fold.axes}
     if any(axis in bound for fold in found for axis in free_axes(fold)):
         return "a reduction stands inside another"
+    if any(slides(axis, dfg) for axis in dfg.axes):
+        return "windows slide along its results"
     outside = {axis for fold in found for axis in free_axes(fold)}
     row_axes = [axis for axis in dfg.axes if axis in outside and axis.extent > 1]
     col_axes = [axis for axis in dfg.axes if axis not in outside and axis.extent > 1]
     reduced = found[0].axes
     if col_axes and tuple(axis.extent for axis in col_axes) != next(iter(sizes)):
         return "what is stored for each column is not of the reduced size"
-    if math.prod(axis.extent for axis in reduced) < SHORTEST_ROW:
-        return "its rows have one element"
+    points = math.prod(axis.extent for axis in (*row_axes, *reduced))
+    held = {load.value: load.type.numel for load in loads(*(store.expr for store in dfg.stores))}
+    if points > MOST_READS * sum(held.values()):
+        return "it reads each element many times: that is work for a contraction, or for windows"
     return _flattened(dfg, found, row_axes, col_axes)
 
 

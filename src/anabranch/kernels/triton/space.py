@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg.index import Axis, Index, axes_of, axis
-from anabranch.kernels.dfg.nouns import Expr, Load, Store, free_axes
-from anabranch.kernels.dfg.walk import loads
+from anabranch.kernels.dfg.nouns import Dfg, Expr, Load, Store, free_axes
+from anabranch.kernels.dfg.walk import loads, reductions
 
 
 def ordered(axes: Sequence[Axis], guide: Load | Store) -> tuple[Axis, ...]:
@@ -47,6 +47,14 @@ def flattened(axes: Sequence[Axis], name: str) -> tuple[Axis, dict[Axis, Index]]
 def largest_load(*exprs: Expr) -> Load | None:
     """The load that touches most memory: its order is the one to follow."""
     return max(loads(*exprs), key=_reach, default=None)
+
+
+def slides(one: Axis, dfg: Dfg) -> bool:
+    """Whether a window slides along the axis: some index has both it and a reduced axis."""
+    exprs = [store.expr for store in dfg.stores]
+    bound = {axis for fold in reductions(*exprs) for axis in fold.axes}
+    indices = (set(axes_of(index)) for load in loads(*exprs) for index in load.index)
+    return any(one in found and found & bound for found in indices)
 
 
 def _reach(load: Load) -> int:

@@ -22,11 +22,10 @@ from dataclasses import dataclass
 
 from anabranch.ir.graph import Graph
 from anabranch.kernels.dfg.build import bounded
-from anabranch.kernels.dfg.index import Axis, Index, axes_of, number
+from anabranch.kernels.dfg.index import Axis, Index, number
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Dfg, Expr, Held, Reduce, Store, Within
+from anabranch.kernels.dfg.nouns import Dfg, Expr, Held, Reduce, Store, Within, free_axes
 from anabranch.kernels.dfg.walk import (
-    loads,
     reductions,
     replace_parts,
     substitute,
@@ -36,7 +35,14 @@ from anabranch.kernels.triton.emit import FORMS, Emission
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.space import elements_per_thread, flattened, next_power, ordered
+from anabranch.kernels.triton.space import (
+    elements_per_thread,
+    flattened,
+    largest_load,
+    next_power,
+    ordered,
+    slides,
+)
 
 MOST_TAPS = 64
 MOST_LOADS = 160
@@ -70,12 +76,11 @@ def variants(body: Graph, sms: int) -> list[str]:
         groups, few = _groups(found, together), found.slide is None or found.slide.extent < together
         if together > 1 and (few or found.taps * together > MOST_LOADS):
             continue
-        if pixels > next_power(groups):
-            continue
+        pixels = min(pixels, next_power(groups))
         ctas = -(-groups // pixels) * -(-found.lane.extent // lanes)
         idle, work = max(sms - ctas, 0), together * warps
         offers.append((idle, -work, f"window:{pixels}x{lanes}u{together}.w{warps}"))
-    return [variant for *_, variant in sorted(offers)][:6]
+    return list(dict.fromkeys(variant for *_, variant in sorted(offers)))[:6]
 
 
 def write(body: Graph, variant: str) -> Program:
@@ -126,18 +131,14 @@ def windows_of(dfg: Dfg | str) -> Windows | str:
     if not order:
         return "it has one result"
     *rest, lane = order
-    bound = {one for fold in folds for one in fold.axes}
-    sliding = [a for a in reversed(rest) if _slides(a, bound, dfg)]
-    slide = sliding[0] if sliding else None
-    if not rest:
-        return "it has one row of results: nothing slides"
+    sliding = [a for a in reversed(order) if slides(a, dfg)]
+    if not sliding or not rest:
+        return "no window slides along its results"
+    source = largest_load(*(fold.arg for fold in folds))
+    if source is None or lane not in free_axes(source):
+        return "it reads the same for all results that lie side by side"
+    slide = next((a for a in sliding if a is not lane), None)
     return Windows(dfg, lane, slide, tuple(a for a in rest if a is not slide), taps)
-
-
-def _slides(one: Axis, bound: set[Axis], dfg: Dfg) -> bool:
-    """Whether some index has both the axis and one of a window."""
-    indices = (i for load in loads(*(s.expr for s in dfg.stores)) for i in load.index)
-    return any(one in (found := set(axes_of(i))) and found & bound for i in indices)
 
 
 def _lanes(extent: int, vector: int) -> int:

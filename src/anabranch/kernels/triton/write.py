@@ -41,5 +41,5 @@ def program(body: Graph, variant: str) -> Program:
 
 
 def variants(body: Graph, sms: int) -> list[str]:
-    """All variants of all templates that fit the body."""
+    """What all templates that fit the body offer."""
     return [variant for t in TEMPLATES.values() for variant in t.variants(body, sms)]
