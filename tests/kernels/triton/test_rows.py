@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.kernels.triton.bodies import body, read
+from tests.kernels.triton.bodies import body
 from tests.kernels.triton.interpreter import check
 
 from anabranch.kernels.triton.write import variants

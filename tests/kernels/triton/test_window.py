@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from tests.kernels.triton.bodies import body, read
+from tests.kernels.triton.bodies import body
 from tests.kernels.triton.interpreter import check
 
-from anabranch.kernels.triton.write import program, variants
+from anabranch.ir.graph import Graph
+from anabranch.kernels.triton.write import variants
 
 X = torch.randn(2, 12, 9, 11)
 WIDE = X.to(memory_format=torch.channels_last)
 
 
-def windows(graph):
+def windows(graph: Graph) -> list[str]:
     return [v for v in variants(graph, 132) if v.startswith("window")]
 
 
-CALLS = {
+CALLS: dict[str, tuple[Any, ...]] = {
     "max_pool": ("aten.max_pool2d.default", [3, 3], [2, 2], [1, 1]),
     "max_pool_ceil": ("aten.max_pool2d.default", [3, 2], [2, 2], [0, 1], [1, 1], True),
     "max_pool_dilated": ("aten.max_pool2d.default", [2, 2], [1, 1], [0, 0], [2, 3]),
