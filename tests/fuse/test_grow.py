@@ -142,3 +142,54 @@ def test_one_contraction_a_group() -> None:
     groups, refused = grown(graph_text("a = conv x\nb = conv x\ns = mul a b"), pointwise=True)
     assert groups == ["a", "b+s"]
     assert refused == ["%a + %s: %s already runs with %b"]
+
+
+def depthwise(lines: str) -> str:
+    """As `graph_text`, with every convolution a depthwise one of 3x3."""
+    text = graph_text(lines).replace("False, [0, 0], 1)", "False, [0, 0], 4)")
+    text = text.replace("f16[4,4,1,1]", "f16[4,1,3,3]")
+    return text.replace("[1, 1], [0, 0], [1", "[1, 1], [1, 1], [1")
+
+
+def test_neighbours_of_a_depthwise_convolution() -> None:
+    lines = "a = relu x\nd = conv a\ns = add d x\nr = relu s\nt = tanh r"
+    assert grown(depthwise(lines))[0] == ["a", "d+s+r", "t"]
+    assert grown(depthwise(lines), pointwise=True)[0] == ["a+d+s+r+t"]
+
+
+def test_what_is_dear_is_not_computed_for_each_window() -> None:
+    groups, refused = grown(depthwise("e = exp x\nd = conv e\nr = relu d"), pointwise=True)
+    assert groups == ["e", "d+r"]
+    assert refused == ["%e + %d: %e would be computed again for each window it lies in"]
+
+
+def test_one_reduction_a_group() -> None:
+    groups, refused = grown(depthwise("d = conv x\nr = relu d\ne = conv r"), pointwise=True)
+    assert groups == ["d+r", "e"]
+    assert refused == ["%r + %e: %r already runs with %d"]
+
+
+ROWS = """
+graph g {
+  input %x: f16[8,64]
+  const %w: f16[64] = w
+  %a: f16[8,64] = aten.add.Tensor(%x, %w)
+  %n: f16[8,64] = aten.layer_norm.default(%a, [64], %w)
+  %g: f16[8,64] = aten.gelu.default(%n)
+  %m: f16[8] = aten.sum.dim_IntList(%g, [1])
+  return %m
+}"""
+
+
+def test_neighbours_of_a_reduction() -> None:
+    assert grown(ROWS)[0] == ["a", "n", "g", "m"]
+    groups, refused = grown(ROWS, pointwise=True)
+    assert groups == ["a+n", "g+m"]
+    assert refused == ["%n + %g: %g already runs with %m"]
+
+
+def test_what_no_template_writes_stays_apart() -> None:
+    text = ROWS.replace("aten.sum.dim_IntList(%g, [1])", "aten.prod.dim_int(%g, 1)")
+    groups, refused = grown(text, pointwise=True)
+    assert groups == ["a+n+g", "m"]
+    assert refused == ["%g + %m: aten.prod.dim_int has no lowering"]

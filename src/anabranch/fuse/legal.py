@@ -19,11 +19,22 @@ from dataclasses import dataclass
 import torch
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, types, users
+from anabranch.ir.graph import Arg, Graph, Input, Node, Ref, producers, types, users
+from anabranch.ir.protocols import A_LARGE_GPU
 from anabranch.ir.types import TensorType
+from anabranch.kernels.dfg import lower
+from anabranch.kernels.triton.write import variants
 
 CONVOLUTION, ADD, RELU = "aten.convolution.default", "aten.add.Tensor", "aten.relu.default"
 LINEAR, ADDMM, GELU = "aten.linear.default", "aten.addmm.default", "aten.gelu.default"
+CHEAP = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max", "maximum", "minimum"),
+        *("add", "sub", "mul", "neg", "abs", "_to_copy"),
+    )
+)
+"""What may as well be computed once for each window that reads it: an instruction or two."""
 LIBRARY_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -82,9 +93,49 @@ def why_not_pointwise(node: Node, group: Sequence[Node], facts: Facts) -> str:
         outside = [n for n in facts.readers.get(result, ()) if n.name not in inside]
         if outside:
             return f"%{result} is also read by %{outside[0].name}"
-    if node.type.shape != group[-1].type.shape:
-        return f"%{node.name} is broadcast: it would be computed again for each element"
+    readers = [member for member in group if set(node.results) & set(member.uses)]
+    for reader in readers:
+        if ops.info(reader.op).kind != "pointwise":
+            if reader.uses.count(node.name) > 1 or reader.uses[0] != node.name:
+                return f"%{reader.name} reads %{node.name} otherwise than as its input"
+            if _slides(reader) and ops.packet_name(node.op) not in CHEAP:
+                return f"%{node.name} would be computed again for each window it lies in"
+        elif reader.type.shape != node.type.shape:
+            return f"%{node.name} is broadcast: it would be computed again for each element"
     return ""
+
+
+def why_not_written(group: Sequence[Node], facts: Facts) -> str:
+    """Why no template writes a kernel for the group; "" if one does."""
+    body = body_of(group, facts)
+    found = lower(body)
+    if isinstance(found, str):
+        return found
+    return "" if variants(body, A_LARGE_GPU.sms) else "no template writes it as one kernel"
+
+
+def body_of(group: Sequence[Node], facts: Facts) -> Graph:
+    """The group as a graph that reads everything as an input and returns its last value."""
+    made = {name for node in group for name in node.results}
+    read = dict.fromkeys(name for node in group for name in node.uses if name not in made)
+    inputs = tuple(Input(name, facts.types[name]) for name in read)
+    return Graph(group[-1].name, inputs, (), tuple(group), (Ref(group[-1].name),))
+
+
+def is_depthwise(node: Node, facts: Facts) -> bool:
+    """Whether the node is a convolution of each channel by itself."""
+    if node.op != CONVOLUTION:
+        return False
+    given = ops.arguments(node)
+    weight = given["weight"]
+    assert isinstance(weight, Ref)
+    alone = facts.types[weight.name].shape[1] == 1
+    return alone and given["groups"] != 1 and not given["transposed"]
+
+
+def _slides(node: Node) -> bool:
+    """Whether a node that is not pointwise reads its input in windows that overlap, perhaps."""
+    return node.op == CONVOLUTION or "pool" in node.op
 
 
 def _read_outside(group: Sequence[Node], facts: Facts) -> str:

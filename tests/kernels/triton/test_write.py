@@ -9,11 +9,10 @@ from collections.abc import Callable
 import pytest
 from tests.kernels.triton.samples import SAMPLES
 
-from anabranch.ir.key import canonical
+from anabranch.ir.key import canonical, code
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.triton.page import code
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.kernels.triton.write import TEMPLATES, program, variants
 

@@ -9,7 +9,8 @@
     def pointwise_add_relu(x_ptr, y_ptr, relu_ptr):
         ...
 
-The comment at the top is the only part that differs between equal tasks; `code` leaves it out.
+The comment at the top is the only part that differs between equal tasks; `ir.key.code` leaves it
+out.
 """
 
 from __future__ import annotations
@@ -38,13 +39,6 @@ def header(body: Graph, variant: str) -> list[str]:
     origins = dict.fromkeys(node.origin for node in body.nodes if node.origin)
     lines = [f"task {body.name}: {operators}", *(f"from {origin}" for origin in origins), variant]
     return [f"# {' '.join(line.split())}" for line in lines]
-
-
-def code(text: str) -> str:
-    """The text without the comment it starts with: equal for equal kernels."""
-    lines = text.splitlines(keepends=True)
-    first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return "".join(lines[first:])
 
 
 def entry_name(template: str, body: Graph) -> str:
@@ -83,13 +77,29 @@ def program(
                 "@triton.jit",
                 f"def {entry}({', '.join(f'{names[name]}_ptr' for name in pointers)}):",
                 *(f"    # {names[name]}: {table[name].text}" for name in pointers),
-                *(f"    {line}" for line in lines),
+                *(f"    {part}" for line in lines for part in wrapped(line)),
             ]
         ),
     ]
     whole = "\n\n\n".join(parts) + "\n"
     dtypes = tuple(table[name].dtype for name in pointers)
     return Program(whole, entry, tuple(pointers), dtypes, grid, warps)
+
+
+def wrapped(line: str) -> list[str]:
+    """A line that is too long as several, one for each argument of its first call."""
+    start = line.find("(")
+    if len(line) <= WIDTH - 4 or start < 0:
+        return [line]
+    indent, depth, at, pieces = line[: len(line) - len(line.lstrip())], 0, start + 1, list[str]()
+    for end, char in enumerate(line[start:], start):
+        depth += (char in "([") - (char in ")]")
+        if depth == 0 or (depth == 1 and char == ","):
+            pieces.append(f"{indent}    {line[at:end].strip()},")
+            at = end + 1
+        if depth == 0:
+            return [line[: start + 1], *pieces, indent + line[end:]]
+    return [line]
 
 
 @functools.cache
