@@ -193,3 +193,43 @@ def test_what_no_template_writes_stays_apart() -> None:
     groups, refused = grown(text, pointwise=True)
     assert groups == ["a+n+g", "m"]
     assert refused == ["%g + %m: aten.prod.dim_int has no lowering"]
+
+
+def test_a_window_is_made_of_few_values() -> None:
+    lines = "a = add x x\nb = neg x\nc = add b x\nd = conv c\nr = relu d"
+    text = depthwise(lines).replace(
+        "input %x", "input %y: f16[1,4,5,5]\n  input %z: f16[1,4,5,5]\n  input %x"
+    )
+    assert grown(text, pointwise=True)[0] == ["a", "b+c+d+r"]
+    text = text.replace("neg.default(%x)", "add.Tensor(%y, %z)")
+    groups, refused = grown(text, pointwise=True)
+    assert groups == ["a", "b", "c+d+r"]
+    assert refused == ["%b + %c: %d would read 3 values for each point of a window"]
+
+
+def test_padding_before_a_pool() -> None:
+    text = """
+    graph g {
+      input %x: f16[1,8,6,6]
+      %r: f16[1,8,6,6] = aten.relu.default(%x)
+      %p: f16[1,8,7,7] = aten.constant_pad_nd.default(%r, [0, 1, 0, 1], 0.0)
+      %m: f16[1,8,3,3] = aten.max_pool2d.default(%p, [3, 3], [2, 2])
+      return %m
+    }"""
+    assert grown(text)[0] == ["r", "p", "m"]
+    assert grown(text, pointwise=True)[0] == ["r+p+m"]
+
+
+def test_embeddings_are_gathered_where_they_are_added() -> None:
+    text = """
+    graph g {
+      input %i: i64[4]
+      input %j: i64[4]
+      const %w: f16[9,8] = w
+      %a: f16[4,8] = aten.embedding.default(%w, %i)
+      %b: f16[4,8] = aten.embedding.default(%w, %j)
+      %s: f16[4,8] = aten.add.Tensor(%a, %b)
+      %n: f16[4,8] = aten._softmax.default(%s, -1, False)
+      return %n
+    }"""
+    assert grown(text, pointwise=True)[0] == ["a+b+s+n"]

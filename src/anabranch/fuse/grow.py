@@ -43,6 +43,11 @@ EPILOGUES: dict[str, tuple[tuple[str, ...], ...]] = {
 """What libraries run after each anchor in the same call, the longest first."""
 
 
+PAD = "aten.constant_pad_nd.default"
+GATHERS = frozenset({PAD, "aten.cat.default", "aten.embedding.default"})
+"""Moves whose element is computed where it is needed as cheaply as it is read."""
+
+
 def grow(graph: Graph, trace: Trace, pointwise: bool = False) -> list[Group]:
     """Every node that is no view in exactly one group, its anchor the first contraction or else
     the first node. Groups come in an order in which they can run, nodes in graph order."""
@@ -111,13 +116,16 @@ def _join_reader(node: Node, home: dict[str, list[Node]], facts: Facts, trace: T
     kind = ops.info(node.op).kind
     own = home.get(node.name, [node])
     readers = facts.readers.get(node.name, ())
-    if kind not in ("pointwise", "contract", "reduce") or node is not own[-1] or not readers:
+    known = kind in ("pointwise", "contract", "reduce") or node.op in GATHERS
+    if not known or node is not own[-1] or not readers:
         return
     reader = readers[0]
     group = home.get(reader.name, [reader])
     after = ops.info(reader.op).kind == "pointwise"
-    before = kind == "pointwise" and _takes_prologue(reader, facts)
-    if group is own or not (after or before):
+    before = _takes_prologue(reader, facts) and (kind == "pointwise" or node.op == PAD)
+    # A padding that already runs with what reads it hands on what it reads.
+    through = reader.op == PAD and bool(_anchors(group)) and kind == "pointwise"
+    if group is own or not (after or before or through):
         return
     ours, theirs = (_anchors(part) for part in (own, group))
     merged = sorted((*own, *group), key=lambda member: facts.position[member.name])
