@@ -104,8 +104,9 @@ class Index:
     def __post_init__(self) -> None:
         low = high = self.constant
         for atom, factor in self.terms:
-            ends = [factor * end for end in atom.range]
-            low, high = low + min(ends), high + max(ends)
+            least, most = atom.range
+            low += factor * (least if factor > 0 else most)
+            high += factor * (most if factor > 0 else least)
         object.__setattr__(self, "range", (low, high))
         object.__setattr__(self, "code", hash((self.terms, self.constant)))
 
@@ -215,11 +216,13 @@ def _sum(pairs: Iterable[tuple[Atom, int]], constant: int) -> Index:
     factors: dict[Atom, int] = {}
     for atom, factor in pairs:
         factors[atom] = factors.get(atom, 0) + factor
-    joined = _join(factors)
-    if joined is not None:
-        return joined + constant
+    if any(isinstance(atom, Remainder) for atom in factors):
+        joined = _join(factors)
+        if joined is not None:
+            return joined + constant
     kept = [(atom, factor) for atom, factor in factors.items() if factor]
-    kept.sort(key=lambda pair: (-abs(pair[1]), pair[0].text))
+    if len(kept) > 1:
+        kept.sort(key=lambda pair: (-abs(pair[1]), pair[0].text))
     return Index(tuple(kept), constant)
 
 

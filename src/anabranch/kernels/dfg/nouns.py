@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import torch
 
 from anabranch.ir.types import TensorType
-from anabranch.kernels.dfg.index import Axis, Index, axes_of
+from anabranch.kernels.dfg.index import Axis, Index, axes_of, number
 
 COMPUTE: dict[torch.dtype, torch.dtype] = {
     torch.float16: torch.float32,
@@ -65,9 +65,12 @@ class Load:
     index: tuple[Index, ...]
     within: Within = ()
     fill: float | int | bool = 0
+    address: Index = field(init=False, compare=False, repr=False)
+    """Elements from the start of the value's memory."""
     code: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "address", address(self.index, self.type))
         _name(self, "load", self.value, self.type, self.index, self.within, self.fill)
 
     def __hash__(self) -> int:
@@ -80,14 +83,6 @@ class Load:
     @property
     def reads(self) -> tuple[str, ...]:
         return (self.value,)
-
-    @property
-    def address(self) -> Index:
-        """Elements from the start of the value's memory."""
-        total = Index((), 0)
-        for index, stride in zip(self.index, self.type.strides, strict=True):
-            total = total + index * stride
-        return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +198,7 @@ class Store:
 
     @property
     def address(self) -> Index:
-        total = Index((), 0)
-        for index, stride in zip(self.index, self.type.strides, strict=True):
-            total = total + index * stride
-        return total
+        return address(self.index, self.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +214,12 @@ class Dfg:
         for one in self.axes:
             total *= one.extent
         return total
+
+
+def address(index: tuple[Index, ...], type: TensorType) -> Index:
+    """Where the element is, in elements from the start of the tensor's memory."""
+    terms = [i * stride for i, stride in zip(index, type.strides, strict=True)]
+    return sum(terms, start=number(0))
 
 
 def parts(expr: Expr) -> tuple[Expr, ...]:

@@ -60,7 +60,8 @@ def program(
     grid: tuple[int, int, int],
     warps: int,
 ) -> Program:
-    """The kernel of these lines. Its parameters are what the graph reads, then what it stores."""
+    """The kernel of these lines, still without the comment that says whose it is. Its parameters
+    are what the graph reads, then what it stores."""
     names = names_of(body)
     table = types(body)
     entry = entry_name(variant.partition(":")[0], body)
@@ -70,7 +71,7 @@ def program(
     pointers += [store.value for store in dfg.stores]
     text = "\n".join(lines)
     parts = [
-        "\n".join([*header(body, variant), "import triton", "import triton.language as tl"]),
+        "import triton\nimport triton.language as tl",
         *(function(name) for name in FUNCTIONS if re.search(rf"(?<![\w.]){name}\b", text)),
         "\n".join(
             [

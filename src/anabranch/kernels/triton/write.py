@@ -8,11 +8,14 @@ A variant starts with the name of its template. Both are functions of their argu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.key import canonical
 from anabranch.kernels.triton import pointwise, rows, window
+from anabranch.kernels.triton.page import header
 from anabranch.kernels.triton.program import Program
 
 
@@ -34,12 +37,36 @@ TEMPLATES: dict[str, Template] = {
 
 def program(body: Graph, variant: str) -> Program:
     """The kernel of this variant. ValueError where the body has no such kernel."""
+    same = canonical(body, content=False)
+    written = _program(same, variant)
+    names = dict(zip(_values(same), _values(body), strict=True))
+    return replace(
+        written,
+        text="\n".join([*header(body, variant), written.text]),
+        pointers=tuple(names[name] for name in written.pointers),
+    )
+
+
+def variants(body: Graph, sms: int) -> list[str]:
+    """What all templates that fit the body offer."""
+    return list(_variants(canonical(body, content=False), sms))
+
+
+@functools.lru_cache(maxsize=4096)
+def _program(body: Graph, variant: str) -> Program:
+    """The kernel of a body whose names are positions: equal layers are written once."""
     name = variant.partition(":")[0]
     if name not in TEMPLATES:
         raise ValueError(f"{variant} is of no template there is")
     return TEMPLATES[name].write(body, variant)
 
 
-def variants(body: Graph, sms: int) -> list[str]:
-    """What all templates that fit the body offer."""
-    return [variant for t in TEMPLATES.values() for variant in t.variants(body, sms)]
+@functools.lru_cache(maxsize=4096)
+def _variants(body: Graph, sms: int) -> tuple[str, ...]:
+    return tuple(variant for t in TEMPLATES.values() for variant in t.variants(body, sms))
+
+
+def _values(body: Graph) -> list[str]:
+    """The names of all values, in order."""
+    declared = [value.name for value in body.inputs] + [value.name for value in body.constants]
+    return declared + [result for node in body.nodes for result in node.results]
