@@ -77,8 +77,12 @@ def _launch(
     made = {name: _memory(type) for name, type in outs.items()}
     pointers = [values[name] if name in values else made[name][0] for name in written.pointers]
     assert [p.dtype for p in pointers] == list(written.dtypes)
+    scratch = torch.full((written.scratch,), 0xFF, dtype=torch.uint8)
+    counters = torch.zeros(written.counters, dtype=torch.int32)
+    pointers += [scratch] * bool(written.scratch) + [counters] * bool(written.counters)
     module = load_module(written.text)
     getattr(module, written.entry)[written.grid](*pointers)
+    assert not counters.any(), "counters are not 0 again"
     for name, (_, whole) in made.items():
         assert bool((whole[-MARGIN:] == 77).all()), f"%{name} was written beyond its end"
     return {name: view for name, (view, _) in made.items()}

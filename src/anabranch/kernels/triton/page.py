@@ -59,9 +59,11 @@ def program(
     lines: Sequence[str],
     grid: tuple[int, int, int],
     warps: int,
+    scratch: int = 0,
+    counters: int = 0,
 ) -> Program:
     """The kernel of these lines, still without the comment that says whose it is. Its parameters
-    are what the graph reads, then what it stores."""
+    are what the graph reads, then what it stores, then scratch and counters where it has them."""
     names = names_of(body)
     table = types(body)
     entry = entry_name(variant.partition(":")[0], body)
@@ -70,13 +72,15 @@ def program(
     pointers = [name for name in declared if name in read]
     pointers += [store.value for store in dfg.stores]
     text = "\n".join(lines)
+    parameters = [f"{names[name]}_ptr" for name in pointers]
+    parameters += ["scratch_ptr"] * bool(scratch) + ["counters_ptr"] * bool(counters)
     parts = [
         "import triton\nimport triton.language as tl",
         *(function(name) for name in FUNCTIONS if re.search(rf"(?<![\w.]){name}\b", text)),
         "\n".join(
             [
                 "@triton.jit",
-                f"def {entry}({', '.join(f'{names[name]}_ptr' for name in pointers)}):",
+                f"def {entry}({', '.join(parameters)}):",
                 *(f"    # {names[name]}: {table[name].text}" for name in pointers),
                 *(f"    {part}" for line in lines for part in wrapped(line)),
             ]
@@ -84,7 +88,16 @@ def program(
     ]
     whole = "\n\n\n".join(parts) + "\n"
     dtypes = tuple(table[name].dtype for name in pointers)
-    return Program(whole, entry, tuple(pointers), dtypes, grid, warps)
+    return Program(
+        whole,
+        entry,
+        tuple(pointers),
+        dtypes,
+        grid,
+        warps,
+        scratch=scratch,
+        counters=counters,
+    )
 
 
 def wrapped(line: str) -> list[str]:

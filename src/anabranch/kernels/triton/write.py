@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
-from anabranch.kernels.triton import pointwise, rows, window
+from anabranch.kernels.triton import contraction, pointwise, rows, window
 from anabranch.kernels.triton.page import header
 from anabranch.kernels.triton.program import Program
 
@@ -32,6 +32,7 @@ TEMPLATES: dict[str, Template] = {
     "pointwise": Template(pointwise.variants, pointwise.write),
     "window": Template(window.variants, window.write),
     "rows": Template(rows.variants, rows.write),
+    "contraction": Template(contraction.variants, contraction.write),
 }
 
 
