@@ -13,6 +13,7 @@ from anabranch.ir.key import canonical, code
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
+from anabranch.kernels.triton.page import wrapped
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.kernels.triton.write import TEMPLATES, program, variants
 
@@ -68,6 +69,18 @@ def test_the_provider_offers_each_variant() -> None:
     assert TritonProvider().kernels(Task("depth", body), TargetSpec("cpu", "a CPU")) == []
     old = TargetSpec("cuda", "an old GPU", capability=(7, 5), simulated=True)
     assert TritonProvider().kernels(Task("depth", body), old) == []
+
+
+def test_long_lines_are_wrapped_at_a_call() -> None:
+    line = "    total = (a + b) * tl.maximum(" + "x" * 60 + ", y[:, None]" + ", 0.0) + (c * d)"
+    assert wrapped(line) == [
+        "    total = (a + b) * tl.maximum(",
+        "        " + "x" * 60 + ",",
+        "        y[:, None],",
+        "        0.0,",
+        "    ) + (c * d)",
+    ]
+    assert wrapped("a = " + "(b + c) * " * 12 + "d") == ["a = " + "(b + c) * " * 12 + "d"]
 
 
 REFUSED = {

@@ -102,9 +102,10 @@ def program(
 
 def wrapped(line: str) -> list[str]:
     """A line that is too long as several, one for each argument of its first call."""
-    start = line.find("(")
-    if len(line) <= WIDTH - 4 or start < 0:
+    call = re.search(r"\w\(", line)
+    if len(line) <= WIDTH - 4 or call is None:
         return [line]
+    start = call.end() - 1
     indent, depth, at, pieces = line[: len(line) - len(line.lstrip())], 0, start + 1, list[str]()
     for end, char in enumerate(line[start:], start):
         depth += (char in "([") - (char in ")]")

@@ -65,21 +65,24 @@ class Windows:
 
 
 def variants(body: Graph, sms: int) -> list[str]:
-    """One to four neighbours and one to four warps, those first that fill the GPU."""
+    """One to four neighbours, vectors from the widest to a quarter of it, one to four warps: first
+    those that give each multiprocessor's four schedulers a warp, with most work for each thread
+    among these, since that is where loads are shared."""
     found = windows_of(lower(body))
     if isinstance(found, str):
         return []
-    vector = elements_per_thread(*(store.type for store in found.dfg.stores))
-    lanes, offers = _lanes(found.lane.extent, vector), list[tuple[int, int, str]]()
-    for together, warps in itertools.product((1, 2, 4), (1, 2, 4)):
-        pixels = max(32 * warps * vector // lanes, 1)
-        groups, few = _groups(found, together), found.slide is None or found.slide.extent < together
+    widest = elements_per_thread(*(store.type for store in found.dfg.stores))
+    widest, offers = math.gcd(widest, found.lane.extent), list[tuple[int, int, int, str]]()
+    for together, warps, share in itertools.product((1, 2, 4), (1, 4), (1, 2, 4)):
+        vector, few = max(widest // share, 1), found.slide is None or found.slide.extent < together
         if together > 1 and (few or found.taps * together > MOST_LOADS):
             continue
-        pixels = min(pixels, next_power(groups))
+        lanes, groups = _lanes(found.lane.extent, vector), _groups(found, together)
+        pixels = min(max(32 * warps * vector // lanes, 1), next_power(groups))
         ctas = -(-groups // pixels) * -(-found.lane.extent // lanes)
-        idle, work = max(sms - ctas, 0), together * warps
-        offers.append((idle, -work, f"window:{pixels}x{lanes}u{together}.w{warps}"))
+        missing = max(4 * sms - ctas * warps, 0)
+        work = vector * together
+        offers.append((missing, -work, -warps, f"window:{pixels}x{lanes}u{together}.w{warps}"))
     return list(dict.fromkeys(variant for *_, variant in sorted(offers)))[:6]
 
 
