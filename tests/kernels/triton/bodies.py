@@ -10,6 +10,7 @@ import torch
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Constant, Graph, Input, Ref
 from anabranch.ir.step import random_tensor
+from anabranch.ir.target import TargetSpec
 from anabranch.ir.text import parse_graph
 from anabranch.ir.types import TensorType, type_of
 
@@ -51,3 +52,11 @@ def read(text: str) -> Graph:
         for k, c in enumerate(graph.constants)
     )
     return replace(graph, constants=constants)
+
+
+def gpu(sms: int = 132) -> TargetSpec:
+    """A GPU of so many multiprocessors, else like an H200."""
+    peaks = (("f16", 9.9e14), ("bf16", 9.9e14), ("tf32", 4.9e14), ("f32", 6.7e13))
+    return TargetSpec(
+        "cuda", "a GPU", sms=sms, capability=(9, 0), peak_flops=peaks, bandwidth=4.8e12
+    )

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels.triton.bodies import read
+from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
 
 from anabranch.ir.graph import Graph, Node
@@ -59,7 +59,7 @@ def test_pointwise_chains(data: st.DataObject, dtype: torch.dtype) -> None:
       return %r, %s
     }}""")
     graph = with_results(graph, {"r": out})
-    check(graph, [*variants(graph, 1)[:1], "pointwise:128.w4"])
+    check(graph, [*variants(graph, gpu(1))[:1], "pointwise:128.w4"])
 
 
 @given(st.data(), FLOATS)
@@ -81,7 +81,7 @@ def test_rows_with_neighbours(data: st.DataObject, dtype: torch.dtype) -> None:
       return %r, %top
     }}""")
     graph = with_results(graph, {"r": out})
-    check(graph, [*variants(graph, 1)[:1], "rows:2x16.w4"])
+    check(graph, [*variants(graph, gpu(1))[:1], "rows:2x16.w4"])
 
 
 @given(st.data(), FLOATS)
@@ -99,7 +99,7 @@ def test_softmax_of_any_axis(data: st.DataObject, dtype: torch.dtype) -> None:
       %r: {DTYPE_NAMES[dtype]}[{",".join(map(str, shape))}] = aten._softmax.default(%half, {axis}, False)
       return %r
     }}""")  # noqa: E501
-    check(graph, [*variants(graph, 1)[:1], "rows:4x4.w4"])
+    check(graph, [*variants(graph, gpu(1))[:1], "rows:4x4.w4"])
 
 
 @given(st.data(), FLOATS)
@@ -115,7 +115,7 @@ def test_global_average_pool(data: st.DataObject, dtype: torch.dtype) -> None:
       %r: {name}[{n},{c}] = aten.mean.dim(%relu, [-1, -2])
       return %r
     }}""")
-    check(graph, [*variants(graph, 1)[:1], "rows:8x8.w4"])
+    check(graph, [*variants(graph, gpu(1))[:1], "rows:8x8.w4"])
 
 
 @given(st.data(), FLOATS)
@@ -145,7 +145,7 @@ def test_depthwise_convolutions(data: st.DataObject, dtype: torch.dtype) -> None
       %r: {out.text} = aten.relu.default(%sum)
       return %r
     }}""")  # noqa: E501
-    found = [v for v in variants(graph, 132) if v.startswith("window")]
+    found = [v for v in variants(graph, gpu(132)) if v.startswith("window")]
     together = data.draw(st.sampled_from([1, 2, 4]))
     check(graph, [*found[:1], f"window:4x8u{together}.w1"])
 
@@ -163,7 +163,7 @@ def test_integers(dtype: torch.dtype) -> None:
       %eq: b1[5,7] = aten.eq.Scalar(%r, 2)
       return %r, %eq
     }}""")
-    check(graph, variants(graph, 1))
+    check(graph, variants(graph, gpu(1)))
 
 
 def test_views_inside_a_body() -> None:
@@ -180,7 +180,7 @@ def test_views_inside_a_body() -> None:
       %r: f32[2,8,3,4] = aten.relu.default(%cat)
       return %r
     }""")  # noqa: E501
-    check(graph, variants(graph, 1))
+    check(graph, variants(graph, gpu(1)))
 
 
 def test_pools_that_are_added() -> None:
@@ -194,7 +194,7 @@ def test_pools_that_are_added() -> None:
       %s: f16[1,16,7,7]{784,1,112,16} = aten.add.Tensor(%a, %m)
       return %s
     }""")  # noqa: E501
-    check(graph, variants(graph, 4))
+    check(graph, variants(graph, gpu(4)))
 
 
 def test_what_is_not_a_number_stays_so() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.kernels.triton.bodies import body, call
+from tests.kernels.triton.bodies import body, call, gpu
 from tests.kernels.triton.interpreter import check
 
 from anabranch.kernels.triton.write import variants
@@ -21,14 +21,14 @@ UNARY = [
 @pytest.mark.parametrize("op", UNARY)
 def test_unary(op: str) -> None:
     graph = call(f"aten.{op}.default", torch.randn(3, 37) * 3)
-    check(graph, variants(graph, 132))
+    check(graph, variants(graph, gpu(132)))
 
 
 @pytest.mark.parametrize("op", ["log", "log2", "log1p", "sqrt", "rsqrt"])
 def test_unary_of_positive_numbers(op: str) -> None:
     x = torch.rand(3, 37) + 0.01
     graph = call(f"aten.{op}.default", x)
-    check(graph, variants(graph, 132), [x])
+    check(graph, variants(graph, gpu(132)), [x])
 
 
 SMALL = torch.randn(5, 1, 7)
@@ -84,4 +84,4 @@ CALLS: dict[str, tuple[object, ...]] = {
 @pytest.mark.parametrize("op", CALLS)
 def test_calls(op: str) -> None:
     graph, tensors = body(op, CALLS[op])
-    check(graph, variants(graph, 132), tensors)
+    check(graph, variants(graph, gpu(132)), tensors)

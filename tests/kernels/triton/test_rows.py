@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.kernels.triton.bodies import body
+from tests.kernels.triton.bodies import body, gpu
 from tests.kernels.triton.interpreter import check
 
 from anabranch.kernels.triton.write import variants
@@ -32,5 +32,5 @@ CALLS: dict[str, tuple[object, ...]] = {
 @pytest.mark.parametrize("op", CALLS)
 def test_calls(op: str) -> None:
     graph, tensors = body(op, CALLS[op])
-    found = [variant for variant in variants(graph, 132) if variant.startswith("rows")]
+    found = [variant for variant in variants(graph, gpu(132)) if variant.startswith("rows")]
     check(graph, [*found[:2], "rows:2x16.w4"], tensors)

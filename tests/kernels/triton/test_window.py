@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.kernels.triton.bodies import body
+from tests.kernels.triton.bodies import body, gpu
 from tests.kernels.triton.interpreter import check
 
 from anabranch.ir.graph import Graph
@@ -17,7 +17,7 @@ WIDE = X.to(memory_format=torch.channels_last)
 
 
 def windows(graph: Graph) -> list[str]:
-    return [v for v in variants(graph, 132) if v.startswith("window")]
+    return [v for v in variants(graph, gpu(132)) if v.startswith("window")]
 
 
 CALLS: dict[str, tuple[Any, ...]] = {

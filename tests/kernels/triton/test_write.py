@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 import pytest
+from tests.kernels.triton.bodies import gpu
 from tests.kernels.triton.samples import SAMPLES
 
 from anabranch.ir.key import canonical, code
@@ -51,7 +52,7 @@ def test_pointers_are_what_is_read_and_written(name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_variants_are_few_and_written(name: str) -> None:
     body = parse_graph(SAMPLES[name][1])
-    found = variants(body, 132)
+    found = variants(body, gpu(132))
     assert 1 <= len(found) <= 8 and len(set(found)) == len(found)
     for variant in found:
         assert variant.startswith(name.split("_")[0])
@@ -61,7 +62,7 @@ def test_variants_are_few_and_written(name: str) -> None:
 def test_the_provider_offers_each_variant() -> None:
     body = parse_graph(SAMPLES["window"][1])
     kernels = TritonProvider().kernels(Task("depth", body), H200)
-    assert [k.variant for k in kernels] == variants(body, 132)
+    assert [k.variant for k in kernels] == variants(body, gpu(132))
     assert {(k.provider, k.name, k.writes_out, k.launches) for k in kernels} == {
         ("triton", "window", True, 1)
     }
@@ -95,7 +96,7 @@ REFUSED = {
 def test_refusals_are_sentences(name: str) -> None:
     line, why = REFUSED[name]
     body = parse_graph(f"graph g {{\n input %x: f32[4]\n {line}\n return %r\n}}")
-    assert variants(body, 132) == []
+    assert variants(body, gpu(132)) == []
     for template in TEMPLATES:
         with pytest.raises(ValueError, match=re.escape(why)):
             program(body, f"{template}:1")
@@ -117,7 +118,7 @@ def test_an_empty_tensor_has_no_kernel() -> None:
     body = parse_graph(
         "graph g {\n input %x: f32[0,4]\n %r: f32[0,4] = aten.relu.default(%x)\n return %r\n}"
     )
-    assert variants(body, 132) == []
+    assert variants(body, gpu(132)) == []
 
 
 def test_a_large_tensor_is_addressed_in_64_bits() -> None:

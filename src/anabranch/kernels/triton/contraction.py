@@ -21,19 +21,19 @@ columns, multiplies element by element along the depth and adds up at the end.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from anabranch.ir.graph import Graph
-from anabranch.kernels.dfg.index import Axis, Index, axis
+from anabranch.ir.target import TargetSpec
+from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.nouns import Expr, Held
 from anabranch.kernels.dfg.walk import (
     Place,
     replace_parts,
     substitute,
-    substitute_index,
     substitute_store,
 )
 from anabranch.kernels.triton.emit import DTYPES, Emission
@@ -42,51 +42,14 @@ from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.roles import Contraction, contraction_of, plain
 from anabranch.kernels.triton.space import flattened
+from anabranch.kernels.triton.steps import Steps, steps_of
+from anabranch.kernels.triton.tiles import Tile, chosen
 
 VARIANT = re.compile(
     r"contraction:(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(?:\.p([nwl]))?(\.tf32)?"
 )
 OWN = {"row", "row_in", "col", "col_in", "deep", "step", "tile", "part", "batch", "total", "sums"}
-SLACK = 1.15
-"""How much longer than the fastest axis of the depth its steps may be in all."""
 WAIT, TRIGGER = "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A variant, read. `pdl`: "" none, n: wait only, w: the next kernel may start after the wait,
-    l: after the loop."""
-
-    m: int
-    n: int
-    k: int
-    split: int
-    warps: int
-    stages: int
-    pdl: str = ""
-    tf32: bool = False
-
-    @property
-    def text(self) -> str:
-        end = (f".p{self.pdl}" if self.pdl else "") + (".tf32" if self.tf32 else "")
-        shape = f"{self.m}x{self.n}x{self.k}"
-        return f"contraction:{shape}.k{self.split}.w{self.warps}.s{self.stages}{end}"
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """How the depth is walked: `count` steps, and each of its axes in terms of the step and of the
-    place within it. `at` runs along the axis that steps cut, of length `extent`."""
-
-    count: int
-    place: dict[Axis, Index]
-    at: Index
-    extent: int
-
-    @property
-    def ragged(self) -> bool:
-        """Whether the last step reaches beyond the end."""
-        return self.at.range[1] >= self.extent
 
 
 def parse(variant: str) -> Tile:
@@ -98,12 +61,11 @@ def parse(variant: str) -> Tile:
     return Tile(m, n, k, split, warps, stages, found[7] or "", bool(found[8]))
 
 
-def variants(body: Graph, sms: int) -> list[str]:
-    """Tiles."""
+def variants(body: Graph, spec: TargetSpec) -> list[str]:
+    """The best ranked tiles, with and without programmatic launch where the GPU has it; [] where
+    the body is no contraction."""
     found = contraction_of(lower(body))
-    if isinstance(found, str):
-        return []
-    return []
+    return [] if isinstance(found, str) else [tile.text for tile in chosen(found, spec)]
 
 
 def write(body: Graph, variant: str) -> Program:
@@ -141,26 +103,6 @@ def write(body: Graph, variant: str) -> Program:
         counters=count if split > 1 else 0,
     )
     return replace(written, stages=tile.stages, pdl=bool(tile.pdl))
-
-
-def steps_of(found: Contraction, each: int, lane: str) -> Steps:
-    """Steps of `each` along the fastest axis of the depth, or along all of it as one flat axis."""
-    *slow, fast = found.depth
-    chunks = -(-fast.extent // each)
-    if slow and chunks * each > SLACK * fast.extent:
-        flat, place = flattened(found.depth, "k")
-        count = -(-flat.extent // each)
-        at = axis("step", count) * each + axis(lane, each)
-        place = {one: _replaced(index, flat, at) for one, index in place.items()}
-        return Steps(count, place, at, flat.extent)
-    chunk = Axis("chunk", chunks)
-    step, place = flattened((*slow, chunk), "step")
-    at = place.pop(chunk) * each + axis(lane, each)
-    return Steps(step.extent, {**place, fast: at}, at, fast.extent)
-
-
-def _replaced(index: Index, old: Axis, new: Index) -> Index:
-    return substitute_index(index, {old: new}, lambda expr: expr)
 
 
 def _write_indices(

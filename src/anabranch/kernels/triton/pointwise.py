@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.nouns import Dfg
 from anabranch.kernels.dfg.walk import reductions, substitute_store
@@ -24,7 +25,7 @@ THREADS_PER_WARP = 32
 LARGEST_GRID = 2**31 - 1
 
 
-def variants(body: Graph, sms: int) -> list[str]:
+def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """Tiles from the largest that still gives every multiprocessor a CTA down to a vector a
     thread; [] where the body is no pointwise one."""
     dfg = lower(body)
@@ -33,7 +34,7 @@ def variants(body: Graph, sms: int) -> list[str]:
     vector = elements_per_thread(*(store.type for store in dfg.stores))
     tiles = [(vector * 32 * warps, warps) for warps in (1, 2, 4, 8)]
     tiles += [(2 * vector * 128, 4), (vector * 64, 4)]
-    fitting = [(tile, warps) for tile, warps in tiles if -(-dfg.points // tile) >= sms]
+    fitting = [(tile, warps) for tile, warps in tiles if -(-dfg.points // tile) >= spec.sms]
     chosen = sorted(fitting)[-4:] or sorted(tiles)[:2]
     return [f"pointwise:{tile}.w{warps}" for tile, warps in chosen]
 

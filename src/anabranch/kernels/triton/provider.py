@@ -30,7 +30,7 @@ class TritonProvider:
             return []
         if not (spec.simulated or importlib.util.find_spec("triton")):
             return []
-        return [_kernel(task, variant) for variant in variants(task.body, spec.sms)]
+        return [_kernel(task, variant) for variant in variants(task.body, spec)]
 
 
 def _kernel(task: Task, variant: str) -> Kernel:

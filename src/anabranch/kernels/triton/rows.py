@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import torch
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.build import LEAST
 from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.lower import lower
@@ -56,12 +57,12 @@ class Rows:
     """Whether neighbouring rows are neighbours in memory, rather than neighbouring columns."""
 
 
-def variants(body: Graph, sms: int) -> list[str]:
+def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """Tiles that give every multiprocessor a CTA, of several shapes; [] where it does not fit."""
     rows = rows_of(lower(body))
     if isinstance(rows, str):
         return []
-    width, per_sm = next_power(rows.col.extent), max(rows.row.extent // sms, 1)
+    width, per_sm = next_power(rows.col.extent), max(rows.row.extent // spec.sms, 1)
     tall = 1 << (per_sm.bit_length() - 1)
     least, most = (8, 64) if rows.side_by_side else (1, 16)
     heights = {min(max(h, least), most, next_power(rows.row.extent)) for h in (tall, tall // 2, 16)}

@@ -21,6 +21,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.build import bounded
 from anabranch.kernels.dfg.index import Axis, Index, number
 from anabranch.kernels.dfg.lower import lower
@@ -64,7 +65,7 @@ class Windows:
     taps: int
 
 
-def variants(body: Graph, sms: int) -> list[str]:
+def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """One to four neighbours, vectors from the widest to a quarter of it, one to four warps: first
     those that give each multiprocessor's four schedulers a warp, with most work for each thread
     among these, since that is where loads are shared."""
@@ -80,7 +81,7 @@ def variants(body: Graph, sms: int) -> list[str]:
         lanes, groups = _lanes(found.lane.extent, vector), _groups(found, together)
         pixels = min(max(32 * warps * vector // lanes, 1), next_power(groups))
         ctas = -(-groups // pixels) * -(-found.lane.extent // lanes)
-        missing = max(4 * sms - ctas * warps, 0)
+        missing = max(4 * spec.sms - ctas * warps, 0)
         work = vector * together
         offers.append((missing, -work, -warps, f"window:{pixels}x{lanes}u{together}.w{warps}"))
     return list(dict.fromkeys(variant for *_, variant in sorted(offers)))[:6]

@@ -1,6 +1,6 @@
 """Writing kernels: a body and a variant -> the program, and which variants a body has.
 
-    variants(body, sms=132)                      ["pointwise:512.w2", "pointwise:1024.w4", ...]
+    variants(body, spec)                          ["pointwise:512.w2", "pointwise:1024.w4", ...]
     program(body, "pointwise:1024.w4").text      a Triton module
 
 A variant starts with the name of its template. Both are functions of their arguments alone.
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
+from anabranch.ir.target import TargetSpec
 from anabranch.kernels.triton import contraction, pointwise, rows, window
 from anabranch.kernels.triton.page import header
 from anabranch.kernels.triton.program import Program
@@ -21,10 +22,10 @@ from anabranch.kernels.triton.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """`variants(body, sms)`: what to try on a GPU of so many multiprocessors, [] where the template
+    """`variants(body, spec)`: what to try on such a machine, [] where the template
     does not fit. `write(body, variant)`: the kernel; ValueError where there is none."""
 
-    variants: Callable[[Graph, int], list[str]]
+    variants: Callable[[Graph, TargetSpec], list[str]]
     write: Callable[[Graph, str], Program]
 
 
@@ -48,9 +49,9 @@ def program(body: Graph, variant: str) -> Program:
     )
 
 
-def variants(body: Graph, sms: int) -> list[str]:
+def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """What all templates that fit the body offer."""
-    return list(_variants(canonical(body, content=False), sms))
+    return list(_variants(canonical(body, content=False), spec))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -63,8 +64,8 @@ def _program(body: Graph, variant: str) -> Program:
 
 
 @functools.lru_cache(maxsize=4096)
-def _variants(body: Graph, sms: int) -> tuple[str, ...]:
-    return tuple(variant for t in TEMPLATES.values() for variant in t.variants(body, sms))
+def _variants(body: Graph, spec: TargetSpec) -> tuple[str, ...]:
+    return tuple(variant for t in TEMPLATES.values() for variant in t.variants(body, spec))
 
 
 def _values(body: Graph) -> list[str]:
