@@ -197,6 +197,25 @@ def test_pools_that_are_added() -> None:
     check(graph, variants(graph, gpu(4)))
 
 
+@pytest.mark.parametrize("op", ["aten.add.Tensor", "aten.maximum.default"])
+def test_a_prologue_of_two_values(op: str) -> None:
+    """Padding is 0 after the prologue, whatever the prologue makes of 0; the tap in the middle of
+    the window is never outside."""
+    graph = read(f"""
+    graph g {{
+      input %x: f32[1,8,5,5]{{200,1,40,8}}
+      input %y: f32[1,8,5,5]{{200,1,40,8}}
+      const %w: f32[8,1,3,3] = w
+      %s: f32[1,8,5,5]{{200,1,40,8}} = {op}(%x, %y)
+      %t: f32[1,8,5,5]{{200,1,40,8}} = aten.add.Scalar(%s, 1.0)
+      %c: f32[1,8,5,5]{{200,1,40,8}} = aten.convolution.default(%t, %w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 8)
+      %d: f32[1,8,5,5]{{200,1,40,8}} = aten.convolution.default(%s, %w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 8)
+      %r: f32[1,8,5,5]{{200,1,40,8}} = aten.add.Tensor(%c, %d)
+      return %r
+    }}""")  # noqa: E501
+    check(graph, variants(graph, 4)[:3])
+
+
 def test_what_is_not_a_number_stays_so() -> None:
     x = torch.tensor([[1.0, float("nan"), -2.0, 3.0], [0.0, -1.0, float("inf"), 2.0]])
     graph = read("""

@@ -131,6 +131,8 @@ def _zero_outside(expr: Expr, within: Within) -> bool:
             return _zero_outside(arg, within)
         case Arith("max" | "min", (arg, Const(value))):
             return value == 0 and _zero_outside(arg, within)
+        case Arith("add" | "sub", (a, b)):
+            return _zero_outside(a, within) and _zero_outside(b, within)
         case Arith("mul", (arg, Const())) | Arith("neg" | "abs", (arg,)):
             return _zero_outside(arg, within)
         case _:

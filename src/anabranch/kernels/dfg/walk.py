@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from anabranch.kernels.dfg.build import both, bounded
+import torch
+
+from anabranch.kernels.dfg.build import both, bounded, const
 from anabranch.kernels.dfg.index import (
     Axis,
     Gathered,
@@ -105,9 +107,12 @@ def _rebuilt(part: Expr, place: Place, get: Callable[[Expr], Expr]) -> Expr:
         case Position():
             return replace(part, index=substitute_index(part.index, place, get))
         case Inside():
-            return Inside(within_of(part.within, place, get))
+            within = within_of(part.within, place, get)
+            return Inside(within) if within else const(True, torch.bool)
         case Cast():
             return Cast(get(part.arg), part.dtype)
+        case Arith("where", (test, then, _)) if get(test) == const(True, torch.bool):
+            return get(then)
         case Arith():
             return Arith(part.op, tuple(map(get, part.args)), part.dtype, part.made)
         case Reduce():
