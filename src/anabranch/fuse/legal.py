@@ -114,7 +114,7 @@ def why_not_written(group: Sequence[Node], facts: Facts) -> str:
     found = lower(body)
     if isinstance(found, str):
         return found
-    return "" if variants(body, A_LARGE_GPU.sms) else "no template writes it as one kernel"
+    return "" if variants(body, A_LARGE_GPU) else "no template writes it as one kernel"
 
 
 def _before_windows(group: Sequence[Node], facts: Facts) -> str:
