@@ -70,9 +70,10 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
 
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body is no contraction, or the variant not ours."""
-    found, tile = contraction_of(lower(body)), parse(variant)
+    found = contraction_of(lower(body))
     if isinstance(found, str):
         raise ValueError(found)
+    tile = parse(variant)
     if (tile.m == 1) != (found.m == 1):
         raise ValueError(f"{variant} does not suit {found.m} rows")
     steps = steps_of(found, tile.k, "deep")
