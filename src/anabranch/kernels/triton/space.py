@@ -66,5 +66,6 @@ def next_power(n: int) -> int:
 
 
 def elements_per_thread(*types: TensorType) -> int:
-    """How many elements 16 bytes hold, of the narrowest type."""
-    return max(16 // min(type.dtype.itemsize for type in types), 1)
+    """How many elements 16 bytes hold, of the widest type; of bytes only half as many, since what
+    they were computed from was wider."""
+    return max(min(16 // max(type.dtype.itemsize for type in types), 8), 1)
