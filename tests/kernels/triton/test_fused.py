@@ -213,7 +213,7 @@ def test_a_prologue_of_two_values(op: str) -> None:
       %r: f32[1,8,5,5]{{200,1,40,8}} = aten.add.Tensor(%c, %d)
       return %r
     }}""")  # noqa: E501
-    check(graph, variants(graph, 4)[:3])
+    check(graph, variants(graph, gpu(4))[:3])
 
 
 def test_what_is_not_a_number_stays_so() -> None:

@@ -84,6 +84,7 @@ def write(body: Graph, variant: str) -> Program:
     if parsed is None:
         raise ValueError(f"{variant} is no variant of rows")
     height, width, warps = (int(number) for number in parsed.groups())
+    height = min(height, next_power(rows.row.extent))
     masks = {rows.row: "row_in"} if rows.row.extent % height else {}
     out = Emission({rows.row: "row"}, masks, names_of(body), {*INDICES})
     first = "tl.program_id(0)" + (f" * {height}" if height > 1 else "")
