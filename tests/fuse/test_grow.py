@@ -142,3 +142,94 @@ def test_one_contraction_a_group() -> None:
     groups, refused = grown(graph_text("a = conv x\nb = conv x\ns = mul a b"), pointwise=True)
     assert groups == ["a", "b+s"]
     assert refused == ["%a + %s: %s already runs with %b"]
+
+
+def depthwise(lines: str) -> str:
+    """As `graph_text`, with every convolution a depthwise one of 3x3."""
+    text = graph_text(lines).replace("False, [0, 0], 1)", "False, [0, 0], 4)")
+    text = text.replace("f16[4,4,1,1]", "f16[4,1,3,3]")
+    return text.replace("[1, 1], [0, 0], [1", "[1, 1], [1, 1], [1")
+
+
+def test_neighbours_of_a_depthwise_convolution() -> None:
+    lines = "a = relu x\nd = conv a\ns = add d x\nr = relu s\nt = tanh r"
+    assert grown(depthwise(lines))[0] == ["a", "d+s+r", "t"]
+    assert grown(depthwise(lines), pointwise=True)[0] == ["a+d+s+r+t"]
+
+
+def test_what_is_dear_is_not_computed_for_each_window() -> None:
+    groups, refused = grown(depthwise("e = exp x\nd = conv e\nr = relu d"), pointwise=True)
+    assert groups == ["e", "d+r"]
+    assert refused == ["%e + %d: %e would be computed again for each window it lies in"]
+
+
+def test_one_reduction_a_group() -> None:
+    groups, refused = grown(depthwise("d = conv x\nr = relu d\ne = conv r"), pointwise=True)
+    assert groups == ["d+r", "e"]
+    assert refused == ["%r + %e: %r already runs with %d"]
+
+
+ROWS = """
+graph g {
+  input %x: f16[8,64]
+  const %w: f16[64] = w
+  %a: f16[8,64] = aten.add.Tensor(%x, %w)
+  %n: f16[8,64] = aten.layer_norm.default(%a, [64], %w)
+  %g: f16[8,64] = aten.gelu.default(%n)
+  %m: f16[8] = aten.sum.dim_IntList(%g, [1])
+  return %m
+}"""
+
+
+def test_neighbours_of_a_reduction() -> None:
+    assert grown(ROWS)[0] == ["a", "n", "g", "m"]
+    groups, refused = grown(ROWS, pointwise=True)
+    assert groups == ["a+n", "g+m"]
+    assert refused == ["%n + %g: %g already runs with %m"]
+
+
+def test_what_no_template_writes_stays_apart() -> None:
+    text = ROWS.replace("aten.sum.dim_IntList(%g, [1])", "aten.prod.dim_int(%g, 1)")
+    groups, refused = grown(text, pointwise=True)
+    assert groups == ["a+n+g", "m"]
+    assert refused == ["%g + %m: aten.prod.dim_int has no lowering"]
+
+
+def test_a_window_is_made_of_few_values() -> None:
+    lines = "a = add x x\nb = neg x\nc = add b x\nd = conv c\nr = relu d"
+    text = depthwise(lines).replace(
+        "input %x", "input %y: f16[1,4,5,5]\n  input %z: f16[1,4,5,5]\n  input %x"
+    )
+    assert grown(text, pointwise=True)[0] == ["a", "b+c+d+r"]
+    text = text.replace("neg.default(%x)", "add.Tensor(%y, %z)")
+    groups, refused = grown(text, pointwise=True)
+    assert groups == ["a", "b", "c+d+r"]
+    assert refused == ["%b + %c: %d would read 3 values for each point of a window"]
+
+
+def test_padding_before_a_pool() -> None:
+    text = """
+    graph g {
+      input %x: f16[1,8,6,6]
+      %r: f16[1,8,6,6] = aten.relu.default(%x)
+      %p: f16[1,8,7,7] = aten.constant_pad_nd.default(%r, [0, 1, 0, 1], 0.0)
+      %m: f16[1,8,3,3] = aten.max_pool2d.default(%p, [3, 3], [2, 2])
+      return %m
+    }"""
+    assert grown(text)[0] == ["r", "p", "m"]
+    assert grown(text, pointwise=True)[0] == ["r+p+m"]
+
+
+def test_embeddings_are_gathered_where_they_are_added() -> None:
+    text = """
+    graph g {
+      input %i: i64[4]
+      input %j: i64[4]
+      const %w: f16[9,8] = w
+      %a: f16[4,8] = aten.embedding.default(%w, %i)
+      %b: f16[4,8] = aten.embedding.default(%w, %j)
+      %s: f16[4,8] = aten.add.Tensor(%a, %b)
+      %n: f16[4,8] = aten._softmax.default(%s, -1, False)
+      return %n
+    }"""
+    assert grown(text, pointwise=True)[0] == ["a+b+s+n"]

@@ -7,7 +7,11 @@ r"""Growing: vertical groups, an anchor with what follows it in the same launch.
         relu
 
 By default only what a library runs in one call is grouped; `pointwise` also groups what a kernel
-generator can: chains of pointwise nodes, and those after a contraction.
+generator can: chains of pointwise nodes, those after a contraction, and those before and after a
+reduction or a depthwise convolution, one of these a group:
+
+    x -> relu -> depthwise -> add -> relu        {relu, depthwise, add, relu}
+    x -> add -> layer_norm -> gelu               {add, layer_norm, gelu}
 """
 
 from __future__ import annotations
@@ -20,8 +24,10 @@ from anabranch.fuse.legal import (
     LINEAR,
     RELU,
     Facts,
+    is_depthwise,
     why_not,
     why_not_pointwise,
+    why_not_written,
 )
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node
@@ -35,6 +41,11 @@ EPILOGUES: dict[str, tuple[tuple[str, ...], ...]] = {
     ADDMM: ((RELU,), (GELU,)),
 }
 """What libraries run after each anchor in the same call, the longest first."""
+
+
+PAD = "aten.constant_pad_nd.default"
+GATHERS = frozenset({PAD, "aten.cat.default", "aten.embedding.default"})
+"""Moves whose element is computed where it is needed as cheaply as it is read."""
 
 
 def grow(graph: Graph, trace: Trace, pointwise: bool = False) -> list[Group]:
@@ -59,8 +70,12 @@ def grow(graph: Graph, trace: Trace, pointwise: bool = False) -> list[Group]:
 
 
 def anchor_of(group: Group) -> Node:
-    """The node that names the group: its contraction, or its first node."""
-    return next((node for node in group if ops.info(node.op).kind == "contract"), group[0])
+    """The node that names the group: its contraction, or its reduction, or its first node."""
+    for kind in ("contract", "reduce"):
+        for node in group:
+            if ops.info(node.op).kind == kind:
+                return node
+    return group[0]
 
 
 def _with_epilogue(
@@ -96,25 +111,45 @@ def _follow(anchor: Node, names: tuple[str, ...], facts: Facts) -> list[Node] | 
 
 
 def _join_reader(node: Node, home: dict[str, list[Node]], facts: Facts, trace: Trace) -> None:
-    """Puts a node, with the group it ends, into the group of its readers, if all are pointwise."""
+    """Puts a node, with the group it ends, into the group of its readers, if one of the two is
+    pointwise and at most one node of them all is not."""
     kind = ops.info(node.op).kind
     own = home.get(node.name, [node])
     readers = facts.readers.get(node.name, ())
-    if kind not in ("pointwise", "contract") or node is not own[-1] or not readers:
+    known = kind in ("pointwise", "contract", "reduce") or node.op in GATHERS
+    if not known or node is not own[-1] or not readers:
         return
-    group = home.get(readers[0].name, [readers[0]])
-    if group is own or ops.info(readers[0].op).kind != "pointwise":
+    reader = readers[0]
+    group = home.get(reader.name, [reader])
+    after = ops.info(reader.op).kind == "pointwise"
+    before = _takes_prologue(reader, facts) and (kind == "pointwise" or node.op == PAD)
+    # A padding that already runs with what reads it hands on what it reads.
+    through = reader.op == PAD and bool(_anchors(group)) and kind == "pointwise"
+    if group is own or not (after or before or through):
         return
-    anchor = anchor_of(tuple(group))
-    if kind == "contract" and ops.info(anchor.op).kind == "contract":
-        why = f"%{readers[0].name} already runs with %{anchor.name}"
+    ours, theirs = (_anchors(part) for part in (own, group))
+    merged = sorted((*own, *group), key=lambda member: facts.position[member.name])
+    if ours and theirs:
+        taken, by = (node, ours[0]) if theirs[0] is reader else (reader, theirs[0])
+        why = f"%{taken.name} already runs with %{by.name}"
+        why = f"%{node.name} and %{reader.name} are no pointwise nodes" if taken is by else why
     else:
         why = why_not_pointwise(node, group, facts)
+        # What a contraction runs with is decided where its kernels are written.
+        if not why and any(_takes_prologue(anchor, facts) for anchor in (*ours, *theirs)):
+            why = why_not_written(merged, facts)
     if why:
-        trace.add("refused", "fuse", _said([node, readers[0]]), why)
+        trace.add("refused", "fuse", _said([node, reader]), why)
         return
-    merged = sorted((*own, *group), key=lambda member: facts.position[member.name])
     home.update((member.name, merged) for member in merged)
+
+
+def _anchors(group: list[Node]) -> list[Node]:
+    return [node for node in group if ops.info(node.op).kind in ("contract", "reduce")]
+
+
+def _takes_prologue(node: Node, facts: Facts) -> bool:
+    return ops.info(node.op).kind == "reduce" or is_depthwise(node, facts)
 
 
 def _said(chain: list[Node]) -> str:

@@ -19,11 +19,24 @@ from dataclasses import dataclass
 import torch
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, types, users
+from anabranch.ir.graph import Arg, Graph, Input, Node, Ref, producers, types, users
+from anabranch.ir.protocols import A_LARGE_GPU
 from anabranch.ir.types import TensorType
+from anabranch.kernels.dfg import lower
+from anabranch.kernels.triton.write import variants
 
 CONVOLUTION, ADD, RELU = "aten.convolution.default", "aten.add.Tensor", "aten.relu.default"
 LINEAR, ADDMM, GELU = "aten.linear.default", "aten.addmm.default", "aten.gelu.default"
+CHEAP = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max", "maximum", "minimum"),
+        *("add", "sub", "mul", "neg", "abs", "_to_copy", "constant_pad_nd"),
+    )
+)
+"""What may as well be computed once for each window that reads it: an instruction or two."""
+MOST_PROLOGUE_READS = 2
+"""Values that each point of a window may be made of, the weights not counted."""
 LIBRARY_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -73,8 +86,8 @@ def why_not(group: Sequence[Node], facts: Facts) -> str:
 
 
 def why_not_pointwise(node: Node, group: Sequence[Node], facts: Facts) -> str:
-    """Why a pointwise node cannot join the group that reads it; "" if it can. No intermediate
-    result is written then, so nobody else may read it."""
+    """Why a node cannot join the group that reads it; "" if it can. No intermediate result is
+    written then, so nobody else may read it."""
     inside = {member.name for member in group}
     for result in node.results:
         if result in facts.returned:
@@ -82,9 +95,61 @@ def why_not_pointwise(node: Node, group: Sequence[Node], facts: Facts) -> str:
         outside = [n for n in facts.readers.get(result, ()) if n.name not in inside]
         if outside:
             return f"%{result} is also read by %{outside[0].name}"
-    if node.type.shape != group[-1].type.shape:
-        return f"%{node.name} is broadcast: it would be computed again for each element"
+    readers = [member for member in group if set(node.results) & set(member.uses)]
+    for reader in readers:
+        if ops.info(reader.op).kind != "pointwise":
+            if reader.uses.count(node.name) > 1 or reader.uses[0] != node.name:
+                return f"%{reader.name} reads %{node.name} otherwise than as its input"
+        elif reader.type.shape != node.type.shape:
+            return f"%{node.name} is broadcast: it would be computed again for each element"
     return ""
+
+
+def why_not_written(group: Sequence[Node], facts: Facts) -> str:
+    """Why no template writes a kernel for the group; "" if one does."""
+    why = _before_windows(group, facts)
+    if why:
+        return why
+    body = body_of(group, facts)
+    found = lower(body)
+    if isinstance(found, str):
+        return found
+    return "" if variants(body, A_LARGE_GPU) else "no template writes it as one kernel"
+
+
+def _before_windows(group: Sequence[Node], facts: Facts) -> str:
+    """What is computed again for each window must be cheap, and read few values."""
+    for anchor in group:
+        if anchor.op != CONVOLUTION and "pool" not in anchor.op:
+            continue
+        before = [n for n in group if n is not anchor and facts.depends(anchor, n.name)]
+        for node in before:
+            if ops.packet_name(node.op) not in CHEAP:
+                return f"%{node.name} would be computed again for each window it lies in"
+        made = {name for node in before for name in node.results}
+        read = {name for node in before for name in node.uses} - made
+        if len(read) > MOST_PROLOGUE_READS:
+            return f"%{anchor.name} would read {len(read)} values for each point of a window"
+    return ""
+
+
+def body_of(group: Sequence[Node], facts: Facts) -> Graph:
+    """The group as a graph that reads everything as an input and returns its last value."""
+    made = {name for node in group for name in node.results}
+    read = dict.fromkeys(name for node in group for name in node.uses if name not in made)
+    inputs = tuple(Input(name, facts.types[name]) for name in read)
+    return Graph(group[-1].name, inputs, (), tuple(group), (Ref(group[-1].name),))
+
+
+def is_depthwise(node: Node, facts: Facts) -> bool:
+    """Whether the node is a convolution of each channel by itself."""
+    if node.op != CONVOLUTION:
+        return False
+    given = ops.arguments(node)
+    weight = given["weight"]
+    assert isinstance(weight, Ref)
+    alone = facts.types[weight.name].shape[1] == 1
+    return alone and given["groups"] != 1 and not given["transposed"]
 
 
 def _read_outside(group: Sequence[Node], facts: Facts) -> str:

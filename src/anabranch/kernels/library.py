@@ -24,6 +24,7 @@ from anabranch.ir.protocols import Provider
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.types import TensorType
+from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.kernels.writers import can_write
 
 CUDNN_ENGINES = 6
@@ -76,6 +77,9 @@ class CudnnProvider:
 
 
 PROVIDERS: tuple[Provider, ...] = (AtenProvider(), FusedAtenProvider(), CudnnProvider())
+
+GENERATED: tuple[Provider, ...] = (TritonProvider(),)
+"""Offered beside them by whoever has a target that runs generated kernels."""
 
 
 def aten_kernel(name: str, body: Graph) -> Kernel:

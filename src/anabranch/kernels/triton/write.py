@@ -1,20 +1,74 @@
-"""The writer: a task's body and a variant -> Program.
+"""Writing kernels: a body and a variant -> the program, and which variants a body has.
 
-A variant begins with the name of its template. The same body and variant give the same text in
-every process, so that a saved text can be compared with what is written anew.
+    variants(body, spec)                          ["pointwise:512.w2", "pointwise:1024.w4", ...]
+    program(body, "pointwise:1024.w4").text      a Triton module
+
+A variant starts with the name of its template. Both are functions of their arguments alone.
 """
 
 from __future__ import annotations
 
-from anabranch.errors import TargetError
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
 from anabranch.ir.graph import Graph
+from anabranch.ir.key import canonical
+from anabranch.ir.target import TargetSpec
+from anabranch.kernels.triton import contraction, pointwise, rows, window
+from anabranch.kernels.triton.page import header
 from anabranch.kernels.triton.program import Program
 
 
+@dataclass(frozen=True, slots=True)
+class Template:
+    """`variants(body, spec)`: what to try on such a machine, [] where the template
+    does not fit. `write(body, variant)`: the kernel; ValueError where there is none."""
+
+    variants: Callable[[Graph, TargetSpec], list[str]]
+    write: Callable[[Graph, str], Program]
+
+
+TEMPLATES: dict[str, Template] = {
+    "pointwise": Template(pointwise.variants, pointwise.write),
+    "window": Template(window.variants, window.write),
+    "rows": Template(rows.variants, rows.write),
+    "contraction": Template(contraction.variants, contraction.write),
+}
+
+
 def program(body: Graph, variant: str) -> Program:
-    """The program that computes the body in this variant. TargetError if no template has it."""
-    raise TargetError(
-        f"no template writes {body.name} in variant {variant!r}",
-        "this version does not know the template",
-        "compile the model again with this version",
+    """The kernel of this variant. ValueError where the body has no such kernel."""
+    same = canonical(body, content=False)
+    written = _program(same, variant)
+    names = dict(zip(_values(same), _values(body), strict=True))
+    return replace(
+        written,
+        text="\n".join([*header(body, variant), written.text]),
+        pointers=tuple(names[name] for name in written.pointers),
     )
+
+
+def variants(body: Graph, spec: TargetSpec) -> list[str]:
+    """What all templates that fit the body offer."""
+    return list(_variants(canonical(body, content=False), spec))
+
+
+@functools.lru_cache(maxsize=4096)
+def _program(body: Graph, variant: str) -> Program:
+    """The kernel of a body whose names are positions: equal layers are written once."""
+    name = variant.partition(":")[0]
+    if name not in TEMPLATES:
+        raise ValueError(f"{variant} is of no template there is")
+    return TEMPLATES[name].write(body, variant)
+
+
+@functools.lru_cache(maxsize=4096)
+def _variants(body: Graph, spec: TargetSpec) -> tuple[str, ...]:
+    return tuple(variant for t in TEMPLATES.values() for variant in t.variants(body, spec))
+
+
+def _values(body: Graph) -> list[str]:
+    """The names of all values, in order."""
+    declared = [value.name for value in body.inputs] + [value.name for value in body.constants]
+    return declared + [result for node in body.nodes for result in node.results]

@@ -1,0 +1,163 @@
+"""The performance upper limit: what a tile can reach at best, before it is written or compiled.
+
+DeepCuts (section 4): the part of the machine's peak that a kernel may reach is at most
+
+    memory    operations a block does for each byte it moves, against the machine's balance
+    shared    operations a warp does for each byte of shared memory it reads, against an SM's
+    tail      how full the waves of blocks are, the last one above all
+    fits      0 where the block needs more threads, registers or shared memory than there are
+
+and at most their product. What is surely slow is never generated.
+
+The paper's tail term, as published, gives 0.99 where one block of 81 waits for a second wave on 80
+multiprocessors; `tail` is the share of slots that work, 0.51 there. Registers, and how many blocks
+an SM holds at once, are not in the paper.
+
+At batch 1 layers are too small for any of this to bind: what they pay is latency. So tiles are
+ranked by a time, of which the limit is one part:
+
+    us = START + waves * (FIRST + steps * STEP) + split + STORE
+
+with steps one after the other that a block takes through the depth, each as long as the slowest of
+its load (hidden by as many stages as there are), its bytes and its arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from anabranch.ir.target import TargetSpec
+
+WARP = 32
+SHARED_BYTES_PER_CLOCK = 128.0
+L2_BYTES_PER_CLOCK = 48.0
+"""What one SM gets from L2 while all of them read."""
+CLOCK = 1.7e3
+"""Cycles in a microsecond, of GPUs of this time under load."""
+START, FIRST, STORE = 1.0, 0.9, 0.35
+"""Launch and ramp; the first load through L2, the first product; the epilogue with its stores."""
+LATENCY = 0.55
+"""Of a load from L2 into shared memory, barriers and the product that waits for it included."""
+ISSUE = 0.07
+"""Of a step whose loads are all there: barriers, addresses, tensor core instructions."""
+MEET = 0.9
+"""What CTAs that share a tile pay for the counter and the last one's round through L2."""
+SPARE = 40
+"""Registers of a thread that hold no sums: addresses, fragments, masks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a variant asks for: rows, columns and depth of its tile, blocks in all, steps of each,
+    bytes of an element, warps, stages, how many blocks share a tile."""
+
+    m: int
+    n: int
+    k: int
+    blocks: int
+    steps: int
+    itemsize: int
+    warps: int
+    stages: int
+    split: int = 1
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory: the factors of every stage."""
+        return self.stages * (self.m + self.n) * self.k * self.itemsize
+
+    @property
+    def registers(self) -> int:
+        """Of a thread: its sums, its fragments and what else it holds."""
+        sums = self.m * self.n // (self.warps * WARP)
+        return sums + SPARE + (self.m + self.n) * 16 // (self.warps * WARP) // 2
+
+    @property
+    def operations(self) -> float:
+        return 2.0 * self.m * self.n * self.k * self.steps
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The four terms, each from 0 to 1, and the time that tiles are ranked by."""
+
+    memory: float
+    shared: float
+    tail: float
+    fits: float
+    us: float
+
+    @property
+    def limit(self) -> float:
+        """The part of the machine's peak that is reached at best."""
+        return self.memory * self.shared * self.tail * self.fits
+
+    @property
+    def text(self) -> str:
+        terms = f"memory {self.memory:.2f}, shared {self.shared:.2f}, tail {self.tail:.2f}"
+        return f"at most {self.limit:.3f} of peak ({terms}), about {self.us:.1f} us"
+
+
+def bound(block: Block, spec: TargetSpec, peak: float) -> Bound:
+    """The limit of a block on a machine whose `peak` is in operations a second."""
+    held = resident(block, spec)
+    if not held:
+        return Bound(0.0, 0.0, 0.0, 0.0, math.inf)
+    moved = (block.m + block.n) * block.k * block.steps * block.itemsize
+    moved += block.m * block.n * block.itemsize
+    memory = min(1.0, block.operations / moved / (peak / spec.bandwidth))
+    waves = math.ceil(block.blocks / (held * spec.sms))
+    return Bound(memory, shared(block, spec, peak), tail(block.blocks, spec.sms), 1.0,
+                 time_us(block, spec, peak, waves, min(held, _per_sm(block, spec))))  # fmt: skip
+
+
+def tail(blocks: int, sms: int) -> float:
+    """The share of multiprocessors that work, over all waves.
+
+    >>> [round(tail(blocks, 80), 4) for blocks in (79, 80, 81, 120, 160)]
+    [0.9875, 1.0, 0.5062, 0.75, 1.0]
+    """
+    return blocks / (sms * math.ceil(blocks / sms)) if blocks else 1.0
+
+
+def shared(block: Block, spec: TargetSpec, peak: float) -> float:
+    """Operations for each byte that its warps read of shared memory, against what an SM can do."""
+    across = max(1, min(block.warps, block.n // 16))
+    down = max(1, block.warps // across)
+    read = block.k * block.itemsize * (block.m * across + block.n * down)
+    balance = peak / spec.sms / (SHARED_BYTES_PER_CLOCK * CLOCK * 1e6)
+    return min(1.0, 2.0 * block.m * block.n * block.k / read / balance)
+
+
+def resident(block: Block, spec: TargetSpec) -> int:
+    """How many blocks an SM holds at once; 0 if not one."""
+    threads = block.warps * WARP
+    if threads > 1024 or block.registers > 255:
+        return 0
+    fits = (
+        spec.threads_per_sm // threads,
+        spec.registers_per_sm // (threads * block.registers),
+        spec.shared_per_sm // (block.shared + 1024),
+        spec.ctas_per_sm,
+    )
+    return min(fits)
+
+
+def time_us(block: Block, spec: TargetSpec, peak: float, waves: int, together: int) -> float:
+    """The time of the whole launch; `together`: blocks that share an SM at a time."""
+    bytes_a_step = (block.m + block.n) * block.k * block.itemsize
+    load = bytes_a_step * together / (L2_BYTES_PER_CLOCK * CLOCK)
+    read = bytes_a_step * together / (SHARED_BYTES_PER_CLOCK * CLOCK) * 2
+    compute = 2.0 * block.m * block.n * block.k * together / (0.5 * peak / spec.sms * 1e-6)
+    hidden = LATENCY / max(1, min(block.stages - 1, block.steps))
+    step = max(ISSUE + read + compute, load, hidden)
+    meet = 0.0
+    if block.split > 1:
+        sums = block.split * block.m * block.n * 4
+        meet = MEET + 2 * sums / (L2_BYTES_PER_CLOCK * CLOCK)
+    return START + waves * (FIRST + block.steps * step) + meet + STORE
+
+
+def _per_sm(block: Block, spec: TargetSpec) -> int:
+    return math.ceil(block.blocks / spec.sms)

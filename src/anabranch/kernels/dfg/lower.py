@@ -1,0 +1,145 @@
+"""Lowering: the body of a task -> its Dfg, or a sentence that says why it has none.
+
+Each value of the body is a function from an index to an expression. A node's function asks those
+of what it reads, so the result of a whole chain is one expression over loads of the body's inputs:
+composing functions is fusion in registers, and nothing in between is stored.
+
+    %add  = aten.add(%x, %bias)         for n < 1, c < 64, h < 56, w < 56:
+    %relu = aten.relu(%add)        ->     relu[n, c, h, w] = f16(max(x[n, c, h, w] + bias[c], 0.0))
+
+`given` supplies the function of a node's result that something else computes, such as the
+accumulator of a contraction: only what stands around it is lowered then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph, Node, types
+from anabranch.ir.types import TensorType
+from anabranch.kernels.dfg.build import load
+from anabranch.kernels.dfg.folds import FOLDS
+from anabranch.kernels.dfg.index import Axis, axis, number
+from anabranch.kernels.dfg.moves import MOVES
+from anabranch.kernels.dfg.nouns import COMPUTE, Arith, Dfg, Expr, Held, Reduce, Store, Within
+from anabranch.kernels.dfg.pointwise import POINTWISE
+from anabranch.kernels.dfg.values import At, Call, Lowering, Point, Refusal, Value, arguments
+from anabranch.kernels.dfg.windows import WINDOWS
+
+LOWERINGS: dict[str, Lowering] = {**POINTWISE, **MOVES, **FOLDS, **WINDOWS}
+"""How each operator is lowered, by its name without the overload."""
+
+OVERLOADS_REFUSED = frozenset({"aten.where.default", "aten.sum.dim_DimnameList"})
+
+MOST_NODES = 200
+"""Functions call each other as deep as the body is long; longer ones gain nothing more."""
+
+AXES = {4: "nchw", 3: "nlc", 2: "nc", 1: "c", 5: "ncdhw"}
+"""What the dimensions of a result are called, by their number."""
+
+
+def lower(body: Graph, given: Mapping[str, At] | None = None) -> Dfg | str:
+    """The data-flow graph of the body, or why there is none, as a sentence."""
+    try:
+        return _lowered(body, given or {})
+    except Refusal as refusal:
+        return str(refusal)
+
+
+def held(name: str, type: TensorType) -> At:
+    """For `given`: a value that the surrounding kernel holds in a variable of this name, in the
+    type that such values are computed in."""
+    return lambda point, within: Held(name, COMPUTE[type.dtype], point)
+
+
+def values_of(body: Graph, given: Mapping[str, At]) -> dict[str, Value]:
+    """Every value of the body as a function. Refusal if one cannot be."""
+    values: dict[str, Value] = {}
+    declared = [(value.name, value.type) for value in body.inputs]
+    declared += [(constant.name, constant.type) for constant in body.constants]
+    for name, type in declared:
+        values[name] = Value(type, given.get(name, _read(name, type)))
+    for node in body.nodes:
+        known = {name: given[name] for name in node.results if name in given}
+        made = () if len(known) == len(node.types) else _lowering(node, values, bool(known))
+        for k, (name, type) in enumerate(zip(node.results, node.types, strict=True)):
+            at = known.get(name) or (made[k] if k < len(made) else _missing(node, name))
+            values[name] = Value(type, _called(name, at))
+    return values
+
+
+def _lowered(body: Graph, given: Mapping[str, At]) -> Dfg:
+    if len(body.nodes) > MOST_NODES:
+        raise Refusal(f"{len(body.nodes)} nodes are too many for one expression")
+    for name, type in types(body).items():
+        if type.dtype not in COMPUTE and name not in given:
+            raise Refusal(f"%{name} is of {type.dtype}, for which there are no kernels")
+        if type.numel == 0:
+            raise Refusal(f"%{name} is empty")
+    values = values_of(body, given)
+    outputs = {ref.name: values[ref.name] for ref in body.outputs}
+    shape = _space([value.shape for value in outputs.values()])
+    names = AXES.get(len(shape)) or [f"i{d}" for d in range(len(shape))]
+    axes = tuple(Axis(name, n) for name, n in zip(names, shape, strict=True))
+    point = tuple(axis(one.name, one.extent) for one in axes)
+    stores = []
+    for name, value in outputs.items():
+        own = point[len(point) - len(value.shape) :]
+        own = tuple(number(0) if n == 1 else i for i, n in zip(own, value.shape, strict=True))
+        if _overlaps(value.type):
+            raise Refusal(f"%{name} has several elements at one place of memory")
+        stores.append(Store(name, value.type, own, value.at(own)))
+    return Dfg(axes, tuple(stores))
+
+
+def _space(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """The one index space of all results, to which each of their shapes broadcasts."""
+    rank = max(map(len, shapes))
+    space = [1] * rank
+    for shape in shapes:
+        for d, n in enumerate(shape, rank - len(shape)):
+            if n != 1 and space[d] not in (1, n):
+                raise Refusal(f"results of shapes {' and '.join(map(str, shapes))} share no space")
+            space[d] = max(space[d], n)
+    return tuple(space)
+
+
+def _overlaps(type: TensorType) -> bool:
+    return any(n > 1 and s == 0 for n, s in zip(type.shape, type.strides, strict=True))
+
+
+def _lowering(node: Node, values: Mapping[str, Value], partly: bool) -> tuple[At, ...]:
+    lowering = LOWERINGS.get(ops.packet_name(node.op))
+    if lowering is None or node.op in OVERLOADS_REFUSED:
+        raise Refusal(f"{node.op} has no lowering")
+    call: Call = arguments(node, values)
+    if not isinstance(next(iter(call.given.values()), None), Value) and node.uses:
+        listed = next(iter(call.given.values()), None)
+        if not isinstance(listed, tuple | int | float):
+            raise Refusal(f"{node.op} is called without a tensor")
+    return lowering(call)
+
+
+def _read(name: str, type: TensorType) -> At:
+    return lambda point, within: load(name, type, point, within)
+
+
+def _missing(node: Node, name: str) -> At:
+    def at(point: Point, within: Within) -> Expr:
+        raise Refusal(f"%{name}, a further result of {node.op}, has no lowering")
+
+    return at
+
+
+def _called(name: str, at: At) -> At:
+    """Notes on the expression which value of the model it is, for the text of the kernel."""
+
+    def named(point: Point, within: Within) -> Expr:
+        expr = at(point, within)
+        if isinstance(expr, Arith | Reduce) and not expr.made:
+            return replace(expr, made=name)
+        return expr
+
+    return named

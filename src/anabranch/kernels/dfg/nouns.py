@@ -1,0 +1,291 @@
+"""Dfg: what one launch computes for each point of an index space, as expressions over loads.
+
+This is the data-flow graph of DeepCuts (section 3) in a functional form: a value is a function
+from an index to an expression, so putting one function into another is fusion in registers, and
+what is equal is computed once. For relu(x + bias) of an NHWC image:
+
+    for n < 1, c < 64, h < 56, w < 56:
+      out[n, c, h, w] = f16(max(f32(x[n, c, h, w]) + f32(bias[c]), 0.0))
+
+Expressions know the type they are computed in: fp32 for half types, which are widened when loaded
+and rounded once, when stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import torch
+
+from anabranch.ir.types import TensorType
+from anabranch.kernels.dfg.index import Axis, Index, axes_of, number
+
+COMPUTE: dict[torch.dtype, torch.dtype] = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    **{
+        dtype: dtype
+        for dtype in (
+            *(torch.float32, torch.float64, torch.bool, torch.uint8),
+            *(torch.int8, torch.int16, torch.int32, torch.int64),
+        )
+    },
+}
+"""What values of each type are computed in; a type that is not listed has no kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """low <= index < high; the index has no constant, so that equal conditions are equal."""
+
+    index: Index
+    low: int
+    high: int
+
+    @property
+    def always(self) -> bool:
+        low, high = self.index.range
+        return self.low <= low and high < self.high
+
+
+Within = tuple[Bound, ...]
+"""All of these hold; () is always true."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One element of a value in memory, `fill` where `within` does not hold (then nothing is read).
+
+    Its dtype is the one in memory: `Cast` widens it.
+    """
+
+    value: str
+    type: TensorType
+    index: tuple[Index, ...]
+    within: Within = ()
+    fill: float | int | bool = 0
+    address: Index = field(init=False, compare=False, repr=False)
+    """Elements from the start of the value's memory."""
+    code: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "address", address(self.index, self.type))
+        _name(self, "load", self.value, self.type, self.index, self.within, self.fill)
+
+    def __hash__(self) -> int:
+        return self.code
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.type.dtype
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.value,)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the surrounding kernel has in a variable already, such as an accumulator: `name` is
+    how it is spelled, `index` which element of the value it stands for."""
+
+    name: str
+    dtype: torch.dtype
+    index: tuple[Index, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    value: float | int | bool
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """An index as a value."""
+
+    index: Index
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Whether all bounds hold, as a value."""
+
+    within: Within
+    dtype: torch.dtype = torch.bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    arg: Expr
+    dtype: torch.dtype
+    code: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _name(self, "cast", self.arg, self.dtype)
+
+    def __hash__(self) -> int:
+        return self.code
+
+
+@dataclass(frozen=True, slots=True)
+class Arith:
+    """`op` is a key of `ARITY`; `made` names the value of the model that this computes, "" where
+    it is only a step on the way; it is provenance."""
+
+    op: str
+    args: tuple[Expr, ...]
+    dtype: torch.dtype
+    made: str = field(default="", compare=False)
+    code: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        assert len(self.args) == ARITY[self.op], f"{self.op} takes {ARITY[self.op]} arguments"
+        _name(self, self.op, self.args, self.dtype)
+
+    def __hash__(self) -> int:
+        return self.code
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """sum, max or min of `arg` over axes that nothing outside of it sees."""
+
+    op: str
+    axes: tuple[Axis, ...]
+    arg: Expr
+    made: str = field(default="", compare=False)
+    code: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        assert self.op in REDUCTIONS and self.axes
+        _name(self, "reduce", self.op, self.axes, self.arg)
+
+    def __hash__(self) -> int:
+        return self.code
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.arg.dtype
+
+
+Expr = Load | Held | Const | Position | Inside | Cast | Arith | Reduce
+
+REDUCTIONS = ("sum", "max", "min")
+
+ARITY: dict[str, int] = {
+    **dict.fromkeys(("neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "erf"), 1),
+    **dict.fromkeys(("exp2", "log2", "floor", "ceil", "sigmoid", "not"), 1),
+    **dict.fromkeys(("tanh", "expm1", "log1p", "round", "trunc"), 1),
+    **dict.fromkeys(("add", "sub", "mul", "div", "max", "min", "rem", "floordiv"), 2),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor"), 2),
+    "where": 3,
+}
+"""rem and floordiv divide integers towards zero, as the machine does; max and min answer nan if
+either argument is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """One element of a result; the value is rounded to the result's dtype here, once."""
+
+    value: str
+    type: TensorType
+    index: tuple[Index, ...]
+    expr: Expr
+
+    @property
+    def address(self) -> Index:
+        return address(self.index, self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Dfg:
+    """The index space and what is stored at each point of it."""
+
+    axes: tuple[Axis, ...]
+    stores: tuple[Store, ...]
+
+    @property
+    def points(self) -> int:
+        total = 1
+        for one in self.axes:
+            total *= one.extent
+        return total
+
+
+def address(index: tuple[Index, ...], type: TensorType) -> Index:
+    """Where the element is, in elements from the start of the tensor's memory."""
+    terms = [i * stride for i, stride in zip(index, type.strides, strict=True)]
+    return sum(terms, start=number(0))
+
+
+def parts(expr: Expr) -> tuple[Expr, ...]:
+    """The expressions it is made of, one level down; what its indices gather included."""
+    match expr:
+        case Load():
+            return tuple(g for index in expr.index for g in _gathers(index))
+        case Cast(arg) | Reduce(arg=arg):
+            return (arg,)
+        case Arith():
+            return expr.args
+        case _:
+            return ()
+
+
+def all_parts(*roots: Expr) -> list[Expr]:
+    """Every expression below the roots, each once, parts before wholes."""
+    seen: dict[Expr, None] = {}
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        expr, ready = stack.pop()
+        if expr in seen:
+            continue
+        if ready:
+            seen[expr] = None
+            continue
+        stack.append((expr, True))
+        stack.extend((part, False) for part in reversed(parts(expr)))
+    return list(seen)
+
+
+def free_axes(expr: Expr) -> dict[Axis, None]:
+    """The axes that the expression depends on and does not reduce, in order of appearance."""
+    table: dict[Expr, dict[Axis, None]] = {}
+    for part in all_parts(expr):
+        found: dict[Axis, None] = {}
+        for inner in parts(part):
+            found.update(table[inner])
+        match part:
+            case Load():
+                found.update(dict.fromkeys(a for i in part.index for a in axes_of(i)))
+                found.update(dict.fromkeys(a for b in part.within for a in axes_of(b.index)))
+            case Position():
+                found.update(dict.fromkeys(axes_of(part.index)))
+            case Inside():
+                found.update(dict.fromkeys(a for b in part.within for a in axes_of(b.index)))
+            case Held():
+                found.update(dict.fromkeys(a for i in part.index for a in axes_of(i)))
+            case Reduce():
+                found = {a: None for a in found if a not in part.axes}
+            case _:
+                pass
+        table[part] = found
+    return table[expr]
+
+
+def _gathers(index: Index) -> list[Expr]:
+    found: list[Expr] = []
+    for atom, _ in index.terms:
+        if isinstance(atom, Axis):
+            continue
+        inner = getattr(atom, "index", None)
+        found.extend(_gathers(inner) if isinstance(inner, Index) else [atom.value])  # type: ignore[union-attr]
+    return found
+
+
+def _name(expr: object, *what: Hashable) -> None:
+    """Keeps the hash: expressions share parts, and hashing them anew takes exponential time."""
+    object.__setattr__(expr, "code", hash(what))

@@ -1,0 +1,323 @@
+"""Pointwise operators: what each computes from its operands at one point.
+
+    aten.gelu(x) = 0.5 * x * (1 + erf(x / sqrt(2)))
+
+Operands arrive broadcast, in the type of ATen's promotion (fp32 for half types).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from anabranch.kernels.dfg.build import arith, cast, const
+from anabranch.kernels.dfg.nouns import COMPUTE, Const, Expr, Within
+from anabranch.kernels.dfg.values import (
+    At,
+    Call,
+    Lowering,
+    Operands,
+    Point,
+    Refusal,
+    Value,
+    promoted,
+)
+
+Formula = Callable[[Operands], Expr]
+
+
+def pointwise(formula: Formula, compares: bool = False) -> Lowering:
+    """The lowering that computes this at each point; `compares`: the result is a truth value, so
+    its type says nothing of the operands'."""
+
+    def lowering(call: Call) -> tuple[At, ...]:
+        dtype = promoted(call) if compares else call.type.dtype
+        if dtype not in COMPUTE:
+            raise Refusal(f"{call.node.op} computes in {dtype}, which has no kernels")
+        if dtype == torch.bool and formula in ARITHMETIC:
+            raise Refusal(f"{call.node.op} does arithmetic with truth values")
+
+        def at(point: Point, within: Within) -> Expr:
+            return formula(Operands(call, point, within, dtype))
+
+        return (at,)
+
+    return lowering
+
+
+def unary(op: str) -> Formula:
+    return lambda of: arith(op, of["self"])
+
+
+def binary(op: str) -> Formula:
+    return lambda of: arith(op, of["self"], of["other"])
+
+
+def _add(of: Operands) -> Expr:
+    return arith("add", of["self"], _scaled(of, of["other"]))
+
+
+def _sub(of: Operands) -> Expr:
+    return arith("sub", of["self"], _scaled(of, of["other"]))
+
+
+def _rsub(of: Operands) -> Expr:
+    return arith("sub", of["other"], _scaled(of, of["self"]))
+
+
+def _scaled(of: Operands, x: Expr) -> Expr:
+    return arith("mul", x, of["alpha"])
+
+
+def _div(of: Operands) -> Expr:
+    a, b, rounding = of["self"], of["other"], of.raw("rounding_mode")
+    if rounding is None:
+        return arith("div", a, b)
+    if rounding == "floor":
+        return floor_divide(a, b)
+    if a.dtype.is_floating_point:
+        return arith("trunc", arith("div", a, b))
+    return arith("floordiv", a, b)
+
+
+def floor_divide(a: Expr, b: Expr) -> Expr:
+    """Rounded down. Floats as ATen does it, by way of the remainder: a / b may round up to the
+    next integer."""
+    rest = arith("rem", a, b)
+    against = arith("xor", arith("lt", rest, 0), arith("lt", b, 0))
+    down = arith("and", arith("ne", rest, 0), against)
+    if not a.dtype.is_floating_point:
+        whole = arith("floordiv", a, b)
+        return whole if a.dtype == torch.uint8 else arith("sub", whole, cast(down, a.dtype))
+    exact = arith("div", arith("sub", a, rest), b)
+    exact = arith("where", down, arith("sub", exact, 1), exact)
+    low = arith("floor", exact)
+    rounded = arith("where", arith("gt", arith("sub", exact, low), 0.5), arith("add", low, 1), low)
+    return arith("where", arith("eq", b, 0), arith("div", a, b), rounded)
+
+
+def _remainder(of: Operands) -> Expr:
+    a, b = of["self"], of["other"]
+    rest = arith("rem", a, b)
+    against = arith("xor", arith("lt", rest, 0), arith("lt", b, 0))
+    wrong = arith("and", arith("ne", rest, 0), against)
+    return arith("where", wrong, arith("add", rest, b), rest)
+
+
+def _pow(of: Operands) -> Expr:
+    base, exponent = of["self"], of["exponent"]
+    if isinstance(base, Const) and base.value > 0 and base.dtype.is_floating_point:
+        return arith("exp2", arith("mul", exponent, math.log2(base.value)))
+    if not isinstance(exponent, Const):
+        raise Refusal("a power has a tensor for its exponent")
+    return power(base, exponent.value)
+
+
+def power(base: Expr, exponent: float) -> Expr:
+    """Products and roots; other powers are refused."""
+    if base.dtype.is_floating_point and exponent in (0.5, -0.5):
+        return arith("sqrt" if exponent > 0 else "rsqrt", base)
+    if exponent != int(exponent) or abs(exponent) > 16:
+        raise Refusal(f"the power {exponent} has no lowering")
+    if exponent < 0:
+        if not base.dtype.is_floating_point:
+            raise Refusal("a negative power of integers has no lowering")
+        return arith("div", const(1, base.dtype), power(base, -exponent))
+    result: Expr = const(1, base.dtype)
+    for bit in bin(int(exponent))[2:]:
+        result = result if isinstance(result, Const) else arith("mul", result, result)
+        if bit == "1":
+            result = base if isinstance(result, Const) else arith("mul", result, base)
+    return result
+
+
+def _clamp(of: Operands) -> Expr:
+    x = of["self"]
+    for name, op in (("min", "max"), ("max", "min")):
+        limit = of.get(name)
+        x = arith(op, x, limit) if limit is not None else x
+    return x
+
+
+def _hardtanh(of: Operands) -> Expr:
+    return between(of["self"], of["min_val"], of["max_val"])
+
+
+def between(x: Expr, low: Expr | float, high: Expr | float) -> Expr:
+    return arith("min", arith("max", x, low), high)
+
+
+def _sigmoid_linear(of: Operands) -> Expr:
+    return arith("mul", of["self"], arith("sigmoid", of["self"]))
+
+
+def _gate(of: Operands) -> Expr:
+    """Hard sigmoid."""
+    return arith("div", between(arith("add", of["self"], 3.0), 0.0, 6.0), 6.0)
+
+
+def _hardswish(of: Operands) -> Expr:
+    gate = between(arith("add", of["self"], 3.0), 0.0, 6.0)
+    return arith("div", arith("mul", of["self"], gate), 6.0)
+
+
+def _gelu(of: Operands) -> Expr:
+    x = of["self"]
+    if of.raw("approximate") == "tanh":
+        cube = arith("mul", arith("mul", x, x), x)
+        inner = arith("mul", arith("add", x, arith("mul", cube, 0.044715)), math.sqrt(2 / math.pi))
+        bell = arith("tanh", inner)
+    else:
+        bell = arith("erf", arith("mul", x, math.sqrt(0.5)))
+    return arith("mul", arith("mul", x, 0.5), arith("add", bell, 1.0))
+
+
+def _elu(of: Operands) -> Expr:
+    x, alpha, scale = of["self"], of["alpha"], of["scale"]
+    curve = arith("expm1", arith("mul", x, of["input_scale"]))
+    low = arith("mul", curve, arith("mul", alpha, scale))
+    return arith("where", arith("gt", x, 0), arith("mul", x, scale), low)
+
+
+def _celu(of: Operands) -> Expr:
+    x, alpha = of["self"], of["alpha"]
+    low = arith("mul", arith("expm1", arith("div", x, alpha)), alpha)
+    return arith("where", arith("gt", x, 0), x, low)
+
+
+def _selu(of: Operands) -> Expr:
+    x, alpha, scale = of["self"], 1.6732632423543772, 1.0507009873554805
+    low = arith("mul", arith("expm1", x), alpha * scale)
+    return arith("where", arith("gt", x, 0), arith("mul", x, scale), low)
+
+
+def _leaky_relu(of: Operands) -> Expr:
+    x = of["self"]
+    return arith("where", arith("gt", x, 0), x, arith("mul", x, of["negative_slope"]))
+
+
+def _softplus(of: Operands) -> Expr:
+    x, beta = of["self"], of["beta"]
+    steep = arith("mul", x, beta)
+    soft = arith("div", arith("log1p", arith("exp", steep)), beta)
+    return arith("where", arith("gt", steep, of["threshold"]), x, soft)
+
+
+def _mish(of: Operands) -> Expr:
+    x = of["self"]
+    soft = arith("where", arith("gt", x, 20.0), x, arith("log1p", arith("exp", x)))
+    return arith("mul", x, arith("tanh", soft))
+
+
+def _log_sigmoid(of: Operands) -> Expr:
+    x = of["self"]
+    tail = arith("log1p", arith("exp", arith("neg", arith("abs", x))))
+    return arith("sub", arith("min", x, 0.0), tail)
+
+
+def _threshold(of: Operands) -> Expr:
+    return arith("where", arith("le", of["self"], of["threshold"]), of["value"], of["self"])
+
+
+def _sign(of: Operands) -> Expr:
+    x = of["self"]
+    below = arith("where", arith("lt", x, 0), const(-1, x.dtype), const(0, x.dtype))
+    return arith("where", arith("gt", x, 0), const(1, x.dtype), below)
+
+
+def _isinf(of: Operands) -> Expr:
+    return arith("eq", arith("abs", of["self"]), float("inf"))
+
+
+def _addcmul(of: Operands) -> Expr:
+    product = arith("mul", of["tensor1"], of["tensor2"])
+    return arith("add", of["self"], arith("mul", product, of["value"]))
+
+
+def _addcdiv(of: Operands) -> Expr:
+    quotient = arith("div", of["tensor1"], of["tensor2"])
+    return arith("add", of["self"], arith("mul", quotient, of["value"]))
+
+
+def _lerp(of: Operands) -> Expr:
+    start, way = of["self"], arith("sub", of["end"], of["self"])
+    return arith("add", start, arith("mul", of["weight"], way))
+
+
+def _where(of: Operands) -> Expr:
+    condition = of.get("condition", torch.bool)
+    if condition is None or of.raw("self") is None:
+        raise Refusal("where without values finds positions")
+    return arith("where", condition, of["self"], of["other"])
+
+
+def _masked_fill(of: Operands) -> Expr:
+    mask = of.get("mask", torch.bool)
+    assert mask is not None
+    return arith("where", mask, of["value"], of["self"])
+
+
+def _logical(op: str) -> Formula:
+    def formula(of: Operands) -> Expr:
+        names = ("self",) if op == "not" else ("self", "other")
+        return arith(op, *(_truth(of, name) for name in names))
+
+    return formula
+
+
+def _truth(of: Operands, name: str) -> Expr:
+    given = of.raw(name)
+    if isinstance(given, Value):
+        return cast(given.spread(of.point, of.within), torch.bool)
+    return const(bool(given), torch.bool)
+
+
+def _to_copy(of: Operands) -> Expr:
+    return of["self"]
+
+
+ARITHMETIC = frozenset({_add, _sub, _rsub, _clamp, _pow, _addcmul, _lerp, _remainder})
+"""What ATen computes otherwise, or not at all, for truth values."""
+
+FORMULAS: dict[str, Formula] = {
+    **{name: unary(name) for name in ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos")},
+    **{name: unary(name) for name in ("erf", "exp2", "log2", "floor", "ceil", "sigmoid")},
+    **{name: unary(name) for name in ("tanh", "expm1", "log1p", "round", "trunc")},
+    "bitwise_not": unary("not"),
+    **{f"bitwise_{name}": binary(name) for name in ("and", "or", "xor")},
+    **{"mul": binary("mul"), "maximum": binary("max"), "minimum": binary("min")},
+    **{"add": _add, "sub": _sub, "rsub": _rsub, "div": _div, "pow": _pow},
+    **{"fmod": binary("rem"), "remainder": _remainder},
+    "floor_divide": lambda of: floor_divide(of["self"], of["other"]),
+    "relu": lambda of: arith("max", of["self"], 0),
+    "relu6": lambda of: between(of["self"], 0, 6),
+    "tan": lambda of: arith("div", arith("sin", of["self"]), arith("cos", of["self"])),
+    "reciprocal": lambda of: arith("div", const(1, COMPUTE[of.dtype]), of["self"]),
+    "square": lambda of: arith("mul", of["self"], of["self"]),
+    **{"clamp": _clamp, "clamp_min": _clamp, "clamp_max": _clamp, "hardtanh": _hardtanh},
+    **{"silu": _sigmoid_linear, "hardsigmoid": _gate, "hardswish": _hardswish, "gelu": _gelu},
+    **{"elu": _elu, "celu": _celu, "selu": _selu, "leaky_relu": _leaky_relu},
+    **{"softplus": _softplus, "mish": _mish, "log_sigmoid": _log_sigmoid},
+    **{"threshold": _threshold, "sign": _sign, "sgn": _sign},
+    **{"addcmul": _addcmul, "addcdiv": _addcdiv, "lerp": _lerp},
+    **{"where": _where, "masked_fill": _masked_fill, "_to_copy": _to_copy},
+    "full_like": lambda of: const(of.raw("fill_value"), COMPUTE[of.dtype]),
+    "fill": lambda of: of["value"],
+    "zeros_like": lambda of: const(0, COMPUTE[of.dtype]),
+    "ones_like": lambda of: const(1, COMPUTE[of.dtype]),
+}
+
+TESTS: dict[str, Formula] = {
+    **{name: binary(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    "isnan": lambda of: arith("ne", of["self"], of["self"]),
+    "isinf": _isinf,
+    **{f"logical_{name}": _logical(name) for name in ("and", "or", "not")},
+    "logical_xor": _logical("xor"),
+}
+
+POINTWISE: dict[str, Lowering] = {
+    **{f"aten.{name}": pointwise(formula) for name, formula in FORMULAS.items()},
+    **{f"aten.{name}": pointwise(formula, compares=True) for name, formula in TESTS.items()},
+}

@@ -1,0 +1,103 @@
+"""The text form of a Dfg, for people: the index space, then one line a store.
+
+>>> a = Axis("i", 8)
+>>> x = TensorType((8,), torch.float16)
+>>> i = axis("i", 8)
+>>> print(text_dfg(Dfg((a,), (Store("y", x, (i,), arith("max", load("x", x, (i,), ()), 0)),))))
+for i < 8:
+  y[i] = f16(max(f32(x[i]), 0.0))
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from anabranch.ir.types import DTYPE_NAMES
+from anabranch.kernels.dfg.index import Index
+from anabranch.kernels.dfg.nouns import (
+    Arith,
+    Cast,
+    Const,
+    Dfg,
+    Expr,
+    Held,
+    Inside,
+    Load,
+    Position,
+    Reduce,
+    Store,
+    Within,
+    all_parts,
+    parts,
+)
+
+SIGNS = {
+    **{"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<"},
+    **{"le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|", "xor": "^", "rem": "%"},
+}
+
+
+def text_dfg(dfg: Dfg) -> str:
+    """What is used more than once is written once, as a line of its own."""
+    space = ", ".join(f"{one.name} < {one.extent}" for one in dfg.axes)
+    every = all_parts(*(store.expr for store in dfg.stores))
+    uses = Counter(inner for part in every for inner in parts(part))
+    names: dict[Expr, str] = {}
+    lines = [f"for {space}:"]
+    for part in every:
+        if isinstance(part, Arith | Reduce) and uses[part] > 1:
+            text = text_expr(part, names)
+            names[part] = f"t{len(names)}"
+            lines.append(f"  {names[part]} = {text}")
+    for store in dfg.stores:
+        right = text_expr(store.expr, names)
+        lines.append(f"  {store.value}{_at(store.index)} = {_typed(store, right)}")
+    return "\n".join(lines)
+
+
+def text_expr(expr: Expr, names: dict[Expr, str] | None = None) -> str:
+    names = names or {}
+    if expr in names:
+        return names[expr]
+
+    def inner(part: Expr) -> str:
+        return text_expr(part, names)
+
+    match expr:
+        case Load():
+            inside = f" if {text_within(expr.within)} else {expr.fill}" if expr.within else ""
+            return f"({_read(expr)}{inside})" if inside else _read(expr)
+        case Held():
+            return f"{expr.name}{_at(expr.index)}"
+        case Const():
+            return str(expr.value)
+        case Position():
+            return f"({expr.index.text})"
+        case Inside():
+            return f"({text_within(expr.within)})"
+        case Cast():
+            return f"{DTYPE_NAMES[expr.dtype]}({inner(expr.arg)})"
+        case Reduce():
+            over = ", ".join(f"{one.name} < {one.extent}" for one in expr.axes)
+            return f"{expr.op}[{over}]({inner(expr.arg)})"
+        case Arith() if expr.op in SIGNS:
+            return f"({inner(expr.args[0])} {SIGNS[expr.op]} {inner(expr.args[1])})"
+        case Arith():
+            return f"{expr.op}({', '.join(map(inner, expr.args))})"
+
+
+def text_within(within: Within) -> str:
+    return " and ".join(f"{b.low} <= {b.index.text} < {b.high}" for b in within)
+
+
+def _read(load: Load) -> str:
+    return f"{load.value}{_at(load.index)}"
+
+
+def _typed(store: Store, right: str) -> str:
+    dtype = store.type.dtype
+    return right if store.expr.dtype == dtype else f"{DTYPE_NAMES[dtype]}({right})"
+
+
+def _at(index: tuple[Index, ...]) -> str:
+    return f"[{', '.join(one.text for one in index)}]"

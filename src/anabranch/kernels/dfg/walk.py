@@ -1,0 +1,124 @@
+"""Walking expressions: other indices in place of axes, and what a Dfg holds.
+
+`substitute` is how a template tiles: an axis becomes `4 * block + 1`, two axes become one flat one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+
+from anabranch.kernels.dfg.build import both, bounded, const
+from anabranch.kernels.dfg.index import (
+    Axis,
+    Gathered,
+    Index,
+    Quotient,
+    Remainder,
+    axes_of,
+    gathered,
+    number,
+)
+from anabranch.kernels.dfg.nouns import (
+    Arith,
+    Cast,
+    Expr,
+    Held,
+    Inside,
+    Load,
+    Position,
+    Reduce,
+    Store,
+    Within,
+    all_parts,
+)
+
+Place = Mapping[Axis, Index]
+
+
+def substitute(expr: Expr, place: Place) -> Expr:
+    """The expression with indices in place of axes. Loads that may now leave their tensor, because
+    an index reaches beyond the axis it replaces, get the condition that they do not."""
+    done: dict[Expr, Expr] = {}
+    for part in all_parts(expr):
+        done[part] = _rebuilt(part, place, done.__getitem__)
+    return done[expr]
+
+
+def substitute_index(index: Index, place: Place, get: Callable[[Expr], Expr]) -> Index:
+    total = number(index.constant)
+    for atom, factor in index.terms:
+        match atom:
+            case Axis():
+                new = place.get(atom, Index(((atom, 1),), 0))
+            case Quotient():
+                new = substitute_index(atom.index, place, get) // atom.by
+            case Remainder():
+                new = substitute_index(atom.index, place, get) % atom.by
+            case Gathered():
+                new = gathered(get(atom.value), atom.extent)
+        total = total + new * factor
+    return total
+
+
+def substitute_store(store: Store, place: Place) -> Store:
+    index = tuple(substitute_index(i, place, lambda e: e) for i in store.index)
+    return replace(store, index=index, expr=substitute(store.expr, place))
+
+
+def replace_parts(expr: Expr, table: Mapping[Expr, Expr]) -> Expr:
+    """The expression with some of its parts replaced by others."""
+    done: dict[Expr, Expr] = {}
+    for part in all_parts(expr):
+        done[part] = table[part] if part in table else _rebuilt(part, {}, done.__getitem__)
+    return done[expr]
+
+
+def reductions(*exprs: Expr) -> list[Reduce]:
+    """Every reduction, inner ones first, each once."""
+    return [part for part in all_parts(*exprs) if isinstance(part, Reduce)]
+
+
+def loads(*exprs: Expr) -> list[Load]:
+    return [part for part in all_parts(*exprs) if isinstance(part, Load)]
+
+
+def within_of(bounds: Within, place: Place, get: Callable[[Expr], Expr]) -> Within:
+    found: Within = ()
+    for bound in bounds:
+        found = both(
+            found, bounded(substitute_index(bound.index, place, get), bound.low, bound.high)
+        )
+    return found
+
+
+def _rebuilt(part: Expr, place: Place, get: Callable[[Expr], Expr]) -> Expr:
+    match part:
+        case Load():
+            index = tuple(substitute_index(i, place, get) for i in part.index)
+            within = within_of(part.within, place, get)
+            for i, size in zip(index, part.type.shape, strict=True):
+                within = both(within, bounded(i, 0, size))
+            return Load(part.value, part.type, index, within, part.fill)
+        case Held():
+            return replace(part, index=tuple(substitute_index(i, place, get) for i in part.index))
+        case Position():
+            return replace(part, index=substitute_index(part.index, place, get))
+        case Inside():
+            within = within_of(part.within, place, get)
+            return Inside(within) if within else const(True, torch.bool)
+        case Cast():
+            return Cast(get(part.arg), part.dtype)
+        case Arith("where", (test, then, _)) if get(test) == const(True, torch.bool):
+            return get(then)
+        case Arith():
+            return Arith(part.op, tuple(map(get, part.args)), part.dtype, part.made)
+        case Reduce():
+            over = (axes_of(place[a]) if a in place else (a,) for a in part.axes)
+            axes = tuple(dict.fromkeys(axis for found in over for axis in found))
+            arg = get(part.arg)
+            return Reduce(part.op, axes, arg, part.made) if axes else arg
+        case _:
+            return part

@@ -1,0 +1,221 @@
+"""The contraction template: convolutions as implicit matrix products, and matrix products.
+
+    contraction:64x32x128.k4.w4.s3.pl      64 rows by 32 columns, 128 deep a step, the depth split
+                                           among 4 CTAs, 4 warps, 3 stages, programmatic launch
+                                           that lets the next kernel start after the loop
+
+    rows: pixels     columns: channels     depth: window rows, window columns, channels
+                                           one step = one tap's next 128 channels
+
+Where the fastest axis of the depth is no multiple of a step, the depth is one flat axis, so that a
+first layer with its 3 channels fills the tensor cores too. What is read before the product (a
+relu) and done with it (bias, residual, activation) are expressions of the task's data-flow graph.
+
+Split depth: each CTA leaves its sums in scratch and counts itself; the last one of a tile adds all
+of them up in a fixed order, so that equal inputs give equal bits, and sets the count back to 0.
+
+One row (a linear layer of one sample) is no work for tensor cores: `1x8x512` gives each CTA 8
+columns, multiplies element by element along the depth and adds up at the end.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import torch
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.target import TargetSpec
+from anabranch.kernels.dfg.index import Axis
+from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.dfg.nouns import Expr, Held
+from anabranch.kernels.dfg.walk import (
+    Place,
+    replace_parts,
+    substitute,
+    substitute_store,
+)
+from anabranch.kernels.triton.emit import DTYPES, Emission
+from anabranch.kernels.triton.names import INDICES, names_of
+from anabranch.kernels.triton.page import program
+from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.roles import Contraction, contraction_of, plain
+from anabranch.kernels.triton.space import flattened
+from anabranch.kernels.triton.steps import Steps, steps_of
+from anabranch.kernels.triton.tiles import Tile, chosen
+
+VARIANT = re.compile(
+    r"contraction:(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(?:\.p([nwl]))?(\.tf32)?"
+)
+OWN = {"row", "row_in", "col", "col_in", "deep", "step", "tile", "part", "batch", "total", "sums"}
+WAIT, TRIGGER = "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"
+
+
+def parse(variant: str) -> Tile:
+    """ValueError for a text that is no variant of contractions."""
+    found = VARIANT.fullmatch(variant)
+    if found is None:
+        raise ValueError(f"{variant} is no variant of contractions")
+    m, n, k, split, warps, stages = map(int, found.groups()[:6])
+    return Tile(m, n, k, split, warps, stages, found[7] or "", bool(found[8]))
+
+
+def variants(body: Graph, spec: TargetSpec) -> list[str]:
+    """The best ranked tiles, with and without programmatic launch where the GPU has it; [] where
+    the body is no contraction."""
+    found = contraction_of(lower(body))
+    return [] if isinstance(found, str) else [tile.text for tile in chosen(found, spec)]
+
+
+def write(body: Graph, variant: str) -> Program:
+    """The kernel. ValueError where the body is no contraction, or the variant not ours."""
+    found = contraction_of(lower(body))
+    if isinstance(found, str):
+        raise ValueError(found)
+    tile = parse(variant)
+    if (tile.m == 1) != (found.m == 1):
+        raise ValueError(f"{variant} does not suit {found.m} rows")
+    steps = steps_of(found, tile.k, "deep")
+    split = min(tile.split, steps.count)
+    row, row_place = flattened(found.rows, "row")
+    col, col_place = flattened(found.cols, "col")
+    batch, batch_place = flattened(found.batch, "batch")
+    masks = {row: "row_in"} if row.extent % tile.m else {}
+    masks |= {col: "col_in"} if col.extent % tile.n else {}
+    spelled = {row: "row", col: "col", batch: "batch", Axis("step", steps.count): "step"}
+    out = Emission(spelled, masks, names_of(body), {*INDICES, *OWN})
+    place = {**row_place, **col_place, **batch_place}
+    tiles = (-(-row.extent // tile.m), -(-col.extent // tile.n))
+    _write_indices(out, tile, tiles, (row, col), masks, found.batches)
+    _write_loop(out, found, tile, steps, place, split)
+    if split > 1:
+        _write_split(out, tile, split)
+    _write_results(out, found, place)
+    count = tiles[0] * tiles[1] * found.batches
+    written = program(
+        body,
+        found.dfg,
+        variant,
+        out.lines,
+        (tiles[0] * tiles[1], split, found.batches),
+        tile.warps,
+        scratch=count * split * tile.m * tile.n * 4 if split > 1 else 0,
+        counters=count if split > 1 else 0,
+    )
+    return replace(written, stages=tile.stages, pdl=bool(tile.pdl))
+
+
+def _write_indices(
+    out: Emission,
+    tile: Tile,
+    tiles: tuple[int, int],
+    axes: tuple[Axis, Axis],
+    masks: dict[Axis, str],
+    batches: int,
+) -> None:
+    """Rows and columns of the tile, as shapes that broadcast to it."""
+    row, col = axes
+    one = tile.m == 1
+    if tile.pdl:
+        out.lines.append(WAIT)
+    if tile.pdl == "w":
+        out.lines.append(TRIGGER)
+    out.lines.append("tile = tl.program_id(0)")
+    if tile.split > 1:
+        out.lines.append("part = tl.program_id(1)")
+    if batches > 1:
+        out.lines.append("batch = tl.program_id(2)")
+    rows = f"tile // {tiles[1]} * {tile.m}" if tiles[0] > 1 else "0"
+    cols = f"tile % {tiles[1]} * {tile.n}" if tiles[0] > 1 else f"tile * {tile.n}"
+    if one:
+        out.lines.append(f"col = {cols} + tl.arange(0, {tile.n})[:, None]")
+    else:
+        out.lines.append(f"row = {rows} + tl.arange(0, {tile.m})[:, None]")
+        out.lines.append(f"col = {cols} + tl.arange(0, {tile.n})[None, :]")
+    if row in masks:
+        out.lines.append(f"row_in = row < {row.extent}")
+    if col in masks:
+        out.lines.append(f"col_in = col < {col.extent}")
+
+
+def _write_loop(
+    out: Emission, found: Contraction, tile: Tile, steps: Steps, place: Place, split: int
+) -> None:
+    one, k = tile.m == 1, tile.k
+    lane_left, lane_right = Axis("deep", k), Axis("deep_right", k)
+    right_steps = steps_of(found, k, "deep_right")
+    left = substitute(plain(found.left), {**place, **steps.place})
+    right = substitute(plain(found.right), {**place, **right_steps.place})
+    out.lines.append(f"deep = tl.arange(0, {k})[None, :]")
+    if not one:
+        out.lines.append(f"deep_right = tl.arange(0, {k})[:, None]")
+    shape = f"[{tile.n}, {k}]" if one else f"[{tile.m}, {tile.n}]"
+    out.lines.append(f"total = tl.zeros({shape}, tl.float32)")
+    each = -(-steps.count // split)
+    span = f"{steps.count}"
+    if split > 1:
+        end = (
+            f"(part + 1) * {each}"
+            if each * split == steps.count
+            else (f"tl.minimum((part + 1) * {each}, {steps.count})")
+        )
+        span = f"part * {each}, {end}"
+    out.lines.append(f"for step in range({span}):")
+    spelled = {lane_left: "deep", lane_right: "deep" if one else "deep_right"}
+    scope = out.inner(spelled, {lane_left: "deep_in"} if steps.ragged else {})
+    if steps.ragged:
+        scope.lines.append(f"deep_in = {scope.index(steps.at)} < {steps.extent}")
+    scope.expect(left, right)
+    texts = [_factor(scope, expr, found.dtype) for expr in (left, right)]
+    if one:
+        wide = [f"{text}.to(tl.float32)" for text in texts]
+        scope.lines.append(f"total += {' * '.join(wide)}")
+    else:
+        exact = ""
+        if found.dtype == torch.float32:
+            exact = f', input_precision="{"tf32" if tile.tf32 else "ieee"}"'
+        scope.lines.append(f"total = tl.dot({texts[0]}, {texts[1]}, total{exact})")
+    out.lines.extend(f"    {line}" for line in scope.lines)
+    if one:
+        out.lines.append("total = tl.sum(total, 1)[:, None]")
+    if tile.pdl == "l":
+        out.lines.append(TRIGGER)
+
+
+def _factor(scope: Emission, expr: Expr, dtype: torch.dtype) -> str:
+    name = scope.value(expr)
+    return name if expr.dtype == dtype else scope.assign("factor", f"{name}.to({DTYPES[dtype]})")
+
+
+def _write_split(out: Emission, tile: Tile, split: int) -> None:
+    """Sums to scratch; who comes last adds them up, the others are done."""
+    m, n = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
+    where = "tl.program_id(2) * tl.num_programs(0) + tile"
+    out.lines += [
+        f"place = tl.arange(0, {m})[:, None] * {n} + tl.arange(0, {n})[None, :]",
+        "sums = scratch_ptr.to(tl.pointer_type(tl.float32))",
+        f"sums += ({where}) * {split * m * n}",
+        f"tl.store(sums + part * {m * n} + place, total)",
+        "tl.debug_barrier()",
+        f"counter = counters_ptr + {where}",
+        'arrived = tl.atomic_add(counter, 1, sem="acq_rel")',
+        f"if arrived != {split - 1}:",
+        "    return",
+        "tl.debug_barrier()",
+        f"total = tl.zeros([{m}, {n}], tl.float32)",
+        f"for other in tl.static_range({split}):",
+        f'    total += tl.load(sums + other * {m * n} + place, cache_modifier=".cg")',
+        "tl.store(counter, 0)",
+    ]
+
+
+def _write_results(out: Emission, found: Contraction, place: Place) -> None:
+    sums = Held("total", found.fold.dtype)
+    stores = [
+        substitute_store(replace(store, expr=replace_parts(store.expr, {found.fold: sums})), place)
+        for store in found.dfg.stores
+    ]
+    out.expect(*(store.expr for store in stores))
+    for store in stores:
+        out.store(store)

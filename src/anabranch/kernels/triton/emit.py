@@ -1,0 +1,346 @@
+"""Expressions as Triton: one line for each operation that has a name in the model.
+
+    emit(max(f32(x[n, c]) + f32(bias[c]), 0), {n: "row", c: "col"}, masks={c: "col_in"})
+        x = tl.load(x_ptr + (64 * row + col), mask=col_in, other=0.0).to(tl.float32)
+        bias = tl.load(bias_ptr + col, mask=col_in, other=0.0).to(tl.float32)
+        add = x + bias
+        relu = tl.maximum(add, 0.0, tl.PropagateNan.ALL)
+
+`spelled` says how each axis is written: a tensor of indices, shaped so that all of them broadcast
+to the tile. `masks` says, for each axis whose tensor may run over the axis's end, where it does
+not; it is shaped like the axis, so that a load is masked by just the axes that it depends on.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import torch
+
+from anabranch.kernels.dfg.index import Axis, Gathered, Index, Quotient, Remainder, axes_of
+from anabranch.kernels.dfg.nouns import (
+    Arith,
+    Bound,
+    Cast,
+    Const,
+    Expr,
+    Held,
+    Inside,
+    Load,
+    Position,
+    Reduce,
+    Store,
+    Within,
+    all_parts,
+    free_axes,
+    parts,
+)
+
+DTYPES: dict[torch.dtype, str] = {
+    torch.float16: "tl.float16",
+    torch.bfloat16: "tl.bfloat16",
+    torch.float32: "tl.float32",
+    torch.float64: "tl.float64",
+    torch.int64: "tl.int64",
+    torch.int32: "tl.int32",
+    torch.int16: "tl.int16",
+    torch.int8: "tl.int8",
+    torch.uint8: "tl.uint8",
+    torch.bool: "tl.int1",
+}
+
+FORMS: dict[str, str] = {
+    **{"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "neg": "-{}"},
+    **{"eq": "{} == {}", "ne": "{} != {}", "lt": "{} < {}", "le": "{} <= {}", "gt": "{} > {}"},
+    **{"ge": "{} >= {}", "and": "{} & {}", "or": "{} | {}", "xor": "{} ^ {}", "not": "~{}"},
+    **{"rem": "{} % {}", "floordiv": "{} // {}", "where": "tl.where({}, {}, {})"},
+    "max": "tl.maximum({}, {}, tl.PropagateNan.ALL)",
+    "min": "tl.minimum({}, {}, tl.PropagateNan.ALL)",
+    **{
+        name: f"tl.{name}({{}})"
+        for name in (
+            *("abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "erf", "exp2", "log2", "floor"),
+            *("ceil", "sigmoid"),
+        )
+    },
+    **{name: f"{name}({{}})" for name in ("tanh", "expm1", "log1p", "trunc")},
+    "round": "round_even({})",
+}
+"""How each operation is written. Names without `tl.` are functions of `functions.py`."""
+
+INTEGER_FORMS = {"max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})"}
+LONG_LINE = 70
+FUNCTIONS = ("tanh", "expm1", "log1p", "trunc", "round_even", "larger", "smaller")
+"""What `functions.py` has."""
+RESERVED = frozenset({*dir(builtins), *keyword.kwlist, *FUNCTIONS, "tl", "triton"})
+LARGEST_INT32 = 2**31 - 1
+
+
+def emit(
+    expr: Expr,
+    spelled: Mapping[Axis, str],
+    masks: Mapping[Axis, str] | None = None,
+    names: Mapping[str, str] | None = None,
+    taken: set[str] | None = None,
+    reduce: Callable[[Reduce, Emission], str] | None = None,
+) -> tuple[list[str], str]:
+    """The lines that compute the expression, and what it is called after them.
+
+    `names`: the identifier for each value of the body (by default its own name made one); the
+    pointer to a value is that with `_ptr`. `taken`: identifiers in use, to which new ones are
+    added. `reduce`: how a reduction is written, since it alone depends on the shape of the tile.
+    """
+    emission = Emission(spelled, masks or {}, names or {}, set() if taken is None else taken)
+    emission.reduce = reduce
+    emission.expect(expr)
+    name = emission.value(expr)
+    return emission.lines, name
+
+
+class Emission:
+    """One scope of a kernel being written: its lines, and what is called how already."""
+
+    def __init__(
+        self,
+        spelled: Mapping[Axis, str],
+        masks: Mapping[Axis, str],
+        names: Mapping[str, str],
+        taken: set[str],
+    ) -> None:
+        self.spelled, self.masks, self.names, self.taken = dict(spelled), masks, names, taken
+        self.lines: list[str] = []
+        self.known: dict[Expr, str] = {}
+        self.reduce: Callable[[Reduce, Emission], str] | None = None
+        self._uses: Counter[Expr] = Counter()
+        self._widened: set[Expr] = set()
+        self._shared: Counter[tuple[str, Index] | Bound] = Counter()
+        self._texts: dict[tuple[str, Index] | Bound, str] = {}
+
+    def expect(self, *exprs: Expr) -> None:
+        """Counts what these expressions share: that gets a line of its own."""
+        for part in all_parts(*exprs):
+            self._uses.update(parts(part))
+            if isinstance(part, Load):
+                address = part.address
+                self._shared[part.value, address - address.constant] += 1
+                self._shared.update(part.within)
+            elif isinstance(part, Inside):
+                self._shared.update(part.within)
+        # A load that is only widened is one line with that.
+        casts = (part for part in all_parts(*exprs) if isinstance(part, Cast))
+        self._widened |= {
+            c.arg for c in casts if isinstance(c.arg, Load) and self._uses[c.arg] == 1
+        }
+
+    def inner(self, spelled: Mapping[Axis, str], masks: Mapping[Axis, str]) -> Emission:
+        """A scope inside this one, a loop's body, that knows what is known here."""
+        scope = Emission(
+            {**self.spelled, **spelled}, {**self.masks, **masks}, self.names, self.taken
+        )
+        scope.known, scope.reduce = dict(self.known), self.reduce
+        scope._texts = dict(self._texts)
+        return scope
+
+    def fresh(self, wanted: str) -> str:
+        return fresh(wanted, self.taken)
+
+    def assign(self, wanted: str, text: str) -> str:
+        """A line that gives the text a name."""
+        name = self.fresh(wanted)
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def value(self, expr: Expr) -> str:
+        """What the expression is called, or its text where it needs no line of its own."""
+        below = _below_reductions(expr)
+        for part in all_parts(expr):
+            if part not in self.known and part not in below:
+                self._write(part)
+        return self.known[expr]
+
+    def store(self, store: Store, anchor: str = "", within: Within = ()) -> None:
+        """The line that stores, where the bounds hold; `anchor` is a tile of indices whose shape it
+        has if its address depends on no axis."""
+        value, address = self.value(store.expr), store.address
+        if not isinstance(store.expr, Const) and store.expr.dtype != store.type.dtype:
+            value = f"{_operand(value)}.to({DTYPES[store.type.dtype]})"
+        text = self._address(store.value, address, store.type.nbytes)
+        if not address.terms and anchor:
+            text = f"{text} + 0 * {anchor}"
+        mask = self._mask(dict.fromkeys(axes_of(address)), within)
+        self.lines.append(f"tl.store({text}, {value}{f', mask={mask}' if mask else ''})")
+
+    def index(self, index: Index, wide: bool = False) -> str:
+        """The index in Triton; `wide`: in 64 bits."""
+        pieces: list[str] = []
+        for atom, factor in index.terms:
+            match atom:
+                case Axis():
+                    text = self.spelled[atom]
+                case Quotient():
+                    text = f"({_operand(self.index(atom.index, wide))} // {atom.by})"
+                case Remainder():
+                    text = f"({_operand(self.index(atom.index, wide))} % {atom.by})"
+                case Gathered():
+                    text = self.value(atom.value)
+            if wide and isinstance(atom, Axis):
+                text = f"{_operand(text)}.to(tl.int64)"
+            if factor != 1:
+                text = f"{factor} * {_operand(text)}"
+            pieces.append(text)
+        if index.constant or not pieces:
+            pieces.append(str(index.constant))
+        return " + ".join(pieces).replace("+ -", "- ")
+
+    def inside(self, within: Within) -> str:
+        """The conditions, joined by `&`."""
+        return " & ".join(_operand(self._bound(bound)) for bound in within)
+
+    def _write(self, part: Expr) -> None:
+        """Gives the expression a name, or keeps its text for the one place that uses it."""
+        name, text = "", self._text(part)
+        match part:
+            case Load():
+                name = self.names.get(part.value, identifier(part.value))
+            case Arith() | Reduce():
+                name = self.names.get(part.made, identifier(part.made)) if part.made else ""
+                if isinstance(part, Reduce) or self._uses[part] > 1 or len(text) > LONG_LINE:
+                    name = name or "t"
+            case Cast(Load(value=value)):
+                name = self.names.get(value, identifier(value))
+            case _:
+                pass
+        if name and part not in self._widened:
+            text = self.assign(name, text)
+        self.known[part] = text
+
+    def _text(self, part: Expr) -> str:
+        match part:
+            case Load():
+                return self._load(part)
+            case Held():
+                return part.name
+            case Const():
+                return literal(part)
+            case Position():
+                return f"({self.index(part.index)}).to({DTYPES[part.dtype]})"
+            case Inside():
+                return self.inside(part.within)
+            case Cast():
+                return f"{_operand(self.known[part.arg])}.to({DTYPES[part.dtype]})"
+            case Reduce():
+                assert self.reduce is not None, "nobody says how reductions are written here"
+                return self.reduce(part, self)
+            case Arith():
+                return self._arith(part)
+
+    def _arith(self, part: Arith) -> str:
+        floating = part.args[-1].dtype.is_floating_point
+        form = FORMS[part.op] if floating else INTEGER_FORMS.get(part.op, FORMS[part.op])
+        given = [self.known[arg] for arg in part.args]
+        if not form.endswith(")"):
+            given = [_operand(text) for text in given]
+        text = form.format(*given)
+        among = part.args[1:] if part.op == "where" else part.args
+        if all(isinstance(arg, Const) for arg in among):
+            text = f"{_operand(text)}.to({DTYPES[part.dtype]})"
+        return text
+
+    def _load(self, load: Load) -> str:
+        axes = address_axes(load)
+        near = tuple(b for b in load.within if axes.keys() >= set(axes_of(b.index)))
+        far = tuple(b for b in load.within if b not in near)
+        address = self._address(load.value, load.address, load.type.nbytes)
+        mask, fill = self._mask(axes, near), literal(Const(load.fill, load.dtype))
+        text = f"tl.load({address}{f', mask={mask}, other={fill}' if mask else ''})"
+        return f"tl.where({self.inside(far)}, {text}, {fill})" if far else text
+
+    def _address(self, value: str, address: Index, nbytes: int) -> str:
+        pointer = f"{self.names.get(value, identifier(value))}_ptr"
+        moving, wide = address - address.constant, nbytes > LARGEST_INT32
+        if not moving.terms:
+            return pointer if not address.constant else f"{pointer} + {address.constant}"
+        key = (value, moving)
+        if self._shared[key] > 1 and len(moving.terms) > 1:
+            if key not in self._texts:
+                self._texts[key] = self.assign(f"{pointer[:-4]}_at", self.index(moving, wide))
+            text = self._texts[key]
+            if address.constant:
+                text = f"({text} + {address.constant})".replace("+ -", "- ")
+            return f"{pointer} + {text}"
+        return f"{pointer} + {_operand(self.index(address, wide))}"
+
+    def _mask(self, axes: Mapping[Axis, None], near: Within) -> str:
+        ends = dict.fromkeys(self.masks[axis] for axis in axes if axis in self.masks)
+        conditions = [*map(_operand, ends), *([self.inside(near)] if near else [])]
+        return " & ".join(conditions)
+
+    def _bound(self, bound: Bound) -> str:
+        if bound in self._texts:
+            return self._texts[bound]
+        low, high = bound.index.range
+        text = self.index(bound.index)
+        sides = [f"({_operand(text)} >= {bound.low})"] if low < bound.low else []
+        sides += [f"({_operand(text)} < {bound.high})"] if high >= bound.high else []
+        joined = " & ".join(sides)
+        if self._shared[bound] > 1:
+            self._texts[bound] = joined = self.assign("inside", joined)
+        return joined
+
+
+def address_axes(load: Load) -> dict[Axis, None]:
+    """The axes on which the address depends, by way of a gather too."""
+    found = dict.fromkeys(axis for index in load.index for axis in axes_of(index))
+    for part in parts(load):
+        found.update(free_axes(part))
+    return found
+
+
+def literal(const: Const) -> str:
+    value = const.value
+    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
+        return f'float("{value}")'
+    return repr(float(value) if const.dtype.is_floating_point else value)
+
+
+def identifier(name: str) -> str:
+    """The name as Python allows it."""
+    text = "".join(c if c.isalnum() else "_" for c in name) or "value"
+    return f"v{text}" if text[0].isdigit() else text
+
+
+def fresh(wanted: str, taken: set[str]) -> str:
+    """The name, or the name with a number, that is not in use; it is from now on."""
+    name = f"{wanted}_" if wanted in RESERVED else wanted
+    number = 1
+    while name in taken:
+        name, number = f"{wanted}_{number}", number + 1
+    taken.add(name)
+    return name
+
+
+def _operand(text: str) -> str:
+    """The text in parentheses unless it binds tighter than any operator."""
+    depth = 0
+    for at, char in enumerate(text):
+        depth += (char in "([") - (char in ")]")
+        if depth == 0 and (char == " " or (char in "-~" and at == 0)):
+            return f"({text})"
+    return text
+
+
+def _below_reductions(root: Expr) -> frozenset[Expr]:
+    """What only reductions below the root need: it is written where they are."""
+    outside: set[Expr] = set()
+    stack = [root]
+    while stack:
+        expr = stack.pop()
+        if expr in outside:
+            continue
+        outside.add(expr)
+        if not isinstance(expr, Reduce):
+            stack.extend(parts(expr))
+    return frozenset(set(all_parts(root)) - outside)

@@ -1,0 +1,60 @@
+# mypy: ignore-errors
+"""Functions that generated kernels call. Read as text, one by one; never imported.
+
+They use only what Triton has on every backend, its interpreter included. Where a plain formula
+loses all digits near 0, the error of the rounded step is divided out again (Kahan).
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def tanh(x):
+    t = tl.exp(-2.0 * tl.abs(x))
+    far = (1.0 - t) / (1.0 + t)
+    s = x * x
+    near = tl.abs(x) * (1.0 - s * (1.0 / 3.0 - s * (2.0 / 15.0 - s * (17.0 / 315.0))))
+    size = tl.where(s < 0.01, near, far)
+    return tl.where(x < 0.0, -size, size)
+
+
+@triton.jit
+def expm1(x):
+    u = tl.exp(x)
+    step = u - 1.0
+    scaled = step * (x / tl.log(u))
+    near = tl.where(u == 1.0, x, scaled)
+    return tl.where(tl.abs(step) < 0.5, near, step)
+
+
+@triton.jit
+def log1p(x):
+    u = 1.0 + x
+    scaled = tl.log(u) * (x / (u - 1.0))
+    near = tl.where(u == 1.0, x, scaled)
+    return tl.where(tl.abs(x) < 0.5, near, tl.log(u))
+
+
+@triton.jit
+def trunc(x):
+    return tl.where(x < 0.0, tl.ceil(x), tl.floor(x))
+
+
+@triton.jit
+def round_even(x):
+    low = tl.floor(x)
+    rest = x - low
+    odd = low - 2.0 * tl.floor(low * 0.5)
+    up = (rest > 0.5) | ((rest == 0.5) & (odd == 1.0))
+    return tl.where(up, low + 1.0, low)
+
+
+@triton.jit
+def larger(a, b):
+    return tl.maximum(a, b, tl.PropagateNan.ALL)
+
+
+@triton.jit
+def smaller(a, b):
+    return tl.minimum(a, b, tl.PropagateNan.ALL)

@@ -1,0 +1,68 @@
+"""The pointwise template: each thread computes a few neighbouring elements of the result.
+
+    pointwise:1024.w4     1024 elements a CTA, 4 warps
+
+The space is one flat axis in the memory order of the largest result, so what is dense in that
+order is read and written in vectors without a division.
+"""
+
+from __future__ import annotations
+
+import re
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.target import TargetSpec
+from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.dfg.nouns import Dfg
+from anabranch.kernels.dfg.walk import reductions, substitute_store
+from anabranch.kernels.triton.emit import Emission
+from anabranch.kernels.triton.names import INDICES, names_of
+from anabranch.kernels.triton.page import program
+from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.space import elements_per_thread, flattened, ordered
+
+THREADS_PER_WARP = 32
+LARGEST_GRID = 2**31 - 1
+
+
+def variants(body: Graph, spec: TargetSpec) -> list[str]:
+    """Tiles from the largest that still gives every multiprocessor a CTA down to a vector a
+    thread; [] where the body is no pointwise one."""
+    dfg = lower(body)
+    if isinstance(dfg, str) or why_not(dfg):
+        return []
+    vector = elements_per_thread(*(store.type for store in dfg.stores))
+    tiles = [(vector * 32 * warps, warps) for warps in (1, 2, 4, 8)]
+    tiles += [(2 * vector * 128, 4), (vector * 64, 4)]
+    fitting = [(tile, warps) for tile, warps in tiles if -(-dfg.points // tile) >= spec.sms]
+    chosen = sorted(fitting)[-4:] or sorted(tiles)[:2]
+    return [f"pointwise:{tile}.w{warps}" for tile, warps in chosen]
+
+
+def write(body: Graph, variant: str) -> Program:
+    """The kernel. ValueError where the body is no pointwise one, or the variant not ours."""
+    dfg, parsed = lower(body), re.fullmatch(r"pointwise:(\d+)\.w(\d+)", variant)
+    if isinstance(dfg, str) or why_not(dfg):
+        raise ValueError(dfg if isinstance(dfg, str) else why_not(dfg))
+    if parsed is None:
+        raise ValueError(f"{variant} is no variant of pointwise kernels")
+    tile, warps = int(parsed[1]), int(parsed[2])
+    largest = max(dfg.stores, key=lambda store: store.type.numel)
+    flat, place = flattened(ordered(dfg.axes, largest), "i")
+    stores = [substitute_store(store, place) for store in dfg.stores]
+    partial = flat.extent % tile != 0
+    out = Emission({flat: "i"}, {flat: "i_in"} if partial else {}, names_of(body), {*INDICES})
+    wide = ".to(tl.int64)" if flat.extent > LARGEST_GRID else ""
+    out.lines.append(f"i = tl.program_id(0){wide} * {tile} + tl.arange(0, {tile})")
+    if partial:
+        out.lines.append(f"i_in = i < {flat.extent}")
+    out.expect(*(store.expr for store in stores))
+    for store in stores:
+        out.store(store, anchor="i")
+    return program(body, dfg, variant, out.lines, (-(-flat.extent // tile), 1, 1), warps)
+
+
+def why_not(dfg: Dfg) -> str:
+    """Why this is no pointwise kernel, "" if it is one."""
+    found = reductions(*(store.expr for store in dfg.stores))
+    return f"{found[0].made or 'it'} reduces" if found else ""

@@ -1,0 +1,46 @@
+"""Generated kernels as candidates: one for each variant that fits a task's body.
+
+    relu(x + y)  ->  triton.pointwise pointwise:512.w2, triton.pointwise pointwise:1024.w4, ...
+
+Writing needs no GPU and no Triton: a simulated GPU gets the same candidates as the one it stands
+for. On a real one they are offered only where Triton is there to compile them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Kernel, Task
+from anabranch.kernels.triton.write import program, variants
+
+OLDEST = (8, 0)
+"""The compute capability from which on Triton's code for bfloat16 and asynchronous copies runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class TritonProvider:
+    """Every variant of every template that fits the task."""
+
+    name: str = "triton"
+
+    def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
+        if spec.kind != "cuda" or spec.capability < OLDEST:
+            return []
+        if not (spec.simulated or importlib.util.find_spec("triton")):
+            return []
+        return [_kernel(task, variant) for variant in variants(task.body, spec)]
+
+
+def _kernel(task: Task, variant: str) -> Kernel:
+    written = program(task.body, variant)
+    return Kernel(
+        "triton",
+        variant.partition(":")[0],
+        task.body,
+        variant,
+        writes_out=True,
+        workspace=written.scratch,
+        source=written.text,
+    )

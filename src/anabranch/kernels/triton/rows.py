@@ -1,0 +1,261 @@
+"""The rows template: reductions over whole axes, with what stands before and after them.
+
+    rows:16x64.w4     16 rows a CTA, tiles of 64 columns, 4 warps
+
+What is reduced is flattened into one axis of columns, all else into one of rows, each in the memory
+order of what is read. A row that fits into the tile is read once and held in registers, however
+many reductions are made of it (layer norm: two). A longer one is walked in blocks, once for each
+reduction that needs the one before, and once more for what is stored for each column:
+
+    softmax:   for each block: the maximum;  for each block: the sum;  for each block: store
+
+Where rows lie side by side in memory (a global average pool in NHWC) it is them that are read in
+vectors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from dataclasses import dataclass
+
+import torch
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.target import TargetSpec
+from anabranch.kernels.dfg.build import LEAST
+from anabranch.kernels.dfg.index import Axis
+from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.dfg.nouns import Dfg, Expr, Reduce, Store, all_parts, free_axes, parts
+from anabranch.kernels.dfg.walk import loads, reductions, substitute_store
+from anabranch.kernels.triton.emit import DTYPES, Emission
+from anabranch.kernels.triton.names import INDICES, names_of
+from anabranch.kernels.triton.page import program
+from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.space import flattened, largest_load, next_power, ordered, slides
+
+LONGEST_TILE = 4096
+"""Columns that are held in registers at once, at most."""
+BLOCK = 1024
+"""Columns of a block where a row is walked."""
+MOST_EACH = 32
+"""Elements of a tile that one thread holds, at most."""
+MOST_READS = 4
+"""How often each element may be read, on average: a row reads what no other row reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A graph as rows and columns: the stores in terms of these two axes."""
+
+    dfg: Dfg
+    row: Axis
+    col: Axis
+    stores: tuple[Store, ...]
+    side_by_side: bool
+    """Whether neighbouring rows are neighbours in memory, rather than neighbouring columns."""
+
+
+def variants(body: Graph, spec: TargetSpec) -> list[str]:
+    """Tiles that give every multiprocessor a CTA, of several shapes; [] where it does not fit."""
+    rows = rows_of(lower(body))
+    if isinstance(rows, str):
+        return []
+    width, per_sm = next_power(rows.col.extent), max(rows.row.extent // spec.sms, 1)
+    tall = 1 << (per_sm.bit_length() - 1)
+    least, most = (8, 64) if rows.side_by_side else (1, 16)
+    heights = {min(max(h, least), most, next_power(rows.row.extent)) for h in (tall, tall // 2, 16)}
+    widths = {min(width, LONGEST_TILE), min(width, BLOCK)}
+    tiles = set()
+    for height, columns in itertools.product(heights, widths):
+        for warps in (1, 2, 4, 8):
+            each = height * columns // (32 * warps)
+            if 8 <= each <= MOST_EACH or (each < 8 and warps == 1):
+                tiles.add((abs(height - tall), columns != width, each, height, columns, warps))
+    return [f"rows:{h}x{c}.w{w}" for *_, h, c, w in sorted(tiles)][:8]
+
+
+def write(body: Graph, variant: str) -> Program:
+    """The kernel. ValueError where the body is not of rows, or the variant not ours."""
+    rows, parsed = rows_of(lower(body)), re.fullmatch(r"rows:(\d+)x(\d+)\.w(\d+)", variant)
+    if isinstance(rows, str):
+        raise ValueError(rows)
+    if parsed is None:
+        raise ValueError(f"{variant} is no variant of rows")
+    height, width, warps = (int(number) for number in parsed.groups())
+    height = min(height, next_power(rows.row.extent))
+    masks = {rows.row: "row_in"} if rows.row.extent % height else {}
+    out = Emission({rows.row: "row"}, masks, names_of(body), {*INDICES})
+    first = "tl.program_id(0)" + (f" * {height}" if height > 1 else "")
+    out.lines.append(f"row = {first} + tl.arange(0, {height})[:, None]")
+    if masks:
+        out.lines.append(f"row_in = row < {rows.row.extent}")
+    if width >= rows.col.extent:
+        _one_tile(rows, out, width)
+    else:
+        _in_blocks(rows, out, height, width)
+    grid = (-(-rows.row.extent // height), 1, 1)
+    return program(body, rows.dfg, variant, out.lines, grid, warps)
+
+
+def rows_of(dfg: Dfg | str) -> Rows | str:
+    """The graph as rows and columns, or why it has none."""
+    if isinstance(dfg, str):
+        return dfg
+    found = reductions(*(store.expr for store in dfg.stores))
+    if not found:
+        return "it reduces nothing"
+    sizes = {tuple(one.extent for one in fold.axes) for fold in found}
+    if len(sizes) > 1:
+        return f"it reduces over different axes: {sorted(sizes)}"
+    bound = {one for fold in found for one in fold.axes}
+    if any(axis in bound for fold in found for axis in free_axes(fold)):
+        return "a reduction stands inside another"
+    if any(slides(axis, dfg) for axis in dfg.axes):
+        return "windows slide along its results"
+    outside = {axis for fold in found for axis in free_axes(fold)}
+    row_axes = [axis for axis in dfg.axes if axis in outside and axis.extent > 1]
+    col_axes = [axis for axis in dfg.axes if axis not in outside and axis.extent > 1]
+    reduced = found[0].axes
+    if col_axes and tuple(axis.extent for axis in col_axes) != next(iter(sizes)):
+        return "what is stored for each column is not of the reduced size"
+    points = math.prod(axis.extent for axis in (*row_axes, *reduced))
+    held = {load.value: load.type.numel for load in loads(*(store.expr for store in dfg.stores))}
+    if points > MOST_READS * sum(held.values()):
+        return "it reads each element many times: that is work for a contraction, or for windows"
+    return _flattened(dfg, found, row_axes, col_axes)
+
+
+def _flattened(dfg: Dfg, found: list[Reduce], row_axes: list[Axis], col_axes: list[Axis]) -> Rows:
+    """Rows and columns flat, each in the order of the largest load."""
+    guide = largest_load(found[0].arg) or dfg.stores[0]
+    order = ordered([*row_axes, *found[0].axes], guide)
+    row, place = flattened([axis for axis in order if axis in row_axes], "row")
+    sequence = [found[0].axes.index(axis) for axis in order if axis in found[0].axes]
+    col, inner = flattened([found[0].axes[k] for k in sequence], "col")
+    by_place = [inner[axis] for axis in found[0].axes]
+    for axes in (col_axes, *(fold.axes for fold in found)):
+        place.update(zip(axes, by_place, strict=False))
+    stores = tuple(substitute_store(store, place) for store in dfg.stores)
+    return Rows(dfg, row, col, stores, bool(order) and order[-1] in row_axes)
+
+
+def _one_tile(rows: Rows, out: Emission, width: int) -> None:
+    partial = width != rows.col.extent
+    out.lines.append(f"col = tl.arange(0, {width})[None, :]")
+    if partial:
+        out.lines.append(f"col_in = col < {rows.col.extent}")
+    scope = out.inner({rows.col: "col"}, {rows.col: "col_in"} if partial else {})
+    scope.lines = out.lines
+    scope.expect(*(store.expr for store in rows.stores))
+
+    def reduce(fold: Reduce, inner: Emission) -> str:
+        value = inner.value(fold.arg)
+        if rows.col not in free_axes(fold.arg):
+            return _repeated(fold, value, rows.col.extent)
+        if partial:
+            value = f"tl.where(col_in, {value}, {_neutral(fold)})"
+        return _across(fold, value)
+
+    scope.reduce = reduce
+    for store in rows.stores:
+        scope.store(store, anchor="row")
+
+
+def _in_blocks(rows: Rows, out: Emission, height: int, width: int) -> None:
+    """Reductions level by level, those of one level in one walk over the row."""
+    exprs = [store.expr for store in rows.stores]
+    out.expect(*(store.expr for store in rows.stores))
+    left = reductions(*(store.expr for store in rows.stores))
+    while left:
+        level = [fold for fold in left if not any(inner in left for inner in reductions(fold.arg))]
+        left = [fold for fold in left if fold not in level]
+        totals = {fold: out.fresh("total") for fold in level}
+        for fold, total in totals.items():
+            dtype = DTYPES[fold.dtype]
+            tile = f"tl.full([{height}, {width}], {_neutral(fold)}, {dtype})"
+            out.lines.append(f"{total} = {tile}")
+        scope = _block(rows, out, width)
+        scope.expect(*(fold.arg for fold in level))
+        for fold, total in totals.items():
+            _accumulate(fold, total, scope, rows.col.extent % width != 0)
+        out.lines += [f"    {line}" for line in scope.lines]
+        for fold, total in totals.items():
+            name = out.names.get(fold.made, "") or "total"
+            out.known[fold] = out.assign(name, _across(fold, total))
+        _settle(rows.col, exprs, out)
+    after = [store for store in rows.stores if rows.col in free_axes(store.expr)]
+    for store in rows.stores:
+        if store not in after:
+            out.store(store, anchor="row")
+    if after:
+        scope = _block(rows, out, width)
+        scope.expect(*(store.expr for store in after))
+        for store in after:
+            scope.store(store, anchor="row")
+        out.lines += [f"    {line}" for line in scope.lines]
+
+
+def _settle(col: Axis, exprs: list[Expr], out: Emission) -> None:
+    """Names what follows from the reductions so far for a whole row, before the next walk."""
+    for whole in all_parts(*exprs):
+        for part in parts(whole) if col in free_axes(whole) else ():
+            folds = reductions(part)
+            ready = bool(folds) and all(fold in out.known for fold in folds)
+            if ready and part not in out.known and col not in free_axes(part):
+                text = out.value(part)
+                out.known[part] = text if text.isidentifier() else out.assign("of_row", text)
+
+
+def _block(rows: Rows, out: Emission, width: int) -> Emission:
+    """The loop over the blocks of a row; its body is the scope that is returned."""
+    partial = rows.col.extent % width != 0
+    out.lines.append(f"for start in range(0, {rows.col.extent}, {width}):")
+    scope = out.inner({rows.col: "col"}, {rows.col: "col_in"} if partial else {})
+    scope.lines.append(f"col = start + tl.arange(0, {width})[None, :]")
+    if partial:
+        scope.lines.append(f"col_in = col < {rows.col.extent}")
+    return scope
+
+
+def _accumulate(fold: Reduce, total: str, scope: Emission, partial: bool) -> None:
+    value = scope.value(fold.arg)
+    if partial:
+        value = f"tl.where(col_in, {value}, {_neutral(fold)})"
+    joined = {
+        "sum": f"{total} + {value}",
+        "max": f"tl.maximum({total}, {value}{_nan(fold)})",
+        "min": f"tl.minimum({total}, {value}{_nan(fold)})",
+    }
+    scope.lines.append(f"{total} = {joined[fold.op]}")
+
+
+def _across(fold: Reduce, value: str) -> str:
+    """The reduction of a tile along its columns; one column of a tile is left."""
+    if fold.op == "sum":
+        return f"tl.sum({value}, axis=1)[:, None]"
+    if not fold.dtype.is_floating_point:
+        return f"tl.{fold.op}({value}, axis=1)[:, None]"
+    # tl.max and tl.min forget what is not a number.
+    return f"tl.reduce({value}, 1, {'larger' if fold.op == 'max' else 'smaller'})[:, None]"
+
+
+def _repeated(fold: Reduce, value: str, times: int) -> str:
+    """The reduction of what is the same in every column."""
+    return f"({value}) * {times}" if fold.op == "sum" else value
+
+
+def _nan(fold: Reduce) -> str:
+    return ", tl.PropagateNan.ALL" if fold.dtype.is_floating_point else ""
+
+
+def _neutral(fold: Reduce) -> str:
+    """What changes nothing when it is reduced too."""
+    value = LEAST[fold.op]
+    if fold.dtype.is_floating_point:
+        return "0.0" if value == 0 else f'float("{value}")'
+    if fold.op == "sum":
+        return "0"
+    limits = torch.iinfo(fold.dtype)
+    return str(limits.min if fold.op == "max" else limits.max)

@@ -1,0 +1,123 @@
+"""Which tiles of a contraction are worth a try: all there are, ranked by `bound`, the first few.
+
+    256 channels of 14 x 14, 3 x 3, to 256:   32x32x64 in 4 parts; 16x64x128 in 4 parts; ...
+
+Hundreds of tiles fit a layer. Those whose upper limit or time says that they are slow are never
+written; of tiles that differ in little the best ranked stands for its likes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.types import DTYPE_NAMES
+from anabranch.kernels.bound import Block, Bound, bound
+from anabranch.kernels.triton.roles import Contraction
+from anabranch.kernels.triton.steps import steps_of
+
+ROWS, COLS, DEPTHS = (16, 32, 64, 128), (16, 32, 64, 128), (32, 64, 128)
+SPLITS, WARPS, STAGES = (1, 2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 5)
+ONE_ROW = tuple(itertools.product((1,), (2, 4, 8, 16), (128, 256, 512, 1024)))
+KEPT = 16
+MOST_ALIKE = 3
+USUAL_PEAK = 5e13
+"""Operations a second where nobody knows better: fp32 without tensor cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A variant, read. `pdl`: "" none, n: wait only, w: the next kernel may start after the wait,
+    l: after the loop."""
+
+    m: int
+    n: int
+    k: int
+    split: int
+    warps: int
+    stages: int
+    pdl: str = ""
+    tf32: bool = False
+
+    @property
+    def text(self) -> str:
+        end = (f".p{self.pdl}" if self.pdl else "") + (".tf32" if self.tf32 else "")
+        shape = f"{self.m}x{self.n}x{self.k}"
+        return f"contraction:{shape}.k{self.split}.w{self.warps}.s{self.stages}{end}"
+
+
+def ranked(found: Contraction, spec: TargetSpec) -> list[tuple[Tile, Bound]]:
+    """Every tile that fits, the fastest by `bound` first."""
+    peak = _peak(found, spec)
+    tiles = [(tile, bound(_block(found, tile), spec, peak)) for tile in space(found, spec)]
+    fitting = [(tile, limit) for tile, limit in tiles if limit.fits]
+    return sorted(fitting, key=lambda pair: (pair[1].us, -pair[1].limit, pair[0].text))
+
+
+def chosen(found: Contraction, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
+    """The first tiles of the ranking: of each shape, depth and split the best number of stages for
+    each number of warps, and of each shape and split at most three."""
+    seen: set[tuple[int, ...]] = set()
+    likes: dict[tuple[int, int, int], int] = {}
+    picked: list[Tile] = []
+    for tile, _ in ranked(found, spec):
+        like = (tile.m, tile.n, tile.split)
+        same = (*like, tile.k, tile.warps)
+        if same in seen or likes.get(like, 0) == MOST_ALIKE:
+            continue
+        seen.add(same)
+        likes[like] = likes.get(like, 0) + 1
+        picked.append(tile)
+        if len(picked) == kept:
+            break
+    return picked
+
+
+def space(found: Contraction, spec: TargetSpec) -> Iterator[Tile]:
+    """All tiles that suit the sizes: none more than twice as large as what it covers."""
+    tf32 = found.dtype == torch.float32 and spec.tf32
+    if found.m == 1:
+        for (m, n, k), warps in itertools.product(ONE_ROW, (1, 2, 4)):
+            per_thread = n * k // (warps * 32)
+            if k < 2 * max(found.k, 64) and 4 <= per_thread <= 64 and n < 2 * found.n + 2:
+                yield Tile(m, n, k, 1, warps, 2)
+        return
+    shapes = itertools.product(ROWS, COLS, DEPTHS)
+    for m, n, k in shapes:
+        if m >= 2 * max(found.m, 16) or n >= 2 * max(found.n, 16) or k >= 2 * max(found.k, 32):
+            continue
+        steps = steps_of(found, k, "deep").count
+        for split, warps, stages in itertools.product(SPLITS, WARPS, STAGES):
+            sums = m * n // (warps * 32)
+            if split > steps or stages > max(2, steps // split + 1) or not 2 <= sums <= 128:
+                continue
+            yield Tile(m, n, k, split, warps, stages, tf32=tf32)
+
+
+def _block(found: Contraction, tile: Tile) -> Block:
+    steps = steps_of(found, tile.k, "deep").count
+    tiles = math.ceil(found.m / tile.m) * math.ceil(found.n / tile.n) * found.batches
+    return Block(
+        tile.m,
+        tile.n,
+        tile.k,
+        tiles * tile.split,
+        math.ceil(steps / tile.split),
+        found.dtype.itemsize,
+        tile.warps,
+        tile.stages,
+        tile.split,
+    )
+
+
+def _peak(found: Contraction, spec: TargetSpec) -> float:
+    name = DTYPE_NAMES[found.dtype]
+    peaks = dict(spec.peak_flops)
+    if found.dtype == torch.float32 and spec.tf32:
+        name = "tf32"
+    return peaks.get(name, USUAL_PEAK)

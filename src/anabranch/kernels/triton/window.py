@@ -1,0 +1,208 @@
+"""The window template: small static reductions, unrolled. Pooling, and convolutions that multiply
+few numbers for each result, depthwise ones above all.
+
+    window:16x64u2.w4     16 groups of 2 neighbouring outputs by 64 channels a CTA, 4 warps
+
+    group 0   group 1                   the fastest axis of the result (channels in NHWC) lies along
+    [o0 o1]   [o2 o3]   ...             the lanes, in vectors; of the next axis that windows slide
+     x0 x1 x2                           along, each thread computes `u` neighbours, which share what
+        x1 x2 x3                        their windows share: it is the same expression
+
+A tile is as large as one vector for each thread, and every load has the shape of the whole tile, so
+no thread waits for another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.target import TargetSpec
+from anabranch.kernels.dfg.build import bounded
+from anabranch.kernels.dfg.index import Axis, Index, number
+from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.dfg.nouns import Dfg, Expr, Held, Reduce, Store, Within, free_axes
+from anabranch.kernels.dfg.walk import (
+    reductions,
+    replace_parts,
+    substitute,
+    substitute_store,
+)
+from anabranch.kernels.triton.emit import FORMS, Emission
+from anabranch.kernels.triton.names import INDICES, names_of
+from anabranch.kernels.triton.page import program
+from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.space import (
+    elements_per_thread,
+    flattened,
+    largest_load,
+    next_power,
+    ordered,
+    slides,
+)
+
+MOST_TAPS = 64
+MOST_LOADS = 160
+"""Loads that one thread may write out, at most: beyond that registers spill."""
+MOST_WASTE = 1.2
+"""How much larger than the axis its tiles may be in all."""
+JOINED = {"sum": FORMS["add"], "max": FORMS["max"], "min": FORMS["min"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """A graph with its axes told apart: `lane` along the vectors, `slide` the one along which
+    neighbours are computed together (None if windows slide along no other), the rest."""
+
+    dfg: Dfg
+    lane: Axis
+    slide: Axis | None
+    rest: tuple[Axis, ...]
+    taps: int
+
+
+def variants(body: Graph, spec: TargetSpec) -> list[str]:
+    """One to four neighbours, vectors from the widest to a quarter of it, one to four warps: first
+    those that give each multiprocessor's four schedulers a warp, with most work for each thread
+    among these, since that is where loads are shared."""
+    found = windows_of(lower(body))
+    if isinstance(found, str):
+        return []
+    widest = elements_per_thread(*(store.type for store in found.dfg.stores))
+    widest, offers = math.gcd(widest, found.lane.extent), list[tuple[int, int, int, str]]()
+    for together, warps, share in itertools.product((1, 2, 4), (1, 4), (1, 2, 4)):
+        vector, few = max(widest // share, 1), found.slide is None or found.slide.extent < together
+        if together > 1 and (few or found.taps * together > MOST_LOADS):
+            continue
+        lanes, groups = _lanes(found.lane.extent, vector), _groups(found, together)
+        pixels = min(max(32 * warps * vector // lanes, 1), next_power(groups))
+        ctas = -(-groups // pixels) * -(-found.lane.extent // lanes)
+        missing = max(4 * spec.sms - ctas * warps, 0)
+        work = vector * together
+        offers.append((missing, -work, -warps, f"window:{pixels}x{lanes}u{together}.w{warps}"))
+    return list(dict.fromkeys(variant for *_, variant in sorted(offers)))[:6]
+
+
+def write(body: Graph, variant: str) -> Program:
+    """The kernel. ValueError where the body has no small windows, or the variant is not ours."""
+    found, parsed = (
+        windows_of(lower(body)),
+        re.fullmatch(r"window:(\d+)x(\d+)u(\d+)\.w(\d+)", variant),
+    )
+    if isinstance(found, str):
+        raise ValueError(found)
+    if parsed is None:
+        raise ValueError(f"{variant} is no variant of windows")
+    pixels, lanes, together, warps = (int(number) for number in parsed.groups())
+    group = Axis("slide", -(-found.slide.extent // together)) if found.slide else None
+    pixel, place = flattened([a for a in (*found.rest, group) if a is not None], "pixel")
+    masks = {pixel: "pixel_in"} if pixel.extent % pixels else {}
+    if found.lane.extent % lanes:
+        masks[found.lane] = "lane_in"
+    out = Emission({pixel: "pixel", found.lane: "lane"}, masks, names_of(body), {*INDICES})
+    out.lines.append(f"pixel = tl.program_id(0) * {pixels} + tl.arange(0, {pixels})[:, None]")
+    if pixel in masks:
+        out.lines.append(f"pixel_in = pixel < {pixel.extent}")
+    shape = f"tl.zeros([{pixels}, 1], tl.int32)"
+    out.lines.append(
+        f"lane = tl.program_id(1) * {lanes} + tl.arange(0, {lanes})[None, :] + {shape}"
+    )
+    if found.lane in masks:
+        out.lines.append(f"lane_in = lane < {found.lane.extent}")
+    _write_neighbours(found, out, place, group, together)
+    grid = (-(-pixel.extent // pixels), -(-found.lane.extent // lanes), 1)
+    return program(body, found.dfg, variant, out.lines, grid, warps)
+
+
+def windows_of(dfg: Dfg | str) -> Windows | str:
+    """The graph with its axes told apart, or why its reductions cannot be unrolled."""
+    if isinstance(dfg, str):
+        return dfg
+    folds = reductions(*(store.expr for store in dfg.stores))
+    if not folds:
+        return "it reduces nothing"
+    if any(reductions(fold.arg) for fold in folds):
+        return "a reduction stands inside another"
+    taps = sum(math.prod(one.extent for one in fold.axes) for fold in folds)
+    if taps > MOST_TAPS:
+        return f"its windows have {taps} elements"
+    largest = max(dfg.stores, key=lambda store: store.type.numel)
+    order = [a for a in ordered(dfg.axes, largest) if a.extent > 1]
+    if not order:
+        return "it has one result"
+    *rest, lane = order
+    sliding = [a for a in reversed(order) if slides(a, dfg)]
+    if not sliding or not rest:
+        return "no window slides along its results"
+    source = largest_load(*(fold.arg for fold in folds))
+    if source is None or lane not in free_axes(source):
+        return "it reads the same for all results that lie side by side"
+    slide = next((a for a in sliding if a is not lane), None)
+    return Windows(dfg, lane, slide, tuple(a for a in rest if a is not slide), taps)
+
+
+def _lanes(extent: int, vector: int) -> int:
+    """Lanes of a tile: the widest that wastes little, up to a row of 32 vectors."""
+    sizes = [vector << k for k in range(6) if vector << k <= next_power(extent)] or [vector]
+    good = [n for n in sizes if -(-extent // n) * n <= MOST_WASTE * extent]
+    return max(good, default=sizes[0])
+
+
+def _groups(found: Windows, together: int) -> int:
+    slides = -(-found.slide.extent // together) if found.slide else 1
+    return slides * math.prod(one.extent for one in found.rest)
+
+
+def _write_neighbours(
+    found: Windows, out: Emission, place: dict[Axis, Index], group: Axis | None, together: int
+) -> None:
+    """All neighbours tap by tap, so that a weight is used up as soon as it is there; then what
+    stands after the reductions, and the stores."""
+    neighbours: list[tuple[list[Store], Within]] = []
+    for k in range(together):
+        inside: Within = ()
+        here = dict(place)
+        if found.slide is not None and group is not None:
+            at = place[group] * together + k
+            here[found.slide] = at
+            inside = bounded(at, 0, found.slide.extent)
+        neighbours.append(([substitute_store(s, here) for s in found.dfg.stores], inside))
+    folds = [reductions(*(store.expr for store in stores)) for stores, _ in neighbours]
+    unrolled = {fold: _taps(fold) for each in folds for fold in each}
+    exprs = [_without(store.expr, unrolled) for stores, _ in neighbours for store in stores]
+    out.expect(*exprs, *(tap for found_taps in unrolled.values() for tap in found_taps))
+    for alike in zip(*folds, strict=True):
+        _unroll({fold: unrolled[fold] for fold in alike}, out)
+    for stores, inside in neighbours:
+        for store in stores:
+            out.store(store, anchor="lane", within=inside)
+
+
+def _without(expr: Expr, folds: Collection[Reduce]) -> Expr:
+    """The expression with names in place of its reductions, to count what stands around them."""
+    return replace_parts(expr, {fold: Held(str(id(fold)), fold.dtype) for fold in folds})
+
+
+def _taps(fold: Reduce) -> list[Expr]:
+    """The argument at each point of the window."""
+    points = itertools.product(*(range(one.extent) for one in fold.axes))
+    return [
+        substitute(fold.arg, dict(zip(fold.axes, map(number, point), strict=True)))
+        for point in points
+    ]
+
+
+def _unroll(alike: dict[Reduce, list[Expr]], out: Emission) -> None:
+    """The same reduction of all neighbours: one line for each of them and each tap."""
+    totals = {fold: out.fresh(out.names.get(fold.made, "") or "total") for fold in alike}
+    for k in range(len(next(iter(alike.values())))):
+        for fold, total in totals.items():
+            text = out.value(alike[fold][k])
+            joined = JOINED[fold.op].format(total, text) if k else text
+            out.lines.append(f"{total} = {joined}")
+    for fold, total in totals.items():
+        out.known[fold] = total

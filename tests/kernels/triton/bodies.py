@@ -1,0 +1,62 @@
+"""Bodies for tests: one call of an operator, and graphs read from text with constants made up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Constant, Graph, Input, Ref
+from anabranch.ir.step import random_tensor
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.text import parse_graph
+from anabranch.ir.types import TensorType, type_of
+
+
+def body(op: str, given: tuple[Any, ...]) -> tuple[Graph, list[torch.Tensor]]:
+    """The graph of one call whose tensors are its inputs, and those tensors; a dict at the end
+    holds keyword arguments."""
+    tensors: list[torch.Tensor] = []
+
+    def ref(arg: Any) -> Arg:
+        if isinstance(arg, torch.Tensor):
+            tensors.append(arg)
+            return Ref(f"a{len(tensors) - 1}")
+        return tuple(map(ref, arg)) if isinstance(arg, list | tuple) else arg
+
+    named = given[-1] if given and isinstance(given[-1], dict) else {}
+    args = tuple(ref(arg) for arg in given if not isinstance(arg, dict))
+    table = {f"a{k}": type_of(tensor) for k, tensor in enumerate(tensors)}
+    node = ops.make_node("made", op, args, table, tuple(named.items()), "net.py:1 in forward")
+    inputs = tuple(Input(name, type) for name, type in table.items())
+    return Graph("g", inputs, (), (node,), (Ref("made"),)), tensors
+
+
+def call(op: str, *given: Any) -> Graph:
+    return body(op, given)[0]
+
+
+def read(text: str) -> Graph:
+    """The graph of this text, its types checked against what torch infers, its constants random."""
+    graph = parse_graph(text)
+    table: dict[str, TensorType] = {v.name: v.type for v in graph.inputs}
+    table |= {c.name: c.type for c in graph.constants}
+    for node in graph.nodes:
+        found = ops.infer(node.op, node.args, node.kwargs, table)
+        assert [t.shape for t in found] == [t.shape for t in node.types], (node.name, found)
+        table.update(zip(node.results, node.types, strict=True))
+    constants = tuple(
+        Constant(c.name, c.type, c.digest, random_tensor(c.type, 50 + k))
+        for k, c in enumerate(graph.constants)
+    )
+    return replace(graph, constants=constants)
+
+
+def gpu(sms: int = 132) -> TargetSpec:
+    """A GPU of so many multiprocessors, else like an H200."""
+    peaks = (("f16", 9.9e14), ("bf16", 9.9e14), ("tf32", 4.9e14), ("f32", 6.7e13))
+    return TargetSpec(
+        "cuda", "a GPU", sms=sms, capability=(9, 0), peak_flops=peaks, bandwidth=4.8e12
+    )

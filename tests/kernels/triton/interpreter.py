@@ -1,0 +1,112 @@
+"""Runs generated kernels without a GPU, in a child process: Triton interprets only what was
+imported under TRITON_INTERPRET=1, and compiles only what was not.
+
+Results lie in memory that reads as nan, with a margin behind it that must stay as it was.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from anabranch.ir.eval import eval_graph
+from anabranch.ir.graph import Graph, types
+from anabranch.ir.numbers import compare
+from anabranch.ir.step import random_tensor
+from anabranch.ir.types import TensorType
+from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.write import program
+
+MARGIN = 64
+_pool: list[ProcessPoolExecutor] = []
+
+
+def check(body: Graph, variants: Sequence[str], inputs: Sequence[torch.Tensor] = ()) -> None:
+    """Every variant computes what the body does, as exactly as the plain operators do."""
+    assert variants, "no variant to check"
+    given = list(inputs) or [random_tensor(v.type, i) for i, v in enumerate(body.inputs)]
+    values = {v.name: tensor for v, tensor in zip(body.inputs, given, strict=True)}
+    held = [c.value for c in body.constants]
+    assert all(value is not None for value in held)
+    values.update((c.name, c.value) for c in body.constants if c.value is not None)
+    own, truth = eval_graph(body, given), eval_graph(body, given, precision=torch.float64)
+    table = types(body)
+    wanted = [(ref.name, table[ref.name]) for ref in body.outputs]
+    for variant in variants:
+        written = program(body, variant)
+        found = run(written, values, dict(wanted))
+        outs = [found[name] for name, _ in wanted]
+        for (error, allowed), (name, type) in zip(compare(outs, own, truth), wanted, strict=True):
+            assert error <= allowed, (
+                f"%{name} {type.text} {variant}: {error} > {allowed}\n{written.text}"
+            )
+
+
+def run(
+    written: Program, values: Mapping[str, torch.Tensor], outs: Mapping[str, TensorType]
+) -> dict[str, torch.Tensor]:
+    """The results of one launch, by name."""
+    if not _pool:
+        context = get_context("spawn")
+        _pool.append(ProcessPoolExecutor(1, mp_context=context, initializer=_interpret))
+    args = (
+        written,
+        {name: values[name] for name in written.pointers if name in values},
+        dict(outs),
+    )
+    return _pool[0].submit(_launch, *args).result(timeout=120)
+
+
+def _interpret() -> None:
+    os.environ["TRITON_INTERPRET"] = "1"
+    torch.set_num_threads(1)
+
+
+def _launch(
+    written: Program, values: dict[str, torch.Tensor], outs: dict[str, TensorType]
+) -> dict[str, torch.Tensor]:
+    made = {name: _memory(type) for name, type in outs.items()}
+    pointers = [values[name] if name in values else made[name][0] for name in written.pointers]
+    assert [p.dtype for p in pointers] == list(written.dtypes)
+    scratch = torch.full((written.scratch,), 0xFF, dtype=torch.uint8)
+    counters = torch.zeros(written.counters, dtype=torch.int32)
+    pointers += [scratch] * bool(written.scratch) + [counters] * bool(written.counters)
+    module = load_module(written.text)
+    getattr(module, written.entry)[written.grid](*pointers)
+    assert not counters.any(), "counters are not 0 again"
+    for name, (_, whole) in made.items():
+        assert bool((whole[-MARGIN:] == 77).all()), f"%{name} was written beyond its end"
+    return {name: view for name, (view, _) in made.items()}
+
+
+def _memory(type: TensorType) -> tuple[torch.Tensor, torch.Tensor]:
+    size = type.nbytes // type.dtype.itemsize
+    whole = torch.full((size + MARGIN,), 77).to(type.dtype)
+    if type.dtype.is_floating_point:
+        whole[:size] = float("nan")
+    if type.dtype == torch.bool:
+        whole = torch.full((size + MARGIN,), 77, dtype=torch.uint8)
+        return whole.view(torch.bool).as_strided(type.shape, type.strides), whole
+    return whole.as_strided(type.shape, type.strides), whole
+
+
+def load_module(text: str) -> ModuleType:
+    """The module of this text; Triton reads the source from a file."""
+    folder = tempfile.mkdtemp(prefix="anabranch-kernel-")
+    file = Path(folder) / "kernel.py"
+    file.write_text(text, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(Path(folder).name.replace("-", "_"), file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

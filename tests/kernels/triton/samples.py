@@ -1,0 +1,53 @@
+"""One body for each template, as networks have them: what goldens show and Triton compiles."""
+
+from __future__ import annotations
+
+SAMPLES: dict[str, tuple[str, str]] = {
+    "pointwise": (
+        "pointwise:512.w2",
+        """
+    graph sum2 {
+      input %left: f16[1,256,17,17]{73984,1,4352,256}
+      input %right: f16[1,256,17,17]{73984,1,4352,256}
+      const %scale: f16[256,1,1] = s
+      %a: f16[1,256,17,17]{73984,1,4352,256} = aten.add.Tensor(%left, %right)    # net.py:12
+      %b: f16[1,256,17,17]{73984,1,4352,256} = aten.mul.Tensor(%a, %scale)    # net.py:13
+      %c: f16[1,256,17,17]{73984,1,4352,256} = aten.silu.default(%b)    # net.py:13
+      return %c
+    }""",
+    ),
+    "window": (
+        "window:16x32u2.w2",
+        """
+    graph depth {
+      input %x: f16[1,96,28,28]{75264,1,2688,96}
+      const %w: f16[96,1,3,3]{1,1,288,96} = w
+      const %b: f16[96] = b
+      %r: f16[1,96,28,28]{75264,1,2688,96} = aten.relu.default(%x)    # net.py:20 in forward
+      %conv: f16[1,96,28,28]{75264,1,2688,96} = aten.convolution.default(%r, %w, %b, [1, 1], [1, 1], [1, 1], False, [0, 0], 96)    # net.py:21 in forward
+      return %conv
+    }""",  # noqa: E501
+    ),
+    "rows": (
+        "rows:1x1024.w4",
+        """
+    graph norm {
+      input %x: f16[1,128,768]
+      input %y: f16[1,128,768]
+      const %w: f16[768] = w
+      const %b: f16[768] = b
+      %sum: f16[1,128,768] = aten.add.Tensor(%x, %y)    # bert.py:80
+      %norm: f16[1,128,768] = aten.layer_norm.default(%sum, [768], %w, %b)    # bert.py:81
+      return %norm
+    }""",
+    ),
+    "rows_in_blocks": (
+        "rows:1x256.w4",
+        """
+    graph attention {
+      input %x: f32[12,128,1000]
+      %r: f32[12,128,1000] = aten._softmax.default(%x, -1, False)    # bert.py:44 in forward
+      return %r
+    }""",
+    ),
+}

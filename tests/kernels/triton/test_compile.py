@@ -1,0 +1,49 @@
+"""Kernels compile for GPUs that are not there, in vectors and without spills."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from tests.kernels.triton.interpreter import load_module
+from tests.kernels.triton.samples import SAMPLES
+
+from anabranch.ir.text import parse_graph
+from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.write import program
+
+triton = pytest.importorskip("triton")
+POINTERS = {torch.float16: "*fp16", torch.float32: "*fp32"}
+
+
+def compiled(written: Program, capability: int, tmp: Path) -> dict[str, str]:
+    """The kernel's PTX, and what `cuobjdump` tells of its cubin."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kernel = getattr(load_module(written.text), written.entry)
+    signature = dict(zip(kernel.arg_names, map(POINTERS.get, written.dtypes), strict=True))
+    aligned = {(i,): [["tt.divisibility", 16]] for i in range(len(signature))}
+    source = ASTSource(kernel, signature=signature, constexprs={}, attrs=aligned)
+    options = {"num_warps": written.warps, "num_stages": written.stages}
+    built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    file = tmp / "kernel.cubin"
+    file.write_bytes(built.asm["cubin"])
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    usage = subprocess.run([tool, "-res-usage", file], capture_output=True, text=True, check=True)
+    return {"ptx": built.asm["ptx"], "usage": usage.stdout}
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_compiles_without_spills(name: str, capability: int, tmp_path: Path) -> None:
+    variant, text = SAMPLES[name]
+    found = compiled(program(parse_graph(text), variant), capability, tmp_path)
+    assert re.search(r"STACK:0\b.*LOCAL:0\b", found["usage"]), found["usage"]
+    narrow = re.findall(r"(?:ld|st)\.global\.b16", found["ptx"])
+    assert not narrow and re.search(r"ld\.global\.v[24]\.b32", found["ptx"]), "not in vectors"
+    if name == "window":
+        assert "bar.sync" not in found["ptx"], "threads wait for each other"

@@ -1,0 +1,87 @@
+"""Pointwise kernels compute what ATen does: operators, types, broadcasting, layouts, views."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.kernels.triton.bodies import body, call, gpu
+from tests.kernels.triton.interpreter import check
+
+from anabranch.kernels.triton.write import variants
+
+F = torch.float32
+UNARY = [
+    *("abs", "ceil", "cos", "erf", "exp", "exp2", "expm1", "floor", "isinf", "isnan", "neg"),
+    *("logical_not", "reciprocal", "relu", "relu6", "round", "sgn", "sigmoid", "sign", "silu"),
+    *("sin", "square", "tanh", "trunc", "hardsigmoid", "hardswish", "hardtanh", "gelu", "mish"),
+    *("elu", "celu", "selu", "leaky_relu", "softplus", "log_sigmoid", "zeros_like", "ones_like"),
+]
+
+
+@pytest.mark.parametrize("op", UNARY)
+def test_unary(op: str) -> None:
+    graph = call(f"aten.{op}.default", torch.randn(3, 37) * 3)
+    check(graph, variants(graph, gpu(132)))
+
+
+@pytest.mark.parametrize("op", ["log", "log2", "log1p", "sqrt", "rsqrt"])
+def test_unary_of_positive_numbers(op: str) -> None:
+    x = torch.rand(3, 37) + 0.01
+    graph = call(f"aten.{op}.default", x)
+    check(graph, variants(graph, gpu(132)), [x])
+
+
+SMALL = torch.randn(5, 1, 7)
+CALLS: dict[str, tuple[object, ...]] = {
+    "aten.add.Tensor": (SMALL, torch.randn(6, 7), {"alpha": 3}),
+    "aten.sub.Tensor": (SMALL, torch.randn(6, 7), {"alpha": 0.5}),
+    "aten.rsub.Scalar": (SMALL, 2.5, 2),
+    "aten.mul.Tensor": (SMALL, torch.randn(())),
+    "aten.div.Tensor": (torch.arange(12), torch.tensor([3, 4, 5]).repeat(4)),
+    "aten.div.Tensor_mode": (SMALL, torch.randn(6, 7), {"rounding_mode": "floor"}),
+    "aten.floor_divide.default": (torch.arange(-9, 9), 4),
+    "aten.remainder.Scalar": (torch.arange(-9, 9), 4),
+    "aten.fmod.Tensor": (SMALL, torch.randn(6, 7)),
+    "aten.maximum.default": (SMALL, torch.randn(6, 7)),
+    "aten.minimum.default": (torch.arange(9), torch.arange(9).flip(0)),
+    "aten.pow.Tensor_Scalar": (SMALL, 3),
+    "aten.pow.Scalar": (2.0, SMALL),
+    "aten.clamp.default": (SMALL, -0.5, 0.25),
+    "aten.clamp.Tensor": (SMALL, torch.tensor(-1.0), torch.rand(7)),
+    "aten.clamp_min.default": (SMALL, 0.1),
+    "aten.gelu.default": (SMALL, {"approximate": "tanh"}),
+    "aten.eq.Tensor": (torch.arange(6), torch.tensor([0, 5, 2, 1, 4, 4])),
+    "aten.le.Scalar": (SMALL.half(), 0.1),
+    "aten.gt.Scalar": (torch.arange(6), 2.5),
+    "aten.where.self": (SMALL > 0, SMALL, torch.zeros(())),
+    "aten.masked_fill.Scalar": (SMALL, SMALL > 0, -1e9),
+    "aten.logical_and.default": (SMALL > 0, torch.arange(7)),
+    "aten.bitwise_or.Tensor": (torch.arange(7), torch.arange(7).flip(0)),
+    "aten.bitwise_not.default": (SMALL > 0,),
+    "aten.addcmul.default": (SMALL, torch.randn(6, 7), torch.randn(7), {"value": 0.5}),
+    "aten.lerp.Scalar": (SMALL, torch.randn(5, 6, 7), 0.25),
+    "aten.threshold.default": (SMALL, 0.3, -7.0),
+    "aten._to_copy.default": (SMALL * 9, {"dtype": torch.int32}),
+    "aten.cat.default": ([SMALL, torch.randn(5, 3, 7), torch.randn(5, 2, 7)], 1),
+    "aten.stack.default": ([SMALL, SMALL + 1], -1),
+    "aten.constant_pad_nd.default": (SMALL, [1, 2, -1, 3, 0, 1], 0.5),
+    "aten.embedding.default": (torch.randn(9, 6), torch.tensor([[1, 8], [0, 3]])),
+    "aten.index_select.default": (SMALL, 2, torch.tensor([6, 0, 0])),
+    "aten.permute.default": (torch.randn(2, 3, 4), [2, 0, 1]),
+    "aten.slice.Tensor": (torch.randn(9, 11), 1, -8, 10, 3),
+    "aten.select.int": (torch.randn(4, 5, 6), 1, -2),
+    "aten.squeeze.dim": (SMALL, 1),
+    "aten.unsqueeze.default": (SMALL, -2),
+    "aten.reshape.default": (torch.randn(4, 6, 5).transpose(0, 1), [8, 15]),
+    "aten.t.default": (torch.randn(5, 3),),
+    "aten.native_batch_norm.default": (
+        *(torch.randn(2, 5, 3, 3), torch.randn(5), torch.randn(5), torch.randn(5)),
+        *(torch.rand(5) + 0.1, False, 0.1, 1e-5),
+    ),
+}
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_calls(op: str) -> None:
+    graph, tensors = body(op, CALLS[op])
+    check(graph, variants(graph, gpu(132)), tensors)

@@ -1,0 +1,129 @@
+"""The text of kernels: goldens, that equal bodies have equal texts, and what is refused."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+import pytest
+from tests.kernels.triton.bodies import gpu
+from tests.kernels.triton.samples import SAMPLES
+
+from anabranch.ir.key import canonical, code
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Task
+from anabranch.ir.text import parse_graph
+from anabranch.kernels.triton.page import wrapped
+from anabranch.kernels.triton.provider import TritonProvider
+from anabranch.kernels.triton.write import TEMPLATES, program, variants
+
+H200 = TargetSpec("cuda", "NVIDIA H200", sms=132, capability=(9, 0), simulated=True)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_text(name: str, golden: Callable[[str, str], None]) -> None:
+    variant, text = SAMPLES[name]
+    written = program(parse_graph(text), variant)
+    golden(f"kernels/{name}.py.txt", written.text)
+    ast.parse(written.text)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_names_of_the_model_change_only_the_comment(name: str) -> None:
+    variant, text = SAMPLES[name]
+    body = parse_graph(text)
+    ours, other = program(body, variant), program(canonical(body, content=False), variant)
+    assert ours.text != other.text and code(ours.text) == code(other.text)
+    assert ours.grid == other.grid and ours.dtypes == other.dtypes
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_pointers_are_what_is_read_and_written(name: str) -> None:
+    variant, text = SAMPLES[name]
+    body = parse_graph(text)
+    written = program(body, variant)
+    named = [v.name for v in body.inputs] + [c.name for c in body.constants]
+    assert written.pointers == (*named, *(ref.name for ref in body.outputs))
+    parameters = re.search(rf"def {written.entry}\((.*)\):", written.text)
+    assert parameters and len(parameters[1].split(", ")) == len(written.pointers)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_variants_are_few_and_written(name: str) -> None:
+    body = parse_graph(SAMPLES[name][1])
+    found = variants(body, gpu(132))
+    assert 1 <= len(found) <= 8 and len(set(found)) == len(found)
+    for variant in found:
+        assert variant.startswith(name.split("_")[0])
+        assert program(body, variant).ctas >= 1
+
+
+def test_the_provider_offers_each_variant() -> None:
+    body = parse_graph(SAMPLES["window"][1])
+    kernels = TritonProvider().kernels(Task("depth", body), H200)
+    assert [k.variant for k in kernels] == variants(body, gpu(132))
+    assert {(k.provider, k.name, k.writes_out, k.launches) for k in kernels} == {
+        ("triton", "window", True, 1)
+    }
+    assert kernels[0].source == program(body, kernels[0].variant).text
+    assert TritonProvider().kernels(Task("depth", body), TargetSpec("cpu", "a CPU")) == []
+    old = TargetSpec("cuda", "an old GPU", capability=(7, 5), simulated=True)
+    assert TritonProvider().kernels(Task("depth", body), old) == []
+
+
+def test_long_lines_are_wrapped_at_a_call() -> None:
+    line = "    total = (a + b) * tl.maximum(" + "x" * 60 + ", y[:, None]" + ", 0.0) + (c * d)"
+    assert wrapped(line) == [
+        "    total = (a + b) * tl.maximum(",
+        "        " + "x" * 60 + ",",
+        "        y[:, None],",
+        "        0.0,",
+        "    ) + (c * d)",
+    ]
+    assert wrapped("a = " + "(b + c) * " * 12 + "d") == ["a = " + "(b + c) * " * 12 + "d"]
+
+
+REFUSED = {
+    "unknown": ("%r: f32[4] = aten.cumsum.default(%x, 0)", "has no lowering"),
+    "complex": ("%r: c64[4] = aten._to_copy.default(%x, dtype=torch.complex64)", "no kernels"),
+    "power": ("%r: f32[4] = aten.pow.Tensor_Scalar(%x, 1.7)", "power 1.7"),
+    "indices": ("%r: f32[], %r.1: i64[] = aten.max.dim(%x, 0)", "no lowering"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_are_sentences(name: str) -> None:
+    line, why = REFUSED[name]
+    body = parse_graph(f"graph g {{\n input %x: f32[4]\n {line}\n return %r\n}}")
+    assert variants(body, gpu(132)) == []
+    for template in TEMPLATES:
+        with pytest.raises(ValueError, match=re.escape(why)):
+            program(body, f"{template}:1")
+
+
+def test_templates_refuse_what_is_not_theirs() -> None:
+    softmax = parse_graph(SAMPLES["rows_in_blocks"][1])
+    for variant, why in (
+        ("pointwise:128.w4", "reduces"),
+        ("window:8x8u1.w1", "reduction"),
+        ("rows:7", "no variant"),
+        ("scan:1", "no template"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            program(softmax, variant)
+
+
+def test_an_empty_tensor_has_no_kernel() -> None:
+    body = parse_graph(
+        "graph g {\n input %x: f32[0,4]\n %r: f32[0,4] = aten.relu.default(%x)\n return %r\n}"
+    )
+    assert variants(body, gpu(132)) == []
+
+
+def test_a_large_tensor_is_addressed_in_64_bits() -> None:
+    body = parse_graph(
+        "graph g {\n input %x: f32[1200000000,4]\n"
+        " %r: f32[1200000000,4] = aten.relu.default(%x)\n return %r\n}"
+    )
+    assert ".to(tl.int64)" in program(body, "pointwise:1024.w4").text
