@@ -26,6 +26,7 @@ from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import capture
 from anabranch.frontend.recall import recall, remember
 from anabranch.fuse import partition
+from anabranch.fuse.choose import choose
 from anabranch.ir import answers
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
@@ -35,7 +36,7 @@ from anabranch.ir.schedule import Schedule, Timeline, sequential_launches, text_
 from anabranch.ir.step import Stepper
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import text_graph, text_tasks
-from anabranch.kernels import PROVIDERS, select
+from anabranch.kernels import GENERATED, PROVIDERS, select
 from anabranch.kernels.select import Selection
 from anabranch.options import Options
 from anabranch.pack import pack
@@ -108,6 +109,8 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
 def _stages(job: Job) -> Iterator[tuple[str, Any]]:
     start, trace, options, target = time.perf_counter(), job.trace, job.options, job.target
     spec = target.spec
+    generated = spec.kind == "cuda" and options.kernels == "all"
+    providers = (*PROVIDERS, *GENERATED) if generated else PROVIDERS
     with trace.stage("capture"):
         captured = job.captured or _capture(job)
     yield "capture", captured
@@ -118,14 +121,18 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         signature = _renamed(captured, graph)
     yield "rewrite", graph
     with trace.stage("fuse"):
-        tasks = partition(graph, trace, spec)
+        fine = partition(graph, trace, spec)
+        tasks = partition(graph, trace, spec, pointwise=True) if generated else fine
     yield "fuse", tasks
     costs = costs_of(target, partial(pack, spec=spec), job.cache, trace, options.budget)
     with trace.stage("kernels"):
         check = checker(target, job.cache)
         with Rehearsal(target, job.cache, trace) as rehearsal:
             trial = rehearsal.before(costs.trial)
-            selection = select(tasks, spec, PROVIDERS, trial, check, trace)
+            selection = select(fine, spec, providers, trial, check, trace)
+            if tasks != fine:
+                whole = select(tasks, spec, providers, trial, check, trace)
+                selection = _cheaper(whole, selection, costs, trace)
     yield "kernels", selection
     answers.keep(job.cache, captured.graph, known)
     with trace.stage("probe"):
@@ -172,6 +179,17 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
             seconds,
         ),
     )
+
+
+def _cheaper(whole: Selection, parts: Selection, costs: Costs, trace: Trace) -> Selection:
+    """For each group the faster of its one kernel and the kernels of its parts."""
+    tasks = choose(whole.tasks, parts.tasks, costs.task, trace)
+    kept = set(map(id, whole.tasks.tasks))
+    tried = {
+        task.name: (whole if id(task) in kept else parts).candidates[task.name]
+        for task in tasks.tasks
+    }
+    return Selection(tasks, tried)
 
 
 def fell_back(run: Executable, options: Options, trace: Trace) -> None:

@@ -35,6 +35,7 @@ class Options(BaseModel):
     tensors of the caller's own, "view" the plan's buffers, overwritten by the next call. batch:
     what happens to a batch between two compiled ones: "pad" up or "refuse" it. strict: a fallback
     is an error. verify: compare with the model in higher precision before the plan is accepted.
+    kernels: "library" leaves generated kernels, and what only they can fuse, out.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,6 +46,7 @@ class Options(BaseModel):
     batch: Literal["pad", "refuse"] = "refuse"
     strict: bool = False
     verify: bool = True
+    kernels: Literal["all", "library"] = "all"
     channels_last: bool = True
     max_streams: int = Field(default=16, ge=1, le=64)
     max_group_size: int = Field(default=3, ge=1)

@@ -71,7 +71,7 @@ def select(
     chosen: dict[str, Task] = {}
     candidates: dict[str, tuple[Candidate, ...]] = {}
     for key, group in alike.items():
-        tried = [Candidate(kernel, next(costs)) for kernel in offers[key]]
+        tried = _known([Candidate(kernel, next(costs)) for kernel in offers[key]])
         tried = _decide(group[0], tried, check)
         winner = next((i for i, c in enumerate(tried) if c.chosen), None)
         if winner is None:
@@ -88,6 +88,18 @@ def select(
 
 def _offers(task: Task, spec: TargetSpec, providers: Sequence[Provider]) -> list[Kernel]:
     return [kernel for provider in providers for kernel in provider.kernels(task, spec)]
+
+
+def _known(tried: list[Candidate]) -> list[Candidate]:
+    """Where a time is known, one that is only estimated is not compared with it."""
+    sources = {c.cost.source for c in tried if c.cost is not None}
+    if sources <= {"estimated"}:
+        return tried
+    why = "only estimated, where others are known"
+    return [
+        replace(c, cost=None, refused=why) if c.cost and c.cost.source == "estimated" else c
+        for c in tried
+    ]
 
 
 def _decide(task: Task, tried: list[Candidate], check: Check) -> list[Candidate]:

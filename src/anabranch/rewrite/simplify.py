@@ -12,6 +12,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.step import Pass, Stepper
 from anabranch.options import Options
 from anabranch.rewrite.passes import PASSES
+from anabranch.rewrite.passes.depthwise import depthwise
 from anabranch.rewrite.passes.layout import layout
 from anabranch.rewrite.passes.retype import retype
 from anabranch.trace import Trace
@@ -31,6 +32,8 @@ def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu"
         )
         if arranged is not graph:
             graph = _until_still(arranged, stepper)
+        if options.kernels == "all":
+            graph = stepper.step(graph, "depthwise", partial(depthwise, trace=stepper.trace))
     return graph
 
 

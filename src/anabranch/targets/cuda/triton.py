@@ -29,6 +29,7 @@ from anabranch.cache import Cache
 from anabranch.errors import TargetError
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, types
+from anabranch.ir.key import code
 from anabranch.ir.protocols import Probe
 from anabranch.ir.task import Kernel, Resources, Task
 from anabranch.ir.types import TensorType, type_of
@@ -102,7 +103,7 @@ class Triton:
     def program(self, kernel: Kernel) -> Program:
         """What a kernel runs, written anew. TargetError if the kernel says something else."""
         written = self._write(kernel.body, kernel.variant)
-        if written.text != kernel.source:
+        if code(written.text) != code(kernel.source):
             raise TargetError(
                 f"the source of kernel {kernel.name} {kernel.variant} is not what is written here",
                 "it comes from another version of this package, or was altered; it is never run",
@@ -230,7 +231,7 @@ class Triton:
         pointers = [POINTERS[dtype] for dtype in written.dtypes]
         pointers += ["*u8"] * bool(written.scratch) + ["*i32"] * bool(written.counters)
         return Recipe(
-            written.text,
+            code(written.text),
             written.entry,
             tuple(pointers),
             aligned or (True,) * len(pointers),
