@@ -5,6 +5,7 @@ block is searched once, together with the task before it, whose fork it is:
 
     seeds      what the published schedulers would do with it, under several limits
     improve    annealing from the fastest seeds under the costs' model of what runs side by side
+    rigid      the same under another model, of tasks that wait rather than slow each other down
     tidied     as fast, with fewer waits
     trial      the best few placings run on the device where there is one, interleaved
 
@@ -36,6 +37,7 @@ from anabranch.schedule.critical import ranks
 from anabranch.schedule.evaluate import Evaluator
 from anabranch.schedule.improve import WHOLE, improved
 from anabranch.schedule.placing import Placing, schedule_of
+from anabranch.schedule.rigid import problem, searched
 from anabranch.schedule.seeds import Weights, seeds
 from anabranch.schedule.weigh import computes, demand, shares
 
@@ -45,6 +47,8 @@ TIDY_WORK = 100_000
 """The same, for the whole once its blocks are joined."""
 MOST_EVALUATIONS = 4_000
 """For one small block."""
+RIGID_EVALUATIONS = 1_000
+"""For one small block on a machine where nobody is slowed down, but waits (`rigid`)."""
 KEPT = 4
 """Placings of a block that are run on the device."""
 TRIAL_TASKS = 160
@@ -130,9 +134,18 @@ class _Search:
             self.limits.spec.fork_us,
             self.until,
         )
+        if len(part) <= WHOLE:
+            given = problem(dag, *self._weigh(part), self.limits.spec.fork_us)
+            most = self.limits.max_streams
+            found.insert(1, searched(given, starts, most, RIGID_EVALUATIONS))
         tries = min(4 * len(part), TIDY_WORK // len(part))
         tidy = tidied(dag, found[0], latency, tries, self.until)
         return list(dict.fromkeys((tidy, *found, *starts)))[:KEPT]
+
+    def _weigh(self, part: Block) -> tuple[list[float], list[float]]:
+        """Microseconds and shares of a block's tasks."""
+        weights = self.weights.of(part)
+        return list(weights.us), list(weights.shares)
 
     def _trial(self, part: Block, placings: Sequence[Placing]) -> Placing:
         """The one that runs fastest; of those that tie the one that the model prefers."""
