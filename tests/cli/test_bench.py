@@ -70,3 +70,15 @@ def test_record_needs_a_readable_profile(
     out.write_text("{}")
     assert cli("record", model, "--target", "cpu", "-o", out).status == 1
     assert out.read_text() == "{}"
+
+
+def test_schedulers_side_by_side(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    words = ("--schedulers", "sequential,nimble,local", "--target", "cpu", "--dtype", "fp32")
+    ran = cli("bench", model, *words, "--batch", "1", "--json", out)
+    assert ran.status == 0, ran.err
+    assert "geometric means over 1" in ran.out
+    record = json.loads(out.read_text())
+    assert [row["scheduler"] for row in record["rows"]] == ["sequential", "nimble", "local"]
+    assert set(record["means"]["local"]) == {"sequential", "nimble"}
+    assert cli("bench", model, "--schedulers", "fifo").status == 2

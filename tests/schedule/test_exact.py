@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections.abc import Callable, Iterator
 from itertools import permutations, product
@@ -107,7 +108,7 @@ def test_without_the_solver_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     def missing(name: str) -> None:
         raise ImportError("No module named 'ortools'")
 
-    monkeypatch.setattr(solver.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(OptionError, match=r"pip install anabranch\[solver\]"):
         solver.cp_sat()
 

@@ -64,6 +64,19 @@ def test_twelve_hundred_tasks(
     verify_schedule(found, dag)
 
 
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_no_time_is_left(name: str, tasks_of: TasksOf, fake_costs: Callable[[], Costs]) -> None:
+    """A deadline that has passed gives a plan all the same, and at once."""
+    dice = random.Random(1)
+    edges = [(u, v) for v in range(300) for u in range(max(0, v - 9), v) if dice.random() < 0.2]
+    dag = Dag.of(tuple(f"n{i}" for i in range(300)), edges)
+    tasks, costs = tasks_of(dag), fake_costs()
+    start = time.perf_counter()
+    found = SCHEDULERS[name](tasks, costs, Limits(deadline=0.0))
+    assert time.perf_counter() - start < 1.5
+    verify_schedule(found, dag)
+
+
 def test_the_default_names_are_known() -> None:
     assert set(BEST) <= set(SCHEDULERS)
     assert "sequential" in BEST

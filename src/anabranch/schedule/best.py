@@ -7,11 +7,13 @@
 Sequential is always among them, so the choice is never slower than it under the same costs. Plans
 within the spread of the fastest are equally fast; of these the one with fewer streams is taken,
 then with fewer waits, then the one named earlier in the table, so that the same costs give the
-same plan. A scheduler that fails, breaks an invariant or runs out of its time is an event.
+same plan. A scheduler that fails or breaks an invariant is an event. All share one deadline: who
+comes when it has passed returns at once what it has without a search.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -64,7 +66,10 @@ def _different(
         scheduler(name)
     dag = dag_of(tasks)
     found: dict[tuple[Launch, ...], Schedule] = {}
+    until = None if limits.deadline is None else time.monotonic() + limits.deadline
     for name in (name for name in SCHEDULERS if name == "sequential" or name in names):
+        if until is not None:  # one deadline for all, not one for each
+            limits = replace(limits, deadline=max(0.0, until - time.monotonic()))
         schedule = _tried(name, tasks, dag, costs, limits)
         if schedule is not None:
             same = found.setdefault(schedule.launches, schedule)
