@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import anabranch
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.numbers import compare, relative_error
 from anabranch.kernels.library import AtenProvider, FusedAtenProvider
+from anabranch.pack import pack
 from anabranch.schedule import SCHEDULERS
 from anabranch.zoo import ZOO
 
@@ -67,6 +69,26 @@ def test_every_scheduler_gives_the_same_bits(name: str, scheduler: str) -> None:
         assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
     else:
         assert all(relative_error(x, y) < 5e-3 for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("name", BRANCHY)
+def test_priorities_change_no_bit(name: str) -> None:
+    """The same plan with every other launch urgent, so that streams change their priority often:
+    one graph as before, and the same result."""
+    fast = quick(name, scheduler="local")
+    _, args = network(name, "tiny", torch.float16)
+    plan = fast.entries[0].plan
+    launches = tuple(
+        replace(launch, urgent=bool(i % 2)) for i, launch in enumerate(plan.schedule.launches)
+    )
+    schedule = replace(plan.schedule, launches=launches)
+    rushed = fast.target.load(pack(plan.tasks, schedule, plan.spec, plan.signature))
+    assert rushed.failure == ""
+    run = fast.executable()
+    assert run is not None
+    want = [out.clone() for out in run(args)]
+    for _ in range(20):
+        assert all(torch.equal(x, y) for x, y in zip(rushed(args), want, strict=True))
 
 
 @pytest.mark.parametrize("name", BRANCHY)

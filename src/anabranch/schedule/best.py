@@ -14,7 +14,7 @@ comes when it has passed returns at once what it has without a search.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.errors import ScheduleError
@@ -24,7 +24,11 @@ from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
 from anabranch.schedule import SCHEDULERS, scheduler
+from anabranch.schedule.urgent import urgent
+from anabranch.schedule.weigh import times
 from anabranch.trace import Trace
+
+RUSHED = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,18 @@ def _different(
             same = found.setdefault(schedule.launches, schedule)
             if same is not schedule:
                 limits.trace.add("refused", "schedule", name, f"the same plan as {same.scheduler}")
-    return list(found.values())
+    return [*found.values(), *_urgent(list(found.values()), tasks, dag, costs)]
+
+
+def _urgent(
+    found: Sequence[Schedule], tasks: TaskGraph, dag: Dag, costs: Costs
+) -> Iterator[Schedule]:
+    """Of the plan of `RUSHED` a variant with priorities, which no model of ours tells apart."""
+    for schedule in found:
+        if schedule.scheduler == RUSHED:
+            rushed = urgent(schedule, dag, times(tasks, costs))
+            if rushed is not None:
+                yield rushed
 
 
 def _tried(name: str, tasks: TaskGraph, dag: Dag, costs: Costs, limits: Limits) -> Schedule | None:
