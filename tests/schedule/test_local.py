@@ -1,22 +1,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from anabranch.cache import Cache
+from anabranch.compiler import Job, compile_model
+from anabranch.costs import Measured
 from anabranch.ir.dag import Dag, dag_of
-from anabranch.ir.protocols import Cost, Costs, Limits
+from anabranch.ir.protocols import Cost, Costs, Executable, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
+from anabranch.options import Options
+from anabranch.pack import pack
 from anabranch.schedule import SCHEDULERS, local
 from anabranch.schedule.anneal import annealed, priced, tidied, waits_of
 from anabranch.schedule.evaluate import Evaluator
 from anabranch.schedule.improve import improved
 from anabranch.schedule.placing import Placing, placing_of
+from anabranch.targets import resolve
+from anabranch.targets.cpu.target import CpuTarget
 from anabranch.trace import Trace
+from anabranch.zoo import ZOO
 
 TasksOf = Callable[[Dag], TaskGraph]
 MakeCosts = Callable[..., Costs]
@@ -166,3 +176,41 @@ def test_joined_blocks_are_the_whole(
     found = local.schedule(tasks, costs, Limits(max_streams=3))
     assert found.streams <= 3
     assert len(dag_of(tasks).names) == len({launch.task for launch in found.launches})
+
+
+def test_what_was_measured_before_an_interrupt_is_not_measured_again(tmp_path: Path) -> None:
+    """Ctrl-C in the fourth trial: the next run, with the same cache, asks for the rest only."""
+    model, args = ZOO["googlenet"].build("tiny"), ZOO["googlenet"].inputs("tiny", 1)
+    target, timed = resolve("cpu"), list[int]()
+
+    class Impatient(CpuTarget):
+        def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
+            if len(timed) == most:
+                raise KeyboardInterrupt
+            timed.append(len(runs))
+            return super().time(runs, 0.0)
+
+    class Counting(Measured):
+        def rank(self, tasks: TaskGraph, schedules: Sequence[Schedule]) -> list[Cost]:
+            asked.append(len(schedules))
+            return super().rank(tasks, schedules)
+
+    asked: list[int] = []
+    with Cache.open(tmp_path) as cache:
+        job = Job(model, args, {}, target, Options(cache_dir=tmp_path), cache, Trace())
+        tasks = compile_model(job, "probe")
+        limits = Limits(spec=target.spec)
+        prepare = partial(pack, spec=target.spec)
+        Measured(target, prepare, cache).warm(tasks.tasks)
+        most = 3
+        with pytest.raises(KeyboardInterrupt):
+            local.schedule(tasks, Measured(Impatient(), prepare, cache), limits)
+        assert len(timed) == 3
+    with Cache.open(tmp_path) as cache:
+        timed.clear()
+        most = 1000
+        first = local.schedule(tasks, Counting(Impatient(), prepare, cache), limits)
+        assert 0 < len(timed) <= len(asked) - 3
+        timed.clear()
+        assert local.schedule(tasks, Measured(Impatient(), prepare, cache), limits) == first
+        assert timed == []

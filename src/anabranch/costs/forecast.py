@@ -18,6 +18,7 @@ from heapq import heappop, heappush
 from anabranch.costs.work import Work
 
 EPSILON = 1e-9
+INFINITE = float("inf")
 
 
 class Forecast:
@@ -50,29 +51,34 @@ class Forecast:
         rest, speed = list(us), [1.0] * len(us)
         now = 0.0
         while running or queue:
-            step = min([rest[v] / speed[v] for v in running if speed[v] > 0], default=float("inf"))
+            step = self._next_end(running, rest, speed)
             if queue and queue[0][0] - now < step:
                 step = max(0.0, queue[0][0] - now)
             now += step
             still: list[int] = []
             for v in running:
-                rest[v] -= step * speed[v]
-                if rest[v] > EPSILON:
+                left_of_v = rest[v] = rest[v] - step * speed[v]
+                if left_of_v > EPSILON:
                     still.append(v)
                     continue
                 # What takes no time is not there, and delays nobody.
                 stagger = half_fork if us[v] > 0 else 0.0
-                for rank, w in enumerate(dependents[v]):
-                    ready[w] = max(ready[w], now + rank * stagger)
+                at = now
+                for w in dependents[v]:
+                    if at > ready[w]:
+                        ready[w] = at
+                    at += stagger
                     left[w] -= 1
                     if not left[w]:
                         delay = joins[w] * half_fork if us[w] > 0 else 0.0
                         heappush(queue, (ready[w] + delay, place[w], w))
-            due: list[tuple[int, int]] = []
-            while queue and queue[0][0] <= now + EPSILON:
-                due.append(heappop(queue)[1:])
-            running = still + [v for _, v in sorted(due)]
-            self._set_speeds(running, speed)
+            running = still
+            if queue and queue[0][0] <= now + EPSILON:
+                due: list[tuple[int, int]] = []
+                while queue and queue[0][0] <= now + EPSILON:
+                    due.append(heappop(queue)[1:])
+                due.sort()
+                running += [v for _, v in due]
         return now
 
     def _edges(
@@ -109,22 +115,33 @@ class Forecast:
             left[v], joins[v] = direct, max(0, direct - 1)
         return left, joins, dependents
 
-    def _set_speeds(self, running: Sequence[int], speed: list[float]) -> None:
-        """Slots in the order of starting, bandwidth and arithmetic shared by all."""
+    def _next_end(self, running: Sequence[int], rest: Sequence[float], speed: list[float]) -> float:
+        """How long until somebody ends, at speeds set anew: slots go in the order of starting,
+        bandwidth and arithmetic are shared by all."""
         if len(running) == 1:
             v = running[0]
             speed[v] = 1.0
-            return
-        free, bandwidth, arithmetic = 1.0, 0.0, 0.0
+            return rest[v]
+        free, bandwidth, arithmetic, soonest = 1.0, 0.0, 0.0, INFINITE
+        shares, pressures = self._share, self._pressure
         for v in running:
-            share = self._share[v]
-            held = share if share < free else free
-            free -= held
-            speed[v] = own = held / share if share > 0 else 1.0
-            moved, busy = self._pressure[v]
-            bandwidth += own * moved
-            arithmetic += own * busy
-        pressure = max(bandwidth, arithmetic)
-        if pressure > 1.0:
-            for v in running:
-                speed[v] /= pressure
+            own, share = 1.0, shares[v]
+            if share > free:
+                own = free / share
+                free = 0.0
+            else:
+                free -= share
+            speed[v] = own
+            if own > 0:
+                moved, busy = pressures[v]
+                bandwidth += own * moved
+                arithmetic += own * busy
+                end = rest[v] / own
+                if end < soonest:
+                    soonest = end
+        pressure = bandwidth if bandwidth > arithmetic else arithmetic
+        if pressure <= 1.0:
+            return soonest
+        for v in running:
+            speed[v] /= pressure
+        return soonest * pressure

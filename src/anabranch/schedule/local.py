@@ -25,6 +25,7 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from anabranch.costs.ties import fastest
 from anabranch.ir.dag import bits, dag_of
@@ -34,25 +35,30 @@ from anabranch.ir.task import TaskGraph, extract
 from anabranch.schedule.anneal import over, tidied
 from anabranch.schedule.blocks import blocks
 from anabranch.schedule.critical import ranks
-from anabranch.schedule.evaluate import Evaluator
-from anabranch.schedule.improve import WHOLE, improved
+from anabranch.schedule.evaluate import Evaluator, Latency
+from anabranch.schedule.improve import (
+    MOVE,
+    STILL,
+    WHOLE,
+    WINDOW_EVALUATIONS,
+    LatencyOf,
+    improved,
+)
 from anabranch.schedule.placing import Placing, schedule_of
 from anabranch.schedule.rigid import problem, searched
 from anabranch.schedule.seeds import Weights, seeds
 from anabranch.schedule.weigh import computes, demand, shares
 
-WORK = 1_000_000
-"""Evaluations times nodes that one graph may take: about five seconds."""
+WORK = 800_000
+"""Evaluations times nodes that one graph may take: about four seconds."""
 TIDY_WORK = 100_000
 """The same, for the whole once its blocks are joined."""
 MOST_EVALUATIONS = 4_000
 """For one small block."""
 RIGID_EVALUATIONS = 1_000
-"""For one small block on a machine where nobody is slowed down, but waits (`rigid`)."""
-KEPT = 4
-"""Placings of a block that are run on the device."""
-TRIAL_TASKS = 160
-"""A block of more is nearly the network: `best` runs that anyway."""
+"""For a block on a machine where nobody is slowed down, but waits (`rigid`), at least."""
+KEPT, KEPT_OF_LARGE, LARGE = 4, 2, 160
+"""Placings of a block that are run on the device; a block of more than 160 is nearly a network."""
 
 Block = tuple[int, ...]
 """The nodes of a block and, first, the one before it."""
@@ -116,40 +122,43 @@ class _Search:
         return solved
 
     def _candidates(self, part: Block, work: int) -> list[Placing]:
-        """The best placings of a block under the model, best first."""
+        """The best placings of a block under the models, best first."""
+        small = len(part) <= WHOLE
+        limits, weights = self.limits, self.weights.of(part)
         dag = self.evaluate.dag.restrict(sum(1 << v for v in part))
         latency = self.evaluate.latency(part)
-        starts = seeds(dag, self.weights.of(part), self.limits)
+        starts = seeds(dag, weights, limits)
         starts.sort(key=lambda placing: latency(placing.order, placing.stream_of))
         if over(self.until):
             return starts[:1]
-        if len(part) <= WHOLE:
-            work = min(work, MOST_EVALUATIONS * len(part))
-        found = improved(
-            dag,
-            starts,
-            lambda nodes: self.evaluate.latency([part[i] for i in nodes]),
-            work,
-            self.limits.max_streams,
-            self.limits.spec.fork_us,
-            self.until,
-        )
-        if len(part) <= WHOLE:
-            given = problem(dag, *self._weigh(part), self.limits.spec.fork_us)
-            most = self.limits.max_streams
-            found.insert(1, searched(given, starts, most, RIGID_EVALUATIONS))
+        work = min(work, MOST_EVALUATIONS * len(part)) if small else work
+        most, fork_us = limits.max_streams, limits.spec.fork_us
+        latency_of = self._heard(part, work)
+        found = improved(dag, starts, latency_of, work, most, fork_us, self.until)
+        given = problem(dag, weights.us, weights.shares, fork_us)
+        evaluations = max(RIGID_EVALUATIONS, work // 6 // len(part))
+        found.insert(1, searched(given, starts, most, evaluations, self.until))
         tries = min(4 * len(part), TIDY_WORK // len(part))
         tidy = tidied(dag, found[0], latency, tries, self.until)
-        return list(dict.fromkeys((tidy, *found, *starts)))[:KEPT]
+        kept = KEPT if len(part) <= LARGE else KEPT_OF_LARGE
+        return list(dict.fromkeys((tidy, *found, *starts)))[:kept]
 
-    def _weigh(self, part: Block) -> tuple[list[float], list[float]]:
-        """Microseconds and shares of a block's tasks."""
-        weights = self.weights.of(part)
-        return list(weights.us), list(weights.shares)
+    def _heard(self, part: Block, work: int) -> LatencyOf:
+        """The latency of nodes of a block; every window of a large one is progress."""
+        windows = count()
+        expected = max(1, work // (WINDOW_EVALUATIONS * (MOVE + 2 * STILL) + len(part)))
+
+        def latency_of(nodes: Sequence[int]) -> Latency:
+            if len(part) > WHOLE:
+                done = min(next(windows), expected)
+                self.limits.trace.progress("schedule", done, expected, "windows searched")
+            return self.evaluate.latency([part[i] for i in nodes])
+
+        return latency_of
 
     def _trial(self, part: Block, placings: Sequence[Placing]) -> Placing:
         """The one that runs fastest; of those that tie the one that the model prefers."""
-        if len(placings) == 1 or len(part) > TRIAL_TASKS or over(self.until):
+        if len(placings) == 1 or over(self.until):
             return placings[0]
         alone = extract(self.tasks, [self.tasks.tasks[v].name for v in part])
         dag = dag_of(alone)

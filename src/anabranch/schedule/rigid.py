@@ -97,7 +97,11 @@ def makespan(problem: Problem, placing: Placing) -> int:
 
 
 def searched(
-    problem: Problem, starts: Sequence[Placing], max_streams: int, evaluations: int
+    problem: Problem,
+    starts: Sequence[Placing],
+    max_streams: int,
+    evaluations: int,
+    until: float | None = None,
 ) -> Placing:
     """What the local search makes of the best of these placings on this machine."""
 
@@ -109,7 +113,7 @@ def searched(
 
     ordered = sorted(starts, key=lambda placing: makespan(problem, placing))
     work, fork_us = evaluations * len(problem.ticks), 2 * problem.half_fork / TICKS
-    found = improved(problem.dag, ordered, latency_of, work, max_streams, fork_us)
+    found = improved(problem.dag, ordered, latency_of, work, max_streams, fork_us, until)
     return min((ordered[0], *found), key=lambda placing: makespan(problem, placing))
 
 
