@@ -70,10 +70,11 @@ def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
     parts = _blocks(tasks)
     found = search.solve([part for i, part in enumerate(parts) if len(part) > (2 if i else 1)])
     whole = _joined(parts, found, ranks(dag, search.evaluate.us))
-    n = len(dag.names)
-    latency = search.evaluate.latency(range(n))
-    tidy = tidied(dag, whole, latency, TIDY_WORK // max(1, n), search.until)
-    return schedule_of("local", dag, tidy)
+    if not search.measured:  # the model does not change what the device chose
+        n = len(dag.names)
+        latency = search.evaluate.latency(range(n))
+        whole = tidied(dag, whole, latency, TIDY_WORK // max(1, n), search.until)
+    return schedule_of("local", dag, whole)
 
 
 @dataclass(slots=True)
@@ -86,6 +87,8 @@ class _Search:
     evaluate: Evaluator
     weights: Weights
     until: float | None
+    measured: bool
+    """Whether a device has decided between placings."""
 
     def __init__(self, tasks: TaskGraph, costs: Costs, limits: Limits) -> None:
         self.tasks, self.costs, self.limits = tasks, costs, limits
@@ -96,6 +99,7 @@ class _Search:
             [demand(task, limits.spec) for task in tasks.tasks],
             [computes(task) for task in tasks.tasks],
         )
+        self.measured = False
         self.until = None if limits.deadline is None else time.monotonic() + limits.deadline
 
     def solve(self, parts: Sequence[Block]) -> dict[Block, Placing]:
@@ -163,7 +167,9 @@ class _Search:
         alone = extract(self.tasks, [self.tasks.tasks[v].name for v in part])
         dag = dag_of(alone)
         tried = [schedule_of(f"local{i}", dag, placing) for i, placing in enumerate(placings)]
-        return placings[fastest(self.costs.rank(alone, tried))]
+        prices = self.costs.rank(alone, tried)
+        self.measured |= any(price.source == "measured" for price in prices)
+        return placings[fastest(prices)]
 
 
 def _blocks(tasks: TaskGraph) -> list[Block]:
