@@ -57,7 +57,7 @@ MOST_EVALUATIONS = 4_000
 """For one small block."""
 RIGID_EVALUATIONS = 1_000
 """For a block on a machine where nobody is slowed down, but waits (`rigid`), at least."""
-KEPT, KEPT_OF_LARGE, LARGE = 4, 2, 160
+KEPT, KEPT_OF_LARGE, LARGE = 5, 2, 160
 """Placings of a block that are run on the device; a block of more than 160 is nearly a network."""
 
 Block = tuple[int, ...]
@@ -126,7 +126,7 @@ class _Search:
         return solved
 
     def _candidates(self, part: Block, work: int) -> list[Placing]:
-        """The best placings of a block under the models, best first."""
+        """The best placings of a block under both models, the fastest seed, and all in one line."""
         small = len(part) <= WHOLE
         limits, weights = self.limits, self.weights.of(part)
         dag = self.evaluate.dag.restrict(sum(1 << v for v in part))
@@ -141,11 +141,12 @@ class _Search:
         found = improved(dag, starts, latency_of, work, most, fork_us, self.until)
         given = problem(dag, weights.us, weights.shares, fork_us)
         evaluations = max(RIGID_EVALUATIONS, work // 6 // len(part))
-        found.insert(1, searched(given, starts, most, evaluations, self.until))
+        waiting = searched(given, starts, most, evaluations, self.until)
         tries = min(4 * len(part), TIDY_WORK // len(part))
         tidy = tidied(dag, found[0], latency, tries, self.until)
+        line = Placing(tuple(range(len(part))), (0,) * len(part))
         kept = KEPT if len(part) <= LARGE else KEPT_OF_LARGE
-        return list(dict.fromkeys((tidy, *found, *starts)))[:kept]
+        return list(dict.fromkeys((tidy, waiting, starts[0], line, *found, *starts)))[:kept]
 
     def _heard(self, part: Block, work: int) -> LatencyOf:
         """The latency of nodes of a block; every window of a large one is progress."""
