@@ -44,8 +44,8 @@ def gaps(
     names: Sequence[str],
     seconds: float = SECONDS,
 ) -> Iterator[BlockGaps]:
-    """A row for each different block of 3 to `MOST_TASKS` tasks, in the order of the graph; what
-    is larger is an event. A block is taken with the task before it."""
+    """A row for each different block of 3 to `MOST_TASKS` tasks, in the order of the graph. Larger
+    blocks are cut where few values are alive, as IOS does; what cannot be is an event."""
     counts: dict[Hashable, int] = {}
     first: dict[Hashable, TaskGraph] = {}
     for block in _blocks(tasks):
@@ -63,12 +63,17 @@ def gaps(
 
 
 def _blocks(tasks: TaskGraph) -> Iterator[TaskGraph]:
-    before: tuple[int, ...] = ()
-    for mask in blocks(dag_of(tasks), max_nodes=None):
-        nodes = (*before, *bits(mask))
+    """Each with the task before it, where all of it comes after one."""
+    dag = dag_of(tasks)
+    ancestors = dag.ancestors()
+    last = -1
+    for mask in blocks(dag, max_nodes=MOST_TASKS - 1):
+        nodes = list(bits(mask))
+        if last >= 0 and all(ancestors[v] >> last & 1 for v in nodes):
+            nodes.insert(0, last)
         if len(nodes) > 2:
             yield extract(tasks, [tasks.tasks[v].name for v in nodes])
-        before = nodes[-1:]
+        last = mask.bit_length() - 1
 
 
 def _gaps_of(
