@@ -51,7 +51,7 @@ from anabranch.schedule.weigh import computes, demand, shares
 
 WORK = 800_000
 """Evaluations times nodes that one graph may take: about four seconds."""
-TIDY_WORK = 100_000
+TIDY_WORK = 60_000
 """The same, for the whole once its blocks are joined."""
 MOST_EVALUATIONS = 4_000
 """For one small block."""
@@ -140,7 +140,7 @@ class _Search:
         latency_of = self._heard(part, work)
         found = improved(dag, starts, latency_of, work, most, fork_us, self.until)
         given = problem(dag, weights.us, weights.shares, fork_us)
-        evaluations = max(RIGID_EVALUATIONS, work // 6 // len(part))
+        evaluations = max(RIGID_EVALUATIONS, work // 8 // len(part))
         waiting = searched(given, starts, most, evaluations, self.until)
         tries = min(4 * len(part), TIDY_WORK // len(part))
         tidy = tidied(dag, found[0], latency, tries, self.until)
