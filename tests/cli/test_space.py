@@ -110,3 +110,27 @@ def test_a_model(cli: Callable[..., Any], model: str) -> None:
         assert set(row) == set(ROW)
         assert row["operators"] > 1 and row["width"] >= 1
     assert any(row["width"] == 2 for row in ran.json["blocks"])
+
+
+def test_exact_gaps(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
+    pytest.importorskip("ortools", reason="OR-tools is not installed")
+    out = tmp_path / "gaps.json"
+    words = ("--exact", "--target", "cpu", "--schedulers", "sequential,local")
+    ran = cli("space", model, *words, "--json", out)
+    assert ran.status == 0, ran.err
+    assert "bound us" in ran.out
+    (block,) = json.loads(out.read_text())["blocks"]
+    assert set(block["gaps"]) == {"sequential", "local", "searched", "exact"}
+    assert all(gap >= 0 for gap in block["gaps"].values())
+    assert block["exact_us"] >= block["bound_us"] > 0
+
+
+def test_exact_needs_a_model_and_known_schedulers(
+    cli: Callable[..., Any], model: str, tmp_path: Path
+) -> None:
+    dag = tmp_path / "dag.json"
+    dag.write_text('{"nodes": 2, "edges": [[0, 1]]}')
+    assert cli("space", "--dag", dag, "--exact").status == 2
+    pytest.importorskip("ortools", reason="OR-tools is not installed")
+    ran = cli("space", model, "--exact", "--schedulers", "fifo", "--target", "cpu")
+    assert ran.status == 2 and "fifo" in ran.err

@@ -8,10 +8,16 @@ file is one block, as it stands:
 
     operators  width  bound  states  transitions  schedules
             6      3    216      12           51        131
+
+With --exact each different block of a MODEL is solved to optimality instead, on a machine simple
+enough for proofs, and the table says how far above the proven bound each scheduler's plan is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,11 +28,17 @@ from anabranch.cache import Cache
 from anabranch.cli import flags, screen
 from anabranch.cli.watch import Watch
 from anabranch.compiler import Job, compile_model
+from anabranch.costs import costs_of
 from anabranch.errors import OptionError, ScheduleError
 from anabranch.ir.dag import Dag, dag_of
+from anabranch.ir.protocols import Limits
 from anabranch.models import load_model
 from anabranch.options import Options
+from anabranch.pack import pack
+from anabranch.schedule import SCHEDULERS
 from anabranch.schedule.blocks import blocks
+from anabranch.schedule.gaps import SEARCHED, BlockGaps, gaps
+from anabranch.schedule.solver import cp_sat
 from anabranch.schedule.space import Space, space
 from anabranch.targets import resolve
 from anabranch.trace import Trace
@@ -56,7 +68,14 @@ def run(
         int | None, typer.Option(help="Count stages of at most s groups.", min=1)
     ] = None,
     batch: flags.Batch = None,
-    target: Annotated[str, typer.Option(help="cpu, cuda or auto: whose tasks.")] = "auto",
+    target: Annotated[str, typer.Option(help="cpu, cuda, sim:h200 or auto: whose tasks.")] = "auto",
+    dtype: flags.Dtype = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Schedulers against the proven optimum of each block.")
+    ] = False,
+    schedulers: Annotated[
+        str, typer.Option(help="With --exact: all, or some.")
+    ] = "sequential,nimble,opara,ios,critical,local",
     json: flags.Json = None,
     trust: flags.Trust = False,
 ) -> None:
@@ -71,7 +90,10 @@ def run(
         parts = [read_dag(dag)]
     else:
         assert model is not None
-        parts = _parts(model, batch, target, trust)
+        parts = [] if exact else _parts(model, batch, dtype, target, trust)
+    if exact:
+        _exact(model, batch, flags.check_dtype(dtype), target, trust, schedulers, json)
+        return
     counted: dict[tuple[int, ...], Space] = {}
     rows: list[dict[str, int | None]] = []
     with Watch("counting", "space") as watch:
@@ -102,17 +124,72 @@ def read_dag(path: Path) -> Dag:
     raise OptionError(what, why, 'write {"nodes": 3, "edges": [[0, 2], [1, 2]]}')
 
 
-def _parts(model: str, batch: int | None, target: str, trust: bool) -> list[Dag]:
+def _parts(model: str, batch: int | None, dtype: str | None, target: str, trust: bool) -> list[Dag]:
     """The blocks of more than one task, in order, as the scheduler ios cuts them."""
-    opened = resolve(target)
-    device = "cpu" if opened.device.type == "meta" else opened.device
-    loaded, args = load_model(model, batch, None, device, trust=trust)
-    options = Options.read()
-    with Watch(model) as watch, Cache.open(options.cache_dir) as cache:
-        job = Job(loaded, args, {}, opened, options, cache, Trace(watch))
+    with Watch(model) as watch, _job(model, batch, dtype, target, trust, Trace(watch)) as job:
         whole = dag_of(compile_model(job, stop_after="fuse"))
     masks = [mask for mask in blocks(whole) if mask.bit_count() > 1]
     return [whole.restrict(mask) for mask in masks]
+
+
+@contextmanager
+def _job(
+    model: str, batch: int | None, dtype: str | None, target: str, trust: bool, trace: Trace
+) -> Iterator[Job]:
+    opened = resolve(target, tf32=dtype == "tf32")
+    device = "cpu" if opened.device.type == "meta" else opened.device
+    loaded, args = load_model(model, batch, flags.check_dtype(dtype), device, trust=trust)
+    options = Options.read({"tf32": dtype == "tf32"})
+    with Cache.open(options.cache_dir) as cache:
+        yield Job(loaded, args, {}, opened, options, cache, trace)
+
+
+def _exact(
+    model: str | None,
+    batch: int | None,
+    dtype: str | None,
+    target: str,
+    trust: bool,
+    schedulers: str,
+    json: str | None,
+) -> None:
+    """The table of `schedule.gaps`."""
+    if model is None:
+        raise OptionError(
+            "--exact needs a MODEL",
+            "a dag has no times, so no schedule of it is the fastest",
+            "for example anabranch space zoo:googlenet --exact --target sim:h200",
+        )
+    names = flags.words(schedulers, SCHEDULERS, "--schedulers")
+    cp_sat()  # before the work, not after it
+    with Watch(model) as watch, _job(model, batch, dtype, target, trust, Trace(watch)) as job:
+        tasks = compile_model(job, stop_after="probe")
+        spec = job.target.spec
+        costs = costs_of(job.target, partial(pack, spec=spec), job.cache, job.trace)
+        limits = Limits(spec=spec, trace=job.trace)
+        rows = [_gap_row(row) for row in gaps(tasks, costs, limits, names)]
+    columns = ("tasks", "times", "bound us", *names, SEARCHED, "exact")
+    cells = [
+        [
+            str(row["tasks"]),
+            str(row["times"]),
+            f"{row['bound_us']:.2f}",
+            *(f"{100 * row['gaps'][name]:.1f}%" for name in columns[3:]),
+        ]
+        for row in rows
+    ]
+    screen.console(json).print(screen.table(columns, cells))
+    screen.write_json(json, {"model": model, "target": target, "blocks": rows})
+
+
+def _gap_row(row: BlockGaps) -> dict[str, Any]:
+    return {
+        "tasks": row.tasks,
+        "times": row.times,
+        "bound_us": row.exact.bound,
+        "exact_us": row.exact.us,
+        "gaps": {**dict(row.gaps), "exact": row.exact.gap},
+    }
 
 
 def _show(json: str | None, rows: list[dict[str, int | None]]) -> None:
