@@ -39,6 +39,7 @@ from anabranch.ir.text import text_graph, text_tasks
 from anabranch.kernels import GENERATED, PROVIDERS, select
 from anabranch.kernels.select import Selection
 from anabranch.options import Options
+from anabranch.overlap import overlapped
 from anabranch.pack import pack
 from anabranch.pack.recall import pack_or_recall
 from anabranch.rehearse import Rehearsal
@@ -145,7 +146,10 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         choice = best_or_recall(tasks, costs, _schedulers(options), limits, job.cache)
     yield "schedule", choice
     with trace.stage("pack"):
-        plan = pack_or_recall(tasks, choice.schedule, spec, signature, trace, limit, job.cache)
+        packed = partial(_packed, job, signature, limit)
+        tasks, cost = overlapped(tasks, choice.schedule, target, packed, job.cache, trace)
+        choice = choice.at(cost) if cost is not None else choice
+        plan = packed(tasks, choice.schedule)
     yield "pack", plan
     with trace.stage("load"):
         kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
@@ -198,6 +202,13 @@ def bounded_costs(
     limit = int(MEMORY_LIMIT * sequential.arena_bytes)
     prepare = partial(pack, spec=spec, limit_bytes=limit)
     return sequential, limit, costs_of(job.target, prepare, job.cache, job.trace, left)
+
+
+def _packed(
+    job: Job, signature: Signature, limit: int, tasks: TaskGraph, schedule: Schedule
+) -> Plan:
+    spec, cache = job.target.spec, job.cache
+    return pack_or_recall(tasks, schedule, spec, signature, job.trace, limit, cache)
 
 
 def fell_back(run: Executable, options: Options, trace: Trace) -> None:
