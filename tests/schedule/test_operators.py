@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 
 import pytest
 
 from anabranch.frontend.from_torch import capture
-from anabranch.ir.dag import Dag, text_dag
+from anabranch.ir.dag import Dag, bits, text_dag
+from anabranch.ir.graph import Graph
 from anabranch.ir.key import task_text
+from anabranch.ir.ops import info
 from anabranch.ir.text import parse_graph
+from anabranch.ir.verify import verify_graph
 from anabranch.schedule.blocks import blocks
 from anabranch.schedule.operators import operators
 from anabranch.schedule.space import Space, space
@@ -166,10 +170,14 @@ TABLE_1 = [
 
 
 @cache
+def graph_of(name: str) -> Graph:
+    network = ZOO[name]
+    return capture(network.build("tiny"), network.inputs("tiny", 1)).graph
+
+
 def parts_of(name: str) -> tuple[Dag, ...]:
     """The blocks of a tiny network: those of the large one, but fewer normal cells of NASNet."""
-    network = ZOO[name]
-    found = operators(capture(network.build("tiny"), network.inputs("tiny", 1)).graph).dag
+    found = operators(graph_of(name)).dag
     parts = [found.restrict(mask) for mask in blocks(found, compound=True)]
     return tuple(part for part in parts if len(part.names) > 1)
 
@@ -187,3 +195,24 @@ def test_parts_of_nasnet_are_its_cells() -> None:
     reduction or stem has 18 operators, as IOS's, the second stem 21."""
     sizes = [len(part.names) for part in parts_of("nasnet_ios")]
     assert sizes == [18, 21, *(18, 16), *(19, 18, 16), *(19, 18, 16)]
+
+
+@pytest.mark.parametrize("name", [name for name, _ in TABLE_1])
+def test_operators_keep_the_work_and_the_order(name: str) -> None:
+    """Every contraction and pool is in exactly one operator; one operator is before another exactly
+    if its result is needed there."""
+    graph = graph_of(name)
+    found = operators(graph)
+    for task in found.tasks:
+        verify_graph(task.body)
+    held = Counter(node.name for task in found.tasks for node in task.body.nodes)
+    assert set(held) == {node.name for node in graph.nodes}
+    assert all(held[node.name] == 1 for node in graph.nodes if info(node.op).kind == "contract")
+    needed: dict[str, set[str]] = {}
+    for node in graph.nodes:
+        reads = {use for use in node.uses if use in needed}
+        needed[node.name] = reads.union(*(needed[use] for use in reads))
+    last = [task.writes[0] for task in found.tasks]
+    for i, (task, ancestors) in enumerate(zip(found.tasks, found.dag.ancestors(), strict=True)):
+        before = needed[last[i]]
+        assert {last[u] for u in bits(ancestors)} == before.intersection(last), task.name
