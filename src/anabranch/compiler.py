@@ -36,7 +36,7 @@ from anabranch.ir.schedule import Schedule, Timeline, sequential_launches, text_
 from anabranch.ir.step import Stepper
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import text_graph, text_tasks
-from anabranch.kernels import GENERATED, PROVIDERS, select
+from anabranch.kernels import ALL, PROVIDERS, select
 from anabranch.kernels.select import Selection
 from anabranch.options import Options
 from anabranch.overlap import overlapped
@@ -111,7 +111,7 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
     start, trace, options, target = time.perf_counter(), job.trace, job.options, job.target
     spec = target.spec
     generated = spec.kind == "cuda" and options.kernels == "all"
-    providers = (*PROVIDERS, *GENERATED) if generated else PROVIDERS
+    providers = ALL if generated else PROVIDERS
     with trace.stage("capture"):
         captured = job.captured or _capture(job)
     yield "capture", captured

@@ -34,8 +34,34 @@ def network(name: str, size: str, dtype: torch.dtype) -> tuple[nn.Module, tuple[
 
 
 def quick(name: str, dtype: torch.dtype = torch.float16, **options: Any) -> anabranch.Compiled:
+    """With the library's kernels, which need no compiler; `kernels="all"` for the others."""
     model, args = network(name, "tiny", dtype)
-    return anabranch.compile(model, args, target="cuda", cache_dir=None, **options)
+    options = {"kernels": "library", "cache_dir": None, **options}
+    return anabranch.compile(model, args, target="cuda", **options)
+
+
+GENERATED = [
+    ("squeezenet", torch.float16),
+    ("resnet50", torch.bfloat16),
+    ("googlenet", torch.float32),
+    ("bert_base", torch.float16),
+    ("sru", torch.bfloat16),
+    ("resnext50", torch.float16),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), GENERATED)
+def test_plans_of_generated_kernels_are_right(name: str, dtype: torch.dtype) -> None:
+    """`compile` compares kernels with their bodies, and the plan with the model, and raises."""
+    fast = quick(name, dtype, kernels="all")
+    providers = {task.kernel.provider for task in fast.entries[0].plan.tasks.tasks if task.kernel}
+    assert "triton" in providers
+    _, args = network(name, "tiny", dtype)
+    run = fast.executable()
+    assert run is not None and not run.failure
+    first = run(args, clone=True)
+    for _ in range(20):
+        assert all(torch.equal(x, y) for x, y in zip(run(args), first, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -43,7 +69,7 @@ def quick(name: str, dtype: torch.dtype = torch.float16, **options: Any) -> anab
 def test_the_zoo_is_right_in_every_dtype(name: str, dtype: torch.dtype) -> None:
     """`compile` compares with the reference and raises; here also once more by hand."""
     model, args = network(name, "tiny", dtype)
-    fast = anabranch.compile(model, args, target="cuda", cache_dir=None, scheduler="critical")
+    fast = quick(name, dtype, scheduler="critical")
     graph = fast.entries[0].compilation.captured.graph  # type: ignore[union-attr]
     wide = torch.float64 if dtype == torch.float32 else torch.float32
     with fast.target.full_precision():
@@ -63,7 +89,12 @@ def test_every_scheduler_gives_the_same_bits(name: str, tmp_path: Path) -> None:
     kernels: list[Any] = []
     for scheduler in SCHEDULERS:
         fast = anabranch.compile(
-            model, args, target="cuda", cache_dir=tmp_path, scheduler=scheduler
+            model,
+            args,
+            target="cuda",
+            kernels="library",
+            cache_dir=tmp_path,
+            scheduler=scheduler,
         )
         got = fast.executable()(args, clone=True)  # type: ignore[misc]
         chosen = [task.kernel for task in fast.entries[0].plan.tasks.tasks]
@@ -140,7 +171,7 @@ def test_without_cudnn_frontend_plans_are_right(monkeypatch: pytest.MonkeyPatch)
             if last:
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
                 args = (args[0].to(memory_format=torch.channels_last),)
-            fast = anabranch.compile(model, args, target="cuda", cache_dir=None)
+            fast = anabranch.compile(model, args, target="cuda", kernels="library", cache_dir=None)
             with torch.no_grad():
                 assert relative_error(fast(*args), model(*args)) < 5e-3
 
@@ -152,7 +183,7 @@ def test_memory_is_near_that_of_one_stream(name: str) -> None:
     if args[0].dim() == 4:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         args = (args[0].to(memory_format=torch.channels_last),)
-    fast = anabranch.compile(model, args, target="cuda")
+    fast = anabranch.compile(model, args, target="cuda", kernels="library")
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream), torch.no_grad():
         for _ in range(3):

@@ -91,14 +91,16 @@ def rounding(graph: Graph) -> float:
 
 def random_tensor(type: TensorType, seed: int, device: torch.device | None = None) -> torch.Tensor:
     """Fresh random content: normal numbers for floats, fair bits, 0 or 1 for integers, which may
-    be indices into a table of any size above one."""
-    generator = torch.Generator().manual_seed(seed)
+    be indices into a table of any size above one. Drawn where it will lie, which is what takes the
+    time."""
+    where = device or torch.device("cpu")
+    generator = torch.Generator(where).manual_seed(seed)
     if type.dtype == torch.bool:
-        flat = torch.rand(type.shape, generator=generator) < 0.5
+        flat = torch.rand(type.shape, generator=generator, device=where) < 0.5
     elif type.dtype.is_floating_point or type.dtype.is_complex:
-        flat = torch.randn(type.shape, generator=generator).to(type.dtype)
+        flat = torch.randn(type.shape, generator=generator, device=where).to(type.dtype)
     else:
-        flat = torch.randint(0, 2, type.shape, generator=generator).to(type.dtype)
+        flat = torch.randint(0, 2, type.shape, generator=generator, device=where).to(type.dtype)
     tensor = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=device)
     return tensor.copy_(flat)
 

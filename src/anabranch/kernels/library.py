@@ -64,6 +64,7 @@ class CudnnProvider:
     """cuDNN's graph interface, if its Python package is installed."""
 
     name: str = "cudnn"
+    engines: int = CUDNN_ENGINES
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         if spec.kind != "cuda" or not (spec.simulated or importlib.util.find_spec("cudnn")):
@@ -72,14 +73,20 @@ class CudnnProvider:
             return []
         return [
             Kernel("cudnn", "convolution", task.body, str(engine), writes_out=True)
-            for engine in range(CUDNN_ENGINES)
+            for engine in range(self.engines)
         ]
 
 
 PROVIDERS: tuple[Provider, ...] = (AtenProvider(), FusedAtenProvider(), CudnnProvider())
 
-GENERATED: tuple[Provider, ...] = (TritonProvider(),)
-"""Offered beside them by whoever has a target that runs generated kernels."""
+ALL: tuple[Provider, ...] = (
+    AtenProvider(),
+    FusedAtenProvider(),
+    CudnnProvider(engines=3),
+    TritonProvider(),
+)
+"""With generated kernels. Building cuDNN's engines takes most of a library's tuning; where the
+first three lose to a generated kernel, so do the others."""
 
 
 def aten_kernel(name: str, body: Graph) -> Kernel:

@@ -67,7 +67,7 @@ class CpuExecutable:
 
     def replay(self, spans: list[Span] | None = None) -> None:
         """One run (per repeat) on what the input buffers hold."""
-        for _ in range(self.repeat):
+        for _ in range(max(1, self.repeat)):
             done = {name: threading.Event() for name in self._waited}
             failed = threading.Event()
             others = [

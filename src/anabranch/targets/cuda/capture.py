@@ -132,6 +132,8 @@ class CudaExecutable:
         return self._streams[launch.stream] if launch.stream else main
 
     def _prepare(self) -> None:
+        if not self.repeat:
+            return
         side = self._streams[0]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -143,12 +145,15 @@ class CudaExecutable:
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         try:
-            with (
-                uncollected(),
-                torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"),
-            ):
-                for _ in range(self.repeat):
-                    self.launch_all()
+            # Not `torch.cuda.graph`, which hands all cached memory back to the driver: plans that
+            # are loaded to be timed would pay for that again and again.
+            with uncollected(), torch.cuda.stream(side):
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    for _ in range(self.repeat):
+                        self.launch_all()
+                finally:
+                    graph.capture_end()
         except RuntimeError as failed:
             self.failure = str(failed).splitlines()[0]
             torch.cuda.synchronize()
