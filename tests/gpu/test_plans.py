@@ -68,7 +68,7 @@ def test_plans_of_generated_kernels_are_right(name: str, dtype: torch.dtype) -> 
 @pytest.mark.parametrize("name", ZOO)
 def test_the_zoo_is_right_in_every_dtype(name: str, dtype: torch.dtype) -> None:
     """`compile` compares with the reference and raises; here also once more by hand."""
-    model, args = network(name, "tiny", dtype)
+    _, args = network(name, "tiny", dtype)
     fast = quick(name, dtype, scheduler="critical")
     graph = fast.entries[0].compilation.captured.graph  # type: ignore[union-attr]
     wide = torch.float64 if dtype == torch.float32 else torch.float32

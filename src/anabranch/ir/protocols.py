@@ -104,7 +104,8 @@ class Target(Protocol):
 
     def load(self, plan: Plan, repeat: int = 1) -> Executable:
         """The plan, ready to run; with `repeat` > 1 a call runs it that often in a row, for timing
-        short plans; with 0 nothing is made ready for speed, for a single run. TargetError if the plan is for another kind of machine or cannot run here."""
+        short plans; with 0 nothing is made ready for speed, for a single run. TargetError if the
+        plan is for another kind of machine or cannot run here."""
 
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
         """Latency of each executable (of one of its repeats), taken interleaved, within about
