@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from anabranch.errors import OptionError
 from anabranch.ir.protocols import Scheduler
-from anabranch.schedule import critical, greedy, ios, nimble, opara, sequential, wavefront
+from anabranch.schedule import (
+    critical,
+    greedy,
+    ios,
+    merging,
+    nimble,
+    opara,
+    sequential,
+    wavefront,
+)
 
 SCHEDULERS: dict[str, Scheduler] = {
     "sequential": sequential.schedule,
@@ -22,6 +31,8 @@ SCHEDULERS: dict[str, Scheduler] = {
     "ios": ios.schedule,
     "ios-barrier": ios.schedule_barrier,
     "ios-measured": ios.schedule_measured,
+    "ios-merge": merging.schedule_merge,
+    "ios-both": merging.schedule_both,
 }
 
 
