@@ -37,12 +37,14 @@ from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import text_graph, text_tasks
 from anabranch.kernels import PROVIDERS, select
 from anabranch.kernels.select import Selection
+from anabranch.merge import merged
 from anabranch.options import Options
 from anabranch.pack import pack
 from anabranch.pack.recall import pack_or_recall
 from anabranch.rewrite import simplify
 from anabranch.schedule import BEST, scheduler
 from anabranch.schedule.best import Choice
+from anabranch.schedule.merging import MERGING
 from anabranch.schedule.recall import best_or_recall
 from anabranch.trace import Trace
 
@@ -125,8 +127,11 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
     yield "kernels", selection
     answers.keep(job.cache, captured.graph, known)
     with trace.stage("probe"):
-        tasks = _with_probes(selection.tasks, costs)
-        selection = replace(selection, tasks=tasks)
+        selection = _with_probes(selection, costs)
+        if options.scheduler in MERGING:
+            graph, selection = _merged(job, graph, selection, costs, start)
+            signature = _renamed(captured, graph)
+        tasks = selection.tasks
     yield "probe", tasks
     plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
     sequential = pack_or_recall(tasks, plain, spec, signature, Trace(), None, job.cache)
@@ -258,11 +263,27 @@ def _limits(job: Job, start: float) -> Limits:
     )
 
 
-def _with_probes(tasks: TaskGraph, costs: Costs) -> TaskGraph:
+def _merged(
+    job: Job, graph: Graph, selection: Selection, costs: Costs, start: float
+) -> tuple[Graph, Selection]:
+    """With the convolutions merged that the scheduler would merge; its tasks with kernels and
+    probes like all others."""
+    spec, limits = job.target.spec, _limits(job, start)
+
+    def choose(tasks: TaskGraph) -> Selection:
+        return select(tasks, spec, PROVIDERS, costs.trial, checker(job.target, job.cache), Trace())
+
+    after = merged(job.options.scheduler, graph, selection.tasks, costs, limits, choose)
+    if after is graph:
+        return graph, selection
+    return after, _with_probes(choose(partition(after, Trace(), spec)), costs)
+
+
+def _with_probes(selection: Selection, costs: Costs) -> Selection:
     """The tasks with what a run told of their kernels: resources, workspaces, launches."""
-    probes = costs.probe(tasks)
+    probes = costs.probe(selection.tasks)
     probed = []
-    for task in tasks.tasks:
+    for task in selection.tasks.tasks:
         probe = probes.get(task.name)
         if probe is not None and task.kernel is not None:
             kernel = replace(
@@ -274,4 +295,4 @@ def _with_probes(tasks: TaskGraph, costs: Costs) -> TaskGraph:
             )
             task = replace(task, kernel=kernel)
         probed.append(task)
-    return replace(tasks, tasks=tuple(probed))
+    return replace(selection, tasks=replace(selection.tasks, tasks=tuple(probed)))

@@ -1,0 +1,116 @@
+"""What to merge before scheduling: graph, tasks, scheduler -> the graph with merged convolutions.
+
+For each set of siblings the graph is rewritten and cut into tasks, and what came out differently
+gets kernels, those of all sets in one batch. An offer costs what is new less what is gone:
+
+    conv1 + relu   conv2 + relu   cat          offer {conv1, conv2}: merged, and no cat
+      3.1 us         2.9 us      1.2 us        4.8 - 1.2 = 3.6 us
+                                 cat3          with a part of it: merged, and a smaller cat
+    ->  merged + relu   4.8 us                 4.8 + 0.9 - 1.2 = 4.5 us
+
+So a reader that must copy a slice, or runs slower on one, is part of the price, and a concatenation
+that is not needed any more part of the gain; two offers that share a reader are priced as if each
+were alone. `schedule.merging` chooses among the offers, and the graph is rewritten once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+
+from anabranch.fuse import partition
+from anabranch.ir.graph import Graph
+from anabranch.ir.key import structure_text
+from anabranch.ir.protocols import Costs, Limits
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.kernels.select import Selection
+from anabranch.rewrite.merge import merge
+from anabranch.rewrite.siblings import Member, siblings
+from anabranch.schedule.merging import Names, chosen
+from anabranch.trace import Trace
+
+MEMBERS, SETS = 4, 64
+"""The largest set that is offered, and how many of one family of siblings, the largest first."""
+
+Members = tuple[Member, ...]
+Select = Callable[[TaskGraph], Selection]
+"""Chooses kernels for tasks that have none."""
+
+
+def merged(
+    scheduler: str, graph: Graph, tasks: TaskGraph, costs: Costs, limits: Limits, select: Select
+) -> Graph:
+    """The graph in which is merged what the scheduler would; the same object if nothing is.
+    `tasks`: the graph's, with kernels and probes."""
+    trace = limits.trace
+    found = {_names(members): members for members in _sets(graph, tasks, trace)}
+    variants: dict[Names, TaskGraph] = {}
+    for names, members in found.items():
+        try:
+            variants[names] = partition(merge(graph, [members]), Trace(), limits.spec)
+        except ValueError as refusal:
+            trace.add("refused", "schedule.merge", " + ".join(sorted(names)), str(refusal))
+    offers = _priced(tasks, variants, costs, select)
+    picked = chosen(scheduler, tasks, costs, limits, offers) if offers else []
+    after = merge(graph, [found[names] for names in picked])
+    counts = f"{len(offers)} sets offered, {len(picked)} merged"
+    trace.add("applied", "schedule.merge", graph.name, counts)
+    return after
+
+
+def _sets(graph: Graph, tasks: TaskGraph, trace: Trace) -> Iterator[Members]:
+    """The parts of each family whose members run as tasks of their own."""
+    bodies = {task.name: [node.name for node in task.body.nodes] for task in tasks.tasks}
+    for family in siblings(graph, trace):
+        able: list[Member] = []
+        for member in family:
+            wanted = list(dict.fromkeys((member.node.name, member.last.name)))
+            inside = bodies.get(member.node.name, [])
+            if inside == wanted:
+                able.append(member)
+            else:
+                others = ", ".join(f"%{n}" for n in inside if n not in wanted) or "its relu apart"
+                why = f"its task is not it alone: {others}"
+                trace.add("refused", "schedule.merge", f"%{member.node.name}", why)
+        sets = [
+            members
+            for count in range(min(MEMBERS, len(able)), 1, -1)
+            for members in combinations(able, count)
+        ]
+        if len(sets) > SETS:
+            why = f"{len(able)} siblings have {len(sets)} parts, the {SETS} largest are offered"
+            trace.add("refused", "schedule.merge", f"%{able[0].node.name} and others", why)
+        yield from sets[:SETS]
+
+
+def _priced(
+    tasks: TaskGraph, variants: dict[Names, TaskGraph], costs: Costs, select: Select
+) -> dict[Names, float]:
+    """For each set what its merge adds to the tasks, in microseconds, and takes from them."""
+    before = {task.name: task for task in tasks.tasks}
+    new: dict[Names, list[Task]] = {}
+    gone: dict[Names, list[Task]] = {}
+    for names, variant in variants.items():
+        after = {task.name: task.body for task in variant.tasks}
+        known = {name: task.body for name, task in before.items()}
+        new[names] = [task for task in variant.tasks if known.get(task.name) != task.body]
+        changed = [task for task in tasks.tasks if after.get(task.name) != task.body]
+        gone[names] = [task for task in changed if task.name not in names]
+    price = _prices([task for group in new.values() for task in group], costs, select)
+    return {
+        names: sum(price[structure_text(task.body)] for task in new[names])
+        - sum(costs.task(task).us for task in gone[names])
+        for names in variants
+    }
+
+
+def _prices(tasks: Sequence[Task], costs: Costs, select: Select) -> dict[str, float]:
+    """Microseconds by structure, with the best kernel, all structures side by side."""
+    alike = {structure_text(task.body): task for task in tasks}
+    batch = tuple(Task(f"offer{i}", task.body) for i, task in enumerate(alike.values()))
+    chosen = select(TaskGraph("offers", (), (), batch, (), ())).tasks.tasks
+    return {key: costs.task(task).us for key, task in zip(alike, chosen, strict=True)}
+
+
+def _names(members: Members) -> Names:
+    return frozenset(member.node.name for member in members)
