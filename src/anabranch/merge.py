@@ -52,10 +52,13 @@ def merged(
             trace.add("refused", "schedule.merge", " + ".join(sorted(names)), str(refusal))
     offers = _priced(tasks, variants, costs, select)
     picked = chosen(scheduler, tasks, costs, limits, offers) if offers else []
-    after = merge(graph, [found[names] for names in picked])
     counts = f"{len(offers)} sets offered, {len(picked)} merged"
     trace.add("applied", "schedule.merge", graph.name, counts)
-    return after
+    try:
+        return merge(graph, [found[names] for names in picked])
+    except ValueError as refusal:  # each alone was possible
+        trace.add("fallback", "schedule.merge", graph.name, f"not merged after all: {refusal}")
+        return graph
 
 
 def _sets(graph: Graph, tasks: TaskGraph, trace: Trace) -> Iterator[Members]:

@@ -246,3 +246,18 @@ def test_a_reader_that_takes_no_slice() -> None:
         )
         < 1e-5
     )
+
+
+def test_who_depends_on_strides_finds_them_as_they_were() -> None:
+    """Seen through a view too. At a batch of one a slice of NCHW has the strides it had."""
+
+    class Strided(Branches):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            a, b = (torch.relu(conv(x)) for conv in self.convs)
+            seen = a.transpose(0, 1).as_strided((4, 2), (1, 8))
+            return torch.add(seen.sum(), b.sum())
+
+    graph = graph_of(Strided(MERGE["1x1 + 3x3"]), batch=2)
+    with pytest.raises(ValueError, match=r"must find %.* as it was"):
+        merge(graph, siblings(graph, Trace()))
+    all_merged(graph_of(Strided(MERGE["1x1 + 3x3"]), batch=1))

@@ -21,16 +21,18 @@ from collections.abc import Sequence
 import torch
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Graph, Node, Ref, users
+from anabranch.ir.graph import Graph, Node, Ref, types, users
 from anabranch.rewrite.build import Builder, drop_dead, join_origins, rewrite
 from anabranch.rewrite.passes.fold_constants import evaluate
+from anabranch.rewrite.passes.layout import STRIDED
 from anabranch.rewrite.rejoin import rejoin
 from anabranch.rewrite.siblings import RELU, Member, why_apart
 
 
 def merge(graph: Graph, sets: Sequence[Sequence[Member]]) -> Graph:
     """The graph with each of the disjoint sets merged; the same object if there are none.
-    ValueError with a sentence for members that do not fit, or a reader that takes no slice."""
+    ValueError with a sentence for members that do not fit, or a reader that takes no slice or
+    depends on strides."""
     if not sets:
         return graph
     for members in sets:
@@ -52,7 +54,10 @@ def merge(graph: Graph, sets: Sequence[Sequence[Member]]) -> Graph:
     except RuntimeError as failed:
         reason = str(failed).partition("\n")[0]
         raise ValueError(f"an operator does not take a slice: {reason}") from None
-    return rejoin(_evaluated(merged, computed))
+    after = rejoin(_evaluated(merged, computed))
+    if why := _sees_strides(graph, after):
+        raise ValueError(why)
+    return after
 
 
 def name_of(members: Sequence[Member]) -> str:
@@ -119,8 +124,8 @@ def _weight(builder: Builder, members: Sequence[Member], kernel: list[int], name
             part = builder.call("aten.constant_pad_nd.default", part, rim, 0, name=f"{name}_part")
         parts.append(part)
     joined = builder.call("aten.cat.default", tuple(parts), 0, name=name)
-    types = [member.weight.type for member in members]
-    if any(ops.channels_last(t) or t.strides == ops.channels_last_strides(t.shape) for t in types):
+    given = [member.weight.type for member in members]
+    if any(ops.channels_last(t) or t.strides == ops.channels_last_strides(t.shape) for t in given):
         format = torch.channels_last
         joined = builder.call("aten.clone.default", joined, name=name, memory_format=format)
     return joined
@@ -139,6 +144,22 @@ def _bias(builder: Builder, members: Sequence[Member], name: str) -> Ref | None:
         zeros = builder.call("aten.full.default", shape, 0.0, name=f"{name}_part", dtype=dtype)
         parts.append(zeros)
     return builder.call("aten.cat.default", tuple(parts), 0, name=name)
+
+
+def _sees_strides(before: Graph, after: Graph) -> str:
+    """Who depends on strides and finds others than before: an operator that is not known or asks
+    for them, or the caller. "" if nobody does."""
+    was, now = types(before), types(after)
+    nodes = {node.name: node for node in after.nodes}
+    for node in before.nodes:
+        if (ops.info(node.op).kind == "opaque" or node.op in STRIDED) and node.name in nodes:
+            for old, new in zip(node.uses, nodes[node.name].uses, strict=True):
+                if not ops.same_layout(was[old], now[new]):
+                    return f"%{node.name} must find %{old} as it was, {was[old].text}"
+    for given, ref in zip(before.outputs, after.outputs, strict=True):
+        if not ops.same_layout(was[given.name], now[ref.name]):
+            return f"%{given.name} is returned as {was[given.name].text}"
+    return ""
 
 
 def _evaluated(graph: Graph, computed: dict[str, Node]) -> Graph:

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from anabranch.ir import ops
 from anabranch.ir.graph import Constant, Graph, Node, Ref, users
 from anabranch.ir.types import DTYPE_NAMES
-from anabranch.rewrite.passes.layout import STRIDED
 from anabranch.rewrite.refuse import refuse
 from anabranch.trace import Trace
 
@@ -65,12 +64,11 @@ def siblings(graph: Graph, trace: Trace) -> list[tuple[Member, ...]]:
             continue
         able: list[Member] = []
         for node in nodes:
-            member = _member(node, readers, constants)
-            why = member if isinstance(member, str) else _not_as_slice(member, readers, returned)
-            if why:
-                refuse(trace, f"merge %{node.name} with others of %{value}", why)
-            elif isinstance(member, Member):
+            member = _member(node, readers, constants, returned)
+            if isinstance(member, Member):
                 able.append(member)
+            else:
+                refuse(trace, f"merge %{node.name} with others of %{value}", member)
         found += [family for family in _families(able, trace) if len(family) > 1]
     return found
 
@@ -111,7 +109,10 @@ def _families(able: list[Member], trace: Trace) -> Iterator[tuple[Member, ...]]:
 
 
 def _member(
-    node: Node, readers: Mapping[str, list[Node]], constants: Mapping[str, Constant]
+    node: Node,
+    readers: Mapping[str, list[Node]],
+    constants: Mapping[str, Constant],
+    returned: set[str],
 ) -> Member | str:
     """The convolution by its parts, or why none like it is merged."""
     given = ops.arguments(node)
@@ -133,22 +134,13 @@ def _member(
         return "its bias is no constant"
     after = readers.get(node.name, [])
     last = after[0] if len(after) == 1 and after[0].op == RELU else node
+    if out := returned.intersection((node.name, last.name)):
+        return f"%{out.pop()} is returned, and would be a part of a larger tensor"
     stride, padding = given["stride"], given["padding"]
     assert isinstance(stride, tuple) and isinstance(padding, tuple)
     _, _, height, width = weight.type.shape
     sides = (_integers(stride), _integers(padding))
     return Member(node, last, weight, bias, (height, width), *sides)
-
-
-def _not_as_slice(member: Member, readers: Mapping[str, list[Node]], returned: set[str]) -> str:
-    """Why the readers of its value could not read a part of a larger tensor instead."""
-    for node in (member.node, member.last):
-        if node.name in returned:
-            return f"%{node.name} is returned"
-    for reader in readers.get(member.last.name, ()):
-        if ops.info(reader.op).kind == "opaque" or reader.op in STRIDED:
-            return f"%{reader.name} must find the strides as they were"
-    return ""
 
 
 def _integers(sizes: tuple[object, ...]) -> tuple[int, ...]:

@@ -104,10 +104,10 @@ def _tell(
     for names, cost in offers.items():
         what = " + ".join(task for task in us if task in names)
         alone = sum(us[task] for task in names)
-        times = f"{cost:.2f} us as one, {alone:.2f} one after the other"
+        times = f"{cost:.2f} us as one, readers included; {alone:.2f} one by one"
         if names in found:
-            limits.trace.add("chosen", "schedule.merge", what, times, us=cost)
+            limits.trace.add("applied", "rewrite", f"merge {what}", times, us=cost)
         elif taken & names:
-            limits.trace.add("refused", "schedule.merge", what, f"merged with others; {times}")
+            limits.trace.add("refused", "schedule.merge", what, f"another set is merged: {times}")
         else:
-            limits.trace.add("refused", "schedule.merge", what, f"a dearer stage; {times}")
+            limits.trace.add("refused", "schedule.merge", what, f"a dearer stage: {times}")
