@@ -18,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 
+from anabranch.costs import Roofline
 from anabranch.fuse import partition
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Costs, Limits
+from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels.select import Selection
 from anabranch.rewrite.merge import merge
@@ -50,7 +52,7 @@ def merged(
             variants[names] = partition(merge(graph, [members]), Trace(), limits.spec)
         except ValueError as refusal:
             trace.add("refused", "schedule.merge", " + ".join(sorted(names)), str(refusal))
-    offers = _priced(tasks, variants, costs, select)
+    offers = _priced(tasks, variants, costs, limits.spec, select)
     picked = chosen(scheduler, tasks, costs, limits, offers) if offers else []
     counts = f"{len(offers)} sets offered, {len(picked)} merged"
     trace.add("applied", "schedule.merge", graph.name, counts)
@@ -87,32 +89,44 @@ def _sets(graph: Graph, tasks: TaskGraph, trace: Trace) -> Iterator[Members]:
 
 
 def _priced(
-    tasks: TaskGraph, variants: dict[Names, TaskGraph], costs: Costs, select: Select
+    tasks: TaskGraph,
+    variants: dict[Names, TaskGraph],
+    costs: Costs,
+    spec: TargetSpec,
+    select: Select,
 ) -> dict[Names, float]:
     """For each set what its merge adds to the tasks, in microseconds, and takes from them."""
     before = {task.name: task for task in tasks.tasks}
     new: dict[Names, list[Task]] = {}
-    gone: dict[Names, list[Task]] = {}
     for names, variant in variants.items():
-        after = {task.name: task.body for task in variant.tasks}
-        known = {name: task.body for name, task in before.items()}
-        new[names] = [task for task in variant.tasks if known.get(task.name) != task.body]
-        changed = [task for task in tasks.tasks if after.get(task.name) != task.body]
-        gone[names] = [task for task in changed if task.name not in names]
-    price = _prices([task for group in new.values() for task in group], costs, select)
-    return {
-        names: sum(price[structure_text(task.body)] for task in new[names])
-        - sum(costs.task(task).us for task in gone[names])
-        for names in variants
-    }
+        bodies = {name: task.body for name, task in before.items()}
+        new[names] = [task for task in variant.tasks if bodies.get(task.name) != task.body]
+    selected = _selected([task for group in new.values() for task in group], select)
+    rough = Roofline(spec)
+    offers: dict[Names, float] = {}
+    for names, variant in variants.items():
+        left = {task.name for task in variant.tasks}
+        gone = [task for name, task in before.items() if name not in left and name not in names]
+        us = -sum(costs.task(task).us for task in gone)
+        for made in new[names]:
+            task, old = selected[structure_text(made.body)], before.get(made.name)
+            cost = costs.task(task)
+            if old is not None:
+                was = costs.task(old)
+                if was.source != cost.source:  # what was measured is not less what is estimated
+                    was, cost = rough.task(old), rough.task(task)
+                us -= was.us
+            us += cost.us
+        offers[names] = us
+    return offers
 
 
-def _prices(tasks: Sequence[Task], costs: Costs, select: Select) -> dict[str, float]:
-    """Microseconds by structure, with the best kernel, all structures side by side."""
+def _selected(tasks: Sequence[Task], select: Select) -> dict[str, Task]:
+    """By structure one task with the best kernel, all structures side by side."""
     alike = {structure_text(task.body): task for task in tasks}
     batch = tuple(Task(f"offer{i}", task.body) for i, task in enumerate(alike.values()))
-    chosen = select(TaskGraph("offers", (), (), batch, (), ())).tasks.tasks
-    return {key: costs.task(task).us for key, task in zip(alike, chosen, strict=True)}
+    found = select(TaskGraph("offers", (), (), batch, (), ())).tasks.tasks
+    return dict(zip(alike, found, strict=True))
 
 
 def _names(members: Members) -> Names:
