@@ -149,3 +149,32 @@ def test_an_offer_is_what_it_changes(others: bool) -> None:
     cats = [node for node in after.nodes if node.op == "aten.cat.default"]
     assert len(cats) == int(others)
     assert len(siblings(after, Trace())) == 0
+
+
+@pytest.mark.parametrize(("kind", "refusals"), [("cpu", 0), ("cuda", 1)])
+def test_on_a_gpu_slices_begin_where_vectors_do(kind: str, refusals: int) -> None:
+    """Six channels of half precision are 12 bytes of each pixel in channels_last."""
+
+    class Narrow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(8, 6, 1), nn.Conv2d(8, 8, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.a(x)).sum(1) + torch.relu(self.b(x)).mean(1)
+
+    options = Options.read({"cache_dir": None}, environment=False)
+    inputs = (torch.randn(2, 8, 8, 8).half(),)
+    target = resolve("cpu" if kind == "cpu" else "sim:h200")
+    job = Job(Narrow().half().eval(), inputs, {}, target, options, None, Trace())
+    graph = compile_model(job, "rewrite")
+    spec = target.spec
+    costs, trace = Roofline(spec), Trace()
+
+    def choose(tasks: TaskGraph) -> Selection:
+        return select(tasks, spec, PROVIDERS, costs.trial, lambda task: "", Trace())
+
+    tasks = choose(partition(graph, Trace(), spec)).tasks
+    after = merged("ios-merge", graph, tasks, costs, Limits(trace=trace, spec=spec), choose)
+    said = [event for event in trace.events if "no multiple of 16" in event.why]
+    assert len(said) == refusals and (after is graph) == bool(refusals)

@@ -20,6 +20,7 @@ from itertools import combinations
 
 from anabranch.costs import Roofline
 from anabranch.fuse import partition
+from anabranch.ir import ops
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Costs, Limits
@@ -34,6 +35,8 @@ from anabranch.trace import Trace
 MEMBERS, SETS = 4, 64
 """The largest set that is offered, and how many of one family of siblings, the largest first."""
 
+ALIGNMENT = 16
+"""Bytes of the widest load of a GPU; cuDNN takes each tensor to begin at a multiple of it."""
 Members = tuple[Member, ...]
 Select = Callable[[TaskGraph], Selection]
 """Chooses kernels for tasks that have none."""
@@ -49,9 +52,15 @@ def merged(
     variants: dict[Names, TaskGraph] = {}
     for names, members in found.items():
         try:
-            variants[names] = partition(merge(graph, [members]), Trace(), limits.spec)
+            variant = partition(merge(graph, [members]), Trace(), limits.spec)
+            why = _unaligned(variant, tasks) if limits.spec.kind == "cuda" else ""
         except ValueError as refusal:
-            trace.add("refused", "schedule.merge", " + ".join(sorted(names)), str(refusal))
+            why = str(refusal)
+        if why:
+            what = " + ".join(member.node.name for member in members)
+            trace.add("refused", "schedule.merge", what, why)
+        else:
+            variants[names] = variant
     offers = _priced(tasks, variants, costs, limits.spec, select)
     picked = chosen(scheduler, tasks, costs, limits, offers) if offers else []
     counts = f"{len(offers)} sets offered, {len(picked)} merged"
@@ -86,6 +95,20 @@ def _sets(graph: Graph, tasks: TaskGraph, trace: Trace) -> Iterator[Members]:
             why = f"{len(able)} siblings have {len(sets)} parts, the {SETS} largest are offered"
             trace.add("refused", "schedule.merge", f"%{able[0].node.name} and others", why)
         yield from sets[:SETS]
+
+
+def _unaligned(variant: TaskGraph, tasks: TaskGraph) -> str:
+    """Which new slice begins where kernels that load vectors, cuDNN's among them, could not read:
+    they were chosen, and timed, on memory of its own."""
+    known = {node.name for node in tasks.aliases}
+    for node in variant.aliases:
+        if node.op == "aten.slice.Tensor" and node.name not in known:
+            start, type = ops.arguments(node)["start"], node.type
+            assert isinstance(start, int)
+            offset = start * type.strides[1] * type.dtype.itemsize
+            if offset % ALIGNMENT:
+                return f"%{node.name} would begin {offset} bytes in, no multiple of {ALIGNMENT}"
+    return ""
 
 
 def _priced(
