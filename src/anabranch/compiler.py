@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from anabranch.accept import checker, verify
+from anabranch.accept import verify
 from anabranch.cache import Cache
 from anabranch.costs import costs_of
 from anabranch.errors import OptionError, TargetError
@@ -25,8 +25,6 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import capture
 from anabranch.frontend.recall import recall, remember
-from anabranch.fuse import partition
-from anabranch.fuse.choose import choose
 from anabranch.ir import answers
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
@@ -36,18 +34,18 @@ from anabranch.ir.schedule import Schedule, Timeline, sequential_launches, text_
 from anabranch.ir.step import Stepper
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import text_graph, text_tasks
-from anabranch.kernels import ALL, PROVIDERS, select
 from anabranch.kernels.select import Selection
 from anabranch.options import Options
 from anabranch.overlap import overlapped
 from anabranch.pack import pack
 from anabranch.pack.recall import pack_or_recall
-from anabranch.rehearse import Rehearsal
 from anabranch.rewrite import simplify
 from anabranch.schedule import BEST, scheduler
 from anabranch.schedule.best import Choice
+from anabranch.schedule.merging import MERGING
 from anabranch.schedule.recall import best_or_recall
 from anabranch.trace import Trace
+from anabranch.tune import Tuner, with_probes
 
 STAGES = ("capture", "rewrite", "fuse", "kernels", "probe", "schedule", "pack", "load", "verify")
 MEMORY_LIMIT = 1.25
@@ -110,8 +108,7 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
 def _stages(job: Job) -> Iterator[tuple[str, Any]]:
     start, trace, options, target = time.perf_counter(), job.trace, job.options, job.target
     spec = target.spec
-    generated = spec.kind == "cuda" and options.kernels == "all"
-    providers = ALL if generated else PROVIDERS
+    tuner = Tuner(target, options, job.cache)
     with trace.stage("capture"):
         captured = job.captured or _capture(job)
     yield "capture", captured
@@ -122,23 +119,20 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         signature = _renamed(captured, graph)
     yield "rewrite", graph
     with trace.stage("fuse"):
-        fine = partition(graph, trace, spec)
-        tasks = partition(graph, trace, spec, pointwise=True) if generated else fine
+        fine, tasks = tuner.partitions(graph, trace)
     yield "fuse", tasks
     costs = costs_of(target, partial(pack, spec=spec), job.cache, trace, _left(options, start))
     with trace.stage("kernels"):
-        check = checker(target, job.cache)
-        with Rehearsal(target, job.cache, trace) as rehearsal:
-            trial = rehearsal.before(costs.trial)
-            selection = select(fine, spec, providers, trial, check, trace)
-            if tasks != fine:
-                whole = select(tasks, spec, providers, trial, check, trace)
-                selection = _cheaper(whole, selection, costs, trace)
+        selection = tuner.kernels(fine, tasks, costs, trace)
     yield "kernels", selection
     answers.keep(job.cache, captured.graph, known)
     with trace.stage("probe"):
-        tasks = _with_probes(selection.tasks, costs)
-        selection = replace(selection, tasks=tasks)
+        selection = with_probes(selection, costs)
+        if options.scheduler in MERGING:
+            limits = limits_of(job, _left(options, start))
+            graph, selection = tuner.merged(graph, selection, costs, limits)
+            signature = _renamed(captured, graph)
+        tasks = selection.tasks
     yield "probe", tasks
     sequential, limit, costs = bounded_costs(job, tasks, signature, _left(options, start))
     with trace.stage("schedule"):
@@ -178,17 +172,6 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
             seconds,
         ),
     )
-
-
-def _cheaper(whole: Selection, parts: Selection, costs: Costs, trace: Trace) -> Selection:
-    """For each group the faster of its one kernel and the kernels of its parts."""
-    tasks = choose(whole.tasks, parts.tasks, costs.task, trace)
-    kept = set(map(id, whole.tasks.tasks))
-    tried = {
-        task.name: (whole if id(task) in kept else parts).candidates[task.name]
-        for task in tasks.tasks
-    }
-    return Selection(tasks, tried)
 
 
 def bounded_costs(
@@ -303,22 +286,3 @@ def limits_of(job: Job, left: float | None) -> Limits:
         spec=job.target.spec,
         trace=job.trace,
     )
-
-
-def _with_probes(tasks: TaskGraph, costs: Costs) -> TaskGraph:
-    """The tasks with what a run told of their kernels: resources, workspaces, launches."""
-    probes = costs.probe(tasks)
-    probed = []
-    for task in tasks.tasks:
-        probe = probes.get(task.name)
-        if probe is not None and task.kernel is not None:
-            kernel = replace(
-                task.kernel,
-                workspace=probe.workspace,
-                temporary=probe.temporary,
-                launches=probe.launches or task.kernel.launches,
-                resources=probe.resources,
-            )
-            task = replace(task, kernel=kernel)
-        probed.append(task)
-    return replace(tasks, tasks=tuple(probed))

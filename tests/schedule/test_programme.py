@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Mapping
 from functools import cache
 
 import pytest
@@ -10,7 +11,7 @@ from anabranch.errors import ScheduleError
 from anabranch.ir.dag import Dag, bits
 from anabranch.schedule.endings import TooMany, components, reaches
 from anabranch.schedule.estimate import Groups, stage_estimate
-from anabranch.schedule.programme import solve
+from anabranch.schedule.programme import NO_MERGES, solve
 
 
 def test_figure_5() -> None:
@@ -48,8 +49,62 @@ def test_agrees_with_brute_force(one_source: bool) -> None:
         assert sum(table[sum(groups)] for groups in found.stages) == pytest.approx(found.us)
 
 
+def test_merges_agree_with_brute_force() -> None:
+    """As above, and random sets of nodes may be stages as one, if none is before another; no
+    pruning concerns them."""
+    chosen = 0
+    for seed in range(400):
+        dice = random.Random(seed)
+        n = dice.randint(2, 7)
+        edges = [(u, v) for v in range(n) for u in range(v) if dice.random() < 0.25]
+        dag = Dag.of(tuple("abcdefg"[:n]), edges)
+        table = [dice.random() for _ in range(1 << n)]
+        drawn = [dice.randrange(1, 1 << n) for _ in range(12)]
+        after = dag.descendants()
+        apart = [m for m in drawn if not any(after[v] & m for v in bits(m)) and m.bit_count() > 1]
+        merges = {mask: dice.random() for mask in apart}
+        r, s = dice.choice([None, 1, 2]), dice.choice([None, 1, 2])
+
+        def cost(groups: Groups, table: list[float] = table) -> float:
+            return table[sum(groups)]
+
+        found = solve(dag, cost, r, s, merges=merges)
+        assert found.us == pytest.approx(_brute_force(dag, table, r, s, True, merges))
+        again = [
+            merges[sum(stage)] if stage in found.merged else table[sum(stage)]
+            for stage in found.stages
+        ]
+        assert sum(again) == pytest.approx(found.us)
+        assert sorted(v for stage in found.stages for v in bits(sum(stage))) == list(range(n))
+        assert all(g.bit_count() == 1 for stage in found.merged for g in stage)
+        chosen += len(found.merged)
+    assert chosen > 100
+
+
+def test_merged_is_taken_where_it_is_not_slower(diamond: Dag) -> None:
+    """
+         +--> b --+
+    a -->|        +--> d       b and c side by side take 3, each other node 2
+         +--> c --+
+    """
+
+    def cost(groups: Groups) -> float:
+        return 3.0 if sum(groups) == 0b0110 else 2.0 * sum(groups).bit_count()
+
+    for us, merged in ((2.9, True), (3.0, True), (3.1, False)):
+        found = solve(diamond, cost, merges={0b0110: us})
+        assert found.stages == ((0b0001,), (0b0010, 0b0100), (0b1000,))
+        assert bool(found.merged) == merged and found.us == pytest.approx(4 + min(us, 3))
+        assert found.transitions == solve(diamond, cost).transitions + 1
+
+
 def _brute_force(
-    dag: Dag, table: list[float], r: int | None, s: int | None, one_source: bool
+    dag: Dag,
+    table: list[float],
+    r: int | None,
+    s: int | None,
+    one_source: bool,
+    merges: Mapping[int, float] = NO_MERGES,
 ) -> float:
     """The least over all sequences of stages, by the definitions."""
     reach = reaches(dag)
@@ -71,8 +126,10 @@ def _brute_force(
         stage, best = rest, float("inf")
         while stage:
             ready = all(not dag.preds[v] & ~(done | stage) for v in bits(stage))
-            if ready and admissible(stage):
-                best = min(best, table[stage] + least(done | stage))
+            us = table[stage] if admissible(stage) else float("inf")
+            us = min(us, merges.get(stage, us))
+            if ready and us < float("inf"):
+                best = min(best, us + least(done | stage))
             stage = stage - 1 & rest
         return best
 

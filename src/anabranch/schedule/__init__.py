@@ -14,6 +14,7 @@ from anabranch.schedule import (
     greedy,
     ios,
     local,
+    merging,
     nimble,
     opara,
     sequential,
@@ -32,6 +33,8 @@ SCHEDULERS: dict[str, Scheduler] = {
     "ios": ios.schedule,
     "ios-barrier": ios.schedule_barrier,
     "ios-measured": ios.schedule_measured,
+    "ios-merge": merging.schedule_merge,
+    "ios-both": merging.schedule_both,
 }
 
 

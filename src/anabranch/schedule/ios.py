@@ -28,6 +28,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import replace
+from functools import partial
 
 from anabranch.ir.dag import Dag, bits, dag_of
 from anabranch.ir.key import tasks_text
@@ -49,6 +50,9 @@ two. Twice as many brought RandWire and NASNet less than 1%."""
 
 Block = tuple[int, ...]
 """The nodes of a block."""
+
+ALONE = Solution(((1,),), 0.0, 1, 1)
+"""Of a block of one node nothing is asked."""
 
 Solver = Callable[[Block, int], Solution]
 """Stages of a block, as masks over positions in it, looking at about so many transitions."""
@@ -108,49 +112,58 @@ def estimated_stages(dag: Dag, us: list[float], share: list[float], limits: Limi
         )
         return solve_block(part, cost, limits, most, until)
 
-    def alike(block: Block) -> Hashable:
-        place = {v: i for i, v in enumerate(block)}
-        edges = tuple(tuple(place[u] for u in bits(dag.preds[v]) if u in place) for v in block)
-        return edges, tuple(us[v] for v in block), tuple(share[v] for v in block)
-
     found = [
         tuple(sum(1 << v for v in group) for group in stage)
-        for stage in stages(dag, solver, alike, limits)
+        for stage in stages(dag, solver, partial(signature, dag, us, share), limits)
     ]
     cost = stage_estimate(us, share, limits.spec.fork_us)
     better = polish(dag, found, cost, limits.max_streams, until)
     return [tuple(tuple(bits(group)) for group in groups) for groups in better]
 
 
+def signature(dag: Dag, us: list[float], share: list[float], block: Block) -> Hashable:
+    """A block's edges, times and shares."""
+    place = {v: i for i, v in enumerate(block)}
+    edges = tuple(tuple(place[u] for u in bits(dag.preds[v]) if u in place) for v in block)
+    return edges, tuple(us[v] for v in block), tuple(share[v] for v in block)
+
+
 def stages(
     dag: Dag, solver: Solver, alike: Callable[[Block], Hashable], limits: Limits
 ) -> list[Stage]:
-    """The stages of a whole graph. Blocks with equal `alike` get equal stages; small blocks are
-    solved first and leave what they do not need to the others; blocks that no time is left for run
-    in one stream."""
+    """The stages of a whole graph."""
+    return [
+        tuple(tuple(block[i] for i in bits(group)) for group in groups)
+        for block, found in solved(dag, solver, alike, limits)
+        for groups in found.stages
+    ]
+
+
+def solved(
+    dag: Dag, solver: Solver, alike: Callable[[Block], Hashable], limits: Limits
+) -> list[tuple[Block, Solution]]:
+    """The blocks of a graph, each with its solution. Blocks with equal `alike` get equal ones;
+    small blocks are solved first and leave what they do not need to the others; blocks that no
+    time is left for run in one stream."""
     parts = [tuple(bits(mask)) for mask in blocks(dag)]
     keys = {block: alike(block) for block in parts if len(block) > 1}
     first = {key: block for block, key in reversed(keys.items())}
-    solved: dict[Hashable, tuple[Groups, ...]] = {}
+    known: dict[Hashable, Solution] = {}
     left = TRANSITIONS
     for block in sorted(first.values(), key=lambda block: (len(block), block)):
-        share = left // (len(first) - len(solved))
+        share = left // (len(first) - len(known))
         try:
             found = solver(block, max(share, TRANSITIONS // 100))
         except OutOfTime as late:
             why = f"{late.what}: its tasks one after another"
             limits.trace.add("fallback", "schedule.ios", f"block {dag.names[block[0]]}", why)
             found = Solution(tuple((1 << i,) for i in range(len(block))), 0.0, 0, 0)
-        solved[keys[block]] = found.stages
+        known[keys[block]] = found
         left = max(0, left - found.transitions)
     limits.trace.add(
-        "applied", "schedule.ios", f"{len(parts)} blocks", f"{len(solved)} different ones solved"
+        "applied", "schedule.ios", f"{len(parts)} blocks", f"{len(known)} different ones solved"
     )
-    return [
-        tuple(tuple(block[i] for i in bits(group)) for group in groups)
-        for block in parts
-        for groups in (solved[keys[block]] if len(block) > 1 else ((1,),))
-    ]
+    return [(block, known[keys[block]] if len(block) > 1 else ALONE) for block in parts]
 
 
 def refined(

@@ -6,9 +6,9 @@ States are visited smallest first instead of by recursion, so deep graphs are no
 `stage_cost` is asked once for each distinct ending. With one source a group, as IOS's code has it,
 pruning removes transitions but no state, since every last node alone is an ending.
 
-Merge stages (one kernel for several convolutions of one input) need no change here: nodes that
-merge are endings of one-node groups, so `stage_cost` can return the smaller of the two latencies,
-and whoever turns stages into launches asks again which it was.
+A stage may also be *merged*: a set of nodes, all of them last ones of their state, that run as one
+in so many microseconds (`merges`; convolutions of one input, IOS's operator merge). Pruning does
+not concern merged stages, as in IOS's code, and of equal costs the merged stage is taken.
 
 IOS's Fig. 5: a -> b, c alone; costs a .4, b .2, c .3, ab .6, b|c .4, a|c .7, ab|c .9
 
@@ -18,11 +18,11 @@ IOS's Fig. 5: a -> b, c alone; costs a .4, b .2, c .3, ab .6, b|c .4, a|c .7, ab
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from anabranch.errors import ScheduleError
-from anabranch.ir.dag import Dag
+from anabranch.ir.dag import Dag, bits
 from anabranch.schedule.endings import (
     TooMany,
     all_endings,
@@ -34,6 +34,7 @@ from anabranch.schedule.endings import (
 )
 from anabranch.schedule.estimate import Groups, StageCost
 
+NO_MERGES: Mapping[int, float] = {}
 _SAMPLES = 48
 _FEW_STATES = 4096
 _ENDINGS = 16  # a state has more endings than this in all blocks that are hard: see Table 1
@@ -45,12 +46,14 @@ class OutOfTime(ScheduleError):
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The stages in order, each its groups as masks; their cost; how much was looked at."""
+    """The stages in order, each its groups as masks; their cost; how much was looked at. `merged`:
+    those of the stages, of one node a group, whose nodes run as one."""
 
     stages: tuple[Groups, ...]
     us: float
     states: int
     transitions: int
+    merged: frozenset[Groups] = frozenset()
 
 
 def solve(
@@ -61,9 +64,11 @@ def solve(
     one_source: bool = True,
     most: int | None = None,
     until: float | None = None,
+    merges: Mapping[int, float] = NO_MERGES,
 ) -> Solution:
     """The cheapest stages under the pruning, the same for the same arguments. TooMany, early, if it
-    would look at more than `most` transitions. OutOfTime at the moment `until`."""
+    would look at more than `most` transitions. OutOfTime at the moment `until`. `merges`: sets of
+    nodes that may be a stage as one, and its microseconds."""
     reach = reaches(dag)
 
     def last(state: int, most: int | None) -> list[int]:
@@ -77,20 +82,26 @@ def solve(
         _refuse_if_above(most, found, last)
     grouped = groups_of if one_source else components
     latency: dict[int, float] = {}
-    cost, choice = {0: 0.0}, dict[int, int]()
+    after = {mask: _after(reach, mask) for mask in merges}
+    cost, choice = {0: 0.0}, dict[int, tuple[int, bool]]()
     transitions = 0
     for state in found[1:]:
         check_clock(until)
         best = float("inf")
         candidates = last(state, None)
         transitions += len(candidates)
+        for mask in _ready(after, state):
+            transitions += 1
+            one_us = merges[mask] + cost[state ^ mask]
+            if one_us < best:
+                best, chosen = one_us, (mask, True)
         for ending in candidates:
             us = latency.get(ending)
             if us is None:
                 us = latency[ending] = stage_cost(grouped(reach, ending))
             us += cost[state ^ ending]
             if us < best:
-                best, chosen = us, ending
+                best, chosen = us, (ending, False)
         if best == float("inf"):
             raise ScheduleError(
                 "no stage has a finite cost",
@@ -98,12 +109,30 @@ def solve(
                 "give single nodes a finite cost",
             )
         cost[state], choice[state] = best, chosen
-    stages: list[Groups] = []
+    stages, merged = list[Groups](), set[Groups]()
     rest = found[-1]
     while rest:
-        stages.append(grouped(reach, choice[rest]))
-        rest ^= choice[rest]
-    return Solution(tuple(reversed(stages)), cost[found[-1]], len(found) - 1, transitions)
+        ending, as_one = choice[rest]
+        groups = tuple(1 << v for v in bits(ending)) if as_one else grouped(reach, ending)
+        stages.append(groups)
+        if as_one:
+            merged.add(groups)
+        rest ^= ending
+    looked = len(found) - 1, transitions
+    return Solution(tuple(reversed(stages)), cost[found[-1]], *looked, frozenset(merged))
+
+
+def _after(reach: Sequence[int], mask: int) -> int:
+    """All that comes after one of the nodes."""
+    found = 0
+    for v in bits(mask):
+        found |= reach[v] & ~(1 << v)
+    return found
+
+
+def _ready(after: Mapping[int, int], state: int) -> Iterator[int]:
+    """The sets of which all nodes are last ones of the state."""
+    return (mask for mask, later in after.items() if not (mask & ~state or later & state))
 
 
 def check_clock(until: float | None) -> None:

@@ -39,7 +39,7 @@ def fold_constants(graph: Graph, trace: Trace) -> Graph:
     wanted = _wanted(graph, foldable, trace)
     if not wanted:
         return graph
-    made = _evaluate(graph, foldable, wanted, held)
+    made = evaluate(graph, foldable, wanted, held)
     nodes = tuple(node for node in graph.nodes if wanted.isdisjoint(node.results))
     constants = (*graph.constants, *made)
     return drop_dead(Graph(graph.name, graph.inputs, constants, nodes, graph.outputs))
@@ -97,10 +97,11 @@ def _leaves(node: Node, maker: dict[str, Node]) -> set[str]:
     return leaves
 
 
-def _evaluate(
+def evaluate(
     graph: Graph, foldable: dict[str, Node], wanted: set[str], held: dict[str, torch.Tensor]
 ) -> Iterator[Constant]:
-    """The wanted values as constants, in graph order."""
+    """The wanted values as constants, in graph order; the foldable nodes make them of what is
+    held."""
     values = dict(held)
     digests = {c.name: digest_text(f"{c.digest} {c.type.text}") for c in graph.constants}
     device = next((value.device for value in held.values()), torch.device("cpu"))
