@@ -32,7 +32,7 @@ def test_a_network_has_all_kinds_of_schedules(found: Observations) -> None:
     network = next(graph for graph in found.graphs if graph.kind == "network")
     assert (network.name, network.batch, network.dtype) == (NET, 1, "fp32")
     names = {observed_schedule(run).scheduler for run in network.runs}
-    assert {"sequential", "greedy", "ios", "random-2", "random-16"} <= names
+    assert {"sequential", "greedy", "random-2", "random-16"} <= names
     assert len(names) == len(network.runs) >= 10
 
 

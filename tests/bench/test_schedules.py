@@ -50,7 +50,10 @@ def test_all_schedulers_on_the_simulated_gpu() -> None:
 
 def test_measured_on_the_cpu() -> None:
     record = run(Matrix(("zoo:deepfm/tiny",), NAMES, dtypes=("fp32",), target="cpu"))
-    assert [row["scheduler"] for row in record["rows"]] == list(NAMES)
+    named = [row["scheduler"] for row in record["rows"] if row["scheduler"] != "local-urgent"]
+    assert named == list(
+        NAMES
+    )  # where local takes several streams, its urgent form stands beside it
     assert all(row["source"] == "measured" and row["us"] > 0 for row in record["rows"])
 
 

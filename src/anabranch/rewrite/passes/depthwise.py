@@ -18,7 +18,7 @@ import torch
 from anabranch.ir import ops
 from anabranch.ir.graph import Constant, Graph, Node, Ref, users
 from anabranch.ir.key import digest_text
-from anabranch.ir.types import type_of
+from anabranch.ir.types import TensorType, type_of
 from anabranch.trace import Trace
 
 
@@ -44,6 +44,14 @@ def _arranged(weight: Constant, readers: list[Node]) -> Constant:
 def side_by_side(weight: torch.Tensor) -> torch.Tensor:
     """The same weight in the memory order height, width, channel."""
     return weight.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1)
+
+
+def is_side_by_side(type: TensorType) -> bool:
+    """Whether a weight of one input channel a group lies in that order."""
+    if len(type.shape) != 4 or type.shape[1] != 1:
+        return False
+    channels, _, _, width = type.shape
+    return type.strides == (1, channels, width * channels, channels)
 
 
 def _reads(node: Node, weight: Constant) -> bool:

@@ -23,6 +23,7 @@ from anabranch.ir.graph import Graph, Node, Ref, rename, types
 from anabranch.ir.ops import channels_last, channels_last_strides, same_layout
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.build import Builder
+from anabranch.rewrite.passes.depthwise import is_side_by_side
 from anabranch.rewrite.refuse import refuse
 from anabranch.trace import Trace
 
@@ -100,7 +101,8 @@ class _Walk:
         x, w, *rest = now.args
         assert isinstance(w, Ref)
         type = self.builder.known.types[w.name]
-        if channels_last(type) or type.strides == channels_last_strides(type.shape):
+        dense = channels_last_strides(type.shape)
+        if channels_last(type) or type.strides == dense or is_side_by_side(type):
             self.builder.keep(node)
             return
         w = self._copy(w, torch.channels_last)
