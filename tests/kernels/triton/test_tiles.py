@@ -1,0 +1,63 @@
+"""Tiles of contractions: most are never written, and those known to be good are among the few."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.kernels.triton.bodies import body, gpu
+
+from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.triton.contraction import parse, variants
+from anabranch.kernels.triton.roles import Contraction, contraction_of
+from anabranch.kernels.triton.tiles import KEPT, chosen, ranked
+
+# What a small search found fastest on an H200, batch 1, fp16, NHWC, bias and relu in the kernel:
+# channels, size, filters, window; rows, columns and depth of the tile, parts.
+MEASURED = [
+    ((64, 56, 64, 1), (64, 32, 64, 1)),
+    ((256, 56, 64, 1), (64, 32, 128, 1)),
+    ((128, 28, 128, 3), (16, 64, 128, 1)),
+    ((512, 28, 128, 1), (32, 32, 128, 1)),
+    ((1024, 14, 256, 1), (16, 32, 128, 1)),
+    ((256, 14, 1024, 1), (64, 32, 128, 1)),
+    ((2048, 7, 512, 1), (32, 32, 128, 4)),
+    ((512, 7, 2048, 1), (16, 64, 128, 1)),
+    ((768, 17, 192, 1), (16, 32, 128, 1)),
+]
+
+
+def layer(channels: int, size: int, filters: int, window: int) -> Contraction:
+    last = torch.channels_last
+    x = torch.empty(1, channels, size, size, dtype=torch.half).to(memory_format=last)
+    w = torch.empty(filters, channels, window, window, dtype=torch.half).to(memory_format=last)
+    around = [window // 2] * 2
+    args = (x, w, None, [1, 1], around, [1, 1], False, [0, 0], 1)
+    found = contraction_of(lower(body("aten.convolution.default", args)[0]))
+    assert isinstance(found, Contraction)
+    return found
+
+
+@pytest.mark.parametrize(("sizes", "best"), MEASURED, ids=lambda x: "x".join(map(str, x)))
+def test_tiles_that_measured_best_are_kept(
+    sizes: tuple[int, int, int, int], best: tuple[int, ...]
+) -> None:
+    kept = [(t.m, t.n, t.k, t.split) for t in chosen(layer(*sizes), gpu())]
+    assert best in kept
+
+
+@pytest.mark.parametrize("sizes", [(256, 14, 256, 3), (512, 7, 512, 3), (1024, 14, 256, 1)])
+def test_nearly_all_tiles_are_never_written(sizes: tuple[int, int, int, int]) -> None:
+    found = layer(*sizes)
+    assert len(chosen(found, gpu())) <= KEPT < 0.2 * len(ranked(found, gpu()))
+
+
+def test_offers_are_variants_and_come_in_the_same_order() -> None:
+    graph, _ = body("aten.mm.default", (torch.empty(128, 768).half(), torch.empty(768, 768).half()))
+    offers = variants(graph, gpu())
+    assert offers == variants(graph, gpu()) and len(set(offers)) == len(offers) > 4
+    assert [parse(offer).text for offer in offers] == offers
+
+
+def test_without_tensor_cores_for_fp32_nothing_is_rounded() -> None:
+    graph, _ = body("aten.mm.default", (torch.empty(64, 64), torch.empty(64, 64)))
+    assert not any(offer.endswith(".tf32") for offer in variants(graph, gpu()))
