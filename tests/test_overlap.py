@@ -1,0 +1,86 @@
+"""Dependent launch: all modes are timed side by side, the fastest stays, and is remembered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tests.kernels.triton.bodies import gpu
+from tests.kernels.triton.samples import SAMPLES
+
+from anabranch.cache import Cache
+from anabranch.ir.protocols import Cost
+from anabranch.ir.schedule import Launch, Schedule
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.text import parse_graph
+from anabranch.kernels.triton.dependent import MODES, split
+from anabranch.kernels.triton.write import program
+from anabranch.overlap import overlapped
+from anabranch.trace import Trace
+
+VARIANT, TEXT = SAMPLES["pointwise"]
+BODY = parse_graph(TEXT)
+KERNEL = Kernel("triton", "pointwise", BODY, VARIANT, source=program(BODY, VARIANT).text)
+TASKS = TaskGraph(
+    "net", BODY.inputs, BODY.constants, (Task("sum", BODY, KERNEL),), (), BODY.outputs
+)
+SCHEDULE = Schedule("alone", (Launch("sum", 0),))
+
+
+@dataclass
+class Machine:
+    """Loads anything; a plan takes what `us` says for its mode, and fails where that is None."""
+
+    us: dict[str, float | None]
+    spec: TargetSpec = field(default_factory=gpu)
+    loaded: list[str] = field(default_factory=list)
+
+    def prepare(self, kernels: Any, cache: Any = None, trace: Any = None) -> None:
+        assert all(split(kernel.variant)[1] in ("", *MODES) for kernel in kernels)
+
+    def load(self, plan: Any, repeat: int = 1) -> Any:
+        mode = split(plan.tasks.tasks[0].kernel.variant)[1]
+        self.loaded.append(mode)
+        return SimpleNamespace(mode=mode, failure="" if self.us[mode] is not None else "no graph")
+
+    def time(self, runs: Any, budget: float) -> list[Cost]:
+        return [Cost(self.us[run.mode] or 0.0, "measured", 0.5) for run in runs]
+
+
+def run(machine: Any, cache: Cache | None = None) -> tuple[str, Cost | None]:
+    def packed(tasks: TaskGraph, schedule: Schedule) -> Any:
+        return SimpleNamespace(tasks=tasks)
+
+    tasks, cost = overlapped(TASKS, SCHEDULE, machine, packed, cache, Trace())
+    kernel = tasks.tasks[0].kernel
+    assert kernel is not None and kernel.source == program(BODY, kernel.variant).text
+    return split(kernel.variant)[1], cost
+
+
+def test_the_fastest_mode_stays() -> None:
+    mode, cost = run(Machine({"": 10.0, "n": 9.0, "w": 12.0, "l": 8.0}))
+    assert (mode, cost) == ("l", Cost(8.0, "measured", 0.5))
+
+
+def test_a_tie_changes_nothing() -> None:
+    assert run(Machine({"": 10.0, "n": 9.8, "w": 12.0, "l": 9.7}))[0] == ""
+
+
+def test_a_mode_that_fails_is_left_out() -> None:
+    assert run(Machine({"": 10.0, "n": 9.0, "w": 9.5, "l": None}))[0] == "n"
+
+
+def test_it_is_found_once(tmp_path: Path) -> None:
+    machine, cache = Machine({"": 10.0, "n": 9.0, "w": 12.0, "l": 8.0}), Cache.open(tmp_path)
+    first = run(machine, cache)
+    assert len(machine.loaded) == 1 + len(MODES)
+    assert run(machine, cache) == first and len(machine.loaded) == 1 + len(MODES)
+
+
+def test_older_and_simulated_gpus_are_left_alone() -> None:
+    for spec in (replace(gpu(), capability=(8, 0)), replace(gpu(), simulated=True)):
+        machine = Machine({}, spec)
+        assert run(machine) == ("", None) and not machine.loaded
