@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from anabranch.compiler import STAGES, Compilation, Job, compile_model
+from anabranch.costs import costs_of as measured
 from anabranch.errors import NumericsError, OptionError, TargetError
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
@@ -114,3 +115,22 @@ def test_a_plan_without_its_graph_is_said_or_refused(monkeypatch: pytest.MonkeyP
     assert [event.where for event in loose.trace.events if event.kind == "fallback"] == ["load"]
     with pytest.raises(TargetError, match="could not be captured"):
         compile_model(strict)
+
+
+def test_one_budget_for_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels, schedules and their measurements share it: nobody is given the whole twice."""
+    from anabranch import compiler
+
+    given: list[float | None] = []
+
+    def costs_of(*args: Any) -> Any:
+        given.append(args[-1])
+        return measured(*args)
+
+    monkeypatch.setattr(compiler, "costs_of", costs_of)
+    compile_model(job("squeezenet", budget=5), "schedule")
+    kernels, schedules = (seconds or 0.0 for seconds in given)
+    assert 5 > kernels > schedules >= 0
+    given.clear()
+    compile_model(job("squeezenet"), "schedule")
+    assert given == [None, None]

@@ -39,6 +39,7 @@ from anabranch.ir.text import text_graph, text_tasks
 from anabranch.kernels import GENERATED, PROVIDERS, select
 from anabranch.kernels.select import Selection
 from anabranch.options import Options
+from anabranch.overlap import overlapped
 from anabranch.pack import pack
 from anabranch.pack.recall import pack_or_recall
 from anabranch.rehearse import Rehearsal
@@ -124,7 +125,7 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         fine = partition(graph, trace, spec)
         tasks = partition(graph, trace, spec, pointwise=True) if generated else fine
     yield "fuse", tasks
-    costs = costs_of(target, partial(pack, spec=spec), job.cache, trace, options.budget)
+    costs = costs_of(target, partial(pack, spec=spec), job.cache, trace, _left(options, start))
     with trace.stage("kernels"):
         check = checker(target, job.cache)
         with Rehearsal(target, job.cache, trace) as rehearsal:
@@ -139,18 +140,16 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         tasks = _with_probes(selection.tasks, costs)
         selection = replace(selection, tasks=tasks)
     yield "probe", tasks
-    plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
-    sequential = pack_or_recall(tasks, plain, spec, signature, Trace(), None, job.cache)
-    limit = int(MEMORY_LIMIT * sequential.arena_bytes)
-    costs = costs_of(
-        target, partial(pack, spec=spec, limit_bytes=limit), job.cache, trace, options.budget
-    )
+    sequential, limit, costs = bounded_costs(job, tasks, signature, _left(options, start))
     with trace.stage("schedule"):
-        limits = _limits(job, start)
+        limits = limits_of(job, _left(options, start))
         choice = best_or_recall(tasks, costs, _schedulers(options), limits, job.cache)
     yield "schedule", choice
     with trace.stage("pack"):
-        plan = pack_or_recall(tasks, choice.schedule, spec, signature, trace, limit, job.cache)
+        packed = partial(_packed, job, signature, limit)
+        tasks, cost = overlapped(tasks, choice.schedule, target, packed, job.cache, trace)
+        choice = choice.at(cost) if cost is not None else choice
+        plan = packed(tasks, choice.schedule)
     yield "pack", plan
     with trace.stage("load"):
         kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
@@ -190,6 +189,26 @@ def _cheaper(whole: Selection, parts: Selection, costs: Costs, trace: Trace) -> 
         for task in tasks.tasks
     }
     return Selection(tasks, tried)
+
+
+def bounded_costs(
+    job: Job, tasks: TaskGraph, signature: Signature | None, left: float | None
+) -> tuple[Plan, int, Costs]:
+    """The sequential plan, the bytes that others may take, and costs of plans that keep to them;
+    `left`: seconds that measuring may take."""
+    spec = job.target.spec
+    plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
+    sequential = pack_or_recall(tasks, plain, spec, signature, Trace(), None, job.cache)
+    limit = int(MEMORY_LIMIT * sequential.arena_bytes)
+    prepare = partial(pack, spec=spec, limit_bytes=limit)
+    return sequential, limit, costs_of(job.target, prepare, job.cache, job.trace, left)
+
+
+def _packed(
+    job: Job, signature: Signature, limit: int, tasks: TaskGraph, schedule: Schedule
+) -> Plan:
+    spec, cache = job.target.spec, job.cache
+    return pack_or_recall(tasks, schedule, spec, signature, job.trace, limit, cache)
 
 
 def fell_back(run: Executable, options: Options, trace: Trace) -> None:
@@ -266,11 +285,16 @@ def _schedulers(options: Options) -> Sequence[str]:
     return BEST if options.scheduler == "best" else (options.scheduler,)
 
 
-def _limits(job: Job, start: float) -> Limits:
+def _left(options: Options, start: float) -> float | None:
+    """Seconds of the budget that are left: one budget for all stages, whoever spends it."""
+    if options.budget is None:
+        return None
+    return max(0.0, options.budget - (time.perf_counter() - start))
+
+
+def limits_of(job: Job, left: float | None) -> Limits:
+    """What schedulers may use; `left`: seconds for all of them together."""
     options = job.options
-    left = None
-    if options.budget is not None:
-        left = max(1.0, options.budget - (time.perf_counter() - start))
     return Limits(
         max_streams=options.max_streams,
         max_group_size=options.max_group_size,

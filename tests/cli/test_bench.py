@@ -91,3 +91,15 @@ def test_calibrate_says_what_it_needs(cli: Callable[..., Any], model: str, tmp_p
     ran = cli("record", "--calibrate", out, "-o", tmp_path / "fit.json")
     assert ran.status == 2 and "held out" in ran.err
     assert cli("record", "--calibrate", tmp_path / "none.json").status == 1
+
+
+def test_schedulers_side_by_side(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    words = ("--schedulers", "sequential,nimble,local", "--target", "cpu", "--dtype", "fp32")
+    ran = cli("bench", model, *words, "--batch", "1", "--json", out)
+    assert ran.status == 0, ran.err
+    assert "geometric means over 1" in ran.out
+    record = json.loads(out.read_text())
+    assert [row["scheduler"] for row in record["rows"]] == ["sequential", "nimble", "local"]
+    assert set(record["means"]["local"]) == {"sequential", "nimble"}
+    assert cli("bench", model, "--schedulers", "fifo").status == 2

@@ -25,6 +25,22 @@ ROW = {
     "schedules": 131,
 }
 
+SUMS = """
+import torch
+
+class Sums(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c, self.d = (torch.nn.Conv2d(4, 4, 3, padding=1) for _ in range(4))
+
+    def forward(self, x):
+        a, b = torch.tanh(self.a(x)), torch.tanh(self.b(x))
+        return torch.cat([self.c(torch.tanh(a + b)), torch.tanh(self.d(b))], 1)
+
+def build():
+    return Sums(), (torch.randn(1, 4, 8, 8),)
+"""
+
 
 @pytest.fixture
 def fire(tmp_path: Path) -> Path:
@@ -68,7 +84,9 @@ def test_a_single_node_and_a_chain(cli: Callable[..., Any], tmp_path: Path) -> N
     ("text", "says"),
     [
         ('{"nodes": 2, "edges": [[0, 1], [1, 0]]}', "cycle"),
-        ('{"nodes": 2, "edges": [[1, 1]]}', "cycle"),
+        ('{"nodes": 2, "edges": [[1, 1]]}', "self loop"),
+        ('{"nodes": 2}', "edges: Field required"),
+        ("{}", "nodes: Field required"),
         ('{"nodes": 0, "edges": []}', "greater than or equal to 1"),
         ('{"nodes": -3, "edges": []}', "greater than or equal to 1"),
         ('{"nodes": 2, "edges": [[0, -1]]}', "does not exist"),
@@ -103,6 +121,77 @@ def test_model_or_dag_but_one(cli: Callable[..., Any], fire: Path, model: str) -
     assert cli("space", model, "--dag", fire).status == 2
 
 
+def test_an_edge_given_twice_counts_once(cli: Callable[..., Any], tmp_path: Path) -> None:
+    dag = tmp_path / "dag.json"
+    dag.write_text(json.dumps(FIRE | {"edges": FIRE["edges"] * 2}))  # type: ignore[operator]
+    assert cli("space", "--dag", dag, "--json", "-").json == {"blocks": [ROW]}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--max-group-size", "-1"), "--max-group-size cannot be -1"),
+        (("--max-groups", "0"), "--max-groups cannot be 0"),
+        (("--operators", "launches"), "choose one of: ios, tasks"),
+    ],
+)
+def test_wrong_options(
+    cli: Callable[..., Any], fire: Path, words: tuple[str, ...], says: str
+) -> None:
+    ran = cli("space", "--dag", fire, *words)
+    assert ran.status == 2
+    assert says in ran.err and "\n  next: " in ran.err
+
+
+def test_too_wide_for_an_exact_count(cli: Callable[..., Any], tmp_path: Path) -> None:
+    """Five chains of six, joined: 3 * 10^7 transitions. With r and s they can be counted."""
+    dag = tmp_path / "dag.json"
+    edges = [[6 * chain + i, 6 * chain + i + 1] for chain in range(5) for i in range(5)]
+    dag.write_text(json.dumps({"nodes": 30, "edges": edges}))
+    ran = cli("space", "--dag", dag, "--json", "-")
+    (row,) = ran.json["blocks"]
+    assert (row["max_group_size"], row["max_groups"]) == (3, 8)
+    assert row["states"] == 7**5 - 1 and 10**6 < row["transitions"] < 10**7
+    assert "width 5, bound 17,210,368" in ran.err
+    assert "groups of at most 3, 8 a stage" in ran.err
+
+
+def test_too_wide_even_when_pruned(cli: Callable[..., Any], tmp_path: Path) -> None:
+    """5,000 nodes that nothing joins: a bound of 2,386 digits, and no counts."""
+    dag = tmp_path / "dag.json"
+    dag.write_text('{"nodes": 5000, "edges": []}')
+    ran = cli("space", "--dag", dag, "--json", "-")
+    (row,) = ran.json["blocks"]
+    assert (row["width"], row["bound"], row["states"]) == (5000, 3**5000, None)
+    assert "width 5000, bound 4.04e+2385" in ran.err and "still has too many" in ran.err
+    ran = cli("space", "--dag", dag, "--max-group-size", "2")
+    assert "is too wide to count\n" in ran.err and "at most 3" not in ran.err
+
+
+def test_solving(cli: Callable[..., Any], fire: Path) -> None:
+    """Nodes of 1 us that fill an eighth: the longest path takes 4, and each fork something."""
+    ran = cli("space", "--dag", fire, "--solve", "--json", "-")
+    assert ran.status == 0, ran.err
+    (row,) = ran.json["blocks"]
+    assert {key: row[key] for key in ROW} == ROW
+    assert 4 < row["us"] < 6 and 0 < row["seconds"] < 10
+    for key in ("seconds", "command", "commit", "date", "versions", "machine", "estimates"):
+        assert ran.json[key], key
+    assert "solved in" in ran.err
+
+
+def test_ios_operators_and_tasks(cli: Callable[..., Any], tmp_path: Path) -> None:
+    """Four convolutions and a concat; tanh and the sum are launches, but no operators of IOS."""
+    path = tmp_path / "sums.py"
+    path.write_text(SUMS)
+    counts = {}
+    for units in ("ios", "tasks"):
+        ran = cli("space", f"{path}:build", "--operators", units, "--target", "cpu", "--json", "-")
+        assert ran.status == 0, ran.err
+        counts[units] = [row["operators"] for row in ran.json["blocks"]]
+    assert counts == {"ios": [5], "tasks": [10]}
+
+
 def test_a_model(cli: Callable[..., Any], model: str) -> None:
     ran = cli("space", model, "--target", "cpu", "--json", "-")
     assert ran.status == 0, ran.err
@@ -110,3 +199,27 @@ def test_a_model(cli: Callable[..., Any], model: str) -> None:
         assert set(row) == set(ROW)
         assert row["operators"] > 1 and row["width"] >= 1
     assert any(row["width"] == 2 for row in ran.json["blocks"])
+
+
+def test_exact_gaps(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
+    pytest.importorskip("ortools", reason="OR-tools is not installed")
+    out = tmp_path / "gaps.json"
+    words = ("--exact", "--target", "cpu", "--schedulers", "sequential,local")
+    ran = cli("space", model, *words, "--json", out)
+    assert ran.status == 0, ran.err
+    assert "bound us" in ran.out
+    (block,) = json.loads(out.read_text())["blocks"]
+    assert set(block["gaps"]) == {"sequential", "local", "searched", "exact"}
+    assert all(gap >= 0 for gap in block["gaps"].values())
+    assert block["exact_us"] >= block["bound_us"] > 0
+
+
+def test_exact_needs_a_model_and_known_schedulers(
+    cli: Callable[..., Any], model: str, tmp_path: Path
+) -> None:
+    dag = tmp_path / "dag.json"
+    dag.write_text('{"nodes": 2, "edges": [[0, 1]]}')
+    assert cli("space", "--dag", dag, "--exact").status == 2
+    pytest.importorskip("ortools", reason="OR-tools is not installed")
+    ran = cli("space", model, "--exact", "--schedulers", "fifo", "--target", "cpu")
+    assert ran.status == 2 and "fifo" in ran.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import anabranch
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.numbers import compare, relative_error
 from anabranch.kernels.library import AtenProvider, FusedAtenProvider
+from anabranch.pack import pack
 from anabranch.schedule import SCHEDULERS
 from anabranch.zoo import ZOO
 
@@ -68,6 +70,26 @@ def test_every_scheduler_gives_the_same_bits(name: str, tmp_path: Path) -> None:
         wants, kernels = wants or got, kernels or chosen
         assert chosen == kernels
         assert all(torch.equal(x, y) for x, y in zip(got, wants, strict=True)), scheduler
+
+
+@pytest.mark.parametrize("name", BRANCHY)
+def test_priorities_change_no_bit(name: str) -> None:
+    """The same plan with every other launch urgent, so that streams change their priority often:
+    one graph as before, and the same result."""
+    fast = quick(name, scheduler="local")
+    _, args = network(name, "tiny", torch.float16)
+    plan = fast.entries[0].plan
+    launches = tuple(
+        replace(launch, urgent=bool(i % 2)) for i, launch in enumerate(plan.schedule.launches)
+    )
+    schedule = replace(plan.schedule, launches=launches)
+    rushed = fast.target.load(pack(plan.tasks, schedule, plan.spec, plan.signature))
+    assert rushed.failure == ""
+    run = fast.executable()
+    assert run is not None
+    want = [out.clone() for out in run(args)]
+    for _ in range(20):
+        assert all(torch.equal(x, y) for x, y in zip(rushed(args), want, strict=True))
 
 
 @pytest.mark.parametrize("name", BRANCHY)

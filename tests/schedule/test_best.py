@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +15,7 @@ from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
-from anabranch.schedule import BEST, SCHEDULERS
+from anabranch.schedule import BEST, SCHEDULERS, sequential
 from anabranch.schedule.best import best
 from anabranch.trace import Trace
 
@@ -108,3 +109,24 @@ def test_unknown_names_are_errors(diamond: Dag, tasks_of: TasksOf, fake_costs: M
 def test_limits_are_handed_on(googlenet: Dag, tasks_of: TasksOf, fake_costs: MakeCosts) -> None:
     choice = best(tasks_of(googlenet), fake_costs(), BEST, Trace(), Limits(max_streams=2))
     assert max(schedule.streams for schedule, _ in choice.candidates) == 2
+
+
+def test_one_deadline_for_all(
+    diamond: Dag, tasks_of: TasksOf, fake_costs: MakeCosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one scheduler takes is gone for the next."""
+    left: list[float | None] = []
+
+    def slow(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+        left.append(limits.deadline)
+        time.sleep(0.05)
+        return sequential.schedule(tasks, costs, limits)
+
+    for name in ("nimble", "opara", "critical"):
+        monkeypatch.setitem(room.SCHEDULERS, name, slow)
+    names = ("nimble", "opara", "critical")
+    best(tasks_of(diamond), fake_costs(), names, Trace(), Limits(deadline=0.08))
+    first, second, third = (seconds or 0.0 for seconds in left)
+    assert first <= 0.08 and second <= first - 0.05 and third == 0.0
+    best(tasks_of(diamond), fake_costs(), names, Trace(), Limits())
+    assert left[3:] == [None] * 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,10 +14,13 @@ from hypothesis.strategies import SearchStrategy
 
 from anabranch.errors import OptionError
 from anabranch.ir.dag import Dag, dag_of
+from anabranch.ir.protocols import A_LARGE_GPU as SPEC
 from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import parse_schedule, text_schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule, verify_tasks
+from anabranch.pack import pack
+from anabranch.pack.check import check_plan
 from anabranch.schedule import BEST, SCHEDULERS, scheduler
 
 TasksOf = Callable[[Dag], TaskGraph]
@@ -47,6 +51,34 @@ def test_legal_complete_and_repeatable(
     assert parse_schedule(text_schedule(found)) == found
 
 
+@pytest.mark.parametrize("name", SCHEDULERS)
+@given(data=st.data())
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+def test_plans_without_races(
+    name: str,
+    dags: SearchStrategy[Dag],
+    tasks_of: TasksOf,
+    fake_costs: Callable[[], Costs],
+    data: st.DataObject,
+) -> None:
+    """Packed loosely and within the sequential plan's bytes, which adds waits; half of the tasks
+    write into the arena. The checker is run by hand: it must not depend on who packs."""
+    drawn = tasks_of(data.draw(dags))
+    arena = [
+        replace(task, kernel=replace(task.kernel, writes_out=bool(i % 2)))
+        for i, task in enumerate(drawn.tasks)
+        if task.kernel is not None
+    ]
+    tasks = replace(drawn, tasks=tuple(arena))
+    found = SCHEDULERS[name](tasks, fake_costs(), Limits())
+    sequential = pack(tasks, SCHEDULERS["sequential"](tasks, fake_costs(), Limits()), SPEC)
+    for limit in (None, sequential.arena_bytes):
+        plan = pack(tasks, found, SPEC, limit_bytes=limit)
+        check_plan(plan)
+        verify_schedule(plan.schedule, dag_of(tasks))
+        assert {launch.task for launch in plan.schedule.launches} == {t.name for t in arena}
+
+
 @pytest.mark.parametrize(
     "name", [n for n in SCHEDULERS if n not in ("ios-barrier", "ios-measured")]
 )
@@ -60,7 +92,20 @@ def test_twelve_hundred_tasks(
     tasks, costs = tasks_of(dag), fake_costs()
     start = time.perf_counter()
     found = SCHEDULERS[name](tasks, costs, Limits())
-    assert time.perf_counter() - start < (15 if name.startswith("ios") else 3)
+    assert time.perf_counter() - start < (15 if name in ("ios", "local") else 3)
+    verify_schedule(found, dag)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_no_time_is_left(name: str, tasks_of: TasksOf, fake_costs: Callable[[], Costs]) -> None:
+    """A deadline that has passed gives a plan all the same, and at once."""
+    dice = random.Random(1)
+    edges = [(u, v) for v in range(300) for u in range(max(0, v - 9), v) if dice.random() < 0.2]
+    dag = Dag.of(tuple(f"n{i}" for i in range(300)), edges)
+    tasks, costs = tasks_of(dag), fake_costs()
+    start = time.perf_counter()
+    found = SCHEDULERS[name](tasks, costs, Limits(deadline=0.0))
+    assert time.perf_counter() - start < 1.5
     verify_schedule(found, dag)
 
 

@@ -14,9 +14,10 @@ PARAMETERS = {
     "resnet50": 25_557_032,
     "resnext50": 25_028_904,
     "nasnet_large": 88_753_150,
+    "nasnet_ios": 88_753_150,
     "nasnet_mobile": 5_289_978,
     "randwire": 5_503_282,  # pinned
-    "randwire_ios": 61_288_044,  # pinned
+    "randwire_ios": 61_385_988,  # pinned
     "bert_base": 109_482_240,
     "sru": 3_157_002,  # pinned
     "deepfm": 3_337_745,  # pinned

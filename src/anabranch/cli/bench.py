@@ -2,7 +2,8 @@
 
 A row per model, dtype, batch and system; a rival that fails, or is not built in its time, is a row
 that says so. `--json` holds all numbers, with versions, commit and machine, and is rewritten after
-every model, so that a run which is stopped leaves what it has done.
+every model, so that a run which is stopped leaves what it has done. With --schedulers and without
+--rivals it is the schedulers that are compared, on the tasks of one compilation (`schedules`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import Annotated, Any
 
 import typer
 
-from anabranch.bench import suite, table
+from anabranch.bench import schedules, suite, table
 from anabranch.bench.rivals import RIVALS
 from anabranch.cli import flags, screen
 from anabranch.cli.compile import check_folders
+from anabranch.cli.schedules import run as run_schedules
+from anabranch.cli.schedules import target_of
 from anabranch.cli.watch import Watch
 from anabranch.report import units
 from anabranch.schedule import SCHEDULERS
@@ -45,9 +48,12 @@ def run(
         typer.Option(help=f"all, none, or some of {', '.join(RIVALS)}.", show_default="usual"),
     ] = None,
     schedulers: Annotated[
-        str | None, typer.Option(help="Ours once more with each: all, or some.")
+        str | None,
+        typer.Option(help="Compare them: all, or some; with --rivals, ours once more with each."),
     ] = None,
-    target: Annotated[str, typer.Option(help="auto, cuda or cpu.")] = "auto",
+    target: Annotated[
+        str, typer.Option(help="auto, cuda or cpu; for schedulers sim:h200 too.")
+    ] = "auto",
     seconds: Annotated[float, typer.Option(help="Of timing, per system.", min=0.0)] = 1.0,
     rival_timeout: Annotated[float, typer.Option(help="Seconds to build one.", min=0.1)] = 540.0,
     cold: Annotated[bool, typer.Option("--cold", help="Compile ours with an empty cache.")] = False,
@@ -60,13 +66,26 @@ def run(
 ) -> None:
     """Time MODELS under anabranch and its rivals, side by side."""
     check_folders(markdown, screen.file_of(json))
+    compared = flags.words(schedulers, SCHEDULERS, "--schedulers")
+    if compared and rivals is None:
+        own = schedules.Matrix(
+            models=tuple(models),
+            schedulers=compared,
+            dtypes=flags.dtypes(dtype),
+            batches=flags.numbers(batch, int, "--batch"),
+            target=target_of(target),
+            budget=budget,
+            trust=trust,
+        )
+        run_schedules(own, json)
+        return
     chosen = () if rivals == "none" else flags.words(rivals, RIVALS, "--rivals")
     matrix = suite.Matrix(
         models=tuple(models),
         dtypes=flags.dtypes(dtype),
         batches=flags.numbers(batch, int, "--batch"),
         rivals=None if rivals is None else chosen,
-        schedulers=flags.words(schedulers, SCHEDULERS, "--schedulers"),
+        schedulers=compared,
         target=target,
         seconds=seconds,
         rival_timeout=rival_timeout,

@@ -1,47 +1,68 @@
 """anabranch space MODEL | --dag FILE: how many schedules there are to choose from.
 
-The columns are those of Table 1 of IOS (MLSys 2021). Of a MODEL, each block of its tasks (conv with
-its norm and activation being one) that can be scheduled apart and has more than one; a dag from a
+The columns are those of Table 1 of IOS (MLSys 2021). Of a MODEL, each block that can be scheduled
+apart and has more than one of IOS's operators (`schedule.operators`), or of our tasks; a dag from a
 file is one block, as it stands:
-
-    {"nodes": 6, "edges": [[0, 1], [0, 2], [1, 3], [2, 3], [3, 5], [4, 5]]}
 
     operators  width  bound  states  transitions  schedules
             6      3    216      12           51        131
+
+`--exact` (`exact.py`) compares schedulers with the optimum of each block instead.
+`--solve` also runs IOS's dynamic programme on each block with estimated times, and says how long
+that takes. Where an exact count is too much, IOS's own pruning is counted, and the screen says so.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from anabranch.bench.machine import machine
+from anabranch.bench.provenance import provenance, versions
 from anabranch.cache import Cache
-from anabranch.cli import flags, screen
+from anabranch.cli import exact, flags, screen
+from anabranch.cli.dag_file import read_dag
 from anabranch.cli.watch import Watch
 from anabranch.compiler import Job, compile_model
-from anabranch.errors import OptionError, ScheduleError
-from anabranch.ir.dag import Dag, dag_of
+from anabranch.costs import Roofline
+from anabranch.errors import OptionError
+from anabranch.ir.dag import Dag, bits, dag_of
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Task
 from anabranch.models import load_model
 from anabranch.options import Options
 from anabranch.schedule.blocks import blocks
-from anabranch.schedule.space import Space, space
+from anabranch.schedule.estimate import stage_estimate
+from anabranch.schedule.ladder import GROUP_SIZE, GROUPS
+from anabranch.schedule.operators import operators
+from anabranch.schedule.programme import solve
+from anabranch.schedule.space import space
+from anabranch.schedule.weigh import share
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 
 COLUMNS = ("operators", "width", "bound", "states", "transitions", "schedules")
-MOST_NODES = 10_000
+SOLVED = ("stages", "us", "seconds")
+UNITS = ("ios", "tasks")
+UNKNOWN_US, UNKNOWN_SHARE = 1.0, 0.125
+"""What --solve takes a node of a dag file to be."""
+
+Row = dict[str, int | float | None]
 
 
-class DagFile(BaseModel):
-    """What a dag file holds: nodes 0 to nodes - 1, and edges between them."""
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What is counted, and for --solve each node's microseconds and share of the machine."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    nodes: int = Field(ge=1, le=MOST_NODES)
-    edges: list[tuple[int, int]] = []
+    dag: Dag
+    us: tuple[float, ...]
+    shares: tuple[float, ...]
 
 
 def run(
@@ -49,86 +70,163 @@ def run(
     dag: Annotated[
         Path | None, typer.Option(help='{"nodes": n, "edges": [[u, v], ...]}', metavar="FILE")
     ] = None,
+    units: Annotated[
+        str, typer.Option("--operators", help="ios: as IOS's paper counts; tasks: our launches.")
+    ] = "ios",
     max_group_size: Annotated[
-        int | None, typer.Option(help="Count groups of at most r operators.", min=1)
+        int | None, typer.Option(help="Count groups of at most r operators.")
     ] = None,
     max_groups: Annotated[
-        int | None, typer.Option(help="Count stages of at most s groups.", min=1)
+        int | None, typer.Option(help="Count stages of at most s groups.")
     ] = None,
+    solved: Annotated[
+        bool, typer.Option("--solve", help="Also find the best stages, by estimated times.")
+    ] = False,
     batch: flags.Batch = None,
-    target: Annotated[str, typer.Option(help="cpu, cuda or auto: whose tasks.")] = "auto",
+    target: Annotated[
+        str, typer.Option(help="Whose tasks and estimates: sim:h200, cuda, cpu or auto.")
+    ] = "sim:h200",
+    dtype: flags.Dtype = None,
+    optimal: Annotated[
+        bool, typer.Option("--exact", help="Schedulers against the proven optimum of each block.")
+    ] = False,
+    schedulers: Annotated[
+        str, typer.Option(help="With --exact: all, or some.")
+    ] = "sequential,nimble,opara,ios,critical,local",
     json: flags.Json = None,
     trust: flags.Trust = False,
 ) -> None:
     """Count the schedules of each block of MODEL, or of a dag."""
+    if optimal:
+        exact.run(model, batch, flags.check_dtype(dtype), target, trust, schedulers, json)
+        return
+    _check(model, dag, units, {"--max-group-size": max_group_size, "--max-groups": max_groups})
+    spec = resolve(target).spec
+    if dag is not None:
+        whole = read_dag(dag)
+        n = len(whole.names)
+        found = [Block(whole, (UNKNOWN_US,) * n, (UNKNOWN_SHARE,) * n)]
+    else:
+        assert model is not None
+        found = _blocks(model, units, batch, target, trust)
+    known: dict[tuple[object, ...], Row] = {}
+    rows: list[Row] = []
+    with Watch("counting", "space") as watch:
+        trace = Trace(watch)
+        for done, block in enumerate(found):
+            trace.progress("space", done, len(found))
+            key = (block.dag.preds, block.us, block.shares)  # networks repeat their blocks
+            if key not in known:
+                known[key] = _count(block, max_group_size, max_groups)
+                if solved:
+                    known[key] |= _solve(block, known[key], max_group_size, max_groups, spec)
+            rows.append(known[key])
+    _show(json, rows, COLUMNS + SOLVED if solved else COLUMNS)
+    content: dict[str, Any] = {"blocks": rows}
+    if solved:
+        content |= {"seconds": sum(float(row["seconds"] or 0) for row in known.values())}
+        content |= {"different": len(known), "estimates": spec.name, **provenance()}
+        content |= {"versions": versions(), "machine": machine("cpu").survey()}
+        screen.console(json).print(
+            f"{len(known)} different blocks solved in {content['seconds']:.2f} s on one core"
+        )
+    screen.write_json(json, content)
+
+
+def _check(
+    model: str | None, dag: Path | None, units: str, limits: Mapping[str, int | None]
+) -> None:
     if (model is None) == (dag is None):
         raise OptionError(
             "space needs either MODEL or --dag FILE",
             "both were given" if model else "neither was given",
             "for example anabranch space zoo:inception_v3",
         )
-    if dag is not None:
-        parts = [read_dag(dag)]
-    else:
-        assert model is not None
-        parts = _parts(model, batch, target, trust)
-    counted: dict[tuple[int, ...], Space] = {}
-    rows: list[dict[str, int | None]] = []
-    with Watch("counting", "space") as watch:
-        trace = Trace(watch)
-        for done, part in enumerate(parts):
-            trace.progress("space", done, len(parts))
-            if part.preds not in counted:  # networks repeat their blocks
-                counted[part.preds] = space(part, max_group_size, max_groups)
-            found = counted[part.preds]
-            counts = (found.states, found.transitions, found.schedules)
-            values = (found.nodes, found.width, found.bound, *counts)
-            rows.append(dict(zip(COLUMNS, values, strict=True)))
-    _show(json, rows)
-    screen.write_json(json, {"blocks": rows})
+    if units not in UNITS:
+        raise OptionError(
+            f"--operators cannot be {units!r}",
+            "blocks are counted in IOS's operators or in tasks",
+            f"choose one of: {', '.join(UNITS)}",
+        )
+    for flag, value in limits.items():
+        if value is not None and value < 1:
+            raise OptionError(
+                f"{flag} cannot be {value}",
+                "a stage has at least one group, and a group one operator",
+                f"give 1 or more; IOS prunes with r {GROUP_SIZE}, s {GROUPS}",
+            )
 
 
-def read_dag(path: Path) -> Dag:
-    """The dag of a file; OptionError if it is unreadable, empty, cyclic or not a dag at all."""
-    try:
-        held = DagFile.model_validate_json(path.read_bytes())
-        return Dag.of(tuple(map(str, range(held.nodes))), held.edges)
-    except OSError as broken:
-        what, why = f"cannot read {path}", broken.strerror or str(broken)
-    except ValidationError as broken:
-        what, why = f"{path} is not a dag", _first(broken)
-    except ScheduleError as broken:
-        what, why = f"{path} is not a dag: {broken.what}", broken.why
-    raise OptionError(what, why, 'write {"nodes": 3, "edges": [[0, 2], [1, 2]]}')
-
-
-def _parts(model: str, batch: int | None, target: str, trust: bool) -> list[Dag]:
-    """The blocks of more than one task, in order, as the scheduler ios cuts them."""
+def _blocks(model: str, units: str, batch: int | None, target: str, trust: bool) -> list[Block]:
+    """The blocks of more than one node, in order, as the scheduler ios cuts them."""
     opened = resolve(target)
     device = "cpu" if opened.device.type == "meta" else opened.device
     loaded, args = load_model(model, batch, None, device, trust=trust)
     options = Options.read()
+    tasks: Sequence[Task]
     with Watch(model) as watch, Cache.open(options.cache_dir) as cache:
         job = Job(loaded, args, {}, opened, options, cache, Trace(watch))
-        whole = dag_of(compile_model(job, stop_after="fuse"))
-    masks = [mask for mask in blocks(whole) if mask.bit_count() > 1]
-    return [whole.restrict(mask) for mask in masks]
+        if units == "ios":
+            found = operators(compile_model(job, stop_after="capture").graph)
+            tasks, whole = found.tasks, found.dag
+        else:
+            fused = compile_model(job, stop_after="fuse")
+            tasks, whole = fused.tasks, dag_of(fused)
+    costs = Roofline(opened.spec)
+    us = [costs.task(task).us for task in tasks]
+    shares = [share(task, opened.spec) for task in tasks]
+    return [
+        Block(
+            whole.restrict(mask),
+            tuple(us[v] for v in bits(mask)),
+            tuple(shares[v] for v in bits(mask)),
+        )
+        for mask in blocks(whole, compound=units == "ios")
+        if mask.bit_count() > 1
+    ]
 
 
-def _show(json: str | None, rows: list[dict[str, int | None]]) -> None:
-    cells = [[_number(row[column]) for column in COLUMNS] for row in rows]
+def _count(block: Block, r: int | None, s: int | None) -> Row:
+    """The block's row. Pruned as IOS prunes where nobody asked for pruning and the exact count is
+    too much; the row then has the limits too."""
+    found, limits = space(block.dag, r, s), {}
+    if found.transitions is None:
+        said = f"a block of {found.nodes} operators, width {found.width}, bound"
+        said += f" {_number(found.bound)}, is too wide to count"
+        if r is s is None:
+            limits = {"max_group_size": GROUP_SIZE, "max_groups": GROUPS}
+            found = space(block.dag, GROUP_SIZE, GROUPS)
+            said += f" exactly: counted with groups of at most {GROUP_SIZE}, {GROUPS} a stage"
+        if found.transitions is None:
+            said += "; pruned, it still has too many states or transitions" if limits else ""
+        screen.notices().print(said)
+    counts = (found.states, found.transitions, found.schedules)
+    values = (found.nodes, found.width, found.bound, *counts)
+    return {**dict(zip(COLUMNS, values, strict=True)), **limits}
+
+
+def _solve(block: Block, row: Row, r: int | None, s: int | None, spec: TargetSpec) -> Row:
+    """The programme's answer under the row's pruning; nothing where not even counting was done."""
+    if row["transitions"] is None:
+        return dict.fromkeys(SOLVED)
+    if "max_groups" in row:
+        r, s = GROUP_SIZE, GROUPS
+    start = time.perf_counter()
+    found = solve(block.dag, stage_estimate(block.us, block.shares, spec.fork_us), r, s)
+    seconds = time.perf_counter() - start
+    return {"stages": len(found.stages), "us": found.us, "seconds": seconds}
+
+
+def _show(json: str | None, rows: list[Row], columns: tuple[str, ...]) -> None:
+    cells = [[_number(row[column]) for column in columns] for row in rows]
     numbered = [[str(i), *row] for i, row in enumerate(cells)]
-    screen.console(json).print(screen.table(("block", *COLUMNS), numbered))
+    screen.console(json).print(screen.table(("block", *columns), numbered))
 
 
-def _number(value: int | None) -> str:
-    """Whole up to ten million, then as the paper prints it; "too many" where counting gave up."""
+def _number(value: int | float | None) -> str:
+    """Whole up to 24 digits, which is all of Table 1; "too many" where counting gave up."""
     if value is None:
         return "too many"
-    return f"{value:,}" if value < 10**7 else f"{value:.2e}"
-
-
-def _first(broken: ValidationError) -> str:
-    error: Any = broken.errors()[0]
-    place = ".".join(map(str, error["loc"]))
-    return f"{place}: {error['msg']}" if place else str(error["msg"])
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return f"{value:,}" if value < 10**24 else f"{Decimal(value):.2e}"

@@ -209,6 +209,7 @@ def canonical_schedule(tasks: TaskGraph, schedule: Schedule) -> str:
             names[launch.task],
             streams.setdefault(launch.stream, len(streams)),
             tuple(sorted(names[name] for name in set(launch.waits))),
+            launch.urgent,
         )
         for launch in schedule.launches
     )

@@ -140,9 +140,9 @@ A_LARGE_GPU = TargetSpec("cuda", "a GPU of 132 multiprocessors", sms=132)
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a scheduler may use. `max_group_size` and `max_groups` are IOS's pruning r and s, None
-    for no pruning. `deadline`: seconds that one scheduler may take, None for as long as it needs.
-    `spec`: the machine, of which schedulers use the size and the cost of a fork. `trace` gets
-    what was refused and why."""
+    for no pruning. `deadline`: seconds from now on that scheduling may take, None for as long as it
+    needs: what is best by then is the answer. `spec`: the machine, of which schedulers use the size
+    and the cost of a fork. `trace` gets what was refused and why."""
 
     max_streams: int = 16
     max_group_size: int | None = 3

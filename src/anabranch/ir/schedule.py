@@ -2,12 +2,12 @@
 
     schedule greedy {
       conv1 @0
-      conv2 @1
+      conv2 @1 urgent
       concat @0 after conv2
     }
 
 >>> Launch("concat", 0, ("conv2",))
-Launch(task='concat', stream=0, waits=('conv2',))
+Launch(task='concat', stream=0, waits=('conv2',), urgent=False)
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ Source = Literal["measured", "recorded", "estimated"]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One task on a stream, once the named tasks of other streams are done (event waits)."""
+    """One task on a stream, once the named tasks of other streams are done (event waits).
+    `urgent`: where several could start, the device should start it first."""
 
     task: str
     stream: int
     waits: tuple[str, ...] = ()
+    urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ def text_schedule(schedule: Schedule) -> str:
     lines = [f"schedule {schedule.scheduler} {{"]
     for launch in schedule.launches:
         after = f" after {' '.join(launch.waits)}" if launch.waits else ""
-        lines.append(f"  {launch.task} @{launch.stream}{after}")
+        urgent = " urgent" if launch.urgent else ""
+        lines.append(f"  {launch.task} @{launch.stream}{urgent}{after}")
     for stage in schedule.stages:
         lines.append("  stage " + " | ".join(" ".join(group) for group in stage))
     return "\n".join([*lines, "}"]) + "\n"
@@ -113,10 +116,11 @@ def parse_schedule(text: str) -> Schedule:
             groups = line.removeprefix("stage ").split(" | ")
             stages.append(tuple(tuple(group.split()) for group in groups))
             continue
-        match = re.fullmatch(r"(\S+) @(\d+)(?: after (.+))?", line)
+        match = re.fullmatch(r"(\S+) @(\d+)( urgent)?(?: after (.+))?", line)
         if match is None:
-            raise ValueError(f"expected 'TASK @STREAM [after TASK ...]' in: {line}")
-        launches.append(Launch(match[1], int(match[2]), tuple((match[3] or "").split())))
+            raise ValueError(f"expected 'TASK @STREAM [urgent] [after TASK ...]' in: {line}")
+        waits = tuple((match[4] or "").split())
+        launches.append(Launch(match[1], int(match[2]), waits, match[3] is not None))
     return Schedule(header[1], tuple(launches), tuple(stages))
 
 

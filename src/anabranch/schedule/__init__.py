@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from anabranch.errors import OptionError
 from anabranch.ir.protocols import Scheduler
-from anabranch.schedule import critical, greedy, ios, nimble, opara, sequential, wavefront
+from anabranch.schedule import (
+    critical,
+    greedy,
+    ios,
+    local,
+    nimble,
+    opara,
+    sequential,
+    wavefront,
+)
 
 SCHEDULERS: dict[str, Scheduler] = {
     "sequential": sequential.schedule,
@@ -19,13 +28,14 @@ SCHEDULERS: dict[str, Scheduler] = {
     "opara-paper": opara.schedule_paper,
     "opara": opara.schedule,
     "critical": critical.schedule,
+    "local": local.schedule,
     "ios": ios.schedule,
     "ios-barrier": ios.schedule_barrier,
     "ios-measured": ios.schedule_measured,
 }
 
 
-BEST = ("sequential", "wavefront", "nimble", "opara", "critical", "ios")
+BEST = ("sequential", "wavefront", "nimble", "opara", "critical", "local", "ios")
 """What `best` tries unless told otherwise: those that never ask for more than the cost of tasks."""
 
 

@@ -7,12 +7,14 @@
 Sequential is always among them, so the choice is never slower than it under the same costs. Plans
 within the spread of the fastest are equally fast; of these the one with fewer streams is taken,
 then with fewer waits, then the one named earlier in the table, so that the same costs give the
-same plan. A scheduler that fails, breaks an invariant or runs out of its time is an event.
+same plan. A scheduler that fails or breaks an invariant is an event. All share one deadline: who
+comes when it has passed returns at once what it has without a search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.errors import ScheduleError
@@ -22,7 +24,11 @@ from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
 from anabranch.schedule import SCHEDULERS, scheduler
+from anabranch.schedule.urgent import urgent
+from anabranch.schedule.weigh import times
 from anabranch.trace import Trace
+
+RUSHED = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,11 @@ class Choice:
 
     schedule: Schedule
     candidates: tuple[tuple[Schedule, Cost], ...]
+
+    def at(self, cost: Cost) -> Choice:
+        """The same, its schedule now known to cost this."""
+        candidates = ((s, cost if s == self.schedule else c) for s, c in self.candidates)
+        return replace(self, candidates=tuple(candidates))
 
 
 def best(
@@ -64,13 +75,27 @@ def _different(
         scheduler(name)
     dag = dag_of(tasks)
     found: dict[tuple[Launch, ...], Schedule] = {}
+    until = None if limits.deadline is None else time.monotonic() + limits.deadline
     for name in (name for name in SCHEDULERS if name == "sequential" or name in names):
+        if until is not None:  # one deadline for all, not one for each
+            limits = replace(limits, deadline=max(0.0, until - time.monotonic()))
         schedule = _tried(name, tasks, dag, costs, limits)
         if schedule is not None:
             same = found.setdefault(schedule.launches, schedule)
             if same is not schedule:
                 limits.trace.add("refused", "schedule", name, f"the same plan as {same.scheduler}")
-    return list(found.values())
+    return [*found.values(), *_urgent(list(found.values()), tasks, dag, costs)]
+
+
+def _urgent(
+    found: Sequence[Schedule], tasks: TaskGraph, dag: Dag, costs: Costs
+) -> Iterator[Schedule]:
+    """Of the plan of `RUSHED` a variant with priorities, which no model of ours tells apart."""
+    for schedule in found:
+        if schedule.scheduler == RUSHED:
+            rushed = urgent(schedule, dag, times(tasks, costs))
+            if rushed is not None:
+                yield rushed
 
 
 def _tried(name: str, tasks: TaskGraph, dag: Dag, costs: Costs, limits: Limits) -> Schedule | None:

@@ -38,7 +38,7 @@ from anabranch.schedule.blocks import blocks
 from anabranch.schedule.estimate import Groups, StageCost, stage_estimate
 from anabranch.schedule.ladder import solve_block
 from anabranch.schedule.polish import polish
-from anabranch.schedule.programme import Solution
+from anabranch.schedule.programme import OutOfTime, Solution
 from anabranch.schedule.stages import Stage, stage_schedule
 from anabranch.schedule.weigh import shares, times
 from anabranch.trace import Trace
@@ -126,7 +126,8 @@ def stages(
     dag: Dag, solver: Solver, alike: Callable[[Block], Hashable], limits: Limits
 ) -> list[Stage]:
     """The stages of a whole graph. Blocks with equal `alike` get equal stages; small blocks are
-    solved first and leave what they do not need to the others."""
+    solved first and leave what they do not need to the others; blocks that no time is left for run
+    in one stream."""
     parts = [tuple(bits(mask)) for mask in blocks(dag)]
     keys = {block: alike(block) for block in parts if len(block) > 1}
     first = {key: block for block, key in reversed(keys.items())}
@@ -134,7 +135,12 @@ def stages(
     left = TRANSITIONS
     for block in sorted(first.values(), key=lambda block: (len(block), block)):
         share = left // (len(first) - len(solved))
-        found = solver(block, max(share, TRANSITIONS // 100))
+        try:
+            found = solver(block, max(share, TRANSITIONS // 100))
+        except OutOfTime as late:
+            why = f"{late.what}: its tasks one after another"
+            limits.trace.add("fallback", "schedule.ios", f"block {dag.names[block[0]]}", why)
+            found = Solution(tuple((1 << i,) for i in range(len(block))), 0.0, 0, 0)
         solved[keys[block]] = found.stages
         left = max(0, left - found.transitions)
     limits.trace.add(

@@ -39,6 +39,10 @@ _FEW_STATES = 4096
 _ENDINGS = 16  # a state has more endings than this in all blocks that are hard: see Table 1
 
 
+class OutOfTime(ScheduleError):
+    """The deadline passed before the search was done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Solution:
     """The stages in order, each its groups as masks; their cost; how much was looked at."""
@@ -59,7 +63,7 @@ def solve(
     until: float | None = None,
 ) -> Solution:
     """The cheapest stages under the pruning, the same for the same arguments. TooMany, early, if it
-    would look at more than `most` transitions. ScheduleError at the moment `until`."""
+    would look at more than `most` transitions. OutOfTime at the moment `until`."""
     reach = reaches(dag)
 
     def last(state: int, most: int | None) -> list[int]:
@@ -103,9 +107,9 @@ def solve(
 
 
 def check_clock(until: float | None) -> None:
-    """ScheduleError once the moment (of `time.monotonic`) has passed."""
+    """OutOfTime once the moment (of `time.monotonic`) has passed."""
     if until is not None and time.monotonic() > until:
-        raise ScheduleError(
+        raise OutOfTime(
             "the scheduler ran out of time",
             "its deadline passed before the search was done",
             "raise the budget, or choose smaller max_groups and max_group_size",

@@ -21,9 +21,14 @@ def times(tasks: TaskGraph, costs: Costs) -> list[float]:
 
 
 def shares(tasks: TaskGraph, spec: TargetSpec) -> list[float]:
-    """The part of the machine that each task fills while it runs, 0 to 1. Where the kernel's
+    """Each task's share."""
+    return [share(task, spec) for task in tasks.tasks]
+
+
+def share(task: Task, spec: TargetSpec) -> float:
+    """The part of the machine that the task fills while it runs, 0 to 1. Where the kernel's
     resources are not known: one thread per element of its results."""
-    return [min(1.0, demand(task, spec) or _guess(task, spec)) for task in tasks.tasks]
+    return min(1.0, demand(task, spec) or _guess(task, spec))
 
 
 def demand(task: Task, spec: TargetSpec) -> float:

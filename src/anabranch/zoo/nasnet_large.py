@@ -36,8 +36,9 @@ LEFT, RIGHT, PAIR = 0, 1, 2  # what a branch reads: an input, or the sum of pair
 
 # Each branch is (what it does, kernel, stride, what it reads).
 Branch = tuple[str, int, int, int]
+Pairs = tuple[tuple[Branch, Branch], ...]
 
-NORMAL: tuple[tuple[Branch, Branch], ...] = (
+NORMAL: Pairs = (
     (("sep", 5, 1, RIGHT), ("sep", 3, 1, LEFT)),
     (("sep", 5, 1, LEFT), ("sep", 3, 1, LEFT)),
     (("mean", 3, 1, RIGHT), ("same", 1, 1, LEFT)),
@@ -46,7 +47,7 @@ NORMAL: tuple[tuple[Branch, Branch], ...] = (
 )
 NORMAL_OUT = (LEFT, PAIR, PAIR + 1, PAIR + 2, PAIR + 3, PAIR + 4)
 
-REDUCTION: tuple[tuple[Branch, Branch], ...] = (
+REDUCTION: Pairs = (
     (("sep", 5, 2, RIGHT), ("sep", 7, 2, LEFT)),
     (("max", 3, 2, RIGHT), ("sep", 7, 2, LEFT)),
     (("mean", 3, 2, RIGHT), ("sep", 5, 2, LEFT)),
@@ -66,9 +67,12 @@ def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
 
 
 class NASNet(nn.Module):
-    """Stage i names its cells from `cell_{6 i}` on, however few: published weights do so."""
+    """Stage i names its cells from `cell_{6 i}` on, however few: published weights do so. `first`:
+    the pairs of the first cell of each stage, where they are others."""
 
-    def __init__(self, stem: int, channels: int, cells: int, classes: int) -> None:
+    def __init__(
+        self, stem: int, channels: int, cells: int, classes: int, first: Pairs = NORMAL
+    ) -> None:
         super().__init__()
         c = channels
         self.cells = cells
@@ -83,7 +87,8 @@ class NASNet(nn.Module):
                 now, c = 8 * c, 2 * c
             for i in range(cells):
                 fit = "halve" if i == 0 else "project"
-                cell = Cell(before, now, c, NORMAL, NORMAL_OUT, fit)
+                pairs = first if i == 0 else NORMAL
+                cell = Cell(before, now, c, pairs, NORMAL_OUT, fit)
                 self.add_module(f"cell_{6 * stage + i}", cell)
                 before, now = now, 6 * c
         self.last_linear = nn.Linear(now, classes)
@@ -111,7 +116,7 @@ class Cell(nn.Module):
         before: int,
         now: int,
         channels: int,
-        pairs: tuple[tuple[Branch, Branch], ...],
+        pairs: Pairs,
         out: tuple[int, ...],
         fit: str,
     ) -> None:

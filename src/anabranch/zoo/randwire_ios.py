@@ -7,7 +7,9 @@ linear head.
 
 IOS drew its Watts-Strogatz graphs WS(n, 4, 0.75) without a seed. The third stage, the one of the
 paper's Table 1, has the paper's own edges (ws-32-4-0.75-4), stored as data: its count of 9.2e22
-schedules is a fact about them. The other stages are drawn here from the same family, with seeds.
+schedules is a fact about them. The other stages are drawn here from the same family, with seeds 2,
+4 and 5: they leave the third stage the one with the most transitions, as it was there, and seed 3
+would not.
 """
 
 import torch
@@ -49,7 +51,7 @@ def edges(wiring: str) -> Edges:
 # stage: its number of nodes and its wiring
 STAGES: tuple[tuple[int, Edges], ...] = (
     (16, watts_strogatz(16, seed=2)),
-    (32, watts_strogatz(32, seed=3)),
+    (32, watts_strogatz(32, seed=4)),
     (32, edges(WS_32_4)),
     (32, watts_strogatz(32, seed=5)),
 )

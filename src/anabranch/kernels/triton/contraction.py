@@ -1,8 +1,7 @@
 """The contraction template: convolutions as implicit matrix products, and matrix products.
 
-    contraction:64x32x128.k4.w4.s3.pl      64 rows by 32 columns, 128 deep a step, the depth split
-                                           among 4 CTAs, 4 warps, 3 stages, programmatic launch
-                                           that lets the next kernel start after the loop
+    contraction:64x32x128.k4.w4.s3         64 rows by 32 columns, 128 deep a step, the depth split
+                                           among 4 CTAs, 4 warps, 3 stages
 
     rows: pixels     columns: channels     depth: window rows, window columns, channels
                                            one step = one tap's next 128 channels
@@ -45,11 +44,8 @@ from anabranch.kernels.triton.space import flattened
 from anabranch.kernels.triton.steps import Steps, steps_of
 from anabranch.kernels.triton.tiles import Tile, chosen
 
-VARIANT = re.compile(
-    r"contraction:(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(?:\.p([nwl]))?(\.tf32)?"
-)
+VARIANT = re.compile(r"contraction:(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(\.tf32)?")
 OWN = {"row", "row_in", "col", "col_in", "deep", "step", "tile", "part", "batch", "total", "sums"}
-WAIT, TRIGGER = "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"
 
 
 def parse(variant: str) -> Tile:
@@ -58,12 +54,11 @@ def parse(variant: str) -> Tile:
     if found is None:
         raise ValueError(f"{variant} is no variant of contractions")
     m, n, k, split, warps, stages = map(int, found.groups()[:6])
-    return Tile(m, n, k, split, warps, stages, found[7] or "", bool(found[8]))
+    return Tile(m, n, k, split, warps, stages, bool(found[7]))
 
 
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
-    """The best ranked tiles, with and without programmatic launch where the GPU has it; [] where
-    the body is no contraction."""
+    """The best ranked tiles; [] where the body is no contraction."""
     found = contraction_of(lower(body))
     return [] if isinstance(found, str) else [tile.text for tile in chosen(found, spec)]
 
@@ -103,7 +98,7 @@ def write(body: Graph, variant: str) -> Program:
         scratch=count * split * tile.m * tile.n * 4 if split > 1 else 0,
         counters=count if split > 1 else 0,
     )
-    return replace(written, stages=tile.stages, pdl=bool(tile.pdl))
+    return replace(written, stages=tile.stages)
 
 
 def _write_indices(
@@ -117,10 +112,6 @@ def _write_indices(
     """Rows and columns of the tile, as shapes that broadcast to it."""
     row, col = axes
     one = tile.m == 1
-    if tile.pdl:
-        out.lines.append(WAIT)
-    if tile.pdl == "w":
-        out.lines.append(TRIGGER)
     out.lines.append("tile = tl.program_id(0)")
     if tile.split > 1:
         out.lines.append("part = tl.program_id(1)")
@@ -179,8 +170,6 @@ def _write_loop(
     out.lines.extend(f"    {line}" for line in scope.lines)
     if one:
         out.lines.append("total = tl.sum(total, 1)[:, None]")
-    if tile.pdl == "l":
-        out.lines.append(TRIGGER)
 
 
 def _factor(scope: Emission, expr: Expr, dtype: torch.dtype) -> str:

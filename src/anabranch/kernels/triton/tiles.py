@@ -32,8 +32,7 @@ USUAL_PEAK = 5e13
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A variant, read. `pdl`: "" none, n: wait only, w: the next kernel may start after the wait,
-    l: after the loop."""
+    """A variant, read."""
 
     m: int
     n: int
@@ -41,13 +40,11 @@ class Tile:
     split: int
     warps: int
     stages: int
-    pdl: str = ""
     tf32: bool = False
 
     @property
     def text(self) -> str:
-        end = (f".p{self.pdl}" if self.pdl else "") + (".tf32" if self.tf32 else "")
-        shape = f"{self.m}x{self.n}x{self.k}"
+        shape, end = f"{self.m}x{self.n}x{self.k}", ".tf32" if self.tf32 else ""
         return f"contraction:{shape}.k{self.split}.w{self.warps}.s{self.stages}{end}"
 
 

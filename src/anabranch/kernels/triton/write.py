@@ -16,6 +16,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.triton import contraction, pointwise, rows, window
+from anabranch.kernels.triton.dependent import dependent, split
 from anabranch.kernels.triton.page import header
 from anabranch.kernels.triton.program import Program
 
@@ -60,7 +61,9 @@ def _program(body: Graph, variant: str) -> Program:
     name = variant.partition(":")[0]
     if name not in TEMPLATES:
         raise ValueError(f"{variant} is of no template there is")
-    return TEMPLATES[name].write(body, variant)
+    base, mode = split(variant)
+    written = TEMPLATES[name].write(body, base)
+    return dependent(written, mode) if mode else written
 
 
 @functools.lru_cache(maxsize=4096)

@@ -7,6 +7,10 @@
 Streams other than the first join the capture by their first wait, or by the start event if they
 have none, and all are waited for at the end. Pool values are dropped where the plan says, so that
 the allocator may hand their bytes to later launches of the same stream.
+
+An urgent launch goes to a second stream of higher priority, between the launches before and after
+it: a captured kernel keeps the priority of its stream. A stream that is urgent as a whole costs no
+edge; one that turns back has an edge more, from its last launch that was as urgent.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import torch
 from torch import Tensor
 
 from anabranch.ir.plan import Plan
+from anabranch.ir.schedule import Launch
 from anabranch.ir.task import alias_roots
 from anabranch.targets.place import Placed, strays
 
@@ -35,10 +40,11 @@ class CudaExecutable:
         plan: Plan,
         placed: Placed,
         streams: Sequence[torch.cuda.Stream],
+        urgent: Sequence[torch.cuda.Stream] = (),
         repeat: int = 1,
     ) -> None:
         self.plan, self.repeat, self.failure = plan, repeat, ""
-        self._placed, self._streams = placed, streams
+        self._placed, self._streams, self._urgent = placed, streams, urgent
         self._waited = {name for launch in plan.schedule.launches for name in launch.waits}
         self._releases = _releases(plan)
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -93,16 +99,18 @@ class CudaExecutable:
         """Issue every task on its stream, forked from and joined to the current stream. `around`
         gets each task's name and call, to mark or delay it."""
         main = torch.cuda.current_stream()
-        streams = {0: main}
+        last = {0: main}
         events: dict[str, torch.cuda.Event] = {}
         start = torch.cuda.Event()  # type: ignore[no-untyped-call]
         start.record(main)
         for launch in self.plan.schedule.launches:
             for name in self._releases.get(launch.task, ()):
                 self._placed.values.pop(name, None)
-            fresh = launch.stream not in streams
-            stream = streams.setdefault(launch.stream, self._streams[launch.stream])
-            if fresh and not launch.waits:
+            before = last.get(launch.stream)
+            stream = last[launch.stream] = self._stream(launch, main)
+            if before is not None and before != stream:
+                stream.wait_stream(before)
+            elif before is None and not launch.waits:
                 stream.wait_event(start)
             for name in launch.waits:
                 stream.wait_event(events[name])
@@ -112,11 +120,16 @@ class CudaExecutable:
             if launch.task in self._waited:
                 events[launch.task] = torch.cuda.Event()  # type: ignore[no-untyped-call]
                 events[launch.task].record(stream)
-        for number, stream in streams.items():
-            if number:
+        for stream in last.values():
+            if stream != main:
                 end = torch.cuda.Event()  # type: ignore[no-untyped-call]
                 end.record(stream)
                 main.wait_event(end)
+
+    def _stream(self, launch: Launch, main: torch.cuda.Stream) -> torch.cuda.Stream:
+        if launch.urgent:
+            return self._urgent[launch.stream]
+        return self._streams[launch.stream] if launch.stream else main
 
     def _prepare(self) -> None:
         side = self._streams[0]

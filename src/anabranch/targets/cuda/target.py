@@ -20,6 +20,9 @@ from anabranch.targets.cuda.device import read_spec
 from anabranch.targets.place import Runner, place, run_aten
 from anabranch.trace import Trace
 
+URGENT = -1
+"""The priority of streams for urgent launches; the others have 0, the lowest."""
+
 
 def open_cuda(tf32: bool) -> Target:
     return CudaTarget(torch.device("cuda", torch.cuda.current_device()), tf32)
@@ -33,7 +36,8 @@ class CudaTarget:
         self.device, self.tf32 = device, tf32
         self.spec = read_spec(device, tf32)
         self._streams: list[torch.cuda.Stream] = []
-        self._multiplying: set[int] = set()
+        self._urgent: list[torch.cuda.Stream] = []
+        self._multiplying: set[tuple[int, bool]] = set()
         self._pool = torch.cuda.MemPool()
         self._runners: dict[str, Runner] = {"aten": run_aten}
         self._cudnn = cudnn.Cudnn(tf32) if cudnn.available() else None
@@ -69,11 +73,15 @@ class CudaTarget:
                 )
         while len(self._streams) < plan.schedule.streams + 1:
             self._streams.append(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
+        if any(launch.urgent for launch in plan.schedule.launches):
+            while len(self._urgent) < plan.schedule.streams + 1:
+                stream = torch.cuda.Stream(self.device, URGENT)  # type: ignore[no-untyped-call]
+                self._urgent.append(stream)
         self._own_workspaces(plan)
         with torch.cuda.device(self.device), torch.no_grad(), _precision(self.tf32):
             self.prepare([task.kernel for task in plan.tasks.tasks if task.kernel])
             placed = place(plan, self.device, self._runners)
-            return CudaExecutable(plan, placed, self._streams, repeat)
+            return CudaExecutable(plan, placed, self._streams, self._urgent, repeat)
 
     def _own_workspaces(self, plan: Plan) -> None:
         """Have cuBLAS make the workspaces of the streams that multiply matrices in a pool of ours.
@@ -85,10 +93,11 @@ class CudaTarget:
         kernels = {task.name: task.kernel for task in plan.tasks.tasks}
         for launch in plan.schedule.launches:
             kernel = kernels[launch.task]
-            if launch.stream in self._multiplying or kernel is None or not _multiplies(kernel):
+            place = launch.stream, launch.urgent
+            if place in self._multiplying or kernel is None or not _multiplies(kernel):
                 continue
-            self._multiplying.add(launch.stream)
-            stream = self._streams[launch.stream]
+            self._multiplying.add(place)
+            stream = (self._urgent if launch.urgent else self._streams)[launch.stream]
             with torch.cuda.use_mem_pool(self._pool), torch.cuda.stream(stream):
                 square = torch.zeros(16, 16, dtype=torch.float16, device=self.device)
                 torch.addmm(square[0], torch.mm(square, square), square)

@@ -1,0 +1,207 @@
+"""Schedulers side by side: models x dtypes x batches, each compiled once -> a record.
+
+Kernels are selected once, every scheduler plans the same tasks, and all plans are costed together:
+interleaved on the device where there is one, simulated where the target is.
+
+    {"version": 1, ..., "target": "sim:h200", "rows": [{"model": "zoo:googlenet", "dtype": "fp16",
+        "batch": 1, "scheduler": "local", "us": 391.0, "spread": 0.0, "source": "recorded",
+        "streams": 3, "waits": 22, "search_s": 1.3, "ratio": 1.0, "failure": ""}, ...],
+     "means": {"local": {"nimble": 1.09, ...}, "best": {...}}}
+
+`ratio`: how many times as long as the fastest of its model. `means`: geometric means, over all
+models, of the others' latency over ours; "best" is the fastest of what `best` tries.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from anabranch.bench.provenance import provenance, versions
+from anabranch.cache import Cache
+from anabranch.compiler import Job, bounded_costs, compile_model, limits_of
+from anabranch.errors import AnabranchError, OptionError, VerifyError
+from anabranch.ir.dag import dag_of
+from anabranch.ir.protocols import Costs, Limits, Target
+from anabranch.ir.schedule import Schedule
+from anabranch.ir.task import TaskGraph
+from anabranch.ir.verify import verify_schedule
+from anabranch.models import load_model
+from anabranch.options import Options
+from anabranch.schedule import BEST, scheduler
+from anabranch.schedule.urgent import urgent
+from anabranch.schedule.weigh import times
+from anabranch.targets import resolve
+from anabranch.trace import Trace
+
+VERSION = 1
+OWN, URGENT = "local", "local-urgent"
+
+Save = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """What to compare. budget: seconds that each scheduler may take for one model, and all their
+    measurements together but for the last, which compares them."""
+
+    models: Sequence[str]
+    schedulers: Sequence[str]
+    dtypes: Sequence[str] = ("fp16",)
+    batches: Sequence[int] = (1,)
+    target: str = "cpu"
+    budget: float | None = None
+    trust: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One scheduler on one model; numbers are None where `failure` says why."""
+
+    model: str
+    dtype: str
+    batch: int
+    scheduler: str
+    us: float | None = None
+    spread: float | None = None
+    source: str = ""
+    streams: int | None = None
+    waits: int | None = None
+    search_s: float | None = None
+    ratio: float | None = None
+    failure: str = ""
+
+
+def run(matrix: Matrix, trace: Trace | None = None, save: Save | None = None) -> dict[str, Any]:
+    """The record; `save` gets it anew after every model. OptionError for names that mean nothing;
+    a model or a scheduler that fails is a row that says why."""
+    trace = trace or Trace()
+    for name in matrix.schedulers:
+        scheduler(name)
+    rows: list[Row] = []
+    record: dict[str, Any] = {
+        "version": VERSION,
+        **provenance(),
+        "target": matrix.target,
+        "device": resolve(matrix.target).spec.name,
+        "versions": versions(),
+        "settings": asdict(matrix),
+    }
+    cells = [(m, d, b) for m in matrix.models for d in matrix.dtypes for b in matrix.batches]
+    for done, (model, dtype, batch) in enumerate(cells):
+        trace.progress("bench", done, len(cells), f"{model} {dtype} batch {batch}")
+        rows += _cell(matrix, model, dtype, batch, trace)
+        record |= {"rows": [asdict(row) for row in rows], "means": means(rows)}
+        if save is not None:
+            save(record)
+        gc.collect()
+    trace.progress("bench", len(cells), len(cells))
+    return record
+
+
+def _cell(matrix: Matrix, model: str, dtype: str, batch: int, trace: Trace) -> list[Row]:
+    try:
+        options = Options.read({"tf32": dtype == "tf32", "budget": matrix.budget})
+        target = resolve(matrix.target, options.tf32)
+        with Cache.open(options.cache_dir) as cache:
+            job = _job(matrix, target, model, dtype, batch, options, cache, trace)
+            tasks: TaskGraph = compile_model(job, stop_after="probe")
+            _, _, costs = bounded_costs(job, tasks, None, options.budget)
+            rows = compared(tasks, costs, limits_of(job, options.budget), matrix.schedulers)
+    except OptionError:
+        raise
+    except AnabranchError as failed:
+        trace.add("warning", "bench", f"{model} {dtype} batch {batch}", failed.what)
+        rows = [Row("", "", 0, name, failure=failed.what) for name in matrix.schedulers]
+    return [Row(**{**asdict(row), "model": model, "dtype": dtype, "batch": batch}) for row in rows]
+
+
+def _job(
+    matrix: Matrix,
+    target: Target,
+    model: str,
+    dtype: str,
+    batch: int,
+    options: Options,
+    cache: Cache,
+    trace: Trace,
+) -> Job:
+    device = "cpu" if target.device.type == "meta" else target.device
+    loaded, args = load_model(model, batch, dtype, device, trust=matrix.trust)
+    return Job(loaded, args, {}, target, options, cache, trace)
+
+
+def compared(tasks: TaskGraph, costs: Costs, limits: Limits, names: Sequence[str]) -> list[Row]:
+    """A row for each of these schedulers on one task graph, of no model yet; with `OWN` one more,
+    for its plan with priorities, where it has several streams."""
+    dag = dag_of(tasks)
+    found: dict[str, tuple[Schedule, float]] = {}
+    failures: dict[str, str] = {}
+    [costs.task(task) for task in tasks.tasks]  # nobody's search pays for what all need
+    for name in names:
+        start = time.perf_counter()
+        try:
+            schedule = scheduler(name)(tasks, costs, limits)
+            verify_schedule(schedule, dag)
+            found[name] = schedule, time.perf_counter() - start
+        except (AnabranchError, VerifyError) as failed:
+            failures[name] = str(failed).partition("\n")[0]
+    names = [*names]
+    if OWN in found and (rushed := urgent(found[OWN][0], dag, times(tasks, costs))):
+        found[rushed.scheduler] = rushed, 0.0
+        names.insert(names.index(OWN) + 1, rushed.scheduler)
+    prices = costs.rank(tasks, [schedule for schedule, _ in found.values()])
+    priced = dict(zip(found, prices, strict=True))
+    fastest = min((cost.us for cost in prices), default=0.0)
+    rows = []
+    for name in names:
+        if name in failures or math.isinf(priced[name].us):
+            rows.append(Row("", "", 0, name, failure=failures.get(name, "its plan could not run")))
+            continue
+        (schedule, seconds), cost = found[name], priced[name]
+        rows.append(
+            Row(
+                "",
+                "",
+                0,
+                name,
+                cost.us,
+                cost.spread,
+                cost.source,
+                schedule.streams,
+                schedule.waits,
+                seconds,
+                cost.us / fastest if fastest else 1.0,
+            )
+        )
+    return rows
+
+
+def means(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Of ours, and of what `best` would choose: for every scheduler the geometric mean, over the
+    models that both have a number for, of how many times as long it takes."""
+    cells: dict[tuple[str, str, int], dict[str, float]] = {}
+    for row in rows:
+        if row.us:
+            cells.setdefault((row.model, row.dtype, row.batch), {})[row.scheduler] = row.us
+    for cell in cells.values():
+        tried = [us for name, us in cell.items() if name in (*BEST, URGENT)]
+        if tried:
+            cell["best"] = min(tried)
+    names = list(dict.fromkeys(row.scheduler for row in rows))
+    return {own: _mean_ratios(list(cells.values()), own, names) for own in (OWN, "best")}
+
+
+def _mean_ratios(
+    cells: Sequence[dict[str, float]], own: str, names: Sequence[str]
+) -> dict[str, float]:
+    table = {}
+    for name in names:
+        logs = [math.log(cell[name] / cell[own]) for cell in cells if name in cell and own in cell]
+        if logs and name != own:
+            table[name] = math.exp(sum(logs) / len(logs))
+    return table

@@ -1,0 +1,87 @@
+"""anabranch bench --schedulers: what every scheduler makes of the same tasks.
+
+scheduler    us       spread   source     streams   waits   search s   / fastest
+local        391.0       0.0   recorded         3      22       1.26        1.00
+critical     395.5       0.0   recorded         4      54       0.00        1.01
+...
+geometric means over 13 models: nimble takes 1.06 x local's time, ...
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from anabranch.bench import schedules
+from anabranch.cli import screen
+from anabranch.cli.place import place
+from anabranch.cli.watch import Watch
+from anabranch.trace import Trace
+
+COLUMNS = (
+    "<model",
+    "<dtype",
+    "batch",
+    "<scheduler",
+    "us",
+    "spread",
+    "<source",
+    "streams",
+    "waits",
+    "search s",
+    "/ fastest",
+    "<note",
+)
+
+
+def run(matrix: schedules.Matrix, json: str | None) -> None:
+    """Compare, show, and write what was asked for."""
+
+    def save(record: dict[str, Any]) -> None:
+        if json not in (None, screen.STDOUT):
+            screen.write_json(json, record)
+
+    with Watch("schedules", "bench") as watch:
+        record = schedules.run(matrix, Trace(watch), save)
+    _show(screen.console(json), record)
+    screen.write_json(json, record)
+
+
+def target_of(name: str) -> str:
+    """A target that schedules can be compared on: without a GPU auto is the simulated one."""
+    return place(name)[0]
+
+
+def _show(console: Console, record: dict[str, Any]) -> None:
+    console.print(screen.table(COLUMNS, [_row(row) for row in record["rows"]]))
+    models = {(row["model"], row["dtype"], row["batch"]) for row in record["rows"]}
+    rows = [
+        [name, *(_ratio(record["means"][own].get(name)) for own in record["means"])]
+        for name in dict.fromkeys(row["scheduler"] for row in record["rows"])
+    ]
+    title = f"geometric means over {len(models)}, on {record['device']}"
+    columns = ("<scheduler", *(f"/ {own}" for own in record["means"]))
+    console.print(screen.table(columns, rows, title))
+
+
+def _row(row: dict[str, Any]) -> list[str]:
+    measured = row["us"] is not None
+    return [
+        row["model"],
+        row["dtype"],
+        str(row["batch"]),
+        row["scheduler"],
+        f"{row['us']:.1f}" if measured else "-",
+        f"{row['spread']:.1f}" if measured else "-",
+        row["source"],
+        str(row["streams"]) if measured else "-",
+        str(row["waits"]) if measured else "-",
+        f"{row['search_s']:.2f}" if measured else "-",
+        f"{row['ratio']:.3f}" if measured else "-",
+        row["failure"],
+    ]
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

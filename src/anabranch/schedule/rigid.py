@@ -1,0 +1,139 @@
+"""A machine simple enough for proofs: a task holds its share from start to end, or waits for it.
+
+`costs.simulate` slows tasks down that find too little room; no solver says what is optimal there.
+Here time goes in hundredths of microseconds, room in thousandths of the machine, and a task starts
+once its inputs are done and its share is free. Forks and joins cost what they cost in `simulate`:
+of the launches that wait for one launch each starts half a fork after the one before, and each
+launch that one waits for beyond the first delays it by half a fork.
+
+    room   |aaaaaaaaaa|bbbbbb     a wants 0.7, b 0.5: b waits
+           |aaaaaaaaaa|cccc       c, launched after both, wants 0.3 and need not wait for b
+
+The same placing costs at least as much as `exact` proves for its dag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anabranch.ir.dag import Dag, bits
+from anabranch.schedule.evaluate import Latency
+from anabranch.schedule.improve import improved
+from anabranch.schedule.placing import Placing
+
+TICKS = 100  # in a microsecond
+ROOM = 1000  # of the machine
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A dag whose tasks take `ticks` and hold `rooms`; half a fork, in ticks."""
+
+    dag: Dag
+    ticks: tuple[int, ...]
+    rooms: tuple[int, ...]
+    half_fork: int
+
+    def of(self, nodes: Sequence[int]) -> Problem:
+        """Some of the tasks, in rising order, alone."""
+        return Problem(
+            self.dag.restrict(sum(1 << v for v in nodes)),
+            tuple(self.ticks[v] for v in nodes),
+            tuple(self.rooms[v] for v in nodes),
+            self.half_fork,
+        )
+
+
+def problem(dag: Dag, us: Sequence[float], shares: Sequence[float], fork_us: float) -> Problem:
+    """The dag in whole numbers."""
+    return Problem(
+        dag,
+        tuple(round(time * TICKS) for time in us),
+        tuple(min(ROOM, max(0, round(share * ROOM))) for share in shares),
+        round(fork_us / 2 * TICKS),
+    )
+
+
+def starts(problem: Problem, placing: Placing) -> list[int]:
+    """When each task starts. Who is ready first is served first, but who fits need not wait for
+    one who does not."""
+    ticks, rooms = problem.ticks, problem.rooms
+    waiting, joins, dependents = edges(problem.dag, placing)
+    ready = [0] * len(ticks)
+    started = [-1] * len(ticks)
+    place = {v: i for i, v in enumerate(placing.order)}
+    queue = [v for v in placing.order if not waiting[v]]
+    running: list[tuple[int, int]] = []
+    now, free = 0, ROOM
+    while queue or running:
+        for end, v in sorted(item for item in running if item[0] <= now):
+            running.remove((end, v))
+            free += rooms[v]
+            stagger = problem.half_fork if ticks[v] else 0
+            for rank, w in enumerate(dependents[v]):
+                ready[w] = max(ready[w], now + rank * stagger)
+                waiting[w] -= 1
+                if not waiting[w]:
+                    ready[w] += joins[w] * problem.half_fork if ticks[w] else 0
+                    queue.append(w)
+        queue.sort(key=lambda v: (ready[v], place[v]))
+        for v in list(queue):
+            if ready[v] <= now and rooms[v] <= free:
+                queue.remove(v)
+                started[v] = now
+                free -= rooms[v]
+                running.append((now + ticks[v], v))
+        times = [end for end, _ in running] + [ready[v] for v in queue if ready[v] > now]
+        if times:
+            now = min(times)
+    return started
+
+
+def makespan(problem: Problem, placing: Placing) -> int:
+    """When the last task ends, in ticks."""
+    begun = starts(problem, placing)
+    return max((at + length for at, length in zip(begun, problem.ticks, strict=True)), default=0)
+
+
+def searched(
+    problem: Problem,
+    starts: Sequence[Placing],
+    max_streams: int,
+    evaluations: int,
+    until: float | None = None,
+) -> Placing:
+    """What the local search makes of the best of these placings on this machine."""
+
+    def latency_of(nodes: Sequence[int]) -> Latency:
+        part = problem.of(nodes)
+        return lambda order, stream_of: (
+            makespan(part, Placing(tuple(order), tuple(stream_of))) / TICKS
+        )
+
+    ordered = sorted(starts, key=lambda placing: makespan(problem, placing))
+    work, fork_us = evaluations * len(problem.ticks), 2 * problem.half_fork / TICKS
+    found = improved(problem.dag, ordered, latency_of, work, max_streams, fork_us, until)
+    return min((ordered[0], *found), key=lambda placing: makespan(problem, placing))
+
+
+def edges(dag: Dag, placing: Placing) -> tuple[list[int], list[int], list[list[int]]]:
+    """For each task how many launches it waits for, how many of them beyond the first, and who
+    waits for it in launch order: its stream's last one, and those that this does not imply."""
+    n = len(dag.names)
+    before, direct = [0] * n, [0] * n
+    dependents: list[list[int]] = [[] for _ in range(n)]
+    last: dict[int, int] = {}
+    for v in placing.order:
+        stream = placing.stream_of[v]
+        held = [last[stream]] if stream in last else []
+        implied = sum(before[u] | 1 << u for u in held)
+        missing = dag.preds[v] & ~implied
+        for u in bits(missing):
+            implied |= before[u]
+        for u in (*held, *bits(missing & ~implied)):
+            dependents[u].append(v)
+            direct[v] += 1
+        before[v] = implied | dag.preds[v]
+        last[stream] = v
+    return direct, [max(0, count - 1) for count in direct], dependents

@@ -1,0 +1,92 @@
+"""All schedulers on one task graph, on the CPU and on the simulated GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from anabranch.bench import schedules
+from anabranch.bench.schedules import Matrix, Row, means, run
+from anabranch.errors import OptionError, ScheduleError
+from anabranch.ir.protocols import Costs, Limits
+from anabranch.ir.schedule import Schedule
+from anabranch.ir.task import TaskGraph
+from anabranch.schedule import BEST, SCHEDULERS
+from anabranch.trace import Trace
+
+NAMES = ("sequential", "nimble", "local")
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANABRANCH_CACHE_DIR", "")
+
+
+def test_all_schedulers_on_the_simulated_gpu() -> None:
+    saved: list[int] = []
+    matrix = Matrix(("zoo:googlenet/tiny",), tuple(SCHEDULERS), target="sim:h200", batches=(1, 2))
+    record = run(matrix, save=lambda record: saved.append(len(record["rows"])))
+    rows = json.loads(json.dumps(record))["rows"]
+    names = list(SCHEDULERS)
+    names.insert(names.index("local") + 1, "local-urgent")
+    assert saved == [len(names), 2 * len(names)]
+    for batch in (1, 2):
+        cell = {row["scheduler"]: row for row in rows if row["batch"] == batch}
+        assert list(cell) == names
+        assert all(row["failure"] == "" and row["search_s"] >= 0 for row in cell.values())
+        assert min(row["ratio"] for row in cell.values()) == 1.0
+        assert cell["sequential"]["streams"] == 1 and cell["sequential"]["waits"] == 0
+        assert cell["sequential"]["us"] == pytest.approx(
+            cell["sequential"]["ratio"] * min(row["us"] for row in cell.values())
+        )
+        assert all(
+            cell["local"]["us"] <= row["us"] * 1.005 for name, row in cell.items() if name in BEST
+        )
+    assert record["means"]["best"]["sequential"] > 1
+
+
+def test_measured_on_the_cpu() -> None:
+    record = run(Matrix(("zoo:deepfm/tiny",), NAMES, dtypes=("fp32",), target="cpu"))
+    assert [row["scheduler"] for row in record["rows"]] == list(NAMES)
+    assert all(row["source"] == "measured" and row["us"] > 0 for row in record["rows"])
+
+
+def test_geometric_means() -> None:
+    def row(model: str, name: str, us: float | None) -> Row:
+        return Row(model, "fp16", 1, name, us)
+
+    rows = [row("a", "local", 10), row("a", "nimble", 20), row("a", "greedy", 40)]
+    rows += [row("b", "local", 10), row("b", "nimble", 5), row("b", "greedy", None)]
+    found = means(rows)
+    assert found["local"] == pytest.approx({"nimble": 1.0, "greedy": 4.0})
+    assert found["best"]["nimble"] == pytest.approx(math.sqrt(2.0))
+    assert found["best"]["local"] == pytest.approx(math.sqrt(2.0))
+
+
+def test_what_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+        raise ScheduleError("no plan today", "it is a holiday", "wait")
+
+    def wrong(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+        return Schedule("nimble", ())
+
+    monkeypatch.setitem(SCHEDULERS, "opara", never)
+    monkeypatch.setitem(SCHEDULERS, "nimble", wrong)
+    trace = Trace()
+    names = ("sequential", "opara", "nimble")
+    models = ("zoo:deepfm/tiny", "a_module_that_is_not_there:model")
+    with pytest.raises(OptionError):
+        run(Matrix(models, names, target="sim:h200"), trace)
+    rows: list[Any] = run(Matrix(models[:1], names, target="sim:h200"), trace)["rows"]
+    failures = {row["scheduler"]: row["failure"] for row in rows}
+    assert failures["sequential"] == "" and failures["opara"] == "no plan today"
+    assert "does not launch every task once" in failures["nimble"]
+
+
+def test_unknown_scheduler() -> None:
+    with pytest.raises(OptionError, match="fifo"):
+        run(Matrix(("zoo:deepfm/tiny",), ("fifo",), target="sim:h200"))
+    assert schedules.OWN in SCHEDULERS
