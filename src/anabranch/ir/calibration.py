@@ -20,8 +20,8 @@ class Calibration:
     processor, and others may run. `dispatch_us`: the least time between two launches, anywhere.
     `sharing`: how much kernels slow down where a second one is on the same processors, 0 not at
     all, 1 to half. `bandwidth`, `arithmetic`: the parts of the peak rates at which those that run
-    together begin to slow down; of bandwidth more than 1, where the cache serves. `cold`: how long a
-    task waits in a network for what it finds at hand when it is timed alone, in times of its
+    together begin to slow down; of bandwidth more than 1, where the cache serves. `cold`: how long
+    a task waits in a network for what it finds at hand when it is timed alone, in times of its
     traffic at the peak rate. `origin`: where the numbers come from."""
 
     start_us: float = 0.0
