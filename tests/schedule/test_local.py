@@ -57,11 +57,11 @@ def test_the_example_of_the_docstring(tasks_of: TasksOf, fake_costs: MakeCosts) 
     assert nimble.waits == 4
 
 
-def test_a_branch_shorter_than_the_price_of_a_break_stays_in_line(
+def test_branches_shorter_than_a_fork_stay_in_line(
     diamond: Dag, tasks_of: TasksOf, fake_costs: MakeCosts
 ) -> None:
     tasks = tasks_of(diamond)
-    short = local.schedule(tasks, fake_costs({"a": 1, "b": 9, "c": 0.02, "d": 1}), Limits())
+    short = local.schedule(tasks, fake_costs({"a": 1, "b": 0.2, "c": 0.1, "d": 1}), Limits())
     assert short.streams == 1
     long = local.schedule(tasks, fake_costs({"a": 1, "b": 9, "c": 8, "d": 1}), Limits())
     assert long.streams == 2
