@@ -24,7 +24,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Resources
 
 SPEC = TargetSpec("cuda", "synthetic", sms=132, bandwidth=4e12, l2_bytes=50_000_000)
-TRUTH = Calibration(start_us=4.0, launch_us=0.9, fork_us=0.5, join_us=0.3, sharing=0.3)
+TRUTH = Calibration(start_us=4.0, launch_us=0.9, fork_us=0.5, sharing=0.3)
 ROWS = tuple(
     ObservedTask(key=str(i), us=us, resources=Resources(ctas, 1024, 32, 0))
     for i, (us, ctas) in enumerate([(2.0, 10), (3.5, 132), (5.0, 300), (8.0, 80)])
@@ -46,7 +46,7 @@ def diamonds(name: str, n: int, **more: Any) -> ObservedGraph:
         **more,
     )
     dag = observed_dag(graph)
-    simulator = Simulator(dag, [demand_of(ROWS[i], SPEC) for i in tasks], SPEC, TRUTH)
+    simulator = Simulator.of(dag, [demand_of(ROWS[i], SPEC) for i in tasks], SPEC, TRUTH)
     runs = []
     for width in range(3):
         launches: list[Launch] = []

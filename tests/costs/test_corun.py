@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.costs.corun import Demand, Launches, Simulator, launches_of, per_processor
+from anabranch.costs.corun import ROOTS, ROW, Demand, Launches, Simulator, launches_of
+from anabranch.costs.work import per_processor
 from anabranch.errors import VerifyError
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import Dag, bits
@@ -27,13 +28,13 @@ ALL = Calibration(
     start_us=3.0,
     launch_us=0.8,
     fork_us=0.3,
-    join_us=0.2,
-    cross_us=0.1,
+    split_us=2.0,
+    root_us=0.5,
     dispatch_us=0.15,
     sharing=0.4,
     bandwidth=0.8,
     arithmetic=0.5,
-    cold=0.0,
+    cold=0.5,
 )
 
 
@@ -47,7 +48,7 @@ def free_dag(n: int) -> Dag:
 
 def latency(demands: list[Demand], streams: list[int], calibration: Calibration = FREE) -> float:
     """Of tasks without dependencies, launched in their order."""
-    simulator = Simulator(free_dag(len(demands)), demands, SPEC, calibration)
+    simulator = Simulator.of(free_dag(len(demands)), demands, SPEC, calibration)
     return simulator.latency(range(len(demands)), streams)
 
 
@@ -57,7 +58,7 @@ def latency(demands: list[Demand], streams: list[int], calibration: Calibration 
 def test_alone_a_task_takes_its_cost(ctas: int, per_sm: int, us: float) -> None:
     demand = small(us, ctas, per_sm, busy_us=us, moved_us=us / 2)
     assert latency([demand], [0], replace(ALL, start_us=0)) == pytest.approx(us)
-    assert latency([demand], [0], ALL) == pytest.approx(us + 3)
+    assert latency([demand], [0], ALL) == pytest.approx(us - min(us / 2, 3 / ROW) + 3)
 
 
 def test_a_chain_is_a_sum() -> None:
@@ -87,25 +88,18 @@ def test_launches_overlap_and_bodies_queue() -> None:
 
 
 @pytest.mark.parametrize("width", [2, 3, 4])
-def test_forks_and_joins(width: int) -> None:
-    """The last branch starts (width - 1) forks late, and the join waits (width - 1) joins."""
+def test_forks(width: int) -> None:
+    """The last branch starts (width - 1) forks late."""
     edges = [(0, i) for i in range(1, width + 1)] + [(i, width + 1) for i in range(1, width + 1)]
     dag = Dag.of(tuple(f"t{i}" for i in range(width + 2)), edges)
-    calibration = Calibration(fork_us=0.3, join_us=0.2)
-    simulator = Simulator(dag, [small(2.0)] * (width + 2), SPEC, calibration)
+    calibration = Calibration(fork_us=0.3)
+    simulator = Simulator.of(dag, [small(2.0)] * (width + 2), SPEC, calibration)
     streams = [0, *range(width), 0]
-    assert simulator.latency(range(width + 2), streams) == pytest.approx(6 + (width - 1) * 0.5)
-
-
-def test_another_stream_costs_its_crossing() -> None:
-    dag = Dag.of(("a", "b"), [(0, 1)])
-    simulator = Simulator(dag, [small(2.0)] * 2, SPEC, Calibration(cross_us=0.7))
-    assert simulator.latency((0, 1), (0, 0)) == 4
-    assert simulator.latency((0, 1), (0, 1)) == pytest.approx(4.7)
+    assert simulator.latency(range(width + 2), streams) == pytest.approx(6 + (width - 1) * 0.3)
 
 
 def test_launches_are_apart() -> None:
-    assert latency([small(2.0)] * 4, [0, 1, 2, 3], Calibration(dispatch_us=0.5)) == 3.5
+    assert latency([small(2.0)] * 4, [0, 1, 2, 3], Calibration(dispatch_us=0.5)) == 2
 
 
 def test_bandwidth_and_arithmetic_are_shared_alike() -> None:
@@ -127,13 +121,46 @@ def test_sharing_processors_slows_down() -> None:
     assert latency([small(4.0, 2, 2)] * 2, [0, 1], Calibration(sharing=0.5)) == 4
 
 
-def test_weights_that_do_not_stay_in_the_cache() -> None:
-    """8 us of traffic stay; of 16 in all nothing does, and each pays half of its 8 again."""
-    one, two = [small(9.0, 4, weights_us=8.0)], [small(9.0, 4, weights_us=8.0)] * 2
-    calibration = Calibration(cold=0.5)
-    assert latency(one, [0], calibration) == 9
-    assert latency(two, [0, 0], replace(calibration, cache=0.8)) == pytest.approx(26)
-    assert latency(two, [0, 0], replace(calibration, cache=1.6)) == pytest.approx(18)
+def test_in_a_network_what_is_read_is_further_away() -> None:
+    """Of 4 us each, 1 us is traffic; the second waits for half of it again."""
+    dag = Dag.of(("a", "b"), [(0, 1)])
+    demands = [small(4.0, 4, moved_us=1.0)] * 2
+    assert Simulator.of(dag, demands, SPEC, Calibration(cold=0.5)).latency((0, 1), (0, 0)) == 8.5
+    """Of 9 us of traffic in 4 us most cannot have been moved."""
+    demands = [small(4.0, 4, moved_us=9.0)] * 2
+    assert Simulator.of(dag, demands, SPEC, Calibration(cold=0.5)).latency((0, 1), (0, 0)) == 10
+
+
+def test_starts_of_a_run_come_one_after_another() -> None:
+    """Four tasks of 2 us: at 0, 5, 6 and 7."""
+    calibration = Calibration(split_us=5.0, root_us=1.0)
+    assert latency([small(2.0)] * 4, [0, 1, 2, 3], calibration) == 9
+    assert latency([small(2.0)] * 4, [0, 0, 0, 0], calibration) == 8
+
+
+def test_of_many_starts_the_last_are_together() -> None:
+    calibration = Calibration(root_us=1.0)
+    alone = replace(SPEC, sms=100)
+    for n in (ROOTS, ROOTS + 1, 50):
+        simulator = Simulator.of(free_dag(n), [small(2.0)] * n, alone, calibration)
+        assert simulator.latency(range(n), range(n)) == ROOTS - 2 + 2
+
+
+def test_each_in_a_row_has_its_part_of_the_start() -> None:
+    """Eight of 3 us were timed in a row: 24 us, of which 4 are the run's own."""
+    demands = [small(3.0)] * ROW
+    assert latency(demands, [0] * ROW, Calibration(start_us=4.0)) == 24
+
+
+def test_a_part_is_as_if_it_were_all() -> None:
+    """Of a --> b, c --> d the middle two: they start together, and are cold as before."""
+    dag = Dag.of(("a", "b", "c", "d"), [(0, 1), (0, 2), (1, 3), (2, 3)])
+    demands = [small(us, 1, moved_us=1.0) for us in (2.0, 3.0, 4.0, 5.0)]
+    simulator = Simulator.of(dag, demands, SPEC, Calibration(cold=0.5))
+    assert simulator.part((1, 2)).latency((0, 1), (0, 1)) == 4.5
+    assert simulator.part((1, 2, 3)).latency((0, 1, 2), (0, 1, 0)) == 10
+    assert simulator.part(range(4)).signature() == simulator.signature()
+    assert simulator.part((1, 2)).signature() != simulator.part((1, 3)).signature()
 
 
 def test_how_many_a_processor_holds() -> None:
@@ -157,29 +184,38 @@ def chance(seed: int, n: int, streams: int) -> tuple[Dag, list[Demand], list[int
     return dag, demands, [rng.randrange(streams) for _ in range(n)]
 
 
+def in_network(demand: Demand, preds: int) -> float:
+    """What it takes there by itself: without its part of the start, and waiting for what it
+    reads."""
+    own = demand.us - min(demand.us / 2, ALL.start_us / ROW)
+    return own + (ALL.cold * min(demand.moved_us, demand.us) if preds else 0.0)
+
+
 GRAPHS = {"seed": st.integers(0, 10**6), "n": st.integers(1, 30), "streams": st.integers(1, 6)}
 
 
 @given(**GRAPHS)
 def test_not_before_the_longest_path_and_the_same_again(seed: int, n: int, streams: int) -> None:
     dag, demands, stream_of = chance(seed, n, streams)
-    simulator = Simulator(dag, demands, SPEC, ALL)
+    simulator = Simulator.of(dag, demands, SPEC, ALL)
     outcome = simulator.run(simulator.launches(range(n), stream_of))
     longest: list[float] = []
     for v, preds in enumerate(dag.preds):
-        longest.append(demands[v].us + max((longest[u] for u in bits(preds)), default=0.0))
+        before = max((longest[u] for u in bits(preds)), default=0.0)
+        longest.append(before + in_network(demands[v], preds))
     assert outcome.latency >= max(longest) + ALL.start_us - 1e-6
     for v in range(n):
-        assert outcome.ends[v] - outcome.starts[v] >= demands[v].us - 1e-6
-    again = Simulator(dag, demands, SPEC, ALL)
+        took = outcome.ends[v] - outcome.starts[v]
+        assert took >= in_network(demands[v], dag.preds[v]) - 1e-6
+    again = Simulator.of(dag, demands, SPEC, ALL)
     assert again.latency(range(n), stream_of) == outcome.latency
 
 
 @given(**GRAPHS)
 def test_one_stream_is_the_sum_and_its_gaps(seed: int, n: int, streams: int) -> None:
     dag, demands, _ = chance(seed, n, streams)
-    total = sum(demand.us for demand in demands)
-    found = Simulator(dag, demands, SPEC, ALL).latency(range(n), [0] * n)
+    total = sum(map(in_network, demands, dag.preds))
+    found = Simulator.of(dag, demands, SPEC, ALL).latency(range(n), [0] * n)
     assert total + 3 - 1e-6 <= found <= total + 3 + n * ALL.dispatch_us + 1e-6
 
 
@@ -194,7 +230,7 @@ def test_without_overheads_nothing_idles_longer_than_in_one_stream(
         replace(demand, ctas=4 // demand.per_sm or 1, busy_us=0, moved_us=0) for demand in demands
     ]
     total = sum(demand.us for demand in whole)
-    assert Simulator(dag, whole, SPEC, FREE).latency(range(n), stream_of) <= total + 1e-6
+    assert Simulator.of(dag, whole, SPEC, FREE).latency(range(n), stream_of) <= total + 1e-6
 
 
 @given(**GRAPHS)
@@ -202,7 +238,7 @@ def test_waits_are_those_of_the_schedulers(seed: int, n: int, streams: int) -> N
     """By numbers and by names it is the same schedule."""
     dag, demands, stream_of = chance(seed, n, streams)
     schedule = Schedule("chance", least_waits(dag, range(n), stream_of))
-    simulator = Simulator(dag, demands, SPEC, ALL)
+    simulator = Simulator.of(dag, demands, SPEC, ALL)
     assert simulator.launches(range(n), stream_of) == launches_of(schedule, dag.names)
 
 
@@ -210,7 +246,7 @@ def test_waits_are_those_of_the_schedulers(seed: int, n: int, streams: int) -> N
 def test_agrees_with_a_machine_that_knows_every_cta(seed: int, n: int, streams: int) -> None:
     dag, demands, stream_of = chance(seed, n, streams)
     demands = [replace(demand, busy_us=0.0, moved_us=0.0) for demand in demands]
-    simulator = Simulator(dag, demands, SPEC, FREE)
+    simulator = Simulator.of(dag, demands, SPEC, FREE)
     launches = simulator.launches(range(n), stream_of)
     assert simulator.run(launches).latency == pytest.approx(by_cta(launches, demands))
 
@@ -238,7 +274,7 @@ def by_cta(launches: Launches, demands: list[Demand]) -> float:
         free += 1 / demands[launches.task[i]].per_sm
         undone[i] -= 1
         if not undone[i]:
-            for j, _ in launches.dependents[i]:
+            for j in launches.dependents[i]:
                 left[j] -= 1
                 if not left[j]:
                     queue.append(j)
@@ -247,18 +283,18 @@ def by_cta(launches: Launches, demands: list[Demand]) -> float:
 
 def test_a_schedule_that_waits_for_itself_is_refused() -> None:
     schedule = Schedule("knot", (Launch("t0", 0, ("t1",)), Launch("t1", 1, ("t0",))))
-    simulator = Simulator(free_dag(2), [small(1.0)] * 2, SPEC, FREE)
+    simulator = Simulator.of(free_dag(2), [small(1.0)] * 2, SPEC, FREE)
     with pytest.raises(VerifyError, match="never starts 2"):
         simulator.run(launches_of(schedule, ("t0", "t1")))
 
 
 def test_nothing_to_do() -> None:
-    assert Simulator(free_dag(0), [], SPEC, ALL).latency((), ()) == 0
+    assert Simulator.of(free_dag(0), [], SPEC, ALL).latency((), ()) == 0
 
 
 def test_eight_hundred_tasks_are_quick() -> None:
     dag, demands, stream_of = chance(1, 800, 8)
-    simulator = Simulator(dag, demands, replace(SPEC, sms=132), ALL)
+    simulator = Simulator.of(dag, demands, replace(SPEC, sms=132), ALL)
     launches = simulator.launches(range(800), stream_of)
     best = math.inf
     for _ in range(5):

@@ -1,86 +1,103 @@
-"""Forecast against simulate: the same model, twice written."""
+"""Timelines of tasks with costs, and the same model for searches."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.costs.forecast import Forecast
-from anabranch.costs.simulate import simulate
+from anabranch.costs import Roofline, evaluator, forecast
 from anabranch.costs.work import Work
-from anabranch.ir.graph import Graph
+from anabranch.ir.calibration import Calibration
+from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost
-from anabranch.ir.schedule import Launch, Schedule
-from anabranch.ir.target import TargetSpec
+from anabranch.ir.schedule import Launch, Schedule, Source, Timeline
 from anabranch.ir.task import Task, TaskGraph
-
-NOTHING = Work(0.0, 0.0, 0, 0.0, 1)
-
-
-@st.composite
-def problems(
-    draw: st.DrawFn,
-) -> tuple[list[int], list[float], list[Work], list[int], list[int]]:
-    """Predecessors, times, demands, a launch order, streams."""
-    n = draw(st.integers(1, 9))
-    preds = [draw(st.integers(0, (1 << v) - 1)) for v in range(n)]
-    times = st.sampled_from([0.0, 0.5, 1.0, 3.0, 4.25])
-    part = st.sampled_from([0.0, 0.1, 0.6, 1.0])
-    us = draw(st.lists(times, min_size=n, max_size=n))
-    works = [Work(draw(part) * 4, draw(part) * 4, 0, draw(part), 1) for _ in range(n)]
-    order: list[int] = []
-    while len(order) < n:
-        ready = [v for v in range(n) if v not in order and not preds[v] & ~_mask(order)]
-        order.append(draw(st.sampled_from(ready)))
-    return preds, us, works, order, draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
+from anabranch.schedule.sync import launches
 
 
-@given(problems(), st.sampled_from([0.0, 0.5, 2.0]))
-@settings(max_examples=150, deadline=None)
-def test_the_latency_that_simulate_gives(
-    problem: tuple[list[int], list[float], list[Work], list[int], list[int]], fork_us: float
-) -> None:
-    preds, us, works, order, stream_of = problem
-    tasks = [Task(str(v), Graph(str(v), (), (), (), ())) for v in range(len(us))]
-    graph = TaskGraph("net", (), (), tuple(tasks), (), ())
-    expected = simulate(
-        graph,
-        Schedule("any", _launches(preds, order, stream_of)),
-        lambda task: Cost(us[int(task.name)], "recorded"),
-        TargetSpec("cuda", "any", fork_us=fork_us),
-        lambda task: works[int(task.name)],
-    )
-    assert Forecast(preds, us, works, fork_us)(order, stream_of) == pytest.approx(
-        expected.latency, abs=1e-6
-    )
+def known(us: Mapping[str, float], source: Source = "recorded") -> Callable[[Task], Cost]:
+    return lambda task: Cost(us[task.name], source)
 
 
-def test_nobody_runs_before_its_input() -> None:
-    r"""0 --> 1 --> 2 on three streams, and a 3 beside them: the path, or the long one."""
-    preds, us = (0, 1, 2, 0), (1.0, 2.0, 3.0, 10.0)
-    latency = Forecast(preds, us, (NOTHING,) * 4, 0.5)
-    assert latency((0, 1, 2, 3), (0, 1, 2, 3)) == 10.0
-    assert latency((0, 1, 2, 3), (0, 0, 0, 0)) == 16.0
+def times(timeline: Timeline) -> dict[str, tuple[float, float]]:
+    return {span.task: (span.start, span.end) for span in timeline.spans}
 
 
-def _mask(nodes: list[int]) -> int:
-    return sum(1 << v for v in nodes)
+def diamond(make: Any, ctas: int) -> TaskGraph:
+    """a, then b and c beside each other, then d."""
+    tasks = [("a", ["x"]), ("b", ["a"]), ("c", ["a"]), ("d", ["b", "c"])]
+    graph: TaskGraph = make.graph(*(make.relu(name, reads, ctas=ctas) for name, reads in tasks))
+    return graph
 
 
-def _launches(preds: list[int], order: list[int], stream_of: list[int]) -> tuple[Launch, ...]:
-    """As `schedule.sync` has them, found by trying: a wait that the others imply is none."""
-    before: dict[int, int] = {}
-    last: dict[int, int] = {}
-    launches = []
-    for v in order:
-        held = last.get(stream_of[v])
-        implied = 0 if held is None else before[held] | 1 << held
-        needed = [u for u in range(v) if preds[v] >> u & 1 and not implied >> u & 1]
-        waits = [u for u in needed if not any(before[w] >> u & 1 for w in needed if w != u)]
-        before[v] = implied
-        for u in needed:
-            before[v] |= before[u] | 1 << u
-        last[stream_of[v]] = v
-        launches.append(Launch(str(v), stream_of[v], tuple(map(str, waits))))
-    return tuple(launches)
+DIAMOND = Schedule(
+    "fork",
+    (Launch("a", 0), Launch("b", 0), Launch("c", 1, ("a",)), Launch("d", 0, ("c",))),
+)
+US = {"a": 2.0, "b": 3.0, "c": 4.0, "d": 1.0}
+
+
+def test_without_a_calibration_a_fork_costs_what_the_rule_says(make: Any) -> None:
+    assert make.spec.calibration is None
+    timeline = forecast(diamond(make, 10), DIAMOND, known(US), make.spec)
+    assert times(timeline) == {"a": (0, 2), "b": (2, 5), "c": (2.5, 6.5), "d": (6.5, 7.5)}
+    assert (timeline.latency, timeline.source) == (7.5, "recorded")
+
+
+def test_the_spec_s_calibration_is_used(make: Any) -> None:
+    spec = replace(make.spec, calibration=Calibration(start_us=4.0, fork_us=1.0))
+    timeline = forecast(diamond(make, 10), DIAMOND, known(US), spec)
+    assert times(timeline)["c"] == (2 - 0.5 + 1, 6 - 0.5 * 2 + 1)
+    assert timeline.latency == times(timeline)["d"][1] + 4
+
+
+def test_two_that_fill_the_machine_do_not_overlap(make: Any) -> None:
+    """Task b has all processors; c queues behind it although it could start."""
+    spec = replace(make.spec, fork_us=0.0)
+    timeline = forecast(diamond(make, 132), DIAMOND, known(US), spec)
+    assert times(timeline) == {"a": (0, 2), "b": (2, 5), "c": (2, 9), "d": (9, 10)}
+
+
+def test_given_demands_are_used(make: Any) -> None:
+    """Both ask for 3/4 of the bandwidth: together they run at 2/3 of their speed."""
+    spec = replace(make.spec, fork_us=0.0)
+
+    def hungry(task: Task) -> Work:
+        return Work(0.0, 0.75 * US[task.name], 0, 0.1, 1)
+
+    timeline = forecast(diamond(make, 1), DIAMOND, known(US), spec, hungry)
+    assert times(timeline)["b"] == pytest.approx((2, 6.5))
+    assert times(timeline)["c"] == pytest.approx((2, 7.5))
+
+
+def test_what_takes_no_time_delays_nobody(make: Any) -> None:
+    timeline = forecast(diamond(make, 1), DIAMOND, known(dict.fromkeys("abcd", 0.0)), make.spec)
+    assert timeline.latency == 0
+
+
+def test_one_estimate_makes_the_whole_an_estimate(make: Any) -> None:
+    def cost(task: Task) -> Cost:
+        return Cost(1.0, "estimated" if task.name == "c" else "measured")
+
+    assert forecast(diamond(make, 1), DIAMOND, cost, make.spec).source == "estimated"
+    measured = forecast(diamond(make, 1), DIAMOND, known(US, "measured"), make.spec)
+    assert measured.source == "recorded"
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 30), streams=st.integers(1, 6))
+def test_searches_and_people_are_told_the_same(make: Any, seed: int, n: int, streams: int) -> None:
+    graph, schedule = make.chance(seed, n, streams)
+    stream_of = [launch.stream for launch in schedule.launches]
+    schedule = Schedule("least waits", launches(dag_of(graph), range(n), stream_of))
+    spec = replace(make.spec, calibration=Calibration(start_us=2, fork_us=0.3, cold=1.0))
+    costs = Roofline(spec)
+    latency = evaluator(graph, costs, spec).latency(range(n), stream_of)
+    timeline = costs.timeline(graph, schedule)
+    assert timeline.latency == latency
+    assert [span.task for span in timeline.spans] == [one.task for one in schedule.launches]
+    assert max(span.end for span in timeline.spans) == pytest.approx(latency - 2)

@@ -31,13 +31,14 @@ from anabranch.trace import Trace
 GROUPS = 4
 START = Calibration(
     start_us=2.0,
-    launch_us=0.8,
-    fork_us=0.2,
-    join_us=0.2,
+    split_us=5.0,
+    root_us=1.5,
+    fork_us=0.4,
+    launch_us=0.5,
     dispatch_us=0.1,
-    sharing=0.3,
+    sharing=0.2,
     arithmetic=0.6,
-    cold=0.5,
+    cold=2.0,
 )
 """Where the search begins: a step of a chain in a CUDA graph takes about 1 us on an H200, a branch
 0.3 to 0.6; the rest are middling guesses."""

@@ -3,15 +3,25 @@
 Roofline   estimates from arithmetic and bytes; needs no device, covers everything
 Recorded   what a profile holds of another machine; estimates for the rest
 Measured   runs it on a target, or has run it before (cache)
-simulate   task costs + schedule -> timeline
+forecast   task costs + schedule -> timeline, by a model of kernels that run side by side
+evaluator  the same model for searches: prepared once, asked thousands of times
 tied       whether two measured numbers differ at all
 """
 
+from anabranch.costs.forecast import evaluator, forecast
 from anabranch.costs.measured import Measured
 from anabranch.costs.recorded import Recorded
 from anabranch.costs.roofline import Roofline
-from anabranch.costs.simulate import simulate
 from anabranch.costs.source import costs_of
 from anabranch.costs.ties import fastest, tied
 
-__all__ = ["Measured", "Recorded", "Roofline", "costs_of", "fastest", "simulate", "tied"]
+__all__ = [
+    "Measured",
+    "Recorded",
+    "Roofline",
+    "costs_of",
+    "evaluator",
+    "fastest",
+    "forecast",
+    "tied",
+]

@@ -3,10 +3,10 @@
 A discrete-event model. Its numbers are the machine's `Calibration`, fitted to measurements.
 
 Launch. A launch is ready when its predecessor on the stream and all it waits for have ended. Of the
-launches that wait for one, the second starts `fork_us` after the first, the third twice that; every
-dependency beyond the first delays by `join_us`, one on another stream by `cross_us`. Launches
-anywhere are `dispatch_us` apart. The first `launch_us` of a kernel holds no processor: there
-the launches of several streams overlap.
+launches that wait for one, the second starts `fork_us` after the first, the third twice that; of
+those that wait for none, the second `split_us` after the first, each further `root_us` later (up to
+`ROOTS`, which is what was seen). Launches anywhere are `dispatch_us` apart. The first `launch_us`
+of a kernel holds no processor: there the launches of several streams overlap.
 
 Slots. Then its CTAs queue for the processors, behind those of kernels that came before. One CTA
 takes the part of a processor that its registers, threads or shared memory take. What fits starts at
@@ -21,17 +21,19 @@ the bandwidth or of the arithmetic, and by `sharing` for every kernel's worth of
 each processor. So there is one clock for all work under way, which ticks slower under pressure, and
 an event costs a few list operations however much is running.
 
-Cache. Tasks are timed alone with weights in the cache. Where the weights of all tasks are more than
-the cache keeps, each pays for `cold` of its own.
+Cache. Tasks are timed alone in a row of themselves, with all they read near at hand. After other
+kernels it is further away, be it weights or what they have just written: a task waits for `cold`
+times its traffic. Waiting holds no processor either.
 
-A task alone takes exactly its cost.
+Costs are those of one of `ROW` in a row, and carry their part of the run's `start_us`, which is
+taken off: a chain is the sum of what is left, and the start once.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -40,17 +42,20 @@ from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import Dag, bits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Resources
 
 EPSILON = 1e-9
 TURNS = 4
 """A kernel of more turns is taken as one of fewer and longer ones."""
+ROW = 8
+"""How often a task runs in a row when it is timed alone."""
+ROOTS = 16
+"""So many starts of a run come one after another; more were not seen to take longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What a kernel takes alone: microseconds and launches; its CTAs and how many of them a
-    processor holds; arithmetic and traffic at peak rates and, of the traffic, the weights."""
+    processor holds; arithmetic and traffic at peak rates."""
 
     us: float
     launches: int
@@ -58,16 +63,15 @@ class Demand:
     per_sm: int
     busy_us: float = 0.0
     moved_us: float = 0.0
-    weights_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """A schedule by numbers: for each launch its task, the launches that wait for it (with what is
-    on another stream marked), and how many it waits for itself."""
+    """A schedule by numbers: for each launch its task, the launches that wait for it, and how many
+    it waits for itself."""
 
     task: tuple[int, ...]
-    dependents: tuple[tuple[tuple[int, bool], ...], ...]
+    dependents: tuple[tuple[int, ...], ...]
     preds: tuple[int, ...]
 
 
@@ -78,20 +82,6 @@ class Outcome:
     starts: tuple[float, ...]
     ends: tuple[float, ...]
     latency: float
-
-
-def per_processor(resources: Resources, spec: TargetSpec) -> int:
-    """How many CTAs of such a kernel a processor holds at once, at least 1."""
-    registers = max(1, resources.threads * resources.registers)
-    return max(
-        1,
-        min(
-            spec.ctas_per_sm,
-            spec.threads_per_sm // max(1, resources.threads),
-            spec.registers_per_sm // registers,
-            spec.shared_per_sm // max(1, resources.shared),
-        ),
-    )
 
 
 def launches_of(schedule: Schedule, names: Sequence[str]) -> Launches:
@@ -106,15 +96,29 @@ def launches_of(schedule: Schedule, names: Sequence[str]) -> Launches:
 class Simulator:
     """Latencies of schedules of one graph: prepared once, asked many times.
 
-    simulator = Simulator(dag, demands, spec, calibration)
+    simulator = Simulator.of(dag, demands, spec, calibration)
     simulator.latency(order, streams)      tasks by number, in launch order; the stream of each task
     """
 
-    def __init__(
-        self, dag: Dag, demands: Sequence[Demand], spec: TargetSpec, calibration: Calibration
-    ) -> None:
-        self._dag, self._kernels = dag, _kernels(demands, spec, calibration)
-        self._calibration = calibration
+    def __init__(self, preds: Sequence[int], kernels: _Kernels, calibration: Calibration) -> None:
+        self._preds, self._kernels, self._calibration = preds, kernels, calibration
+
+    @classmethod
+    def of(
+        cls, dag: Dag, demands: Sequence[Demand], spec: TargetSpec, calibration: Calibration
+    ) -> Simulator:
+        """For tasks with these demands, which are numbered as in the dag."""
+        return cls(dag.preds, _kernels(dag, demands, spec, calibration), calibration)
+
+    def part(self, nodes: Sequence[int]) -> Simulator:
+        """For these tasks alone, given in rising order, with what the whole does to the cache."""
+        place = {v: i for i, v in enumerate(nodes)}
+        preds = [sum(1 << place[u] for u in bits(self._preds[v]) if u in place) for v in nodes]
+        return Simulator(preds, self._kernels.part(nodes), self._calibration)
+
+    def signature(self) -> Hashable:
+        """Equal for simulators that give equal latencies."""
+        return tuple(self._preds), tuple(map(tuple, self._kernels.columns())), self._calibration
 
     def latency(self, order: Sequence[int], streams: Sequence[int]) -> float:
         """With the fewest waits that make the order safe."""
@@ -127,7 +131,7 @@ class Simulator:
     def launches(self, order: Sequence[int], streams: Sequence[int]) -> Launches:
         """An order and streams with the waits they need: those that order and streams imply, at
         any distance, are left out."""
-        preds = self._dag.preds
+        preds = self._preds
         place, last = [0] * len(preds), dict[int, int]()
         before = [0] * len(preds)
         waits: list[list[int]] = []
@@ -149,7 +153,7 @@ def _linked(
 ) -> Launches:
     """Streams and waits (both by launch) as links from each launch to those that wait for it."""
     last: dict[int, int] = {}
-    dependents: list[list[tuple[int, bool]]] = [[] for _ in tasks]
+    dependents: list[list[int]] = [[] for _ in tasks]
     preds: list[int] = []
     for i, stream in enumerate(streams):
         direct = set(waits[i])
@@ -157,7 +161,7 @@ def _linked(
             direct.add(last[stream])
         last[stream] = i
         for p in direct:
-            dependents[p].append((i, streams[p] != stream))
+            dependents[p].append(i)
         preds.append(len(direct))
     return Launches(tuple(tasks), tuple(map(tuple, dependents)), tuple(preds))
 
@@ -165,41 +169,59 @@ def _linked(
 @dataclass(frozen=True, slots=True)
 class _Kernels:
     """By task: `lead`, its time without processors; `turn`, the time of one turn of CTAs; `ctas`;
-    `part`, what one takes of a processor; and per CTA its demand of bandwidth, of arithmetic, and
+    `held`, what one takes of a processor; and per CTA its demand of bandwidth, of arithmetic, and
     how much of a kernel that is on every processor it is."""
 
     lead: list[float]
     turn: list[float]
     ctas: list[int]
-    part: list[float]
+    held: list[float]
     bandwidth: list[float]
     arithmetic: list[float]
     cover: list[float]
     processors: float
 
+    def part(self, nodes: Sequence[int]) -> _Kernels:
+        """Those of these tasks."""
+        columns = [[column[v] for v in nodes] for column in self.columns()]
+        lead, turn, ctas, held, bandwidth, arithmetic, cover = columns
+        counts = [int(count) for count in ctas]
+        return _Kernels(lead, turn, counts, held, bandwidth, arithmetic, cover, self.processors)
 
-def _kernels(demands: Sequence[Demand], spec: TargetSpec, calibration: Calibration) -> _Kernels:
-    kept = calibration.cache * spec.l2_bytes / spec.bandwidth * 1e6
-    weights = sum(demand.weights_us for demand in demands)
-    missed = calibration.cold * (1.0 if kept <= 0 else min(1.0, max(0.0, weights / kept - 1.0)))
+    def columns(self) -> tuple[Sequence[float], ...]:
+        return (
+            self.lead,
+            self.turn,
+            self.ctas,
+            self.held,
+            self.bandwidth,
+            self.arithmetic,
+            self.cover,
+        )
+
+
+def _kernels(
+    dag: Dag, demands: Sequence[Demand], spec: TargetSpec, calibration: Calibration
+) -> _Kernels:
     made = _Kernels([], [], [], [], [], [], [], float(spec.sms))
-    for demand in demands:
-        lead = min(demand.us, calibration.launch_us * demand.launches)
-        body = demand.us - lead + missed * demand.weights_us
+    for demand, preds in zip(demands, dag.preds, strict=True):
+        own = demand.us - min(demand.us / 2, calibration.start_us / ROW)
+        lead = min(own, calibration.launch_us * demand.launches)
+        body = own - lead
+        moved = min(demand.moved_us, demand.us)  # of a table of embeddings little is read
+        late = calibration.cold * moved if preds else 0.0
         at_once = spec.sms * demand.per_sm
         ctas = max(1, demand.ctas)
         ctas = math.ceil(ctas / max(1, math.ceil(ctas / (at_once * TURNS))))
         resident = min(ctas, at_once)
         scale = 1.0 / (body * resident) if body > 0 else 0.0
-        cover = min(1.0, resident / spec.sms)
-        moved = (demand.moved_us + missed * demand.weights_us) / calibration.bandwidth
-        made.lead.append(lead)
+        made.lead.append(lead + late)
         made.turn.append(body / math.ceil(ctas / at_once))
         made.ctas.append(ctas)
-        made.part.append(1.0 / demand.per_sm)
-        made.bandwidth.append(min(1.0 / resident, moved * scale))
+        made.held.append(1.0 / demand.per_sm)
+        made.bandwidth.append(min(1.0 / resident, moved / calibration.bandwidth * scale))
         made.arithmetic.append(min(1.0 / resident, demand.busy_us / calibration.arithmetic * scale))
-        made.cover.append(cover / resident)
+        made.cover.append(min(1.0, resident / spec.sms) / resident)
     return made
 
 
@@ -208,8 +230,7 @@ def _run(launches: Launches, kernels: _Kernels, calibration: Calibration) -> Out
     times: `arrivals` are kernels whose CTAs will queue, by time; `ends` are batches of CTAs under
     way, by the clock of the work, which runs `slow` times slower than time."""
     task, n = launches.task, len(launches.task)
-    fork, join, cross = calibration.fork_us, calibration.join_us, calibration.cross_us
-    apart, sharing = calibration.dispatch_us, calibration.sharing
+    fork, apart, sharing = calibration.fork_us, calibration.dispatch_us, calibration.sharing
     ready, left = [0.0] * n, list(launches.preds)
     starts, done = [0.0] * n, [-1.0] * n
     undone = [kernels.ctas[v] for v in task]
@@ -220,11 +241,15 @@ def _run(launches: Launches, kernels: _Kernels, calibration: Calibration) -> Out
     now = clock = front = latency = 0.0
     slow, free = 1.0, kernels.processors
     bandwidth = arithmetic = cover = 0.0
+    roots = 0
     for i in range(n):
         if not left[i]:
+            if 0 < roots < ROOTS:
+                front += calibration.root_us if roots > 1 else calibration.split_us
             starts[i] = front
             heappush(arrivals, (front + kernels.lead[task[i]], i))
-            front += apart
+            roots += 1
+    front = apart
     while arrivals or ends:
         end = now + (ends[0][0] - clock) * slow if ends else math.inf
         if arrivals and arrivals[0][0] <= end:
@@ -236,7 +261,7 @@ def _run(launches: Launches, kernels: _Kernels, calibration: Calibration) -> Out
             now = end
             clock, i, k = heappop(ends)
             v = task[i]
-            free += k * kernels.part[v]
+            free += k * kernels.held[v]
             bandwidth -= k * kernels.bandwidth[v]
             arithmetic -= k * kernels.arithmetic[v]
             cover -= k * kernels.cover[v]
@@ -244,8 +269,8 @@ def _run(launches: Launches, kernels: _Kernels, calibration: Calibration) -> Out
             if not undone[i]:
                 done[i] = latency = now
                 took = kernels.turn[v] > 0 or kernels.lead[v] > 0
-                for rank, (j, crossing) in enumerate(launches.dependents[i]):
-                    at = now + (rank * fork + crossing * cross if took else 0.0)
+                for rank, j in enumerate(launches.dependents[i]):
+                    at = now + (rank * fork if took else 0.0)
                     if at > ready[j]:
                         ready[j] = at
                     left[j] -= 1
@@ -253,18 +278,18 @@ def _run(launches: Launches, kernels: _Kernels, calibration: Calibration) -> Out
                         w = task[j]
                         at = ready[j]
                         if kernels.turn[w] > 0 or kernels.lead[w] > 0:
-                            at = max(at + (launches.preds[j] - 1) * join, front)
+                            at = max(at, front)
                             front = at + apart
                         starts[j] = at
                         heappush(arrivals, (at + kernels.lead[w], j))
         while queue:
             i = queue[0]
             v = task[i]
-            k = min(waiting[i], int(free / kernels.part[v] + 1e-6))
+            k = min(waiting[i], int(free / kernels.held[v] + 1e-6))
             if not k:
                 break
             heappush(ends, (clock + kernels.turn[v], i, k))
-            free -= k * kernels.part[v]
+            free -= k * kernels.held[v]
             bandwidth += k * kernels.bandwidth[v]
             arithmetic += k * kernels.arithmetic[v]
             cover += k * kernels.cover[v]

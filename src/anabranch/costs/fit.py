@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from anabranch.costs.corun import Demand, Launches, Simulator, launches_of, per_processor
+from anabranch.costs.corun import Demand, Launches, Simulator, launches_of
 from anabranch.costs.observed import (
     Observations,
     ObservedGraph,
@@ -26,6 +26,7 @@ from anabranch.costs.observed import (
     observed_dag,
     observed_schedule,
 )
+from anabranch.costs.work import per_processor
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import Dag
 from anabranch.ir.target import TargetSpec
@@ -36,16 +37,15 @@ FINEST = 1 / 32
 """Steps are halved down to this part of the first."""
 PARAMETERS: dict[str, tuple[float, float, float]] = {
     "launch_us": (0.0, 3.0, 0.4),
-    "start_us": (0.0, 20.0, 2.0),
+    "start_us": (0.0, 20.0, 1.0),
+    "split_us": (0.0, 20.0, 1.0),
+    "root_us": (0.0, 5.0, 0.4),
     "fork_us": (0.0, 3.0, 0.2),
-    "join_us": (0.0, 3.0, 0.2),
-    "cross_us": (0.0, 5.0, 0.4),
     "dispatch_us": (0.0, 3.0, 0.2),
     "sharing": (0.0, 2.0, 0.2),
-    "bandwidth": (0.1, 1.5, 0.2),
-    "arithmetic": (0.1, 1.5, 0.2),
-    "cold": (0.0, 3.0, 0.4),
-    "cache": (0.1, 2.0, 0.2),
+    "bandwidth": (0.1, 3.0, 0.2),
+    "arithmetic": (0.1, 1.0, 0.2),
+    "cold": (0.0, 10.0, 0.8),
 }
 """What is fitted: least, most, first step."""
 
@@ -101,12 +101,11 @@ def demand_of(row: ObservedTask, spec: TargetSpec) -> Demand:
         1 if resources is None else per_processor(resources, spec),
         row.busy_us,
         row.moved_us,
-        min(row.moved_us, row.weights / spec.bandwidth * 1e6),
     )
 
 
 def predict(case: Case, spec: TargetSpec, calibration: Calibration) -> list[float]:
-    simulator = Simulator(case.dag, case.demands, spec, calibration)
+    simulator = Simulator.of(case.dag, case.demands, spec, calibration)
     return [simulator.run(launches).latency for launches in case.launches]
 
 

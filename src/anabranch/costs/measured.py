@@ -22,10 +22,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 
 from anabranch.cache import Cache
+from anabranch.costs.corun import ROW
+from anabranch.costs.forecast import forecast
 from anabranch.costs.memo import Memo
 from anabranch.costs.recorded import KernelFact, fact_of, kernel_text, probe_of
 from anabranch.costs.roofline import Roofline
-from anabranch.costs.simulate import simulate
 from anabranch.costs.stopwatch import Answers, Stopwatch, Trial
 from anabranch.costs.ties import comparable
 from anabranch.costs.work import work
@@ -41,7 +42,7 @@ from anabranch.trace import Trace
 SCHEME = "timing 1"
 BATCH = 32
 """Executables held at once while tasks are warmed: each has weights and buffers on the device."""
-REPEAT = 8
+REPEAT = ROW
 LONG_US = 100.0
 """A task of up to so long is timed that often in a row: the start of a graph shall not count."""
 
@@ -133,7 +134,7 @@ class Measured:
     def timeline(self, tasks: TaskGraph, schedule: Schedule) -> Timeline:
         """Simulated from the measured times of the tasks."""
         self.warm(tasks.tasks)
-        return simulate(tasks, schedule, self.task, self.target.spec, self._work)
+        return forecast(tasks, schedule, self.task, self.target.spec, self._work)
 
     def schedule(self, tasks: TaskGraph, schedule: Schedule) -> Cost:
         return self.rank(tasks, (schedule,))[0]

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from anabranch.costs.forecast import forecast
 from anabranch.costs.memo import Memo
 from anabranch.costs.roofline import Roofline
-from anabranch.costs.simulate import simulate
 from anabranch.costs.ties import comparable
 from anabranch.costs.work import contracts_in_f32, work
 from anabranch.errors import TargetError
@@ -187,7 +187,7 @@ class Recorded:
 
     def timeline(self, tasks: TaskGraph, schedule: Schedule) -> Timeline:
         """What would run when on the recorded machine."""
-        return simulate(tasks, schedule, self.task, self.spec, self._work)
+        return forecast(tasks, schedule, self.task, self.spec, self._work)
 
 
 def _first(broken: ValidationError) -> str:

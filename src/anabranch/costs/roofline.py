@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from anabranch.costs.forecast import forecast
 from anabranch.costs.memo import Memo
-from anabranch.costs.simulate import simulate
 from anabranch.costs.work import Work, work
 from anabranch.ir.protocols import Cost, Probe
 from anabranch.ir.schedule import Schedule, Timeline
@@ -59,7 +59,7 @@ class Roofline:
 
     def timeline(self, tasks: TaskGraph, schedule: Schedule) -> Timeline:
         """What would run when."""
-        return simulate(tasks, schedule, self.task, self.spec, self._work)
+        return forecast(tasks, schedule, self.task, self.spec, self._work)
 
 
 def estimate(work: Work, spec: TargetSpec) -> Cost:

@@ -29,13 +29,16 @@ POINTWISE_TILE = 256 * 4
 class Work:
     """`busy_us`: time of the arithmetic alone at peak rates; `moved_us`: of the traffic alone.
     `depth`: multiply-adds one after the other in the longest contraction, 0 without one; `share`:
-    the part of the machine's CTA slots that it fills; `launches`: 0 if there is nothing to do."""
+    the part of the machine's CTA slots that it fills; `launches`: 0 if there is nothing to do.
+    `ctas`: of its largest launch; `per_sm`: how many of them a processor holds."""
 
     busy_us: float
     moved_us: float
     depth: int
     share: float
     launches: int
+    ctas: int = 1
+    per_sm: int = 1
 
 
 def work(task: Task, spec: TargetSpec) -> Work:
@@ -50,12 +53,32 @@ def work(task: Task, spec: TargetSpec) -> Work:
     moved = sum(ops.traffic(node, table) for node in nodes) if several else _border(body, table)
     depth = max(_depth(node, table) for node in nodes)
     resources = kernel.resources if kernel is not None else None
+    resources = resources or _guess(body, table, depth)
+    ctas, per_sm = resources.ctas, per_processor(resources, spec)
+    if spec.kind == "cpu":  # torch's kernels use every core
+        ctas, per_sm = spec.sms, 1
     return Work(
         busy_us=sum(ops.flops(node, table) / _rate(node, spec) for node in nodes) * 1e6,
         moved_us=moved / spec.bandwidth * 1e6,
         depth=depth,
-        share=_share(resources or _guess(body, table, depth), spec),
+        share=min(1.0, ctas / (spec.sms * per_sm)),
         launches=kernel.launches if kernel is not None else 1,
+        ctas=ctas,
+        per_sm=per_sm,
+    )
+
+
+def per_processor(resources: Resources, spec: TargetSpec) -> int:
+    """How many CTAs of such a kernel a processor holds at once, at least 1."""
+    registers = max(1, resources.threads * resources.registers)
+    return max(
+        1,
+        min(
+            spec.ctas_per_sm,
+            spec.threads_per_sm // max(1, resources.threads),
+            spec.registers_per_sm // registers,
+            spec.shared_per_sm // max(1, resources.shared),
+        ),
     )
 
 
@@ -97,17 +120,3 @@ def _guess(body: Graph, table: Mapping[str, TensorType], depth: int) -> Resource
     like, tile = (CONTRACT, CONTRACT_TILE) if depth else (POINTWISE, POINTWISE_TILE)
     ctas = max(1, math.ceil(written / tile))
     return Resources(ctas, like.threads, like.registers, like.shared)
-
-
-def _share(resources: Resources, spec: TargetSpec) -> float:
-    """CTAs over those that the machine holds at once; torch's CPU kernels use every core."""
-    if spec.kind == "cpu":
-        return 1.0
-    registers = max(1, resources.threads * resources.registers)
-    a_processor = min(
-        spec.ctas_per_sm,
-        spec.threads_per_sm // max(1, resources.threads),
-        spec.registers_per_sm // registers,
-        spec.shared_per_sm // max(1, resources.shared),
-    )
-    return min(1.0, resources.ctas / (spec.sms * max(1, a_processor)))

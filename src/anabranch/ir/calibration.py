@@ -14,25 +14,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """`start_us`: a run's own begin and end. `launch_us`: the part of each launch in which it holds
-    no processor, and others may run. `fork_us`: how much later each further launch starts that
-    waits for the same one. `join_us`: what each dependency of a launch beyond its first delays it.
-    `cross_us`: what a dependency on another stream takes. `dispatch_us`: the least time between two
-    launches, anywhere. `sharing`: how much kernels slow down where a second one is on the same
-    processors, 0 not at all, 1 to half. `bandwidth`, `arithmetic`: the parts of the peak rates that
-    are really reached, at which those that run together begin to slow down. `cold`: the part of its
-    weights' traffic that a task pays on top where a network's weights do not stay in the cache;
-    `cache`: the part of the cache that keeps them. `origin`: where the numbers come from."""
+    """`start_us`: a run's own begin and end. `split_us`: how much later a second launch starts that
+    waits for none; `root_us`: each further one. `fork_us`: how much later each further launch
+    starts that waits for the same one. `launch_us`: the part of each launch in which it holds no
+    processor, and others may run. `dispatch_us`: the least time between two launches, anywhere.
+    `sharing`: how much kernels slow down where a second one is on the same processors, 0 not at
+    all, 1 to half. `bandwidth`, `arithmetic`: the parts of the peak rates at which those that run
+    together begin to slow down; of bandwidth more than 1, where the cache serves. `cold`: how long
+    a task waits in a network for what it finds at hand when it is timed alone, in times of its
+    traffic at the peak rate. `origin`: where the numbers come from."""
 
     start_us: float = 0.0
-    launch_us: float = 0.0
+    split_us: float = 0.0
+    root_us: float = 0.0
     fork_us: float = 0.0
-    join_us: float = 0.0
-    cross_us: float = 0.0
+    launch_us: float = 0.0
     dispatch_us: float = 0.0
     sharing: float = 0.0
     bandwidth: float = 1.0
     arithmetic: float = 1.0
     cold: float = 0.0
-    cache: float = 1.0
     origin: str = ""

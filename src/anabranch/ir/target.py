@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
+from anabranch.ir.calibration import Calibration
 from anabranch.ir.key import digest_text
+
+_NOT_THE_MACHINE = ("simulated", "calibration")
+"""Fields that say how or how well a machine is known, not which it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,9 @@ class TargetSpec:
     `kind` is cuda or cpu; a simulated GPU has kind cuda and `simulated` set. `peak_flops` by dtype
     name (f16, tf32, f32, ...). `tf32`: fp32 contractions may
     run in tf32. `versions` (torch, cuda, cudnn, triton, driver) take part in the
-    fingerprint: a timing made under one set is not used under another.
+    fingerprint: a timing made under one set is not used under another. `calibration`: what is known
+    of kernels that share the machine; `fork_us`: what a branch costs where only a rule of thumb is
+    wanted, or nothing else is known.
     """
 
     kind: str
@@ -39,10 +45,11 @@ class TargetSpec:
     tf32: bool = False
     versions: tuple[tuple[str, str], ...] = ()
     simulated: bool = field(default=False, compare=False)
+    calibration: Calibration | None = field(default=None, compare=False)
 
     @property
     def fingerprint(self) -> str:
         """Names this machine and its software in cache keys; equal for a GPU and its simulation."""
         return digest_text(
-            repr(sorted((k, v) for k, v in asdict(self).items() if k != "simulated"))
+            repr(sorted((k, v) for k, v in asdict(self).items() if k not in _NOT_THE_MACHINE))
         )

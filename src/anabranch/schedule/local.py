@@ -9,8 +9,8 @@ block is searched once, together with the task before it, whose fork it is:
     tidied     as fast, with fewer waits
     trial      the best few placings run on the device where there is one, interleaved
 
-    us  a 1, b 6, c 2, d 2, e 1; fork .5         nimble   b @0 | c @1 | d @2      8.5
-         +--> b --+                              local    b @0 | c d @1           8.25
+    us  a 1, b 6, c 2, d 2, e 1; fork .5         nimble   b @0 | c @1 | d @2      8, 4 waits
+         +--> b --+                              local    b @0 | c d @1           8, 2 waits
     a -->+--> c --+--> e                                  (c and d together end before b does)
          +--> d --+
 

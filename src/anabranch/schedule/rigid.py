@@ -1,8 +1,8 @@
 """A machine simple enough for proofs: a task holds its share from start to end, or waits for it.
 
-`costs.simulate` slows tasks down that find too little room; no solver says what is optimal there.
+`costs.corun` has tasks begin in what room there is; no solver says what is optimal there.
 Here time goes in hundredths of microseconds, room in thousandths of the machine, and a task starts
-once its inputs are done and its share is free. Forks and joins cost what they cost in `simulate`:
+once its inputs are done and its share is free. Forks and joins cost by a rule:
 of the launches that wait for one launch each starts half a fork after the one before, and each
 launch that one waits for beyond the first delays it by half a fork.
 

@@ -6,6 +6,7 @@ import torch
 
 from anabranch.errors import TargetError
 from anabranch.ir.target import TargetSpec
+from anabranch.targets.calibrated import CALIBRATIONS
 
 DENSE_FLOPS_PER_SM_CYCLE: dict[tuple[int, int], dict[str, int]] = {
     (8, 0): {"f16": 2048, "bf16": 2048, "tf32": 1024, "f32": 128, "f64": 128},
@@ -49,6 +50,7 @@ def read_spec(device: torch.device, tf32: bool) -> TargetSpec:
         shared_per_sm=properties.shared_memory_per_multiprocessor,
         tf32=tf32,
         versions=_versions(),
+        calibration=CALIBRATIONS.get(capability),
     )
 
 

@@ -16,6 +16,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Probe
 from anabranch.ir.schedule import Timeline
 from anabranch.ir.task import Kernel
+from anabranch.targets.calibrated import CALIBRATIONS
 from anabranch.trace import Trace
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -31,7 +32,8 @@ class SimTarget:
 
     def __init__(self, profile: Profile, tf32: bool = False) -> None:
         self.profile = profile
-        self.spec = replace(profile.spec, tf32=tf32, simulated=True)
+        known = profile.spec.calibration or CALIBRATIONS.get(profile.spec.capability)
+        self.spec = replace(profile.spec, tf32=tf32, simulated=True, calibration=known)
         self.device = torch.device("meta")
 
     def prepare(
