@@ -33,7 +33,8 @@ def test_a_network_has_all_kinds_of_schedules(found: Observations) -> None:
     assert (network.name, network.batch, network.dtype) == (NET, 1, "fp32")
     names = {observed_schedule(run).scheduler for run in network.runs}
     assert {"sequential", "greedy", "random-2", "random-16"} <= names
-    assert len(names) == len(network.runs) >= 10
+    by_chance = {name for name in names if name.startswith("random-")}
+    assert len(names) == len(network.runs) > len(by_chance) + 1  # and some scheduler's own
 
 
 def test_every_schedule_is_legal_and_has_a_time(found: Observations) -> None:
