@@ -25,7 +25,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 def found(tmp_path_factory: pytest.TempPathFactory) -> Observations:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANABRANCH_CACHE_DIR", "")
-        return observe((NET,), ("fp32",), (1,), 5.0, target="cpu")
+        return observe((NET,), ("fp32",), (1,), 1.0, target="cpu")
 
 
 def test_a_network_has_all_kinds_of_schedules(found: Observations) -> None:
@@ -33,7 +33,8 @@ def test_a_network_has_all_kinds_of_schedules(found: Observations) -> None:
     assert (network.name, network.batch, network.dtype) == (NET, 1, "fp32")
     names = {observed_schedule(run).scheduler for run in network.runs}
     assert {"sequential", "greedy", "random-2", "random-16"} <= names
-    assert len(names) == len(network.runs) >= 7  # equal plans are dropped, and one may win often
+    by_chance = {name for name in names if name.startswith("random-")}
+    assert len(names) == len(network.runs) > len(by_chance) + 1  # and some scheduler's own
 
 
 def test_every_schedule_is_legal_and_has_a_time(found: Observations) -> None:
