@@ -30,7 +30,7 @@ from anabranch.kernels.dfg.walk import (
     reductions,
     replace_parts,
     substitute,
-    substitute_store,
+    substitute_stores,
 )
 from anabranch.kernels.triton.emit import FORMS, Emission
 from anabranch.kernels.triton.names import INDICES, names_of
@@ -170,7 +170,7 @@ def _write_neighbours(
             at = place[group] * together + k
             here[found.slide] = at
             inside = bounded(at, 0, found.slide.extent)
-        neighbours.append(([substitute_store(s, here) for s in found.dfg.stores], inside))
+        neighbours.append((list(substitute_stores(found.dfg.stores, here)), inside))
     folds = [reductions(*(store.expr for store in stores)) for stores, _ in neighbours]
     unrolled = {fold: _taps(fold) for each in folds for fold in each}
     exprs = [_without(store.expr, unrolled) for stores, _ in neighbours for store in stores]
