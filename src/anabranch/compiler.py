@@ -8,6 +8,7 @@ noun. Every stage is timed; what it applied, chose and refused are events of the
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,6 +49,9 @@ from anabranch.schedule.best import Choice
 from anabranch.schedule.recall import best_or_recall
 from anabranch.trace import Trace
 
+CUTS = ((False, False), (True, False), (True, True))
+"""How a graph is cut into tasks, ever more coarsely: by what a library runs in one call, into
+chains that a generated kernel runs, into clusters with several results."""
 STAGES = ("capture", "rewrite", "fuse", "kernels", "probe", "schedule", "pack", "load", "verify")
 MEMORY_LIMIT = 1.25
 """A parallel plan may take this much of the sequential plan's arena; waits are added to keep it."""
@@ -121,18 +125,18 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         signature = _renamed(captured, graph)
     yield "rewrite", graph
     with trace.stage("fuse"):
-        fine = partition(graph, trace, spec)
-        tasks = partition(graph, trace, spec, pointwise=True) if generated else fine
-    yield "fuse", tasks
+        cuts = [partition(graph, trace, spec, *larger) for larger in CUTS[: 3 if generated else 1]]
+    yield "fuse", cuts[-1]
     costs = costs_of(target, partial(pack, spec=spec), job.cache, trace, _left(options, start))
     with trace.stage("kernels"):
         check = checker(target, job.cache)
         with Rehearsal(target, job.cache, trace) as rehearsal:
             trial = rehearsal.before(costs.trial)
-            selection = select(fine, spec, providers, trial, check, trace)
-            if tasks != fine:
-                whole = select(tasks, spec, providers, trial, check, trace)
-                selection = _cheaper(whole, selection, costs, trace)
+            selection = select(cuts[0], spec, providers, trial, check, trace)
+            for finer, cut in itertools.pairwise(cuts):
+                if cut != finer:
+                    whole = select(cut, spec, providers, trial, check, trace)
+                    selection = _cheaper(whole, selection, costs, trace)
     yield "kernels", selection
     answers.keep(job.cache, captured.graph, known)
     with trace.stage("probe"):

@@ -71,7 +71,7 @@ def write(body: Graph, variant: str) -> Program:
 
 
 def _vector(dfg: Dfg) -> int:
-    """Elements that a thread computes for each store: 16 bytes, fewer where it holds many values."""
+    """Elements a thread computes for each store: 16 bytes, fewer where it holds many values."""
     read = len(loads(*(store.expr for store in dfg.stores)))
     widest = elements_per_thread(*(store.type for store in dfg.stores))
     while widest > 1 and widest * (read + len(dfg.stores)) > MOST_HELD:
