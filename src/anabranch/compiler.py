@@ -8,7 +8,6 @@ noun. Every stage is timed; what it applied, chose and refused are events of the
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,9 +48,9 @@ from anabranch.schedule.best import Choice
 from anabranch.schedule.recall import best_or_recall
 from anabranch.trace import Trace
 
-CUTS = ((False, False), (True, False), (True, True))
-"""How a graph is cut into tasks, ever more coarsely: by what a library runs in one call, into
-chains that a generated kernel runs, into clusters with several results."""
+CUTS = ((False, False), (True, False), (False, True), (True, True))
+"""How a graph is cut into tasks: by what a library runs in one call, into chains that a generated
+kernel runs, and each of these with clusters, which have several results."""
 STAGES = ("capture", "rewrite", "fuse", "kernels", "probe", "schedule", "pack", "load", "verify")
 MEMORY_LIMIT = 1.25
 """A parallel plan may take this much of the sequential plan's arena; waits are added to keep it."""
@@ -125,7 +124,9 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         signature = _renamed(captured, graph)
     yield "rewrite", graph
     with trace.stage("fuse"):
-        cuts = [partition(graph, trace, spec, *larger) for larger in CUTS[: 3 if generated else 1]]
+        cuts = [
+            partition(graph, trace, spec, *larger) for larger in CUTS[: None if generated else 1]
+        ]
     yield "fuse", cuts[-1]
     costs = costs_of(target, partial(pack, spec=spec), job.cache, trace, _left(options, start))
     with trace.stage("kernels"):
@@ -133,8 +134,8 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         with Rehearsal(target, job.cache, trace) as rehearsal:
             trial = rehearsal.before(costs.trial)
             selection = select(cuts[0], spec, providers, trial, check, trace)
-            for finer, cut in itertools.pairwise(cuts):
-                if cut != finer:
+            for tried, cut in enumerate(cuts[1:], 1):
+                if cut not in cuts[:tried]:
                     whole = select(cut, spec, providers, trial, check, trace)
                     selection = _cheaper(whole, selection, costs, trace)
     yield "kernels", selection
@@ -181,7 +182,7 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
 
 
 def _cheaper(whole: Selection, parts: Selection, costs: Costs, trace: Trace) -> Selection:
-    """For each group the faster of its one kernel and the kernels of its parts."""
+    """Where the two are cut otherwise, the faster of their kernels."""
     tasks = choose(whole.tasks, parts.tasks, costs.task, trace)
     kept = set(map(id, whole.tasks.tasks))
     tried = {

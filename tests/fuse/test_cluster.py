@@ -52,8 +52,9 @@ def test_a_recurrence_is_one_launch() -> None:
 
 def test_a_result_on_the_way_is_stored_too() -> None:
     r"""
-    x - a - b - mm      a is read by c alone, b by mm and by c: one launch stores b and c
-             \\- c
+    X - a - b - caller     a is read inside alone, b outside as well: one launch stores b and c
+         \   \
+          ----- c
     """
     assert chained(
         """
@@ -66,7 +67,7 @@ def test_a_result_on_the_way_is_stored_too() -> None:
 
 
 def test_a_path_that_leaves_and_comes_back() -> None:
-    """b reads a by way of the product: it cannot run with a."""
+    """Node b reads a by way of the product: it cannot run with a."""
     assert chained(
         """
         %a: f32[4,8] = aten.relu.default(%x)
@@ -79,7 +80,7 @@ def test_a_path_that_leaves_and_comes_back() -> None:
 
 
 def test_a_result_does_not_wait_for_strangers() -> None:
-    """c waits for the product of y, which a does not need: a runs before."""
+    """Node c waits for the product of y, which a does not need: a runs before."""
     found = chained(
         """
         %a: f32[4,8] = aten.exp.default(%x)
@@ -135,7 +136,7 @@ def test_a_sum_that_is_normalised_and_kept() -> None:
 
 
 def test_a_view_of_what_is_inside_is_held_and_an_alias() -> None:
-    """t is read inside, and returned: the body has it, and so have the aliases."""
+    """Node t is read inside, and returned: the body has it, and so have the aliases."""
     tasks = cut(
         read("""
     graph g {
@@ -213,7 +214,8 @@ def test_kernels_of_random_steps(seed: int) -> None:
     large = sorted(tasks.tasks, key=lambda task: -len(task.body.nodes))
     for task in large[:2]:
         found = variants(task.body, gpu())
-        if found:
+        repeats = any(0 in value.type.strides for value in task.body.inputs)
+        if found and not repeats:
             check(task.body, found[:1])
 
 
@@ -240,8 +242,8 @@ def test_any_choice_computes_the_same(seed: int, luck: int) -> None:
     graph = steps(seed)
     dice = random.Random(luck)
     fine = partition(graph, Trace(), gpu())
-    for several in (False, True):
-        larger = partition(graph, Trace(), gpu(), True, several)
+    for cut_so in ((True, False), (False, True), (True, True)):
+        larger = partition(graph, Trace(), gpu(), *cut_so)
         fine = choose(larger, fine, lambda task: Cost(dice.random(), "measured"), Trace())
         verify_tasks(fine)
         dag_of(fine)

@@ -6,7 +6,7 @@
     fc   = linear(flat, ...)
 
 Views cost nothing and are aliases; every other node is in exactly one task (`grow` says which go
-together). A cluster holds the views that it reads through itself. A task has the name of its anchor.
+together). A cluster holds the views through which it reads. A task has the name of its anchor.
 """
 
 from __future__ import annotations
