@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
 from tests.kernels.triton.test_joins import recurrence
 
+from anabranch.compiler import Job, compile_model
 from anabranch.fuse import partition
 from anabranch.fuse.choose import choose
 from anabranch.ir import ops
@@ -25,7 +27,10 @@ from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.types import TensorType
 from anabranch.ir.verify import verify_tasks
 from anabranch.kernels.triton.write import variants
+from anabranch.options import Options
+from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.zoo import ZOO
 
 
 def clustered(text: str) -> list[str]:
@@ -248,6 +253,51 @@ def test_any_choice_computes_the_same(seed: int, luck: int) -> None:
         verify_tasks(fine)
         dag_of(fine)
     _same(graph, fine)
+
+
+def test_stretches_that_would_wait_for_each_other() -> None:
+    """Cut as {a, d} and {b, c} there is no order; the choice falls back to a graph that has one."""
+    graph = read("""
+    graph g {
+      input %x: f32[4,8]
+      input %y: f32[4,8]
+      %a: f32[4,8] = aten.exp.default(%x)
+      %b: f32[4,8] = aten.relu.default(%a)
+      %c: f32[4,8] = aten.neg.default(%y)
+      %d: f32[4,8] = aten.tanh.default(%c)
+      return %b, %d
+    }""")
+    apart = partition(graph, Trace(), gpu())
+    a, b, c, d = (task.body for task in apart.tasks)
+    first, second = _joined(a, d), _joined(b, c)
+    one = replace(apart, tasks=(Task("a", first), Task("b", b), Task("c", c)))
+    two = replace(apart, tasks=(Task("a", a), Task("c", second), Task("d", d)))
+    costs = {"a+d": 1.0, "b+c": 1.0}
+
+    def cost(task: Task) -> Cost:
+        names = "+".join(node.name for node in task.body.nodes)
+        return Cost(costs.get(names, 5.0), "measured")
+
+    chosen = choose(one, apart, cost, Trace())
+    assert len(chosen.tasks) == 3
+    _same(graph, chosen)
+    assert choose(two, chosen, cost, Trace()) in (two, chosen)
+
+
+def _joined(one: Graph, other: Graph) -> Graph:
+    """Both bodies as one, in parts that do not touch."""
+    nodes = (*one.nodes, *other.nodes)
+    return Graph(one.name, (*one.inputs, *other.inputs), (), nodes, (*one.outputs, *other.outputs))
+
+
+@pytest.mark.parametrize(("network", "most"), [("sru", 9), ("deepfm", 14), ("bert_base", 20)])
+def test_networks_become_few_launches(network: str, most: int) -> None:
+    """Tiny ones: SRU is 161 launches of a library, DeepFM 33, BERT 30."""
+    net, inputs = ZOO[network].build("tiny"), ZOO[network].inputs("tiny", 1)
+    options = Options.read({"cache_dir": None, "scheduler": "critical"}, environment=False)
+    job = Job(net, inputs, {}, resolve("sim:h200"), options, None, Trace())
+    plan = compile_model(job, "pack")
+    assert len(plan.tasks.tasks) <= most
 
 
 def _same(graph: Graph, tasks: TaskGraph) -> None:

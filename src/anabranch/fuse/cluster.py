@@ -156,15 +156,13 @@ class _Search:
         self.home.update((node.name, a) for node in nodes)
 
     def _why_not(self, nodes: list[Node], halves: tuple[list[Node], ...]) -> str:
-        reducing = [_reduces(half) for half in halves]
-        if any(why for half in halves for why in map(self._stays_apart, half)):
+        if any(self._stays_apart(node) for half in halves for node in half):
             return "not all nodes can be part of a cluster"
-        if all(reducing) or not any(reducing):
-            why = why_no_cluster(nodes, self.paths, self.facts, self.shapes)
-            if why or not any(reducing):
-                return why
+        if not any(map(_reduces, halves)):
+            return why_no_cluster(nodes, self.paths, self.facts, self.shapes)
+        # Rows and windows have their own idea of a space: only their templates can tell.
         group = self.paths.with_views(nodes)
-        return why_not_one_kernel(group, self.paths, self.facts)
+        return _too_many(nodes, self.paths) or why_not_one_kernel(group, self.paths, self.facts)
 
     def _stays_apart(self, node: Node) -> bool:
         kind, name = ops.info(node.op).kind, ops.packet_name(node.op)
@@ -178,16 +176,14 @@ def why_no_cluster(
 ) -> str:
     """Why pointwise nodes and moves make no good kernel, by shapes alone; "" if they may."""
     made = {name for node in nodes for name in node.results}
-    read, spaces = set[str](), set[tuple[int, ...]]()
+    spaces = set[tuple[int, ...]]()
     for node in nodes:
         for value in node.uses:
             root = paths.root(value)
-            if root not in made:
-                read.add(root)
-            elif why := _why_not_inside(node, value, root, made, paths, facts):
+            why = _why_not_inside(node, value, root, made, paths, facts) if root in made else ""
+            if why:
                 return why
-    outputs = paths.outputs(nodes)
-    for name in outputs:
+    for name in paths.outputs(nodes):
         node = facts.makers[name]
         shape = shapes[name]
         if alike(node, shapes) and made & set(map(paths.root, joined_by(node))):
@@ -195,8 +191,15 @@ def why_no_cluster(
         spaces.add(_without_ones(shape))
     if len(spaces) > 1:
         return f"its results share no space: {sorted(spaces)}"
-    if len(nodes) > MOST_NODES or len(read) + len(outputs) > MOST_VALUES:
-        return f"{len(nodes)} nodes with {len(read) + len(outputs)} values are too many"
+    return _too_many(nodes, paths)
+
+
+def _too_many(nodes: Sequence[Node], paths: Paths) -> str:
+    made = {name for node in nodes for name in node.results}
+    read = {paths.root(name) for node in nodes for name in node.uses} - made
+    values = len(read) + len(paths.outputs(nodes))
+    if len(nodes) > MOST_NODES or values > MOST_VALUES:
+        return f"{len(nodes)} nodes with {values} values are too many"
     return ""
 
 

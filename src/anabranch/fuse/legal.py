@@ -35,7 +35,7 @@ CHEAP = frozenset(
     )
 )
 """What may as well be computed once for each window that reads it: an instruction or two."""
-MOST_PROLOGUE_READS = 2
+MOST_PROLOGUE_READS = 4
 """Values that each point of a window may be made of, the weights not counted."""
 LIBRARY_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
