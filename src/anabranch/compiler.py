@@ -119,11 +119,11 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         signature = _renamed(captured, graph)
     yield "rewrite", graph
     with trace.stage("fuse"):
-        fine, tasks = tuner.partitions(graph, trace)
-    yield "fuse", tasks
+        cuts = tuner.cuts(graph, trace)
+    yield "fuse", cuts[-1]
     costs = costs_of(target, partial(pack, spec=spec), job.cache, trace, _left(options, start))
     with trace.stage("kernels"):
-        selection = tuner.kernels(fine, tasks, costs, trace)
+        selection = tuner.kernels(cuts, costs, trace)
     yield "kernels", selection
     answers.keep(job.cache, captured.graph, known)
     with trace.stage("probe"):

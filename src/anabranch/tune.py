@@ -1,9 +1,8 @@
 """Tuning: from a rewritten graph to tasks that all have the fastest kernel there is for them.
 
-    graph --partitions--> fine and coarse tasks --kernels--> the faster of both, group by group
+    graph --cuts--> tasks, cut in several ways --kernels--> the fastest of them, stretch by stretch
 
-The fine partition holds what libraries run in one call, the coarse one also what only generated
-kernels can. Candidates that were generated run first in a process that may die of it (`rehearse`);
+Candidates that were generated run first in a process that may die of it (`rehearse`);
 all are measured side by side, and the winner is compared with the task's body (`accept`).
 """
 
@@ -26,6 +25,10 @@ from anabranch.options import Options
 from anabranch.rehearse import Rehearsal
 from anabranch.trace import Trace
 
+CUTS = ((False, False), (True, False), (False, True), (True, True))
+"""How a graph is cut into tasks: by what a library runs in one call, into chains that a generated
+kernel runs, and each of these with clusters, which have several results."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tuner:
@@ -43,30 +46,26 @@ class Tuner:
     def providers(self) -> Sequence[Provider]:
         return ALL if self.generates else PROVIDERS
 
-    def partitions(self, graph: Graph, trace: Trace) -> tuple[TaskGraph, TaskGraph]:
-        """The fine and the coarse partition; the same where nothing is generated."""
-        fine = partition(graph, trace, self.target.spec)
-        if not self.generates:
-            return fine, fine
-        return fine, partition(graph, trace, self.target.spec, pointwise=True)
+    def cuts(self, graph: Graph, trace: Trace) -> list[TaskGraph]:
+        """The graph cut in every way, the finest first, each way once."""
+        found: list[TaskGraph] = []
+        for larger in CUTS if self.generates else CUTS[:1]:
+            cut = partition(graph, trace, self.target.spec, *larger)
+            if cut not in found:
+                found.append(cut)
+        return found
 
-    def kernels(self, fine: TaskGraph, coarse: TaskGraph, costs: Costs, trace: Trace) -> Selection:
-        """Both partitions with kernels, and of each group what is faster. TargetError if a task has
-        no kernel that runs."""
+    def kernels(self, cuts: Sequence[TaskGraph], costs: Costs, trace: Trace) -> Selection:
+        """All cuts with kernels, and where they differ what is faster. TargetError if a task has no
+        kernel that runs."""
         spec, check = self.target.spec, checker(self.target, self.cache)
         with Rehearsal(self.target, self.cache, trace) as rehearsal:
             trial = rehearsal.before(costs.trial)
-            parts = select(fine, spec, self.providers, trial, check, trace)
-            if coarse == fine:
-                return parts
-            whole = select(coarse, spec, self.providers, trial, check, trace)
-        tasks = choose(whole.tasks, parts.tasks, costs.task, trace)
-        kept = set(map(id, whole.tasks.tasks))
-        tried = {
-            task.name: (whole if id(task) in kept else parts).candidates[task.name]
-            for task in tasks.tasks
-        }
-        return Selection(tasks, tried)
+            found = select(cuts[0], spec, self.providers, trial, check, trace)
+            for cut in cuts[1:]:
+                whole = select(cut, spec, self.providers, trial, check, trace)
+                found = _cheaper(whole, found, costs, trace)
+        return found
 
     def merged(
         self, graph: Graph, selection: Selection, costs: Costs, limits: Limits
@@ -75,14 +74,25 @@ class Tuner:
         probes like all others."""
 
         def alone(tasks: TaskGraph) -> Selection:
-            return self.kernels(tasks, tasks, costs, Trace())
+            return self.kernels([tasks], costs, Trace())
 
         name = self.options.scheduler
         after = merged(name, graph, selection.tasks, costs, limits, alone)
         if after is graph:
             return graph, selection
-        found = self.kernels(*self.partitions(after, Trace()), costs, Trace())
+        found = self.kernels(self.cuts(after, Trace()), costs, Trace())
         return after, with_probes(found, costs)
+
+
+def _cheaper(whole: Selection, parts: Selection, costs: Costs, trace: Trace) -> Selection:
+    """Where the two are cut otherwise, the faster of their kernels."""
+    tasks = choose(whole.tasks, parts.tasks, costs.task, trace)
+    kept = set(map(id, whole.tasks.tasks))
+    tried = {
+        task.name: (whole if id(task) in kept else parts).candidates[task.name]
+        for task in tasks.tasks
+    }
+    return Selection(tasks, tried)
 
 
 def with_probes(selection: Selection, costs: Costs) -> Selection:

@@ -196,15 +196,12 @@ def test_what_no_template_writes_stays_apart() -> None:
 
 
 def test_a_window_is_made_of_few_values() -> None:
-    lines = "a = add x x\nb = neg x\nc = add b x\nd = conv c\nr = relu d"
-    text = depthwise(lines).replace(
-        "input %x", "input %y: f16[1,4,5,5]\n  input %z: f16[1,4,5,5]\n  input %x"
-    )
-    assert grown(text, pointwise=True)[0] == ["a", "b+c+d+r"]
-    text = text.replace("neg.default(%x)", "add.Tensor(%y, %z)")
+    lines = "e = add y z\nf = add u v\nb = add e f\nc = add b x\nd = conv c\nr = relu d"
+    inputs = "".join(f"input %{name}: f16[1,4,5,5]\n  " for name in "yzuvx")
+    text = depthwise(lines).replace("input %x: f16[1,4,5,5]\n  ", inputs)
     groups, refused = grown(text, pointwise=True)
-    assert groups == ["a", "b", "c+d+r"]
-    assert refused == ["%b + %c: %d would read 3 values for each point of a window"]
+    assert groups == ["e", "f+b+c+d+r"]
+    assert refused == ["%e + %b: %d would read 5 values for each point of a window"]
 
 
 def test_padding_before_a_pool() -> None:

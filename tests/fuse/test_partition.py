@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from anabranch.fuse import partition
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
-from anabranch.ir.graph import Graph
+from anabranch.ir.graph import Graph, types
 from anabranch.ir.ops import is_view
 from anabranch.ir.step import Stepper, random_inputs
 from anabranch.ir.target import TargetSpec
@@ -25,13 +25,19 @@ from anabranch.trace import Trace
 SPEC = TargetSpec("cpu", "test")
 
 
-def cut(graph: Graph, pointwise: bool = False) -> TaskGraph:
-    """The partition, after checking that it is one and that it computes the same."""
-    tasks = partition(graph, Trace(), SPEC, pointwise)
+def cut(graph: Graph, pointwise: bool = False, several: bool = False) -> TaskGraph:
+    """The partition, after checking that it is one and that it computes the same. Views are
+    aliases, or held by the bodies that read through them, or both."""
+    tasks = partition(graph, Trace(), SPEC, pointwise, several)
     verify_tasks(tasks)
     dag_of(tasks)
-    grouped = [node for task in tasks.tasks for node in task.body.nodes]
-    assert sorted(n.name for n in (*grouped, *tasks.aliases)) == sorted(n.name for n in graph.nodes)
+    table = types(graph)
+    views = {node.name for node in graph.nodes if is_view(node, table)}
+    held = [node.name for task in tasks.tasks for node in task.body.nodes]
+    grouped = [name for name in held if name not in views]
+    assert sorted(grouped) == sorted(node.name for node in graph.nodes if node.name not in views)
+    assert {node.name for node in tasks.aliases} | views & set(held) == views
+    assert several or not views & set(held)
     inputs = random_inputs([value.type for value in graph.inputs])
     old = eval_graph(graph, inputs, precision=torch.float64)
     assert worst(old, eval_tasks(tasks, inputs, precision=torch.float64)) == 0
@@ -81,12 +87,12 @@ tasks net {
     )
 
 
-@given(st.integers(0, 10_000), st.booleans())
-@settings(max_examples=60)
-def test_tasks_of_random_graphs_compute_the_same(seed: int, pointwise: bool) -> None:
+@given(st.integers(0, 10_000), st.sampled_from([(False, False), (True, False), (True, True)]))
+@settings(max_examples=120)
+def test_tasks_of_random_graphs_compute_the_same(seed: int, larger: tuple[bool, bool]) -> None:
     graph = drawn(seed, size=20)
-    tasks = cut(graph, pointwise)
-    assert partition(graph, Trace(), SPEC, pointwise) == tasks
+    tasks = cut(graph, *larger)
+    assert partition(graph, Trace(), SPEC, *larger) == tasks
     assert len({task.name for task in tasks.tasks}) == len(tasks.tasks)
 
 

@@ -1,44 +1,116 @@
-"""Choosing: groups that only a kernel generator runs, or their parts, by what both take.
+"""Choosing: of two ways to cut a graph into tasks, for each stretch where they differ the faster.
 
-    coarse  {conv, add, sigmoid, mul} 9.1 us      parts  {conv, add} 4.0  {sigmoid} 1.6  {mul} 1.7
-                                                  7.3 us: the parts stay apart
+    one    {conv, add, add} {sigmoid} 9.1 us      other  {conv} 4.0  {add, add, sigmoid} 2.1
+                                                  6.1 us: this stretch is cut as in the other
 
 DeepCuts (algorithm 1) keeps a merge of two subsets only if the kernels it finds for it are faster.
-Here the merges are those that `grow` holds for good, and each is judged once, whole.
+Here the merges are those that `grow` holds for good, and each is judged whole: chains against their
+nodes, clusters against what was chosen before. A stretch is the least set of nodes that is a union
+of tasks of both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from anabranch.errors import ScheduleError
+from anabranch.ir.dag import dag_of
+from anabranch.ir.graph import Node
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.trace import Trace
+
+Stretch = tuple[list[Task], list[Task]]
+"""The tasks of the coarse graph, and those of the fine one, of the same nodes."""
 
 
 def choose(
     coarse: TaskGraph, fine: TaskGraph, cost: Callable[[Task], Cost], trace: Trace
 ) -> TaskGraph:
-    """The coarse graph, with the parts of the fine one for every group that they outrun; both have
-    kernels. A group of which there are only estimates does not replace parts that were measured."""
-    home = {node.name: task for task in fine.tasks for node in task.body.nodes}
+    """The coarse graph, with the parts of the fine one for every stretch where they are faster;
+    both have kernels. Groups of which there are only estimates do not replace parts that were
+    measured."""
     tasks: list[Task] = []
-    for group in coarse.tasks:
-        parts = list({home[n.name].name: home[n.name] for n in group.body.nodes}.values())
-        whole, apart = cost(group), [cost(part) for part in parts]
-        if len(parts) == 1:
-            tasks += [group] if whole.us <= apart[0].us else parts
+    for groups, parts in stretches(coarse, fine):
+        whole, apart = [cost(group) for group in groups], [cost(part) for part in parts]
+        us, parts_us = sum(c.us for c in whole), sum(c.us for c in apart)
+        if len(parts) == len(groups) == 1:
+            tasks += groups if us <= parts_us else parts
             continue
-        parts_us = sum(c.us for c in apart)
-        guess = whole.source == "estimated" and any(c.source != "estimated" for c in apart)
-        if whole.us < parts_us and not guess:
-            why = f"{whole.us:.2f} us in one launch, {parts_us:.2f} in {len(parts)}"
-            trace.add("applied", "fuse", group.name, why, us=parts_us - whole.us)
-            tasks.append(group)
+        names = ", ".join(group.name for group in groups)
+        estimated = any(c.source == "estimated" for c in whole)
+        guess = estimated and any(c.source != "estimated" for c in apart)
+        if us < parts_us and not guess:
+            why = f"{us:.2f} us in {_launches(groups)}, {parts_us:.2f} in {len(parts)}"
+            trace.add("applied", "fuse", names, why, us=parts_us - us)
+            tasks += groups
         else:
-            why = "only estimated" if guess else f"{whole.us:.2f} us > {parts_us:.2f} us apart"
-            trace.add("refused", "fuse", f"{group.name}, {len(parts)} parts", why)
-            order = {task.name: i for i, task in enumerate(fine.tasks)}
-            tasks += sorted(parts, key=lambda part: order[part.name])
-    return replace(coarse, tasks=tuple(tasks))
+            why = "only estimated" if guess else f"{us:.2f} us > {parts_us:.2f} us apart"
+            trace.add("refused", "fuse", f"{names}, {len(parts)} parts", why)
+            tasks += parts
+    return _ordered(tasks, coarse, fine) or min(
+        (coarse, fine), key=lambda graph: sum(cost(task).us for task in graph.tasks)
+    )
+
+
+def stretches(coarse: TaskGraph, fine: TaskGraph) -> list[Stretch]:
+    """The graphs side by side: tasks that share nodes, in the order of the fine graph."""
+    views = {node.name for node in (*coarse.aliases, *fine.aliases)}
+    home = {node.name: task.name for task in fine.tasks for node in task.body.nodes}
+    found: dict[str, Stretch] = {task.name: ([], [task]) for task in fine.tasks}
+    for group in coarse.tasks:
+        own = [home[node.name] for node in group.body.nodes if node.name not in views]
+        joined = {id(found[name]): found[name] for name in own}
+        first, *others = joined.values()
+        first[0].append(group)
+        for other in others:
+            first[0].extend(other[0])
+            first[1].extend(other[1])
+            found.update((part.name, first) for part in other[1])
+    return list({id(stretch): stretch for stretch in found.values()}.values())
+
+
+def _ordered(tasks: Sequence[Task], coarse: TaskGraph, fine: TaskGraph) -> TaskGraph | None:
+    """The tasks in an order in which they can run; None if they wait for each other in a circle,
+    which stretches that are each cut in a sound way may do."""
+    place = {node.name: i for i, task in enumerate(fine.tasks) for node in task.body.nodes}
+    last = {task.name: max(place.get(node.name, -1) for node in task.body.nodes) for task in tasks}
+    tasks = sorted(tasks, key=lambda task: last[task.name])
+    mixed = replace(fine, tasks=tuple(tasks), aliases=_aliases(tasks, coarse, fine))
+    try:
+        order = dag_of(mixed).names
+    except ScheduleError:
+        return None
+    named = {task.name: task for task in tasks}
+    return replace(mixed, tasks=tuple(named[name] for name in order))
+
+
+def _aliases(tasks: Sequence[Task], coarse: TaskGraph, fine: TaskGraph) -> tuple[Node, ...]:
+    """The aliases that these tasks and the caller need: a group may hold views in its body of which
+    its parts read the results. A view that nobody reads is an alias in both."""
+    needed = {name for task in tasks for name in task.reads} | {ref.name for ref in fine.outputs}
+    both = {node.name for node in coarse.aliases} & {node.name for node in fine.aliases}
+    every = {node.name: node for node in (*coarse.aliases, *fine.aliases)}
+    found: list[Node] = []
+    for node in _in_order(every):
+        if node.name in both or needed.intersection(node.results):
+            found.insert(0, node)
+            needed.update(node.uses)
+    return tuple(found)
+
+
+def _in_order(aliases: dict[str, Node]) -> list[Node]:
+    """Views of views before what they are views of."""
+    makers = {name: node for node in aliases.values() for name in node.results}
+    depth: dict[str, int] = {}
+    for node in aliases.values():
+        chain = [node]
+        while chain[-1].uses[0] in makers:
+            chain.append(makers[chain[-1].uses[0]])
+        depth[node.name] = len(chain)
+    return sorted(aliases.values(), key=lambda node: -depth[node.name])
+
+
+def _launches(groups: Sequence[Task]) -> str:
+    return "one launch" if len(groups) == 1 else f"{len(groups)} launches"

@@ -16,6 +16,9 @@ reduction or a depthwise convolution, one of these a group:
 
 from __future__ import annotations
 
+from collections.abc import Container
+
+from anabranch.fuse.cluster import clusters
 from anabranch.fuse.legal import (
     ADD,
     ADDMM,
@@ -48,9 +51,10 @@ GATHERS = frozenset({PAD, "aten.cat.default", "aten.embedding.default"})
 """Moves whose element is computed where it is needed as cheaply as it is read."""
 
 
-def grow(graph: Graph, trace: Trace, pointwise: bool = False) -> list[Group]:
+def grow(graph: Graph, trace: Trace, pointwise: bool = False, several: bool = False) -> list[Group]:
     """Every node that is no view in exactly one group, its anchor the first contraction or else
-    the first node. Groups come in an order in which they can run, nodes in graph order."""
+    the first node. Groups come in an order in which they can run, nodes in graph order. `several`:
+    groups with several results too, which hold the views they read through."""
     facts = Facts.of(graph)
     nodes = [node for node in graph.nodes if not ops.is_view(node, facts.types)]
     home: dict[str, list[Node]] = {}
@@ -66,16 +70,17 @@ def grow(graph: Graph, trace: Trace, pointwise: bool = False) -> list[Group]:
         members = home.get(node.name, [node])
         if node is members[-1]:
             groups.append(tuple(members))
-    return groups
+    return clusters(groups, facts, trace) if several else groups
 
 
-def anchor_of(group: Group) -> Node:
-    """The node that names the group: its contraction, or its reduction, or its first node."""
-    for kind in ("contract", "reduce"):
+def anchor_of(group: Group, views: Container[str] = ()) -> Node:
+    """The node that names the group: its contraction, or its reduction, or its first node that is
+    no view."""
+    for kinds in (("contract",), ("reduce",), ("pointwise", "move", "factory", "opaque")):
         for node in group:
-            if ops.info(node.op).kind == kind:
+            if ops.info(node.op).kind in kinds and node.name not in views:
                 return node
-    return group[0]
+    raise AssertionError("a group has a node that is no view")
 
 
 def _with_epilogue(

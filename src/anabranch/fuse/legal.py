@@ -35,7 +35,7 @@ CHEAP = frozenset(
     )
 )
 """What may as well be computed once for each window that reads it: an instruction or two."""
-MOST_PROLOGUE_READS = 2
+MOST_PROLOGUE_READS = 4
 """Values that each point of a window may be made of, the weights not counted."""
 LIBRARY_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -105,12 +105,14 @@ def why_not_pointwise(node: Node, group: Sequence[Node], facts: Facts) -> str:
     return ""
 
 
-def why_not_written(group: Sequence[Node], facts: Facts) -> str:
+def why_not_written(
+    group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None
+) -> str:
     """Why no template writes a kernel for the group; "" if one does."""
     why = _before_windows(group, facts)
     if why:
         return why
-    body = body_of(group, facts)
+    body = body_of(group, facts, outputs)
     found = lower(body)
     if isinstance(found, str):
         return found
@@ -133,12 +135,14 @@ def _before_windows(group: Sequence[Node], facts: Facts) -> str:
     return ""
 
 
-def body_of(group: Sequence[Node], facts: Facts) -> Graph:
-    """The group as a graph that reads everything as an input and returns its last value."""
+def body_of(group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None) -> Graph:
+    """The group as a graph that reads everything as an input and returns `outputs`, by default its
+    last value."""
     made = {name for node in group for name in node.results}
     read = dict.fromkeys(name for node in group for name in node.uses if name not in made)
     inputs = tuple(Input(name, facts.types[name]) for name in read)
-    return Graph(group[-1].name, inputs, (), tuple(group), (Ref(group[-1].name),))
+    returned = tuple(map(Ref, outputs or group[-1].results))
+    return Graph(group[-1].name, inputs, (), tuple(group), returned)
 
 
 def is_depthwise(node: Node, facts: Facts) -> bool:

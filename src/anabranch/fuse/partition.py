@@ -6,28 +6,31 @@
     fc   = linear(flat, ...)
 
 Views cost nothing and are aliases; every other node is in exactly one task (`grow` says which go
-together). A task has the name of its anchor.
+together). A cluster holds the views through which it reads. A task has the name of its anchor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from anabranch.fuse.grow import Group, anchor_of, grow
 from anabranch.ir import ops
-from anabranch.ir.graph import Graph, Input, Ref, types, users
+from anabranch.ir.graph import Graph, Input, Node, Ref, types, users
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.trace import Trace
 
 
-def partition(graph: Graph, trace: Trace, spec: TargetSpec, pointwise: bool = False) -> TaskGraph:
+def partition(
+    graph: Graph, trace: Trace, spec: TargetSpec, pointwise: bool = False, several: bool = False
+) -> TaskGraph:
     """The graph as tasks without kernels, for a machine like `spec`. `pointwise`: also groups that
-    only a kernel generator runs as one launch."""
+    only a kernel generator runs as one launch; `several`: those with several results among them."""
     table = types(graph)
-    aliases = tuple(node for node in graph.nodes if ops.is_view(node, table))
-    groups = grow(graph, trace, pointwise)
-    tasks = tuple(Task(body.name, body) for body in _bodies(graph, groups))
+    views = {node.name: node for node in graph.nodes if ops.is_view(node, table)}
+    groups = grow(graph, trace, pointwise, several)
+    aliases = _aliases(graph, groups, views)
+    tasks = tuple(Task(body.name, body) for body in _bodies(graph, groups, aliases, views))
     trace.add(
         "applied",
         "fuse",
@@ -37,22 +40,44 @@ def partition(graph: Graph, trace: Trace, spec: TargetSpec, pointwise: bool = Fa
     return TaskGraph(graph.name, graph.inputs, graph.constants, tasks, aliases, graph.outputs)
 
 
-def _bodies(graph: Graph, groups: list[Group]) -> Iterator[Graph]:
-    """The groups as graphs of their own: values keep their names."""
-    table, readers = types(graph), users(graph)
-    returned = {ref.name for ref in graph.outputs}
-    constants = {constant.name: constant for constant in graph.constants}
+def _aliases(graph: Graph, groups: list[Group], views: Mapping[str, Node]) -> tuple[Node, ...]:
+    """The views that somebody reads who does not hold them: other tasks, the caller, other such
+    views; and those that nobody reads."""
+    readers, needed = users(graph), {ref.name for ref in graph.outputs}
     for group in groups:
-        inside = {node.name for node in group}
-        made = [name for node in group for name in node.results]
-        read = dict.fromkeys(name for node in group for name in node.uses if name not in made)
+        made = {name for node in group for name in node.results}
+        needed |= {name for node in group for name in node.uses} - made
+    aliases: list[Node] = []
+    for view in reversed(list(views.values())):
+        if needed.intersection(view.results) or not any(name in readers for name in view.results):
+            aliases.insert(0, view)
+            needed.update(view.uses)
+    return tuple(aliases)
+
+
+def _bodies(
+    graph: Graph, groups: list[Group], aliases: tuple[Node, ...], views: Mapping[str, Node]
+) -> Iterator[Graph]:
+    """The groups as graphs of their own: values keep their names."""
+    table = types(graph)
+    constants = {constant.name: constant for constant in graph.constants}
+    wanted = {ref.name for ref in graph.outputs} | {name for a in aliases for name in a.uses}
+    reads: list[list[str]] = []
+    for group in groups:
+        made = {name for node in group for name in node.results}
+        reads.append(list(dict.fromkeys(n for node in group for n in node.uses if n not in made)))
+        wanted.update(reads[-1])
+    for group, read in zip(groups, reads, strict=True):
+        anchor = anchor_of(group, views)
         outputs = [
             name
-            for name in made
-            if name in returned or any(n.name not in inside for n in readers.get(name, ()))
+            for node in group
+            if node.name not in views
+            for name in node.results
+            if name in wanted
         ]
         yield Graph(
-            anchor_of(group).name,
+            anchor.name,
             tuple(Input(name, table[name]) for name in read if name not in constants),
             tuple(constants[name] for name in read if name in constants),
             group,

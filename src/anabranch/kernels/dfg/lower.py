@@ -14,14 +14,15 @@ accumulator of a contraction: only what stands around it is lowered then.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, types
 from anabranch.ir.types import TensorType
-from anabranch.kernels.dfg.build import load
+from anabranch.kernels.dfg.build import cast, load
 from anabranch.kernels.dfg.folds import FOLDS
 from anabranch.kernels.dfg.index import Axis, axis, number
+from anabranch.kernels.dfg.joins import Part, parts_of
 from anabranch.kernels.dfg.moves import MOVES
 from anabranch.kernels.dfg.nouns import COMPUTE, Arith, Dfg, Expr, Held, Reduce, Store, Within
 from anabranch.kernels.dfg.pointwise import POINTWISE
@@ -33,8 +34,8 @@ LOWERINGS: dict[str, Lowering] = {**POINTWISE, **MOVES, **FOLDS, **WINDOWS}
 
 OVERLOADS_REFUSED = frozenset({"aten.where.default", "aten.sum.dim_DimnameList"})
 
-MOST_NODES = 200
-"""Functions call each other as deep as the body is long; longer ones gain nothing more."""
+MOST_NODES = 600
+"""Longer bodies take seconds to compile, and registers to run."""
 
 AXES = {4: "nchw", 3: "nlc", 2: "nc", 1: "c", 5: "ncdhw"}
 """What the dimensions of a result are called, by their number."""
@@ -46,6 +47,8 @@ def lower(body: Graph, given: Mapping[str, At] | None = None) -> Dfg | str:
         return _lowered(body, given or {})
     except Refusal as refusal:
         return str(refusal)
+    except RecursionError:
+        return "its values depend on each other through too many others"
 
 
 def held(name: str, type: TensorType) -> At:
@@ -79,19 +82,54 @@ def _lowered(body: Graph, given: Mapping[str, At]) -> Dfg:
         if type.numel == 0:
             raise Refusal(f"%{name} is empty")
     values = values_of(body, given)
-    outputs = {ref.name: values[ref.name] for ref in body.outputs}
-    shape = _space([value.shape for value in outputs.values()])
+    pieces = [piece for ref in body.outputs for piece in _pieces(ref.name, body, values)]
+    try:
+        shape = _space([piece.value.shape for piece in pieces])
+    except Refusal:
+        pieces = [Piece(ref.name, values[ref.name]) for ref in body.outputs]
+        shape = _space([piece.value.shape for piece in pieces])
     names = AXES.get(len(shape)) or [f"i{d}" for d in range(len(shape))]
     axes = tuple(Axis(name, n) for name, n in zip(names, shape, strict=True))
     point = tuple(axis(one.name, one.extent) for one in axes)
+    _in_order(body, values, point)
     stores = []
-    for name, value in outputs.items():
-        own = point[len(point) - len(value.shape) :]
-        own = tuple(number(0) if n == 1 else i for i, n in zip(own, value.shape, strict=True))
-        if _overlaps(value.type):
-            raise Refusal(f"%{name} has several elements at one place of memory")
-        stores.append(Store(name, value.type, own, value.at(own)))
+    for piece in pieces:
+        own = _own(point, piece.value.shape)
+        type = values[piece.name].type
+        if _overlaps(type):
+            raise Refusal(f"%{piece.name} has several elements at one place of memory")
+        expr = cast(piece.value.at(own), type.dtype)
+        stores.append(Store(piece.name, type, piece.part.index(own) if piece.part else own, expr))
     return Dfg(axes, tuple(stores))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one store writes: a result, or a part of it."""
+
+    name: str
+    value: Value
+    part: Part | None = None
+
+
+def _pieces(name: str, body: Graph, values: Mapping[str, Value]) -> list[Piece]:
+    parts = [Piece(name, part.value, part) for part in parts_of(name, body, values)]
+    return parts or [Piece(name, values[name])]
+
+
+def _in_order(body: Graph, values: Mapping[str, Value], point: Point) -> None:
+    """Asks values of the whole space for their point, one after the other. They remember their
+    answers, so that functions of a long chain do not call each other through all of it."""
+    shape = tuple(index.range[1] + 1 for index in point)
+    for node in body.nodes:
+        if ops.packet_name(node.op) in POINTWISE and node.type.shape == shape:
+            values[node.name].at(_own(point, shape))
+
+
+def _own(point: Point, shape: tuple[int, ...]) -> Point:
+    """The point in a value that is broadcast to the space."""
+    own = point[len(point) - len(shape) :]
+    return tuple(number(0) if n == 1 else i for i, n in zip(own, shape, strict=True))
 
 
 def _space(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:

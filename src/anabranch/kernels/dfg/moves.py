@@ -134,13 +134,15 @@ def _cat(call: Call) -> tuple[At, ...]:
     dim = call.given["dim"] % len(call.type.shape)
     pieces = [value for value in call.given["tensors"] if value.type.numel]
 
+    starts, start = [], 0
+    for value in pieces:
+        starts.append(start)
+        start += value.shape[dim]
+
     def at(point: Point, within: Within) -> Expr:
-        start, ends = 0, list[tuple[int, int, Value]]()
-        for value in pieces:
-            ends.append((start, start + value.shape[dim], value))
-            start += value.shape[dim]
+        ends = [(low, low + v.shape[dim], v) for low, v in zip(starts, pieces, strict=True)]
         result: Expr | None = None
-        for low, high, value in reversed(ends):
+        for low, high, value in reversed(_reached(ends, point[dim])):
             inside = bounded(point[dim], low, high)
             there = (*point[:dim], point[dim] - low, *point[dim + 1 :])
             piece = cast(value.at(there, both(within, inside)), call.type.dtype)
@@ -156,18 +158,25 @@ def _cat(call: Call) -> tuple[At, ...]:
 def _stack(call: Call) -> tuple[At, ...]:
     dim = call.given["dim"] % len(call.type.shape)
     pieces: tuple[Value, ...] = call.given["tensors"]
+    ends = [(k, k + 1, value) for k, value in enumerate(pieces)]
 
     def at(point: Point, within: Within) -> Expr:
         there, result = (*point[:dim], *point[dim + 1 :]), None
-        for k, value in reversed(list(enumerate(pieces))):
-            inside = bounded(point[dim], k, k + 1)
+        for low, high, value in reversed(_reached(ends, point[dim])):
+            inside = bounded(point[dim], low, high)
             piece = cast(value.at(there, both(within, inside)), call.type.dtype)
-            before = bounded(point[dim], 0, k + 1)
+            before = bounded(point[dim], 0, high)
             result = piece if result is None else choose(before, piece, result)
         assert result is not None
         return result
 
     return (at,)
+
+
+def _reached(ends: list[tuple[int, int, Value]], index: Index) -> list[tuple[int, int, Value]]:
+    """The pieces that the index can lie in; one that leaves the tensor reads anything."""
+    least, most = index.range
+    return [end for end in ends if end[0] <= most and least < end[1]] or ends[-1:]
 
 
 def _pad(call: Call) -> tuple[At, ...]:

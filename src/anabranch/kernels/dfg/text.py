@@ -42,6 +42,7 @@ def text_dfg(dfg: Dfg) -> str:
     space = ", ".join(f"{one.name} < {one.extent}" for one in dfg.axes)
     every = all_parts(*(store.expr for store in dfg.stores))
     uses = Counter(inner for part in every for inner in parts(part))
+    uses.update(store.expr for store in dfg.stores)
     names: dict[Expr, str] = {}
     lines = [f"for {space}:"]
     for part in every:

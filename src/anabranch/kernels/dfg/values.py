@@ -83,10 +83,10 @@ class Call:
     def dims(self, name: str) -> tuple[int, ...]:
         """Dimensions as positions in x; None or none means all of them."""
         rank, dims = len(self.x.shape), self.given.get(name)
-        if dims is None or dims == ():
+        if dims is None or dims == () or not rank:
             return tuple(range(rank))
         listed = dims if isinstance(dims, tuple) else (dims,)
-        return tuple(d % max(rank, 1) for d in listed)
+        return tuple(d % rank for d in listed)
 
 
 Lowering = Callable[[Call], tuple[At, ...]]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -63,9 +63,24 @@ def substitute_index(index: Index, place: Place, get: Callable[[Expr], Expr]) ->
     return total
 
 
+def substitute_stores(stores: Sequence[Store], place: Place) -> tuple[Store, ...]:
+    """All together, so that what they share is still one object: two equal ones would have to be
+    compared part by part."""
+    done: dict[Expr, Expr] = {}
+    for part in all_parts(*(store.expr for store in stores)):
+        done[part] = _rebuilt(part, place, done.__getitem__)
+    return tuple(
+        replace(
+            store,
+            index=tuple(substitute_index(i, place, done.__getitem__) for i in store.index),
+            expr=done[store.expr],
+        )
+        for store in stores
+    )
+
+
 def substitute_store(store: Store, place: Place) -> Store:
-    index = tuple(substitute_index(i, place, lambda e: e) for i in store.index)
-    return replace(store, index=index, expr=substitute(store.expr, place))
+    return substitute_stores((store,), place)[0]
 
 
 def replace_parts(expr: Expr, table: Mapping[Expr, Expr]) -> Expr:

@@ -121,6 +121,7 @@ class Emission:
 
     def expect(self, *exprs: Expr) -> None:
         """Counts what these expressions share: that gets a line of its own."""
+        self._uses.update(exprs)
         for part in all_parts(*exprs):
             self._uses.update(parts(part))
             if isinstance(part, Load):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from collections import Counter
 from collections.abc import Sequence
 from importlib import resources
 
@@ -35,7 +36,8 @@ LONGEST_NAME = 60
 
 def header(body: Graph, variant: str) -> list[str]:
     """Whose kernel it is, for whoever finds the text."""
-    operators = ", ".join(node.op for node in body.nodes)
+    counts = Counter(node.op for node in body.nodes)
+    operators = ", ".join(op if n == 1 else f"{n} x {op}" for op, n in counts.items())
     origins = dict.fromkeys(node.origin for node in body.nodes if node.origin)
     lines = [f"task {body.name}: {operators}", *(f"from {origin}" for origin in origins), variant]
     return [f"# {' '.join(line.split())}" for line in lines]
@@ -70,7 +72,7 @@ def program(
     read = {load.value for load in loads(*(store.expr for store in dfg.stores))}
     declared = [value.name for value in body.inputs] + [value.name for value in body.constants]
     pointers = [name for name in declared if name in read]
-    pointers += [store.value for store in dfg.stores]
+    pointers += dict.fromkeys(store.value for store in dfg.stores)
     text = "\n".join(lines)
     parameters = [f"{names[name]}_ptr" for name in pointers]
     parameters += ["scratch_ptr"] * bool(scratch) + ["counters_ptr"] * bool(counters)

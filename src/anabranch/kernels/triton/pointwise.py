@@ -3,7 +3,8 @@
     pointwise:1024.w4     1024 elements a CTA, 4 warps
 
 The space is one flat axis in the memory order of the largest result, so what is dense in that
-order is read and written in vectors without a division.
+order is read and written in vectors without a division. A body of many values (steps of an unrolled
+recurrence) has shorter vectors, so that what it has read stays in registers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.nouns import Dfg
-from anabranch.kernels.dfg.walk import reductions, substitute_store
+from anabranch.kernels.dfg.walk import loads, reductions, substitute_stores
 from anabranch.kernels.triton.emit import Emission
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
@@ -23,6 +24,9 @@ from anabranch.kernels.triton.space import elements_per_thread, flattened, order
 
 THREADS_PER_WARP = 32
 LARGEST_GRID = 2**31 - 1
+MOST_HELD = 128
+"""Elements that one thread reads and writes, at most: all reads are under way before the first
+write, since a write to memory might change what is read after it."""
 
 
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
@@ -31,7 +35,9 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     dfg = lower(body)
     if isinstance(dfg, str) or why_not(dfg):
         return []
-    vector = elements_per_thread(*(store.type for store in dfg.stores))
+    vector = _vector(dfg)
+    if vector == 1 and dfg.points < 32 * spec.sms:
+        return [f"pointwise:{32 * warps}.w{warps}" for warps in (1, 2, 4)]
     tiles = [(vector * 32 * warps, warps) for warps in (1, 2, 4, 8)]
     tiles += [(2 * vector * 128, 4), (vector * 64, 4)]
     fitting = [(tile, warps) for tile, warps in tiles if -(-dfg.points // tile) >= spec.sms]
@@ -49,7 +55,7 @@ def write(body: Graph, variant: str) -> Program:
     tile, warps = int(parsed[1]), int(parsed[2])
     largest = max(dfg.stores, key=lambda store: store.type.numel)
     flat, place = flattened(ordered(dfg.axes, largest), "i")
-    stores = [substitute_store(store, place) for store in dfg.stores]
+    stores = substitute_stores(dfg.stores, place)
     partial = flat.extent % tile != 0
     out = Emission({flat: "i"}, {flat: "i_in"} if partial else {}, names_of(body), {*INDICES})
     wide = ".to(tl.int64)" if flat.extent > LARGEST_GRID else ""
@@ -58,8 +64,19 @@ def write(body: Graph, variant: str) -> Program:
         out.lines.append(f"i_in = i < {flat.extent}")
     out.expect(*(store.expr for store in stores))
     for store in stores:
+        out.value(store.expr)
+    for store in stores:
         out.store(store, anchor="i")
     return program(body, dfg, variant, out.lines, (-(-flat.extent // tile), 1, 1), warps)
+
+
+def _vector(dfg: Dfg) -> int:
+    """Elements a thread computes for each store: 16 bytes, fewer where it holds many values."""
+    read = len(loads(*(store.expr for store in dfg.stores)))
+    widest = elements_per_thread(*(store.type for store in dfg.stores))
+    while widest > 1 and widest * (read + len(dfg.stores)) > MOST_HELD:
+        widest //= 2
+    return widest
 
 
 def why_not(dfg: Dfg) -> str:

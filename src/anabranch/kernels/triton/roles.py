@@ -20,7 +20,7 @@ import torch
 
 from anabranch.kernels.dfg.index import Axis, Index, Quotient, axis
 from anabranch.kernels.dfg.nouns import Arith, Cast, Dfg, Expr, Load, Reduce, free_axes
-from anabranch.kernels.dfg.walk import loads, reductions, substitute_store
+from anabranch.kernels.dfg.walk import loads, reductions, substitute_stores
 from anabranch.kernels.triton.space import largest_load, ordered
 
 
@@ -105,7 +105,7 @@ def _with_groups_apart(dfg: Dfg, fold: Reduce) -> Dfg:
         inner = Axis(f"{one.name}_in", each)
         place[one] = axis(group.name, group.extent) * each + axis(inner.name, inner.extent)
         axes += [group, inner]
-    return Dfg(tuple(axes), tuple(substitute_store(s, place) for s in dfg.stores)) if place else dfg
+    return Dfg(tuple(axes), substitute_stores(dfg.stores, place)) if place else dfg
 
 
 def _group_size(one: Axis, factor: Expr) -> int:

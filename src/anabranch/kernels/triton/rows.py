@@ -28,7 +28,7 @@ from anabranch.kernels.dfg.build import LEAST
 from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.nouns import Dfg, Expr, Reduce, Store, all_parts, free_axes, parts
-from anabranch.kernels.dfg.walk import loads, reductions, substitute_store
+from anabranch.kernels.dfg.walk import loads, reductions, substitute_stores
 from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
@@ -137,7 +137,7 @@ def _flattened(dfg: Dfg, found: list[Reduce], row_axes: list[Axis], col_axes: li
     by_place = [inner[axis] for axis in found[0].axes]
     for axes in (col_axes, *(fold.axes for fold in found)):
         place.update(zip(axes, by_place, strict=False))
-    stores = tuple(substitute_store(store, place) for store in dfg.stores)
+    stores = substitute_stores(dfg.stores, place)
     return Rows(dfg, row, col, stores, bool(order) and order[-1] in row_axes)
 
 

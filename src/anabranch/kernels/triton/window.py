@@ -23,14 +23,15 @@ from dataclasses import dataclass
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.build import bounded
-from anabranch.kernels.dfg.index import Axis, Index, number
+from anabranch.kernels.dfg.index import Axis, Index, axes_of, number
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Dfg, Expr, Held, Reduce, Store, Within, free_axes
+from anabranch.kernels.dfg.nouns import Dfg, Expr, Held, Load, Reduce, Store, Within, free_axes
 from anabranch.kernels.dfg.walk import (
+    loads,
     reductions,
     replace_parts,
     substitute,
-    substitute_store,
+    substitute_stores,
 )
 from anabranch.kernels.triton.emit import FORMS, Emission
 from anabranch.kernels.triton.names import INDICES, names_of
@@ -56,13 +57,14 @@ JOINED = {"sum": FORMS["add"], "max": FORMS["max"], "min": FORMS["min"]}
 @dataclass(frozen=True, slots=True)
 class Windows:
     """A graph with its axes told apart: `lane` along the vectors, `slide` the one along which
-    neighbours are computed together (None if windows slide along no other), the rest."""
+    neighbours are computed together (None if windows slide along no other), the rest. `reads`: what
+    is read for one result, the weights not counted."""
 
     dfg: Dfg
     lane: Axis
     slide: Axis | None
     rest: tuple[Axis, ...]
-    taps: int
+    reads: int
 
 
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
@@ -76,7 +78,7 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     widest, offers = math.gcd(widest, found.lane.extent), list[tuple[int, int, int, str]]()
     for together, warps, share in itertools.product((1, 2, 4), (1, 4), (1, 2, 4)):
         vector, few = max(widest // share, 1), found.slide is None or found.slide.extent < together
-        if together > 1 and (few or found.taps * together > MOST_LOADS):
+        if together > 1 and (few or found.reads * together > MOST_LOADS):
             continue
         lanes, groups = _lanes(found.lane.extent, vector), _groups(found, together)
         pixels = min(max(32 * warps * vector // lanes, 1), next_power(groups))
@@ -142,7 +144,19 @@ def windows_of(dfg: Dfg | str) -> Windows | str:
     if source is None or lane not in free_axes(source):
         return "it reads the same for all results that lie side by side"
     slide = next((a for a in sliding if a is not lane), None)
-    return Windows(dfg, lane, slide, tuple(a for a in rest if a is not slide), taps)
+    reads = 0
+    for fold in folds:
+        sliding_loads = [load for load in loads(fold.arg) if _slides(load, fold)]
+        reads += len(sliding_loads) * math.prod(one.extent for one in fold.axes)
+    if reads > MOST_LOADS:
+        return f"each of its results is made of {reads} values"
+    return Windows(dfg, lane, slide, tuple(a for a in rest if a is not slide), reads)
+
+
+def _slides(load: Load, fold: Reduce) -> bool:
+    """Whether it reads another place for each result: some index has a reduced axis and another."""
+    found = (set(axes_of(index)) for index in load.index)
+    return any(axes & set(fold.axes) and axes - set(fold.axes) for axes in found)
 
 
 def _lanes(extent: int, vector: int) -> int:
@@ -170,7 +184,7 @@ def _write_neighbours(
             at = place[group] * together + k
             here[found.slide] = at
             inside = bounded(at, 0, found.slide.extent)
-        neighbours.append(([substitute_store(s, here) for s in found.dfg.stores], inside))
+        neighbours.append((list(substitute_stores(found.dfg.stores, here)), inside))
     folds = [reductions(*(store.expr for store in stores)) for stores, _ in neighbours]
     unrolled = {fold: _taps(fold) for each in folds for fold in each}
     exprs = [_without(store.expr, unrolled) for stores, _ in neighbours for store in stores]

@@ -1,0 +1,283 @@
+r"""Clusters: groups of pointwise nodes and moves with several results, in one launch.
+
+    z = linear(x)                         every step reads slices of z and what the step before it
+    f0, z0, f1, z1 = slices of z          left; all are of one shape:
+    c0 = f0 * z0
+    h0 = tanh(c0)                         {c0, h0, c1, h1, s}, slices included
+    c1 = f1 * c0 + z1
+    h1 = tanh(c1)                         reads z, writes s: a launch in place of eight
+    s = stack([h0, h1])
+
+Groups that `grow` has made are merged while the result is one that a template writes: its results
+share an index space, nothing is computed again for elements that only repeat it, and no path leaves
+the cluster and comes back. First a group joins the one that alone reads it, then one of several
+that read it, which makes it a result; at last groups that read the same join if they can start at
+the same time; and so on until nothing changes. Views between members become index maps of the body,
+and so do views of what it reads.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from anabranch.fuse.legal import Facts, body_of, why_not_written
+from anabranch.fuse.paths import Paths
+from anabranch.fuse.reach import Reach
+from anabranch.ir import ops
+from anabranch.ir.dag import bits
+from anabranch.ir.graph import Graph, Node
+from anabranch.kernels.dfg.joins import JOINS, alike, joined_by
+from anabranch.kernels.dfg.lower import LOWERINGS, lower
+from anabranch.kernels.dfg.nouns import COMPUTE, Arith, all_parts
+from anabranch.trace import Trace
+
+Group = tuple[Node, ...]
+
+MOVES = JOINS | {
+    f"aten.{name}"
+    for name in (
+        *("clone", "contiguous", "constant_pad_nd", "embedding", "index_select"),
+        *("reshape", "_unsafe_view", "flatten", "unflatten"),
+    )
+}
+"""Moves whose element is computed where it is needed as cheaply as it is read."""
+MOST_NODES = 500
+MOST_VALUES = 64
+"""Values that a cluster may read and write: each is a pointer in registers."""
+FEW = 1 << 16
+"""Elements that are computed faster than a launch begins, however often."""
+MOST_AGAIN = 2.0
+"""How often each element may be computed, on average."""
+
+
+def clusters(groups: Sequence[Group], facts: Facts, trace: Trace) -> list[Group]:
+    """The groups, some of them merged, in an order in which they can run."""
+    search = _Search(groups, facts)
+    count = len(groups) + 1
+    while search.left < count:
+        count = search.left
+        for join in (search.join_only_reader, search.join_a_reader, search.join_siblings):
+            for at in reversed(range(len(groups))):
+                if search.units[at]:
+                    join(at)
+    return search.result(trace)
+
+
+class _Search:
+    """Merging on the way: for each group its nodes, [] once it is part of another."""
+
+    def __init__(self, groups: Sequence[Group], facts: Facts) -> None:
+        self.facts, self.paths = facts, Paths.of(facts)
+        self.units, self.left = [list(group) for group in groups], len(groups)
+        self.home = {node.name: i for i, group in enumerate(groups) for node in group}
+        self.parts = [[i] for i in range(len(groups))]
+        self.groups = groups
+        edges = [
+            {self.home[name] for node in group for name in self.paths.sources(node)} - {i}
+            for i, group in enumerate(groups)
+        ]
+        self.reach = Reach.of(edges)
+        self.shapes = {name: type.shape for name, type in facts.types.items()}
+        self.refused: set[tuple[int, int, int, int]] = set()
+
+    def join_only_reader(self, at: int) -> None:
+        """Where all that the group makes is read in one other group."""
+        readers = self._readers(at)
+        if len(readers) == 1 and not any(self.paths.kept(v) for v in self._made(at)):
+            self._merge(at, readers.pop())
+
+    def join_a_reader(self, at: int) -> None:
+        """The group and what reads it, if that need not wait for anything else."""
+        for reader in sorted(self._readers(at)):
+            here, there = self._where(at), self._where(reader)
+            if here != there and self.reach.same_start(here, there):
+                self._merge(here, there)
+
+    def join_siblings(self, at: int) -> None:
+        """Groups that read the same, where both can start at the same time."""
+        own = [name for node in self.units[at] for name in node.uses]
+        for root in dict.fromkeys(map(self.paths.root, own)):
+            for node in self.paths.readers.get(root, ()):
+                here, other = self._where(at), self._where(self.home[node.name])
+                if other != here and self.reach.above[here] == self.reach.above[other]:
+                    self._merge(here, other)
+
+    def result(self, trace: Trace) -> list[Group]:
+        """What is left after all merges, each cluster with the views it swallows."""
+        found: list[Group] = []
+        for at, unit in enumerate(self.units):
+            if unit:
+                found += self._settled(sorted(self.parts[at]), trace)
+        return _in_order(found, self.paths, self.facts)
+
+    def _settled(self, parts: list[int], trace: Trace) -> list[Group]:
+        """These groups as one cluster if it can be written, else halves of it."""
+        if len(parts) == 1:
+            return [self.groups[parts[0]]]
+        nodes = [node for part in parts for node in self.groups[part]]
+        group = self.paths.with_views(nodes)
+        why = why_not_one_kernel(group, self.paths, self.facts)
+        if not why:
+            return [group]
+        trace.add("refused", "fuse", f"cluster of {len(nodes)} from %{nodes[0].name}", why)
+        half = len(parts) // 2
+        return [*self._settled(parts[:half], trace), *self._settled(parts[half:], trace)]
+
+    def _where(self, at: int) -> int:
+        return self.home[self.groups[at][0].name]
+
+    def _made(self, at: int) -> list[str]:
+        return [name for node in self.units[at] for name in node.results]
+
+    def _readers(self, at: int) -> set[int]:
+        found = {
+            self.home[node.name]
+            for name in self._made(at)
+            for node in self.paths.readers.get(name, ())
+        }
+        return found - {at}
+
+    def _merge(self, one: int, other: int) -> None:
+        """Both as one unit, if that is legal."""
+        a, b = sorted((one, other))
+        if not (self.units[a] and self.units[b]) or not self.reach.may_merge(a, b):
+            return
+        nodes = [*self.units[a], *self.units[b]]
+        # Groups only grow: the same numbers are the same two.
+        pair = (a, b, len(self.units[a]), len(self.units[b]))
+        if pair in self.refused or self._why_not(nodes, (self.units[a], self.units[b])):
+            self.refused.add(pair)
+            return
+        self.left -= 1
+        self.reach.merge(a, b)
+        self.units[a], self.units[b] = nodes, []
+        self.parts[a] += self.parts[b]
+        self.home.update((node.name, a) for node in nodes)
+
+    def _why_not(self, nodes: list[Node], halves: tuple[list[Node], ...]) -> str:
+        if any(self._stays_apart(node) for half in halves for node in half):
+            return "not all nodes can be part of a cluster"
+        if not any(map(_reduces, halves)):
+            return why_no_cluster(nodes, self.paths, self.facts, self.shapes)
+        # Rows and windows have their own idea of a space: only their templates can tell.
+        group = self.paths.with_views(nodes)
+        return _too_many(nodes, self.paths) or why_not_one_kernel(group, self.paths, self.facts)
+
+    def _stays_apart(self, node: Node) -> bool:
+        kind, name = ops.info(node.op).kind, ops.packet_name(node.op)
+        known = kind in ("pointwise", "factory", "reduce") or name in MOVES
+        typed = all(type.dtype in COMPUTE and type.numel for type in node.types)
+        return not (known and typed and name in LOWERINGS) or ops.info(node.op).random
+
+
+def why_no_cluster(
+    nodes: Sequence[Node], paths: Paths, facts: Facts, shapes: dict[str, tuple[int, ...]]
+) -> str:
+    """Why pointwise nodes and moves make no good kernel, by shapes alone; "" if they may."""
+    made = {name for node in nodes for name in node.results}
+    spaces = set[tuple[int, ...]]()
+    for node in nodes:
+        for value in node.uses:
+            root = paths.root(value)
+            why = _why_not_inside(node, value, root, made, paths, facts) if root in made else ""
+            if why:
+                return why
+    for name in paths.outputs(nodes):
+        node = facts.makers[name]
+        shape = shapes[name]
+        if alike(node, shapes) and made & set(map(paths.root, joined_by(node))):
+            shape = shapes[joined_by(node)[0]]
+        spaces.add(_without_ones(shape))
+    if len(spaces) > 1:
+        return f"its results share no space: {sorted(spaces)}"
+    return _too_many(nodes, paths)
+
+
+def _too_many(nodes: Sequence[Node], paths: Paths) -> str:
+    made = {name for node in nodes for name in node.results}
+    read = {paths.root(name) for node in nodes for name in node.uses} - made
+    values = len(read) + len(paths.outputs(nodes))
+    if len(nodes) > MOST_NODES or values > MOST_VALUES:
+        return f"{len(nodes)} nodes with {values} values are too many"
+    return ""
+
+
+def why_not_one_kernel(group: Group, paths: Paths, facts: Facts) -> str:
+    """Why no template writes the cluster as a good kernel; "" if one does."""
+    outputs = paths.outputs([node for node in group if node.name not in paths.views])
+    why = why_not_written(group, facts, outputs)
+    return why or _too_often(body_of(group, facts, outputs))
+
+
+def _why_not_inside(
+    reader: Node, value: str, root: str, made: set[str], paths: Paths, facts: Facts
+) -> str:
+    """Why a node may not compute what it reads by itself."""
+    maker, read, whole = facts.makers[root], facts.types[value].numel, facts.types[root].numel
+    kind = ops.info(reader.op).kind
+    wanted = reader.type.numel if kind == "pointwise" else read
+    if max(wanted, read) > min(read, whole) and ops.info(maker.op).kind != "factory":
+        return f"%{root} is broadcast: it would be computed again for each element"
+    for node, size in ((reader, reader.type.numel), (maker, read)):
+        if ops.packet_name(node.op) not in JOINS:
+            continue
+        joined = joined_by(node)
+        if size * len(joined) <= FEW:
+            continue
+        sizes = {facts.types[name].shape for name in joined}
+        if node is reader and len(sizes) > 1:
+            return f"%{node.name} joins parts of several sizes: each would be computed for all"
+        computed = made & set(map(paths.root, joined))
+        if node is maker and computed and read > facts.types[joined[0]].numel:
+            return f"%{root} is read whole: each of its parts would be computed for all"
+    return ""
+
+
+def _too_often(body: Graph) -> str:
+    """Whether values are computed for many more points than they have elements."""
+    dfg = lower(body)
+    if isinstance(dfg, str) or _reduces(body.nodes):
+        return "" if not isinstance(dfg, str) else dfg
+    computed = [p for p in all_parts(*(s.expr for s in dfg.stores)) if isinstance(p, Arith)]
+    done = dfg.points * sum(1 for part in computed if part.made)
+    least = sum(n.type.numel for n in body.nodes if ops.info(n.op).kind == "pointwise")
+    if done > max(MOST_AGAIN * least, FEW):
+        return f"{done} elements would be computed, where there are {least}"
+    return ""
+
+
+def _reduces(nodes: Sequence[Node]) -> bool:
+    return any(ops.info(node.op).kind == "reduce" for node in nodes)
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    first = next((d for d, n in enumerate(shape) if n != 1), len(shape))
+    return shape[first:]
+
+
+def _in_order(groups: list[Group], paths: Paths, facts: Facts) -> list[Group]:
+    """By the last node, as far as dependencies let it."""
+    own = [[node for node in group if node.name not in paths.views] for group in groups]
+    home = {node.name: i for i, group in enumerate(own) for node in group}
+    above = [
+        {home[s] for n in group for s in paths.sources(n)} - {i} for i, group in enumerate(own)
+    ]
+    below: list[int] = [0] * len(groups)
+    for i, before in enumerate(above):
+        for j in before:
+            below[j] |= 1 << i
+    place = [facts.position[group[-1].name] for group in own]
+    waits = [len(before) for before in above]
+    ready = [(place[i], i) for i in range(len(groups)) if not waits[i]]
+    heapq.heapify(ready)
+    order: list[Group] = []
+    while ready:
+        _, i = heapq.heappop(ready)
+        order.append(groups[i])
+        for j in bits(below[i]):
+            waits[j] -= 1
+            if not waits[j]:
+                heapq.heappush(ready, (place[j], j))
+    assert len(order) == len(groups), "the groups wait for each other"
+    return order
