@@ -27,6 +27,7 @@ from anabranch.frontend.from_torch import capture
 from anabranch.frontend.recall import recall, remember
 from anabranch.fuse import partition
 from anabranch.fuse.choose import choose
+from anabranch.fuse.joining import with_joins
 from anabranch.ir import answers
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
@@ -133,6 +134,8 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
             if tasks != fine:
                 whole = select(tasks, spec, providers, trial, check, trace)
                 selection = _cheaper(whole, selection, costs, trace)
+            if generated:
+                selection = with_joins(selection, spec, providers, trial, check, costs, trace)
     yield "kernels", selection
     answers.keep(job.cache, captured.graph, known)
     with trace.stage("probe"):
