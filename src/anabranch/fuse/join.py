@@ -77,7 +77,11 @@ def worth(
             trace.add("applied", "fuse", ", ".join(joins), why, us=us[0] - us[1])
             kept += joins
         else:
-            why = "only estimated" if guess else f"{said} >= {us[0]:.2f} with the concatenation"
+            why = (
+                "only estimated, the concatenation is known"
+                if guess
+                else f"{said} >= {us[0]:.2f} with the concatenation"
+            )
             trace.add("refused", "fuse", ", ".join(joins), why)
     return tuple(kept)
 
