@@ -118,6 +118,34 @@ def test_with_one_more_wait_the_bytes_may_be_shared() -> None:
     check_plan(moved(waits("q", "m")(fence(PLAN)), "cat", "o"))
 
 
+LARGE = parse_graph("""
+graph large {
+  input %x: f32[1,2048]
+  %o: f32[1,2048] = aten.relu.default(%x)
+  %m: f32[1,1] = aten.mean.dim(%o, [1], True)
+  %p: f32[1,2048] = aten.add.Tensor(%x, %m)
+  %q: f32[1,2048] = aten.neg.default(%x)
+  %cat: f32[1,4096] = aten.cat.default([%p, %q], 1)
+  %r: f32[1,1] = aten.mean.dim(%cat, [1], True)
+  return %r
+}""")
+
+
+def test_where_memory_is_short_every_writer_waits() -> None:
+    launches = (
+        Launch("o", 0),
+        Launch("m", 0),
+        Launch("p", 0),
+        Launch("q", 1),
+        Launch("r", 0, ("q",)),
+    )
+    loose = pack(forced(LARGE), Schedule("test", launches), CPU.spec)
+    assert loose.arena_bytes > 24 << 10
+    tight = pack(forced(LARGE), Schedule("test", launches), CPU.spec, limit_bytes=20 << 10)
+    assert tight.arena_bytes <= 20 << 10
+    assert {launch.task: launch.waits for launch in tight.schedule.launches}["q"] == ("m",)
+
+
 @given(graph=networks(), data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_the_checker_agrees_with_the_rule_of_the_packer(graph: Graph, data: st.DataObject) -> None:
