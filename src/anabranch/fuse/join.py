@@ -30,16 +30,18 @@ if all addresses allow it; a slice that starts elsewhere would run another kerne
 
 def fitting(tasks: TaskGraph, trace: Trace) -> tuple[str, ...]:
     """The names of tasks that are concatenations and nothing else, and may be joins. What may not
-    is an event."""
+    is an event. A value is a slice of one whole: of several that want it, the first."""
     found: list[str] = []
+    taken: dict[str, str] = {}
     for task in tasks.tasks:
         if [node.op for node in task.body.nodes] != [CAT]:
             continue
-        why = _why_not(task, tasks)
+        why = _why_not(task, tasks, taken)
         if why:
             trace.add("refused", "fuse", task.name, why)
         else:
             found.append(task.name)
+            taken |= dict.fromkeys(task.reads, task.name)
     return tuple(found)
 
 
@@ -86,14 +88,13 @@ def worth(
     return tuple(kept)
 
 
-def _why_not(task: Task, tasks: TaskGraph) -> str:
+def _why_not(task: Task, tasks: TaskGraph, taken: Mapping[str, str]) -> str:
     """Why the concatenation cannot be a join; "" if it can."""
     (node,) = task.body.nodes
     table = types(task.body)
     made = {name: t for t in tasks.tasks for name in t.writes}
     renamed = {name for alias in tasks.aliases for name in alias.uses}
     returned = {ref.name for ref in tasks.outputs}
-    cats = [t for t in tasks.tasks if any(n.op == CAT for n in t.body.nodes)]
     for name, start in zip(node.uses, _starts(node, table), strict=True):
         if name not in made:
             return f"%{name} is no task's result"
@@ -101,8 +102,10 @@ def _why_not(task: Task, tasks: TaskGraph) -> str:
             return f"%{name} is read through an alias"
         if name in returned:
             return f"%{name} is returned"
-        if [read for t in cats for n in t.body.nodes for read in n.uses].count(name) > 1:
-            return f"%{name} is concatenated twice"
+        if name in taken:
+            return f"%{name} may be a part of {taken[name]}"
+        if node.uses.count(name) > 1:
+            return f"%{name} is in it twice"
         if made[name].body.nodes[-1].op == CAT:
             return f"%{name} is a concatenation itself"
         reads = [n for t in tasks.tasks for n in t.body.nodes if name in n.uses]

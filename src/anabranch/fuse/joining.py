@@ -44,8 +44,7 @@ class Writing:
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         key, offers = structure_text(task.body), self.of.kernels(task, spec)
         if key not in self.free:
-            offers = [replace(k, writes_out=True) if k.provider == "aten" else k for k in offers]
-            offers = [kernel for kernel in offers if kernel.writes_out]
+            offers = [told for kernel in offers if (told := _told(kernel)) is not None]
         known = self.known.get(key, frozenset())
         return [kernel for kernel in offers if kernel.provider == "aten" or _name(kernel) in known]
 
@@ -103,6 +102,13 @@ def writing(
             told.add(key)
     free = frozenset(known.keys() - told)
     return tuple(Writing(provider, known, free) for provider in providers)
+
+
+def _told(kernel: Kernel) -> Kernel | None:
+    """The kernel, writing where it is told; None if it cannot."""
+    if kernel.writes_out or kernel.provider != "aten":
+        return kernel if kernel.writes_out else None
+    return replace(kernel, writes_out=True, launches=kernel.launches + 1)
 
 
 def _promising(name: str, selection: Selection, cost: Callable[[Task], Cost], trace: Trace) -> bool:
