@@ -120,7 +120,7 @@ def _promising(name: str, selection: Selection, cost: Callable[[Task], Cost], tr
     for task in makers:
         told = [
             c.cost.us
-            for c in selection.candidates[task.name]
+            for c in selection.candidates.get(task.name, ())
             if c.cost is not None and not c.refused and c.kernel.writes_out
         ]
         if not told:
