@@ -15,6 +15,7 @@ from anabranch.accept import checker
 from anabranch.cache import Cache
 from anabranch.fuse import partition
 from anabranch.fuse.choose import choose
+from anabranch.fuse.joining import with_joins
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Costs, Limits, Provider, Target
 from anabranch.ir.task import TaskGraph
@@ -65,6 +66,8 @@ class Tuner:
             for cut in cuts[1:]:
                 whole = select(cut, spec, self.providers, trial, check, trace)
                 found = _cheaper(whole, found, costs, trace)
+            if self.generates:
+                found = with_joins(found, spec, self.providers, trial, check, costs, trace)
         return found
 
     def merged(

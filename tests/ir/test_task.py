@@ -33,7 +33,7 @@ TASKS = partition(GRAPH, Trace(), TargetSpec("cpu", "a CPU"))
 
 def test_dependencies_are_seen_through_aliases() -> None:
     assert [task.name for task in TASKS.tasks] == ["a", "b", "c", "d"]
-    assert alias_roots(TASKS) == {"row": "a"} and task_producers(TASKS)["row"] == "a"
+    assert alias_roots(TASKS) == {"row": "a"} and task_producers(TASKS)["row"] == ("a",)
     dag = dag_of(TASKS)
     assert sorted(dag.edges()) == [(0, 1), (0, 2), (1, 3), (2, 3)] and width(dag) == 2
     assert minimum_equivalent(dag) == dag

@@ -88,14 +88,15 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def dag_of(tasks: TaskGraph) -> Dag:
-    """The dependencies between the tasks, seen through aliases; bit i is `tasks.tasks[i]`."""
+    """The dependencies between the tasks, seen through aliases and joins; bit i is
+    `tasks.tasks[i]`."""
     producer = task_producers(tasks)
     position = {task.name: i for i, task in enumerate(tasks.tasks)}
     edges = {
-        (position[producer[name]], i)
+        (position[source], i)
         for i, task in enumerate(tasks.tasks)
         for name in task.reads
-        if name in producer
+        for source in producer.get(name, ())
     }
     return Dag.of(tuple(task.name for task in tasks.tasks), edges)
 

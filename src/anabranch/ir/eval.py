@@ -62,7 +62,8 @@ def eval_tasks(
         if constant.value is None:
             raise KeyError(f"constant %{constant.name} of tasks {tasks.name} has no value")
         values[constant.name] = _raise(constant.value.to(device), precision)
-    aliases = {name: node for node in tasks.aliases for name in node.results}
+    lazy = (*tasks.aliases, *tasks.joins)
+    aliases = {name: node for node in lazy for name in node.results}
 
     def value(name: str) -> torch.Tensor:
         if name not in values:

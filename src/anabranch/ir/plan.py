@@ -1,7 +1,8 @@
 """Plan: everything needed to run, and nothing that runs by itself.
 
 A value lives in a *slot*: the caller's input, a constant, a region of the one arena, the graph's
-own pool (results of kernels that allocate), or the memory of the value it is an alias of.
+own pool (results of kernels that allocate), the memory of the value it is an alias of, or a slice
+of the join it is a part of.
 
     plan resnet50 for NVIDIA H200
       arena 2,473,984 B, pool 4,096 B, 53 tasks on 3 streams, 4 waits
@@ -21,7 +22,7 @@ from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import TaskGraph
 
-Space = Literal["input", "constant", "arena", "pool", "alias"]
+Space = Literal["input", "constant", "arena", "pool", "alias", "part"]
 ALIGNMENT = 512
 """Bytes: what the GPU allocator guarantees and cuDNN's fastest kernels ask for."""
 

@@ -15,7 +15,12 @@ values have outside, so a body can be read, evaluated and timed alone:
     }
 
 Views cost nothing and belong to no task: a TaskGraph keeps them as *aliases*, nodes whose results
-share the memory of what they rename.
+share the memory of what they rename. Concatenations whose parts are written where they belong cost
+nothing either: they are *joins*, nodes whose result is memory of which each operand is a slice.
+
+    task a { ... %a: f16[1,64,54,54]{373248,1,6912,128} ... }     writes channels 0 to 63
+    task b { ... %b: f16[1,64,54,54]{373248,1,6912,128} ... }     writes channels 64 to 127
+    join %cat: f16[1,128,54,54]{373248,1,6912,128} = aten.cat.default([%a, %b], 1)
 """
 
 from __future__ import annotations
@@ -87,7 +92,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskGraph:
-    """Tasks in an order in which they can run, the aliases between them, and what is returned."""
+    """Tasks in an order in which they can run, the aliases between them, what is returned, and the
+    joins: each is `aten.cat.default` of task results, which have its strides, and its dimension."""
 
     name: str
     inputs: tuple[Input, ...]
@@ -95,6 +101,15 @@ class TaskGraph:
     tasks: tuple[Task, ...]
     aliases: tuple[Node, ...]
     outputs: tuple[Ref, ...]
+    joins: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Where a part of a join lies: in the join's result `whole`, from element `offset` on."""
+
+    whole: str
+    offset: int
 
 
 def value_types(tasks: TaskGraph) -> dict[str, TensorType]:
@@ -108,7 +123,7 @@ def value_types(tasks: TaskGraph) -> dict[str, TensorType]:
             for result, type in zip(node.results, node.types, strict=True)
         }
         table.update((name, inner[name]) for name in task.writes)
-    for node in tasks.aliases:
+    for node in (*tasks.joins, *tasks.aliases):
         table.update(zip(node.results, node.types, strict=True))
     return table
 
@@ -123,9 +138,46 @@ def alias_roots(tasks: TaskGraph) -> dict[str, str]:
     return bases
 
 
-def task_producers(tasks: TaskGraph) -> dict[str, str]:
-    """The task that computes each value, seen through aliases; inputs and constants have none."""
-    table = {name: task.name for task in tasks.tasks for name in task.writes}
+def slices(tasks: TaskGraph) -> dict[str, Slice]:
+    """For each part of a join, where it lies."""
+    sizes = {
+        name: type.shape
+        for task in tasks.tasks
+        for node in task.body.nodes
+        for name, type in zip(node.results, node.types, strict=True)
+    }
+    table: dict[str, Slice] = {}
+    for node in tasks.joins:
+        dim, start = join_dim(node), 0
+        for name in node.uses:
+            table[name] = Slice(node.name, start * node.type.strides[dim])
+            start += sizes[name][dim]
+    return table
+
+
+def join_dim(node: Node) -> int:
+    """The dimension that the parts of a join follow each other along."""
+    dim = node.args[1]
+    assert isinstance(dim, int), "a join names its dimension"
+    return dim
+
+
+def owners(tasks: TaskGraph) -> dict[str, str]:
+    """For each value without memory of its own, the value whose memory it shares: the root of an
+    alias, the whole of a part."""
+    wholes = {part: node.name for node in tasks.joins for part in node.uses}
+    roots = {alias: wholes.get(root, root) for alias, root in alias_roots(tasks).items()}
+    return wholes | roots
+
+
+def task_producers(tasks: TaskGraph) -> dict[str, tuple[str, ...]]:
+    """The tasks that compute each value, seen through aliases and joins; inputs and constants have
+    none, what is no join has one."""
+    table: dict[str, tuple[str, ...]] = {}
+    table |= {name: (task.name,) for task in tasks.tasks for name in task.writes}
+    for node in tasks.joins:
+        makers = (table[part] for part in node.uses)
+        table[node.name] = tuple(dict.fromkeys(name for made in makers for name in made))
     for alias, base in alias_roots(tasks).items():
         if base in table:
             table[alias] = table[base]
@@ -136,37 +188,55 @@ def extract(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
     """The named tasks as a graph of their own, to be run or timed alone.
 
     What they read from outside becomes inputs; what they write and somebody else reads, or nobody
-    reads inside, becomes outputs.
+    reads inside, becomes outputs. A join stays one if all its parts are written inside; else they
+    are values of their own, and the whole is an input if it is read.
     """
     inside = tuple(task for task in tasks.tasks if task.name in names)
-    written = {name for task in inside for name in task.writes}
+    results = {name for task in inside for name in task.writes}
+    joins = tuple(node for node in tasks.joins if results.issuperset(node.uses))
+    joined = {part for node in joins for part in node.uses}
+    memory = [name for task in inside for name in task.writes if name not in joined]
+    memory += [node.name for node in joins]
+    written = results.union(memory)
     bases, types = alias_roots(tasks), value_types(tasks)
     constant = {c.name: c for c in tasks.constants}
     read = dict.fromkeys(name for task in inside for name in task.reads)
-    wanted = {name for name in read if bases.get(name) in written}
-    aliases: list[Node] = []
-    for node in reversed(tasks.aliases):
-        if wanted.intersection(node.results):
-            aliases.insert(0, node)
-            wanted.update(name for name in node.uses if name in bases)
+    aliases = _aliases_read(tasks, {name for name in read if bases.get(name) in written})
     inner = written | {name for node in aliases for name in node.results}
     outer = [name for name in read if name not in inner and name not in constant]
-    kept = [bases.get(name, name) for name in read]
-    outside = {
-        bases.get(name, name)
-        for task in tasks.tasks
-        if task.name not in names
-        for name in task.reads
-    } | {bases.get(ref.name, ref.name) for ref in tasks.outputs}
-    outputs = [
-        name for task in inside for name in task.writes if name in outside or name not in kept
-    ]
+    kept = {bases.get(name, name) for name in read}
+    outside = _read_outside(tasks, names)
     used = {c.name for task in inside for c in task.body.constants} | {*read}
     return TaskGraph(
         f"{tasks.name}.part",
         tuple(Input(name, types[name]) for name in outer),
         tuple(c for c in tasks.constants if c.name in used),
         inside,
-        tuple(aliases),
-        tuple(map(Ref, outputs)),
+        aliases,
+        tuple(Ref(name) for name in memory if name in outside or name not in kept),
+        joins,
     )
+
+
+def _aliases_read(tasks: TaskGraph, wanted: set[str]) -> tuple[Node, ...]:
+    """The aliases that make the wanted names, and those that these need."""
+    bases = alias_roots(tasks)
+    found: list[Node] = []
+    for node in reversed(tasks.aliases):
+        if wanted.intersection(node.results):
+            found.insert(0, node)
+            wanted.update(name for name in node.uses if name in bases)
+    return tuple(found)
+
+
+def _read_outside(tasks: TaskGraph, names: Collection[str]) -> set[str]:
+    """The values that tasks of other names read, or that are returned. Who reads a part wants the
+    whole to stay, and who reads the whole all parts."""
+    bases = alias_roots(tasks)
+    others = (task for task in tasks.tasks if task.name not in names)
+    found = {bases.get(name, name) for task in others for name in task.reads}
+    found |= {bases.get(ref.name, ref.name) for ref in tasks.outputs}
+    for node in tasks.joins:
+        if found.intersection((node.name, *node.uses)):
+            found.update((node.name, *node.uses))
+    return found

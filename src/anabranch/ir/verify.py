@@ -15,7 +15,7 @@ from anabranch.ir import ops
 from anabranch.ir.dag import Dag, bits
 from anabranch.ir.graph import Constant, Graph, Input, Node
 from anabranch.ir.schedule import Schedule, happens_before, text_schedule
-from anabranch.ir.task import TaskGraph, value_types
+from anabranch.ir.task import TaskGraph, join_dim, value_types
 from anabranch.ir.text import text_node
 from anabranch.ir.types import TensorType
 
@@ -50,7 +50,7 @@ def verify_graph(graph: Graph, infer: bool = False) -> None:
 
 def verify_tasks(tasks: TaskGraph) -> None:
     """Bodies are graphs, every value is written once and before it is read, aliases only rename,
-    types inside a body agree with those outside."""
+    joins only hold parts, types inside a body agree with those outside."""
     types = value_types(tasks)
     written: set[str] = {value.name for value in tasks.inputs}
     written |= {constant.name for constant in tasks.constants}
@@ -61,7 +61,12 @@ def verify_tasks(tasks: TaskGraph) -> None:
     for node in tasks.aliases:
         _unless(ops.is_view(node, types), tasks, f"alias %{node.name} does not only rename")
 
+    verify_joins(tasks)
+    joins = {node.name: node.uses for node in tasks.joins}
+
     def ready(name: str) -> bool:
+        if name in joins:
+            return written.issuperset(joins[name])
         return name in written or (name in aliases and ready(aliases[name].uses[0]))
 
     for task in tasks.tasks:
@@ -76,10 +81,48 @@ def verify_tasks(tasks: TaskGraph) -> None:
         for constant in task.body.constants:
             _unless(constant.name in constants, tasks, f"no constant %{constant.name}")
         for name in task.writes:
-            _unless(name not in written, tasks, f"%{name} is written twice")
+            once = name not in written and name not in joins
+            _unless(once, tasks, f"%{name} is written twice")
             written.add(name)
     for ref in tasks.outputs:
         _unless(ready(ref.name), tasks, f"the output %{ref.name} is not computed")
+
+
+def verify_joins(tasks: TaskGraph) -> None:
+    """A join is a concatenation, along a dimension it names, of results of tasks: each is in one
+    join, once, has its strides, and no alias; their sizes add up. So parts never overlap."""
+    types = value_types(tasks)
+    made = {name for task in tasks.tasks for name in task.writes}
+    renamed = {name for node in tasks.aliases for name in node.uses}
+    taken: set[str] = set()
+    names = [value.name for value in tasks.inputs] + [c.name for c in tasks.constants]
+    names += [node.name for node in tasks.joins]
+    own = len({*names, *made}) == len(names) + len(made)
+    _unless(own or not tasks.joins, tasks, "a join has another value's name")
+    for node in tasks.joins:
+        plain = node.op == "aten.cat.default" and len(node.args) == 2 and not node.kwargs
+        dim = node.args[1] if plain else None
+        rank = len(node.type.shape)
+        fits = isinstance(dim, int) and 0 <= dim < rank and len(node.types) == 1
+        _unless(fits, tasks, f"join %{node.name} is no concatenation along a dimension it names")
+        along = join_dim(node)
+        for name in node.uses:
+            what = f"part %{name} of join %{node.name}"
+            _unless(name in made, tasks, f"{what} is no task's result")
+            _unless(name not in taken, tasks, f"{what} is a part twice")
+            _unless(name not in renamed, tasks, f"{what} has an alias")
+            taken.add(name)
+            want = _part_type(node.type, along, types[name])
+            _unless(types[name] == want, tasks, f"{what} is no {want.text}")
+        total = sum(types[name].shape[along] for name in node.uses)
+        _unless(total == node.type.shape[along], tasks, f"join %{node.name} has another size")
+
+
+def _part_type(whole: TensorType, dim: int, part: TensorType) -> TensorType:
+    """The type of a slice of the whole along a dimension, as wide as the part is there."""
+    size = part.shape[dim] if dim < len(part.shape) else 0
+    shape = (*whole.shape[:dim], size, *whole.shape[dim + 1 :])
+    return TensorType(shape, whole.dtype, whole.strides)
 
 
 def verify_schedule(schedule: Schedule, dag: Dag) -> None:

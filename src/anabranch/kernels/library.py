@@ -25,7 +25,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.types import TensorType
 from anabranch.kernels.triton.provider import TritonProvider
-from anabranch.kernels.writers import can_write
+from anabranch.kernels.writers import writes_there
 
 CUDNN_ENGINES = 6
 """How many of cuDNN's engines are tried. On an H200, over ten convolution shapes, the fastest
@@ -94,18 +94,9 @@ def aten_kernel(name: str, body: Graph) -> Kernel:
     last = body.nodes[-1]
     outputs = {ref.name for ref in body.outputs}
     table = types(body)
-    writes_out = outputs <= set(last.results) and can_write(last) and _natural(last, table)
+    writes_out = outputs <= set(last.results) and writes_there(last, table)
     launches = sum(not ops.is_view(node, table) for node in body.nodes)
     return Kernel("aten", name, body, writes_out=writes_out, launches=launches)
-
-
-def _natural(node: Node, table: Mapping[str, TensorType]) -> bool:
-    """Whether the results have the strides that the operator gives by itself. Element by element
-    any strides will do; kernels over windows and axes ignore those of the memory they are given."""
-    if ops.info(node.op).kind in ("pointwise", "move"):
-        return True
-    found = ops.infer(node.op, node.args, node.kwargs, table)
-    return all(map(ops.same_layout, found, node.types))
 
 
 def _is_cudnn_graph(body: Graph) -> bool:

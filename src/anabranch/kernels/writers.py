@@ -13,7 +13,7 @@ has one (`relu` is `clamp_min` with 0; a copy is `copy_`). Convolutions have nei
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Node
+from anabranch.ir.types import TensorType
 
 aten = torch.ops.aten
 Writer = Callable[..., None]
@@ -37,6 +38,17 @@ def can_write(node: Node) -> bool:
     if ops.packet_name(node.op) == "aten.max_pool2d_with_indices":
         return True
     return writer(node.op) is not None
+
+
+def writes_there(node: Node, table: Mapping[str, TensorType]) -> bool:
+    """Whether it can, and its results have strides that its writer keeps. Element by element any
+    strides will do; kernels over windows and axes ignore those of the memory they are given."""
+    if not can_write(node):
+        return False
+    if ops.info(node.op).kind in ("pointwise", "move"):
+        return True
+    found = ops.infer(node.op, node.args, node.kwargs, table)
+    return all(map(ops.same_layout, found, node.types))
 
 
 @functools.cache

@@ -100,11 +100,14 @@ def _bits(masks: Sequence[int], n: int) -> Bools:
 
 
 def _conflicts(buffers: Sequence[Lifetime], order_of: Bools) -> Bools:
-    """Entry [a, b]: neither buffer's touches all come before the other's writer."""
+    """Entry [a, b]: neither buffer's touches all come before the other's writers."""
     touches = _bits([buffer.touches for buffer in buffers], len(order_of))
     writers = np.array([buffer.writer for buffer in buffers])
     after_all = np.stack([order_of[:, row].all(axis=1) for row in touches])
     shared = after_all[:, writers]
+    for b, buffer in enumerate(buffers):
+        for writer in buffer.later:
+            shared[:, b] &= after_all[:, writer]
     conflict = ~(shared | shared.T)
     np.fill_diagonal(conflict, False)
     return conflict
@@ -116,8 +119,8 @@ def _alive(buffers: Sequence[Lifetime], order_of: Bools) -> Bools:
     rows = np.zeros((len(buffers), len(order_of)), dtype=np.bool_)
     for row, buffer, mask in zip(rows, buffers, touches, strict=True):
         needed = order_of[mask].any(axis=0) | mask
-        started = order_of[:, buffer.writer].copy()
-        started[buffer.writer] = True
+        started: Bools = np.any(order_of[:, list(buffer.writers)], axis=1)
+        started[list(buffer.writers)] = True
         row[:] = needed & started
     return rows
 

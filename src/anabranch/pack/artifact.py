@@ -34,7 +34,8 @@ from anabranch.pack.check import check_plan
 from anabranch.pack.document import MAX_TEXT
 
 FORMAT = "anabranch plan"
-VERSION = 1
+VERSION = 2
+"""2: task graphs have joins. Files of format 1 are read as before."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
 MAX_MEMBERS = 20_000
 REQUIRED = ("plan.json", "weights.safetensors")

@@ -7,6 +7,10 @@ has touched them since:
     write of v by t    all touches by the owner before must have ended before t starts; v owns
     read of v by t     v must still own the bytes, and its writer must have ended before t starts
 
+A join owns the bytes of all its parts. Each part is a write of its own: it comes after all touches
+by the owner before, not after its sisters, whose elements are others. A read of a part needs that
+part's writer, a read of the whole all of them.
+
 "Ended before" is decided by clocks: each launch knows how many launches of each stream have surely
 ended. Launch order is one of the legal orders of execution, and every change of owner is ordered
 after all earlier touches, so by induction no other order of execution can differ.
@@ -19,7 +23,7 @@ from dataclasses import dataclass, field
 
 from anabranch.errors import VerifyError
 from anabranch.ir.plan import ALIGNMENT, Plan, Slot
-from anabranch.ir.task import Task, alias_roots, value_types
+from anabranch.ir.task import Task, alias_roots, slices, value_types
 
 
 def check_plan(plan: Plan) -> None:
@@ -73,6 +77,7 @@ def _check_slots(plan: Plan) -> None:
     one, all inside the arena and aligned."""
     tasks = plan.tasks
     slots = {slot.value: slot for slot in plan.slots}
+    parts = {name: node.name for node in tasks.joins for name in node.uses}
     types = value_types(tasks)
     _unless(len(slots) == len(plan.slots), plan, "two slots for one value")
     odd = sorted(slots.keys() ^ types.keys())
@@ -80,9 +85,14 @@ def _check_slots(plan: Plan) -> None:
     spaces = {value.name: "input" for value in tasks.inputs}
     spaces |= {constant.name: "constant" for constant in tasks.constants}
     spaces |= {name: "alias" for node in tasks.aliases for name in node.results}
+    spaces |= {node.name: "arena" for node in tasks.joins}
     for task in tasks.tasks:
         given = task.kernel is None or task.kernel.writes_out
         spaces |= {name: "arena" if given else "pool" for name in task.writes}
+        for name in (name for name in task.writes if name in parts):
+            message = f"the kernel of {task.name} does not write into memory it is given"
+            _unless(given, plan, f"%{name} is a part of %{parts[name]}, but {message}")
+            spaces[name] = "part"
     for slot in plan.slots:
         expected = spaces[slot.value]
         message = f"%{slot.value} lives in space {slot.space}, but belongs in {expected}"
@@ -95,6 +105,10 @@ def _check_slots(plan: Plan) -> None:
     for alias, base in alias_roots(tasks).items():
         message = f"alias %{alias} reaches beyond %{base}"
         _unless(types[alias].nbytes <= types[base].nbytes, plan, message)
+    for name, lies in slices(tasks).items():
+        end = lies.offset * types[name].dtype.itemsize + types[name].nbytes
+        message = f"part %{name} reaches beyond %{lies.whole}"
+        _unless(end <= types[lies.whole].nbytes, plan, message)
     _check_workspaces(plan)
 
 
@@ -120,63 +134,86 @@ def _check_region(plan: Plan, what: str, offset: int, nbytes: int) -> None:
 
 @dataclass(slots=True)
 class _Bytes:
-    """A stretch of bytes: the value in it, and the tasks that have touched it as that value."""
+    """A stretch of bytes: the value in it; by its parts (itself, if it is no join) who has written
+    them; the tasks that have touched it as that value, and those that had touched it before."""
 
     owner: str = ""
-    writer: str = ""
+    writers: dict[str, str] = field(default_factory=dict)
     touched: list[str] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
+
+
+class _Arena:
+    """Who owns which bytes at a moment of the launch order."""
+
+    def __init__(self, plan: Plan, clocks: dict[str, _Clock]) -> None:
+        self.plan, self.clocks = plan, clocks
+        self.slots = {slot.value: slot for slot in plan.slots if slot.space == "arena"}
+        regions = [(slot.offset, slot.nbytes) for slot in self.slots.values()]
+        regions += [(item.offset, item.nbytes) for item in plan.workspaces]
+        self.edges = sorted({edge for start, size in regions for edge in (start, start + size)})
+        self.memory = [_Bytes() for _ in self.edges]
+        self.parts = {node.name: node.uses for node in plan.tasks.joins}
+        self.home = {name: whole for whole, parts in self.parts.items() for name in parts}
+
+    def stretches(self, offset: int, nbytes: int) -> range:
+        return range(bisect_left(self.edges, offset), bisect_left(self.edges, offset + nbytes))
+
+    def read(self, reader: str, name: str) -> None:
+        owner = self.home.get(name, name)
+        if owner not in self.slots:
+            return
+        slot = self.slots[owner]
+        for k in self.stretches(slot.offset, slot.nbytes):
+            where = f"bytes {self.edges[k]} to {self.edges[k + 1]}"
+            cell = self.memory[k]
+            if cell.owner != owner:
+                by = f"{', '.join(cell.writers.values())} has written {cell.owner} there"
+                why = by if cell.owner else "no write"
+                _unless(False, self.plan, f"{reader} reads %{name} from {where}, but {why}")
+            for part in self.parts.get(name, (name,)):
+                what = f"{reader} reads %{name} from {where}"
+                _unless(part in cell.writers, self.plan, f"{what}, but %{part} is not written")
+                if reader and not self.clocks[reader].after(self.clocks[cell.writers[part]]):
+                    by = cell.writers[part]
+                    _unless(False, self.plan, f"{what}, perhaps before {by} has written it")
+            cell.touched.append(reader)
+
+    def write(self, writer: str, name: str, offset: int, nbytes: int) -> None:
+        clock, owner = self.clocks[writer], self.home.get(name, name)
+        for k in self.stretches(offset, nbytes):
+            cell = self.memory[k]
+            sister = cell.owner == owner and name not in cell.writers
+            for other in cell.before if sister else cell.touched:
+                if other == writer or not clock.after(self.clocks[other]):
+                    where = f"bytes {self.edges[k]} to {self.edges[k + 1]}"
+                    message = f"{writer} writes {name} to {where}, where {other} may still use"
+                    _unless(False, self.plan, f"{message} {cell.owner}")
+            if sister:
+                cell.writers[name] = writer
+                cell.touched.append(writer)
+            else:
+                self.memory[k] = _Bytes(owner, {name: writer}, [writer], cell.touched)
 
 
 def _check_arena(plan: Plan, clocks: dict[str, _Clock]) -> None:
     bases = alias_roots(plan.tasks)
-    arena = {slot.value: slot for slot in plan.slots if slot.space == "arena"}
+    arena = _Arena(plan, clocks)
     scratch = {item.task: item for item in plan.workspaces}
-    regions = [(slot.offset, slot.nbytes) for slot in arena.values()]
-    regions += [(item.offset, item.nbytes) for item in plan.workspaces]
-    edges = sorted({edge for start, size in regions for edge in (start, start + size)})
-    memory = [_Bytes() for _ in edges]
     tasks = {task.name: task for task in plan.tasks.tasks}
-
-    def stretches(offset: int, nbytes: int) -> range:
-        return range(bisect_left(edges, offset), bisect_left(edges, offset + nbytes))
-
-    def read(reader: str, slot: Slot) -> None:
-        for k in stretches(slot.offset, slot.nbytes):
-            where = f"bytes {edges[k]} to {edges[k + 1]}"
-            cell = memory[k]
-            if cell.owner != slot.value:
-                by = f"{cell.writer} has written {cell.owner} there" if cell.owner else "no write"
-                _unless(False, plan, f"{reader} reads %{slot.value} from {where}, but {by}")
-            if reader and not clocks[reader].after(clocks[cell.writer]):
-                what = f"{reader} reads %{slot.value} from {where}, perhaps before {cell.writer}"
-                _unless(False, plan, f"{what} has written it")
-            cell.touched.append(reader)
-
-    def write(writer: str, owner: str, offset: int, nbytes: int) -> None:
-        clock = clocks[writer]
-        for k in stretches(offset, nbytes):
-            cell = memory[k]
-            for other in cell.touched:
-                if other == writer or not clock.after(clocks[other]):
-                    where = f"bytes {edges[k]} to {edges[k + 1]}"
-                    message = f"{writer} writes {owner} to {where}, where {other} may still use"
-                    _unless(False, plan, f"{message} {cell.owner}")
-            memory[k] = _Bytes(owner, writer, [writer])
-
     for launch in plan.schedule.launches:
         task = tasks[launch.task]
         for name in _owners_read(task, bases):
-            if name in arena:
-                read(task.name, arena[name])
+            arena.read(task.name, name)
         if task.name in scratch:
             item = scratch[task.name]
-            write(task.name, f"the workspace of {task.name}", item.offset, item.nbytes)
+            arena.write(task.name, f"the workspace of {task.name}", item.offset, item.nbytes)
         for name in dict.fromkeys(task.writes):
-            if name in arena:
-                write(task.name, name, arena[name].offset, arena[name].nbytes)
+            home = arena.home.get(name, name)
+            if home in arena.slots:
+                arena.write(task.name, name, arena.slots[home].offset, arena.slots[home].nbytes)
     for name in _kept(plan, bases):
-        if name in arena:
-            read("", arena[name])
+        arena.read("", name)
 
 
 def _check_pool(plan: Plan, clocks: dict[str, _Clock]) -> None:

@@ -83,9 +83,11 @@ class WeightModel(_Model):
 
 
 class Document(_Model):
-    """A whole plan. `border`: the task graph's inputs, constants, aliases and outputs."""
+    """A whole plan. `border`: the task graph's inputs, constants, aliases and outputs; `joins`: its
+    joins, in a graph of nothing else, None where it has none."""
 
     border: GraphModel
+    joins: GraphModel | None = None
     tasks: tuple[TaskModel, ...]
     schedule: Schedule
     slots: tuple[Slot, ...]
@@ -118,6 +120,7 @@ def write(plan: Plan, extra: dict[str, JsonValue]) -> Parts:
         border=_write_graph(
             Graph(border.name, border.inputs, border.constants, border.aliases, border.outputs)
         ),
+        joins=_write_graph(Graph("joins", (), (), border.joins, ())) if border.joins else None,
         tasks=tuple(_write_task(task, number) for task in border.tasks),
         schedule=plan.schedule,
         slots=plan.slots,
@@ -145,6 +148,7 @@ def read(
         tuple(_read_task(model, sources, values) for model in document.tasks),
         border.nodes,
         border.outputs,
+        _read_graph(document.joins, values).nodes if document.joins else (),
     )
     verify_tasks(tasks)
     verify_schedule(document.schedule, dag_of(tasks))

@@ -6,7 +6,9 @@ Bytes may be given on only to a value whose writer surely starts after *all* of 
     stream 0:  a ----> c ----------> e        a is touched by a, b, c
     stream 1:     `-> b ---> d ---´           d may not reuse a (c may still run), e may
 
-The end of the run is one more position, after all launches: outputs are touched there.
+The end of the run is one more position, after all launches: outputs are touched there. The parts of
+a join share one buffer that each of them writes a slice of: what was there before must have ended
+before any of them starts.
 """
 
 from __future__ import annotations
@@ -15,47 +17,58 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from anabranch.ir.schedule import Schedule, happens_before
-from anabranch.ir.task import TaskGraph, alias_roots, value_types
+from anabranch.ir.task import TaskGraph, owners, value_types
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """A buffer: the position of the launch that writes it, and the mask of all launches that touch
-    it, the writer included (bit = position in `Schedule.launches`; one more bit is the end).
+    """A buffer: the position of the first launch that writes it, and the mask of all launches that
+    touch it, the writer included (bit = position in `Schedule.launches`; one more bit is the end).
+    `later`: the positions of other launches that write parts of it.
 
     >>> Lifetime("relu", 2048, writer=1, touches=0b110)
-    Lifetime(value='relu', nbytes=2048, writer=1, touches=6)
+    Lifetime(value='relu', nbytes=2048, writer=1, touches=6, later=())
     """
 
     value: str
     nbytes: int
     writer: int
     touches: int
+    later: tuple[int, ...] = ()
+
+    @property
+    def writers(self) -> tuple[int, ...]:
+        return (self.writer, *self.later)
 
 
 def lifetimes(
     tasks: TaskGraph, schedule: Schedule, held: Collection[str] = ()
 ) -> tuple[Lifetime, ...]:
-    """One for each value that a task writes, in launch order of the writers. Reading an alias
-    touches its base. Outputs, and the values in `held`, live to the end."""
+    """One for each value that a task writes and each join, in launch order of the writers. Reading
+    an alias touches its base, and a part the whole. Outputs, and the values in `held`, live to the
+    end."""
     by_name = {task.name: task for task in tasks.tasks}
-    bases, types = alias_roots(tasks), value_types(tasks)
-    writer: dict[str, int] = {}
+    bases, types = owners(tasks), value_types(tasks)
+    writers: dict[str, dict[int, None]] = {}
     touches: dict[str, int] = {}
     for i, launch in enumerate(schedule.launches):
         for name in dict.fromkeys(by_name[launch.task].writes):
-            writer[name] = i
-            touches[name] = 1 << i
+            base = bases.get(name, name)
+            writers.setdefault(base, {})[i] = None
+            touches[base] = touches.get(base, 0) | 1 << i
     for i, launch in enumerate(schedule.launches):
         for name in by_name[launch.task].reads:
             base = bases.get(name, name)
-            if base in writer:
+            if base in writers:
                 touches[base] |= 1 << i
     for name in (*(ref.name for ref in tasks.outputs), *held):
         base = bases.get(name, name)
-        if base in writer:
+        if base in writers:
             touches[base] |= 1 << len(schedule.launches)
-    return tuple(Lifetime(name, types[name].nbytes, writer[name], touches[name]) for name in writer)
+    return tuple(
+        Lifetime(name, types[name].nbytes, first, touches[name], tuple(later))
+        for name, (first, *later) in writers.items()
+    )
 
 
 def before_masks(schedule: Schedule) -> list[int]:
@@ -66,8 +79,12 @@ def before_masks(schedule: Schedule) -> list[int]:
 
 
 def may_share(a: Lifetime, b: Lifetime, before: Sequence[int]) -> bool:
-    """Whether all touches of one surely end before the other is written."""
-    return not (a.touches & ~before[b.writer] and b.touches & ~before[a.writer])
+    """Whether all touches of one surely end before any part of the other is written."""
+
+    def ends(one: Lifetime, other: Lifetime) -> bool:
+        return not any(one.touches & ~before[writer] for writer in other.writers)
+
+    return ends(a, b) or ends(b, a)
 
 
 def release_point(value: Lifetime, schedule: Schedule, before: Sequence[int]) -> str | None:

@@ -4,6 +4,7 @@
     arena             what kernels write into memory they are given; workspaces too
     pool              what kernels allocate themselves, with the task at whose launch it may go
     alias             the memory of what it renames
+    part              a slice of the join it belongs to
 
 Every plan is proved by `check.check_plan` before it is handed out.
 """
@@ -125,7 +126,8 @@ def _tightened(
 
 
 def _slots(tasks: TaskGraph, written: dict[str, Slot]) -> tuple[Slot, ...]:
-    """In a readable order: inputs, constants, results in launch order, aliases."""
+    """In a readable order: inputs, constants, results in launch order, aliases,
+    parts."""
     types = value_types(tasks)
     return (
         *(Slot(value.name, "input", nbytes=value.type.nbytes) for value in tasks.inputs),
@@ -135,6 +137,11 @@ def _slots(tasks: TaskGraph, written: dict[str, Slot]) -> tuple[Slot, ...]:
             Slot(name, "alias", nbytes=types[name].nbytes)
             for node in tasks.aliases
             for name in node.results
+        ),
+        *(
+            Slot(name, "part", nbytes=types[name].nbytes)
+            for node in tasks.joins
+            for name in node.uses
         ),
     )
 

@@ -151,6 +151,7 @@ def _earlier_owners(buffers: Sequence[Lifetime], placement: Placement) -> dict[i
         open_regions = [(stop, other) for stop, other in open_regions if stop > start]
         for _, other in open_regions:
             first, second = sorted((buffers[k], buffers[other]), key=lambda buffer: buffer.writer)
-            table[second.writer] = table.get(second.writer, 0) | first.touches
+            for writer in second.writers:
+                table[writer] = table.get(writer, 0) | first.touches
         open_regions.append((end, k))
     return table

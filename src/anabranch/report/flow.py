@@ -40,7 +40,9 @@ def flow(plan: Plan) -> Flow:
     reads = tuple(
         tuple(
             dict.fromkeys(
-                position[producer[name]] for name in by_name[launch.task].reads if name in producer
+                position[source]
+                for name in by_name[launch.task].reads
+                for source in producer.get(name, ())
             )
         )
         for launch in launches

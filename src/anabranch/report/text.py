@@ -87,9 +87,11 @@ def _rewritten(parts: Parts) -> list[str]:
 
 
 def _fused(parts: Parts, found: Sequence[Row]) -> list[str]:
-    nodes, views = len(parts["rewritten"].nodes), len(parts["plan"].tasks.aliases)
+    nodes, tasks = len(parts["rewritten"].nodes), parts["plan"].tasks
+    views, joins = len(tasks.aliases), len(tasks.joins)
     fused = Counter(row.ops for row in found if len(row.task.body.nodes) > 1)
-    free = f"; {count(views, 'view')} cost nothing" if views else ""
+    named = [count(views, "view")] * bool(views) + [count(joins, "concatenation")] * bool(joins)
+    free = f"; {' and '.join(named)} cost nothing" if named else ""
     lines = [f"Fused: {count(nodes, 'node')} -> {count(len(found), 'task')}{free}"]
     most = fused.most_common(GROUPS)
     lines += _table([(f"{n}x", ops) for ops, n in most], ">", (6,))

@@ -101,6 +101,6 @@ def _inputs(tasks: TaskGraph) -> list[list[int]]:
     producer = task_producers(tasks)
     position = {task.name: i for i, task in enumerate(tasks.tasks)}
     return [
-        list(dict.fromkeys(position[producer[name]] for name in task.reads if name in producer))
+        list(dict.fromkeys(position[p] for name in task.reads for p in producer.get(name, ())))
         for task in tasks.tasks
     ]

@@ -17,9 +17,9 @@ from anabranch.errors import TargetError
 from anabranch.ir import ops
 from anabranch.ir.graph import Node, types
 from anabranch.ir.plan import Plan
-from anabranch.ir.task import Kernel, Task, alias_roots
+from anabranch.ir.task import Kernel, Task, alias_roots, slices, value_types
 from anabranch.ir.types import TensorType, type_of
-from anabranch.kernels.writers import writer
+from anabranch.kernels.writers import writer, writes_there
 
 Call = Callable[[], None]
 POISON = 0xFF
@@ -59,15 +59,14 @@ def place(plan: Plan, device: torch.device, runners: Mapping[str, Runner]) -> Pl
                 "load it from the saved file, or compile the model again",
             )
         values[constant.name] = _with_strides(constant.value.to(device), constant.type)
-    made = {
-        name: node.types[i]
-        for task in tasks.tasks
-        for node in task.body.nodes
-        for i, name in enumerate(node.results)
-    }
+    made, starts = value_types(tasks), {}
     for slot in plan.slots:
         if slot.space == "arena":
             values[slot.value] = _cut(arena, slot.offset, made[slot.value])
+            starts[slot.value] = slot.offset
+    for name, lies in slices(tasks).items():
+        start = starts[lies.whole] + lies.offset * made[name].dtype.itemsize
+        values[name] = _cut(arena, start, made[name])
     pool = {slot.value for slot in plan.slots if slot.space == "pool"}
     late = _aliases(tasks.aliases, alias_roots(tasks), pool, values, device)
     workspaces = {w.task: arena[w.offset : w.offset + w.nbytes] for w in plan.workspaces}
@@ -82,15 +81,19 @@ def place(plan: Plan, device: torch.device, runners: Mapping[str, Runner]) -> Pl
 
 def strays(plan: Plan, arena: Tensor) -> str:
     """Where bytes that no value and no workspace of the plan owns are not as a fresh arena has
-    them; "" if nowhere."""
+    them; "" if nowhere. What lies between the elements of a value belongs to others too."""
     owned = torch.zeros(arena.numel(), dtype=torch.bool, device=arena.device)
     named: list[tuple[int, int, str]] = []
+    made = value_types(plan.tasks)
     for slot in plan.slots:
         if slot.space == "arena":
             named.append((slot.offset, slot.nbytes, f"%{slot.value}"))
-    named += [(w.offset, w.nbytes, f"the workspace of {w.task}") for w in plan.workspaces]
-    for offset, nbytes, _ in named:
-        owned[offset : offset + nbytes] = True
+            type, size = made[slot.value], made[slot.value].dtype.itemsize
+            strides = (*(stride * size for stride in type.strides), 1)
+            owned.as_strided((*type.shape, size), strides, slot.offset).fill_(True)
+    for w in plan.workspaces:
+        named.append((w.offset, w.nbytes, f"the workspace of {w.task}"))
+        owned[w.offset : w.offset + w.nbytes] = True
     written = ((arena != POISON) & ~owned).nonzero()
     if not written.numel():
         return ""
@@ -125,7 +128,9 @@ def _step(
     declared: Mapping[str, TensorType],
     values: dict[str, Tensor],
 ) -> Call:
-    write = writer(node.op) if kernel.writes_out and set(writes) & set(node.results) else None
+    given = kernel.writes_out and bool(set(writes) & set(node.results))
+    direct = given and writes_there(node, types(kernel.body))
+    write = writer(node.op) if direct else None
     overload = ops.resolve(node.op)
     device_kwargs: dict[str, Any] = {}
 
@@ -139,7 +144,12 @@ def _step(
         result = overload(*args, **kwargs, **device_kwargs)
         made = result if isinstance(result, (tuple, list)) else (result,)
         for name, tensor in zip(node.results, made, strict=True):
-            values[name] = _as_declared(tensor, declared[name]) if name in writes else tensor
+            if name not in writes:
+                values[name] = tensor
+            elif given:  # a slice of a join: whoever cannot write there pays for a copy
+                values[name].copy_(tensor)
+            else:
+                values[name] = _as_declared(tensor, declared[name])
 
     if ops.takes_device(node.op):
         some = next(iter(values.values()), None)

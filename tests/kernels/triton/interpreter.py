@@ -1,7 +1,8 @@
 """Runs generated kernels without a GPU, in a child process: Triton interprets only what was
 imported under TRITON_INTERPRET=1, and compiles only what was not.
 
-Results lie in memory that reads as nan, with a margin behind it that must stay as it was.
+Results lie in memory that reads as nan, with a margin behind it that must stay as it was, and so
+must what lies between the elements of a result.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ def _launch(
     written: Program, values: dict[str, torch.Tensor], outs: dict[str, TensorType]
 ) -> dict[str, torch.Tensor]:
     made = {name: _memory(type) for name, type in outs.items()}
+    between = {name: _between(type, made[name][1]) for name, type in outs.items()}
+    kept = {name: made[name][1][gaps].view(torch.uint8) for name, gaps in between.items()}
     pointers = [values[name] if name in values else made[name][0] for name in written.pointers]
     assert [p.dtype for p in pointers] == list(written.dtypes)
     scratch = torch.full((written.scratch,), 0xFF, dtype=torch.uint8)
@@ -85,6 +88,8 @@ def _launch(
     assert not counters.any(), "counters are not 0 again"
     for name, (_, whole) in made.items():
         assert bool((whole[-MARGIN:] == 77).all()), f"%{name} was written beyond its end"
+        same = torch.equal(whole[between[name]].view(torch.uint8), kept[name])
+        assert same, f"between the elements of %{name} something was written"
     return {name: view for name, (view, _) in made.items()}
 
 
@@ -97,6 +102,13 @@ def _memory(type: TensorType) -> tuple[torch.Tensor, torch.Tensor]:
         whole = torch.full((size + MARGIN,), 77, dtype=torch.uint8)
         return whole.view(torch.bool).as_strided(type.shape, type.strides), whole
     return whole.as_strided(type.shape, type.strides), whole
+
+
+def _between(type: TensorType, whole: torch.Tensor) -> torch.Tensor:
+    """Which elements of the memory are none of the result's."""
+    own = torch.zeros(whole.shape, dtype=torch.bool)
+    own.as_strided(type.shape, type.strides).fill_(True)
+    return ~own
 
 
 def load_module(text: str) -> ModuleType:

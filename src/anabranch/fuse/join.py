@@ -1,0 +1,179 @@
+"""Joins: concatenations that cost nothing, because their parts are written where they belong.
+
+    a = relu(conv(x))  1.9 us            a writes channels 0..63 of cat    2.0 us
+    b = relu(conv(y))  2.1 us     ->     b writes channels 64..127         2.1 us
+    cat = cat([a, b])  1.8 us            join cat = [a, b]
+
+A result that is a slice has the strides of the whole: its task's body says them, so another kernel
+may be the best for it, and another for those who read the slice alone. A join is worth it if all
+of them together take less than they did with the concatenation. `fitting` says what may be joined,
+`joined` makes the task graph, `worth` decides, each set of joins that share tasks by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Input, Node, Ref, types
+from anabranch.ir.protocols import Cost
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.types import TensorType
+from anabranch.trace import Trace
+
+CAT = "aten.cat.default"
+BLOCK = 16
+"""Bytes: a slice starts at a multiple of them. Generated kernels load and store that much at once
+if all addresses allow it; a slice that starts elsewhere would run another kernel than was timed."""
+
+
+def fitting(tasks: TaskGraph, trace: Trace) -> tuple[str, ...]:
+    """The names of tasks that are concatenations and nothing else, and may be joins. What may not
+    is an event. A value is a slice of one whole: of several that want it, the first."""
+    found: list[str] = []
+    taken: dict[str, str] = {}
+    for task in tasks.tasks:
+        if [node.op for node in task.body.nodes] != [CAT]:
+            continue
+        why = _why_not(task, tasks, taken)
+        if why:
+            trace.add("refused", "fuse", task.name, why)
+        else:
+            found.append(task.name)
+            taken |= dict.fromkeys(task.reads, task.name)
+    return tuple(found)
+
+
+def joined(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
+    """The graph with these concatenations as joins. Tasks that write or read a part have it with
+    the strides of the whole, and no kernel any more."""
+    nodes = [_join(task) for task in tasks.tasks if task.name in names]
+    strides = {part: node.type.strides for node in nodes for part in node.uses}
+    kept = (task for task in tasks.tasks if task.name not in names)
+    changed = tuple(_restrided(task, strides) for task in kept)
+    return replace(tasks, tasks=changed, joins=(*tasks.joins, *nodes))
+
+
+def touching(before: TaskGraph, after: TaskGraph) -> tuple[Task, ...]:
+    """The tasks of `after` that joining changed: those whose kernels are to be chosen."""
+    was = {task.name: task for task in before.tasks}
+    return tuple(task for task in after.tasks if task.body != was[task.name].body)
+
+
+def worth(
+    plain: TaskGraph, whole: TaskGraph, cost: Callable[[Task], Cost], trace: Trace
+) -> tuple[str, ...]:
+    """The joins of `whole` that are faster than the concatenations of `plain`; both have kernels.
+    A join that was only estimated does not replace what was measured."""
+    was = {task.name: task for task in plain.tasks}
+    changed = {task.name: task for task in touching(plain, whole)}
+    kept: list[str] = []
+    for joins, names in _sharing(whole, changed):
+        before = [cost(was[name]) for name in (*names, *joins)]
+        after = [cost(changed[name]) for name in names]
+        us, guess = _sums(before, after)
+        said = f"{us[1]:.2f} us with {len(names)} tasks writing or reading slices"
+        if us[1] < us[0] and not guess:
+            why = f"{said}, {us[0]:.2f} with the concatenation"
+            trace.add("applied", "fuse", ", ".join(joins), why, us=us[0] - us[1])
+            kept += joins
+        else:
+            why = (
+                "only estimated, the concatenation is known"
+                if guess
+                else f"{said} >= {us[0]:.2f} with the concatenation"
+            )
+            trace.add("refused", "fuse", ", ".join(joins), why)
+    return tuple(kept)
+
+
+def _why_not(task: Task, tasks: TaskGraph, taken: Mapping[str, str]) -> str:
+    """Why the concatenation cannot be a join; "" if it can."""
+    (node,) = task.body.nodes
+    table = types(task.body)
+    made = {name: t for t in tasks.tasks for name in t.writes}
+    renamed = {name for alias in tasks.aliases for name in alias.uses}
+    returned = {ref.name for ref in tasks.outputs}
+    for name, start in zip(node.uses, _starts(node, table), strict=True):
+        if name not in made:
+            return f"%{name} is no task's result"
+        if name in renamed:
+            return f"%{name} is read through an alias"
+        if name in returned:
+            return f"%{name} is returned"
+        if name in taken:
+            return f"%{name} may be a part of {taken[name]}"
+        if node.uses.count(name) > 1:
+            return f"%{name} is in it twice"
+        if made[name].body.nodes[-1].op == CAT:
+            return f"%{name} is a concatenation itself"
+        reads = [n for t in tasks.tasks for n in t.body.nodes if name in n.uses]
+        view = next((n for n in reads if ops.info(n.op).kind == "view"), None)
+        if view is not None:
+            return f"%{view.name} needs %{name} in strides of its own"
+        if table[name].dtype != node.type.dtype or len(table[name].shape) != len(node.type.shape):
+            return f"%{name} is {table[name].text}, the result {node.type.text}"
+        if start * node.type.dtype.itemsize % BLOCK:
+            return f"%{name} would start at no multiple of {BLOCK} bytes"
+    return ""
+
+
+def _starts(node: Node, table: Mapping[str, TensorType]) -> Iterator[int]:
+    """The element that each part begins at."""
+    dim, start = _dim(node), 0
+    for name in node.uses:
+        yield start * node.type.strides[dim]
+        shape = table[name].shape
+        start += shape[dim] if dim < len(shape) else 0
+
+
+def _dim(node: Node) -> int:
+    dim = ops.arguments(node).get("dim", 0)
+    assert isinstance(dim, int), "a concatenation along no number"
+    return dim % max(1, len(node.type.shape))
+
+
+def _join(task: Task) -> Node:
+    (node,) = task.body.nodes
+    return replace(node, args=(tuple(map(Ref, node.uses)), _dim(node)), kwargs=())
+
+
+def _restrided(task: Task, strides: Mapping[str, tuple[int, ...]]) -> Task:
+    """The task with other strides of what it reads and writes; itself if it does neither."""
+    body = task.body
+
+    def turned(name: str, type: TensorType) -> TensorType:
+        return replace(type, strides=strides[name]) if name in strides else type
+
+    if not strides.keys() & {*task.reads, *task.writes}:
+        return task
+    nodes = (
+        replace(
+            node,
+            types=tuple(turned(*pair) for pair in zip(node.results, node.types, strict=True)),
+        )
+        for node in body.nodes
+    )
+    inputs = tuple(Input(value.name, turned(value.name, value.type)) for value in body.inputs)
+    return Task(task.name, replace(body, inputs=inputs, nodes=tuple(nodes)))
+
+
+def _sharing(whole: TaskGraph, changed: Mapping[str, Task]) -> list[tuple[list[str], list[str]]]:
+    """Joins in sets, and the changed tasks that touch each set: no task touches two sets."""
+    sets: list[tuple[list[str], list[str]]] = []
+    for node in whole.joins:
+        names = [n for n, t in changed.items() if {*t.reads, *t.writes}.intersection(node.uses)]
+        mine: tuple[list[str], list[str]] = ([node.name], names)
+        for other in [s for s in sets if set(s[1]).intersection(names)]:
+            sets.remove(other)
+            mine = ([*other[0], *mine[0]], list(dict.fromkeys((*other[1], *mine[1]))))
+        sets.append(mine)
+    return sets
+
+
+def _sums(before: Sequence[Cost], after: Sequence[Cost]) -> tuple[tuple[float, float], bool]:
+    """Both sums, and whether the second is only a guess where the first is known."""
+    known = any(cost.source != "estimated" for cost in before)
+    guess = known and any(cost.source == "estimated" for cost in after)
+    return (sum(cost.us for cost in before), sum(cost.us for cost in after)), guess

@@ -1,0 +1,161 @@
+"""Trying joins: a selection with concatenations -> one without those that a join outruns.
+
+    fitting -> promising -> kernels chosen again for what reads or writes slices -> worth
+
+A kernel that is known already says whether a trial can pay: the parts must be written by kernels
+that write where they are told, and if the fastest of those, each into memory of its own, lose more
+than the concatenation takes, a join loses too. Only kernels that were fast before are tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from anabranch.errors import TargetError
+from anabranch.fuse.join import fitting, joined, touching, worth
+from anabranch.ir.key import structure_text
+from anabranch.ir.protocols import Cost, Costs, Provider
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.kernels.select import Candidate, Check, Selection, Trial, select
+from anabranch.trace import Trace
+
+AGAIN = 3
+"""Of each provider's kernels for a task, how many are tried again: strides change times a little,
+and hardly the order of what differs much."""
+Known = Mapping[str, frozenset[tuple[str, str, str]]]
+"""By structure: provider, name and variant of the kernels to try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """A provider's kernels that write where they are told, of those that are `known`; ATen's others
+    run and then copy. What is `free` may allocate its results."""
+
+    of: Provider
+    known: Known
+    free: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        return self.of.name
+
+    def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
+        key, offers = structure_text(task.body), self.of.kernels(task, spec)
+        if key not in self.free:
+            offers = [told for kernel in offers if (told := _told(kernel)) is not None]
+        known = self.known.get(key, frozenset())
+        return [kernel for kernel in offers if kernel.provider == "aten" or _name(kernel) in known]
+
+
+def with_joins(
+    selection: Selection,
+    spec: TargetSpec,
+    providers: Sequence[Provider],
+    trial: Trial,
+    check: Check,
+    costs: Costs,
+    trace: Trace,
+) -> Selection:
+    """The selection with joins where they are faster; the very same one if nowhere."""
+    plain = selection.tasks
+    names = [
+        name for name in fitting(plain, trace) if _promising(name, selection, costs.task, trace)
+    ]
+    if not names:
+        return selection
+    whole = joined(plain, names)
+    changed = touching(plain, whole)
+    again = writing(changed, whole, selection.candidates, providers)
+    try:
+        picked = select(replace(whole, tasks=changed), spec, again, trial, check, trace)
+    except TargetError as failed:
+        trace.add("refused", "fuse", ", ".join(names), str(failed).partition("\n")[0])
+        return selection
+    kept = worth(plain, _with_kernels(whole, picked.tasks), costs.task, trace)
+    if not kept:
+        return selection
+    tasks = _with_kernels(joined(plain, kept), picked.tasks)
+    was = {task.name: task for task in plain.tasks}
+    tried = {
+        task.name: (selection if task is was[task.name] else picked).candidates[task.name]
+        for task in tasks.tasks
+    }
+    return Selection(tasks, tried)
+
+
+def writing(
+    changed: Sequence[Task],
+    whole: TaskGraph,
+    tried: Mapping[str, Sequence[Candidate]],
+    providers: Sequence[Provider],
+) -> tuple[Writing, ...]:
+    """The providers, to choose kernels again for tasks that read or write slices."""
+    parts = {name for node in whole.joins for name in node.uses}
+    known: dict[str, frozenset[tuple[str, str, str]]] = {}
+    told: set[str] = set()
+    for task in changed:
+        key = structure_text(task.body)
+        known[key] = known.get(key, frozenset()) | _fast(tried.get(task.name, ()))
+        if parts.intersection(task.writes):
+            told.add(key)
+    free = frozenset(known.keys() - told)
+    return tuple(Writing(provider, known, free) for provider in providers)
+
+
+def _told(kernel: Kernel) -> Kernel | None:
+    """The kernel, writing where it is told; None if it cannot."""
+    if kernel.writes_out or kernel.provider != "aten":
+        return kernel if kernel.writes_out else None
+    return replace(kernel, writes_out=True, launches=kernel.launches + 1)
+
+
+def _promising(name: str, selection: Selection, cost: Callable[[Task], Cost], trace: Trace) -> bool:
+    """Whether kernels that write where they are told are fast enough, as far as is known."""
+    tasks = {task.name: task for task in selection.tasks.tasks}
+    parts = tasks[name].body.nodes[0].uses
+    makers = [task for task in tasks.values() if set(task.writes).intersection(parts)]
+    lost = -cost(tasks[name]).us
+    for task in makers:
+        told = [
+            c.cost.us
+            for c in selection.candidates.get(task.name, ())
+            if c.cost is not None and not c.refused and c.kernel.writes_out
+        ]
+        if not told:
+            why = f"no kernel of {task.name} writes where it is told"
+            trace.add("refused", "fuse", name, why)
+            return False
+        lost += min(told) - cost(task).us
+    if lost >= 0:
+        why = f"kernels that write where they are told lose {lost:.2f} us more than it takes"
+        trace.add("refused", "fuse", name, why)
+    return lost < 0
+
+
+def _fast(tried: Sequence[Candidate]) -> frozenset[tuple[str, str, str]]:
+    """The fastest of each provider."""
+    found: dict[str, list[tuple[float, tuple[str, str, str]]]] = {}
+    for c in tried:
+        if c.cost is not None and not c.refused:
+            found.setdefault(c.kernel.provider, []).append((c.cost.us, _name(c.kernel)))
+    return frozenset(name for ranked in found.values() for _, name in sorted(ranked)[:AGAIN])
+
+
+def _name(kernel: Kernel) -> tuple[str, str, str]:
+    return kernel.provider, kernel.name, kernel.variant
+
+
+def _with_kernels(tasks: TaskGraph, chosen: TaskGraph) -> TaskGraph:
+    """Kernels of the chosen tasks for those of the same body that have none."""
+    named = {task.name: task for task in chosen.tasks}
+
+    def kernel_of(task: Task) -> Task:
+        if task.kernel is not None:
+            return task
+        found = named[task.name]
+        assert found.body == task.body, "sets of joins share no task"
+        return found
+
+    return replace(tasks, tasks=tuple(map(kernel_of, tasks.tasks)))

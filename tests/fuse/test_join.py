@@ -1,0 +1,248 @@
+"""Joins by force on the CPU: whatever is joined computes the same, under every scheduler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fuse.joins import CPU, forced, networks, with_kernels
+from torch import Tensor
+
+from anabranch.costs.roofline import Roofline
+from anabranch.errors import VerifyError
+from anabranch.fuse import partition
+from anabranch.fuse.join import fitting, touching, worth
+from anabranch.ir.dag import dag_of
+from anabranch.ir.eval import eval_graph, eval_tasks
+from anabranch.ir.graph import Graph, Node, Ref
+from anabranch.ir.key import tasks_text
+from anabranch.ir.protocols import Cost, Limits
+from anabranch.ir.schedule import Schedule, sequential_launches
+from anabranch.ir.task import Slice, Task, extract, slices, task_producers
+from anabranch.ir.text import parse_graph, text_tasks
+from anabranch.ir.types import TensorType
+from anabranch.ir.verify import verify_schedule, verify_tasks
+from anabranch.pack import pack
+from anabranch.pack.check import check_plan
+from anabranch.schedule import SCHEDULERS
+from anabranch.targets.cpu.target import RUNNERS, CpuExecutable
+from anabranch.targets.place import place
+from anabranch.trace import Trace
+
+GRAPH = parse_graph("""
+graph g {
+  input %x: f32[1,4,2,2]
+  %a: f32[1,4,2,2] = aten.relu.default(%x)
+  %b: f32[1,4,2,2] = aten.tanh.default(%x)
+  %cat: f32[1,8,2,2] = aten.cat.default([%a, %b], -3)
+  %c: f32[1,4,2,2] = aten.neg.default(%a)
+  %d: f32[1,8,2,2] = aten.exp.default(%cat)
+  return %c, %d
+}""")
+
+
+JOINED = forced(GRAPH)
+
+
+def test_the_text_form() -> None:
+    assert (
+        text_tasks(JOINED)
+        == """\
+tasks g {
+  input %x: f32[1,4,2,2]
+  join %cat: f32[1,8,2,2] = aten.cat.default([%a, %b], 1)
+  task a {
+    graph a {
+      input %x: f32[1,4,2,2]
+      %a: f32[1,4,2,2]{32,4,2,1} = aten.relu.default(%x)
+      return %a
+    }
+    kernel aten.aten
+  }
+  task b {
+    graph b {
+      input %x: f32[1,4,2,2]
+      %b: f32[1,4,2,2]{32,4,2,1} = aten.tanh.default(%x)
+      return %b
+    }
+    kernel aten.aten
+  }
+  task c {
+    graph c {
+      input %a: f32[1,4,2,2]{32,4,2,1}
+      %c: f32[1,4,2,2] = aten.neg.default(%a)
+      return %c
+    }
+    kernel aten.aten
+  }
+  task d {
+    graph d {
+      input %cat: f32[1,8,2,2]
+      %d: f32[1,8,2,2] = aten.exp.default(%cat)
+      return %d
+    }
+    kernel aten.aten
+  }
+  return %c, %d
+}
+"""
+    )
+
+
+def test_what_reads_the_whole_waits_for_all_parts() -> None:
+    assert slices(JOINED) == {"a": Slice("cat", 0), "b": Slice("cat", 16)}
+    assert task_producers(JOINED)["cat"] == ("a", "b")
+    dag = dag_of(JOINED)
+    named = [(dag.names[u], dag.names[v]) for u, v in dag.edges()]
+    assert sorted(named) == [("a", "c"), ("a", "d"), ("b", "d")]
+
+
+def test_joins_are_part_of_the_key() -> None:
+    apart = replace(JOINED, joins=(), outputs=(Ref("c"),), tasks=JOINED.tasks[:3])
+    assert tasks_text(replace(apart, joins=JOINED.joins)) != tasks_text(apart)
+    other = replace(JOINED.joins[0], args=((Ref("b"), Ref("a")), 1))
+    assert tasks_text(replace(JOINED, joins=(other,))) != tasks_text(JOINED)
+
+
+@pytest.mark.parametrize(
+    ("names", "inputs", "outputs", "joins"),
+    [
+        (("a", "b", "d"), ["x"], ["d", "cat"], 1),  # c reads a part outside: the whole stays
+        (("a", "b", "c", "d"), ["x"], ["c", "d"], 1),
+        (("a", "b"), ["x"], ["cat"], 1),
+        (("a", "c"), ["x"], ["a", "c"], 0),
+        (("d",), ["cat"], ["d"], 0),
+        (("b", "d"), ["x", "cat"], ["b", "d"], 0),
+    ],
+)
+def test_extracted(
+    names: tuple[str, ...], inputs: list[str], outputs: list[str], joins: int
+) -> None:
+    part = extract(JOINED, names)
+    verify_tasks(part)
+    assert sorted(value.name for value in part.inputs) == sorted(inputs)
+    assert sorted(ref.name for ref in part.outputs) == sorted(outputs)
+    assert len(part.joins) == joins
+    check_plan(pack(part, Schedule("sequential", sequential_launches(dag_of(part))), CPU.spec))
+
+
+BROKEN: dict[str, Callable[[Node], Node]] = {
+    "twice": lambda n: replace(n, args=((Ref("a"), Ref("a")), 1)),
+    "another size": lambda n: replace(n, args=((Ref("a"),), 1)),
+    "no task's result": lambda n: replace(n, args=((Ref("a"), Ref("x")), 1)),
+    "no concatenation": lambda n: replace(n, op="aten.add.Tensor"),
+    "is no f32": lambda n: replace(
+        n, types=(TensorType((1, 8, 2, 2), torch.float32, (32, 1, 16, 8)),)
+    ),
+    "another value's name": lambda n: replace(n, name="x"),
+    "along a dimension": lambda n: replace(n, args=(n.args[0], 4)),
+}
+
+
+@pytest.mark.parametrize("said", BROKEN)
+def test_a_broken_join_is_found(said: str) -> None:
+    with pytest.raises(VerifyError, match=said):
+        verify_tasks(replace(JOINED, joins=(BROKEN[said](JOINED.joins[0]),)))
+
+
+REFUSED = {
+    "is no task's result": "%cat: f32[1,8,2,2] = aten.cat.default([%a, %x], 1)",
+    "is in it twice": "%cat: f32[1,8,2,2] = aten.cat.default([%a, %a], 1)",
+    "may be a part of one": (
+        "%one: f32[1,8,2,2] = aten.cat.default([%a, %b], 1)\n"
+        "%cat: f32[1,8,2,2] = aten.cat.default([%b, %t], 1)"
+    ),
+    "no multiple of 16 bytes": "%cat: f32[1,4,2,3] = aten.cat.default([%o, %t], 3)",
+    "is read through an alias": (
+        "%flat: f32[16] = aten.view.default(%a, [16])\n"
+        "%e: f32[16] = aten.neg.default(%flat)\n"
+        "%cat: f32[1,8,2,2] = aten.cat.default([%a, %b], 1)"
+    ),
+    "is returned": "%cat: f32[1,8,2,2] = aten.cat.default([%a, %r], 1)",
+    "is a concatenation itself": (
+        "%in: f32[1,8,2,2] = aten.cat.default([%a, %x], 1)\n"
+        "%cat: f32[1,12,2,2] = aten.cat.default([%in, %b], 1)"
+    ),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_cannot_be_joined_says_why(why: str) -> None:
+    trace = Trace()
+    graph = parse_graph(f"""
+graph g {{
+  input %x: f32[1,4,2,2]
+  input %y: f32[1,4,2,1]
+  %a: f32[1,4,2,2] = aten.relu.default(%x)
+  %b: f32[1,4,2,2] = aten.tanh.default(%x)
+  %r: f32[1,4,2,2] = aten.exp.default(%x)
+  %o: f32[1,4,2,1] = aten.relu.default(%y)
+  %t: f32[1,4,2,2] = aten.tanh.default(%x)
+  {REFUSED[why]}
+  return %cat, %r
+}}""")
+    tasks = partition(graph, trace, CPU.spec)
+    assert "cat" not in fitting(tasks, trace)
+    (event,) = [event for event in trace.events if event.what == "cat"]
+    assert event.kind == "refused" and why in event.why
+
+
+def test_a_join_is_kept_where_it_is_faster() -> None:
+    plain = with_kernels(partition(GRAPH, Trace(), CPU.spec))
+    after = {task.name for task in touching(plain, JOINED)}
+    assert after == {"a", "b", "c"}
+
+    def cost_of(slower: float) -> Callable[[Task], Cost]:
+        was = {task.body for task in plain.tasks}
+        return lambda task: Cost(1.0 if task.body in was else 1.0 + slower, "measured")
+
+    assert worth(plain, JOINED, cost_of(0.3), Trace()) == ("cat",)
+    assert worth(plain, JOINED, cost_of(0.34), Trace()) == ()
+
+
+class Slow:
+    """A runner whose calls take a random while, so that streams overlap as they please."""
+
+    def __init__(self, seconds: list[float]) -> None:
+        self.seconds = seconds
+
+    def __call__(
+        self, task: Task, values: dict[str, Tensor], workspace: Tensor | None
+    ) -> Callable[[], None]:
+        call = RUNNERS["aten"](task, values, workspace)
+        index = sum(map(ord, task.name)) % len(self.seconds)
+
+        def slow() -> None:
+            time.sleep(self.seconds[index])
+            call()
+            time.sleep(self.seconds[-1 - index])
+
+        return slow
+
+
+@given(graph=networks(), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_joined_graphs_compute_the_same(graph: Graph, data: st.DataObject) -> None:
+    tasks = forced(graph)
+    name = data.draw(st.sampled_from(sorted(SCHEDULERS)))
+    limits = Limits(max_streams=data.draw(st.integers(1, 4)), spec=CPU.spec)
+    schedule = SCHEDULERS[name](tasks, Roofline(CPU.spec), limits)
+    verify_schedule(schedule, dag_of(tasks))
+    tight = data.draw(st.booleans())
+    plan = pack(tasks, schedule, CPU.spec, limit_bytes=0 if tight else None)
+    waits = data.draw(st.lists(st.sampled_from((0.0, 0.0005, 0.002)), min_size=2, max_size=5))
+    placed = place(plan, torch.device("cpu"), {"aten": Slow(waits)})
+    inputs = [torch.randn(value.type.shape) for value in graph.inputs]
+    wanted = eval_graph(graph, inputs)
+    run = CpuExecutable(plan, placed)
+    for _ in range(2):
+        for got, want in zip(run(inputs, clone=True), wanted, strict=True):
+            assert torch.equal(got, want)
+    assert run.strays() == ""
+    for got, want in zip(eval_tasks(tasks, inputs), wanted, strict=True):
+        assert torch.equal(got, want)

@@ -1,0 +1,107 @@
+"""Joins on a GPU: generated kernels write slices of one buffer, side by side, inside a graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from anabranch.fuse import partition
+from anabranch.fuse.join import fitting, joined
+from anabranch.fuse.joining import writing
+from anabranch.ir.eval import eval_graph
+from anabranch.ir.graph import Graph
+from anabranch.ir.numbers import compare
+from anabranch.ir.schedule import Launch, Schedule
+from anabranch.ir.step import random_tensor
+from anabranch.ir.task import TaskGraph
+from anabranch.ir.text import parse_graph
+from anabranch.kernels import PROVIDERS
+from anabranch.kernels.triton.provider import TritonProvider
+from anabranch.pack import pack
+from anabranch.pack.fence import fence
+from anabranch.targets.cuda.target import CudaTarget
+from anabranch.trace import Trace
+
+pytestmark = pytest.mark.gpu
+pytest.importorskip("triton", reason="generated kernels need Triton")
+
+FIRE = """
+graph fire {
+  input %x: f16[1,16,27,27]{11664,1,432,16}
+  const %w: f16[64,16,1,1] = w
+  const %v: f16[64,16,3,3]{144,1,48,16} = v
+  %small: f16[1,64,27,27]{46656,1,1728,64} = aten.convolution.default(%x, %w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+  %large: f16[1,64,27,27]{46656,1,1728,64} = aten.convolution.default(%x, %v, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+  %cat: f16[1,128,27,27]{93312,1,3456,128} = aten.cat.default([%small, %large], 1)
+  %next: f16[1,128,27,27]{93312,1,3456,128} = aten.sigmoid.default(%cat)
+  %part: f16[1,64,27,27]{46656,1,1728,64} = aten.tanh.default(%large)
+  return %next, %part
+}"""  # noqa: E501
+STREAMS = (
+    Launch("small", 0),
+    Launch("large", 1),
+    Launch("next", 0, ("large",)),
+    Launch("part", 1),
+)
+
+
+def with_variant(tasks: TaskGraph, target: CudaTarget, number: int) -> TaskGraph:
+    """Every task with one of its generated kernels."""
+    offers = {
+        task.name: [k for p in (TritonProvider(),) for k in p.kernels(task, target.spec)]
+        for task in tasks.tasks
+    }
+    chosen = (
+        replace(task, kernel=offers[task.name][number % len(offers[task.name])])
+        for task in tasks.tasks
+    )
+    return replace(tasks, tasks=tuple(chosen))
+
+
+def fire(target: CudaTarget) -> Graph:
+    graph = parse_graph(FIRE)
+    constants = tuple(
+        replace(c, value=random_tensor(c.type, i, target.device))
+        for i, c in enumerate(graph.constants)
+    )
+    return replace(graph, constants=constants)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_slices_side_by_side(number: int) -> None:
+    target = CudaTarget(torch.device("cuda", torch.cuda.current_device()))
+    graph = fire(target)
+    tasks = partition(graph, Trace(), target.spec)
+    tasks = with_variant(joined(tasks, fitting(tasks, Trace())), target, number)
+    assert [node.name for node in tasks.joins] == ["cat"]
+    run = target.load(fence(pack(tasks, Schedule("side by side", STREAMS), target.spec)))
+    assert not run.failure
+    inputs = [random_tensor(value.type, 7, target.device) for value in graph.inputs]
+    own = eval_graph(graph, inputs, target.device)
+    truth = eval_graph(graph, inputs, target.device, torch.float32)
+    for _ in range(3):
+        for error, allowed in compare(run(inputs, clone=True), own, truth, target.spec.tf32):
+            assert error <= allowed
+    assert run.strays() == ""
+
+
+def test_a_library_that_cannot_write_a_slice_copies() -> None:
+    target = CudaTarget(torch.device("cuda", torch.cuda.current_device()))
+    graph = fire(target)
+    tasks = partition(graph, Trace(), target.spec)
+    tasks = joined(tasks, fitting(tasks, Trace()))
+    again = writing(tasks.tasks, tasks, {}, PROVIDERS)
+    chosen = (
+        replace(task, kernel=next(k for p in again for k in p.kernels(task, target.spec)))
+        for task in tasks.tasks
+    )
+    tasks = replace(tasks, tasks=tuple(chosen))
+    run = target.load(fence(pack(tasks, Schedule("side by side", STREAMS), target.spec)))
+    inputs = [random_tensor(value.type, 7, target.device) for value in graph.inputs]
+    own = eval_graph(graph, inputs, target.device)
+    truth = eval_graph(graph, inputs, target.device, torch.float32)
+    for error, allowed in compare(run(inputs), own, truth, target.spec.tf32):
+        assert error <= allowed
+    assert run.strays() == ""
