@@ -19,7 +19,7 @@ from torch import nn
 
 from anabranch.accept import checker, verify
 from anabranch.cache import Cache
-from anabranch.costs import costs_of
+from anabranch.costs import costs_of, name_of
 from anabranch.errors import OptionError, TargetError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.fingerprint import fingerprint
@@ -37,6 +37,7 @@ from anabranch.ir.step import Stepper
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import text_graph, text_tasks
 from anabranch.kernels import GENERATED, PROVIDERS, select
+from anabranch.kernels.recall import Memory
 from anabranch.kernels.select import Selection
 from anabranch.options import Options
 from anabranch.pack import pack
@@ -129,9 +130,10 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         check = checker(target, job.cache)
         with Rehearsal(target, job.cache, trace) as rehearsal:
             trial = rehearsal.before(costs.trial)
-            selection = select(fine, spec, providers, trial, check, trace)
+            memory = Memory(job.cache, name_of(target), partial(_settled, costs, rehearsal))
+            selection = select(fine, spec, providers, trial, check, trace, memory)
             if tasks != fine:
-                whole = select(tasks, spec, providers, trial, check, trace)
+                whole = select(tasks, spec, providers, trial, check, trace, memory)
                 selection = _cheaper(whole, selection, costs, trace)
     yield "kernels", selection
     answers.keep(job.cache, captured.graph, known)
@@ -185,6 +187,11 @@ def _cheaper(whole: Selection, parts: Selection, costs: Costs, trace: Trace) -> 
         for task in tasks.tasks
     }
     return Selection(tasks, tried)
+
+
+def _settled(*told: object) -> bool:
+    """Whether all who refused candidates would do so again."""
+    return all(getattr(one, "settled", True) for one in told)
 
 
 def bounded_costs(

@@ -11,7 +11,7 @@ from anabranch.costs.measured import Measured
 from anabranch.costs.recorded import Recorded
 from anabranch.costs.roofline import Roofline
 from anabranch.costs.simulate import simulate
-from anabranch.costs.source import costs_of
+from anabranch.costs.source import costs_of, name_of
 from anabranch.costs.ties import fastest, tied
 
-__all__ = ["Measured", "Recorded", "Roofline", "costs_of", "fastest", "simulate", "tied"]
+__all__ = ["Measured", "Recorded", "Roofline", "costs_of", "fastest", "name_of", "simulate", "tied"]
