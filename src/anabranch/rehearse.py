@@ -72,6 +72,8 @@ class Rehearsal:
         self._process: subprocess.Popen[bytes] | None = None
         self._known: dict[str, str] = {}
         self._built = False
+        self.settled = True
+        """False where kernels were refused for no fault of theirs."""
 
     def __enter__(self) -> Self:
         return self
@@ -117,6 +119,7 @@ class Rehearsal:
             if fresh and not self._built:
                 why = f"no process could be started to run kernels in: {self._died()}"
                 self._trace.add("warning", "kernels", "generated kernels", why)
+                self.settled = False
                 self._known |= dict.fromkeys(left, why)  # not the kernels' fault: not kept
                 left.clear()
             elif fresh and len(left) == count:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from anabranch.accept import checker
 from anabranch.cache import Cache
+from anabranch.costs import name_of
 from anabranch.fuse import partition
 from anabranch.fuse.choose import choose
 from anabranch.fuse.joining import with_joins
@@ -20,6 +22,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Costs, Limits, Provider, Target
 from anabranch.ir.task import TaskGraph
 from anabranch.kernels import ALL, PROVIDERS, select
+from anabranch.kernels.recall import Memory
 from anabranch.kernels.select import Selection
 from anabranch.merge import merged
 from anabranch.options import Options
@@ -62,12 +65,13 @@ class Tuner:
         spec, check = self.target.spec, checker(self.target, self.cache)
         with Rehearsal(self.target, self.cache, trace) as rehearsal:
             trial = rehearsal.before(costs.trial)
-            found = select(cuts[0], spec, self.providers, trial, check, trace)
+            memory = Memory(self.cache, name_of(self.target), partial(_settled, costs, rehearsal))
+            found = select(cuts[0], spec, self.providers, trial, check, trace, memory)
             for cut in cuts[1:]:
-                whole = select(cut, spec, self.providers, trial, check, trace)
+                whole = select(cut, spec, self.providers, trial, check, trace, memory)
                 found = _cheaper(whole, found, costs, trace)
             if self.generates:
-                found = with_joins(found, spec, self.providers, trial, check, costs, trace)
+                found = with_joins(found, spec, self.providers, trial, check, costs, trace, memory)
         return found
 
     def merged(
@@ -96,6 +100,11 @@ def _cheaper(whole: Selection, parts: Selection, costs: Costs, trace: Trace) -> 
         for task in tasks.tasks
     }
     return Selection(tasks, tried)
+
+
+def _settled(*told: object) -> bool:
+    """Whether all who refused candidates would do so again."""
+    return all(getattr(one, "settled", True) for one in told)
 
 
 def with_probes(selection: Selection, costs: Costs) -> Selection:

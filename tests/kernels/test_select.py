@@ -34,12 +34,16 @@ class Fake:
 
     letters: str
     name: str = "fake"
+    version: str = "1"
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         return [
             Kernel("fake", letter, task.body, writes_out=letter.isupper())
             for letter in self.letters
         ]
+
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+        return next(kernel for kernel in self.kernels(task, spec) if kernel.name == name)
 
 
 def choose(

@@ -21,7 +21,7 @@ from anabranch.ir.schedule import Launch, Schedule, Source, Span, Timeline, sequ
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph, value_types
 from anabranch.ir.types import TensorType
-from anabranch.kernels.select import Candidate
+from anabranch.kernels.recall import Candidate
 from anabranch.pack.lifetime import lifetimes
 from anabranch.report.parts import Parts
 from anabranch.trace import Event, Kind

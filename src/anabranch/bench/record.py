@@ -28,6 +28,8 @@ from anabranch.costs.recorded import (
 from anabranch.errors import AnabranchError, OptionError
 from anabranch.ir.task import Task
 from anabranch.ir.text import text_kernel
+from anabranch.kernels import ALL
+from anabranch.kernels.recall import whole
 from anabranch.models import load_model
 from anabranch.trace import Trace
 from anabranch.zoo import ZOO
@@ -97,7 +99,8 @@ def extended(profile: Profile | None, made: Compilation, tf32: bool) -> Profile:
     for name, candidates in made.selection.candidates.items():
         for candidate in candidates:
             if candidate.cost is not None and candidate.cost.source == "measured":
-                tried = replace(by_name[name], kernel=candidate.kernel)
+                kernel = whole(by_name[name], candidate, made.plan.spec, ALL)
+                tried = replace(by_name[name], kernel=kernel)
                 timings[timing_key(tried, tf32)] = Timing(
                     us=round(candidate.cost.us, 3),
                     spread=round(candidate.cost.spread, 3),

@@ -12,7 +12,7 @@ from anabranch.costs.forecast import evaluator, forecast
 from anabranch.costs.measured import Measured
 from anabranch.costs.recorded import Recorded
 from anabranch.costs.roofline import Roofline
-from anabranch.costs.source import costs_of
+from anabranch.costs.source import costs_of, name_of
 from anabranch.costs.ties import fastest, tied
 
 __all__ = [
@@ -23,5 +23,6 @@ __all__ = [
     "evaluator",
     "fastest",
     "forecast",
+    "name_of",
     "tied",
 ]

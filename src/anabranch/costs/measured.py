@@ -76,6 +76,11 @@ class Measured:
         self._work = Memo(lambda task: work(task, target.spec))
         self._known: dict[str, Answers] = {}
 
+    @property
+    def settled(self) -> bool:
+        """Whether what failed would fail again: nothing was left out for want of time or memory."""
+        return self._stopwatch.settled
+
     def task(self, task: Task) -> Cost:
         key = self._keys(task)
         if digest_text(key) not in self._known:

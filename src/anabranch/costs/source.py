@@ -6,6 +6,7 @@ from __future__ import annotations
 from anabranch.cache import Cache
 from anabranch.costs.measured import Measured, Prepare
 from anabranch.costs.recorded import Profile, Recorded
+from anabranch.ir.key import digest_text
 from anabranch.ir.protocols import Costs, Target
 from anabranch.trace import Trace
 
@@ -22,3 +23,12 @@ def costs_of(
     if isinstance(profile, Profile):
         return Recorded(profile, spec=target.spec)
     return Measured(target, prepare, cache, trace, budget)
+
+
+def name_of(target: Target) -> str:
+    """What tells a target's costs, for keys of decisions that rest on them: "measured", or the
+    content of the profile."""
+    profile = getattr(target, "profile", None)
+    if isinstance(profile, Profile):
+        return f"recorded {digest_text(profile.model_dump_json())}"
+    return "measured"

@@ -38,12 +38,16 @@ class Stopwatch:
 
     def __init__(self, target: Target, trace: Trace, budget: float | None, each: float) -> None:
         self.left = math.inf if budget is None else budget
+        self.settled = True
+        """Whether all that is not known would not be known again: nothing was left out for want
+        of time or of memory."""
         self._target, self._trace, self._each = target, trace, each
         self._told = False
 
     def measure(self, trials: Sequence[Trial], decides: bool = False) -> Answers:
         """One cost for each trial, None where it failed; estimates if no time is left."""
         if self.left <= 0 and not decides:
+            self.settled = False
             if not self._told:
                 why = f"the budget for measuring is spent: {trials[0].what} and others estimated"
                 self._trace.add("warning", "costs", self._target.spec.name, why)
@@ -82,6 +86,8 @@ class Stopwatch:
         except VerifyError:
             raise
         except Exception as failure:
+            if "out of memory" in str(failure).lower():
+                self.settled = False
             self._refuse(trial, f"{type(failure).__name__}: {str(failure).partition(chr(10))[0]}")
             return None
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 
 from anabranch.errors import TargetError
 from anabranch.fuse.join import fitting, joined, touching, worth
-from anabranch.ir.key import structure_text
+from anabranch.ir.key import digest_text, structure_text
 from anabranch.ir.protocols import Cost, Costs, Provider
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
-from anabranch.kernels.select import Candidate, Check, Selection, Trial, select
+from anabranch.kernels.recall import NOWHERE, Candidate, Memory
+from anabranch.kernels.select import Check, Selection, Trial, select
 from anabranch.trace import Trace
 
 AGAIN = 3
@@ -41,6 +42,18 @@ class Writing:
     def name(self) -> str:
         return self.of.name
 
+    @property
+    def version(self) -> str:
+        known = sorted((key, sorted(names)) for key, names in self.known.items())
+        return f"{self.of.version} writing {digest_text(repr((known, sorted(self.free))))}"
+
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+        found = self.of.kernel(task, spec, name, variant)
+        told = found if structure_text(task.body) in self.free else _told(found)
+        if told is None:
+            raise ValueError(f"kernel {name} {variant} does not write where it is told")
+        return told
+
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         key, offers = structure_text(task.body), self.of.kernels(task, spec)
         if key not in self.free:
@@ -57,6 +70,7 @@ def with_joins(
     check: Check,
     costs: Costs,
     trace: Trace,
+    memory: Memory = NOWHERE,
 ) -> Selection:
     """The selection with joins where they are faster; the very same one if nowhere."""
     plain = selection.tasks
@@ -69,7 +83,8 @@ def with_joins(
     changed = touching(plain, whole)
     again = writing(changed, whole, selection.candidates, providers)
     try:
-        picked = select(replace(whole, tasks=changed), spec, again, trial, check, trace)
+        cut = replace(whole, tasks=changed)
+        picked = select(cut, spec, again, trial, check, trace, memory)
     except TargetError as failed:
         trace.add("refused", "fuse", ", ".join(names), str(failed).partition("\n")[0])
         return selection

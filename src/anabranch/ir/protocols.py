@@ -130,8 +130,15 @@ class Provider(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def version(self) -> str:
+        """Changes with what it offers and with what it writes."""
+
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         """All its ways to run the task on such a machine; empty if it has none."""
+
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+        """The one of them with this name and variant. ValueError if it has none."""
 
 
 A_LARGE_GPU = TargetSpec("cuda", "a GPU of 132 multiprocessors", sms=132)

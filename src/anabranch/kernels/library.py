@@ -13,7 +13,7 @@ have is dropped when it is first tried.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,6 +24,7 @@ from anabranch.ir.protocols import Provider
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.types import TensorType
+from anabranch.kernels import sources
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.kernels.writers import writes_there
 
@@ -38,8 +39,15 @@ class AtenProvider:
 
     name: str = "aten"
 
+    @property
+    def version(self) -> str:
+        return sources.digest()
+
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         return [aten_kernel("aten", task.body)]
+
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+        return _named(self.kernels(task, spec), name, variant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,10 @@ class FusedAtenProvider:
     """Fused operators that ATen has beside the plain ones."""
 
     name: str = "aten"
+
+    @property
+    def version(self) -> str:
+        return sources.digest()
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         if spec.kind != "cuda":
@@ -58,6 +70,9 @@ class FusedAtenProvider:
             if body is not None
         ]
 
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+        return _named(self.kernels(task, spec), name, variant)
+
 
 @dataclass(frozen=True, slots=True)
 class CudnnProvider:
@@ -65,6 +80,10 @@ class CudnnProvider:
 
     name: str = "cudnn"
     engines: int = CUDNN_ENGINES
+
+    @property
+    def version(self) -> str:
+        return f"{sources.digest()} {sources.installed('nvidia-cudnn-frontend')}"
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         if spec.kind != "cuda" or not (spec.simulated or importlib.util.find_spec("cudnn")):
@@ -75,6 +94,9 @@ class CudnnProvider:
             Kernel("cudnn", "convolution", task.body, str(engine), writes_out=True)
             for engine in range(self.engines)
         ]
+
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+        return _named(self.kernels(task, spec), name, variant)
 
 
 PROVIDERS: tuple[Provider, ...] = (AtenProvider(), FusedAtenProvider(), CudnnProvider())
@@ -97,6 +119,13 @@ def aten_kernel(name: str, body: Graph) -> Kernel:
     writes_out = outputs <= set(last.results) and writes_there(last, table)
     launches = sum(not ops.is_view(node, table) for node in body.nodes)
     return Kernel("aten", name, body, writes_out=writes_out, launches=launches)
+
+
+def _named(found: Sequence[Kernel], name: str, variant: str) -> Kernel:
+    for kernel in found:
+        if (kernel.name, kernel.variant) == (name, variant):
+            return kernel
+    raise ValueError(f"no kernel {name} {variant}")
 
 
 def _is_cudnn_graph(body: Graph) -> bool:

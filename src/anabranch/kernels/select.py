@@ -2,13 +2,15 @@
 
 Tasks of equal structure are decided once. Candidates of all structures are tried in one batch, so
 that they are measured side by side; the winner must also compute what the task's body computes,
-else the next one is taken. DeepCuts, section on the code selector: generated kernels compete with
-the library's, and the library wins where it is faster.
+else the next one is taken. What was decided before is recalled (`recall`).
+
+DeepCuts, section on the code selector: generated kernels compete with the library's, and the
+library wins where it is faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.errors import TargetError
@@ -17,6 +19,7 @@ from anabranch.ir.protocols import Cost, Provider
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import text_kernel
+from anabranch.kernels.recall import NOWHERE, Candidate, Decision, Memory, recall, remember
 from anabranch.trace import Trace
 
 Trial = Callable[[Sequence[Task]], Sequence[Cost | None]]
@@ -28,17 +31,6 @@ SAME = 0.02
 """Candidates within 2% of the fastest, or within the spreads, are taken for equally fast; then a
 kernel that writes where it is told wins, then the earlier provider: the same times give the same
 plan."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One kernel that was tried for a structure, its cost (None: it cannot run), and whether it
-    was chosen; `refused` says why not, if not for its time."""
-
-    kernel: Kernel
-    cost: Cost | None
-    chosen: bool = False
-    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,38 +48,70 @@ def select(
     trial: Trial,
     check: Check,
     trace: Trace,
+    memory: Memory = NOWHERE,
 ) -> Selection:
     """Choose a kernel for every task. TargetError if a task has none that runs."""
     alike: dict[str, list[Task]] = {}
     for task in tasks.tasks:
         alike.setdefault(structure_text(task.body), []).append(task)
-    offers = {key: _offers(group[0], spec, providers) for key, group in alike.items()}
-    flat = [
-        replace(alike[key][0], kernel=kernel)
-        for key, kernels in offers.items()
-        for kernel in kernels
-    ]
-    costs = iter(trial(flat))
+    bodies = {key: group[0].body for key, group in alike.items()}
+    known = recall(bodies, spec, providers, memory)
+    fresh = {key: group[0] for key, group in alike.items() if key not in known}
+    decided = _decided(fresh, spec, providers, trial, check)
+    remember(decided, spec, providers, memory)
     chosen: dict[str, Task] = {}
     candidates: dict[str, tuple[Candidate, ...]] = {}
     for key, group in alike.items():
-        tried = _known([Candidate(kernel, next(costs)) for kernel in offers[key]])
-        tried = _decide(group[0], tried, check)
-        winner = next((i for i, c in enumerate(tried) if c.chosen), None)
-        if winner is None:
-            raise _nothing_runs(group[0], tried)
+        decision = known.get(key) or decided[key]
         for task in group:
-            kernel = _offers(task, spec, providers)[winner]
-            chosen[task.name] = replace(task, kernel=kernel)
-            candidates[task.name] = tuple(tried)
-        _tell(trace, group, tried, tried[winner])
+            chosen[task.name] = replace(task, kernel=_winner(task, decision, spec, providers))
+            candidates[task.name] = decision.tried
+        _tell(trace, group, decision.tried, decision.tried[decision.winner])
     return Selection(
         replace(tasks, tasks=tuple(chosen[task.name] for task in tasks.tasks)), candidates
     )
 
 
-def _offers(task: Task, spec: TargetSpec, providers: Sequence[Provider]) -> list[Kernel]:
-    return [kernel for provider in providers for kernel in provider.kernels(task, spec)]
+def _decided(
+    fresh: Mapping[str, Task],
+    spec: TargetSpec,
+    providers: Sequence[Provider],
+    trial: Trial,
+    check: Check,
+) -> dict[str, Decision]:
+    """Decisions for these structures, by trying all candidates in one batch."""
+    offers = {key: _offers(task, spec, providers) for key, task in fresh.items()}
+    flat = [
+        replace(fresh[key], kernel=kernel) for key, offer in offers.items() for _, kernel in offer
+    ]
+    costs = iter(trial(flat) if flat else ())
+    decided: dict[str, Decision] = {}
+    for key, offer in offers.items():
+        tried = _known([Candidate(kernel, next(costs)) for _, kernel in offer])
+        tried = _decide(fresh[key], tried, check)
+        if not any(candidate.chosen for candidate in tried):
+            raise _nothing_runs(fresh[key], tried)
+        decided[key] = Decision(tuple(tried), tuple(maker for maker, _ in offer))
+    return decided
+
+
+def _offers(
+    task: Task, spec: TargetSpec, providers: Sequence[Provider]
+) -> list[tuple[int, Kernel]]:
+    """All candidates, each with the position of its provider."""
+    return [
+        (maker, kernel)
+        for maker, provider in enumerate(providers)
+        for kernel in provider.kernels(task, spec)
+    ]
+
+
+def _winner(
+    task: Task, decision: Decision, spec: TargetSpec, providers: Sequence[Provider]
+) -> Kernel:
+    """The chosen kernel, with the names of this task."""
+    won, maker = decision.tried[decision.winner].kernel, decision.makers[decision.winner]
+    return providers[maker].kernel(task, spec, won.name, won.variant)
 
 
 def _known(tried: list[Candidate]) -> list[Candidate]:

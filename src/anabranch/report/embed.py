@@ -16,7 +16,7 @@ from typing import Any
 from anabranch.ir.graph import Graph
 from anabranch.ir.task import Task
 from anabranch.ir.text import text_graph, text_kernel, text_node
-from anabranch.kernels.select import Candidate
+from anabranch.kernels.recall import Candidate
 from anabranch.report.flow import Flow, busy, critical_chain
 from anabranch.report.headline import headline
 from anabranch.report.occupancy import fullest, occupancy

@@ -9,7 +9,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule, Timeline
-from anabranch.kernels.select import Candidate
+from anabranch.kernels.recall import Candidate
 from anabranch.trace import Event
 
 

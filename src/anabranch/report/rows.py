@@ -16,7 +16,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.schedule import Launch, Timeline
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_kernel
-from anabranch.kernels.select import Candidate
+from anabranch.kernels.recall import Candidate
 from anabranch.report.parts import Parts
 
 KINDS = ("contract", "opaque", "reduce", "pointwise", "move")

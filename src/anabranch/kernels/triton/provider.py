@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
+from anabranch.kernels import sources
 from anabranch.kernels.triton.write import program, variants
 
 OLDEST = (8, 0)
@@ -25,12 +26,19 @@ class TritonProvider:
 
     name: str = "triton"
 
+    @property
+    def version(self) -> str:
+        return f"{sources.digest()} {sources.installed('triton')}"
+
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         if spec.kind != "cuda" or spec.capability < OLDEST:
             return []
         if not (spec.simulated or importlib.util.find_spec("triton")):
             return []
         return [_kernel(task, variant) for variant in variants(task.body, spec)]
+
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+        return _kernel(task, variant)
 
 
 def _kernel(task: Task, variant: str) -> Kernel:

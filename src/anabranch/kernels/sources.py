@@ -1,0 +1,43 @@
+"""Which version of us decides: a digest of the files that offer and write kernels.
+
+What was decided by other files may differ, so decisions that outlive a process are kept under it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterator
+from importlib import metadata, resources
+from importlib.resources.abc import Traversable
+
+ROOMS = ("kernels", "ir")
+
+
+@functools.cache
+def digest() -> str:
+    """Names the content of all Python files of these rooms: 60 files, 10 ms."""
+    state = hashlib.blake2b(digest_size=16)
+    for room in ROOMS:
+        for file in _files(resources.files("anabranch").joinpath(room)):
+            content = file.read_bytes()
+            state.update(f"{file.name} {len(content)}\n".encode())
+            state.update(content)
+    return state.hexdigest()
+
+
+@functools.cache
+def installed(package: str) -> str:
+    """The version of a package, "none" where it is not there."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def _files(folder: Traversable) -> Iterator[Traversable]:
+    for entry in sorted(folder.iterdir(), key=lambda found: found.name):
+        if entry.is_dir():
+            yield from _files(entry)
+        elif entry.name.endswith(".py"):
+            yield entry
