@@ -17,6 +17,7 @@ i
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -115,45 +116,28 @@ class Index:
 
     def __add__(self, other: Index | int) -> Index:
         more = other if isinstance(other, Index) else number(other)
+        if not more.terms:  # what is canonical stays so: no sum to sort
+            return Index(self.terms, self.constant + more.constant) if more.constant else self
+        if not self.terms:
+            return more + self.constant
         return _sum((*self.terms, *more.terms), self.constant + more.constant)
 
     def __sub__(self, other: Index | int) -> Index:
         return self + -1 * other
 
     def __mul__(self, factor: int) -> Index:
-        return _sum(((atom, k * factor) for atom, k in self.terms), self.constant * factor)
+        if factor in (0, 1):
+            return self if factor else number(0)
+        return Index(tuple((a, k * factor) for a, k in self.terms), self.constant * factor)
 
     __radd__ = __add__
     __rmul__ = __mul__
 
     def __floordiv__(self, by: int) -> Index:
-        whole, rest, by = _split(self, by)
-        if not rest.terms or by == 1:
-            return whole + rest.constant // by
-        low, high = rest.range
-        if low // by == high // by:
-            return whole + low // by
-        (atom, factor), *others = rest.terms
-        if isinstance(atom, Quotient) and factor == 1 and not others and not rest.constant:
-            return whole + _atom(Quotient(atom.index, atom.by * by))
-        return whole + _atom(Quotient(rest, by))
+        return _quotient(self, by)
 
     def __mod__(self, by: int) -> Index:
-        rest = _sum(((atom, k % by) for atom, k in self.terms), self.constant % by)
-        step = math.gcd(by, *(k for _, k in rest.terms))
-        low, high = rest.range
-        if by == 1 or not rest.terms:
-            return number(rest.constant % by)
-        if high < by and low >= 0:
-            return rest
-        if step > 1:
-            inner = Index(tuple((atom, k // step) for atom, k in rest.terms), rest.constant // step)
-            return inner % (by // step) * step + rest.constant % step
-        (atom, factor), *others = rest.terms
-        plain = factor == 1 and not others and not rest.constant
-        if plain and isinstance(atom, Remainder) and atom.by % by == 0:
-            return atom.index % by
-        return _atom(Remainder(rest, by))
+        return _remainder(self, by)
 
     @property
     def text(self) -> str:
@@ -195,6 +179,41 @@ def _atom(atom: Atom) -> Index:
 
 def _in_product(index: Index) -> str:
     return index.text if len(index.terms) + bool(index.constant) < 2 else f"({index.text})"
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _quotient(index: Index, by: int) -> Index:
+    """Rounded down. Remembered: all taps of a window divide the same few indices."""
+    whole, rest, by = _split(index, by)
+    if not rest.terms or by == 1:
+        return whole + rest.constant // by
+    low, high = rest.range
+    if low // by == high // by:
+        return whole + low // by
+    (atom, factor), *others = rest.terms
+    if isinstance(atom, Quotient) and factor == 1 and not others and not rest.constant:
+        return whole + _atom(Quotient(atom.index, atom.by * by))
+    return whole + _atom(Quotient(rest, by))
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _remainder(index: Index, by: int) -> Index:
+    """What is left, never negative."""
+    rest = _sum(((atom, k % by) for atom, k in index.terms), index.constant % by)
+    step = math.gcd(by, *(k for _, k in rest.terms))
+    low, high = rest.range
+    if by == 1 or not rest.terms:
+        return number(rest.constant % by)
+    if high < by and low >= 0:
+        return rest
+    if step > 1:
+        inner = Index(tuple((atom, k // step) for atom, k in rest.terms), rest.constant // step)
+        return inner % (by // step) * step + rest.constant % step
+    (atom, factor), *others = rest.terms
+    plain = factor == 1 and not others and not rest.constant
+    if plain and isinstance(atom, Remainder) and atom.by % by == 0:
+        return atom.index % by
+    return _atom(Remainder(rest, by))
 
 
 def _split(index: Index, by: int) -> tuple[Index, Index, int]:

@@ -19,6 +19,7 @@ columns, multiplies element by element along the depth and adds up at the end.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 
@@ -59,13 +60,13 @@ def parse(variant: str) -> Tile:
 
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """The best ranked tiles; [] where the body is no contraction."""
-    found = contraction_of(lower(body))
+    found = _found(body)
     return [] if isinstance(found, str) else [tile.text for tile in chosen(found, spec)]
 
 
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body is no contraction, or the variant not ours."""
-    found = contraction_of(lower(body))
+    found = _found(body)
     if isinstance(found, str):
         raise ValueError(found)
     tile = parse(variant)
@@ -99,6 +100,12 @@ def write(body: Graph, variant: str) -> Program:
         counters=count if split > 1 else 0,
     )
     return replace(written, stages=tile.stages)
+
+
+@functools.lru_cache(maxsize=1024)
+def _found(body: Graph) -> Contraction | str:
+    """The contraction that a body is: all its variants are written of the same one."""
+    return contraction_of(lower(body))
 
 
 def _write_indices(

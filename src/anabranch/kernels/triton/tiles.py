@@ -8,6 +8,7 @@ written; of tiles that differ in little the best ranked stands for its likes.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -24,8 +25,8 @@ from anabranch.kernels.triton.steps import steps_of
 ROWS, COLS, DEPTHS = (16, 32, 64, 128), (16, 32, 64, 128), (32, 64, 128)
 SPLITS, WARPS, STAGES = (1, 2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 5)
 ONE_ROW = tuple(itertools.product((1,), (2, 4, 8, 16), (128, 256, 512, 1024)))
-KEPT = 16
-MOST_ALIKE = 3
+KEPT = 10
+MOST_ALIKE = 2
 USUAL_PEAK = 5e13
 """Operations a second where nobody knows better: fp32 without tensor cores."""
 
@@ -48,12 +49,39 @@ class Tile:
         return f"contraction:{shape}.k{self.split}.w{self.warps}.s{self.stages}{end}"
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What tiles are ranked by, of a contraction, found out once since hundreds of tiles ask;
+    `steps`: how many it has for each depth of one."""
+
+    m: int
+    n: int
+    k: int
+    batches: int
+    dtype: torch.dtype
+    steps: tuple[tuple[int, int], ...]
+
+    @staticmethod
+    def of(found: Contraction) -> Sizes:
+        depths = sorted({k for _, _, k in ONE_ROW}) if found.m == 1 else DEPTHS
+        steps = tuple((k, steps_of(found, k, "deep").count) for k in depths)
+        return Sizes(found.m, found.n, found.k, found.batches, found.dtype, steps)
+
+
 def ranked(found: Contraction, spec: TargetSpec) -> list[tuple[Tile, Bound]]:
     """Every tile that fits, the fastest by `bound` first."""
-    peak = _peak(found, spec)
-    tiles = [(tile, bound(_block(found, tile), spec, peak)) for tile in space(found, spec)]
+    return list(_ranked(Sizes.of(found), spec))
+
+
+@functools.lru_cache(maxsize=256)
+def _ranked(sizes: Sizes, spec: TargetSpec) -> tuple[tuple[Tile, Bound], ...]:
+    """A layer with a relu, or with a residual, has the ranking of the layer without."""
+    peak, steps = _peak(sizes.dtype, spec), dict(sizes.steps)
+    tiles = [
+        (tile, bound(_block(sizes, tile, steps[tile.k]), spec, peak)) for tile in space(sizes, spec)
+    ]
     fitting = [(tile, limit) for tile, limit in tiles if limit.fits]
-    return sorted(fitting, key=lambda pair: (pair[1].us, -pair[1].limit, pair[0].text))
+    return tuple(sorted(fitting, key=lambda pair: (pair[1].us, -pair[1].limit, pair[0].text)))
 
 
 def chosen(found: Contraction, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
@@ -75,7 +103,7 @@ def chosen(found: Contraction, spec: TargetSpec, kept: int = KEPT) -> list[Tile]
     return picked
 
 
-def space(found: Contraction, spec: TargetSpec) -> Iterator[Tile]:
+def space(found: Sizes, spec: TargetSpec) -> Iterator[Tile]:
     """All tiles that suit the sizes: none more than twice as large as what it covers."""
     tf32 = found.dtype == torch.float32 and spec.tf32
     if found.m == 1:
@@ -84,11 +112,11 @@ def space(found: Contraction, spec: TargetSpec) -> Iterator[Tile]:
             if k < 2 * max(found.k, 64) and 4 <= per_thread <= 64 and n < 2 * found.n + 2:
                 yield Tile(m, n, k, 1, warps, 2)
         return
-    shapes = itertools.product(ROWS, COLS, DEPTHS)
+    shapes, counts = itertools.product(ROWS, COLS, DEPTHS), dict(found.steps)
     for m, n, k in shapes:
         if m >= 2 * max(found.m, 16) or n >= 2 * max(found.n, 16) or k >= 2 * max(found.k, 32):
             continue
-        steps = steps_of(found, k, "deep").count
+        steps = counts[k]
         for split, warps, stages in itertools.product(SPLITS, WARPS, STAGES):
             sums = m * n // (warps * 32)
             if split > steps or stages > max(2, steps // split + 1) or not 2 <= sums <= 128:
@@ -96,8 +124,7 @@ def space(found: Contraction, spec: TargetSpec) -> Iterator[Tile]:
             yield Tile(m, n, k, split, warps, stages, tf32=tf32)
 
 
-def _block(found: Contraction, tile: Tile) -> Block:
-    steps = steps_of(found, tile.k, "deep").count
+def _block(found: Sizes, tile: Tile, steps: int) -> Block:
     tiles = math.ceil(found.m / tile.m) * math.ceil(found.n / tile.n) * found.batches
     return Block(
         tile.m,
@@ -112,9 +139,6 @@ def _block(found: Contraction, tile: Tile) -> Block:
     )
 
 
-def _peak(found: Contraction, spec: TargetSpec) -> float:
-    name = DTYPE_NAMES[found.dtype]
-    peaks = dict(spec.peak_flops)
-    if found.dtype == torch.float32 and spec.tf32:
-        name = "tf32"
-    return peaks.get(name, USUAL_PEAK)
+def _peak(dtype: torch.dtype, spec: TargetSpec) -> float:
+    name = "tf32" if dtype == torch.float32 and spec.tf32 else DTYPE_NAMES[dtype]
+    return dict(spec.peak_flops).get(name, USUAL_PEAK)

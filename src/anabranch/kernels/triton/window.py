@@ -14,6 +14,7 @@ no thread waits for another.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -71,7 +72,7 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """One to four neighbours, vectors from the widest to a quarter of it, one to four warps: first
     those that give each multiprocessor's four schedulers a warp, with most work for each thread
     among these, since that is where loads are shared."""
-    found = windows_of(lower(body))
+    found = _found(body)
     if isinstance(found, str):
         return []
     widest = elements_per_thread(*(store.type for store in found.dfg.stores))
@@ -92,7 +93,7 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body has no small windows, or the variant is not ours."""
     found, parsed = (
-        windows_of(lower(body)),
+        _found(body),
         re.fullmatch(r"window:(\d+)x(\d+)u(\d+)\.w(\d+)", variant),
     )
     if isinstance(found, str):
@@ -118,6 +119,12 @@ def write(body: Graph, variant: str) -> Program:
     _write_neighbours(found, out, place, group, together)
     grid = (-(-pixel.extent // pixels), -(-found.lane.extent // lanes), 1)
     return program(body, found.dfg, variant, out.lines, grid, warps)
+
+
+@functools.lru_cache(maxsize=1024)
+def _found(body: Graph) -> Windows | str:
+    """The windows of a body: all its variants are written of the same ones."""
+    return windows_of(lower(body))
 
 
 def windows_of(dfg: Dfg | str) -> Windows | str:

@@ -62,8 +62,7 @@ def _program(body: Graph, variant: str) -> Program:
     if name not in TEMPLATES:
         raise ValueError(f"{variant} is of no template there is")
     base, mode = split(variant)
-    written = TEMPLATES[name].write(body, base)
-    return dependent(written, mode) if mode else written
+    return dependent(_program(body, base), mode) if mode else TEMPLATES[name].write(body, base)
 
 
 @functools.lru_cache(maxsize=4096)
