@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.kernels.triton.bodies import gpu
 from tests.kernels.triton.interpreter import load_module
 from tests.kernels.triton.samples import SAMPLES
+from tests.kernels.triton.test_joins import recurrence
 
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.write import program
+from anabranch.kernels.triton.write import program, variants
 
 triton = pytest.importorskip("triton")
 POINTERS = {torch.float16: "*fp16", torch.float32: "*fp32"}
@@ -47,3 +49,12 @@ def test_compiles_without_spills(name: str, capability: int, tmp_path: Path) -> 
     assert not narrow and re.search(r"ld\.global\.v[24]\.b32", found["ptx"]), "not in vectors"
     if name == "window":
         assert "bar.sync" not in found["ptx"], "threads wait for each other"
+
+
+def test_a_recurrence_reads_ahead(tmp_path: Path) -> None:
+    """All that sixteen steps read is under way before the first of them writes."""
+    body = parse_graph(recurrence(16, 512, "f16"))
+    found = compiled(program(body, variants(body, gpu())[0]), 90, tmp_path)
+    assert re.search(r"STACK:0\b.*LOCAL:0\b", found["usage"]), found["usage"]
+    order = re.findall(r"\b(ld|st)\.global", found["ptx"])
+    assert order == ["ld"] * 33 + ["st"] * 17

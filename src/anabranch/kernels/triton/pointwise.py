@@ -31,17 +31,19 @@ write, since a write to memory might change what is read after it."""
 
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """Tiles from the largest that still gives every multiprocessor a CTA down to a vector a
-    thread; [] where the body is no pointwise one."""
+    thread, or to an element where there are few; [] where the body is no pointwise one."""
     dfg = lower(body)
     if isinstance(dfg, str) or why_not(dfg):
         return []
     vector = _vector(dfg)
-    if vector == 1 and dfg.points < 32 * spec.sms:
-        return [f"pointwise:{32 * warps}.w{warps}" for warps in (1, 2, 4)]
     tiles = [(vector * 32 * warps, warps) for warps in (1, 2, 4, 8)]
     tiles += [(2 * vector * 128, 4), (vector * 64, 4)]
     fitting = [(tile, warps) for tile, warps in tiles if -(-dfg.points // tile) >= spec.sms]
     chosen = sorted(fitting)[-4:] or sorted(tiles)[:2]
+    if dfg.points <= THREADS_PER_WARP * spec.sms:
+        # Each thread waits for memory as long as all do: an element each, in small CTAs or few.
+        few = [(THREADS_PER_WARP * warps, warps) for warps in (1, 4)]
+        chosen = list(dict.fromkeys([*few, chosen[0]]))
     return [f"pointwise:{tile}.w{warps}" for tile, warps in chosen]
 
 
