@@ -27,6 +27,7 @@ from anabranch.kernels.select import Selection
 from anabranch.merge import merged
 from anabranch.options import Options
 from anabranch.rehearse import Rehearsal
+from anabranch.schedule.merging import MERGING
 from anabranch.trace import Trace
 
 CUTS = ((False, False), (True, False), (False, True), (True, True))
@@ -60,7 +61,8 @@ class Tuner:
         return found
 
     def kernels(self, cuts: Sequence[TaskGraph], costs: Costs, trace: Trace) -> Selection:
-        """All cuts with kernels, and where they differ what is faster. TargetError if a task has no
+        """All cuts with kernels, and where they differ what is faster; joins, unless convolutions
+        are to be merged, which has its own way with concatenations. TargetError if a task has no
         kernel that runs."""
         spec, check = self.target.spec, checker(self.target, self.cache)
         with Rehearsal(self.target, self.cache, trace) as rehearsal:
@@ -70,7 +72,7 @@ class Tuner:
             for cut in cuts[1:]:
                 whole = select(cut, spec, self.providers, trial, check, trace, memory)
                 found = _cheaper(whole, found, costs, trace)
-            if self.generates:
+            if self.generates and self.options.scheduler not in MERGING:
                 found = with_joins(found, spec, self.providers, trial, check, costs, trace, memory)
         return found
 

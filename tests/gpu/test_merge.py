@@ -14,17 +14,26 @@ import anabranch
 from anabranch.zoo import ZOO
 
 
-@pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.parametrize("scheduler", ["ios-merge", "ios-both"])
-@pytest.mark.parametrize("name", ["squeezenet_bypass", "inception_v3", "googlenet"])
-def test_merged_networks(name: str, scheduler: str, batch: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kernels", ["library", "all"])
+@pytest.mark.parametrize(("scheduler", "batch"), [("ios-merge", 1), ("ios-both", 4)])
+@pytest.mark.parametrize("name", ["squeezenet_bypass", "inception_v3"])
+def test_merged_networks(
+    name: str, scheduler: str, batch: int, kernels: str, tmp_path: Path
+) -> None:
     model = ZOO[name].build("paper").half().cuda()
     args = tuple(x.half().cuda() for x in ZOO[name].inputs("paper", batch))
     fast = anabranch.compile(
-        model, args, target="cuda", cache_dir=tmp_path, scheduler=scheduler, strict=True
+        model,
+        args,
+        target="cuda",
+        kernels=kernels,
+        cache_dir=tmp_path,
+        scheduler=scheduler,
+        strict=True,
     )
     plan = fast.entries[0].plan
-    assert scheduler != "ios-merge" or any("_and_" in task.name for task in plan.tasks.tasks)
+    merged = any("_and_" in task.name for task in plan.tasks.tasks)
+    assert merged or scheduler != "ios-merge" or kernels == "all"
     with torch.no_grad():
         want = model(*args)
     first, second = (fast(*args) for _ in range(2))
