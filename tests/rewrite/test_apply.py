@@ -8,7 +8,8 @@ from anabranch.ir.rule import Rule, verify_rule, wild
 from anabranch.ir.text import text_graph
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
-from anabranch.rewrite.words import call, relu
+from anabranch.rewrite.prove import different
+from anabranch.rewrite.words import call, cat, linear, relu
 
 x, s, t = wild("x s t")
 
@@ -63,3 +64,45 @@ def test_a_rule_that_makes_no_sense_is_refused() -> None:
         verify_rule(Rule("nothing", find=relu(x), replace=x))
     with pytest.raises(VerifyError, match="takes only 1"):
         verify_rule(Rule("relu(x, s) -> x", call("aten.relu.default", x, s), x))
+
+
+w, v = wild("w v")
+STACKED = Rule(
+    "linear(x, w), linear(x, v) -> split(linear(x, cat(w, v)))",
+    find=(linear(x, w), linear(x, v)),
+    replace=lambda match: (
+        call("aten.slice.Tensor", linear(x, cat((w, v))), 1, 0, match.w.shape[0]),
+        call("aten.slice.Tensor", linear(x, cat((w, v))), 1, match.w.shape[0], 1000),
+    ),
+)
+
+ENTANGLED = """
+graph g {
+  input %x: f32[2,3]
+  const %w: f32[3,3] = w
+  const %v: f32[3,3] = v
+  %a: f32[2,3] = aten.linear.default(%x, %w)
+  %r: f32[2,3] = aten.relu.default(%a)
+  %t: f32[3,3] = aten.relu.default(%v)
+  %d: f32[2,3] = aten.linear.default(%x, %t)
+  %e: f32[2,3] = aten.linear.default(%r, %t)
+  %f: f32[2,3] = aten.add.Tensor(%d, %e)
+  return %f
+}"""
+
+
+def test_several_roots_are_replaced_together() -> None:
+    """The reader of the first stands before what the second reads: it moves. The third reads what
+    depends on the first, and with that one it can not be computed together."""
+    verify_rule(STACKED)
+    graph = read(ENTANGLED)
+    found = list(matches(graph, STACKED))
+    assert [[root.name for root in match.roots] for match in found] == [["a", "d"]]
+    after = equal(graph, apply(graph, STACKED, found[0]))
+    assert not different(graph, after)
+    assert [n.name for n in after.nodes] == ["t", "cat", "linear", "a", "d_1", "r", "e", "f"]
+
+
+def test_as_many_values_as_roots() -> None:
+    with pytest.raises(VerifyError, match="finds 2 values and puts 1"):
+        verify_rule(Rule("a, b -> c", find=(relu(x), relu(s)), replace=(relu(x),)))

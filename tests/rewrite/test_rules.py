@@ -9,6 +9,7 @@ from anabranch.ir.rule import Rule, rule_key, text_rule, verify_rule
 from anabranch.ir.text import text_graph
 from anabranch.rewrite.apply import apply, instantiate
 from anabranch.rewrite.match import match_at, matches
+from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import always
 
 TABLES = {"always": always.RULES}
@@ -20,9 +21,11 @@ def test_both_sides_are_equal(rule: Rule) -> None:
     verify_rule(rule)
     for seed in range(5):
         graph = instantiate(rule, seed)
-        found = [match for match in matches(graph, rule) if match.root is graph.nodes[-1]]
+        roots = [ref.name for ref in graph.outputs]
+        found = [m for m in matches(graph, rule) if [root.name for root in m.roots] == roots]
         assert found, f"does not match its own instance:\n{text_graph(graph)}"
         after = equal(graph, apply(graph, rule, found[0]))
+        assert not different(graph, after, seed)
         assert len(after.nodes) < len(graph.nodes)
 
 

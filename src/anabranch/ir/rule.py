@@ -141,16 +141,21 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Where a rule applies: the matched nodes, the root first, and what each wildcard stands for.
-    `match.s` is the Bound of wildcard s."""
+    """Where a rule applies: the matched nodes, the roots first, and what each wildcard stands for.
+    `match.s` is the Bound of wildcard s. `width`: how many of the nodes are roots."""
 
     nodes: tuple[Node, ...]
     bound: Mapping[str, Arg]
     known: Known
+    width: int = 1
 
     @property
     def root(self) -> Node:
         return self.nodes[0]
+
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        return self.nodes[: self.width]
 
     def __getattr__(self, name: str) -> Bound:
         if name not in self.bound:
@@ -161,19 +166,29 @@ class Match:
         return Bound(arg)
 
 
+Patterns = Pattern | tuple[Pattern, ...]
+"""What comes in place of the roots, one for each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`name`: its equation. `replace`: a pattern over the wildcards of `find`, or a function of
-    the match that gives one. `when`: True, or else it does not apply; a sentence says why not.
-    `draw`: random arguments for the wildcards and rests of `find`, tensors as their types, under
-    which the rule must apply (by default each wildcard is a tensor of one shape), for its test.
+    """`name`: its equation. `find`: one call, or several that are replaced together, such as two
+    convolutions of one input. `replace`: as many patterns over the wildcards of `find`, or a
+    function of the match that gives them. `when`: True, or else it does not apply; a sentence says
+    why not. `draw`: random arguments for the wildcards and rests of `find`, tensors as their
+    types, under which the rule must apply (by default each wildcard is a tensor of one shape),
+    for its test.
     """
 
     name: str
-    find: Call
-    replace: Pattern | Callable[[Match], Pattern]
+    find: Call | tuple[Call, ...]
+    replace: Patterns | Callable[[Match], Patterns]
     when: Callable[[Match], bool | str] | None = None
     draw: Callable[[random.Random], Mapping[str, object]] | None = None
+
+    @property
+    def roots(self) -> tuple[Call, ...]:
+        return self.find if isinstance(self.find, tuple) else (self.find,)
 
 
 def wild(names: str) -> list[Wild]:
@@ -204,6 +219,9 @@ def verify_rule(rule: Rule) -> None:
         known = ops.parameters(call.op)
         if len(call.args) > len(known):
             raise VerifyError(f"rule {rule.name}: {call.op} takes only {len(known)} arguments")
+    if isinstance(rule.replace, tuple) and len(rule.replace) != len(rule.roots):
+        counts = f"finds {len(rule.roots)} values and puts {len(rule.replace)}"
+        raise VerifyError(f"rule {rule.name}: {counts}")
     if not callable(rule.replace) and (missing := set(wildcards(rule.replace)) - found):
         raise VerifyError(f"rule {rule.name}: the pattern does not bind {sorted(missing)}")
 

@@ -1,7 +1,8 @@
 """Applying: the graph in which one match of a rule is replaced.
 
 The replacement is built where the root stood, so everything it reads is there already, and takes
-the root's name, so no reader changes; what only the old nodes read is dropped.
+the root's name, so no reader changes; what only the old nodes read is dropped. Where a rule has
+several roots, what depends on them is moved behind what does not.
 
     find x*s + x*t, replace x*(s+t):      mul_1 = x*s               add_1 = s+t
                                           mul_2 = x*t         ->    add   = x*add_1
@@ -20,37 +21,79 @@ from anabranch.ir.graph import Arg, Graph, Input, Node, Ref
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, Wild, wildcards
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.build import Builder, join_origins, rewrite
-from anabranch.rewrite.match import Refuse, match_at
+from anabranch.rewrite.match import Refuse, match_at, reached
 
 
 def apply(graph: Graph, rule: Rule, match: Match) -> Graph:
     """The graph with the match replaced. ValueError with a sentence if the replacement cannot be
-    built, or is not of the root's shape and dtype."""
+    built, or is not of the roots' shapes and dtypes, or a reader cannot take it."""
+    put: dict[str, Ref] = {}
+    names = {root.name for root in match.roots}
 
     def visit(builder: Builder, node: Node) -> Ref | None:
-        return substitute(builder, rule, match) if node.name == match.root.name else None
+        if node.name in names and not put:
+            put.update(zip((r.name for r in match.roots), _put(builder, rule, match), strict=True))
+        return put.get(node.name)
 
-    return rewrite(graph, visit)
+    try:
+        return rewrite(_reordered(graph, match.roots), visit)
+    except (RuntimeError, TypeError, IndexError) as failed:
+        raise ValueError(
+            f"{_where(rule, match)}: a reader cannot take it: {_line(failed)}"
+        ) from None
 
 
 def substitute(builder: Builder, rule: Rule, match: Match) -> Ref:
-    """Builds the replacement and gives its value; what `match` bound must be in the builder."""
-    pattern = replacement(rule, match)
-    try:
-        value = _build(builder, pattern, match, match.root.name)
-    except (RuntimeError, TypeError, IndexError) as failed:
-        reason = str(failed).partition("\n")[0]
-        raise ValueError(f"{rule.name} at %{match.root.name} cannot be built: {reason}") from None
-    if not isinstance(value, Ref):
-        raise ValueError(f"{rule.name} at %{match.root.name} gives {value}, which is no tensor")
-    old, new = match.root.type, builder.known.types[value.name]
-    if (old.shape, old.dtype) != (new.shape, new.dtype):
-        raise ValueError(f"{rule.name} at %{match.root.name} makes {new.text} of {old.text}")
+    """Builds the replacement of the one root and gives its value; what `match` bound must be in
+    the builder. ValueError as for `apply`."""
+    (value,) = _put(builder, rule, match)
     return value
 
 
-def replacement(rule: Rule, match: Match) -> Pattern:
-    return rule.replace if isinstance(rule.replace, Pattern) else rule.replace(match)
+def _put(builder: Builder, rule: Rule, match: Match) -> tuple[Ref, ...]:
+    """Builds what comes in place of each root."""
+    patterns = replacement(rule, match)
+    if len(patterns) != match.width:
+        raise ValueError(f"{_where(rule, match)}: {len(patterns)} values for {match.width}")
+    values = []
+    built: dict[Call, Ref] = {}
+    for pattern, root in zip(patterns, match.roots, strict=True):
+        try:
+            value = _build(builder, pattern, match, root.name, built)
+        except (RuntimeError, TypeError, IndexError) as failed:
+            raise ValueError(f"{_where(rule, match)} cannot be built: {_line(failed)}") from None
+        if not isinstance(value, Ref):
+            raise ValueError(f"{_where(rule, match)} gives {value}, which is no tensor")
+        old, new = root.type, builder.known.types[value.name]
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise ValueError(f"{_where(rule, match)} makes {new.text} of {old.text}")
+        values.append(value)
+    return tuple(values)
+
+
+def replacement(rule: Rule, match: Match) -> tuple[Pattern, ...]:
+    """The patterns that come in place of the roots."""
+    put = rule.replace if isinstance(rule.replace, Pattern | tuple) else rule.replace(match)
+    return put if isinstance(put, tuple) else (put,)
+
+
+def _reordered(graph: Graph, roots: Sequence[Node]) -> Graph:
+    """With all that depends on a root after all that does not, so that what several roots read is
+    there before the first of them."""
+    if len(roots) == 1:
+        return graph
+    below = {name for root in roots for name in reached(graph, root)}
+    late = [node for node in graph.nodes if not below.isdisjoint(node.results)]
+    early = [node for node in graph.nodes if below.isdisjoint(node.results)]
+    return Graph(graph.name, graph.inputs, graph.constants, (*early, *late), graph.outputs)
+
+
+def _where(rule: Rule, match: Match) -> str:
+    return f"{rule.name} at " + " and ".join(f"%{root.name}" for root in match.roots)
+
+
+def _line(failed: Exception) -> str:
+    return str(failed).partition("\n")[0]
 
 
 def apply_all(
@@ -59,11 +102,13 @@ def apply_all(
     refuse: Refuse | None = None,
     accept: Callable[[Match], bool] = lambda match: True,
 ) -> Graph:
-    """Every rule at every node it matches, in one sweep along the graph; of several the first in
-    the list. `accept` may turn a match down. The same object if nothing is replaced."""
+    """Every rule, of one root each, at every node it matches, in one sweep along the graph; of
+    several the first in the list. `accept` may turn a match down. The same object if nothing is
+    replaced."""
     by_root: dict[str, list[Rule]] = {}
     for rule in rules:
-        by_root.setdefault(rule.find.op, []).append(rule)
+        (root,) = rule.roots
+        by_root.setdefault(root.op, []).append(rule)
 
     def visit(builder: Builder, node: Node) -> Ref | None:
         for rule in by_root.get(node.op, ()):
@@ -78,7 +123,7 @@ def apply_all(
 def instantiate(rule: Rule, seed: int) -> Graph:
     """A random graph that is the rule's pattern and nothing else, its wildcards as inputs."""
     dice = random.Random(seed)
-    names = list(dict.fromkeys(wildcards(rule.find)))
+    names = list(dict.fromkeys(wildcards(rule.roots)))
     shape = tuple(dice.randint(1, 4) for _ in range(dice.randint(1, 4)))
     drawn = rule.draw(dice) if rule.draw else dict.fromkeys(names, TensorType(shape, torch.float32))
     tensors = {name: type for name, type in drawn.items() if isinstance(type, TensorType)}
@@ -88,26 +133,36 @@ def instantiate(rule: Rule, seed: int) -> Graph:
             bound[name] = value  # type: ignore[assignment]
     inputs = tuple(Input(name, type) for name, type in tensors.items())
     builder = Builder(Graph("instance", inputs, (), (), ()))
-    root = _build(builder, rule.find, Match((), bound, builder.known), "root")
-    assert isinstance(root, Ref)
-    return Graph("instance", inputs, (), tuple(builder.nodes.values()), (root,))
+    match, roots = Match((), bound, builder.known), []
+    built: dict[Call, Ref] = {}
+    for pattern in rule.roots:
+        root = _build(builder, pattern, match, "root", built)
+        assert isinstance(root, Ref)
+        roots.append(root)
+    return Graph("instance", inputs, (), tuple(builder.nodes.values()), tuple(roots))
 
 
-def _build(builder: Builder, pattern: Operand, match: Match, name: str = "") -> Arg:
-    """The argument that a pattern stands for, its calls added to the builder, the root last."""
+def _build(
+    builder: Builder, pattern: Operand, match: Match, name: str, built: dict[Call, Ref]
+) -> Arg:
+    """The argument that a pattern stands for, its calls added to the builder, the root last.
+    `built`: the calls of this replacement that are there already; each is made once."""
     if isinstance(pattern, Wild):
         return match.bound[pattern.name]
     if isinstance(pattern, Call):
-        args = tuple(_build(builder, arg, match) for arg in pattern.args)
+        if pattern in built:
+            return built[pattern]
+        args = tuple(_build(builder, arg, match, "", built) for arg in pattern.args)
         if pattern.rest:
             rest = match.bound[pattern.rest]
             assert isinstance(rest, tuple)
             args += rest
         given, named = _as_given(pattern.op, args)
         origin = join_origins(match.nodes)
-        return builder.call(pattern.op, *given, name=name, origin=origin, **named)
+        built[pattern] = builder.call(pattern.op, *given, name=name, origin=origin, **named)
+        return built[pattern]
     if isinstance(pattern, tuple):
-        return tuple(_build(builder, item, match) for item in pattern)
+        return tuple(_build(builder, item, match, "", built) for item in pattern)
     assert not isinstance(pattern, Pattern)
     return pattern
 

@@ -6,6 +6,9 @@ the graph is looked at once per rule and the work there is bounded by the size o
     find = conv(x, w) * s          mul <- root, tried at every aten.mul.Tensor
                                   /   \
                                conv    s        operands of add and mul in both orders
+
+A pattern of several roots is tried at every choice of nodes for them; what they read may not
+depend on any of them, or they could not be computed together.
 """
 
 from __future__ import annotations
@@ -13,20 +16,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Arg, Graph, Node, Ref, users
-from anabranch.ir.rule import COMMUTATIVE, Call, Known, Match, Operand, Pattern, Rule, Wild
+from anabranch.ir.graph import Arg, Graph, Node, Ref, refs, users
+from anabranch.ir.rule import (
+    COMMUTATIVE,
+    Call,
+    Known,
+    Match,
+    Operand,
+    Pattern,
+    Rule,
+    Wild,
+    text_pattern,
+    wildcards,
+)
 
 Bindings = Mapping[str, Arg]
+Found = Iterator[tuple[Bindings, tuple[Node, ...]]]
 Refuse = Callable[[str, str], None]
 """Hears what was refused and why."""
 
 
 def matches(graph: Graph, rule: Rule, refuse: Refuse | None = None) -> Iterator[Match]:
-    """All matches, by root in graph order."""
+    """All matches, by their first root in graph order."""
     known = Known.of(graph)
     for node in graph.nodes:
-        if node.op == rule.find.op:
-            yield from matches_at(node, rule, known, refuse)
+        if node.op == rule.roots[0].op:
+            if len(rule.roots) == 1:
+                yield from matches_at(node, rule, known, refuse)
+            else:
+                yield from _accepted(rule, _together(graph, rule, node, known), known, refuse)
 
 
 def match_at(node: Node, rule: Rule, known: Known, refuse: Refuse | None = None) -> Match | None:
@@ -37,36 +55,99 @@ def match_at(node: Node, rule: Rule, known: Known, refuse: Refuse | None = None)
 def matches_at(
     node: Node, rule: Rule, known: Known, refuse: Refuse | None = None
 ) -> Iterator[Match]:
-    """All matches with this root, different orders of commutative operands included."""
-    seen: list[Bindings] = []
-    for bound, nodes in _call(rule.find, node, {}, (), known):
-        match = Match(nodes, bound, known)
-        if bound in seen:
+    """All matches with this root, different orders of commutative operands included; of rules
+    with one root."""
+    (root,) = rule.roots
+    yield from _accepted(rule, _call(root, node, {}, (), known), known, refuse)
+
+
+def _accepted(rule: Rule, found: Found, known: Known, refuse: Refuse | None) -> Iterator[Match]:
+    """The matches that the rule's condition lets pass, each once."""
+    seen: list[tuple[Bindings, tuple[Node, ...]]] = []
+    width = len(rule.roots)
+    for bound, nodes in found:
+        match = Match(nodes, bound, known, width)
+        if (bound, match.roots) in seen:
             continue
-        seen.append(bound)
+        seen.append((bound, match.roots))
         answer = True if rule.when is None else rule.when(match)
         if answer is True:
             yield match
         elif refuse is not None and isinstance(answer, str):
-            refuse(f"{rule.name} at %{node.name}", answer)
+            names = " and ".join(f"%{root.name}" for root in match.roots)
+            refuse(f"{rule.name} at {names}", answer)
+
+
+def _together(graph: Graph, rule: Rule, first: Node, known: Known) -> Found:
+    """Bindings for all roots of the rule, `first` being its first."""
+    place = {node.name: i for i, node in enumerate(graph.nodes)}
+    shapes = [_numbered(root) for root in rule.roots]
+
+    def others(index: int, roots: tuple[Node, ...], bound: Bindings, below: set[str]) -> Found:
+        if index == len(rule.roots):
+            if not any(ref in below for arg in bound.values() for ref in _names(arg)):
+                yield bound, roots
+            return
+        alike = shapes[index] == shapes[index - 1]
+        start = place[roots[-1].name] + 1 if alike else 0
+        for node in graph.nodes[start:]:
+            if node.op != rule.roots[index].op or node in roots:
+                continue
+            for more, _ in _call(rule.roots[index], node, bound, (), known):
+                yield from others(index + 1, (*roots, node), more, below | reached(graph, node))
+
+    for bound, _ in _call(rule.roots[0], first, {}, (), known):
+        for full, roots in others(1, (first,), bound, reached(graph, first)):
+            inner: tuple[Node, ...] = ()
+            for pattern, root in zip(rule.roots, roots, strict=True):
+                _, nodes = next(_call(pattern, root, full, (), known))
+                inner += tuple(n for n in nodes if n not in roots and n not in inner)
+            yield full, (*roots, *inner)
+
+
+def reached(graph: Graph, root: Node) -> set[str]:
+    """The values that depend on the node, its own included."""
+    below = set(root.results)
+    for node in graph.nodes:
+        if not below.isdisjoint(node.uses):
+            below.update(node.results)
+    return below
+
+
+def _numbered(pattern: Call) -> str:
+    """The pattern with its wildcards numbered: two of one text are alike, and a pair of nodes need
+    not be tried the other way round."""
+    names = dict.fromkeys(wildcards(pattern))
+    table = {name: f"_{i}" for i, name in enumerate(names)}
+
+    def renamed(item: Operand) -> Operand:
+        if isinstance(item, Wild):
+            return Wild(table[item.name])
+        if isinstance(item, Call):
+            args = tuple(renamed(arg) for arg in item.args)
+            return Call(item.op, args, table.get(item.rest, ""))
+        return tuple(renamed(x) for x in item) if isinstance(item, tuple) else item
+
+    return text_pattern(renamed(pattern))
+
+
+def _names(arg: Arg) -> Iterator[str]:
+    return (ref.name for ref in refs(arg))
 
 
 def shared(graph: Graph, match: Match) -> tuple[Node, ...]:
-    """The matched nodes, root excepted, that others read too: replacing the root does not remove
+    """The matched nodes, roots excepted, that others read too: replacing those does not remove
     them, so their work would be done twice."""
     readers, matched = users(graph), {node.name for node in match.nodes}
     returned = {ref.name for ref in graph.outputs}
     return tuple(
         node
-        for node in match.nodes[1:]
+        for node in match.nodes[match.width :]
         if any(
             result in returned or any(user.name not in matched for user in readers.get(result, ()))
             for result in node.results
         )
     )
-
-
-Found = Iterator[tuple[Bindings, tuple[Node, ...]]]
 
 
 def _call(

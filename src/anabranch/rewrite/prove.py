@@ -1,0 +1,114 @@
+"""Proving: are two graphs equal? Both are run on the same random inputs in double precision.
+
+    graph, other -> ""                                      equal on every trial
+                    "result 0 differs by 0.31 on trial 2"   else, why not
+
+Where every operator only adds, multiplies, compares and moves, the inputs are small integers and
+the results must be equal to the last bit: rounding explains nothing there. Elsewhere the allowed
+difference is what reordered double-precision sums can make, far below what any wrong rule makes.
+Random testing proves for the shapes at hand; a rule is trusted because it was drawn for many.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.eval import eval_graph
+from anabranch.ir.graph import Constant, Graph, Input
+from anabranch.ir.types import TensorType
+
+TRIALS = 3
+RELATIVE = 1e-9
+"""Of the largest magnitude of a result; sums of a million doubles in another order stay below."""
+
+LARGEST = 3
+"""Random integers are drawn from -3 to 3: products of five of them, summed over a million terms,
+stay far inside the 53 bits in which doubles are exact."""
+
+EXACT = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("add", "sub", "mul", "neg", "relu", "maximum", "minimum", "abs", "clone", "where"),
+        *("matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "convolution", "einsum", "sum"),
+        *("cat", "split", "split_with_sizes", "chunk", "slice", "select", "stack", "index_select"),
+        *("reshape", "view", "permute", "transpose", "t", "squeeze", "unsqueeze", "expand"),
+        *("flatten", "constant_pad_nd", "max_pool2d", "amax", "contiguous", "zeros", "full"),
+        *("zeros_like", "full_like", "_unsafe_view", "unbind", "repeat", "detach", "alias"),
+    )
+)
+"""Operators that give integers for integers."""
+
+
+def different(graph: Graph, other: Graph, seed: int = 0, trials: int = TRIALS) -> str:
+    """Why the graphs are not equal, "" if every trial found the same numbers. Constants that both
+    have are drawn anew in every trial, alike for both; inputs likewise. Both graphs have the same
+    inputs in the same order."""
+    if [value.type for value in graph.inputs] != [value.type for value in other.inputs]:
+        return "they do not take the same inputs"
+    exact = all(map(integral, (graph, other)))
+    for trial in range(trials):
+        dice = torch.Generator().manual_seed(seed + trial)
+        inputs = [draw(value.type, dice, exact) for value in graph.inputs]
+        drawn: dict[str, torch.Tensor] = {}
+        sides = [with_values(side, drawn, dice, exact) for side in (graph, other)]
+        wanted, found = (eval_graph(side, inputs, precision=torch.float64) for side in sides)
+        for i, (want, got) in enumerate(zip(wanted, found, strict=True)):
+            if want.shape != got.shape:
+                return f"result {i} has shape {tuple(got.shape)}, not {tuple(want.shape)}"
+            error, allowed = _distance(want, got), 0.0 if exact else RELATIVE * _size(want)
+            if not error <= allowed:  # NaN is no equality
+                return f"result {i} differs by {error:.2g} on trial {trial}"
+    return ""
+
+
+def integral(graph: Graph) -> bool:
+    """Whether whole numbers stay whole numbers all the way."""
+    known = all(ops.packet_name(node.op) in EXACT for node in graph.nodes)
+    whole = all(
+        not isinstance(arg, float) or arg.is_integer()
+        for node in graph.nodes
+        for arg in (*node.args, *(value for _, value in node.kwargs))
+    )
+    return known and whole
+
+
+def draw(type: TensorType, dice: torch.Generator, exact: bool = False) -> torch.Tensor:
+    """A random tensor: small integers if `exact`, else from a normal distribution; of an integer
+    or bool dtype, 0 and 1."""
+    if not type.dtype.is_floating_point:
+        return torch.randint(0, 2, type.shape, generator=dice).to(type.dtype)
+    if exact:
+        numbers = torch.randint(-LARGEST, LARGEST + 1, type.shape, generator=dice)
+        return numbers.to(torch.float64)
+    return torch.randn(type.shape, generator=dice, dtype=torch.float64)
+
+
+def with_values(
+    graph: Graph, drawn: dict[str, torch.Tensor], dice: torch.Generator, exact: bool
+) -> Graph:
+    """The graph with random constants; one digest, one tensor."""
+    for constant in graph.constants:
+        if constant.digest not in drawn:
+            drawn[constant.digest] = draw(constant.type, dice, exact)
+    constants = tuple(
+        Constant(c.name, c.type, c.digest, drawn[c.digest].view(c.type.shape))
+        for c in graph.constants
+    )
+    return Graph(graph.name, graph.inputs, constants, graph.nodes, graph.outputs)
+
+
+def opened(graph: Graph) -> Graph:
+    """The graph with its constants as further inputs: equal for all weights, not only for its."""
+    more = tuple(Input(constant.name, constant.type) for constant in graph.constants)
+    return Graph(graph.name, (*graph.inputs, *more), (), graph.nodes, graph.outputs)
+
+
+def _distance(want: torch.Tensor, got: torch.Tensor) -> float:
+    if not want.numel():
+        return 0.0
+    return (want.to(torch.float64) - got.to(torch.float64)).abs().max().item()
+
+
+def _size(want: torch.Tensor) -> float:
+    return max(1.0, want.to(torch.float64).abs().max().item()) if want.numel() else 1.0

@@ -1,0 +1,62 @@
+"""Equality by random inputs: what is equal is found equal, and what is not is not."""
+
+from __future__ import annotations
+
+import pytest
+from tests.rewrite.graphs import read
+
+from anabranch.ir.graph import Graph
+from anabranch.rewrite.prove import different, integral, opened
+
+
+def graph(*lines: str) -> Graph:
+    head = "  input %x: f32[3,4]\n  input %y: f32[3,4]\n  const %w: f32[4] = w\n"
+    body = "".join(f"  %{line}\n" for line in lines)
+    return read(f"graph g {{\n{head}{body}  return %out\n}}")
+
+
+SUM = graph("a: f32[3,4] = aten.add.Tensor(%x, %y)", "out: f32[3,4] = aten.mul.Tensor(%a, %w)")
+SPREAD = graph(
+    "a: f32[3,4] = aten.mul.Tensor(%x, %w)",
+    "b: f32[3,4] = aten.mul.Tensor(%y, %w)",
+    "out: f32[3,4] = aten.add.Tensor(%a, %b)",
+)
+
+
+def test_distributivity_is_exact_over_integers() -> None:
+    assert integral(SUM) and integral(SPREAD)
+    assert different(SUM, SPREAD) == ""
+    assert different(opened(SUM), opened(SPREAD)) == ""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (graph("out: f32[3,4] = aten.mul.Tensor(%x, %w)"), "result 0 differs by"),
+        (graph("out: f32[3] = aten.sum.dim_IntList(%x, [1])"), "shape (3,), not (3, 4)"),
+    ],
+)
+def test_unequal_graphs(wrong: Graph, why: str) -> None:
+    assert why in different(SUM, wrong)
+
+
+def test_a_small_factor_is_no_rounding() -> None:
+    """Where numbers are not whole, what reordering explains is far below what a rule gets wrong."""
+    first = graph(
+        "a: f32[3,4] = aten.sigmoid.default(%x)", "out: f32[3,4] = aten.add.Tensor(%a, 0)"
+    )
+    second = graph(
+        "a: f32[3,4] = aten.sigmoid.default(%x)", "out: f32[3,4] = aten.mul.Tensor(%a, 1.000001)"
+    )
+    assert not integral(first)
+    assert "differs" in different(first, second)
+
+
+def test_not_a_number_is_no_equality() -> None:
+    nan = graph("a: f32[3,4] = aten.sub.Tensor(%x, %x)", "out: f32[3,4] = aten.div.Tensor(%a, %a)")
+    assert "differs" in different(nan, nan)
+
+
+def test_other_inputs_are_another_function() -> None:
+    fewer = read("graph g {\n  input %x: f32[3,4]\n  return %x\n}")
+    assert different(SUM, fewer) == "they do not take the same inputs"
