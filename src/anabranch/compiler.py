@@ -1,16 +1,19 @@
 """The pipeline: from a model to a loaded plan, one line per stage, in order.
 
-    capture -> rewrite -> fuse -> kernels -> probe -> schedule -> pack -> load -> verify
+    capture -> rewrite -> fuse -> kernels -> probe -> schedule -> search -> pack -> load -> verify
+                           ^---------------------------------------'
 
-This is the only file that knows the order. `stop_after` takes any stage's name and returns its
-noun. Every stage is timed; what it applied, chose and refused are events of the trace.
+This is the only file that knows the order. It closes the outer loop, too: `search` judges a
+rewritten graph by running the line from `fuse` to `schedule` on it. `stop_after` takes any stage's
+name and returns its noun, of the graph as it was before the search for stages before it. Every
+stage is timed; what it applied, chose and refused are events of the trace.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,14 +24,14 @@ from anabranch.accept import verify
 from anabranch.cache import Cache
 from anabranch.costs import costs_of
 from anabranch.errors import OptionError, TargetError
-from anabranch.frontend.captured import Captured
+from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import capture
 from anabranch.frontend.recall import recall, remember
 from anabranch.ir import answers
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
-from anabranch.ir.plan import Leaf, Plan, Signature, text_plan
+from anabranch.ir.plan import Plan, Signature, text_plan
 from anabranch.ir.protocols import Cost, Costs, Executable, Limits, Target
 from anabranch.ir.schedule import Schedule, Timeline, sequential_launches, text_schedule
 from anabranch.ir.step import Stepper
@@ -47,7 +50,10 @@ from anabranch.schedule.recall import best_or_recall
 from anabranch.trace import Trace
 from anabranch.tune import Tuner, with_probes
 
-STAGES = ("capture", "rewrite", "fuse", "kernels", "probe", "schedule", "pack", "load", "verify")
+STAGES = (
+    *("capture", "rewrite", "fuse", "kernels", "probe", "schedule"),
+    *("search", "pack", "load", "verify"),
+)
 MEMORY_LIMIT = 1.25
 """A parallel plan may take this much of the sequential plan's arena; waits are added to keep it."""
 
@@ -105,43 +111,47 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
     return noun
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A graph that went through the line up to its schedule. `sequential`: the plan without
+    concurrency; `limit`: bytes that another plan may take."""
+
+    graph: Graph
+    signature: Signature
+    selection: Selection
+    choice: Choice
+    sequential: Plan
+    limit: int
+    costs: Costs
+
+    @property
+    def tasks(self) -> TaskGraph:
+        return self.selection.tasks
+
+    @property
+    def cost(self) -> Cost:
+        """What the chosen schedule takes."""
+        return next(c for s, c in self.choice.candidates if s == self.choice.schedule)
+
+
 def _stages(job: Job) -> Iterator[tuple[str, Any]]:
     start, trace, options, target = time.perf_counter(), job.trace, job.options, job.target
     spec = target.spec
-    tuner = Tuner(target, options, job.cache)
     with trace.stage("capture"):
         captured = job.captured or _capture(job)
     yield "capture", captured
     known = answers.recall(job.cache, captured.graph)
     with trace.stage("rewrite"):
-        stepper = Stepper(trace, options.check, options.fuel, options.dump)
-        graph = simplify(captured.graph, stepper, options, spec.kind)
-        signature = _renamed(captured, graph)
+        graph = _simplified(job, captured.graph)
     yield "rewrite", graph
-    with trace.stage("fuse"):
-        cuts = tuner.cuts(graph, trace)
-    yield "fuse", cuts[-1]
-    costs = costs_of(target, partial(pack, spec=spec), job.cache, trace, _left(options, start))
-    with trace.stage("kernels"):
-        selection = tuner.kernels(cuts, costs, trace)
-    yield "kernels", selection
-    answers.keep(job.cache, captured.graph, known)
-    with trace.stage("probe"):
-        selection = with_probes(selection, costs)
-        if options.scheduler in MERGING:
-            limits = limits_of(job, _left(options, start))
-            graph, selection = tuner.merged(graph, selection, costs, limits)
-            signature = _renamed(captured, graph)
-        tasks = selection.tasks
-    yield "probe", tasks
-    sequential, limit, costs = bounded_costs(job, tasks, signature, _left(options, start))
-    with trace.stage("schedule"):
-        limits = limits_of(job, _left(options, start))
-        choice = best_or_recall(tasks, costs, _schedulers(options), limits, job.cache)
-    yield "schedule", choice
+    planned = yield from _line(job, captured, graph, start)
+    with trace.stage("search"):
+        answers.keep(job.cache, captured.graph, known)
+    yield "search", planned.graph
     with trace.stage("pack"):
-        packed = partial(_packed, job, signature, limit)
-        tasks, cost = overlapped(tasks, choice.schedule, target, packed, job.cache, trace)
+        packed = partial(_packed, job, planned.signature, planned.limit)
+        choice = planned.choice
+        tasks, cost = overlapped(planned.tasks, choice.schedule, target, packed, job.cache, trace)
         choice = choice.at(cost) if cost is not None else choice
         plan = packed(tasks, choice.schedule)
     yield "pack", plan
@@ -161,17 +171,52 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         "verify",
         Compilation(
             captured,
-            graph,
-            selection,
+            planned.graph,
+            planned.selection,
             choice.candidates,
-            costs.timeline(tasks, plan.schedule),
-            sequential,
+            planned.costs.timeline(tasks, plan.schedule),
+            planned.sequential,
             plan,
             run,
             errors,
             seconds,
         ),
     )
+
+
+def _simplified(job: Job, graph: Graph) -> Graph:
+    options = job.options
+    stepper = Stepper(job.trace, options.check, options.fuel, options.dump)
+    return simplify(graph, stepper, options, job.target.spec.kind)
+
+
+def _line(
+    job: Job, captured: Captured, graph: Graph, start: float
+) -> Generator[tuple[str, Any], None, Planned]:
+    """From a rewritten graph to its schedule, with each stage's noun on the way."""
+    trace, options, target = job.trace, job.options, job.target
+    tuner = Tuner(target, options, job.cache)
+    with trace.stage("fuse"):
+        cuts = tuner.cuts(graph, trace)
+    yield "fuse", cuts[-1]
+    pack_any = partial(pack, spec=target.spec)
+    costs = costs_of(target, pack_any, job.cache, trace, _left(options, start))
+    with trace.stage("kernels"):
+        selection = tuner.kernels(cuts, costs, trace)
+    yield "kernels", selection
+    with trace.stage("probe"):
+        selection = with_probes(selection, costs)
+        if options.scheduler in MERGING:
+            limits = limits_of(job, _left(options, start))
+            graph, selection = tuner.merged(graph, selection, costs, limits)
+        signature, tasks = renamed(captured, graph), selection.tasks
+    yield "probe", tasks
+    sequential, limit, costs = bounded_costs(job, tasks, signature, _left(options, start))
+    with trace.stage("schedule"):
+        limits = limits_of(job, _left(options, start))
+        choice = best_or_recall(tasks, costs, _schedulers(options), limits, job.cache)
+    yield "schedule", choice
+    return Planned(graph, signature, selection, choice, sequential, limit, costs)
 
 
 def bounded_costs(
@@ -246,22 +291,6 @@ def _capture(job: Job) -> Captured:
     captured = capture(job.model, job.args, job.kwargs, job.trace)
     remember(job.cache, name, captured)
     return captured
-
-
-def _renamed(captured: Captured, graph: Graph) -> Signature:
-    """The signature with results named as the rewritten graph names them; what the model returns
-    of its inputs stays the input."""
-    pairs = zip(captured.graph.outputs, graph.outputs, strict=True)
-    names = {old.name: new for old, new in pairs}
-    for value in captured.graph.inputs:
-        names.pop(value.name, None)
-    was = captured.signature
-    outputs = (
-        leaf if leaf.ref is None else Leaf(names.get(leaf.ref.name, leaf.ref))
-        for leaf in was.outputs
-    )
-    mutations = ((name, names.get(ref.name, ref)) for name, ref in was.mutations)
-    return replace(was, outputs=tuple(outputs), mutations=tuple(mutations))
 
 
 def _schedulers(options: Options) -> Sequence[str]:

@@ -88,6 +88,20 @@ def test_schedules_are_ranked_side_by_side(make: Any, another: Any, prepare: Any
     assert costs.rank(graph, []) == []
 
 
+def test_plans_of_several_graphs_race_side_by_side(make: Any, another: Any, prepare: Any) -> None:
+    def us(plan: Plan) -> float:
+        return 10.0 * len(plan.schedule.launches)
+
+    target = another(us)
+    costs = Measured(target, prepare)
+    long, short = make.graph(make.relu("a"), make.relu("b")), make.graph(make.relu("a"))
+    alone = Schedule("one", (Launch("a", 0),))
+    found = costs.race([(long, ONE), (short, alone), (long, ONE)])
+    assert [cost.us for cost in found] == [20.0, 10.0, 20.0]
+    assert [len(batch) for batch in target.batches] == [2]
+    assert costs.race([]) == []
+
+
 def test_equal_blocks_share_a_measurement(make: Any, target: Any, prepare: Any) -> None:
     costs = Measured(target, prepare)
     first = make.graph(make.relu("a"), make.relu("b"))

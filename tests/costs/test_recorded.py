@@ -82,6 +82,15 @@ def test_a_schedule_is_recorded_only_if_all_its_tasks_are(make: Any, profile: Pr
     assert costs.timeline(make.graph(a, b), one_stream).latency == 5.0
 
 
+def test_plans_race_in_numbers_of_one_source(make: Any, profile: Profile) -> None:
+    costs, one = Recorded(profile), Schedule("one", (Launch("a", 0),))
+    known = make.graph(make.relu("a", ctas=4)), one
+    unknown = make.graph(make.relu("a", width=1024, ctas=4)), one
+    assert [cost.source for cost in costs.race([known, known])] == ["recorded"] * 2
+    rough = Roofline(make.spec)
+    assert costs.race([known, unknown]) == [rough.schedule(*known), rough.schedule(*unknown)]
+
+
 def test_probes_by_kernel(make: Any, profile: Profile) -> None:
     a, other = make.relu("a", ctas=4), make.relu("b", width=9, ctas=4)
     probe = Probe(64, 0, 1, Resources(1, 2, 3, 4))

@@ -148,16 +148,27 @@ class Measured:
         """Interleaved, all of them in one batch, equal ones once. A schedule that fails where
         another runs costs infinitely much; if none runs, all are estimates."""
         texts = [canonical_schedule(tasks, schedule) for schedule in schedules]
-        by_text = dict(sorted(zip(texts, schedules, strict=True), key=itemgetter(0)))
+        plans = [(tasks, schedule) for schedule in schedules]
+        return self._side_by_side(f"schedules\n{tasks_text(tasks)}", texts, plans)
+
+    def race(self, plans: Sequence[tuple[TaskGraph, Schedule]]) -> list[Cost]:
+        """As `rank`, for schedules of several graphs."""
+        texts = [f"{tasks_text(tasks)}\n{canonical_schedule(tasks, s)}" for tasks, s in plans]
+        return self._side_by_side("plans", texts, plans)
+
+    def _side_by_side(
+        self, what: str, texts: Sequence[str], plans: Sequence[tuple[TaskGraph, Schedule]]
+    ) -> list[Cost]:
+        by_text = dict(sorted(zip(texts, plans, strict=True), key=itemgetter(0)))
         if not by_text:
             return []
-        key = f"{self._prefix}schedules\n{tasks_text(tasks)}\n{''.join(by_text)}"
+        key = f"{self._prefix}{what}\n{''.join(by_text)}"
         if self._unknown([key]):
-            trials = [self._schedule_trial(tasks, schedule) for schedule in by_text.values()]
+            trials = [self._schedule_trial(*plan) for plan in by_text.values()]
             self._remember({key: self._stopwatch.measure(trials, decides=len(trials) > 1)})
         found = dict(zip(by_text, self._known[digest_text(key)], strict=True))
         if not any(found.values()):
-            return [self._fallback.schedule(tasks, schedule) for schedule in schedules]
+            return [self._fallback.schedule(*plan) for plan in plans]
         return [found[text] or Cost(math.inf, "estimated") for text in texts]
 
     def _unknown(self, keys: Iterable[str]) -> list[str]:

@@ -185,6 +185,14 @@ class Recorded:
     def rank(self, tasks: TaskGraph, schedules: Sequence[Schedule]) -> list[Cost]:
         return [self.schedule(tasks, schedule) for schedule in schedules]
 
+    def race(self, plans: Sequence[tuple[TaskGraph, Schedule]]) -> list[Cost]:
+        """Estimates for all where one plan has a task that was not recorded: numbers of two sources
+        do not say which plan is faster."""
+        found = [self.schedule(*plan) for plan in plans]
+        if all(cost.source == "recorded" for cost in found):
+            return found
+        return [self._fallback.schedule(*plan) for plan in plans]
+
     def timeline(self, tasks: TaskGraph, schedule: Schedule) -> Timeline:
         """What would run when on the recorded machine."""
         return forecast(tasks, schedule, self.task, self.spec, self._work)

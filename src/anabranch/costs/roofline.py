@@ -57,6 +57,9 @@ class Roofline:
     def rank(self, tasks: TaskGraph, schedules: Sequence[Schedule]) -> list[Cost]:
         return [self.schedule(tasks, schedule) for schedule in schedules]
 
+    def race(self, plans: Sequence[tuple[TaskGraph, Schedule]]) -> list[Cost]:
+        return [self.schedule(tasks, schedule) for tasks, schedule in plans]
+
     def timeline(self, tasks: TaskGraph, schedule: Schedule) -> Timeline:
         """What would run when."""
         return forecast(tasks, schedule, self.task, self.spec, self._work)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch.utils._pytree import TreeSpec
 
 from anabranch.ir.graph import Graph
-from anabranch.ir.plan import Signature
+from anabranch.ir.plan import Leaf, Signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +25,19 @@ class Captured:
     signature: Signature
     sources: tuple[tuple[str, str], ...]
     trees: tuple[TreeSpec, TreeSpec] = field(compare=False, repr=False)
+
+
+def renamed(captured: Captured, graph: Graph) -> Signature:
+    """The signature with results named as the rewritten graph names them; what the model returns
+    of its inputs stays the input."""
+    pairs = zip(captured.graph.outputs, graph.outputs, strict=True)
+    names = {old.name: new for old, new in pairs}
+    for value in captured.graph.inputs:
+        names.pop(value.name, None)
+    was = captured.signature
+    outputs = (
+        leaf if leaf.ref is None else Leaf(names.get(leaf.ref.name, leaf.ref))
+        for leaf in was.outputs
+    )
+    mutations = ((name, names.get(ref.name, ref)) for name, ref in was.mutations)
+    return replace(was, outputs=tuple(outputs), mutations=tuple(mutations))

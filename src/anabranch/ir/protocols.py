@@ -61,6 +61,9 @@ class Costs(Protocol):
         """Costs of several schedules of one graph, comparable with each other: measured costs
         are taken side by side, interleaved."""
 
+    def race(self, plans: Sequence[tuple[TaskGraph, Schedule]]) -> list[Cost]:
+        """As `rank`, of plans of several graphs."""
+
 
 class Executable(Protocol):
     """A plan loaded on a target. Calls from several threads wait for each other."""
