@@ -7,12 +7,13 @@ import torch
 from torch import nn
 
 import anabranch
-from anabranch.compiler import Job, compile_model
+from anabranch.compiler import compile_model
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.plan import text_plan
 from anabranch.ir.schedule import text_schedule
 from anabranch.ir.text import text_graph, text_tasks
 from anabranch.ir.verify import verify_graph
+from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import anabranch
-from anabranch.compiler import Compilation, Job, compile_model
+from anabranch.compiler import Compilation, compile_model
 from anabranch.costs import Roofline
 from anabranch.fuse import partition
 from anabranch.ir.ops import CONVOLUTIONS
@@ -19,6 +19,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels import PROVIDERS, select
 from anabranch.kernels.select import Selection
+from anabranch.line import Job
 from anabranch.merge import merged
 from anabranch.options import Options
 from anabranch.rewrite.siblings import siblings

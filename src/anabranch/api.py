@@ -21,13 +21,14 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from anabranch.cache import Cache
-from anabranch.compiler import Compilation, Job, compile_model, fell_back
+from anabranch.compiler import Compilation, compile_model, fell_back
 from anabranch.errors import InputError, OptionError, TargetError
 from anabranch.facts import facts_of
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.structure import flatten_call, read_tree, unflatten_result
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Executable, Target
+from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.pack import artifact
 from anabranch.report import page, text
@@ -216,6 +217,7 @@ class Compiled:
             "name": self.facts["model"],
             "captured": made.captured.graph,
             "rewritten": made.graph,
+            "searched": made.path,
             "plan": entry.plan,
             "candidates": made.selection.candidates,
             "schedules": made.candidates,

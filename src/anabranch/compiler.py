@@ -11,74 +11,70 @@ stage is timed; what it applied, chose and refused are events of the trace.
 
 from __future__ import annotations
 
+import pathlib
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from anabranch.accept import verify
-from anabranch.cache import Cache
-from anabranch.costs import costs_of
-from anabranch.errors import OptionError, TargetError
-from anabranch.frontend.captured import Captured, renamed
-from anabranch.frontend.fingerprint import fingerprint
-from anabranch.frontend.from_torch import capture
-from anabranch.frontend.recall import recall, remember
+from anabranch.autograph.appraise import appraiser
+from anabranch.autograph.loop import (
+    Effort,
+    Judges,
+    Outcome,
+    Price,
+    improved,
+    rules_of,
+    settings_of,
+)
+from anabranch.autograph.path import Path
+from anabranch.autograph.recall import question, recall, remember
+from anabranch.errors import AnabranchError, OptionError, TargetError
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.recall import capture_or_recall
 from anabranch.ir import answers
-from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
-from anabranch.ir.plan import Plan, Signature, text_plan
-from anabranch.ir.protocols import Cost, Costs, Executable, Limits, Target
-from anabranch.ir.schedule import Schedule, Timeline, sequential_launches, text_schedule
-from anabranch.ir.step import Stepper
+from anabranch.ir.plan import Plan, text_plan
+from anabranch.ir.protocols import Cost, Executable
+from anabranch.ir.schedule import Schedule, Timeline, text_schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import text_graph, text_tasks
 from anabranch.kernels.select import Selection
+from anabranch.line import (
+    Job,
+    Planned,
+    pack_within,
+    planned,
+    schedulers_of,
+    seconds_left,
+    simplified,
+    stages_of,
+)
 from anabranch.options import Options
 from anabranch.overlap import overlapped
-from anabranch.pack import pack
-from anabranch.pack.recall import pack_or_recall
-from anabranch.rewrite import simplify
-from anabranch.schedule import BEST, scheduler
+from anabranch.rewrite.rules import ALL
+from anabranch.schedule import scheduler
 from anabranch.schedule.best import Choice
-from anabranch.schedule.merging import MERGING
-from anabranch.schedule.recall import best_or_recall
 from anabranch.trace import Trace
-from anabranch.tune import Tuner, with_probes
+from anabranch.tune import Tuner
 
 STAGES = (
     *("capture", "rewrite", "fuse", "kernels", "probe", "schedule"),
     *("search", "pack", "load", "verify"),
 )
-MEMORY_LIMIT = 1.25
-"""A parallel plan may take this much of the sequential plan's arena; waits are added to keep it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What is to be compiled, for what, and where to look things up and say what happened."""
-
-    model: Any
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    target: Target
-    options: Options
-    cache: Cache | None
-    trace: Trace
-    captured: Captured | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """What each stage made. `errors`: per output the error against the higher-precision reference
-    and the error allowed; empty where nothing could run. `run` is None on a simulated target."""
+    """What each stage made. `path`: what the search found, None without a search. `errors`: per
+    output the error against the higher-precision reference and the error allowed; empty where
+    nothing could run. `run` is None on a simulated target."""
 
     captured: Captured
     graph: Graph
+    path: Path | None
     selection: Selection
     candidates: tuple[tuple[Schedule, Cost], ...]
     timeline: Timeline | None
@@ -101,7 +97,7 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
         raise OptionError(
             f"unknown stage {stop_after!r}", "no stage has this name", f"one of {', '.join(STAGES)}"
         )
-    for name in _schedulers(job.options):
+    for name in schedulers_of(job.options):
         scheduler(name)
     for number, (stage, noun) in enumerate(_stages(job)):
         if job.options.dump is not None:
@@ -111,47 +107,34 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
     return noun
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A graph that went through the line up to its schedule. `sequential`: the plan without
-    concurrency; `limit`: bytes that another plan may take."""
-
-    graph: Graph
-    signature: Signature
-    selection: Selection
-    choice: Choice
-    sequential: Plan
-    limit: int
-    costs: Costs
-
-    @property
-    def tasks(self) -> TaskGraph:
-        return self.selection.tasks
-
-    @property
-    def cost(self) -> Cost:
-        """What the chosen schedule takes."""
-        return next(c for s, c in self.choice.candidates if s == self.choice.schedule)
-
-
 def _stages(job: Job) -> Iterator[tuple[str, Any]]:
     start, trace, options, target = time.perf_counter(), job.trace, job.options, job.target
     spec = target.spec
     with trace.stage("capture"):
-        captured = job.captured or _capture(job)
+        captured = job.captured or capture_or_recall(
+            job.model, job.args, job.kwargs, job.cache, trace
+        )
     yield "capture", captured
     known = answers.recall(job.cache, captured.graph)
     with trace.stage("rewrite"):
-        graph = _simplified(job, captured.graph)
+        graph = simplified(job, captured.graph)
     yield "rewrite", graph
-    planned = yield from _line(job, captured, graph, start)
+    path, mark = _known_path(job, graph), len(trace.events)
+    begin = simplified(job, path.graph) if path and path.steps else graph
+    made = yield from stages_of(job, captured, begin, start)
+    end = len(trace.events)
     with trace.stage("search"):
+        if path is None and options.search != "none":
+            found = _searched(job, captured, graph, made, start)
+            made, path = found.built, found.path
+            if path.steps:
+                trace.retell(mark, end, made.trace)
         answers.keep(job.cache, captured.graph, known)
-    yield "search", planned.graph
+    yield "search", made.graph
     with trace.stage("pack"):
-        packed = partial(_packed, job, planned.signature, planned.limit)
-        choice = planned.choice
-        tasks, cost = overlapped(planned.tasks, choice.schedule, target, packed, job.cache, trace)
+        packed = partial(pack_within, job, made.signature, made.limit)
+        choice = made.choice
+        tasks, cost = overlapped(made.tasks, choice.schedule, target, packed, job.cache, trace)
         choice = choice.at(cost) if cost is not None else choice
         plan = packed(tasks, choice.schedule)
     yield "pack", plan
@@ -171,11 +154,12 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         "verify",
         Compilation(
             captured,
-            planned.graph,
-            planned.selection,
+            made.graph,
+            path,
+            made.selection,
             choice.candidates,
-            planned.costs.timeline(tasks, plan.schedule),
-            planned.sequential,
+            made.costs.timeline(tasks, plan.schedule),
+            made.sequential,
             plan,
             run,
             errors,
@@ -184,59 +168,57 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
     )
 
 
-def _simplified(job: Job, graph: Graph) -> Graph:
-    options = job.options
-    stepper = Stepper(job.trace, options.check, options.fuel, options.dump)
-    return simplify(graph, stepper, options, job.target.spec.kind)
+def _known_path(job: Job, graph: Graph) -> Path | None:
+    """What an earlier search for this graph found, None if there was none or is to be none."""
+    if job.options.search == "none":
+        return None
+    path = recall(job.cache, question(graph, job.options, job.target), graph)
+    if path is not None:
+        found = f"recalled from the cache: {rules_of(path.steps) or 'nothing better is known'}"
+        job.trace.add("applied", "search", graph.name, found)
+    return path
 
 
-def _line(
-    job: Job, captured: Captured, graph: Graph, start: float
-) -> Generator[tuple[str, Any], None, Planned]:
-    """From a rewritten graph to its schedule, with each stage's noun on the way."""
-    trace, options, target = job.trace, job.options, job.target
-    tuner = Tuner(target, options, job.cache)
-    with trace.stage("fuse"):
-        cuts = tuner.cuts(graph, trace)
-    yield "fuse", cuts[-1]
-    pack_any = partial(pack, spec=target.spec)
-    costs = costs_of(target, pack_any, job.cache, trace, _left(options, start))
-    with trace.stage("kernels"):
-        selection = tuner.kernels(cuts, costs, trace)
-    yield "kernels", selection
-    with trace.stage("probe"):
-        selection = with_probes(selection, costs)
-        if options.scheduler in MERGING:
-            limits = limits_of(job, _left(options, start))
-            graph, selection = tuner.merged(graph, selection, costs, limits)
-        signature, tasks = renamed(captured, graph), selection.tasks
-    yield "probe", tasks
-    sequential, limit, costs = bounded_costs(job, tasks, signature, _left(options, start))
-    with trace.stage("schedule"):
-        limits = limits_of(job, _left(options, start))
-        choice = best_or_recall(tasks, costs, _schedulers(options), limits, job.cache)
-    yield "schedule", choice
-    return Planned(graph, signature, selection, choice, sequential, limit, costs)
+def _searched(
+    job: Job, captured: Captured, graph: Graph, first: Planned, start: float
+) -> Outcome[Planned]:
+    """The best equal graph, planned; `first` if there is none that is faster."""
+    options, target = job.options, job.target
+    generates = Tuner(target, options, job.cache).generates
+    alpha = options.search_alpha if options.search == "autograph" else 0.0
+
+    def appraise(built: Planned) -> Price:
+        return appraiser(built.tasks, built.costs, target.spec, alpha, generates)
+
+    def build(candidate: Graph) -> Planned:
+        aside = replace(job, trace=job.trace.aside())
+        try:
+            made = planned(aside, captured, simplified(aside, candidate), start)
+            if options.verify and not target.spec.simulated:
+                _verified(aside, captured, made)
+        except AnabranchError as failed:
+            raise ValueError(f"{failed.what}: {failed.why}") from None
+        return made
+
+    def race(plans: Sequence[Planned]) -> list[Cost]:
+        return first.costs.race([(plan.tasks, plan.choice.schedule) for plan in plans])
+
+    limits = [s for s in (seconds_left(options, start), options.search_seconds) if s is not None]
+    effort = Effort(options.search_measured, seconds=min(limits, default=None))
+    judges = Judges(appraise, build, race)
+    found = improved(graph, first, ALL, settings_of(options), judges, effort, job.trace)
+    if found.ended or found.path.steps:
+        remember(job.cache, question(graph, options, target), found.path)
+    return found
 
 
-def bounded_costs(
-    job: Job, tasks: TaskGraph, signature: Signature | None, left: float | None
-) -> tuple[Plan, int, Costs]:
-    """The sequential plan, the bytes that others may take, and costs of plans that keep to them;
-    `left`: seconds that measuring may take."""
-    spec = job.target.spec
-    plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
-    sequential = pack_or_recall(tasks, plain, spec, signature, Trace(), None, job.cache)
-    limit = int(MEMORY_LIMIT * sequential.arena_bytes)
-    prepare = partial(pack, spec=spec, limit_bytes=limit)
-    return sequential, limit, costs_of(job.target, prepare, job.cache, job.trace, left)
-
-
-def _packed(
-    job: Job, signature: Signature, limit: int, tasks: TaskGraph, schedule: Schedule
-) -> Plan:
-    spec, cache = job.target.spec, job.cache
-    return pack_or_recall(tasks, schedule, spec, signature, job.trace, limit, cache)
+def _verified(job: Job, captured: Captured, planned: Planned) -> None:
+    """NumericsError if the graph computes something else than the model."""
+    plan = pack_within(
+        job, planned.signature, planned.limit, planned.tasks, planned.choice.schedule
+    )
+    run = job.target.load(plan, repeat=0)
+    verify(run, captured, job.target, job.model, job.args, job.kwargs, job.options.seed)
 
 
 def fell_back(run: Executable, options: Options, trace: Trace) -> None:
@@ -253,7 +235,7 @@ def fell_back(run: Executable, options: Options, trace: Trace) -> None:
         )
 
 
-def _dump(folder: Path, name: str, noun: Any) -> None:
+def _dump(folder: pathlib.Path, name: str, noun: Any) -> None:
     """Write the text form of a stage's noun, where it has one."""
     match noun:
         case Captured():
@@ -275,43 +257,3 @@ def _dump(folder: Path, name: str, noun: Any) -> None:
             return
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text)
-
-
-def _capture(job: Job) -> Captured:
-    """From the cache where the model is known there, else by export."""
-    if not isinstance(job.model, nn.Module) or job.cache is None:
-        return capture(job.model, job.args, job.kwargs, job.trace)
-    name = fingerprint(job.model, job.args, job.kwargs)
-    if name is None:
-        return capture(job.model, job.args, job.kwargs, job.trace)
-    found = recall(job.cache, name, job.model)
-    if found is not None:
-        job.trace.add("applied", "capture", found.graph.name, "recalled from the cache")
-        return found
-    captured = capture(job.model, job.args, job.kwargs, job.trace)
-    remember(job.cache, name, captured)
-    return captured
-
-
-def _schedulers(options: Options) -> Sequence[str]:
-    return BEST if options.scheduler == "best" else (options.scheduler,)
-
-
-def _left(options: Options, start: float) -> float | None:
-    """Seconds of the budget that are left: one budget for all stages, whoever spends it."""
-    if options.budget is None:
-        return None
-    return max(0.0, options.budget - (time.perf_counter() - start))
-
-
-def limits_of(job: Job, left: float | None) -> Limits:
-    """What schedulers may use; `left`: seconds for all of them together."""
-    options = job.options
-    return Limits(
-        max_streams=options.max_streams,
-        max_group_size=options.max_group_size,
-        max_groups=options.max_groups,
-        deadline=left,
-        spec=job.target.spec,
-        trace=job.trace,
-    )

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 
 from anabranch.accept import own_inputs
-from anabranch.compiler import Compilation, Job
+from anabranch.compiler import Compilation
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.types import DTYPE_NAMES
+from anabranch.line import Job
 
 EAGER_SECONDS = 0.5
 """Spent on timing the model as it was."""

@@ -24,22 +24,41 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from anabranch.errors import OptionError
 
+_LIBRARY = {"kernels": "library", "search": "none"}
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "anabranch": {},
+    "autograph": {"kernels": "library", "scheduler": "nimble", "search": "autograph"},
+    "deepcuts": {"scheduler": "sequential", "search": "none"},
+    "ios": {**_LIBRARY, "scheduler": "ios-both"},
+    "opara": {**_LIBRARY, "scheduler": "opara-paper"},
+    "nimble": {**_LIBRARY, "scheduler": "nimble"},
+    "taso": {"kernels": "library", "scheduler": "sequential", "search": "taso"},
+    "taso-nimble": {"kernels": "library", "scheduler": "nimble", "search": "taso"},
+    "cudagraph": {**_LIBRARY, "scheduler": "sequential"},
+}
+"""Published systems, by what each of them decides; the rest is done alike for all. AutoGraph
+launches on several streams as Nimble does; DeepCuts, like TASO, runs one kernel after another."""
+
 DEFAULT_CACHE_DIR = Path(platformdirs.user_cache_dir("anabranch"))
 
 
 class Options(BaseModel):
     """What a compilation may be told. Frozen; unknown names are refused.
 
-    scheduler: a name of `anabranch.schedule.SCHEDULERS` or "best". budget: seconds that search
-    and measurement may take in all (None: as long as they need). outputs: "clone" hands out
+    system: a published system to be like, a key of `SYSTEMS`; it sets the options that are not
+    given. scheduler: a name of `anabranch.schedule.SCHEDULERS` or "best". budget: seconds that
+    search and measurement may take in all (None: as long as they need). outputs: "clone" hands out
     tensors of the caller's own, "view" the plan's buffers, overwritten by the next call. batch:
     what happens to a batch between two compiled ones: "pad" up or "refuse" it. strict: a fallback
     is an error. verify: compare with the model in higher precision before the plan is accepted.
-    kernels: "library" leaves generated kernels, and what only they can fuse, out.
+    kernels: "library" leaves generated kernels, and what only they can fuse, out. search: whether
+    an equal graph is sought that is faster ("autograph": when run in parallel; "taso": in sum;
+    "none": the graph is taken as it is); fields that begin with it say how.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    system: str = "anabranch"
     scheduler: str = "best"
     budget: float | None = Field(default=None, gt=0)
     outputs: Literal["clone", "view"] = "clone"
@@ -48,6 +67,26 @@ class Options(BaseModel):
     verify: bool = True
     kernels: Literal["all", "library"] = "all"
     channels_last: bool = True
+    search: Literal["autograph", "taso", "none"] = "autograph"
+    # The paper gives no number for any of these. alpha: what the critical path weighs beside the
+    # sum; at 1 a longer path counts as much as as much more work.
+    search_alpha: float = Field(default=1.0, ge=0)
+    # What TASO's authors used: a step may cost a twentieth before the next one pays.
+    search_threshold: float = Field(default=1.05, ge=1)
+    # Parts have fewer nodes than size_l, neighbours searched together fewer than size_u: about half
+    # a cell of NASNet or a module of Inception, and two to three of these.
+    search_size_l: int = Field(default=16, ge=2)
+    search_size_u: int = Field(default=40, ge=2)
+    # Graphs that are looked at in each part: it is done after a few steps. Graphs kept all along.
+    # Whole graphs that are run on the device after a search, seconds each.
+    search_pops: int = Field(default=12, ge=1)
+    search_keep: int = Field(default=4, ge=1)
+    search_measured: int = Field(default=3, ge=1)
+    # Without them: one part (partition), the minimal parts alone (dp). For ablations.
+    search_partition: bool = True
+    search_dp: bool = True
+    # Of the whole budget, what the search may take.
+    search_seconds: float | None = Field(default=60.0, gt=0)
     max_streams: int = Field(default=16, ge=1, le=64)
     max_group_size: int = Field(default=3, ge=1)
     max_groups: int = Field(default=8, ge=1)
@@ -65,6 +104,13 @@ class Options(BaseModel):
         OptionError names the option, what was wrong with it and what is allowed."""
         values: dict[str, Any] = _from_environment() if environment else {}
         values.update(given or {})
+        system = values.get("system", "anabranch")
+        if system not in SYSTEMS:
+            known = ", ".join(SYSTEMS)
+            raise OptionError(
+                f"unknown system {system!r}", "it is not in the table", f"one of {known}"
+            )
+        values = {**SYSTEMS[system], **values}
         try:
             return Options(**values)
         except ValidationError as invalid:

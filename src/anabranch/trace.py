@@ -75,6 +75,23 @@ class Trace:
     def progress(self, where: str, done: int, total: int, what: str = "") -> None:
         self.add("progress", where, what, done=done, total=total)
 
+    def aside(self) -> Trace:
+        """A trace for something tried out: who listens to this one hears only its progress."""
+
+        def progress(event: Event) -> None:
+            if event.kind == "progress":
+                for listener in self._listeners:
+                    listener(event)
+
+        return Trace(progress)
+
+    def retell(self, begin: int, end: int, other: Trace) -> None:
+        """In place of what was applied, chosen and refused in this span of events, what was in the
+        other trace."""
+        told = ("applied", "chosen", "refused")
+        kept = [event for event in self.events[begin:end] if event.kind not in told]
+        self.events[begin:end] = kept + [event for event in other.events if event.kind in told]
+
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Times a stage and adds one event when it ends."""

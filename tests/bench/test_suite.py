@@ -101,9 +101,20 @@ def test_what_the_compiler_is_asked(
     rows = run(matrix, compile=compiler)["rows"]
     assert [row["system"] for row in rows] == ["anabranch", "anabranch-call", "anabranch:ios"]
     assert rows[2]["note"] == "sequential was faster"
-    assert [options["scheduler"] for options in asked] == ["best", "ios"]
+    assert [options.get("scheduler") for options in asked] == [None, "ios"]
     assert all(options["tf32"] and options["budget"] == 7.0 for options in asked)
     assert asked[0]["cache_dir"] == asked[1]["cache_dir"]
+
+
+def test_published_systems_are_rows_too(
+    compiler: Callable[..., Any], asked: list[dict[str, Any]]
+) -> None:
+    matrix = quick(systems=("taso-nimble", "anabranch+search=none+search_alpha=0.5"))
+    rows = run(matrix, compile=compiler)["rows"]
+    names = ["taso-nimble", "anabranch+search=none+search_alpha=0.5"]
+    assert [row["system"] for row in rows[2:]] == [f"anabranch:{name}" for name in names]
+    assert asked[1]["system"] == "taso-nimble" and "system" not in asked[0]
+    assert (asked[2]["search"], asked[2]["search_alpha"]) == ("none", "0.5")
 
 
 def test_rivals_that_fail_hang_or_lie_are_rows(
@@ -155,6 +166,9 @@ def test_every_model_is_saved(compiler: Callable[..., Any]) -> None:
     [
         {"rivals": ("nobody",)},
         {"schedulers": ("fifo",)},
+        {"systems": ("pytorch",)},
+        {"systems": ("anabranch+search",)},
+        {"systems": ("anabranch+search=deep",)},
         {"target": "sim:h200"},
         {"dtypes": ("fp8",)},
     ],

@@ -14,7 +14,7 @@ from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
 from tests.kernels.triton.test_joins import recurrence
 
-from anabranch.compiler import Job, compile_model
+from anabranch.compiler import compile_model
 from anabranch.fuse import partition
 from anabranch.fuse.choose import choose
 from anabranch.ir import ops
@@ -27,6 +27,7 @@ from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.types import TensorType
 from anabranch.ir.verify import verify_tasks
 from anabranch.kernels.triton.write import variants
+from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace

@@ -164,6 +164,7 @@ class Builder:
             "name": self.name,
             "captured": whole,
             "rewritten": whole,
+            "searched": None,
             "plan": plan,
             "candidates": self.candidates,
             "schedules": list(zip(ranked, costs, strict=True)),

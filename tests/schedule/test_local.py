@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from anabranch.cache import Cache
-from anabranch.compiler import Job, compile_model
+from anabranch.compiler import compile_model
 from anabranch.costs import Measured
 from anabranch.ir.dag import Dag, dag_of
 from anabranch.ir.protocols import Cost, Costs, Executable, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
+from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.pack import pack
 from anabranch.schedule import SCHEDULERS, local

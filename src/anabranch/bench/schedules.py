@@ -23,13 +23,14 @@ from typing import Any
 
 from anabranch.bench.provenance import provenance, versions
 from anabranch.cache import Cache
-from anabranch.compiler import Job, bounded_costs, compile_model, limits_of
+from anabranch.compiler import compile_model
 from anabranch.errors import AnabranchError, OptionError, VerifyError
 from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Costs, Limits, Target
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
+from anabranch.line import Job, bounded_costs, limits_of
 from anabranch.models import load_model
 from anabranch.options import Options
 from anabranch.schedule import BEST, scheduler

@@ -38,11 +38,14 @@ from anabranch.bench.statistics import Ratio, Summary, paired, summary
 from anabranch.errors import OptionError
 from anabranch.ir.numbers import relative_error
 from anabranch.models import load_model
+from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS
 from anabranch.trace import Trace
 
 VERSION = 1
 OURS = "anabranch"
+NAMING = ("scheduler", "system")
+"""Options whose value alone names a row."""
 KEPT_FACTS = (
     "scheduler",
     "schedules",
@@ -61,15 +64,18 @@ Save = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """What to run. rivals: None for the usual ones of the target. schedulers: ours once more with
-    each of these. seconds: of timing per system; rival_timeout: of building one. cold: ours
-    starts with an empty cache, so that its compile time is that of a first compilation."""
+    """What to run. rivals: None for the usual ones of the target. schedulers, systems: ours once
+    more with each of these schedulers, and as each of these published systems ("autograph", or
+    with options "anabranch+search=none"). seconds: of timing
+    per system; rival_timeout: of building one. cold: ours starts with an empty cache, so that its
+    compile time is that of a first compilation."""
 
     models: Sequence[str]
     dtypes: Sequence[str] = ("fp16",)
     batches: Sequence[int] = (1,)
     rivals: Sequence[str] | None = None
     schedulers: Sequence[str] = ()
+    systems: Sequence[str] = ()
     target: str = "auto"
     seconds: float = 1.0
     rival_timeout: float | None = 540.0
@@ -141,6 +147,7 @@ def run(
     trace, here = trace or Trace(), machine(matrix.target)
     systems = _rivals(matrix, here)
     _check_schedulers(matrix.schedulers)
+    [variant(name) for name in matrix.systems]  # before anything is built
     record: dict[str, Any] = {
         "version": VERSION,
         **provenance(),
@@ -182,8 +189,12 @@ def _cell(
     options |= {"budget": matrix.budget} if matrix.budget is not None else {}
     options |= {"cache_dir": scratch} if matrix.cold else {}
     built: list[System] = []
-    for scheduler in ("best", *matrix.schedulers):
-        built += _ours(cell, here, {**options, "scheduler": scheduler}, compile, trace)
+    for asked in (
+        {},
+        *({"scheduler": name} for name in matrix.schedulers),
+        *(variant(name) for name in matrix.systems),
+    ):
+        built += _ours(cell, here, options, asked, compile, trace)
     for rival in rivals:
         trace.add("chosen", "bench", rival, f"building it for {name}")
         built.append(_rival(rival, cell, here, matrix))
@@ -200,15 +211,41 @@ def _cell(
             here.release()
 
 
+def variant(text: str) -> dict[str, str]:
+    """The options that "autograph+search_dp=false" stands for. OptionError if it means nothing.
+
+    >>> variant("autograph+search_dp=false")
+    {'system': 'autograph', 'search_dp': 'false'}
+    """
+    system, *more = text.split("+")
+    pairs = [word.partition("=") for word in more]
+    for word, (name, equals, _) in zip(more, pairs, strict=True):
+        if not name or not equals:
+            raise OptionError(
+                f"{word!r} is no option",
+                f"{text!r} was given",
+                "write a system and options, such as anabranch+search=none",
+            )
+    asked = {"system": system, **{name: value for name, _, value in pairs}}
+    Options.read(asked, environment=False)
+    return asked
+
+
 def _ours(
-    cell: Cell, here: Machine, options: dict[str, Any], compile: Compile, trace: Trace
+    cell: Cell,
+    here: Machine,
+    options: dict[str, Any],
+    asked: dict[str, str],
+    compile: Compile,
+    trace: Trace,
 ) -> Iterator[System]:
-    """Our replay and, for the plan that users get, our call."""
-    best = options["scheduler"] == "best"
-    name = OURS if best else f"{OURS}:{options['scheduler']}"
+    """Our replay and, for the plan that users get, our call. `asked`: options by which the row is
+    named; empty for what users get."""
+    named = "+".join(v if k in NAMING else f"{k}={v}" for k, v in asked.items())
+    name = f"{OURS}:{named}" if named else OURS
     start = time.perf_counter()
     try:
-        compiled = compile(cell.model, cell.args, trace=trace, **options)
+        compiled = compile(cell.model, cell.args, trace=trace, **options, **asked)
         seconds = time.perf_counter() - start
         difference = _difference(compiled(*cell.args), cell.reference)
         executable = compiled.executable()
@@ -219,9 +256,10 @@ def _ours(
         return
     facts = {key: compiled.facts[key] for key in KEPT_FACTS if key in compiled.facts}
     peak, chosen = executable.peak_bytes(), str(facts.get("scheduler", ""))
-    note = chosen if best or chosen == options["scheduler"] else f"{chosen} was faster"
+    wanted = asked.get("scheduler", chosen)
+    note = chosen if chosen == wanted else f"{chosen} was faster"
     yield System(name, executable.replay, seconds, peak, difference, note, facts=facts)
-    if best:
+    if not asked:
         yield System(f"{OURS}-call", lambda: compiled(*cell.args), seconds, peak, difference, note)
 
 

@@ -15,11 +15,15 @@ import typer
 
 from anabranch.bench import schedules, suite, table
 from anabranch.bench.rivals import RIVALS
+from anabranch.bench.specialised import Matrix as Specialised
 from anabranch.cli import flags, screen
 from anabranch.cli.compile import check_folders
 from anabranch.cli.schedules import run as run_schedules
 from anabranch.cli.schedules import target_of
+from anabranch.cli.specialised import run as run_specialised
 from anabranch.cli.watch import Watch
+from anabranch.errors import OptionError
+from anabranch.options import SYSTEMS
 from anabranch.report import units
 from anabranch.schedule import SCHEDULERS
 from anabranch.trace import Trace
@@ -51,9 +55,19 @@ def run(
         str | None,
         typer.Option(help="Compare them: all, or some; with --rivals, ours once more with each."),
     ] = None,
+    systems: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Ours once more as these: {', '.join(SYSTEMS)}; options may follow, "
+            "anabranch+search=none."
+        ),
+    ] = None,
     target: Annotated[
         str, typer.Option(help="auto, cuda or cpu; for schedulers sim:h200 too.")
     ] = "auto",
+    specialised: Annotated[
+        bool, typer.Option("--specialised", help="Run each batch's schedule at the other batches.")
+    ] = False,
     seconds: Annotated[float, typer.Option(help="Of timing, per system.", min=0.0)] = 1.0,
     rival_timeout: Annotated[float, typer.Option(help="Seconds to build one.", min=0.1)] = 540.0,
     cold: Annotated[bool, typer.Option("--cold", help="Compile ours with an empty cache.")] = False,
@@ -66,6 +80,10 @@ def run(
 ) -> None:
     """Time MODELS under anabranch and its rivals, side by side."""
     check_folders(markdown, screen.file_of(json))
+    if specialised:
+        given = specialised_matrix(models, batch, dtype, schedulers, target, budget, trust)
+        run_specialised(given, json)
+        return
     compared = flags.words(schedulers, SCHEDULERS, "--schedulers")
     if compared and rivals is None:
         own = schedules.Matrix(
@@ -86,6 +104,7 @@ def run(
         batches=flags.numbers(batch, int, "--batch"),
         rivals=None if rivals is None else chosen,
         schedulers=compared,
+        systems=tuple(SYSTEMS) if systems == "all" else flags.words(systems),
         target=target,
         seconds=seconds,
         rival_timeout=rival_timeout,
@@ -104,6 +123,29 @@ def run(
     screen.write_json(json, record)
     if markdown is not None:
         screen.write_file(str(markdown), table.markdown(record))
+
+
+def specialised_matrix(
+    models: list[str],
+    batch: str,
+    dtype: str,
+    scheduler: str | None,
+    target: str,
+    budget: float | None,
+    trust: bool,
+) -> Specialised:
+    """One dtype and one scheduler, several batches."""
+    names = flags.words(scheduler, (*SCHEDULERS, "best"), "--schedulers") or ("best",)
+    dtypes = flags.dtypes(dtype)
+    if len(names) > 1 or len(dtypes) > 1:
+        raise OptionError(
+            "--specialised takes one scheduler and one dtype",
+            f"given were {', '.join((*names, *dtypes))}",
+            "run it once for each",
+        )
+    batches = flags.numbers(batch, int, "--batch")
+    place = target_of(target)
+    return Specialised(tuple(models), batches, dtypes[0], names[0], place, budget, trust)
 
 
 def _row(row: dict[str, Any]) -> list[str]:

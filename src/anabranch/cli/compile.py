@@ -36,7 +36,9 @@ def run(
     batch: flags.Batch = None,
     dtype: flags.Dtype = None,
     target: flags.Target = "auto",
-    scheduler: flags.Scheduler = "best",
+    system: flags.System = "anabranch",
+    scheduler: flags.Scheduler = None,
+    search: flags.Search = None,
     budget: flags.Budget = None,
     max_group_size: Annotated[
         int | None, typer.Option(help="IOS: most operators of a group.", min=1)
@@ -57,7 +59,8 @@ def run(
     """Compile MODEL, and show what the result takes."""
     flags.check_dtype(dtype)
     check_folders(output, report, screen.file_of(json))
-    options: dict[str, Any] = {"scheduler": scheduler, "budget": budget, "seed": seed}
+    options: dict[str, Any] = {"system": system, "scheduler": scheduler, "search": search}
+    options |= {"budget": budget, "seed": seed}
     options |= {"max_group_size": max_group_size, "max_groups": max_groups}
     options = {name: value for name, value in options.items() if value is not None}
     check, (chosen, device) = planned_elsewhere(target), place(target)

@@ -15,10 +15,11 @@ from typing import Any
 from anabranch.cache import Cache
 from anabranch.cli import flags, screen
 from anabranch.cli.watch import Watch
-from anabranch.compiler import Job, compile_model
+from anabranch.compiler import compile_model
 from anabranch.costs import costs_of
 from anabranch.errors import OptionError
 from anabranch.ir.protocols import Limits
+from anabranch.line import Job
 from anabranch.models import load_model
 from anabranch.options import Options
 from anabranch.pack import pack

@@ -28,7 +28,9 @@ def run(
     batch: flags.Batch = None,
     dtype: flags.Dtype = None,
     target: flags.Target = "auto",
-    scheduler: flags.Scheduler = "best",
+    system: flags.System = "anabranch",
+    scheduler: flags.Scheduler = None,
+    search: flags.Search = None,
     budget: flags.Budget = None,
     json: flags.Json = None,
     seed: flags.Seed = 0,
@@ -45,7 +47,9 @@ def run(
         return
     chosen, device = place(target)
     loaded, args = load_model(model, batch, dtype, device, seed, trust)
-    options: dict[str, Any] = {"scheduler": scheduler, "budget": budget, "seed": seed}
+    options: dict[str, Any] = {"system": system, "scheduler": scheduler, "search": search}
+    options |= {"budget": budget, "seed": seed}
+    options = {name: value for name, value in options.items() if value is not None}
     with Watch(model) as watch:
         trace = Trace(watch)
         compiled = api.compile(

@@ -9,6 +9,7 @@ import typer
 
 from anabranch.errors import OptionError
 from anabranch.models import DTYPES, FORMS
+from anabranch.options import SYSTEMS
 
 T = TypeVar("T")
 
@@ -16,7 +17,14 @@ Model = Annotated[str, typer.Argument(help=f"{FORMS}.", show_default=False)]
 Batch = Annotated[int | None, typer.Option(help="Inputs per call.", show_default="1", min=1)]
 Dtype = Annotated[str | None, typer.Option(help="fp32, tf32, fp16 or bf16.", show_default="fp32")]
 Target = Annotated[str, typer.Option(help="auto, cuda, cpu or sim:h200.")]
-Scheduler = Annotated[str, typer.Option(help="best, or the name of one.")]
+Scheduler = Annotated[
+    str | None, typer.Option(help="best, or the name of one.", show_default="best")
+]
+System = Annotated[str, typer.Option(help=f"A published system: {', '.join(SYSTEMS)}.")]
+Search = Annotated[
+    str | None,
+    typer.Option(help="For an equal graph: autograph, taso, none.", show_default="autograph"),
+]
 Budget = Annotated[float | None, typer.Option(help="Seconds that search and measurement may take.")]
 Json = Annotated[
     str | None,

@@ -29,12 +29,13 @@ from anabranch.cache import Cache
 from anabranch.cli import exact, flags, screen
 from anabranch.cli.dag_file import read_dag
 from anabranch.cli.watch import Watch
-from anabranch.compiler import Job, compile_model
+from anabranch.compiler import compile_model
 from anabranch.costs import Roofline
 from anabranch.errors import OptionError
 from anabranch.ir.dag import Dag, bits, dag_of
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
+from anabranch.line import Job
 from anabranch.models import load_model
 from anabranch.options import Options
 from anabranch.schedule.blocks import blocks

@@ -17,11 +17,14 @@ from torch import nn
 from anabranch.cache import Cache
 from anabranch.errors import CaptureError
 from anabranch.frontend.captured import Captured
+from anabranch.frontend.fingerprint import fingerprint
+from anabranch.frontend.from_torch import capture
 from anabranch.frontend.rebind import rebind
 from anabranch.frontend.structure import read_tree
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature
 from anabranch.ir.text import parse_graph, text_graph
+from anabranch.trace import Trace
 
 
 class _Leaf(BaseModel):
@@ -37,6 +40,28 @@ class _Stored(BaseModel):
     output_tree: str
     outputs: list[_Leaf]
     mutations: list[tuple[str, str]]
+
+
+def capture_or_recall(
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    cache: Cache | None,
+    trace: Trace,
+) -> Captured:
+    """From the cache where the model is known there, else by export."""
+    name = None
+    if isinstance(model, nn.Module) and cache is not None:
+        name = fingerprint(model, args, kwargs)
+    if name is None or cache is None:
+        return capture(model, args, kwargs, trace)
+    found = recall(cache, name, model)
+    if found is not None:
+        trace.add("applied", "capture", found.graph.name, "recalled from the cache")
+        return found
+    captured = capture(model, args, kwargs, trace)
+    remember(cache, name, captured)
+    return captured
 
 
 def remember(cache: Cache, fingerprint: str, captured: Captured) -> None:

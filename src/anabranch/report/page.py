@@ -49,6 +49,7 @@ def render(**parts: Unpack[Parts]) -> str:
         count=units.count,
     )
     refused = history.grouped(parts["events"], "refused")
+    gone, came = embed.exchanged(parts["searched"])
     return environment.get_template("page.html.j2").render(
         name=parts["name"],
         head=headline(parts),
@@ -59,6 +60,9 @@ def render(**parts: Unpack[Parts]) -> str:
         refused=refused[:MOST_GROUPS],
         refusals=sum(len(group.events) for group in refused),
         unseen=sum(len(group.events) for group in refused[MOST_GROUPS:]),
+        searched=parts["searched"],
+        gone=gone,
+        came=came,
         stages=history.stages(parts["events"]),
         plan=parts["plan"],
         graphs=(

@@ -37,6 +37,7 @@ def explain(**parts: Unpack[Parts]) -> str:
         _result(parts["name"], head),
         _concerns(parts),
         _rewritten(parts),
+        _searched(parts),
         _fused(parts, found),
         _chosen(found),
         _schedules(parts),
@@ -84,6 +85,28 @@ def _rewritten(parts: Parts) -> list[str]:
     lines = [f"Rewritten: {before:,} -> {count(after, 'node')}"]
     named = [(c.what, f"{c.times}x", c.said, f"{c.ms:.1f} ms" if c.ms else "") for c in changes]
     return lines + _table(named, "<><", (40, 6, 34))
+
+
+def _searched(parts: Parts) -> list[str]:
+    path = parts["searched"]
+    if path is None:
+        return []
+    if not path.rounds:
+        return ["Searched: no equal graph is faster"]
+    first, last = path.rounds[0].before, path.rounds[-1].after
+    gain = f"{duration(first.us)} -> {duration(last.us)} {last.source}"
+    lines = [f"Searched: {count(len(path.steps), 'step')}, {gain}"]
+    for number, done in enumerate(path.rounds, 1):
+        before, after = duration(done.before.us), duration(done.after.us)
+        lines.append(f"  round {number}: {before} -> {after} {done.after.source}, side by side")
+        table = [
+            (step.rule, f"{step.after_us - step.before_us:+.2f}", ", ".join(step.nodes))
+            for step in done.steps[:GROUPS]
+        ]
+        lines += _table([("rule", "predicted us", "nodes"), *table], "<>", (52, 12))
+        rest = len(done.steps) - GROUPS
+        lines += [f"  and {count(rest, 'step')} more"] if rest > 0 else []
+    return lines
 
 
 def _fused(parts: Parts, found: Sequence[Row]) -> list[str]:

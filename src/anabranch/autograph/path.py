@@ -1,0 +1,33 @@
+"""Path: an equal graph that was found, the steps to it, and what they gained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Cost
+from anabranch.rewrite.backtrack import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One search that paid: its steps, each with what it was predicted to gain, and what the graph
+    took before all of them and after, side by side."""
+
+    steps: tuple[Step, ...]
+    before: Cost
+    after: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """From one graph to another. `graph` has the constants of `begin`: what depends on constants
+    alone is not computed yet. No rounds: nothing faster was found, and both are the same."""
+
+    begin: Graph
+    graph: Graph
+    rounds: tuple[Round, ...]
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return tuple(step for round in self.rounds for step in round.steps)

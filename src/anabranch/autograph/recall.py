@@ -1,0 +1,120 @@
+"""Improved graphs, kept between processes: graph and settings -> the graph that was found, and how.
+
+A stored graph names its constants; they are bound anew to those at hand, so it is as right for
+other weights as it was for the first, as long as the same of them are equal to each other: a search
+may have used that. Whatever is recalled is still verified like everything else.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ValidationError
+
+from anabranch.autograph.path import Path, Round
+from anabranch.cache import Cache
+from anabranch.costs import name_of
+from anabranch.errors import VerifyError
+from anabranch.ir.graph import Constant, Graph, types
+from anabranch.ir.protocols import Cost, Target
+from anabranch.ir.rule import rule_key
+from anabranch.ir.schedule import Source
+from anabranch.ir.text import parse_graph, text_graph
+from anabranch.ir.verify import verify_graph
+from anabranch.options import Options
+from anabranch.rewrite.backtrack import Step
+from anabranch.rewrite.rules import ALL
+
+SCHEME = "search 1"
+NOT_ASKED = {"budget", "search_seconds", "cache_dir", "debug", "dump", "check", "outputs", "batch"}
+
+
+class _Step(BaseModel):
+    rule: str
+    nodes: list[str]
+    before: float
+    after: float
+
+
+class _Cost(BaseModel):
+    us: float
+    source: Source
+    spread: float
+
+
+class _Round(BaseModel):
+    steps: list[_Step]
+    before: _Cost
+    after: _Cost
+
+
+class _Stored(BaseModel):
+    graph: str
+    rounds: list[_Round]
+
+
+def remember(cache: Cache | None, key: str, path: Path) -> None:
+    """Store what was found under the key."""
+    if cache is not None:
+        rounds = [
+            _Round(
+                steps=list(map(_packed, r.steps)), before=_price(r.before), after=_price(r.after)
+            )
+            for r in path.rounds
+        ]
+        stored = _Stored(graph=text_graph(path.graph), rounds=rounds)
+        cache.put("graphs", key, stored.model_dump_json())
+
+
+def recall(cache: Cache | None, key: str, graph: Graph) -> Path | None:
+    """What was found for this graph; None if nothing was, or nothing that fits."""
+    text = cache.get("graphs", key) if cache is not None else None
+    if text is None:
+        return None
+    held = {constant.name: constant for constant in graph.constants}
+    try:
+        stored = _Stored.model_validate_json(text)
+        read = parse_graph(stored.graph)
+        constants = tuple(held[constant.name] for constant in read.constants)
+        bound = Graph(read.name, graph.inputs, constants, read.nodes, read.outputs)
+        verify_graph(bound)
+        if read.inputs != graph.inputs or _results(bound) != _results(graph):
+            return None
+    except (ValidationError, ValueError, KeyError, VerifyError):
+        return None
+    rounds = (
+        Round(tuple(map(_opened, r.steps)), _cost(r.before), _cost(r.after)) for r in stored.rounds
+    )
+    return Path(graph, bound, tuple(rounds))
+
+
+def _results(graph: Graph) -> list[tuple[object, ...]]:
+    known = types(graph)
+    return [(known[ref.name].shape, known[ref.name].dtype) for ref in graph.outputs]
+
+
+def _packed(step: Step) -> _Step:
+    return _Step(rule=step.rule, nodes=list(step.nodes), before=step.before_us, after=step.after_us)
+
+
+def _opened(step: _Step) -> Step:
+    return Step(step.rule, tuple(step.nodes), step.before, step.after)
+
+
+def _price(cost: Cost) -> _Cost:
+    return _Cost(us=cost.us, source=cost.source, spread=cost.spread)
+
+
+def _cost(cost: _Cost) -> Cost:
+    return Cost(cost.us, cost.source, cost.spread)
+
+
+def question(graph: Graph, options: Options, target: Target) -> str:
+    """All that the outcome of a search depends on: the graph with its names, which of its constants
+    are equal, the rules, the machine and the options; of these not how long, nor who is told."""
+    digests = dict.fromkeys(constant.digest for constant in graph.constants)
+    place = {digest: i for i, digest in enumerate(digests)}
+    constants = tuple(Constant(c.name, c.type, str(place[c.digest])) for c in graph.constants)
+    named = Graph(graph.name, graph.inputs, constants, graph.nodes, graph.outputs)
+    asked = options.model_dump_json(exclude=NOT_ASKED)
+    machine = f"{target.spec.fingerprint} {name_of(target)}"
+    rules = map(rule_key, ALL)
+    return "\n".join([SCHEME, machine, asked, *rules, text_graph(named, origins=False)])

@@ -1,0 +1,76 @@
+"""Prices: known tasks at their cost, new ones on the same scale, constants for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.rewrite.graphs import read
+
+from anabranch.autograph.appraise import appraiser, without_constants
+from anabranch.costs import Roofline
+from anabranch.fuse import partition
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Cost
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Task
+from anabranch.trace import Trace
+
+SPEC = TargetSpec("cuda", "any", sms=132)
+
+
+class Slow(Roofline):
+    """Everything takes three times what an estimate says."""
+
+    def task(self, task: Task) -> Cost:
+        cost = super().task(task)
+        return replace(cost, us=3 * cost.us, source="measured")
+
+
+def twins(width: int) -> Graph:
+    """Two convolutions of one input, of so many channels each."""
+    window = "[1, 1], [0, 0], [1, 1], False, [0, 0], 1"
+    shape = f"f32[1,{width},8,8]"
+    return read(
+        "graph g {\n  input %x: f32[1,16,8,8]\n"
+        f"  const %w: f32[{width},16,1,1] = w\n  const %v: f32[{width},16,1,1] = v\n"
+        f"  %a: {shape} = aten.convolution.default(%x, %w, None, {window})\n"
+        f"  %b: {shape} = aten.convolution.default(%x, %v, None, {window})\n"
+        "  return %a, %b\n}"
+    )
+
+
+def test_new_tasks_are_priced_on_the_scale_of_known_ones() -> None:
+    tasks = partition(twins(16), Trace(), SPEC)
+    price = appraiser(tasks, Slow(SPEC), SPEC, 0.0, generates=False)
+    known, other = price(twins(16)), price(twins(32))
+    rough = Roofline(SPEC)
+    wide = sum(rough.task(task).us for task in partition(twins(32), Trace(), SPEC).tasks)
+    assert known == pytest.approx(sum(Slow(SPEC).task(task).us for task in tasks.tasks))
+    assert other == pytest.approx(3 * wide)
+
+
+def test_the_critical_path_counts_as_much_as_was_asked() -> None:
+    tasks = partition(twins(16), Trace(), SPEC)
+    sums = appraiser(tasks, Slow(SPEC), SPEC, 0.0, generates=False)(twins(16))
+    mixed = appraiser(tasks, Slow(SPEC), SPEC, 2.0, generates=False)(twins(16))
+    assert mixed == pytest.approx(sums + 2 * sums / 2)  # either of two equal ones is the path
+
+
+def test_what_depends_on_constants_alone_costs_nothing() -> None:
+    text = """graph g {{
+      input %x: f32[4]
+      const %w: f32[4] = w
+      const %v: f32[4] = v
+      {extra}
+      %out: f32[4] = aten.mul.Tensor(%x, %{factor})
+      return %out
+    }}"""
+    plain = read(text.format(extra="", factor="w"))
+    folded = read(text.format(extra="%s: f32[4] = aten.add.Tensor(%w, %v)", factor="s"))
+    assert without_constants(plain) is plain
+    after = without_constants(folded)
+    assert [node.name for node in after.nodes] == ["out"]
+    assert [constant.name for constant in after.constants] == ["s"]
+    price = appraiser(partition(plain, Trace(), SPEC), Slow(SPEC), SPEC, 1.0, generates=False)
+    assert price(folded) == price(plain)

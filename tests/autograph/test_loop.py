@@ -1,0 +1,125 @@
+"""The outer loop with judges whose answers are written down: what is run, kept, and told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.rewrite.graphs import read
+
+from anabranch.autograph import loop
+from anabranch.autograph.loop import Effort, Judges, Outcome, improved, rules_of, settings_of
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Cost
+from anabranch.options import Options
+from anabranch.rewrite.backtrack import Found, Step
+from anabranch.trace import Trace
+
+USUAL = Effort()
+
+
+def chain(count: int) -> Graph:
+    """A graph of so many nodes in a row."""
+    lines, last = ["graph g {", "  input %x: f32[4]"], "x"
+    for i in range(count):
+        lines.append(f"  %n{i}: f32[4] = aten.relu.default(%{last})")
+        last = f"n{i}"
+    return read("\n".join([*lines, f"  return %{last}", "}"]))
+
+
+@dataclass(frozen=True)
+class Built:
+    graph: Graph
+    cost: Cost
+
+
+def looked(
+    us: dict[int, float],
+    offers: dict[int, Sequence[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    effort: Effort = USUAL,
+    broken: Sequence[int] = (),
+    spread: float = 0.0,
+) -> tuple[Outcome[Built], list[int], Trace]:
+    """The outcome from a chain of nine nodes, by lengths: what each length takes, what a search at
+    a length finds, which lengths cannot be built; and which were built, in order."""
+    ran: list[int] = []
+
+    def cost(graph: Graph) -> Cost:
+        return Cost(us[len(graph.nodes)], "measured", spread)
+
+    def build(graph: Graph) -> Built:
+        ran.append(len(graph.nodes))
+        if len(graph.nodes) in broken:
+            raise ValueError("no kernel runs it")
+        return Built(graph, cost(graph))
+
+    def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
+        length = len(graph.nodes)
+        found = [Found(graph, float(length), ())]
+        for to in offers.get(length, ()):
+            step = Step("long -> short", ("n0",), float(length), float(to))
+            found.append(Found(chain(to), float(to), (step,)))
+        return tuple(sorted(found, key=lambda one: one.cost))
+
+    monkeypatch.setattr(loop, "search", search)
+    judges: Judges[Built] = Judges(
+        lambda built: lambda graph: float(len(graph.nodes)),
+        build,
+        lambda plans: [plan.cost for plan in plans],
+    )
+    trace, first = Trace(), Built(chain(9), cost(chain(9)))
+    settings = settings_of(Options.read({}, environment=False))
+    return improved(chain(9), first, (), settings, judges, effort, trace), ran, trace
+
+
+def test_it_goes_on_from_what_was_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    us = {9: 90.0, 7: 70.0, 5: 80.0, 4: 60.0}
+    found, ran, trace = looked(us, {9: (7, 5), 7: (4, 5)}, monkeypatch)
+    assert ran == [5, 7, 4]
+    assert len(found.built.graph.nodes) == len(found.path.graph.nodes) == 4
+    assert len(found.path.begin.nodes) == 9
+    times = [(done.before.us, done.after.us) for done in found.path.rounds]
+    assert times == [(80.0, 70.0), (70.0, 60.0)] or times == [(90.0, 70.0), (70.0, 60.0)]
+    assert found.ended
+    assert [event.kind for event in trace.events if event.kind == "chosen"]
+
+
+def test_nothing_faster_leaves_the_graph_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, ran, trace = looked({9: 90.0, 8: 95.0, 7: 90.0}, {9: (8, 7)}, monkeypatch)
+    assert ran == [7, 8] and not found.path.rounds and len(found.built.graph.nodes) == 9
+    assert found.path.graph is found.path.begin
+    refused = [event.why for event in trace.events if event.kind == "refused"]
+    assert any("95.00 us measured, 90.00 without" in why for why in refused)
+    assert any(why.endswith("a tie") for why in refused)
+
+
+def test_noise_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _, _ = looked({9: 90.0, 8: 88.0}, {9: (8,)}, monkeypatch, spread=1.5)
+    assert not found.path.rounds
+
+
+def test_what_promises_nothing_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ran, _ = looked({9: 90.0, 8: 1.0}, {9: (8,)}, monkeypatch, Effort(promise=0.2))
+    assert ran == []
+    us = {length: float(length) for length in range(1, 10)}
+    _, ran, _ = looked(us, {9: (8, 7, 6, 5)}, monkeypatch, Effort(measured=2))
+    assert ran == [5, 6]
+
+
+def test_what_cannot_be_run_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _, trace = looked({9: 90.0, 8: 80.0, 7: 1.0}, {9: (8, 7)}, monkeypatch, broken=(7,))
+    assert len(found.built.graph.nodes) == 8
+    assert any(event.why == "no kernel runs it" for event in trace.events)
+
+
+def test_time_that_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, ran, _ = looked({9: 90.0, 8: 80.0}, {9: (8,)}, monkeypatch, Effort(seconds=0.0))
+    assert ran == [] and not found.ended and not found.path.rounds
+
+
+def test_rules_are_named_once() -> None:
+    steps = [Step(rule, (), 1.0, 0.0) for rule in ("a -> b", "c -> d", "a -> b")]
+    assert rules_of(steps) == "a -> b x2; c -> d"

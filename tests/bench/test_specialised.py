@@ -1,0 +1,52 @@
+"""Schedules made for one batch, run at another."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from anabranch.bench import specialised
+from anabranch.bench.specialised import Matrix, run
+from anabranch.compiler import compile_model
+from anabranch.errors import OptionError
+from anabranch.ir.schedule import Schedule
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANABRANCH_CACHE_DIR", "")
+
+
+def test_every_schedule_at_every_batch() -> None:
+    matrix = Matrix(("zoo:googlenet/tiny",), (1, 8), target="sim:h200", scheduler="critical")
+    rows = json.loads(json.dumps(run(matrix)))["rows"]
+    assert [(row["batch"], row["made_for"]) for row in rows] == [(1, 1), (1, 8), (8, 1), (8, 8)]
+    assert [row["own"] for row in rows] == [True, False, False, True]
+    assert all(row["us"] > 0 and not row["failure"] for row in rows)
+    assert all(row["ratio"] == 1.0 for row in rows if row["own"])
+    assert rows[0]["us"] < rows[3]["us"]
+
+
+def test_a_schedule_of_other_tasks_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = compile_model
+
+    def other(job: object, stop_after: str | None = None) -> object:
+        made = real(job, stop_after)  # type: ignore[arg-type]
+        if stop_after == "schedule" and len(job.args[0]) == 2:  # type: ignore[attr-defined]
+            schedule = made.schedule
+            _, *rest = schedule.launches
+            return type(made)(Schedule("short", tuple(rest)), made.candidates)
+        return made
+
+    monkeypatch.setattr(specialised, "compile_model", other)
+    matrix = Matrix(("zoo:squeezenet/tiny",), (1, 2), target="sim:h200", scheduler="critical")
+    failures = {(r["batch"], r["made_for"]): r["failure"] for r in run(matrix)["rows"]}
+    assert not failures[1, 1]
+    assert failures[1, 2] and failures[2, 2]
+    assert "no schedule for batch 2" in failures[2, 1]
+
+
+def test_one_batch_is_no_matrix() -> None:
+    with pytest.raises(OptionError, match="one batch"):
+        run(Matrix(("zoo:squeezenet/tiny",), (4, 4)))
