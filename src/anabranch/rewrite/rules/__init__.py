@@ -1,2 +1,9 @@
 """Tables of rules. Those that always help run to a fixed point (`always`); those that might help
-feed the search, and stand in files of their own."""
+feed the search, and stand in files of their own, a line for each family."""
+
+from anabranch.ir.rule import Rule
+from anabranch.rewrite.rules import merging
+
+CANDIDATES: dict[str, tuple[Rule, ...]] = {
+    "merging": merging.RULES,
+}
