@@ -2,8 +2,10 @@
 feed the search, and stand in files of their own, a line for each family."""
 
 from anabranch.ir.rule import Rule
-from anabranch.rewrite.rules import merging
+from anabranch.rewrite.rules import channels, groups, merging
 
 CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "merging": merging.RULES,
+    "channels": channels.RULES,
+    "groups": groups.RULES,
 }

@@ -21,7 +21,7 @@ from dataclasses import replace
 from anabranch.ir.rule import Match, Operand, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.parts import joined_bias, not_constant, slice_of
+from anabranch.rewrite.rules.parts import bias_of, joined_bias, not_constant, slice_of
 from anabranch.rewrite.rules.windows import (
     Rims,
     Sizes,
@@ -32,11 +32,11 @@ from anabranch.rewrite.rules.windows import (
     together,
     window,
 )
-from anabranch.rewrite.words import cat, convolution
+from anabranch.rewrite.words import call, cat, convolution, reshape
 
 Drawn = Mapping[str, object]
 
-x, y, w, v, b, c, parts = wild("x y w v b c parts")
+x, y, w, v, b, c = wild("x y w v b c")
 
 PAIR = (convolution(x, w, b, rest="window"), convolution(x, v, c, rest="window"))
 APART = (convolution(x, w, b, rest="window"), convolution(x, v, c, rest="other"))
@@ -137,6 +137,75 @@ def _pair(dice: random.Random, kernel: Sizes, other: Sizes, by: Window) -> dict[
     }
 
 
+def depthwise(match: Match) -> bool | str:
+    """One input channel a group, and a result of each weight: they can alternate."""
+    by = window(match)
+    if by.transposed:
+        return "it is transposed"
+    if by.groups == 1 or not match.w.shape[0] == match.v.shape[0] == by.groups:
+        return False
+    if match.w.shape != match.v.shape:
+        return f"the weights are {match.w.shape} and {match.v.shape}"
+    return not_constant(match, "w", "v", "b", "c") or True
+
+
+def alternating(match: Match) -> tuple[Pattern, ...]:
+    """Each group with a channel of both: every second channel of the result is one's."""
+    n, *rest = match.w.shape
+    weight = reshape(call("aten.stack.default", (w, v), 1), (2 * n, *rest))
+    bias: Operand = None
+    if match.b.type is not None or match.c.type is not None:
+        sides = (bias_of(match, b, n), bias_of(match, c, n))
+        bias = reshape(call("aten.stack.default", sides, 1), (2 * n,))
+    whole = convolve(x, weight, bias, window(match))
+    first, second = (call("aten.slice.Tensor", whole, 1, start, 2 * n, 2) for start in (0, 1))
+    return first, second
+
+
+def two_depthwise(dice: random.Random) -> Drawn:
+    axes, n = draws.axes(dice), dice.choice((2, 3, 4, 7))
+    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes, groups=n)
+    return {
+        "x": draws.image(dice, draws.size(dice), n, *draws.room(dice, kernel, by)),
+        "w": draws.weight("w", n, 1, *kernel),
+        "v": draws.weight("v", n, 1, *kernel),
+        "b": draws.bias(dice, "b", n),
+        "c": draws.bias(dice, "c", n),
+        "window": by.args,
+    }
+
+
+def batches(match: Match) -> bool | str:
+    """Two inputs that differ in their number of images only; the weights may be anything."""
+    if match.x.arg == match.y.arg:
+        return "it is one convolution twice"
+    if match.x.shape[1:] != match.y.shape[1:]:
+        return f"the inputs are {match.x.shape} and {match.y.shape}"
+    return len(match.x.shape) == len(match.w.shape) or "the inputs have no axis of images"
+
+
+def one_batch(match: Match) -> tuple[Pattern, ...]:
+    n, m = match.x.shape[0], match.y.shape[0]
+    whole = convolution(cat((x, y)), w, b, rest="window")
+    return slice_of(whole, 0, 0, n), slice_of(whole, 0, n, n + m)
+
+
+def two_inputs(dice: random.Random) -> Drawn:
+    axes, groups = draws.axes(dice), dice.choice((1, 1, 2, 3))
+    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes, groups)
+    n, k = draws.size(dice), draws.size(dice)
+    if dice.random() < 0.2:
+        by = replace(by, transposed=True, dilation=(1,) * axes, padding=(0,) * axes)
+    size = draws.room(dice, kernel, by)
+    shape = (groups * k, n) if by.transposed else (groups * n, k)
+    return {
+        **{name: draws.image(dice, draws.size(dice), groups * k, *size) for name in "xy"},
+        "w": draws.maybe_weight(dice, "w", *shape, *kernel),
+        "b": draws.bias(dice, "b", groups * n),
+        "window": by.args,
+    }
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "conv(x, w, b), conv(x, v, c) -> slices of conv(x, cat(w, v), cat(b, c))",
@@ -151,5 +220,19 @@ RULES: tuple[Rule, ...] = (
         replace=padded,
         when=unlike,
         draw=two_windows,
+    ),
+    Rule(
+        "depthwise(x, w, b), depthwise(x, v, c) -> every second of depthwise(x, w and v, b and c)",
+        find=PAIR,
+        replace=alternating,
+        when=depthwise,
+        draw=two_depthwise,
+    ),
+    Rule(
+        "conv(x, w, b), conv(y, w, b) -> slices of conv(cat(x, y), w, b)",
+        find=(convolution(x, w, b, rest="window"), convolution(y, w, b, rest="window")),
+        replace=one_batch,
+        when=batches,
+        draw=two_inputs,
     ),
 )
