@@ -2,10 +2,12 @@
 feed the search, and stand in files of their own, a line for each family."""
 
 from anabranch.ir.rule import Rule
-from anabranch.rewrite.rules import channels, groups, merging
+from anabranch.rewrite.rules import channels, groups, linears, merging, products
 
 CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "merging": merging.RULES,
     "channels": channels.RULES,
     "groups": groups.RULES,
+    "linears": linears.RULES,
+    "products": products.RULES,
 }
