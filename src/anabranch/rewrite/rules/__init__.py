@@ -2,7 +2,7 @@
 feed the search, and stand in files of their own, a line for each family."""
 
 from anabranch.ir.rule import Rule
-from anabranch.rewrite.rules import channels, groups, linears, merging, products
+from anabranch.rewrite.rules import channels, forms, groups, linears, merging, products
 
 CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "merging": merging.RULES,
@@ -10,4 +10,5 @@ CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "groups": groups.RULES,
     "linears": linears.RULES,
     "products": products.RULES,
+    "forms": forms.RULES,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.ir.graph import Ref
-from anabranch.ir.rule import Bound, Call, Match, Operand, Wild
+from anabranch.ir.rule import Bound, Call, Match, Operand, Pattern, Wild
 from anabranch.rewrite.words import call, cat
 
 
@@ -26,7 +26,7 @@ def joined_bias(match: Match, *sides: tuple[Wild, int]) -> Operand:
     return cat(tuple(bias_of(match, bias, channels) for bias, channels in sides))
 
 
-def bias_of(match: Match, bias: Wild, channels: int) -> Operand:
+def bias_of(match: Match, bias: Wild, channels: int) -> Pattern:
     """The bias, or as many zeros if there is none."""
     if bound(match, bias).type is not None:
         return bias
