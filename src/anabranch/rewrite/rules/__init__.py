@@ -2,7 +2,16 @@
 feed the search, and stand in files of their own, a line for each family."""
 
 from anabranch.ir.rule import Rule
-from anabranch.rewrite.rules import channels, forms, groups, linears, merging, products
+from anabranch.rewrite.rules import (
+    channels,
+    composing,
+    forms,
+    groups,
+    linears,
+    matrices,
+    merging,
+    products,
+)
 
 CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "merging": merging.RULES,
@@ -11,4 +20,6 @@ CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "linears": linears.RULES,
     "products": products.RULES,
     "forms": forms.RULES,
+    "composing": composing.RULES,
+    "matrices": matrices.RULES,
 }
