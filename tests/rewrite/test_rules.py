@@ -17,7 +17,7 @@ from anabranch.rewrite.rules import CANDIDATES, always
 
 TABLES = {"always": always.RULES, **CANDIDATES}
 RULES = [rule for table in TABLES.values() for rule in table]
-SEEDS = 20
+SEEDS = 25
 
 
 def whole(graph: Graph, rule: Rule) -> Match:

@@ -3,6 +3,7 @@ feed the search, and stand in files of their own, a line for each family."""
 
 from anabranch.ir.rule import Rule
 from anabranch.rewrite.rules import (
+    averages,
     channels,
     composing,
     forms,
@@ -10,6 +11,7 @@ from anabranch.rewrite.rules import (
     linears,
     matrices,
     merging,
+    pooling,
     products,
 )
 
@@ -22,4 +24,6 @@ CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "forms": forms.RULES,
     "composing": composing.RULES,
     "matrices": matrices.RULES,
+    "averages": averages.RULES,
+    "pooling": pooling.RULES,
 }
