@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import max_pool2d, relu6
 
 
 class Twins(nn.Module):
@@ -15,7 +18,7 @@ class Twins(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         a, b = (self.conv(side).relu().mean((2, 3)) for side in (x, y))
-        return (self.linear(a) - self.linear(b)).abs()
+        return torch.sub(self.linear(a), self.linear(b)).abs()
 
 
 class Towers(nn.Module):
@@ -41,7 +44,7 @@ class Norms(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.conv(self.first(x))
-        return self.wide(self.second(inner).relu()) + inner.sigmoid()
+        return torch.add(self.wide(self.second(inner).relu()), inner.sigmoid())
 
 
 class Scales(nn.Module):
@@ -59,7 +62,7 @@ class Scales(nn.Module):
         x = (self.b(x * self.factor) + self.factor).relu()
         x = self.d(self.c(x).relu() - 0.5 + self.factor).flatten(2).transpose(1, 2)
         x = (self.p(x) * self.term).relu()
-        return self.r((self.q(x * self.term) + self.term).relu())
+        return torch.tanh(self.r((self.q(x * self.term) + self.term).relu()))
 
 
 class Squashed(nn.Module):
@@ -71,11 +74,11 @@ class Squashed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         pool = nn.MaxPool2d(2, 2)
-        functions = (torch.tanh, torch.sigmoid, nn.functional.relu6)
+        functions: tuple[Callable[[Tensor], Tensor], ...] = (torch.tanh, torch.sigmoid, relu6)
         for conv, function in zip(self.convs[:3], functions, strict=True):
             x = pool(function(conv(x)))
         for conv, function in zip(self.convs[3:], (torch.relu, *functions), strict=True):
-            x = function(nn.functional.max_pool2d(conv(x), 3, 1, 1))
+            x = function(max_pool2d(conv(x), 3, 1, 1))
         return x
 
 
@@ -107,7 +110,7 @@ class Halves(nn.Module):
         self.conv = nn.Conv2d(6, 6, 3, groups=6)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.conv(torch.cat([x.relu(), x.neg()], 1))
+        return torch.relu(self.conv(torch.cat([x.relu(), x.neg()], 1)))
 
 
 def _image() -> Tensor:
