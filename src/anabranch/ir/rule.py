@@ -72,6 +72,7 @@ class Call(Pattern):
 
 Operand = (
     Pattern
+    | Ref
     | int
     | float
     | bool
@@ -82,7 +83,8 @@ Operand = (
     | torch.layout
     | tuple["Operand", ...]
 )
-"""What a pattern may be called with: as `Arg`, with patterns in place of references."""
+"""What a pattern may be called with: as `Arg`, or patterns in it. References stand in replacements
+only, where a wildcard is bound to several values, such as all parts of a concatenation."""
 
 COMMUTATIVE = frozenset({"aten.add.Tensor", "aten.mul.Tensor", "aten.maximum.default"})
 """Operators whose first two arguments may be swapped where all others have their defaults."""
@@ -176,8 +178,9 @@ class Rule:
     convolutions of one input. `replace`: as many patterns over the wildcards of `find`, or a
     function of the match that gives them. `when`: True, or else it does not apply; a sentence says
     why not. `draw`: random arguments for the wildcards and rests of `find`, tensors as their
-    types, under which the rule must apply (by default each wildcard is a tensor of one shape),
-    for its test.
+    types, constants as a `Constant` of the wildcard's name, several values as a tuple of types,
+    under which the rule must apply (by default each wildcard is a tensor of one shape), for its
+    test.
     """
 
     name: str

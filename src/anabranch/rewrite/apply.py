@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Arg, Graph, Input, Node, Ref
+from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, Wild, wildcards
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.build import Builder, join_origins, rewrite
@@ -121,25 +122,35 @@ def apply_all(
 
 
 def instantiate(rule: Rule, seed: int) -> Graph:
-    """A random graph that is the rule's pattern and nothing else, its wildcards as inputs."""
+    """A random graph that is the rule's pattern and nothing else, its wildcards as inputs, or as
+    constants where they are drawn so; a wildcard drawn as several tensors is as many inputs."""
     dice = random.Random(seed)
     names = list(dict.fromkeys(wildcards(rule.roots)))
     shape = tuple(dice.randint(1, 4) for _ in range(dice.randint(1, 4)))
     drawn = rule.draw(dice) if rule.draw else dict.fromkeys(names, TensorType(shape, torch.float32))
-    tensors = {name: type for name, type in drawn.items() if isinstance(type, TensorType)}
-    bound: dict[str, Arg] = {name: Ref(name) for name in tensors}
-    for name, value in drawn.items():
-        if not isinstance(value, TensorType):
-            bound[name] = value  # type: ignore[assignment]
-    inputs = tuple(Input(name, type) for name, type in tensors.items())
-    builder = Builder(Graph("instance", inputs, (), (), ()))
+    given: list[Input] = []
+    bound = {name: _declared(name, value, given) for name, value in drawn.items()}
+    held = tuple(value for value in drawn.values() if isinstance(value, Constant))
+    builder = Builder(Graph("instance", tuple(given), held, (), ()))
     match, roots = Match((), bound, builder.known), []
     built: dict[Call, Ref] = {}
     for pattern in rule.roots:
         root = _build(builder, pattern, match, "root", built)
         assert isinstance(root, Ref)
         roots.append(root)
-    return Graph("instance", inputs, (), tuple(builder.nodes.values()), tuple(roots))
+    return replace(builder.source, nodes=tuple(builder.nodes.values()), outputs=tuple(roots))
+
+
+def _declared(name: str, drawn: object, inputs: list[Input]) -> Arg:
+    """The argument that was drawn for a wildcard; what are tensors becomes inputs."""
+    if isinstance(drawn, TensorType):
+        inputs.append(Input(name, drawn))
+        return Ref(name)
+    if isinstance(drawn, Constant):
+        return Ref(name)
+    if isinstance(drawn, tuple):
+        return tuple(_declared(f"{name}_{i}", item, inputs) for i, item in enumerate(drawn))
+    return drawn  # type: ignore[return-value]
 
 
 def _build(

@@ -33,7 +33,7 @@ EXACT = frozenset(
         *("matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "convolution", "einsum", "sum"),
         *("cat", "split", "split_with_sizes", "chunk", "slice", "select", "stack", "index_select"),
         *("reshape", "view", "permute", "transpose", "t", "squeeze", "unsqueeze", "expand"),
-        *("flatten", "constant_pad_nd", "max_pool2d", "amax", "contiguous", "zeros", "full"),
+        *("flatten", "constant_pad_nd", "max_pool2d", "amax", "contiguous", "zeros", "full", "eye"),
         *("zeros_like", "full_like", "_unsafe_view", "unbind", "repeat", "detach", "alias"),
     )
 )

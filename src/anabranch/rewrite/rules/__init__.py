@@ -1,2 +1,29 @@
 """Tables of rules. Those that always help run to a fixed point (`always`); those that might help
-feed the search, and stand in files of their own."""
+feed the search, and stand in files of their own, a line for each family."""
+
+from anabranch.ir.rule import Rule
+from anabranch.rewrite.rules import (
+    averages,
+    channels,
+    composing,
+    forms,
+    groups,
+    linears,
+    matrices,
+    merging,
+    pooling,
+    products,
+)
+
+CANDIDATES: dict[str, tuple[Rule, ...]] = {
+    "merging": merging.RULES,
+    "channels": channels.RULES,
+    "groups": groups.RULES,
+    "linears": linears.RULES,
+    "products": products.RULES,
+    "forms": forms.RULES,
+    "composing": composing.RULES,
+    "matrices": matrices.RULES,
+    "averages": averages.RULES,
+    "pooling": pooling.RULES,
+}

@@ -1,0 +1,128 @@
+"""Small modules for the rules that no network of the zoo has a use for: how people write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import max_pool2d, relu6
+
+
+class Twins(nn.Module):
+    """Two inputs, one set of weights: metric learning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        a, b = (self.conv(side).relu().mean((2, 3)) for side in (x, y))
+        return torch.sub(self.linear(a), self.linear(b)).abs()
+
+
+class Towers(nn.Module):
+    """Two inputs, each with weights of its own, that meet as a sum and as a concatenation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.head = nn.Linear(6, 4), nn.Linear(6, 4), nn.Linear(8, 2)
+        self.plus, self.minus = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = self.left(x).relu(), self.right(y).relu()
+        return self.head(torch.cat([a, b], 1)), self.plus(a) + self.minus(b)
+
+
+class Norms(nn.Module):
+    """A norm before a convolution, and one of a convolution that is read elsewhere, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.conv = nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3)
+        self.second, self.wide = nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.conv(self.first(x))
+        return torch.add(self.wide(self.second(inner).relu()), inner.sigmoid())
+
+
+class Scales(nn.Module):
+    """Factors and terms of channels, learnt or given, around convolutions and linears."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(3))
+        self.d = nn.Conv2d(3, 3, 1)
+        self.p, self.q, self.r = (nn.Linear(3, 3) for _ in range(3))
+        self.factor, self.term = nn.Parameter(torch.rand(3, 1, 1)), nn.Parameter(torch.rand(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (self.a(x / 255 * 2) * self.factor).relu()
+        x = (self.b(x * self.factor) + self.factor).relu()
+        x = self.d(self.c(x).relu() - 0.5 + self.factor).flatten(2).transpose(1, 2)
+        x = (self.p(x) * self.term).relu()
+        return torch.tanh(self.r((self.q(x * self.term) + self.term).relu()))
+
+
+class Squashed(nn.Module):
+    """Convolutions with bounded functions around their pooling: LeNet, and networks for phones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(3, 3, 3, padding=1) for _ in range(7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        pool = nn.MaxPool2d(2, 2)
+        functions: tuple[Callable[[Tensor], Tensor], ...] = (torch.tanh, torch.sigmoid, relu6)
+        for conv, function in zip(self.convs[:3], functions, strict=True):
+            x = pool(function(conv(x)))
+        for conv, function in zip(self.convs[3:], (torch.relu, *functions), strict=True):
+            x = function(max_pool2d(conv(x), 3, 1, 1))
+        return x
+
+
+class Products(nn.Module):
+    """Products of matrices by all their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.v = (nn.Parameter(torch.rand(4, 5)) for _ in range(2))
+        self.b, self.c = (nn.Parameter(torch.rand(1, 5)) for _ in range(2))
+        self.head = nn.Parameter(torch.rand(5))
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        pair = torch.stack([x, y])
+        other = torch.stack([self.w, self.v])
+        return (
+            *(torch.mm(x, self.w), torch.mm(x, self.v), torch.mm(y, self.w)),
+            *(torch.bmm(pair, other), torch.bmm(pair, other + 1), torch.bmm(pair * 2, other)),
+            *(torch.addmm(self.b, x, self.w), torch.addmm(self.c, x, self.v)),
+            *(pair @ self.w + self.head, pair @ self.v, (pair * 3) @ self.w),
+        )
+
+
+class Halves(nn.Module):
+    """A depthwise convolution of a concatenation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(6, 6, 3, groups=6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.conv(torch.cat([x.relu(), x.neg()], 1)))
+
+
+def _image() -> Tensor:
+    return torch.rand(2, 3, 16, 16)
+
+
+SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
+    "twins": (Twins(), (_image(), _image())),
+    "towers": (Towers(), (torch.rand(2, 6), torch.rand(2, 6))),
+    "norms": (Norms(), (_image(),)),
+    "scales": (Scales(), (_image(),)),
+    "squashed": (Squashed(), (_image(),)),
+    "products": (Products(), (torch.rand(3, 4), torch.rand(3, 4))),
+    "halves": (Halves(), (_image(),)),
+}

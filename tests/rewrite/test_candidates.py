@@ -1,0 +1,116 @@
+"""Candidate rules where they are wanted: how often each matches in networks, that it changes no
+number there, and that merging twice merges three."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from tests.conftest import Golden
+from tests.rewrite.graphs import captured, equal
+from tests.rewrite.samples import SAMPLES
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.rule import Match, Rule
+from anabranch.ir.step import Stepper
+from anabranch.options import Options
+from anabranch.rewrite.apply import apply, apply_all
+from anabranch.rewrite.match import matches
+from anabranch.rewrite.rules import CANDIDATES
+from anabranch.rewrite.simplify import simplify
+from anabranch.trace import Trace
+from anabranch.zoo import ZOO
+
+NETWORKS = ("inception_v3", "resnet50", "resnext50", "nasnet_mobile", "bert_base", "sru")
+FAMILIES = (
+    *("merging", "channels", "groups", "linears", "products"),
+    *("forms", "composing", "matrices", "averages", "pooling"),
+)
+RULES = {rule.name: rule for family in FAMILIES for rule in CANDIDATES[family]}
+
+APART, TURNED = "conv(x, w, b) -> conv(x, w) + b", "linear(x, w, b) -> x @ t(w) + b"
+LAST = "conv1x1(x, w, b) -> linear(x, w, b), channels last"
+ALONG = "conv1x1(x, w, b) -> w @ x + b, space in one axis"
+NAMED = "mm(x, a) -> x @ a"
+
+AFTER = {
+    "conv(x, w, b) + s -> conv(x, w, b + s)": ("resnet50", APART),
+    "linear(x, w, b), channels last -> conv1x1(x, w, b)": ("resnet50", LAST),
+    "w @ x, space in one axis -> conv1x1(x, w)": ("resnet50", ALONG),
+    "matmul(x, w), matmul(x, v) -> slices of matmul(x, cat(w, v))": ("bert_base", TURNED),
+    "matmul(x, w), matmul(y, w) -> slices of matmul(cat(x, y), w)": ("products", NAMED),
+    "x @ a -> linear(x, t(a))": ("products", NAMED),
+    "x @ a + b -> linear(x, t(a), b)": ("bert_base", TURNED),
+}
+"""Rules that match only after another was applied wherever it can be, in this graph. What is
+captured has no matmul: it is a linear, or has become mm and bmm."""
+
+Graphs = Mapping[str, Graph]
+
+
+@pytest.fixture(scope="module")
+def graphs() -> Graphs:
+    """Networks and samples as the search gets them."""
+
+    def simplified(graph: Graph) -> Graph:
+        return simplify(graph, Stepper(Trace()), Options())
+
+    nets = {name: (ZOO[name].build("tiny"), ZOO[name].inputs("tiny", 1)) for name in NETWORKS}
+    models = {**nets, **SAMPLES}
+    return {name: simplified(captured(model, *args)) for name, (model, args) in models.items()}
+
+
+def places(graphs: Graphs, rule: Rule) -> dict[str, tuple[Graph, list[Match]]]:
+    """Graphs and the rule's matches in them, after another rule if it needs one."""
+    if rule.name in AFTER:
+        name, before = AFTER[rule.name]
+        graphs = {name: apply_all(graphs[name], [RULES[before]])}
+    return {name: (graph, list(matches(graph, rule))) for name, graph in graphs.items()}
+
+
+def test_every_rule_matches_somewhere(graphs: Graphs, golden: Golden) -> None:
+    """In a network of the zoo, in a sample, or after another rule; the counts are a golden."""
+    width = max(map(len, RULES)) + 2
+    lines = [" " * width + "".join(name[:9].rjust(11) for name in NETWORKS) + "  elsewhere"]
+    nowhere = []
+    for rule in RULES.values():
+        counts = {name: len(found) for name, (_, found) in places(graphs, rule).items()}
+        where = [f"{name} {counts[name]}" for name in SAMPLES if counts.get(name)]
+        row = "".join(str(counts.get(name) or ".").rjust(11) for name in NETWORKS)
+        if rule.name in AFTER:
+            where.append(f"after {AFTER[rule.name][1]}")
+        lines.append(f"{rule.name.ljust(width)}{row}  {', '.join(where)}".rstrip())
+        if not any(counts.values()):
+            nowhere.append(rule.name)
+    assert nowhere == []
+    golden("rules/matches.txt", "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_no_number_changes(graphs: Graphs, name: str) -> None:
+    """One match, in the middle of the first network or sample that has any."""
+    found = (side for side in places(graphs, RULES[name]).values() if side[1])
+    graph, every = next(found)
+    equal(graph, apply(graph, RULES[name], every[len(every) // 2]), tolerance=1e-9)
+
+
+TWICE = {
+    "linear(x, w, b), linear(x, v, c) -> slices of linear(x, cat(w, v), cat(b, c))": "bert_base",
+    "conv(x, w, b), conv(x, v, c) -> slices of conv(x, cat(w, v), cat(b, c))": "inception_v3",
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_merging_twice_merges_three(graphs: Graphs, name: str) -> None:
+    """Three readers of one value: two become one, and that one and the third."""
+    rule, graph = RULES[name], graphs[TWICE[name]]
+    first = next(matches(graph, rule))
+    op, x = first.root.op, first.root.uses[0]
+
+    def readers(of: Graph) -> list[str]:
+        return [node.name for node in of.nodes if node.op == op and node.uses[0] == x]
+
+    assert len(readers(graph)) == 3
+    once = equal(graph, apply(graph, rule, first))
+    second = next(match for match in matches(once, rule) if match.root.uses[0] == x)
+    assert len(readers(equal(once, apply(once, rule, second)))) == 1
