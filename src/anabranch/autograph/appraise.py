@@ -4,25 +4,29 @@
           -> each task's time -> alpha * longest path + sum                    (AutoGraph, 3.3)
 
 A task that the unsearched graph has, too, takes what was found for it there. All others are
-estimated, times what estimates of tasks with the same main operator are off by there: so a merged
-convolution is compared with the two it replaces in numbers of one scale.
+estimated, times what the estimate of the task most like it there is off by (`Scale`): so a merged
+convolution is compared with the two it replaces in numbers of one scale, and a convolution that
+loses its relu does not get faster for no longer being known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from statistics import median
 
 from anabranch.costs import Roofline
 from anabranch.costs.mixed import mixed
+from anabranch.costs.roofline import RAMP_US
 from anabranch.fuse import partition
 from anabranch.ir import ops
-from anabranch.ir.graph import Constant, Graph
+from anabranch.ir.graph import Constant, Graph, Node, types
 from anabranch.ir.key import structure_text
+from anabranch.ir.ops import CONVOLUTIONS, channels_last
 from anabranch.ir.protocols import Costs
 from anabranch.ir.rule import Known
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.types import TensorType
 from anabranch.trace import Trace
 
 Price = Callable[[Graph], float]
@@ -34,31 +38,94 @@ def appraiser(
     """The price of graphs, in microseconds. `tasks`: the unsearched graph's, with kernels;
     `generates`: whether kernels are generated, which fuse more than a library does."""
     rough = Roofline(spec)
-    known: dict[str, float] = {}
-    off: dict[str, list[float]] = {}
-    for task in tasks.tasks:
-        us, guess = costs.task(task).us, rough.task(Task(task.name, task.body)).us
-        known[structure_text(task.body)] = us
-        if guess:
-            off.setdefault(_main(task), []).append(us / guess)
-    every = [ratio for ratios in off.values() for ratio in ratios]
-    usual = median(every) if every else 1.0
-    scale = {op: median(ratios) for op, ratios in off.items()}
-    seen: dict[str, float] = {}
+    known = {structure_text(task.body): costs.task(task).us for task in tasks.tasks}
+    scale = Scale(tasks, costs, rough)
+    seen: dict[tuple[int, ...], tuple[tuple[Node, ...], float]] = {}
+    arranged = spec.kind == "cuda" and any(
+        channels_last(task.body.inputs[0].type)
+        for task in tasks.tasks
+        if task.body.inputs and any(node.op in CONVOLUTIONS for node in task.body.nodes)
+    )
 
     def us_of(task: Task) -> float:
-        key = structure_text(task.body)
-        if key in known:
-            return known[key]
+        # Rewriting keeps the nodes that it does not touch; who holds them keeps their numbers.
+        nodes = task.body.nodes
+        key = tuple(map(id, nodes))
         if key not in seen:
-            seen[key] = rough.task(task).us * scale.get(_main(task), usual)
-        return seen[key]
+            us = known.get(structure_text(task.body))
+            us = rough.task(task).us * scale.of(task) if us is None else us
+            seen[key] = nodes, us
+        return seen[key][1]
 
     def price(graph: Graph) -> float:
-        cut = partition(without_constants(graph), Trace(), spec, pointwise=generates)
-        return mixed(cut, us_of, alpha)
+        left = without_constants(graph)
+        cut = partition(left, Trace(), spec, pointwise=generates)
+        copies = sum(copy_us(type, spec) for type in disarranged(left)) if arranged else 0.0
+        return mixed(cut, us_of, alpha) + (1 + alpha) * copies
 
     return price
+
+
+class Scale:
+    """What estimates are off by: the median over the known tasks that are like a task in most.
+
+    Alike are, in this order: those of the same main node; of its operator and the same first
+    operand's type; of its operator, if there are a few; of its kind; all.
+    """
+
+    FEW = 3
+
+    def __init__(self, tasks: TaskGraph, costs: Costs, rough: Roofline) -> None:
+        found: dict[Hashable, list[float]] = {}
+        for task in tasks.tasks:
+            guess = rough.task(Task(task.name, task.body)).us
+            if guess:
+                for likeness in _likenesses(task):
+                    found.setdefault(likeness, []).append(costs.task(task).us / guess)
+        self._ratio = {
+            likeness: median(ratios)
+            for likeness, ratios in found.items()
+            if not isinstance(likeness, str) or len(ratios) >= self.FEW
+        }
+
+    def of(self, task: Task) -> float:
+        return next((self._ratio[x] for x in _likenesses(task) if x in self._ratio), 1.0)
+
+
+def _likenesses(task: Task) -> Iterator[Hashable]:
+    node = _main(task)
+    if node is not None:
+        table, op = types(task.body), ops.packet_name(node.op)
+        read = tuple(table[name] for name in node.uses)
+        yield op, read, node.types
+        yield op, read[:1]
+        yield op
+        yield (ops.info(node.op).kind,)
+    yield ()
+
+
+def _main(task: Task) -> Node | None:
+    """What a task is mostly about: its contraction, else its first node."""
+    nodes = task.body.nodes
+    contract = (node for node in nodes if ops.info(node.op).kind == "contract")
+    return next(contract, nodes[0] if nodes else None)
+
+
+def disarranged(graph: Graph) -> list[TensorType]:
+    """The types of values that will be copied to channels_last: what enters a convolution in
+    another layout, and what leaves the graph in one, for whoever reads it there."""
+    table = types(graph)
+    entering = {node.uses[0] for node in graph.nodes if node.op in CONVOLUTIONS}
+    names = entering | {ref.name for ref in graph.outputs}
+    made = {result for node in graph.nodes for result in node.results}
+    found = (table[name] for name in names & made)
+    return [type for type in found if len(type.shape) == 4 and not channels_last(type)]
+
+
+def copy_us(type: TensorType, spec: TargetSpec) -> float:
+    """Of a value to another layout."""
+    moved = 2 * type.numel * type.dtype.itemsize / spec.bandwidth * 1e6
+    return spec.launch_us + RAMP_US + moved
 
 
 def without_constants(graph: Graph) -> Graph:
@@ -79,12 +146,3 @@ def without_constants(graph: Graph) -> Graph:
     )
     held = tuple(constant for constant in graph.constants if constant.name in read)
     return Graph(graph.name, graph.inputs, (*held, *made), left, graph.outputs)
-
-
-def _main(task: Task) -> str:
-    """The operator that a task is mostly about: its contraction, else its first."""
-    nodes = task.body.nodes
-    main = next(
-        (n for n in nodes if ops.info(n.op).kind == "contract"), nodes[0] if nodes else None
-    )
-    return ops.packet_name(main.op) if main is not None else ""

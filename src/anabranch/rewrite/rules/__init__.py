@@ -27,3 +27,6 @@ CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "averages": averages.RULES,
     "pooling": pooling.RULES,
 }
+
+ALL: tuple[Rule, ...] = tuple(rule for family in CANDIDATES.values() for rule in family)
+"""What a search may apply."""
