@@ -1,0 +1,239 @@
+"""Search: equal graphs that may run faster, over a whole network. AutoGraph (AAAI 2023).
+
+The graph is cut into ordered parts (`partition`); every run of neighbouring parts that is not too
+large is searched by backtracking; and a dynamic programme puts the answers together:
+
+    parts           p1   p2   p3              best[j]: the cheapest graphs of p1 to pj
+    intervals      [1]  [2]  [3]              best[2] = best[0] + [1 2]
+                   [1    2]                           or best[1] + [2]
+                        [2    3]
+
+    best[0]: nothing --> best[1] --> best[2] --> best[3]: the answers
+
+A price with a critical path in it is no sum over parts. So continuations are ranked by what their
+parts gain, and the first few of them are stitched and priced as one graph, from the network's
+start to the end of part j; several are kept, for the cheapest beginning need not have the
+cheapest end. The paper's own formula is in an appendix that was not at hand.
+
+Parts that are alike are searched once. The graph itself is always among the answers.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from anabranch.ir.graph import Graph, Ref
+from anabranch.ir.rule import Rule
+from anabranch.rewrite.backtrack import Budget, Found, Price, Step, backtrack, best_of, late
+from anabranch.rewrite.expressions import Expressions, Keys, declared
+from anabranch.rewrite.match import Refuse
+from anabranch.rewrite.partition import parts
+from anabranch.rewrite.passes.cse import cse
+from anabranch.rewrite.refuse import Tally
+from anabranch.rewrite.stitch import Part, Sewn, Wiring, extracted, sew, sewn_graph
+from anabranch.rewrite.transfer import signature, transferred
+from anabranch.trace import Trace
+
+SHORTLIST = 3
+"""Times `keep`: so many continuations are stitched and priced as one graph at every part. The sums
+that rank them are wrong only by what is off the critical path."""
+
+Progress = Callable[[int, int, str], None]
+"""Hears how many of how many parts are done, and what was just searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How wide to search; the paper's own values are not known.
+
+    `size_l`: a part has fewer nodes. `size_u`: so has what is searched at once. `threshold`, `pops`
+    and `keep`: the budget of each search, and how many graphs are kept all along. `dp`: also search
+    parts together; `partition`: cut at all. `seed`: in which order rules are tried, 0 as given.
+    """
+
+    # About half a cell of NASNet or a module of Inception: what rules see fits, and a graph looked
+    # at has tens of matches and not hundreds.
+    size_l: int = 16
+    # Two to three neighbouring parts, so that every cut lies inside some interval.
+    size_u: int = 40
+    # What TASO's authors used: a step may cost a twentieth before the next one pays.
+    threshold: float = 1.05
+    # A part is done after a few steps, and each graph looked at costs a price for every match.
+    pops: int = 12
+    # As many as can be measured afterwards in a few seconds each.
+    keep: int = 4
+    dp: bool = True
+    partition: bool = True
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first parts put together in one way. `gain`: by how much it is cheaper than those parts
+    unchanged, as far as is known. `keys`: of its values, to tell it from others."""
+
+    sewn: Sewn
+    gain: float
+    steps: tuple[Step, ...]
+    keys: Keys = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A beginning with one interval more: as it was, and what stands for it."""
+
+    gain: float
+    head: Head
+    before: Graph
+    found: Found
+
+
+def search(
+    graph: Graph,
+    rules: Sequence[Rule],
+    price: Price,
+    settings: Settings | None = None,
+    refuse: Refuse | None = None,
+    progress: Progress | None = None,
+    deadline: float | None = None,
+) -> tuple[Found, ...]:
+    """Equal graphs, best first, none dearer than the graph itself (simplified, please), which is
+    always among them. Steps have the prices of the part in which they were found.
+    `deadline`: seconds after which what is found by then is the answer; without it the same
+    arguments give the same answer."""
+    settings = settings or Settings()
+    until = None if deadline is None else time.monotonic() + deadline
+    shuffled = list(rules)
+    if settings.seed:
+        random.Random(settings.seed).shuffle(shuffled)
+    tally = Tally()
+    run = _Search(Wiring.of(graph), shuffled, price, settings, tally.hear, until)
+    found = run.run(progress or (lambda done, total, what: None))
+    if refuse is not None:
+        tally.tell(refuse)
+    return found
+
+
+class _Search:
+    """One search: what all its steps need."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        rules: Sequence[Rule],
+        price: Price,
+        settings: Settings,
+        refuse: Refuse,
+        until: float | None,
+    ) -> None:
+        self._wiring, self._rules, self._price = wiring, rules, price
+        self._settings, self._refuse, self._until = settings, refuse, until
+        self._budget = Budget(settings.threshold, settings.pops, settings.keep)
+        self._solved: dict[str, tuple[Graph, tuple[Found, ...]]] = {}
+        self._expressions = Expressions()
+
+    def run(self, progress: Progress) -> tuple[Found, ...]:
+        graph = self._wiring.graph
+        cut = self._parts()
+        start = Head(Sewn(), 0.0, (), declared(graph))
+        heads: list[list[Head]] = [[start]]
+        done: list[str] = []
+        for j, part in enumerate(cut):
+            done += part
+            outputs = extracted(self._wiring, done).outputs
+            if j == len(cut) - 1:
+                outputs = graph.outputs
+            heads.append(self._best(self._continued(cut, heads, j), outputs))
+            progress(j + 1, len(cut), part[0])
+        return self._answers(heads[-1])
+
+    def _parts(self) -> tuple[Part, ...]:
+        graph = self._wiring.graph
+        if self._settings.partition:
+            return parts(graph, self._rules, self._settings.size_l)
+        return (tuple(node.name for node in graph.nodes),) if graph.nodes else ()
+
+    def _continued(self, cut: Sequence[Part], heads: Sequence[list[Head]], j: int) -> list[Way]:
+        """Every way to end with part j: all unchanged, then by gain, of equal ones the shortest
+        interval first."""
+        found: list[Way] = []
+        for i in self._starts(cut, j):
+            names = tuple(name for part in cut[i : j + 1] for name in part)
+            before, solutions = self._solve(names)
+            unchanged = next(one for one in solutions if not one.steps)
+            for head in heads[i]:
+                for one in solutions:
+                    gain = head.gain + unchanged.cost - one.cost
+                    found.append(Way(gain, head, before, one))
+        return sorted(found, key=lambda way: (bool(way.head.steps or way.found.steps), -way.gain))
+
+    def _starts(self, cut: Sequence[Part], j: int) -> Iterator[int]:
+        """The first parts of the intervals that end with part j, the shortest interval first."""
+        size = 0
+        for i in range(j, -1, -1):
+            size += self._wiring.size(cut[i])
+            if i < j and (size >= self._settings.size_u or not self._settings.dp):
+                return
+            yield i
+
+    def _solve(self, names: Part) -> tuple[Graph, tuple[Found, ...]]:
+        """The interval as a graph, and the cheapest found for it."""
+        before = extracted(self._wiring, names)
+        key = signature(before)
+        if key not in self._solved:
+            if late(self._until):
+                return before, (Found(before, 0.0),)
+            found = backtrack(
+                before, self._rules, self._price, self._budget, self._refuse, self._until
+            )
+            self._solved[key] = (before, found)
+        like, found = self._solved[key]
+        return before, transferred(found, like, before)
+
+    def _best(self, ways: Sequence[Way], outputs: Sequence[Ref]) -> list[Head]:
+        """The beginnings to go on with: the unchanged one first, and the `keep` cheapest others."""
+        heads = self._distinct(ways, outputs)
+        if len(heads) <= self._settings.keep + 1 or late(self._until):
+            return heads[: self._settings.keep + 1]
+        base, *others = (self._price(self._stitched(head, outputs)) for head in heads)
+        priced = [replace(h, gain=base - cost) for h, cost in zip(heads[1:], others, strict=True)]
+        priced.sort(key=lambda head: (-head.gain, len(head.steps)))
+        return [heads[0], *priced[: self._settings.keep]]
+
+    def _distinct(self, ways: Sequence[Way], outputs: Sequence[Ref]) -> list[Head]:
+        """The first SHORTLIST times `keep` ways, and the unchanged one, each as a beginning; of
+        those that compute the same in the same way the first."""
+        found: dict[str, Head] = {}
+        for way in ways:
+            head = self._sewn(way)
+            names = (head.sewn.names.get(ref.name, ref.name) for ref in outputs)
+            found.setdefault(" ".join(head.keys[name] for name in names), head)
+            if len(found) > SHORTLIST * self._settings.keep:
+                break
+        return list(found.values())
+
+    def _sewn(self, way: Way) -> Head:
+        before, head = way.before, way.head
+        sewn = sew(self._wiring, head.sewn, before, way.found.graph)
+        fresh = sewn.constants[len(head.sewn.constants) :]
+        keys: Keys = {**head.keys, **declared(Graph("", (), fresh, (), ()))}
+        keys = self._expressions.extended(keys, sewn.nodes[len(head.sewn.nodes) :])
+        return Head(sewn, way.gain, (*head.steps, *way.found.steps), keys)
+
+    def _stitched(self, head: Head, outputs: Sequence[Ref]) -> Graph:
+        """What is there of the network, without what the changed parts no longer need."""
+        return sewn_graph(self._wiring, head.sewn, outputs)
+
+    def _answers(self, heads: Sequence[Head]) -> tuple[Found, ...]:
+        graph = self._wiring.graph
+        found = [Found(graph, self._price(graph))]
+        for head in heads:
+            if head.steps:
+                # Two parts may compute the same only now that both are rewritten.
+                whole = cse(self._stitched(head, graph.outputs), Trace())
+                found.append(Found(whole, self._price(whole), head.steps))
+        cheap = [one for one in found if one.cost <= found[0].cost]
+        return best_of(cheap, self._settings.keep)

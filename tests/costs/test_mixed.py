@@ -1,0 +1,62 @@
+"""The mixed cost of the graphs in its docstring, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from anabranch.costs.mixed import longest_path, mixed, mixed_cost
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph, Input, Ref
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.types import TensorType
+
+TYPE = TensorType((4, 4), torch.float32)
+US = {"a": 1.0, "b": 3.0, "c": 3.0, "bc": 5.0, "d": 1.0}
+PARALLEL = ("a x", "b a", "c a", "d b c")
+MERGED = ("a x", "bc a", "d bc")
+
+
+def network(lines: tuple[str, ...], transposed: str = "") -> TaskGraph:
+    """Tasks `name reads...`; readers of `transposed` read it through an alias."""
+    alias = ops.make_node("alias", "aten.t.default", (Ref(transposed),), {transposed: TYPE})
+    tasks = []
+    for name, *reads in map(str.split, lines):
+        reads = ["alias" if read == transposed else read for read in reads]
+        args = tuple(map(Ref, (reads * 2)[:2]))
+        node = ops.make_node(name, "aten.add.Tensor", args, dict.fromkeys(reads, TYPE))
+        inputs = tuple(Input(read, TYPE) for read in reads)
+        tasks.append(Task(name, Graph(name, inputs, (), (node,), (Ref(name),))))
+    last = (Ref(tasks[-1].name),)
+    aliases = (alias,) if transposed else ()
+    return TaskGraph("net", (Input("x", TYPE),), (), tuple(tasks), aliases, last)
+
+
+@pytest.mark.parametrize(
+    ("lines", "alpha", "cost"),
+    [
+        (PARALLEL, 0.0, 8.0),
+        (MERGED, 0.0, 7.0),
+        (PARALLEL, 1.0, 13.0),
+        (MERGED, 1.0, 14.0),
+        (PARALLEL, 0.5, 10.5),
+        (MERGED, 0.5, 10.5),
+    ],
+)
+def test_merging_lowers_the_sum_and_lengthens_the_path(
+    lines: tuple[str, ...], alpha: float, cost: float
+) -> None:
+    assert mixed(network(lines), lambda task: US[task.name], alpha) == cost
+
+
+def test_dependencies_are_seen_through_aliases() -> None:
+    """Both b and c wait for a, which they read as a transposed matrix."""
+    tasks = network(PARALLEL, transposed="a")
+    assert "alias" in tasks.tasks[1].reads
+    assert mixed(tasks, lambda task: US[task.name], 1.0) == 13.0
+
+
+def test_bare_times() -> None:
+    assert longest_path([], []) == 0 == mixed_cost([], [], 2.0)
+    assert longest_path([2, 5, 1, 1], [(), (), (0,), (2,)]) == 5
+    assert mixed_cost([2, 5, 1, 3], [(), (), (0,), (2,)], 2.0) == 2 * 6 + 11

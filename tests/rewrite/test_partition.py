@@ -1,0 +1,127 @@
+"""Cutting: parts hold every node once, in order, below their size, and where rules do not reach."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.rewrite.graphs import drawn, read
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.rule import Rule, wild
+from anabranch.rewrite.partition import parts
+from anabranch.rewrite.rules.always import RULES
+from anabranch.rewrite.stitch import Wiring
+from anabranch.rewrite.words import call, relu, t
+
+x, y, w, v = wild("x y w v")
+TWICE = Rule("relu(relu(x)) -> relu(x)", find=relu(relu(x)), replace=relu(x))
+SISTERS = Rule(
+    "x@w, x@v -> one product",
+    find=(call("aten.mm.default", x, w), call("aten.mm.default", x, v)),
+    replace=(x, x),
+)
+
+
+def chain(*ops: str) -> Graph:
+    """Operators one after another: %n0 reads %x, and so on."""
+    lines = [
+        f"  %n{i}: f32[4,4] = aten.{op}.default(%{f'n{i - 1}' if i else 'x'})\n"
+        for i, op in enumerate(ops)
+    ]
+    return read(
+        "graph g {\n  input %x: f32[4,4]\n" + "".join(lines) + f"  return %n{len(ops) - 1}\n}}"
+    )
+
+
+@given(st.integers(0, 10**6), st.integers(0, 40), st.integers(1, 9))
+@settings(max_examples=60)
+def test_parts_hold_each_node_once_in_order(seed: int, size: int, size_l: int) -> None:
+    graph = drawn(seed, size)
+    cut = parts(graph, RULES, size_l)
+    wiring = Wiring.of(graph)
+    flat = [name for part in cut for name in part]
+    assert sorted(flat) == sorted(node.name for node in graph.nodes)
+    assert all(wiring.size(part) < max(size_l, 2) for part in cut)
+    done = {value.name for value in graph.inputs} | {c.name for c in graph.constants}
+    for name in flat:
+        node = graph.nodes[wiring.place[name]]
+        assert done.issuperset(node.uses)
+        done.update(node.results)
+    assert cut == parts(graph, RULES, size_l)
+
+
+def test_a_graph_without_nodes_has_no_parts() -> None:
+    assert parts(read("graph g {\n  input %x: f32[4]\n  return %x\n}"), RULES, 4) == ()
+
+
+def test_a_cut_spares_matches_before_it_looks_for_the_middle() -> None:
+    """Equal otherwise, the middle is best; a match astride it moves the cut behind or before it."""
+    plain = chain("neg", "relu", "sigmoid", "neg", "sigmoid", "neg", "exp", "neg")
+    assert [len(part) for part in parts(plain, [TWICE], 5)] == [4, 4]
+    astride = chain("neg", "relu", "sigmoid", "relu", "relu", "neg", "exp", "neg")
+    assert [len(part) for part in parts(astride, [TWICE], 6)] == [5, 3]
+
+
+def test_a_cut_spares_narrow_seams() -> None:
+    """Two values cross the middle, one crosses before the last two nodes."""
+    graph = read("""graph g {
+      input %x: f32[4]
+      %a: f32[4] = aten.neg.default(%x)
+      %b: f32[4] = aten.exp.default(%a)
+      %c: f32[4] = aten.exp.default(%b)
+      %d: f32[4] = aten.neg.default(%b)
+      %e: f32[4] = aten.sin.default(%c)
+      %f: f32[4] = aten.cos.default(%d)
+      %g: f32[4] = aten.add.Tensor(%e, %f)
+      %h: f32[4] = aten.neg.default(%g)
+      return %h
+    }""")
+    assert parts(graph, [], 7) == (("a", "b"), ("c", "d", "e", "f", "g", "h"))
+
+
+def test_roots_of_one_match_stay_together() -> None:
+    """No edge connects the two products; they are one match all the same."""
+    graph = read("""graph g {
+      input %x: f32[4,4]
+      const %w: f32[4,4] = w
+      const %v: f32[4,4] = v
+      %a: f32[4,4] = aten.neg.default(%x)
+      %b: f32[4,4] = aten.mm.default(%a, %w)
+      %c: f32[4,4] = aten.exp.default(%b)
+      %d: f32[4,4] = aten.mm.default(%a, %v)
+      %e: f32[4,4] = aten.exp.default(%d)
+      %f: f32[4,4] = aten.add.Tensor(%c, %e)
+      return %f
+    }""")
+    together = next(part for part in parts(graph, [SISTERS], 5) if "b" in part)
+    assert "d" in together
+    apart = next(part for part in parts(graph, [], 4) if "b" in part)
+    assert "d" not in apart
+
+
+def test_what_depends_on_constants_alone_stands_with_its_reader() -> None:
+    graph = read("""graph g {
+      input %x: f32[4,4]
+      const %w: f32[4,4] = w
+      %wt: f32[4,4]{1,4} = aten.t.default(%w)
+      %a: f32[4,4] = aten.neg.default(%x)
+      %b: f32[4,4] = aten.exp.default(%a)
+      %c: f32[4,4] = aten.mm.default(%b, %wt)
+      %d: f32[4,4] = aten.relu.default(%c)
+      return %d
+    }""")
+    assert parts(graph, [Rule("t(t(x)) -> x", find=t(t(x)), replace=x)], 3) == (
+        ("a", "b"),
+        ("wt", "c", "d"),
+    )
+
+
+@pytest.mark.parametrize("size_l", [2, 5])
+def test_only_constants(size_l: int) -> None:
+    graph = read("""graph g {
+      const %w: f32[4,4] = w
+      %a: f32[4,4] = aten.neg.default(%w)
+      return %a
+    }""")
+    assert parts(graph, [], size_l) == (("a",),)
