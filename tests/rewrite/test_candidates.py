@@ -114,3 +114,53 @@ def test_merging_twice_merges_three(graphs: Graphs, name: str) -> None:
     once = equal(graph, apply(graph, rule, first))
     second = next(match for match in matches(once, rule) if match.root.uses[0] == x)
     assert len(readers(equal(once, apply(once, rule, second)))) == 1
+
+
+STACKED = "conv(x, w, b), conv(x, v, c) -> slices of conv(x, cat(w, v), cat(b, c))"
+PADDED = "conv(x, w, b), conv(x, v, c) -> slices of conv(x, cat(pad(w), pad(v)), cat(b, c))"
+SUMMED = "conv(x, w, b) + conv(y, v, c) -> conv(cat(x, y), cat(w, v), b + c)"
+
+CHAINS = [
+    # An average of an Inception block joins the 1x1 convolutions beside it: as a convolution,
+    # as one with the 1x1 behind it, or behind that 1x1.
+    ("inception_v3", ("avg_pool(x) -> conv(x, 1/n on the diagonal)", PADDED)),
+    ("inception_v3", ("conv1x1(avg_pool(x), w, b) -> conv(x, w/n, b)", PADDED)),
+    ("inception_v3", ("conv1x1(avg_pool(x), w, b) -> avg_pool(conv1x1(x, w)) + b", STACKED)),
+    # A strided shortcut is summed with the branch beside it.
+    ("resnet50", ("conv1x1(x, w, b) of stride s -> conv1x1(x[::s, ::s], w, b)", SUMMED)),
+    # ResNeXt's groups become fewer, step by step, until there is one that can be split otherwise.
+    (
+        "resnext50",
+        (
+            *("conv(x, w, b) of g groups -> conv(x, w in pairs, b) of g/2 groups",) * 2,
+            "conv(x, w, b) -> cat(conv(x, w[:half], b[:half]), conv(x, w[half:], b[half:]))",
+        ),
+    ),
+    # NASNet's averages that count no zeros become plain ones, and those convolutions; a padded
+    # depthwise convolution takes in its padding and then the 1x1 behind it.
+    (
+        "nasnet_mobile",
+        (
+            "avg_pool(x) without zeros -> avg_pool(x) * 1/avg_pool(1)",
+            "avg_pool(x) -> depthwise(x, 1/n)",
+        ),
+    ),
+    (
+        "nasnet_mobile",
+        (
+            "conv(pad(x), w, b) -> conv(x, pad(w), b) with padding of its own",
+            "conv1x1(conv(x, w, b), v, c) -> conv(x, v @ w, v @ b + c)",
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("network", "chain"), CHAINS, ids=range(len(CHAINS)))
+def test_rules_make_way_for_others(graphs: Graphs, network: str, chain: tuple[str, ...]) -> None:
+    """Each is applied where it meets what the one before has made."""
+    graph = graphs[network]
+    made = set(graph.nodes)
+    for name in chain:
+        match = next(m for m in matches(graph, RULES[name]) if not made.isdisjoint(m.nodes))
+        after = equal(graph, apply(graph, RULES[name], match), tolerance=1e-9)
+        made, graph = set(after.nodes) - set(graph.nodes), after
