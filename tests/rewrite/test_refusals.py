@@ -18,7 +18,7 @@ RULES = {rule.name: rule for table in CANDIDATES.values() for rule in table}
 STACKED = "conv(x, w, b), conv(x, v, c) -> slices of conv(x, cat(w, v), cat(b, c))"
 PADDED = "conv(x, w, b), conv(x, v, c) -> slices of conv(x, cat(pad(w), pad(v)), cat(b, c))"
 ALTERNATE = (
-    "depthwise(x, w, b), depthwise(x, v, c) -> every second of depthwise(x, w and v, b and c)"
+    "depthwise(x, w, b), depthwise(x, v, c) -> every second of depthwise(x, pad(w) and pad(v))"
 )
 BATCHES = "conv(x, w, b), conv(y, w, b) -> slices of conv(cat(x, y), w, b)"
 OF_CAT = "conv(cat(x, y), w, b) -> conv(x, w[:, :x], b) + conv(y, w[:, x:])"
@@ -106,7 +106,7 @@ REFUSED = [
             "x: 1,4,8,8 | w: 4,1,3,3; v: 4,1,5,5",
             *(conv("x", "w", groups=4, padding=1), conv("x", "v", groups=4, padding=1)),
         ),
-        re.escape("the weights are (4, 1, 3, 3) and (4, 1, 5, 5)"),
+        "the results have another size",
     ),
     (
         BATCHES,

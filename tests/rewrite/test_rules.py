@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
 import pytest
+import torch
 from tests.conftest import Golden
 from tests.rewrite.graphs import read
 
-from anabranch.ir.graph import Graph
+from anabranch.ir.graph import Graph, Node, types
+from anabranch.ir.ops import channels_last_strides, make_node
 from anabranch.ir.rule import Match, Rule, rule_key, text_rule, verify_rule
 from anabranch.ir.text import text_graph
+from anabranch.ir.types import TensorType
 from anabranch.ir.verify import verify_graph
 from anabranch.rewrite.apply import apply, instantiate
 from anabranch.rewrite.match import match_at, matches
 from anabranch.rewrite.prove import different
-from anabranch.rewrite.rules import CANDIDATES, always
+from anabranch.rewrite.rules import CANDIDATES, always, averages, forms
+
+Draw = Callable[[random.Random], Mapping[str, object]]
 
 TABLES = {"always": always.RULES, **CANDIDATES}
+HOPEFUL = [rule for table in CANDIDATES.values() for rule in table]
 RULES = [rule for table in TABLES.values() for rule in table]
 SEEDS = 25
 
@@ -40,6 +50,33 @@ def test_both_sides_are_equal(rule: Rule) -> None:
         assert after.inputs == graph.inputs
         assert not different(graph, after, seed)
         assert after != graph
+
+
+@pytest.mark.parametrize("rule", HOPEFUL, ids=lambda rule: rule.name)
+def test_as_on_a_device(rule: Rule) -> None:
+    """In half precision, channels last: what a replacement makes, zeros for biases that are
+    missing among it, has the dtype and a layout that its readers take."""
+    for seed in range(3):
+        graph = arranged(instantiate(rule, seed))
+        after = apply(graph, rule, whole(graph, rule))
+        verify_graph(after, infer=True)
+        assert not different(graph, after, seed, trials=1)
+
+
+def arranged(graph: Graph) -> Graph:
+    """The same graph of tensors as `layout` leaves them for tensor cores."""
+
+    def half(type: TensorType) -> TensorType:
+        strides = channels_last_strides(type.shape) if len(type.shape) == 4 else ()
+        return TensorType(type.shape, torch.float16, strides)
+
+    inputs = tuple(replace(value, type=half(value.type)) for value in graph.inputs)
+    held = tuple(replace(value, type=half(value.type)) for value in graph.constants)
+    table, nodes = types(Graph("", inputs, held, (), ())), list[Node]()
+    for node in graph.nodes:
+        nodes.append(make_node(node.name, node.op, node.args, table, node.kwargs))
+        table[node.name] = nodes[-1].type
+    return Graph(graph.name, inputs, held, tuple(nodes), graph.outputs)
 
 
 @pytest.mark.parametrize("rule", always.RULES, ids=lambda rule: rule.name)
@@ -77,3 +114,29 @@ def test_a_weight_is_copied_for_its_strides_of_size_one() -> None:
     )
     assert [match.root.name for match in matches(graph, clone)] == ["a"]
     assert match_at(graph.nodes[0], always.RULES[0], next(matches(graph, clone)).known) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "draw"),
+    [
+        ("avg_pool(x) -> depthwise(x, 1/n)", averages.any_average),
+        ("conv1x1(avg_pool(x), w, b) -> conv(x, w/n, b)", averages.with_1x1(groups=(1,))),
+        (
+            "conv1x1(avg_pool(x), w, b) -> avg_pool(conv1x1(x, w, b))",
+            averages.with_1x1(stuck=True),
+        ),
+        ("conv(x + t, w, b) -> conv(x, w, b + sum(w * t))", forms.on_input("t", padded=True)),
+    ],
+)
+def test_without_its_condition_a_rule_is_wrong(name: str, draw: Draw) -> None:
+    """And that is found."""
+    (rule,) = (rule for rule in HOPEFUL if rule.name == name)
+    careless = replace(rule, when=None, draw=draw)
+    found = []
+    for seed in range(SEEDS):
+        graph = instantiate(careless, seed)
+        try:
+            found.append(different(graph, apply(graph, careless, whole(graph, careless)), seed))
+        except ValueError as refused:  # of another shape
+            found.append(str(refused))
+    assert any("differs by" in why for why in found)

@@ -18,6 +18,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 
+from anabranch.ir.graph import Constant
 from anabranch.ir.rule import Match, Operand, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws
@@ -138,41 +139,74 @@ def _pair(dice: random.Random, kernel: Sizes, other: Sizes, by: Window) -> dict[
 
 
 def depthwise(match: Match) -> bool | str:
-    """One input channel a group, and a result of each weight: they can alternate."""
-    by = window(match)
-    if by.transposed:
-        return "it is transposed"
-    if by.groups == 1 or not match.w.shape[0] == match.v.shape[0] == by.groups:
-        return False
-    if match.w.shape != match.v.shape:
-        return f"the weights are {match.w.shape} and {match.v.shape}"
+    """One input channel a group, and one result: results of both can alternate."""
+    return match.w.shape[2:] == match.v.shape[2:] and _depthwise(match, "window")
+
+
+def unlike_depthwise(match: Match) -> bool | str:
+    if (answer := _depthwise(match, "window", "other")) is not True or not _two_windows(match):
+        return answer if answer is not True else False
+    found = one_window(match)
+    return found if isinstance(found, str) else True
+
+
+def _depthwise(match: Match, *names: str) -> bool | str:
+    channels = match.x.shape[1]
+    for by in (window(match, name) for name in names):
+        if by.groups == 1 or not by.groups == channels == match.w.shape[0] == match.v.shape[0]:
+            return False
+        if by.transposed:
+            return "it is transposed"
     return not_constant(match, "w", "v", "b", "c") or True
 
 
 def alternating(match: Match) -> tuple[Pattern, ...]:
+    return _alternating(match, window(match), w, v)
+
+
+def padded_alternating(match: Match) -> tuple[Pattern, ...]:
+    found = one_window(match)
+    assert not isinstance(found, str)
+    by, (first, second) = found
+    return _alternating(match, by, rimmed(w, first), rimmed(v, second))
+
+
+def _alternating(match: Match, by: Window, one: Operand, two: Operand) -> tuple[Pattern, ...]:
     """Each group with a channel of both: every second channel of the result is one's."""
-    n, *rest = match.w.shape
-    weight = reshape(call("aten.stack.default", (w, v), 1), (2 * n, *rest))
+    n = match.w.shape[0]
+    both = call("aten.stack.default", (one, two), 1)
     bias: Operand = None
     if match.b.type is not None or match.c.type is not None:
         sides = (bias_of(match, b, n), bias_of(match, c, n))
         bias = reshape(call("aten.stack.default", sides, 1), (2 * n,))
-    whole = convolve(x, weight, bias, window(match))
+    whole = convolve(x, call("aten.flatten.using_ints", both, 0, 1), bias, by)
     first, second = (call("aten.slice.Tensor", whole, 1, start, 2 * n, 2) for start in (0, 1))
     return first, second
 
 
 def two_depthwise(dice: random.Random) -> Drawn:
-    axes, n = draws.axes(dice), dice.choice((2, 3, 4, 7))
-    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes, groups=n)
-    return {
-        "x": draws.image(dice, draws.size(dice), n, *draws.room(dice, kernel, by)),
-        "w": draws.weight("w", n, 1, *kernel),
-        "v": draws.weight("v", n, 1, *kernel),
-        "b": draws.bias(dice, "b", n),
-        "c": draws.bias(dice, "c", n),
-        "window": by.args,
-    }
+    return _depthwise_of(dice, two_convolutions(dice))
+
+
+def depthwise_windows(dice: random.Random) -> Drawn:
+    return _depthwise_of(dice, two_windows(dice))
+
+
+def _depthwise_of(dice: random.Random, drawn: Drawn) -> Drawn:
+    """The same windows, each channel by itself."""
+    n, x = dice.choice((2, 3, 4, 7)), drawn["x"]
+    assert isinstance(x, TensorType)
+    changed: dict[str, object] = {"x": draws.image(dice, x.shape[0], n, *x.shape[2:])}
+    for name, bias in ("wb", "vc"):
+        weight = drawn[name]
+        assert isinstance(weight, Constant)
+        changed[name] = draws.weight(name, n, 1, *weight.type.shape[2:])
+        changed[bias] = draws.bias(dice, bias, n)
+    for name in ("window", "other"):
+        rest = drawn.get(name)
+        if isinstance(rest, tuple):
+            changed[name] = (*rest[:-1], n)
+    return changed
 
 
 def batches(match: Match) -> bool | str:
@@ -227,6 +261,13 @@ RULES: tuple[Rule, ...] = (
         replace=alternating,
         when=depthwise,
         draw=two_depthwise,
+    ),
+    Rule(
+        "depthwise(x, w, b), depthwise(x, v, c) -> every second of depthwise(x, pad(w) and pad(v))",
+        find=APART,
+        replace=padded_alternating,
+        when=unlike_depthwise,
+        draw=depthwise_windows,
     ),
     Rule(
         "conv(x, w, b), conv(y, w, b) -> slices of conv(cat(x, y), w, b)",
