@@ -26,7 +26,7 @@ from anabranch.zoo import ZOO
 
 def job(network: str, **options: Any) -> Job:
     net, inputs = ZOO[network].build("tiny"), ZOO[network].inputs("tiny", 1)
-    chosen = Options.read({"cache_dir": None, **options}, environment=False)
+    chosen = Options.read({"cache_dir": None, "search": "none", **options}, environment=False)
     return Job(net, inputs, {}, resolve("cpu"), chosen, None, Trace())
 
 

@@ -33,7 +33,14 @@ NETWORKS = ("squeezenet_bypass", "inception_v3")
 def compiled(
     model: nn.Module, inputs: tuple[Any, ...], scheduler: str, target: str = "cpu", **more: object
 ) -> tuple[Compilation, Sequence[Event]]:
-    given = {"cache_dir": None, "scheduler": scheduler, "check": 1, "budget": 20, **more}
+    given = {
+        "cache_dir": None,
+        "scheduler": scheduler,
+        "check": 1,
+        "budget": 20,
+        "search": "none",
+        **more,
+    }
     options = Options.read(given, environment=False)
     trace = Trace()
     job = Job(model, inputs, {}, resolve(target), options, None, trace)

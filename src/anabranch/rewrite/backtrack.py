@@ -18,6 +18,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Known, Match, Rule
@@ -61,11 +62,16 @@ class Found:
 @dataclass(frozen=True, slots=True)
 class Budget:
     """`threshold`: how much dearer than the best a graph may be and still be followed; `pops`: how
-    many graphs are looked at; `keep`: how many are answered."""
+    many graphs are looked at, `patience`: and how many in a row that lead to none better; `width`:
+    how many rules' matches are applied to each; `looks`: how many in all; `keep`: how many are
+    answered."""
 
     threshold: float
     pops: int
     keep: int
+    patience: int
+    width: int
+    looks: int
 
 
 def backtrack(
@@ -85,11 +91,17 @@ def backtrack(
     seen, found, best = {expressions.of(graph)}, [start], start.cost
     queue = [(start.cost, 0, start)]
     most = GROWTH * len(graph.nodes) + ROOM
+    since, looks = 0, budget.looks
     for _ in range(budget.pops):
         if not queue or queue[0][0] > budget.threshold * best or late(until):
             break  # the rest of the queue is dearer still
+        if since >= budget.patience or looks <= 0:
+            break
         _, _, parent = heapq.heappop(queue)
-        for rule, match, after in _neighbours(parent.graph, rules, refuse):
+        before = best
+        neighbours = _neighbours(parent.graph, rules, refuse)
+        for rule, match, after in islice(neighbours, min(budget.width, looks)):
+            looks -= 1
             keys = expressions.keys(after)
             key = expressions.of(after, keys)
             if len(after.nodes) >= most or key in seen:
@@ -106,6 +118,7 @@ def backtrack(
                 heapq.heappush(queue, (cost, len(found), child))
             if late(until):
                 break
+        since = 0 if best < before else since + 1
         if len(queue) > 2 * QUEUE:
             queue = heapq.nsmallest(QUEUE, queue)
     return best_of(found, budget.keep)
@@ -140,18 +153,26 @@ def _neighbours(
 def _all_matches(
     graph: Graph, rules: Sequence[Rule], refuse: Refuse | None
 ) -> Iterator[tuple[Rule, Match]]:
-    """By rule, then by root. As `matches` for each rule, but what is known of the graph is found
-    out once."""
+    """The first match of each rule, then the second of each, and so on: who takes only some hears
+    of all rules. As `matches` for each rule, but what is known of the graph is found out once."""
     known = Known.of(graph)
     present = {node.op for node in graph.nodes}
-    for rule in rules:
-        if not present.issuperset(root.op for root in rule.roots):
-            continue
-        if len(rule.roots) > 1:
-            for match in matches(graph, rule, refuse):
+    able = (rule for rule in rules if present.issuperset(root.op for root in rule.roots))
+    running = [(rule, _matches_of(graph, rule, known, refuse)) for rule in able]
+    while running:
+        left = []
+        for rule, found in running:
+            match = next(found, None)
+            if match is not None:
+                left.append((rule, found))
                 yield rule, match
-            continue
-        for node in graph.nodes:
-            if node.op == rule.roots[0].op:
-                for match in matches_at(node, rule, known, refuse):
-                    yield rule, match
+        running = left
+
+
+def _matches_of(graph: Graph, rule: Rule, known: Known, refuse: Refuse | None) -> Iterator[Match]:
+    if len(rule.roots) > 1:
+        yield from matches(graph, rule, refuse)
+        return
+    for node in graph.nodes:
+        if node.op == rule.roots[0].op:
+            yield from matches_at(node, rule, known, refuse)

@@ -33,6 +33,7 @@ from anabranch.rewrite.match import Refuse
 from anabranch.rewrite.partition import parts
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.refuse import Tally
+from anabranch.rewrite.returned import as_promised
 from anabranch.rewrite.stitch import Part, Sewn, Wiring, extracted, sew, sewn_graph
 from anabranch.rewrite.transfer import signature, transferred
 from anabranch.trace import Trace
@@ -49,9 +50,10 @@ Progress = Callable[[int, int, str], None]
 class Settings:
     """How wide to search; the paper's own values are not known.
 
-    `size_l`: a part has fewer nodes. `size_u`: so has what is searched at once. `threshold`, `pops`
-    and `keep`: the budget of each search, and how many graphs are kept all along. `dp`: also search
-    parts together; `partition`: cut at all. `seed`: in which order rules are tried, 0 as given.
+    `size_l`: a part has fewer nodes. `size_u`: so has what is searched at once. `threshold`,
+    `pops`, `patience`, `width` and `keep`: the budget of each search (`Budget`); so many graphs are
+    kept all along. `looks`: of all searches together. `dp`: also search parts together;
+    `partition`: cut at all. `seed`: in which order rules are tried, 0 for the given.
     """
 
     # About half a cell of NASNet or a module of Inception: what rules see fits, and a graph looked
@@ -63,6 +65,14 @@ class Settings:
     threshold: float = 1.05
     # A part is done after a few steps, and each graph looked at costs a price for every match.
     pops: int = 12
+    # Where nothing was gained in so many, little is left to gain: most steps that pay do so at
+    # once, or one or two steps later.
+    patience: int = 3
+    # A match or two of each rule that applies at all: what is left out comes again in a smaller
+    # part, or after a step.
+    width: int = 48
+    # Graphs made in all, a share for every different interval: a look takes a millisecond or two.
+    looks: int = 10_000
     # As many as can be measured afterwards in a few seconds each.
     keep: int = 4
     dp: bool = True
@@ -131,13 +141,21 @@ class _Search:
     ) -> None:
         self._wiring, self._rules, self._price = wiring, rules, price
         self._settings, self._refuse, self._until = settings, refuse, until
-        self._budget = Budget(settings.threshold, settings.pops, settings.keep)
+        self._budget = Budget(
+            settings.threshold,
+            settings.pops,
+            settings.keep,
+            settings.patience,
+            settings.width,
+            settings.looks,
+        )
         self._solved: dict[str, tuple[Graph, tuple[Found, ...]]] = {}
         self._expressions = Expressions()
 
     def run(self, progress: Progress) -> tuple[Found, ...]:
         graph = self._wiring.graph
         cut = self._parts()
+        self._budget = replace(self._budget, looks=self._share(cut))
         start = Head(Sewn(), 0.0, (), declared(graph))
         heads: list[list[Head]] = [[start]]
         done: list[str] = []
@@ -149,6 +167,13 @@ class _Search:
             heads.append(self._best(self._continued(cut, heads, j), outputs))
             progress(j + 1, len(cut), part[0])
         return self._answers(heads[-1])
+
+    def _share(self, cut: Sequence[Part]) -> int:
+        """How many looks each different interval may have."""
+        ends = [(i, j) for j in range(len(cut)) for i in self._starts(cut, j)]
+        intervals = [tuple(name for part in cut[i : j + 1] for name in part) for i, j in ends]
+        different = {signature(extracted(self._wiring, names)) for names in intervals}
+        return max(self._settings.width, self._settings.looks // max(1, len(different)))
 
     def _parts(self) -> tuple[Part, ...]:
         graph = self._wiring.graph
@@ -234,6 +259,11 @@ class _Search:
             if head.steps:
                 # Two parts may compute the same only now that both are rewritten.
                 whole = cse(self._stitched(head, graph.outputs), Trace())
+                try:
+                    whole = as_promised(whole, graph)
+                except ValueError as why:
+                    self._refuse(" and ".join(step.rule for step in head.steps), str(why))
+                    continue
                 found.append(Found(whole, self._price(whole), head.steps))
         cheap = [one for one in found if one.cost <= found[0].cost]
         return best_of(cheap, self._settings.keep)
