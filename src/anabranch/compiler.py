@@ -9,7 +9,7 @@ noun. Every stage is timed; what it applied, chose and refused are events of the
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,21 +21,22 @@ from anabranch.accept import verify
 from anabranch.cache import Cache
 from anabranch.costs import costs_of
 from anabranch.errors import OptionError, TargetError
+from anabranch.frontend import recall as captures
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import capture
-from anabranch.frontend.recall import recall, remember
 from anabranch.ir import answers
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Leaf, Plan, Signature, text_plan
 from anabranch.ir.protocols import Cost, Costs, Executable, Limits, Target
-from anabranch.ir.schedule import Schedule, Timeline, sequential_launches, text_schedule
+from anabranch.ir.schedule import Schedule, sequential_launches, text_schedule
 from anabranch.ir.step import Stepper
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import text_graph, text_tasks
 from anabranch.kernels.select import Selection
 from anabranch.options import Options
+from anabranch.outcome import Outcome, keep, question, recall
 from anabranch.overlap import overlapped
 from anabranch.pack import pack
 from anabranch.pack.recall import pack_or_recall
@@ -45,7 +46,7 @@ from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
 from anabranch.schedule.recall import best_or_recall
 from anabranch.trace import Trace
-from anabranch.tune import Tuner, with_probes
+from anabranch.tune import Tuner, settled, with_probes
 
 STAGES = ("capture", "rewrite", "fuse", "kernels", "probe", "schedule", "pack", "load", "verify")
 MEMORY_LIMIT = 1.25
@@ -72,21 +73,20 @@ class Compilation:
     and the error allowed; empty where nothing could run. `run` is None on a simulated target."""
 
     captured: Captured
-    graph: Graph
-    selection: Selection
-    candidates: tuple[tuple[Schedule, Cost], ...]
-    timeline: Timeline | None
-    sequential: Plan
-    plan: Plan
+    found: Outcome
     run: Executable | None
     errors: tuple[tuple[float, float], ...]
     seconds: float = field(compare=False, default=0.0)
 
     @property
+    def plan(self) -> Plan:
+        return self.found.plan
+
+    @property
     def cost(self) -> Cost:
         """The latency of the plan's schedule."""
         name = self.plan.schedule.scheduler
-        return next(cost for schedule, cost in self.candidates if schedule.scheduler == name)
+        return next(cost for schedule, cost in self.found.schedules if schedule.scheduler == name)
 
 
 def compile_model(job: Job, stop_after: str | None = None) -> Any:
@@ -97,7 +97,9 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
         )
     for name in _schedulers(job.options):
         scheduler(name)
-    for number, (stage, noun) in enumerate(_stages(job)):
+    # What is recalled at once has no nouns between fuse and pack to stop at, or to look at.
+    whole = job.options.dump is None and stop_after not in STAGES[2:6]
+    for number, (stage, noun) in enumerate(_stages(job, whole)):
         if job.options.dump is not None:
             _dump(job.options.dump, f"{number:02}_{stage}.txt", noun)
         if stage == stop_after:
@@ -105,10 +107,10 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
     return noun
 
 
-def _stages(job: Job) -> Iterator[tuple[str, Any]]:
+def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
+    """`whole`: an outcome may be recalled in place of the stages from fuse to pack."""
     start, trace, options, target = time.perf_counter(), job.trace, job.options, job.target
-    spec = target.spec
-    tuner = Tuner(target, options, job.cache)
+    spec, providers = target.spec, Tuner(target, options, job.cache).providers
     with trace.stage("capture"):
         captured = job.captured or _capture(job)
     yield "capture", captured
@@ -118,32 +120,19 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         graph = simplify(captured.graph, stepper, options, spec.kind)
         signature = _renamed(captured, graph)
     yield "rewrite", graph
-    with trace.stage("fuse"):
-        cuts = tuner.cuts(graph, trace)
-    yield "fuse", cuts[-1]
-    costs = costs_of(target, partial(pack, spec=spec), job.cache, trace, _left(options, start))
-    with trace.stage("kernels"):
-        selection = tuner.kernels(cuts, costs, trace)
-    yield "kernels", selection
-    answers.keep(job.cache, captured.graph, known)
-    with trace.stage("probe"):
-        selection = with_probes(selection, costs)
-        if options.scheduler in MERGING:
-            limits = limits_of(job, _left(options, start))
-            graph, selection = tuner.merged(graph, selection, costs, limits)
-            signature = _renamed(captured, graph)
-        tasks = selection.tasks
-    yield "probe", tasks
-    sequential, limit, costs = bounded_costs(job, tasks, signature, _left(options, start))
-    with trace.stage("schedule"):
-        limits = limits_of(job, _left(options, start))
-        choice = best_or_recall(tasks, costs, _schedulers(options), limits, job.cache)
-    yield "schedule", choice
-    with trace.stage("pack"):
-        packed = partial(_packed, job, signature, limit)
-        tasks, cost = overlapped(tasks, choice.schedule, target, packed, job.cache, trace)
-        choice = choice.at(cost) if cost is not None else choice
-        plan = packed(tasks, choice.schedule)
+    found, asked = None, ""
+    if job.cache is not None and options.scheduler not in MERGING:
+        with trace.stage("recall"):
+            asked = question(graph, signature, target, options, providers)
+            if whole:
+                found = recall(job.cache, asked, graph, signature, target, trace)
+    if found is None:
+        told = len(trace.events)
+        found = yield from _decided(job, captured, graph, signature, start)
+        answers.keep(job.cache, captured.graph, known)
+        if job.cache is not None and asked:
+            keep(job.cache, asked, found, trace.events[told:])
+    plan = found.plan
     yield "pack", plan
     with trace.stage("load"):
         kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
@@ -157,20 +146,48 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         if run is not None and options.verify:
             errors = verify(run, captured, target, job.model, job.args, job.kwargs, options.seed)
     seconds = time.perf_counter() - start
-    yield (
-        "verify",
-        Compilation(
-            captured,
-            graph,
-            selection,
-            choice.candidates,
-            costs.timeline(tasks, plan.schedule),
-            sequential,
-            plan,
-            run,
-            errors,
-            seconds,
-        ),
+    yield "verify", Compilation(captured, found, run, errors, seconds)
+
+
+def _decided(
+    job: Job, captured: Captured, graph: Graph, signature: Signature, start: float
+) -> Generator[tuple[str, Any], None, Outcome]:
+    """The stages from fuse to pack, and what they found."""
+    trace, options, target = job.trace, job.options, job.target
+    tuner, spec = Tuner(target, options, job.cache), target.spec
+    with trace.stage("fuse"):
+        cuts = tuner.cuts(graph, trace)
+    yield "fuse", cuts[-1]
+    tuning = costs_of(target, partial(pack, spec=spec), job.cache, trace, _left(options, start))
+    with trace.stage("kernels"):
+        selection = tuner.kernels(cuts, tuning, trace)
+    yield "kernels", selection
+    with trace.stage("probe"):
+        selection = with_probes(selection, tuning)
+        if options.scheduler in MERGING:
+            limits = limits_of(job, _left(options, start))
+            graph, selection = tuner.merged(graph, selection, tuning, limits)
+            signature = _renamed(captured, graph)
+        tasks = selection.tasks
+    yield "probe", tasks
+    sequential, limit, costs = bounded_costs(job, tasks, signature, _left(options, start))
+    with trace.stage("schedule"):
+        limits = limits_of(job, _left(options, start))
+        choice = best_or_recall(tasks, costs, _schedulers(options), limits, job.cache)
+    yield "schedule", choice
+    with trace.stage("pack"):
+        packed = partial(_packed, job, signature, limit)
+        tasks, cost = overlapped(tasks, choice.schedule, target, packed, job.cache, trace)
+        choice = choice.at(cost) if cost is not None else choice
+        plan = packed(tasks, choice.schedule)
+    return Outcome(
+        graph,
+        replace(selection, tasks=plan.tasks),
+        choice.candidates,
+        costs.timeline(tasks, plan.schedule),
+        sequential.footprint,
+        plan,
+        selection.settled and settled(tuning, costs) and _left(options, start) != 0.0,
     )
 
 
@@ -239,12 +256,12 @@ def _capture(job: Job) -> Captured:
     name = fingerprint(job.model, job.args, job.kwargs)
     if name is None:
         return capture(job.model, job.args, job.kwargs, job.trace)
-    found = recall(job.cache, name, job.model)
+    found = captures.recall(job.cache, name, job.model)
     if found is not None:
         job.trace.add("applied", "capture", found.graph.name, "recalled from the cache")
         return found
     captured = capture(job.model, job.args, job.kwargs, job.trace)
-    remember(job.cache, name, captured)
+    captures.remember(job.cache, name, captured)
     return captured
 
 

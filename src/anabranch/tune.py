@@ -67,14 +67,14 @@ class Tuner:
         spec, check = self.target.spec, checker(self.target, self.cache)
         with Rehearsal(self.target, self.cache, trace) as rehearsal:
             trial = rehearsal.before(costs.trial)
-            memory = Memory(self.cache, name_of(self.target), partial(_settled, costs, rehearsal))
+            memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
             found = select(cuts[0], spec, self.providers, trial, check, trace, memory)
             for cut in cuts[1:]:
                 whole = select(cut, spec, self.providers, trial, check, trace, memory)
                 found = _cheaper(whole, found, costs, trace)
             if self.generates and self.options.scheduler not in MERGING:
                 found = with_joins(found, spec, self.providers, trial, check, costs, trace, memory)
-        return found
+            return replace(found, settled=memory.settled())
 
     def merged(
         self, graph: Graph, selection: Selection, costs: Costs, limits: Limits
@@ -104,7 +104,7 @@ def _cheaper(whole: Selection, parts: Selection, costs: Costs, trace: Trace) -> 
     return Selection(tasks, tried)
 
 
-def _settled(*told: object) -> bool:
+def settled(*told: object) -> bool:
     """Whether all who refused candidates would do so again."""
     return all(getattr(one, "settled", True) for one in told)
 

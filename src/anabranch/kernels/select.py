@@ -35,10 +35,12 @@ plan."""
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The task graph with a kernel for each task, and by task name what it was chosen from."""
+    """The task graph with a kernel for each task, and by task name what it was chosen from.
+    `settled`: whether all that failed would fail again."""
 
     tasks: TaskGraph
     candidates: dict[str, tuple[Candidate, ...]]
+    settled: bool = True
 
 
 def select(
