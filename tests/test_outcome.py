@@ -152,17 +152,27 @@ def test_what_is_not_an_outcome_is_decided_anew(
     assert cache.get("plans", questions[0]) != text
 
 
-def test_what_was_cut_short_is_not_kept(cache: Cache) -> None:
-    first = job(cache, "squeezenet", "sim:h200", scheduler="critical")
-    made: Compilation = compile_model(first)
-    outcome.keep(cache, "cut short", replace(made.found, settled=False), ())
-    assert cache.get("plans", "cut short") is None
-    outcome.keep(cache, "whole", made.found, ())
-    assert cache.get("plans", "whole") is not None
+def test_what_was_cut_short_is_found_within_that_budget(cache: Cache) -> None:
+    one = job(cache, "squeezenet", "sim:h200", scheduler="critical")
+    found = compile_model(one).found
+    assert found.settled and not found.rushed
+    known = replace(found, timeline=replace(found.timeline, latency=1.5))
+
+    def latency(budget: float | None) -> float | None:
+        signature = found.plan.signature
+        again = outcome.recall(cache, "asked", found.graph, signature, one.target, budget, Trace())
+        return again.timeline.latency if again is not None else None
+
+    outcome.keep(cache, "asked", replace(known, settled=False), 3.0, ())
+    assert latency(3.0) is None
+    outcome.keep(cache, "asked", replace(known, rushed=True), 3.0, ())
+    assert (latency(3.0), latency(4.0), latency(None)) == (1.5, None, None)
+    outcome.keep(cache, "asked", found, 5.0, ())
+    assert latency(None) == latency(3.0) == found.timeline.latency
 
 
-def test_no_budget_is_left(cache: Cache) -> None:
-    """Estimates stand in for what was not measured: the next process may do better."""
+def test_estimates_for_want_of_time_are_not_kept(cache: Cache) -> None:
+    """The next process may measure."""
     for _ in range(2):
         one = job(cache, "squeezenet", scheduler="critical", budget=1e-6)
         compile_model(one)

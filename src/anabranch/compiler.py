@@ -125,13 +125,13 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
         with trace.stage("recall"):
             asked = question(graph, signature, target, options, providers)
             if whole:
-                found = recall(job.cache, asked, graph, signature, target, trace)
+                found = recall(job.cache, asked, graph, signature, target, options.budget, trace)
     if found is None:
         told = len(trace.events)
         found = yield from _decided(job, captured, graph, signature, start)
         answers.keep(job.cache, captured.graph, known)
         if job.cache is not None and asked:
-            keep(job.cache, asked, found, trace.events[told:])
+            keep(job.cache, asked, found, options.budget, trace.events[told:])
     plan = found.plan
     yield "pack", plan
     with trace.stage("load"):
@@ -187,7 +187,8 @@ def _decided(
         costs.timeline(tasks, plan.schedule),
         sequential.footprint,
         plan,
-        selection.settled and settled(tuning, costs) and _left(options, start) != 0.0,
+        selection.settled and settled(tuning, costs),
+        _left(options, start) == 0.0,
     )
 
 

@@ -36,7 +36,7 @@ from anabranch.trace import Event, Kind, Trace
 SCHEME = "outcome 1"
 OPTIONS = ("scheduler", "kernels", "max_streams", "max_group_size", "max_groups")
 """What of the options decides, beside what shows in the graph and in the target. The budget does
-not: what it cut short is not kept."""
+not: a search that it cut short is found under the same budget only."""
 TOLD_ANEW: tuple[Kind, ...] = ("stage", "progress", "time")
 """Events of a run, and not of what it found."""
 
@@ -44,7 +44,8 @@ TOLD_ANEW: tuple[Kind, ...] = ("stage", "progress", "time")
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What the stages from fuse to pack made of `graph`. `schedules`: all that were compared, best
-    first. `settled`: deciding again, with all the time and memory it wants, would end here."""
+    first. `settled`: nothing was left out that might run another day; `rushed`: searching ended
+    with the budget."""
 
     graph: Graph
     selection: Selection
@@ -53,6 +54,7 @@ class Outcome:
     sequential: Footprint
     plan: Plan
     settled: bool = True
+    rushed: bool = False
 
 
 class _Candidate(BaseModel):
@@ -112,10 +114,16 @@ def question(
 
 
 def recall(
-    cache: Cache, asked: str, graph: Graph, signature: Signature, target: Target, trace: Trace
+    cache: Cache,
+    asked: str,
+    graph: Graph,
+    signature: Signature,
+    target: Target,
+    budget: float | None,
+    trace: Trace,
 ) -> Outcome | None:
     """The outcome for this question, its events told anew; None where there is none."""
-    text = cache.get("plans", asked)
+    text = cache.get("plans", asked) or cache.get("plans", _within(asked, budget))
     if text is None:
         return None
     try:
@@ -131,7 +139,9 @@ def recall(
     return Outcome(graph, selection, schedules, stored.timeline, stored.sequential, plan)
 
 
-def keep(cache: Cache, asked: str, outcome: Outcome, events: Sequence[Event]) -> None:
+def keep(
+    cache: Cache, asked: str, outcome: Outcome, budget: float | None, events: Sequence[Event]
+) -> None:
     """Store an outcome that is settled, with the events that led to it. One that cannot be told
     beside its graph is not stored."""
     if not outcome.settled:
@@ -148,7 +158,12 @@ def keep(cache: Cache, asked: str, outcome: Outcome, events: Sequence[Event]) ->
         sequential=outcome.sequential,
         events=[_event(event) for event in events if event.kind not in TOLD_ANEW],
     )
-    cache.put("plans", asked, stored.model_dump_json())
+    name = _within(asked, budget) if outcome.rushed else asked
+    cache.put("plans", name, stored.model_dump_json())
+
+
+def _within(asked: str, budget: float | None) -> str:
+    return f"{asked}\nwithin {budget} s"
 
 
 def _event(event: Event) -> _Event:
