@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from tests.kernels.triton.samples import SAMPLES
 
 from anabranch import rehearse
 from anabranch.cache import Cache
+from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
+from anabranch.kernels.triton import Program, write
 from anabranch.rehearse import START, Rehearsal
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.trace import Trace
@@ -78,6 +82,34 @@ def test_each_failure_costs_one_kernel(rehearsal: Rehearsal, trace: Trace) -> No
         4: "4 bytes are written outside all places, 1 B beside %out",
     }
     assert [event.why for event in trace.events if event.kind == "refused"] == list(bad.values())
+
+
+def test_the_next_process_begins_where_one_died(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have died of what another kernel did before: blamed is what dies alone."""
+    asked: list[list[str]] = []
+    ask = rehearsal._answers
+
+    def noted(tasks: Mapping[str, Task]) -> Iterator[tuple[str, str | None]]:
+        asked.append([task.kernel.variant for task in tasks.values() if task.kernel])
+        return ask(tasks)
+
+    monkeypatch.setattr(rehearsal, "_answers", noted)
+    bad = rehearsal.refusals([task(variant) for variant in ("a", "b", "dies", "c")])
+    assert list(bad) == [2]
+    assert asked == [["a", "b", "dies", "c"], ["dies", "c"], ["c"]]
+
+
+def test_what_was_written_here_is_not_written_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    variant, text = SAMPLES["pointwise"]
+    body = parse_graph(text)
+    kernel = Kernel("triton", "k", body, variant, True, source=write.program(body, variant).text)
+    told = json.loads(json.dumps(rehearse._write(Task("sum", body, kernel))))
+    learned: dict[tuple[Graph, str], Program] = {}
+    monkeypatch.setattr(write, "LEARNED", learned)
+    assert rehearse._read(told) == Task("sum", body, kernel)
+    assert list(learned.values()) == [write.unnamed(body, variant)]
 
 
 def test_what_answers_no_more_is_given_up(

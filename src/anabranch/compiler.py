@@ -51,6 +51,9 @@ from anabranch.tune import Tuner, settled, with_probes
 STAGES = ("capture", "rewrite", "fuse", "kernels", "probe", "schedule", "pack", "load", "verify")
 MEMORY_LIMIT = 1.25
 """A parallel plan may take this much of the sequential plan's arena; waits are added to keep it."""
+KERNEL_SECONDS = 0.01
+"""Of timing for each candidate kernel, of which a network may have thousands: sixty samples of a
+kernel of 10 us, each of which is 8 runs in a row. Medians of so many tell 2% apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,8 @@ def _decided(
     with trace.stage("fuse"):
         cuts = tuner.cuts(graph, trace)
     yield "fuse", cuts[-1]
-    tuning = costs_of(target, partial(pack, spec=spec), job.cache, trace, _left(options, start))
+    prepare, left = partial(pack, spec=spec), _left(options, start)
+    tuning = costs_of(target, prepare, job.cache, trace, left, KERNEL_SECONDS)
     with trace.stage("kernels"):
         selection = tuner.kernels(cuts, tuning, trace)
     yield "kernels", selection

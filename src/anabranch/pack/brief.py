@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from anabranch.errors import VerifyError
 from anabranch.ir.dag import dag_of
@@ -27,9 +27,9 @@ from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.ir.text import parse_node, parse_type, text_node
-from anabranch.ir.types import DTYPE_NAMES, DTYPES, TensorType
+from anabranch.ir.types import TensorType
 from anabranch.ir.verify import verify_schedule, verify_tasks
-from anabranch.kernels.triton import Program
+from anabranch.kernels.triton.program import facts_of, program_of
 from anabranch.kernels.triton.write import learn, program, unnamed
 from anabranch.pack.check import check_plan
 
@@ -71,16 +71,7 @@ class _Program(BaseModel):
     """What is written for the task of this number, in the names of `write.unnamed`."""
 
     task: int
-    text: str
-    entry: str
-    pointers: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    grid: tuple[int, int, int]
-    warps: int
-    stages: int
-    scratch: int
-    counters: int
-    pdl: bool
+    facts: dict[str, JsonValue]
 
 
 class Brief(BaseModel):
@@ -142,7 +133,7 @@ def _plan(told: Brief, known: _Known, spec: TargetSpec, signature: Signature | N
     for item in told.programs:
         kernel = told.tasks[item.task].kernel
         if kernel is not None:
-            learn(bodies[item.task], kernel.variant, _read_program(item))
+            learn(bodies[item.task], kernel.variant, program_of(item.facts))
     tasks = TaskGraph(
         border.name,
         border.inputs,
@@ -254,22 +245,4 @@ def _programs(tasks: TaskGraph) -> Iterator[_Program]:
         written = unnamed(task.kernel.body, task.kernel.variant)
         if id(written) not in seen and task.kernel.body == task.body:
             seen.add(id(written))
-            dtypes = tuple(DTYPE_NAMES[dtype] for dtype in written.dtypes)
-            yield _Program(
-                task=i,
-                text=written.text,
-                entry=written.entry,
-                pointers=written.pointers,
-                dtypes=dtypes,
-                grid=written.grid,
-                warps=written.warps,
-                stages=written.stages,
-                scratch=written.scratch,
-                counters=written.counters,
-                pdl=written.pdl,
-            )
-
-
-def _read_program(told: _Program) -> Program:
-    facts = told.model_dump(exclude={"task"})
-    return Program(**facts | {"dtypes": tuple(DTYPES[name] for name in told.dtypes)})
+            yield _Program(task=i, facts=facts_of(written))

@@ -69,7 +69,7 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     return list(_variants(canonical(body, content=False), spec))
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=1 << 14)
 def _program(body: Graph, variant: str) -> Program:
     """The kernel of a body whose names are positions: equal layers are written once."""
     if (body, variant) in LEARNED:
@@ -81,7 +81,7 @@ def _program(body: Graph, variant: str) -> Program:
     return dependent(_program(body, base), mode) if mode else TEMPLATES[name].write(body, base)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=1 << 14)
 def _variants(body: Graph, spec: TargetSpec) -> tuple[str, ...]:
     return tuple(variant for t in TEMPLATES.values() for variant in t.variants(body, spec))
 
