@@ -9,7 +9,7 @@ noun. Every stage is timed; what it applied, chose and refused are events of the
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -37,9 +37,9 @@ from anabranch.ir.text import text_graph, text_tasks
 from anabranch.kernels.select import Selection
 from anabranch.options import Options
 from anabranch.outcome import Outcome, keep, question, recall
-from anabranch.overlap import overlapped
+from anabranch.overlap import compiling, overlapped
 from anabranch.pack import pack
-from anabranch.pack.recall import pack_or_recall
+from anabranch.pack.once import Packer
 from anabranch.rewrite import simplify
 from anabranch.schedule import BEST, scheduler
 from anabranch.schedule.best import Choice
@@ -174,16 +174,16 @@ def _decided(
             signature = _renamed(captured, graph)
         tasks = selection.tasks
     yield "probe", tasks
-    sequential, limit, costs = bounded_costs(job, tasks, signature, _left(options, start))
-    with trace.stage("schedule"):
-        limits = limits_of(job, _left(options, start))
+    with trace.stage("schedule"), compiling(tasks, target, job.cache) as compiled:
+        left = _left(options, start)
+        sequential, packer, costs = bounded_costs(job, tasks, signature, left, compiled)
+        limits = limits_of(job, left)
         choice = best_or_recall(tasks, costs, _schedulers(options), limits, job.cache)
     yield "schedule", choice
     with trace.stage("pack"):
-        packed = partial(_packed, job, signature, limit)
-        tasks, cost = overlapped(tasks, choice.schedule, target, packed, job.cache, trace)
+        plan = packer.plan(choice.schedule, trace)
+        plan, cost = overlapped(plan, target, job.cache, trace)
         choice = choice.at(cost) if cost is not None else choice
-        plan = packed(tasks, choice.schedule)
     return Outcome(
         graph,
         replace(selection, tasks=plan.tasks),
@@ -197,23 +197,24 @@ def _decided(
 
 
 def bounded_costs(
-    job: Job, tasks: TaskGraph, signature: Signature | None, left: float | None
-) -> tuple[Plan, int, Costs]:
-    """The sequential plan, the bytes that others may take, and costs of plans that keep to them;
-    `left`: seconds that measuring may take."""
+    job: Job,
+    tasks: TaskGraph,
+    signature: Signature | None,
+    left: float | None,
+    quiet: Callable[[], None] = lambda: None,
+) -> tuple[Plan, Packer, Costs]:
+    """The sequential plan, who packs others within the bytes that they may take, and costs of
+    those; `left`: seconds that measuring may take; `quiet`: waits until one may measure."""
     spec = job.target.spec
     plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
-    sequential = pack_or_recall(tasks, plain, spec, signature, Trace(), None, job.cache)
-    limit = int(MEMORY_LIMIT * sequential.arena_bytes)
-    prepare = partial(pack, spec=spec, limit_bytes=limit)
-    return sequential, limit, costs_of(job.target, prepare, job.cache, job.trace, left)
+    sequential = pack(tasks, plain, spec, signature)
+    packer = Packer(tasks, spec, signature, int(MEMORY_LIMIT * sequential.arena_bytes))
 
+    def prepare(asked: TaskGraph, schedule: Schedule) -> Plan:
+        quiet()
+        return packer.any(asked, schedule)
 
-def _packed(
-    job: Job, signature: Signature, limit: int, tasks: TaskGraph, schedule: Schedule
-) -> Plan:
-    spec, cache = job.target.spec, job.cache
-    return pack_or_recall(tasks, schedule, spec, signature, job.trace, limit, cache)
+    return sequential, packer, costs_of(job.target, prepare, job.cache, job.trace, left)
 
 
 def fell_back(run: Executable, options: Options, trace: Trace) -> None:

@@ -2,12 +2,11 @@
 
     graph, target, options, our own files --> cache --> tasks, kernels, schedule, places: the plan
 
-Deciding anew from what is known of every part (`kernels.recall`, timings, `schedule.recall`,
-`pack.recall`) takes seconds for a thousand nodes: each candidate's key is a text. An outcome is
-found by one key, which says the whole graph but the content of its weights, and every file of this
-package. The plan is read beside the graph at hand, so that its weights are those of the model at
-hand, and proved like a new one. What might be decided otherwise another day (time ran out, memory
-was short) is not kept.
+Deciding anew from what is known of every part (`kernels.recall`, timings, `schedule.recall`) takes
+seconds for a thousand nodes: each candidate's key is a text. An outcome is found by one key, which
+says the whole graph but the content of its weights, and every file of this package. The plan is
+read beside the graph at hand, so that its weights are those of the model at hand, and proved like a
+new one. What might be decided otherwise another day (time ran out, memory was short) is not kept.
 """
 
 from __future__ import annotations
