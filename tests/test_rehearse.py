@@ -132,6 +132,23 @@ def test_only_what_passed_is_tried(rehearsal: Rehearsal) -> None:
     assert [cost is None for cost in costs] == [False, True, False]
 
 
+def test_it_may_be_started_ahead(rehearsal: Rehearsal) -> None:
+    rehearsal.start()
+    process = rehearsal._process
+    assert process is not None
+    assert rehearsal.refusals([task("fine")]) == {} and rehearsal._process is process
+    assert list(rehearsal.refusals([task("dies")])) == [0]
+
+
+def test_what_dies_before_it_is_asked_is_started_again(trace: Trace) -> None:
+    with Rehearsal(CpuTarget(), None, trace, "raise SystemExit(1)") as never:
+        never.start()
+        assert never._process is not None
+        never._process.wait()
+        (why,) = never.refusals([task("fine")]).values()
+        assert "no process could be started" in why and not never.settled
+
+
 def test_nothing_runs_twice(trace: Trace, tmp_path: Path) -> None:
     tasks = [task("fine"), task("raises")]
     with Cache.open(tmp_path) as cache, Rehearsal(CpuTarget(), cache, trace, DEEDS) as first:

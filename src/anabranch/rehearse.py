@@ -69,7 +69,7 @@ def rehearse(task: Task, target: Target) -> str:
 
 class Rehearsal:
     """Puts itself before a trial: what fails there is not tried here. The process is started when
-    it is first needed, and ends with the block."""
+    it is first needed, or before, and ends with the block."""
 
     def __init__(
         self, target: Target, cache: Cache | None, trace: Trace, start: str = START
@@ -85,6 +85,11 @@ class Rehearsal:
 
     def __exit__(self, *_: object) -> None:
         self._end()
+
+    def start(self) -> None:
+        """Start the process ahead: it takes seconds, in which kernels may be written."""
+        if not self._target.spec.simulated:
+            self._running()
 
     def before(self, trial: Trial) -> Trial:
         """The trial, with None for generated kernels that failed their rehearsal."""

@@ -66,6 +66,8 @@ class Tuner:
         kernel that runs."""
         spec, check = self.target.spec, checker(self.target, self.cache)
         with Rehearsal(self.target, self.cache, trace) as rehearsal:
+            if self.generates:
+                rehearsal.start()
             trial = rehearsal.before(costs.trial)
             memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
             found, *others = select_all(cuts, spec, self.providers, trial, check, trace, memory)
