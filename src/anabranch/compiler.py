@@ -34,6 +34,7 @@ from anabranch.ir.schedule import Schedule, sequential_launches, text_schedule
 from anabranch.ir.step import Stepper
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import text_graph, text_tasks
+from anabranch.ir.uncollected import uncollected
 from anabranch.kernels.select import Selection
 from anabranch.options import Options
 from anabranch.outcome import Outcome, keep, question, recall
@@ -118,14 +119,14 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
         captured = job.captured or _capture(job)
     yield "capture", captured
     known = answers.recall(job.cache, captured.graph)
-    with trace.stage("rewrite"):
+    with trace.stage("rewrite"), uncollected():
         stepper = Stepper(trace, options.check, options.fuel, options.dump)
         graph = simplify(captured.graph, stepper, options, spec.kind)
         signature = _renamed(captured, graph)
     yield "rewrite", graph
     found, asked = None, ""
     if job.cache is not None and options.scheduler not in MERGING:
-        with trace.stage("recall"):
+        with trace.stage("recall"), uncollected():
             asked = question(graph, signature, target, options, providers)
             if whole:
                 found = recall(job.cache, asked, graph, signature, target, options.budget, trace)
@@ -262,7 +263,8 @@ def _capture(job: Job) -> Captured:
     name = fingerprint(job.model, job.args, job.kwargs)
     if name is None:
         return capture(job.model, job.args, job.kwargs, job.trace)
-    found = captures.recall(job.cache, name, job.model)
+    with uncollected():
+        found = captures.recall(job.cache, name, job.model)
     if found is not None:
         job.trace.add("applied", "capture", found.graph.name, "recalled from the cache")
         return found
