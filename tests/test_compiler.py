@@ -48,13 +48,13 @@ def test_the_zoo_on_the_cpu(network: str) -> None:
     """Verified against fp64 inside; here: it must come out, near, and in bounded memory."""
     made = compile_model(job(network, budget=10, check=1, scheduler="critical"))
     assert made.errors and all(error <= allowed for error, allowed in made.errors)
-    assert made.plan.arena_bytes <= 1.25 * made.sequential.arena_bytes + 16384
+    assert made.plan.arena_bytes <= 1.25 * made.found.sequential.arena_bytes + 16384
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_every_scheduler_runs_for_real(scheduler: str) -> None:
     made = compile_model(job("googlenet", scheduler=scheduler, budget=5))
-    names = {schedule.scheduler for schedule, _ in made.candidates}
+    names = {schedule.scheduler for schedule, _ in made.found.schedules}
     assert "sequential" in names
     assert all(error <= allowed for error, allowed in made.errors)
 
@@ -123,7 +123,7 @@ def test_one_budget_for_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float | None] = []
 
     def costs_of(*args: Any) -> Any:
-        given.append(args[-1])
+        given.append(args[4])
         return measured(*args)
 
     monkeypatch.setattr(line, "costs_of", costs_of)

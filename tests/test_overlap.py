@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,9 @@ from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.dependent import MODES, split
 from anabranch.kernels.triton.write import program
-from anabranch.overlap import overlapped
+from anabranch.overlap import compiling, overlapped
+from anabranch.pack import pack
+from anabranch.pack.check import check_plan
 from anabranch.trace import Trace
 
 VARIANT, TEXT = SAMPLES["pointwise"]
@@ -27,7 +30,13 @@ KERNEL = Kernel("triton", "pointwise", BODY, VARIANT, source=program(BODY, VARIA
 TASKS = TaskGraph(
     "net", BODY.inputs, BODY.constants, (Task("sum", BODY, KERNEL),), (), BODY.outputs
 )
-SCHEDULE = Schedule("alone", (Launch("sum", 0),))
+PLAN = pack(TASKS, Schedule("alone", (Launch("sum", 0),)), gpu())
+
+
+def opened() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
 
 
 @dataclass
@@ -37,9 +46,12 @@ class Machine:
     us: dict[str, float | None]
     spec: TargetSpec = field(default_factory=gpu)
     loaded: list[str] = field(default_factory=list)
+    prepared: list[list[str]] = field(default_factory=list)
+    go: threading.Event = field(default_factory=opened)
 
     def prepare(self, kernels: Any, cache: Any = None, trace: Any = None) -> None:
-        assert all(split(kernel.variant)[1] in ("", *MODES) for kernel in kernels)
+        self.prepared.append([split(kernel.variant)[1] for kernel in kernels])
+        self.go.wait(10)
 
     def load(self, plan: Any, repeat: int = 1) -> Any:
         mode = split(plan.tasks.tasks[0].kernel.variant)[1]
@@ -51,11 +63,9 @@ class Machine:
 
 
 def run(machine: Any, cache: Cache | None = None) -> tuple[str, Cost | None]:
-    def packed(tasks: TaskGraph, schedule: Schedule) -> Any:
-        return SimpleNamespace(tasks=tasks)
-
-    tasks, cost = overlapped(TASKS, SCHEDULE, machine, packed, cache, Trace())
-    kernel = tasks.tasks[0].kernel
+    plan, cost = overlapped(PLAN, machine, cache, Trace())
+    check_plan(plan)
+    kernel = plan.tasks.tasks[0].kernel
     assert kernel is not None and kernel.source == program(BODY, kernel.variant).text
     return split(kernel.variant)[1], cost
 
@@ -84,3 +94,18 @@ def test_older_and_simulated_gpus_are_left_alone() -> None:
     for spec in (replace(gpu(), capability=(8, 0)), replace(gpu(), simulated=True)):
         machine = Machine({}, spec)
         assert run(machine) == ("", None) and not machine.loaded
+
+
+def test_compiling_goes_on_while_others_search() -> None:
+    machine: Any = Machine({}, go=threading.Event())
+    with compiling(TASKS, machine, None) as wait:
+        threading.Timer(0.05, machine.go.set).start()
+        wait()  # else for ten seconds
+        assert machine.prepared == [list(MODES)] and machine.go.is_set()
+
+
+def test_nothing_is_compiled_for_machines_that_cannot_overlap() -> None:
+    machine: Any = Machine({}, replace(gpu(), capability=(8, 0)))
+    with compiling(TASKS, machine, None) as wait:
+        wait()
+    assert machine.prepared == []

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from tests.kernels.triton.samples import SAMPLES
 
 from anabranch import rehearse
 from anabranch.cache import Cache
+from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
+from anabranch.kernels.triton import Program, write
 from anabranch.rehearse import START, Rehearsal
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.trace import Trace
@@ -80,6 +84,34 @@ def test_each_failure_costs_one_kernel(rehearsal: Rehearsal, trace: Trace) -> No
     assert [event.why for event in trace.events if event.kind == "refused"] == list(bad.values())
 
 
+def test_the_next_process_begins_where_one_died(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have died of what another kernel did before: blamed is what dies alone."""
+    asked: list[list[str]] = []
+    ask = rehearsal._answers
+
+    def noted(tasks: Mapping[str, Task]) -> Iterator[tuple[str, str | None]]:
+        asked.append([task.kernel.variant for task in tasks.values() if task.kernel])
+        return ask(tasks)
+
+    monkeypatch.setattr(rehearsal, "_answers", noted)
+    bad = rehearsal.refusals([task(variant) for variant in ("a", "b", "dies", "c")])
+    assert list(bad) == [2]
+    assert asked == [["a", "b", "dies", "c"], ["dies", "c"], ["c"]]
+
+
+def test_what_was_written_here_is_not_written_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    variant, text = SAMPLES["pointwise"]
+    body = parse_graph(text)
+    kernel = Kernel("triton", "k", body, variant, True, source=write.program(body, variant).text)
+    told = json.loads(json.dumps(rehearse._write(Task("sum", body, kernel))))
+    learned: dict[tuple[Graph, str], Program] = {}
+    monkeypatch.setattr(write, "LEARNED", learned)
+    assert rehearse._read(told) == Task("sum", body, kernel)
+    assert list(learned.values()) == [write.unnamed(body, variant)]
+
+
 def test_what_answers_no_more_is_given_up(
     rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +130,23 @@ def test_only_what_passed_is_tried(rehearsal: Rehearsal) -> None:
     costs = rehearsal.before(trial)([task("fine"), task("raises"), task("dies", source="")])
     assert tried == ["fine", "dies"]  # what has no source is a library's, and not rehearsed
     assert [cost is None for cost in costs] == [False, True, False]
+
+
+def test_it_may_be_started_ahead(rehearsal: Rehearsal) -> None:
+    rehearsal.start()
+    process = rehearsal._process
+    assert process is not None
+    assert rehearsal.refusals([task("fine")]) == {} and rehearsal._process is process
+    assert list(rehearsal.refusals([task("dies")])) == [0]
+
+
+def test_what_dies_before_it_is_asked_is_started_again(trace: Trace) -> None:
+    with Rehearsal(CpuTarget(), None, trace, "raise SystemExit(1)") as never:
+        never.start()
+        assert never._process is not None
+        never._process.wait()
+        (why,) = never.refusals([task("fine")]).values()
+        assert "no process could be started" in why and not never.settled
 
 
 def test_nothing_runs_twice(trace: Trace, tmp_path: Path) -> None:

@@ -209,18 +209,18 @@ class Compiled:
                 "the file holds the plan and its facts, not the search that led to it",
                 "look at `.facts`, or compile the model again",
             )
-        timelines = [("predicted", made.timeline)] if made.timeline else []
+        timelines = [("predicted", made.found.timeline)]
         measured = self.target.timeline(made.run) if made.run is not None else None
         if measured is not None:
             timelines.append(("measured", measured))
         return {
             "name": self.facts["model"],
             "captured": made.captured.graph,
-            "rewritten": made.graph,
+            "rewritten": made.found.graph,
             "searched": made.path,
             "plan": entry.plan,
-            "candidates": made.selection.candidates,
-            "schedules": made.candidates,
+            "candidates": made.found.selection.candidates,
+            "schedules": made.found.schedules,
             "timelines": timelines,
             "events": self.trace.events,
             "facts": self.facts,

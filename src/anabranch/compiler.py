@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from anabranch.accept import verify
@@ -23,40 +22,45 @@ from anabranch.autograph.appraise import appraiser
 from anabranch.autograph.loop import (
     Effort,
     Judges,
-    Outcome,
     Price,
     improved,
     rules_of,
     settings_of,
 )
 from anabranch.autograph.path import Path
-from anabranch.autograph.recall import question, recall, remember
+from anabranch.autograph.recall import question as question_of_search
+from anabranch.autograph.recall import recall as recall_path
+from anabranch.autograph.recall import remember
+from anabranch.costs import tied
 from anabranch.errors import AnabranchError, OptionError, TargetError
-from anabranch.frontend.captured import Captured
+from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.recall import capture_or_recall
 from anabranch.ir import answers
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan, text_plan
 from anabranch.ir.protocols import Cost, Executable
-from anabranch.ir.schedule import Schedule, Timeline, text_schedule
+from anabranch.ir.schedule import text_schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import text_graph, text_tasks
+from anabranch.ir.uncollected import uncollected
 from anabranch.kernels.select import Selection
 from anabranch.line import (
     Job,
     Planned,
-    pack_within,
     planned,
+    rescheduled,
     schedulers_of,
     seconds_left,
     simplified,
     stages_of,
 )
 from anabranch.options import Options
+from anabranch.outcome import Outcome, keep, question, recall
 from anabranch.overlap import overlapped
 from anabranch.rewrite.rules import ALL
 from anabranch.schedule import scheduler
 from anabranch.schedule.best import Choice
+from anabranch.schedule.merging import MERGING
 from anabranch.trace import Trace
 from anabranch.tune import Tuner
 
@@ -73,22 +77,21 @@ class Compilation:
     nothing could run. `run` is None on a simulated target."""
 
     captured: Captured
-    graph: Graph
     path: Path | None
-    selection: Selection
-    candidates: tuple[tuple[Schedule, Cost], ...]
-    timeline: Timeline | None
-    sequential: Plan
-    plan: Plan
+    found: Outcome
     run: Executable | None
     errors: tuple[tuple[float, float], ...]
     seconds: float = field(compare=False, default=0.0)
 
     @property
+    def plan(self) -> Plan:
+        return self.found.plan
+
+    @property
     def cost(self) -> Cost:
         """The latency of the plan's schedule."""
         name = self.plan.schedule.scheduler
-        return next(cost for schedule, cost in self.candidates if schedule.scheduler == name)
+        return next(cost for schedule, cost in self.found.schedules if schedule.scheduler == name)
 
 
 def compile_model(job: Job, stop_after: str | None = None) -> Any:
@@ -99,7 +102,9 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
         )
     for name in schedulers_of(job.options):
         scheduler(name)
-    for number, (stage, noun) in enumerate(_stages(job)):
+    # What is recalled at once has no nouns between fuse and pack to stop at, or to look at.
+    whole = job.options.dump is None and stop_after not in STAGES[2:7]
+    for number, (stage, noun) in enumerate(_stages(job, whole)):
         if job.options.dump is not None:
             _dump(job.options.dump, f"{number:02}_{stage}.txt", noun)
         if stage == stop_after:
@@ -107,41 +112,34 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
     return noun
 
 
-def _stages(job: Job) -> Iterator[tuple[str, Any]]:
+def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
+    """`whole`: an outcome may be recalled in place of the stages from fuse to pack."""
     start, trace, options, target = time.perf_counter(), job.trace, job.options, job.target
-    spec = target.spec
     with trace.stage("capture"):
         captured = job.captured or capture_or_recall(
             job.model, job.args, job.kwargs, job.cache, trace
         )
     yield "capture", captured
     known = answers.recall(job.cache, captured.graph)
-    with trace.stage("rewrite"):
+    with trace.stage("rewrite"), uncollected():
         graph = simplified(job, captured.graph)
     yield "rewrite", graph
-    path, mark = _known_path(job, graph), len(trace.events)
-    begin = simplified(job, path.graph) if path and path.steps else graph
-    made = yield from stages_of(job, captured, begin, start)
-    end = len(trace.events)
-    with trace.stage("search"):
-        if path is None and options.search != "none":
-            found = _searched(job, captured, graph, made, start)
-            made, path = found.built, found.path
-            if path.steps:
-                trace.retell(mark, end, made.trace)
+    with trace.stage("recall"), uncollected():
+        path = _known_path(job, graph)
+        begin = simplified(job, path.graph) if path and path.rounds else graph
+        decided = path is not None or options.search == "none"
+        found = _known_outcome(job, captured, begin) if whole and decided else None
+    if found is None:
+        told = len(trace.events)
+        found, path = yield from _decided(job, captured, graph, begin, path, start)
         answers.keep(job.cache, captured.graph, known)
-    yield "search", made.graph
-    with trace.stage("pack"):
-        packed = partial(pack_within, job, made.signature, made.limit)
-        choice = made.choice
-        tasks, cost = overlapped(made.tasks, choice.schedule, target, packed, job.cache, trace)
-        choice = choice.at(cost) if cost is not None else choice
-        plan = packed(tasks, choice.schedule)
+        _keep(job, captured, found, told)
+    plan = found.plan
     yield "pack", plan
     with trace.stage("load"):
         kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
         target.prepare(kernels, job.cache, trace)
-        run = None if spec.simulated else target.load(plan)
+        run = None if target.spec.simulated else target.load(plan)
         if run is not None:
             fell_back(run, options, trace)
     yield "load", run
@@ -150,52 +148,94 @@ def _stages(job: Job) -> Iterator[tuple[str, Any]]:
         if run is not None and options.verify:
             errors = verify(run, captured, target, job.model, job.args, job.kwargs, options.seed)
     seconds = time.perf_counter() - start
-    yield (
-        "verify",
-        Compilation(
-            captured,
-            made.graph,
-            path,
-            made.selection,
-            choice.candidates,
-            made.costs.timeline(tasks, plan.schedule),
-            made.sequential,
-            plan,
-            run,
-            errors,
-            seconds,
-        ),
+    yield "verify", Compilation(captured, path, found, run, errors, seconds)
+
+
+def _decided(
+    job: Job, captured: Captured, graph: Graph, begin: Graph, path: Path | None, start: float
+) -> Generator[tuple[str, Any], None, tuple[Outcome, Path | None]]:
+    """The stages from fuse to pack, what they found, and the way to its graph. `begin`: the graph,
+    or what an earlier search found for it, by `path`."""
+    trace, options = job.trace, job.options
+    mark = len(trace.events)
+    made = yield from stages_of(job, captured, begin, start)
+    end = len(trace.events)
+    with trace.stage("search"):
+        if path is None and options.search != "none":
+            made, path = _searched(job, captured, graph, made, start)
+            if path.rounds:
+                trace.retell(mark, end, made.trace)
+    yield "search", made.graph
+    with trace.stage("pack"):
+        plan = made.packer.plan(made.choice.schedule, trace)
+        plan, cost = overlapped(plan, job.target, job.cache, trace)
+        choice = made.choice.at(cost) if cost is not None else made.choice
+    found = Outcome(
+        made.graph,
+        replace(made.selection, tasks=plan.tasks),
+        choice.candidates,
+        made.costs.timeline(made.tasks, plan.schedule),
+        made.sequential.footprint,
+        plan,
+        made.settled,
+        seconds_left(options, start) == 0.0,
     )
+    return found, path
+
+
+def _known_outcome(job: Job, captured: Captured, graph: Graph) -> Outcome | None:
+    """What was decided of this graph before."""
+    if job.cache is None or job.options.scheduler in MERGING:
+        return None
+    asked, signature = _question(job, captured, graph), renamed(captured, graph)
+    return recall(job.cache, asked, graph, signature, job.target, job.options.budget, job.trace)
+
+
+def _keep(job: Job, captured: Captured, found: Outcome, told: int) -> None:
+    """For the next process; `told`: how many events there were before anything was decided."""
+    if job.cache is not None and job.options.scheduler not in MERGING:
+        asked = _question(job, captured, found.graph)
+        keep(job.cache, asked, found, job.options.budget, job.trace.events[told:])
+
+
+def _question(job: Job, captured: Captured, graph: Graph) -> str:
+    providers = Tuner(job.target, job.options, job.cache).providers
+    return question(graph, renamed(captured, graph), job.target, job.options, providers)
 
 
 def _known_path(job: Job, graph: Graph) -> Path | None:
     """What an earlier search for this graph found, None if there was none or is to be none."""
     if job.options.search == "none":
         return None
-    path = recall(job.cache, question(graph, job.options, job.target), graph)
+    path = recall_path(job.cache, question_of_search(graph, job.options, job.target), graph)
     if path is not None:
-        found = f"recalled from the cache: {rules_of(path.steps) or 'nothing better is known'}"
+        found = f"recalled from the cache: {rules_of(path.steps) or 'nothing faster is known'}"
         job.trace.add("applied", "search", graph.name, found)
     return path
 
 
 def _searched(
     job: Job, captured: Captured, graph: Graph, first: Planned, start: float
-) -> Outcome[Planned]:
-    """The best equal graph, planned; `first` if there is none that is faster."""
-    options, target = job.options, job.target
+) -> tuple[Planned, Path]:
+    """The best equal graph, planned; `first`, and no way to it, if there is none that is faster.
+
+    Graphs are tried out, the first one too, under a schedule that is found at once; only the best
+    gets what the first one got, and must then still be faster.
+    """
+    options, target, trace = job.options, job.target, job.trace
     generates = Tuner(target, options, job.cache).generates
     alpha = options.search_alpha if options.search == "autograph" else 0.0
+    aside = replace(job, trace=trace.aside())
 
     def appraise(built: Planned) -> Price:
         return appraiser(built.tasks, built.costs, target.spec, alpha, generates)
 
     def build(candidate: Graph) -> Planned:
-        aside = replace(job, trace=job.trace.aside())
+        told = replace(job, trace=trace.aside())
         try:
-            made = planned(aside, captured, simplified(aside, candidate), start)
+            made = planned(told, captured, simplified(told, candidate), start)
             if options.verify and not target.spec.simulated:
-                _verified(aside, captured, made)
+                _verified(told, captured, made)
         except AnabranchError as failed:
             raise ValueError(f"{failed.what}: {failed.why}") from None
         return made
@@ -206,18 +246,24 @@ def _searched(
     limits = [s for s in (seconds_left(options, start), options.search_seconds) if s is not None]
     effort = Effort(options.search_measured, seconds=min(limits, default=None))
     judges = Judges(appraise, build, race)
-    found = improved(graph, first, ALL, settings_of(options), judges, effort, job.trace)
-    if found.ended or found.path.steps:
-        remember(job.cache, question(graph, options, target), found.path)
-    return found
+    tried = rescheduled(aside, first, start, trial=True)
+    found = improved(graph, tried, ALL, settings_of(options), judges, effort, trace)
+    made, path = first, Path(graph, graph, ())
+    if found.path.rounds:
+        best = rescheduled(replace(job, trace=found.built.trace), found.built, start)
+        was, now = race((first, best))
+        if now.us < was.us and not tied(now, was):
+            made, path = best, found.path
+        else:
+            why = f"{now.us:.2f} us {now.source}, {was.us:.2f} without, both scheduled in earnest"
+            trace.add("refused", "search", rules_of(found.path.steps), why)
+    remember(job.cache, question_of_search(graph, options, target), path)
+    return made, path
 
 
-def _verified(job: Job, captured: Captured, planned: Planned) -> None:
+def _verified(job: Job, captured: Captured, made: Planned) -> None:
     """NumericsError if the graph computes something else than the model."""
-    plan = pack_within(
-        job, planned.signature, planned.limit, planned.tasks, planned.choice.schedule
-    )
-    run = job.target.load(plan, repeat=0)
+    run = job.target.load(made.packer.plan(made.choice.schedule), repeat=0)
     verify(run, captured, job.target, job.model, job.args, job.kwargs, job.options.seed)
 
 

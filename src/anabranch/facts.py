@@ -42,7 +42,7 @@ def facts_of(job: Job, made: Compilation) -> dict[str, Any]:
         "latency_source": cost.source,
         "baselines": _baselines(job, made),
         "scheduler": plan.schedule.scheduler,
-        "schedules": [_schedule(schedule, cost) for schedule, cost in made.candidates],
+        "schedules": [_schedule(schedule, cost) for schedule, cost in made.found.schedules],
         "tasks": len(tasks.tasks),
         "kernels": sum(task.kernel.launches for task in tasks.tasks if task.kernel),
         "streams": plan.schedule.streams,
@@ -50,7 +50,7 @@ def facts_of(job: Job, made: Compilation) -> dict[str, Any]:
         "peak_bytes": run.peak_bytes() if run is not None else plan.peak_bytes,
         "arena_bytes": plan.arena_bytes,
         "peak_bytes_planned": plan.peak_bytes,
-        "peak_bytes_sequential": made.sequential.peak_bytes,
+        "peak_bytes_sequential": made.found.sequential.peak_bytes,
         "search_s": made.seconds,
         "stages_s": {
             event.what: dict(event.data)["seconds"]
@@ -75,7 +75,7 @@ def _dtype(job: Job, made: Compilation) -> str:
 def _baselines(job: Job, made: Compilation) -> dict[str, float]:
     found = {
         schedule.scheduler: cost.us / 1e3
-        for schedule, cost in made.candidates
+        for schedule, cost in made.found.schedules
         if schedule.scheduler == "sequential"
     }
     if made.run is not None and callable(job.model):

@@ -9,7 +9,8 @@ instead.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,18 +27,24 @@ from anabranch.ir.step import Stepper
 from anabranch.ir.task import TaskGraph
 from anabranch.kernels.select import Selection
 from anabranch.options import Options
+from anabranch.overlap import compiling
 from anabranch.pack import pack
-from anabranch.pack.recall import pack_or_recall
+from anabranch.pack.once import Packer
 from anabranch.rewrite import simplify
 from anabranch.schedule import BEST
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
 from anabranch.schedule.recall import best_or_recall
 from anabranch.trace import Trace
-from anabranch.tune import Tuner, with_probes
+from anabranch.tune import Tuner, settled, with_probes
 
 MEMORY_LIMIT = 1.25
 """A parallel plan may take this much of the sequential plan's arena; waits are added to keep it."""
+KERNEL_SECONDS = 0.01
+"""Of timing for each candidate kernel, of which a network may have thousands: sixty samples of a
+kernel of 10 us, each of which is 8 runs in a row. Medians of so many tell 2% apart."""
+TRIAL = ("critical",)
+"""Who schedules a graph that is only tried out, where the fastest of several was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +64,17 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A graph that went through the line up to its schedule. `sequential`: the plan without
-    concurrency; `limit`: bytes that another plan may take."""
+    concurrency; `packer`: makes plans within the bytes that they may take; `settled`: nothing was
+    left out that might run another day; `trace`: what was said on the way."""
 
     graph: Graph
     signature: Signature
     selection: Selection
     choice: Choice
     sequential: Plan
-    limit: int
+    packer: Packer
     costs: Costs
+    settled: bool
     trace: Trace
 
     @property
@@ -85,37 +94,60 @@ def simplified(job: Job, graph: Graph) -> Graph:
 
 
 def stages_of(
-    job: Job, captured: Captured, graph: Graph, start: float
+    job: Job, captured: Captured, graph: Graph, start: float, trial: bool = False
 ) -> Generator[tuple[str, Any], None, Planned]:
-    """From a rewritten graph to its schedule, with each stage's noun on the way."""
+    """From a rewritten graph to its schedule, with each stage's noun on the way. `trial`: the graph
+    is only tried out, under a schedule that is found at once."""
     trace, options, target = job.trace, job.options, job.target
     tuner = Tuner(target, options, job.cache)
     with trace.stage("fuse"):
         cuts = tuner.cuts(graph, trace)
     yield "fuse", cuts[-1]
-    pack_any = partial(pack, spec=target.spec)
-    costs = costs_of(target, pack_any, job.cache, trace, seconds_left(options, start))
+    prepare, left = partial(pack, spec=target.spec), seconds_left(options, start)
+    tuning = costs_of(target, prepare, job.cache, trace, left, KERNEL_SECONDS)
     with trace.stage("kernels"):
-        selection = tuner.kernels(cuts, costs, trace)
+        selection = tuner.kernels(cuts, tuning, trace)
     yield "kernels", selection
     with trace.stage("probe"):
-        selection = with_probes(selection, costs)
+        selection = with_probes(selection, tuning)
         if options.scheduler in MERGING:
             limits = limits_of(job, seconds_left(options, start))
-            graph, selection = tuner.merged(graph, selection, costs, limits)
-        signature, tasks = renamed(captured, graph), selection.tasks
-    yield "probe", tasks
-    sequential, limit, costs = bounded_costs(job, tasks, signature, seconds_left(options, start))
-    with trace.stage("schedule"):
-        limits = limits_of(job, seconds_left(options, start))
-        choice = best_or_recall(tasks, costs, schedulers_of(options), limits, job.cache)
-    yield "schedule", choice
-    return Planned(graph, signature, selection, choice, sequential, limit, costs, trace)
+            graph, selection = tuner.merged(graph, selection, tuning, limits)
+        signature = renamed(captured, graph)
+    yield "probe", selection.tasks
+    safe = selection.settled and settled(tuning)
+    made = scheduled(job, graph, signature, selection, safe, start, trial)
+    yield "schedule", made.choice
+    return made
+
+
+def scheduled(
+    job: Job,
+    graph: Graph,
+    signature: Signature,
+    selection: Selection,
+    safe: bool,
+    start: float,
+    trial: bool = False,
+) -> Planned:
+    """The stage from tasks with kernels to their schedule; `safe`: what was chosen so far would be
+    chosen again."""
+    options, tasks = job.options, selection.tasks
+    aside = nullcontext(_at_once) if trial else compiling(tasks, job.target, job.cache)
+    names = TRIAL if trial and options.scheduler == "best" else schedulers_of(options)
+    with job.trace.stage("schedule"), aside as compiled:
+        left = seconds_left(options, start)
+        sequential, packer, costs = bounded_costs(job, tasks, signature, left, compiled)
+        limits = limits_of(job, left)
+        choice = best_or_recall(tasks, costs, names, limits, job.cache)
+    safe = safe and settled(costs)
+    trace = job.trace
+    return Planned(graph, signature, selection, choice, sequential, packer, costs, safe, trace)
 
 
 def planned(job: Job, captured: Captured, graph: Graph, start: float) -> Planned:
-    """What the line makes of the graph."""
-    stages = stages_of(job, captured, graph, start)
+    """What the line makes of the graph, on trial."""
+    stages = stages_of(job, captured, graph, start, trial=True)
     while True:
         try:
             next(stages)
@@ -124,24 +156,34 @@ def planned(job: Job, captured: Captured, graph: Graph, start: float) -> Planned
             return made
 
 
+def rescheduled(job: Job, made: Planned, start: float, trial: bool = False) -> Planned:
+    """The same tasks under the schedule that a trial, or whoever asks in earnest, gives them."""
+    return scheduled(job, made.graph, made.signature, made.selection, made.settled, start, trial)
+
+
 def bounded_costs(
-    job: Job, tasks: TaskGraph, signature: Signature | None, left: float | None
-) -> tuple[Plan, int, Costs]:
-    """The sequential plan, the bytes that others may take, and costs of plans that keep to them;
-    `left`: seconds that measuring may take."""
+    job: Job,
+    tasks: TaskGraph,
+    signature: Signature | None,
+    left: float | None,
+    quiet: Callable[[], None] = lambda: None,
+) -> tuple[Plan, Packer, Costs]:
+    """The sequential plan, who packs others within the bytes that they may take, and costs of
+    those; `left`: seconds that measuring may take; `quiet`: waits until one may measure."""
     spec = job.target.spec
     plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
-    sequential = pack_or_recall(tasks, plain, spec, signature, Trace(), None, job.cache)
-    limit = int(MEMORY_LIMIT * sequential.arena_bytes)
-    prepare = partial(pack, spec=spec, limit_bytes=limit)
-    return sequential, limit, costs_of(job.target, prepare, job.cache, job.trace, left)
+    sequential = pack(tasks, plain, spec, signature)
+    packer = Packer(tasks, spec, signature, int(MEMORY_LIMIT * sequential.arena_bytes))
+
+    def prepare(asked: TaskGraph, schedule: Schedule) -> Plan:
+        quiet()
+        return packer.any(asked, schedule)
+
+    return sequential, packer, costs_of(job.target, prepare, job.cache, job.trace, left)
 
 
-def pack_within(
-    job: Job, signature: Signature, limit: int, tasks: TaskGraph, schedule: Schedule
-) -> Plan:
-    spec, cache = job.target.spec, job.cache
-    return pack_or_recall(tasks, schedule, spec, signature, job.trace, limit, cache)
+def _at_once() -> None:
+    """Nobody is to be waited for."""
 
 
 def schedulers_of(options: Options) -> Sequence[str]:

@@ -1,6 +1,6 @@
 """Overlap: whether the kernels of a plan start before those they follow have ended.
 
-    tasks, schedule --> | the same plan in each mode of dependent launch, timed | --> tasks
+    plan --> | the same plan in each mode of dependent launch, timed | --> plan
 
 On compute capability 9.0 and up a generated kernel may be launched while the kernel before it
 drains (`kernels.triton.dependent`). What that is worth depends on what follows what, so it is not
@@ -11,7 +11,9 @@ unless another is faster by more than the spread. Kernels of libraries stay as t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 from anabranch.cache import Cache
@@ -19,7 +21,7 @@ from anabranch.errors import TargetError
 from anabranch.ir.key import tasks_text
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Target
-from anabranch.ir.schedule import Schedule, text_schedule
+from anabranch.ir.schedule import text_schedule
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.kernels.triton.dependent import MODES
 from anabranch.kernels.triton.write import program
@@ -29,33 +31,39 @@ OLDEST = (9, 0)
 SCHEME = "overlap 1"
 BUDGET = 0.4
 """Seconds of timing, over all modes."""
-
-Packed = Callable[[TaskGraph, Schedule], Plan]
+Wait = Callable[[], None]
 
 
 def overlapped(
-    tasks: TaskGraph,
-    schedule: Schedule,
-    target: Target,
-    packed: Packed,
-    cache: Cache | None,
-    trace: Trace,
-) -> tuple[TaskGraph, Cost | None]:
-    """The tasks with their generated kernels in the fastest mode, and what the plan then takes,
-    None where nothing was measured."""
-    spec = target.spec
-    kernels = [task.kernel for task in tasks.tasks if _generated(task)]
-    if spec.simulated or spec.kind != "cuda" or spec.capability < OLDEST or not kernels:
-        return tasks, None
-    key = f"{SCHEME}\n{spec.fingerprint}\n{tasks_text(tasks)}\n{text_schedule(schedule)}"
+    plan: Plan, target: Target, cache: Cache | None, trace: Trace
+) -> tuple[Plan, Cost | None]:
+    """The plan with its generated kernels in the fastest mode, and what it then takes, None where
+    nothing was measured. Modes touch the same memory: nothing is packed anew."""
+    if not _may(plan.tasks, target):
+        return plan, None
+    schedule, machine = text_schedule(plan.schedule), target.spec.fingerprint
+    key = f"{SCHEME}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
     kept = cache.get("plans", key) if cache is not None else None
-    found = _read(kept) or _fastest(tasks, schedule, target, packed, cache, trace)
+    found = _read(kept) or _fastest(plan, target, cache, trace)
     if found is None:
-        return tasks, None
+        return plan, None
     mode, cost = found
     if cache is not None:
         cache.put("plans", key, json.dumps([mode, cost.us, cost.spread]))
-    return in_mode(tasks, mode) if mode else tasks, cost
+    return replace(plan, tasks=in_mode(plan.tasks, mode)) if mode else plan, cost
+
+
+@contextmanager
+def compiling(tasks: TaskGraph, target: Target, cache: Cache | None) -> Iterator[Wait]:
+    """While the block runs, the kernels are compiled in every mode, in processes of their own; who
+    measures in the block waits for their end first, with what this gives."""
+    if not _may(tasks, target):
+        yield lambda: None
+        return
+    kernels = _kernels(in_mode(tasks, mode) for mode in MODES)
+    with ThreadPoolExecutor(1, "anabranch-overlap") as pool:
+        done = pool.submit(target.prepare, kernels, cache)
+        yield lambda: done.result()
 
 
 def in_mode(tasks: TaskGraph, mode: str) -> TaskGraph:
@@ -64,20 +72,23 @@ def in_mode(tasks: TaskGraph, mode: str) -> TaskGraph:
     return replace(tasks, tasks=tuple(changed))
 
 
+def _may(tasks: TaskGraph, target: Target) -> bool:
+    """Whether this machine can overlap any kernel of these tasks."""
+    spec = target.spec
+    able = spec.kind == "cuda" and spec.capability >= OLDEST and not spec.simulated
+    return able and any(map(_generated, tasks.tasks))
+
+
 def _fastest(
-    tasks: TaskGraph,
-    schedule: Schedule,
-    target: Target,
-    packed: Packed,
-    cache: Cache | None,
-    trace: Trace,
+    plan: Plan, target: Target, cache: Cache | None, trace: Trace
 ) -> tuple[str, Cost] | None:
+    tasks = plan.tasks
     candidates = {"": tasks, **{mode: in_mode(tasks, mode) for mode in MODES}}
     target.prepare(_kernels(candidates.values()), cache, trace)
     runs: dict[str, Executable] = {}
-    for mode, graph in candidates.items():
+    for mode, changed in candidates.items():
         try:
-            run = target.load(packed(graph, schedule))
+            run = target.load(replace(plan, tasks=changed))
         except TargetError as failed:
             trace.add("refused", "overlap", f"mode {mode}", str(failed).partition("\n")[0])
             continue

@@ -4,20 +4,22 @@ A store to a wrong address ends a CUDA context: every later call of the process 
 generated kernel is measured beside the others, it runs once, between fences, in a process with a
 target of its own:
 
-    tasks, as JSON --> | prepare, then one after the other: load, run, look at the fences | --> why
+    tasks, as JSON --> | as each is compiled: load, run, look at the fences | --> at which, why
 
-A process that dies or answers no more costs the kernel it was at; the next one goes on behind it.
-What is remembered in the cache is not run again.
+Compiling goes on meanwhile, on other cores. A process that dies or answers no more costs the kernel
+it was at, if it has run no other; else the next process begins with that one. What is remembered
+in the cache is not run again.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,13 +29,15 @@ import torch
 
 from anabranch.cache import Cache
 from anabranch.ir.dag import dag_of
-from anabranch.ir.graph import Constant, Graph
+from anabranch.ir.graph import Constant
 from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.step import random_tensor
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph, text_graph, text_kernel
+from anabranch.kernels.triton.program import facts_of, program_of
+from anabranch.kernels.triton.write import learn, unnamed
 from anabranch.pack import pack
 from anabranch.pack.fence import fence
 from anabranch.targets.cpu.target import CpuTarget
@@ -42,6 +46,8 @@ from anabranch.trace import Trace
 
 Trial = Callable[[Sequence[Task]], Sequence[Cost | None]]
 SCHEME = "rehearsal 1"
+GENERATES = "triton"
+"""The provider whose kernels are written by `kernels.triton.write`."""
 LIMIT = 60.0
 """Seconds that one kernel may take: building it is not among them."""
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1])"
@@ -63,7 +69,7 @@ def rehearse(task: Task, target: Target) -> str:
 
 class Rehearsal:
     """Puts itself before a trial: what fails there is not tried here. The process is started when
-    it is first needed, and ends with the block."""
+    it is first needed, or before, and ends with the block."""
 
     def __init__(
         self, target: Target, cache: Cache | None, trace: Trace, start: str = START
@@ -71,7 +77,6 @@ class Rehearsal:
         self._target, self._cache, self._trace, self._start = target, cache, trace, start
         self._process: subprocess.Popen[bytes] | None = None
         self._known: dict[str, str] = {}
-        self._built = False
         self.settled = True
         """False where kernels were refused for no fault of theirs."""
 
@@ -80,6 +85,11 @@ class Rehearsal:
 
     def __exit__(self, *_: object) -> None:
         self._end()
+
+    def start(self) -> None:
+        """Start the process ahead: it takes seconds, in which kernels may be written."""
+        if not self._target.spec.simulated:
+            self._running()
 
     def before(self, trial: Trial) -> Trial:
         """The trial, with None for generated kernels that failed their rehearsal."""
@@ -108,49 +118,65 @@ class Rehearsal:
         return bad
 
     def _run(self, left: dict[str, Task]) -> None:
-        """Learn of all tasks. One is blamed if a process that was started for it says nothing."""
+        """Learn of all tasks. One is blamed if a process that was started for it, and has run
+        nothing else, says nothing."""
         total = len(left)
         while left:
-            fresh, count, self._built = self._process is None, len(left), False
-            for key, why in zip(list(left), self._answers(list(left.values())), strict=False):
-                del left[key]
-                self._learn(key, why)
-                self._trace.progress("kernels", total - len(left), total, "kernels rehearsed")
-            if fresh and not self._built:
-                why = f"no process could be started to run kernels in: {self._died()}"
-                self._trace.add("warning", "kernels", "generated kernels", why)
-                self.settled = False
-                self._known |= dict.fromkeys(left, why)  # not the kernels' fault: not kept
-                left.clear()
-            elif fresh and len(left) == count:
-                self._learn(next(iter(left)), f"the process that ran it first {self._died()}")
-                del left[next(iter(left))]
+            fresh, count, at = self._process is None, len(left), ""
+            for key, why in self._answers(left):
+                at = key if why is None else ""
+                if why is not None:
+                    del left[key]
+                    self._learn(key, why)
+                    self._trace.progress("kernels", total - len(left), total, "kernels rehearsed")
+            if fresh and len(left) == count:
+                died = self._died()
+                if not at:
+                    self._not_started(left, died)
+                    left.clear()
+                else:
+                    self._learn(at, f"the process that ran it first {died}")
+                    del left[at]
+            elif at:
+                left = {at: left.pop(at), **left}
             if left:
                 self._end()  # it has died, or is about to
+
+    def _not_started(self, left: Iterable[str], died: str) -> None:
+        why = f"no process could be started to run kernels in: {died}"
+        self._trace.add("warning", "kernels", "generated kernels", why)
+        self.settled = False
+        self._known |= dict.fromkeys(left, why)  # not the kernels' fault: not kept
 
     def _learn(self, key: str, why: str) -> None:
         self._known[key] = why
         if self._cache is not None:
             self._cache.put("kernels", key, why)
 
-    def _answers(self, tasks: Sequence[Task]) -> Iterator[str]:
-        """One for each task, fewer if the process dies."""
-        process = self._running()
+    def _answers(self, tasks: Mapping[str, Task]) -> Iterator[tuple[str, str | None]]:
+        """For each task, in the order in which they are compiled, its key with None when it is
+        begun, and with the answer; fewer if the process dies."""
+        process, keys = self._running(), list(tasks)
         assert process.stdin is not None and process.stdout is not None
         try:
-            process.stdin.write(json.dumps([_write(task) for task in tasks]).encode() + b"\n")
+            wanted = [_write(task) for task in tasks.values()]
+            process.stdin.write(json.dumps(wanted).encode() + b"\n")
             process.stdin.flush()
-            self._built = bool(process.stdout.readline())
         except BrokenPipeError:
             return
-        for _ in tasks:
+        for _ in keys:
+            begun = process.stdout.readline()
+            if not begun:
+                return
+            key = keys[json.loads(begun)]
+            yield key, None
             timer = threading.Timer(LIMIT, process.kill)
             timer.start()
             line = process.stdout.readline()
             timer.cancel()
             if not line:
                 return
-            yield json.loads(line)
+            yield key, json.loads(line)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is not None:
@@ -188,24 +214,25 @@ class Rehearsal:
 
 
 def main(device: str, tf32: str, folder: str) -> None:
-    """The other side: lists of tasks in, a line when all are built, a line for each that ran."""
+    """The other side: lists of tasks in, and for each, as it is compiled, its position and, when
+    it has run, why it must not be used."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries that print must not be heard as answers
     where = torch.device(device)
     target = CpuTarget() if where.type == "cpu" else CudaTarget(where, tf32 == "1")
-    for line in sys.stdin.buffer:
-        tasks = [_read(item) for item in json.loads(line)]
-        with Cache.open(Path(folder) if folder else None) as cache:
-            target.prepare([task.kernel for task in tasks if task.kernel], cache)
-        _say(answers, "built")
-        for task in tasks:
-            try:
-                why = rehearse(task, target)
-            except Exception as failed:
-                why = f"{type(failed).__name__}: {' '.join(str(failed).split())[:400]}"
-            _say(answers, why)
-            if why and not _alive(where):
-                return
+    with Cache.open(Path(folder) if folder else None) as cache:
+        for line in sys.stdin.buffer:
+            tasks = [_read(item) for item in json.loads(line)]
+            kernels = [task.kernel for task in tasks if task.kernel]
+            for number in itertools.chain.from_iterable(target.ready(kernels, cache)):
+                _say(answers, number)
+                try:
+                    why = rehearse(tasks[number], target)
+                except Exception as failed:
+                    why = f"{type(failed).__name__}: {' '.join(str(failed).split())[:400]}"
+                _say(answers, why)
+                if why and not _alive(where):
+                    return
 
 
 def _alive(device: torch.device) -> bool:
@@ -216,7 +243,7 @@ def _alive(device: torch.device) -> bool:
         return False
 
 
-def _say(answers: BinaryIO, what: str) -> None:
+def _say(answers: BinaryIO, what: str | int) -> None:
     answers.write(json.dumps(what).encode() + b"\n")
     answers.flush()
 
@@ -226,8 +253,10 @@ def _generated(task: Task) -> bool:
 
 
 def _write(task: Task) -> dict[str, Any]:
+    """`program`: what was written for a generated kernel, which its reader need not write again."""
     kernel = task.kernel
     assert kernel is not None
+    known = kernel.provider == GENERATES
     return {
         "task": task.name,
         "body": text_graph(task.body, origins=False),
@@ -235,21 +264,24 @@ def _write(task: Task) -> dict[str, Any]:
         "kernel_body": text_graph(kernel.body, origins=False),
         "writes_out": kernel.writes_out,
         "workspace": kernel.workspace,
+        "program": facts_of(unnamed(kernel.body, kernel.variant)) if known else None,
     }
 
 
 def _read(item: dict[str, Any]) -> Task:
     provider, name, variant, source = item["kernel"]
+    body, kernel_body = (parse_graph(item[text]) for text in ("body", "kernel_body"))
+    if item["program"] is not None:
+        learn(kernel_body, variant, program_of(item["program"]))
     kernel = Kernel(
         provider,
         name,
-        parse_graph(item["kernel_body"]),
+        kernel_body,
         variant,
         item["writes_out"],
         item["workspace"],
         source=source,
     )
-    body: Graph = parse_graph(item["body"])
     return Task(item["task"], body, kernel)
 
 

@@ -21,9 +21,9 @@ from anabranch.fuse.joining import with_joins
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Costs, Limits, Provider, Target
 from anabranch.ir.task import TaskGraph
-from anabranch.kernels import ALL, PROVIDERS, select
+from anabranch.kernels import ALL, PROVIDERS
 from anabranch.kernels.recall import Memory
-from anabranch.kernels.select import Selection
+from anabranch.kernels.select import Selection, select_all
 from anabranch.merge import merged
 from anabranch.options import Options
 from anabranch.rehearse import Rehearsal
@@ -66,15 +66,16 @@ class Tuner:
         kernel that runs."""
         spec, check = self.target.spec, checker(self.target, self.cache)
         with Rehearsal(self.target, self.cache, trace) as rehearsal:
+            if self.generates:
+                rehearsal.start()
             trial = rehearsal.before(costs.trial)
-            memory = Memory(self.cache, name_of(self.target), partial(_settled, costs, rehearsal))
-            found = select(cuts[0], spec, self.providers, trial, check, trace, memory)
-            for cut in cuts[1:]:
-                whole = select(cut, spec, self.providers, trial, check, trace, memory)
+            memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
+            found, *others = select_all(cuts, spec, self.providers, trial, check, trace, memory)
+            for whole in others:
                 found = _cheaper(whole, found, costs, trace)
             if self.generates and self.options.scheduler not in MERGING:
                 found = with_joins(found, spec, self.providers, trial, check, costs, trace, memory)
-        return found
+            return replace(found, settled=memory.settled())
 
     def merged(
         self, graph: Graph, selection: Selection, costs: Costs, limits: Limits
@@ -104,7 +105,7 @@ def _cheaper(whole: Selection, parts: Selection, costs: Costs, trace: Trace) -> 
     return Selection(tasks, tried)
 
 
-def _settled(*told: object) -> bool:
+def settled(*told: object) -> bool:
     """Whether all who refused candidates would do so again."""
     return all(getattr(one, "settled", True) for one in told)
 

@@ -74,8 +74,10 @@ def test_other_questions() -> None:
         question(read(FOUND), OPTIONS, TARGET),
     ]
     assert len({key, *others}) == 5
-    patient = OPTIONS.model_copy(update={"search_seconds": 1.0, "budget": 3.0, "debug": 2})
-    assert question(begin, patient, TARGET) == key
+    hasty = OPTIONS.model_copy(update={"search_seconds": 1.0})
+    assert question(begin, hasty, TARGET) != key
+    loud = OPTIONS.model_copy(update={"debug": 2, "check": 1})
+    assert question(begin, loud, TARGET) == key
 
 
 def test_what_does_not_fit_is_no_answer(tmp_path: File) -> None:

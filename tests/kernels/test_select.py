@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -13,10 +13,11 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.select import select
+from anabranch.kernels.select import select, select_all
 from anabranch.trace import Trace
 
 SPEC = TargetSpec("cuda", "a GPU")
+EXP = "aten.exp.default"
 
 
 def body(name: str) -> Graph:
@@ -103,3 +104,24 @@ def test_equal_tasks_are_decided_once() -> None:
     chosen = select(graph, SPEC, [Fake("k")], trial, lambda task: "", Trace()).tasks
     assert asked == ["a"]
     assert [task.kernel.body.name for task in chosen.tasks if task.kernel] == ["a", "b", "c"]
+
+
+def test_cuts_of_a_graph_are_decided_in_one_batch() -> None:
+    """What they share is tried once; each has its selection."""
+    batches: list[list[str]] = []
+
+    def trial(tasks: Sequence[Task]) -> list[Cost | None]:
+        batches.append([task.body.nodes[-1].op for task in tasks])
+        return [Cost(float(len(task.body.nodes)), "measured") for task in tasks]
+
+    one, other = body("a"), replace(body("b"), nodes=(replace(body("b").nodes[0], op=EXP),))
+    a, b = Task("a", one), Task("b", other)
+    cuts = [
+        TaskGraph("t", one.inputs, (), tasks, (), one.outputs) for tasks in ((a,), (a, b), (b,))
+    ]
+    found = select_all(cuts, SPEC, [Fake("x")], trial, lambda task: "", Trace())
+    assert batches == [["aten.relu.default", EXP]]
+    assert [[task.name for task in s.tasks.tasks] for s in found] == [["a"], ["a", "b"], ["b"]]
+    assert found[0].candidates["a"] is found[1].candidates["a"]
+    single = select(cuts[1], SPEC, [Fake("x")], trial, lambda task: "", Trace())
+    assert single == found[1]

@@ -34,6 +34,18 @@ def test_buffers_that_may_not_share_bytes_do_not(
             assert apart or not (a.nbytes and b.nbytes) or may_share(a, b, before)
 
 
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 40), streams=st.integers(1, 5))
+def test_who_has_no_use_for_more_finds_the_same_or_hears_of_it(
+    networks: Any, seed: int, n: int, streams: int
+) -> None:
+    tasks = networks.chance(seed, n)
+    schedule = networks.shuffled(tasks, seed, streams)
+    buffers, before = lifetimes(tasks, schedule), before_masks(schedule)
+    found = place(buffers, before, work=100)
+    assert place(buffers, before, 100, useless=found.total) == found
+    assert place(buffers, before, 100, useless=found.total - 1).total >= found.total
+
+
 def test_one_stream_needs_its_live_range_peak_and_no_more(networks: Any) -> None:
     for tasks in (networks.inception(), networks.nasnet(), networks.chance(1, 300)):
         schedule = networks.sequential(tasks)

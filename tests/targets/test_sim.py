@@ -39,9 +39,9 @@ def test_a_recorded_network_is_planned_from_records(name: str) -> None:
     target = open_sim("h200", tf32=False)
     tasks = made.plan.tasks
     assert Recorded(target.profile, spec=target.spec).missing(tasks) <= len(tasks.tasks) // 10
-    by_name = {schedule.scheduler: cost for schedule, cost in made.candidates}
+    by_name = {schedule.scheduler: cost for schedule, cost in made.found.schedules}
     assert by_name["critical"].us < by_name["sequential"].us
-    assert made.plan.peak_bytes <= 1.25 * made.sequential.peak_bytes
+    assert made.plan.peak_bytes <= 1.25 * made.found.sequential.peak_bytes
 
 
 def test_the_order_of_networks_is_that_of_the_measurements() -> None:

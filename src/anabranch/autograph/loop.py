@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Generic, Protocol, TypeVar
@@ -90,11 +90,10 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):
-    """The best graph as it was built, the way to it, and whether the search came to its end."""
+    """The best graph as it was built, and the way to it."""
 
     built: T
     path: Path
-    ended: bool = True
 
 
 def improved(
@@ -136,7 +135,7 @@ def improved(
                 rounds = (*current.path.rounds, Round(candidate.steps, was, now))
                 best = Outcome(built, Path(graph, candidate.graph, rounds))
                 heapq.heappush(queue, (now.us, next(order), best))
-    return replace(best, ended=not _over(until))
+    return best
 
 
 def _promising(found: Sequence[Found], base: float, effort: Effort, trace: Trace) -> list[Found]:

@@ -24,7 +24,7 @@ from anabranch.rewrite.backtrack import Step
 from anabranch.rewrite.rules import ALL
 
 SCHEME = "search 1"
-NOT_ASKED = {"budget", "search_seconds", "cache_dir", "debug", "dump", "check", "outputs", "batch"}
+NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch"}
 
 
 class _Step(BaseModel):
@@ -109,7 +109,7 @@ def _cost(cost: _Cost) -> Cost:
 
 def question(graph: Graph, options: Options, target: Target) -> str:
     """All that the outcome of a search depends on: the graph with its names, which of its constants
-    are equal, the rules, the machine and the options; of these not how long, nor who is told."""
+    are equal, the rules, the machine and the options, the time it may take among them."""
     digests = dict.fromkeys(constant.digest for constant in graph.constants)
     place = {digest: i for i, digest in enumerate(digests)}
     constants = tuple(Constant(c.name, c.type, str(place[c.digest])) for c in graph.constants)

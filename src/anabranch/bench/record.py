@@ -96,7 +96,7 @@ def extended(profile: Profile | None, made: Compilation, tf32: bool) -> Profile:
         )
     by_name = {task.name: task for task in made.plan.tasks.tasks}
     timings = dict(profile.tasks)
-    for name, candidates in made.selection.candidates.items():
+    for name, candidates in made.found.selection.candidates.items():
         for candidate in candidates:
             if candidate.cost is not None and candidate.cost.source == "measured":
                 kernel = whole(by_name[name], candidate, made.plan.spec, ALL)

@@ -90,7 +90,9 @@ def top(compiled: Any) -> list[dict[str, Any]]:
     made = compiled.entries[-1].compilation
     found: dict[str, dict[str, Any]] = {}
     for task in made.plan.tasks.tasks:
-        won = next((c for c in made.selection.candidates.get(task.name, ()) if c.chosen), None)
+        won = next(
+            (c for c in made.found.selection.candidates.get(task.name, ()) if c.chosen), None
+        )
         if won is None or won.cost is None:
             continue
         ops = ", ".join(node.op.split(".")[1] for node in task.body.nodes)

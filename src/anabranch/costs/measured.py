@@ -42,6 +42,8 @@ from anabranch.trace import Trace
 SCHEME = "timing 1"
 BATCH = 32
 """Executables held at once while tasks are warmed: each has weights and buffers on the device."""
+EACH = 0.05
+"""Seconds for one candidate: whole schedules differ by little."""
 REPEAT = ROW
 LONG_US = 100.0
 """A task of up to so long is timed that often in a row: the start of a graph shall not count."""
@@ -63,7 +65,7 @@ class Measured:
         cache: Cache | None = None,
         trace: Trace | None = None,
         budget: float | None = None,
-        each: float = 0.05,
+        each: float = EACH,
         fallback: Costs | None = None,
     ) -> None:
         self.target = target

@@ -4,7 +4,7 @@ simulated."""
 from __future__ import annotations
 
 from anabranch.cache import Cache
-from anabranch.costs.measured import Measured, Prepare
+from anabranch.costs.measured import EACH, Measured, Prepare
 from anabranch.costs.recorded import Profile, Recorded
 from anabranch.ir.key import digest_text
 from anabranch.ir.protocols import Costs, Target
@@ -17,12 +17,14 @@ def costs_of(
     cache: Cache | None = None,
     trace: Trace | None = None,
     budget: float | None = None,
+    each: float = EACH,
 ) -> Costs:
-    """`Measured` for a target that can run plans; `Recorded` for one that carries a profile."""
+    """`Measured` for a target that can run plans, with so many seconds for each candidate;
+    `Recorded` for one that carries a profile."""
     profile = getattr(target, "profile", None)
     if isinstance(profile, Profile):
         return Recorded(profile, spec=target.spec)
-    return Measured(target, prepare, cache, trace, budget)
+    return Measured(target, prepare, cache, trace, budget, each)
 
 
 def name_of(target: Target) -> str:

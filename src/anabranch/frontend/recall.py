@@ -24,6 +24,7 @@ from anabranch.frontend.structure import read_tree
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature
 from anabranch.ir.text import parse_graph, text_graph
+from anabranch.ir.uncollected import uncollected
 from anabranch.trace import Trace
 
 
@@ -55,7 +56,8 @@ def capture_or_recall(
         name = fingerprint(model, args, kwargs)
     if name is None or cache is None:
         return capture(model, args, kwargs, trace)
-    found = recall(cache, name, model)
+    with uncollected():
+        found = recall(cache, name, model)
     if found is not None:
         trace.add("applied", "capture", found.graph.name, "recalled from the cache")
         return found

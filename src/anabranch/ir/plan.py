@@ -70,6 +70,18 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
+class Footprint:
+    """Memory that a plan takes for intermediate values: the arena, and what kernels allocate."""
+
+    arena_bytes: int
+    pool_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.arena_bytes + self.pool_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Tasks with kernels, a schedule over them, and a place for every byte."""
 
@@ -106,7 +118,11 @@ class Plan:
     @property
     def peak_bytes(self) -> int:
         """Memory for intermediate values: arena (workspaces in it) and pool; no weights, inputs."""
-        return self.arena_bytes + self.pool_bytes
+        return self.footprint.peak_bytes
+
+    @property
+    def footprint(self) -> Footprint:
+        return Footprint(self.arena_bytes, self.pool_bytes)
 
 
 def _aligned(nbytes: int) -> int:

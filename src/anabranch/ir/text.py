@@ -171,6 +171,15 @@ def parse_type(text: str) -> TensorType:
     return found
 
 
+def parse_node(text: str) -> Node:
+    """A node from its `text_node`; ValueError for anything else.
+
+    >>> parse_node("%y: f16[8] = aten.relu.default(%x)").uses
+    ('x',)
+    """
+    return _parse_node(_Tokens(text))
+
+
 def _typed(tokens: _Tokens) -> tuple[str, TensorType]:
     name = tokens.take()[1:]
     tokens.take(":")

@@ -35,10 +35,12 @@ plan."""
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The task graph with a kernel for each task, and by task name what it was chosen from."""
+    """The task graph with a kernel for each task, and by task name what it was chosen from.
+    `settled`: whether all that failed would fail again."""
 
     tasks: TaskGraph
     candidates: dict[str, tuple[Candidate, ...]]
+    settled: bool = True
 
 
 def select(
@@ -51,25 +53,61 @@ def select(
     memory: Memory = NOWHERE,
 ) -> Selection:
     """Choose a kernel for every task. TargetError if a task has none that runs."""
+    return select_all([tasks], spec, providers, trial, check, trace, memory)[0]
+
+
+def select_all(
+    cuts: Sequence[TaskGraph],
+    spec: TargetSpec,
+    providers: Sequence[Provider],
+    trial: Trial,
+    check: Check,
+    trace: Trace,
+    memory: Memory = NOWHERE,
+) -> list[Selection]:
+    """As `select` for each of several cuts of a graph, the candidates of all of them in one batch:
+    whoever compiles or measures it has work for all its hands until it ends."""
+    groups = [_alike(cut) for cut in cuts]
+    first = {key: group[0] for alike in groups for key, group in alike.items()}
+    bodies = {key: task.body for key, task in first.items()}
+    known = recall(bodies, spec, providers, memory)
+    fresh = {key: task for key, task in first.items() if key not in known}
+    decided = _decided(fresh, spec, providers, trial, check)
+    remember(decided, spec, providers, memory)
+    decisions = known | decided
+    return [
+        _selected(cut, alike, decisions, spec, providers, trace)
+        for cut, alike in zip(cuts, groups, strict=True)
+    ]
+
+
+def _alike(tasks: TaskGraph) -> dict[str, list[Task]]:
+    """Tasks of equal structure, by its text."""
     alike: dict[str, list[Task]] = {}
     for task in tasks.tasks:
         alike.setdefault(structure_text(task.body), []).append(task)
-    bodies = {key: group[0].body for key, group in alike.items()}
-    known = recall(bodies, spec, providers, memory)
-    fresh = {key: group[0] for key, group in alike.items() if key not in known}
-    decided = _decided(fresh, spec, providers, trial, check)
-    remember(decided, spec, providers, memory)
+    return alike
+
+
+def _selected(
+    tasks: TaskGraph,
+    alike: Mapping[str, Sequence[Task]],
+    decisions: Mapping[str, Decision],
+    spec: TargetSpec,
+    providers: Sequence[Provider],
+    trace: Trace,
+) -> Selection:
+    """What was decided, for each task in its own names."""
     chosen: dict[str, Task] = {}
     candidates: dict[str, tuple[Candidate, ...]] = {}
     for key, group in alike.items():
-        decision = known.get(key) or decided[key]
+        decision = decisions[key]
         for task in group:
             chosen[task.name] = replace(task, kernel=_winner(task, decision, spec, providers))
             candidates[task.name] = decision.tried
         _tell(trace, group, decision.tried, decision.tried[decision.winner])
-    return Selection(
-        replace(tasks, tasks=tuple(chosen[task.name] for task in tasks.tasks)), candidates
-    )
+    ordered = tuple(chosen[task.name] for task in tasks.tasks)
+    return Selection(replace(tasks, tasks=ordered), candidates)
 
 
 def _decided(

@@ -12,13 +12,15 @@ from importlib import metadata, resources
 from importlib.resources.abc import Traversable
 
 ROOMS = ("kernels", "ir")
+WHOLE = ""
+"""The room that all rooms are in."""
 
 
 @functools.cache
-def digest() -> str:
+def digest(*rooms: str) -> str:
     """Names the content of all Python files of these rooms: 60 files, 10 ms."""
     state = hashlib.blake2b(digest_size=16)
-    for room in ROOMS:
+    for room in rooms or ROOMS:
         for file in _files(resources.files("anabranch").joinpath(room)):
             content = file.read_bytes()
             state.update(f"{file.name} {len(content)}\n".encode())

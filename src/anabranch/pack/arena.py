@@ -31,6 +31,10 @@ WORK = 24_000
 """Buffers placed in all: 16 packings of 1,500 buffers, about half a second."""
 
 
+FIXED = 14
+"""Orders that do not depend on what came of others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """An offset for each buffer, in their order, and the bytes of the whole arena."""
@@ -45,11 +49,13 @@ def place(
     work: int = WORK,
     strict: Sequence[int] | None = None,
     enough: int = 0,
+    useless: int | None = None,
 ) -> Placement:
     """The smallest arena that a bounded number of greedy packings finds; `before` as from
     `lifetime.before_masks`. Two buffers may share bytes if all touches of one come before the
     writer of the other. An arena of `enough` bytes ends the search; up to there buffers share
-    bytes by the order `strict` where they can, and by the wider `before` where they must."""
+    bytes by the order `strict` where they can, and by the wider `before` where they must. Who has
+    no use for more than `useless` bytes gets nothing but a total above it where all need more."""
     if not buffers:
         return Placement((), 0)
     sizes = np.array([align(buffer.nbytes) for buffer in buffers], dtype=np.int64)
@@ -63,7 +69,10 @@ def place(
     totals: list[int] = []
     packings = max(6, min(200, work // len(buffers)))
     for order, best_fit in _orders(sizes, conflict, alive, live, tried):
-        tried.append(_pack(order, sizes, conflict, best_fit, avoid, enough))
+        # What is worse than another is not finished, but for those of which something is blamed.
+        known = totals if useless is None else [*totals, useless]
+        stop = min(known, default=None) if len(tried) + 1 < FIXED else None
+        tried.append(_pack(order, sizes, conflict, best_fit, avoid, enough, stop))
         totals.append(int((tried[-1] + sizes).max()))
         if totals[-1] <= max(bound, enough) or len(tried) >= packings:
             break
@@ -157,10 +166,17 @@ def _orders(
 
 
 def _pack(
-    order: Ints, sizes: Ints, conflict: Bools, best_fit: bool, avoid: Bools, enough: int
+    order: Ints,
+    sizes: Ints,
+    conflict: Bools,
+    best_fit: bool,
+    avoid: Bools,
+    enough: int,
+    stop: int | None,
 ) -> Ints:
     """Each buffer in turn into the smallest (or lowest) gap among its placed neighbours: those of
-    `avoid` if that stays within `enough` bytes, else only those it conflicts with."""
+    `avoid` if that stays within `enough` bytes, else only those it conflicts with. Beyond `stop`
+    bytes it is given up."""
     offsets = np.zeros(len(sizes), dtype=np.int64)
     ends = np.zeros(len(sizes), dtype=np.int64)
     placed = np.zeros(len(sizes), dtype=np.bool_)
@@ -173,6 +189,8 @@ def _pack(
         offsets[i] = offset
         ends[i] = offset + sizes[i]
         placed[i] = True
+        if stop is not None and ends[i] > stop:
+            break
     return offsets
 
 

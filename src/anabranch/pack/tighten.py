@@ -44,7 +44,9 @@ def tighten(
             packed = partial(_packed, buffers, before, strict, limit_bytes)
             found = packed(0)
             if found.total <= limit_bytes:
-                found = _widest(packed, found, limit_bytes, len(before) - 1)
+                found = _widest(
+                    partial(packed, useless=limit_bytes), found, limit_bytes, len(before) - 1
+                )
                 return _with_waits(reissued, buffers, found), found
             if smallest is None or found.total < smallest[1].total:
                 smallest = _with_waits(reissued, buffers, found), found
@@ -58,9 +60,10 @@ def _packed(
     strict: Sequence[int] | None,
     limit_bytes: int,
     window: int,
+    useless: int | None = None,
 ) -> Placement:
     """With `strict`, bytes are shared beyond that order only where the limit demands it."""
-    return place(buffers, _within(before, window), QUICK, strict, limit_bytes)
+    return place(buffers, _within(before, window), QUICK, strict, limit_bytes, useless)
 
 
 def _reissued(schedule: Schedule, order: Mapping[str, int]) -> Schedule:

@@ -111,6 +111,18 @@ def test_what_fails_is_told_and_heard_when_loaded(made: Any, triton: Triton) -> 
     triton.runner(made.task("plain"), made.values(), None)
 
 
+def test_what_is_known_is_ready_while_others_are_compiled(made: Any, triton: Triton) -> None:
+    """The first step waits for no compiler; what cannot be written is heard when it is loaded."""
+    with triton.building([made.kernel("plain")]):
+        pass
+    unwritten = replace(made.kernel("plain"), variant="unknown")
+    kernels = [made.kernel("broken"), made.kernel("plain"), unwritten, made.kernel("plain")]
+    steps = triton.ready(kernels)
+    assert next(steps) == [1, 2, 3]
+    assert list(steps) == [[0]]
+    assert list(triton.ready(kernels)) == [[0, 1, 2, 3]]
+
+
 def test_a_probe_runs_nothing(made: Any, triton: Triton, driver: Any) -> None:
     probe = triton.probe(made.kernel("scratch"))
     assert (probe.workspace, probe.temporary, probe.launches) == (4096, 0, 1)

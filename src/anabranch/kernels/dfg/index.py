@@ -156,8 +156,21 @@ def axis(name: str, extent: int) -> Index:
     return _atom(Axis(name, extent)) if extent != 1 else number(0)
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def number(value: int) -> Index:
     return Index((), value)
+
+
+def weighted(parts: Iterable[tuple[Index, int]], constant: int = 0) -> Index:
+    """The sum of some indices, each times a number, and a constant; sorted once."""
+    summed = [(index, factor) for index, factor in parts if factor]
+    constant += sum(index.constant * factor for index, factor in summed)
+    open_ones = [(index, factor) for index, factor in summed if index.terms]
+    if len(open_ones) == 1:  # what is canonical stays so
+        (index, factor) = open_ones[0]
+        return index * factor + (constant - index.constant * factor)
+    pairs = [(atom, k * factor) for index, factor in open_ones for atom, k in index.terms]
+    return _sum(pairs, constant) if pairs else number(constant)
 
 
 def gathered(value: Any, extent: int) -> Index:

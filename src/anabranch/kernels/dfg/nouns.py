@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import torch
 
 from anabranch.ir.types import TensorType
-from anabranch.kernels.dfg.index import Axis, Index, axes_of, number
+from anabranch.kernels.dfg.index import Axis, Index, axes_of, weighted
 
 COMPUTE: dict[torch.dtype, torch.dtype] = {
     torch.float16: torch.float32,
@@ -218,8 +218,7 @@ class Dfg:
 
 def address(index: tuple[Index, ...], type: TensorType) -> Index:
     """Where the element is, in elements from the start of the tensor's memory."""
-    terms = [i * stride for i, stride in zip(index, type.strides, strict=True)]
-    return sum(terms, start=number(0))
+    return weighted(zip(index, type.strides, strict=True))
 
 
 def parts(expr: Expr) -> tuple[Expr, ...]:

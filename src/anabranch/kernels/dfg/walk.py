@@ -12,6 +12,7 @@ import torch
 
 from anabranch.kernels.dfg.build import both, bounded, const
 from anabranch.kernels.dfg.index import (
+    Atom,
     Axis,
     Gathered,
     Index,
@@ -19,7 +20,7 @@ from anabranch.kernels.dfg.index import (
     Remainder,
     axes_of,
     gathered,
-    number,
+    weighted,
 )
 from anabranch.kernels.dfg.nouns import (
     Arith,
@@ -48,19 +49,21 @@ def substitute(expr: Expr, place: Place) -> Expr:
 
 
 def substitute_index(index: Index, place: Place, get: Callable[[Expr], Expr]) -> Index:
-    total = number(index.constant)
-    for atom, factor in index.terms:
-        match atom:
-            case Axis():
-                new = place.get(atom, Index(((atom, 1),), 0))
-            case Quotient():
-                new = substitute_index(atom.index, place, get) // atom.by
-            case Remainder():
-                new = substitute_index(atom.index, place, get) % atom.by
-            case Gathered():
-                new = gathered(get(atom.value), atom.extent)
-        total = total + new * factor
-    return total
+    return weighted(
+        ((_placed(atom, place, get), factor) for atom, factor in index.terms), index.constant
+    )
+
+
+def _placed(atom: Atom, place: Place, get: Callable[[Expr], Expr]) -> Index:
+    match atom:
+        case Axis():
+            return place.get(atom) or Index(((atom, 1),), 0)
+        case Quotient():
+            return substitute_index(atom.index, place, get) // atom.by
+        case Remainder():
+            return substitute_index(atom.index, place, get) % atom.by
+        case Gathered():
+            return gathered(get(atom.value), atom.extent)
 
 
 def substitute_stores(stores: Sequence[Store], place: Place) -> tuple[Store, ...]:

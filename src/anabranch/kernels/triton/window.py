@@ -101,24 +101,41 @@ def write(body: Graph, variant: str) -> Program:
     if parsed is None:
         raise ValueError(f"{variant} is no variant of windows")
     pixels, lanes, together, warps = (int(number) for number in parsed.groups())
+    pixel, _, _ = _pixels(found, together)
+    masked = pixel.extent % pixels > 0, found.lane.extent % lanes > 0
+    lines = [f"pixel = tl.program_id(0) * {pixels} + tl.arange(0, {pixels})[:, None]"]
+    if masked[0]:
+        lines.append(f"pixel_in = pixel < {pixel.extent}")
+    shape = f"tl.zeros([{pixels}, 1], tl.int32)"
+    lines.append(f"lane = tl.program_id(1) * {lanes} + tl.arange(0, {lanes})[None, :] + {shape}")
+    if masked[1]:
+        lines.append(f"lane_in = lane < {found.lane.extent}")
+    lines += _lines(body, together, *masked)
+    grid = (-(-pixel.extent // pixels), -(-found.lane.extent // lanes), 1)
+    return program(body, found.dfg, variant, lines, grid, warps)
+
+
+def _pixels(found: Windows, together: int) -> tuple[Axis, dict[Axis, Index], Axis | None]:
+    """The axis of groups of neighbours, what other axes are in terms of it, and which of them
+    counts the groups along the axis that slides."""
     group = Axis("slide", -(-found.slide.extent // together)) if found.slide else None
-    pixel, place = flattened([a for a in (*found.rest, group) if a is not None], "pixel")
-    masks = {pixel: "pixel_in"} if pixel.extent % pixels else {}
-    if found.lane.extent % lanes:
+    flat, place = flattened([a for a in (*found.rest, group) if a is not None], "pixel")
+    return flat, place, group
+
+
+@functools.lru_cache(maxsize=256)
+def _lines(body: Graph, together: int, pixel_in: bool, lane_in: bool) -> tuple[str, ...]:
+    """What a thread does with its pixels and lanes, however many they are: tiles differ in their
+    first lines alone, and some only in what they need not ask."""
+    found = _found(body)
+    assert isinstance(found, Windows), "it has small windows"
+    pixel, place, group = _pixels(found, together)
+    masks = {pixel: "pixel_in"} if pixel_in else {}
+    if lane_in:
         masks[found.lane] = "lane_in"
     out = Emission({pixel: "pixel", found.lane: "lane"}, masks, names_of(body), {*INDICES})
-    out.lines.append(f"pixel = tl.program_id(0) * {pixels} + tl.arange(0, {pixels})[:, None]")
-    if pixel in masks:
-        out.lines.append(f"pixel_in = pixel < {pixel.extent}")
-    shape = f"tl.zeros([{pixels}, 1], tl.int32)"
-    out.lines.append(
-        f"lane = tl.program_id(1) * {lanes} + tl.arange(0, {lanes})[None, :] + {shape}"
-    )
-    if found.lane in masks:
-        out.lines.append(f"lane_in = lane < {found.lane.extent}")
     _write_neighbours(found, out, place, group, together)
-    grid = (-(-pixel.extent // pixels), -(-found.lane.extent // lanes), 1)
-    return program(body, found.dfg, variant, out.lines, grid, warps)
+    return tuple(out.lines)
 
 
 @functools.lru_cache(maxsize=1024)

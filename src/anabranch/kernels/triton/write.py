@@ -38,6 +38,10 @@ TEMPLATES: dict[str, Template] = {
 }
 
 
+LEARNED: dict[tuple[Graph, str], Program] = {}
+"""What earlier processes wrote: a memo of a function of its arguments alone."""
+
+
 def program(body: Graph, variant: str) -> Program:
     """The kernel of this variant. ValueError where the body has no such kernel."""
     same = canonical(body, content=False)
@@ -50,14 +54,26 @@ def program(body: Graph, variant: str) -> Program:
     )
 
 
+def unnamed(body: Graph, variant: str) -> Program:
+    """As `program`, in names that equal bodies share and without its header."""
+    return _program(canonical(body, content=False), variant)
+
+
+def learn(body: Graph, variant: str, written: Program) -> None:
+    """Take over what `unnamed` answered in a process with the same files of this room."""
+    LEARNED.setdefault((canonical(body, content=False), variant), written)
+
+
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """What all templates that fit the body offer."""
     return list(_variants(canonical(body, content=False), spec))
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=1 << 14)
 def _program(body: Graph, variant: str) -> Program:
     """The kernel of a body whose names are positions: equal layers are written once."""
+    if (body, variant) in LEARNED:
+        return LEARNED[body, variant]
     name = variant.partition(":")[0]
     if name not in TEMPLATES:
         raise ValueError(f"{variant} is of no template there is")
@@ -65,7 +81,7 @@ def _program(body: Graph, variant: str) -> Program:
     return dependent(_program(body, base), mode) if mode else TEMPLATES[name].write(body, base)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=1 << 14)
 def _variants(body: Graph, spec: TargetSpec) -> tuple[str, ...]:
     return tuple(variant for t in TEMPLATES.values() for variant in t.variants(body, spec))
 

@@ -13,7 +13,7 @@ import platform
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 
@@ -137,6 +137,10 @@ class CpuTarget:
         self, kernels: Sequence[Kernel], cache: Cache | None = None, trace: Trace | None = None
     ) -> None:
         """Nothing is built ahead here."""
+
+    def ready(self, kernels: Sequence[Kernel], cache: Cache | None = None) -> Iterator[list[int]]:
+        """The positions of these kernels, as they can be loaded: all of them now."""
+        yield list(range(len(kernels)))
 
     def load(self, plan: Plan, repeat: int = 1) -> CpuExecutable:
         if plan.spec.kind != "cpu":

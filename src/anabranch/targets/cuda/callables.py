@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from anabranch.targets.cuda.capture import uncollected
+from anabranch.ir.uncollected import uncollected
 
 WARM_UPS = 3
 ROUNDS = (5, 200)

@@ -15,10 +15,8 @@ edge; one that turns back has an edge more, from its last launch that was as urg
 
 from __future__ import annotations
 
-import gc
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -26,6 +24,7 @@ from torch import Tensor
 from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Launch
 from anabranch.ir.task import alias_roots
+from anabranch.ir.uncollected import uncollected
 from anabranch.targets.place import Placed, strays
 
 WARM_UPS = 2
@@ -160,19 +159,6 @@ class CudaExecutable:
             return
         self._graph, self._outputs = graph, self._current_outputs()
         self._pool_bytes = max(0, torch.cuda.max_memory_allocated() - before)
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Within it Python does not look for garbage. A graph that nobody holds any more is freed when
-    it is found, which CUDA forbids while another is captured: the process aborts."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _releases(plan: Plan) -> dict[str, list[str]]:

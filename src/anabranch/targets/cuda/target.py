@@ -55,6 +55,11 @@ class CudaTarget:
             if self._cudnn is not None:
                 self._cudnn.build(kernels, cache, self.spec.fingerprint)
 
+    def ready(self, kernels: Sequence[Kernel], cache: Cache | None = None) -> Iterator[list[int]]:
+        """As `prepare` for generated kernels: their positions as they get ready."""
+        with torch.cuda.device(self.device):
+            yield from self._triton.ready(kernels, cache)
+
     def load(self, plan: Plan, repeat: int = 1) -> CudaExecutable:
         """One CUDA graph. Where capture fails the executable launches eagerly and says why in
         `failure`; the caller reports it."""

@@ -16,7 +16,7 @@ before anything is captured.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -117,29 +117,49 @@ class Triton:
     ) -> Iterator[None]:
         """Compile what these kernels need while the block runs, or read it from the cache, where
         it is kept. What fails is kept as a sentence, and heard when it is loaded."""
-        wanted: dict[Recipe, str] = {}
-        for kernel in kernels:
-            if kernel.provider == "triton":
-                try:
-                    recipe = self._recipe(self.program(kernel))
-                except TargetError:
+        steps = self.ready(kernels, cache, trace)
+        try:
+            next(steps)
+            yield
+            for _ in steps:
+                pass
+        finally:
+            steps.close()
+
+    def ready(
+        self, kernels: Sequence[Kernel], cache: Cache | None = None, trace: Trace | None = None
+    ) -> Generator[list[int], None, None]:
+        """The same, a step at a time: the positions of kernels that can be loaded, or failed. At
+        first those that nobody need compile; compiling goes on between the steps."""
+        wanted: dict[Recipe, list[int]] = {}
+        others: list[int] = []
+        for i, kernel in enumerate(kernels):
+            try:
+                if kernel.provider == "triton":
+                    wanted.setdefault(self._recipe(self.program(kernel)), []).append(i)
                     continue
-                wanted.setdefault(recipe, f"{kernel.name} {kernel.variant}")
+            except TargetError:
+                pass  # heard when it is loaded
+            others.append(i)
         installed = _version() if wanted else ""
         keys = {recipe: recipe.key(installed) for recipe in wanted}
         self._recall(keys, cache)
         missing = [recipe for recipe in wanted if recipe not in self._built]
+        known = (i for recipe, found in wanted.items() if recipe in self._built for i in found)
+        first = sorted([*others, *known])
         if not missing:
-            yield
+            yield first
         else:
-            with compiling(missing) as ready:
-                yield
-                for done, (recipe, built) in enumerate(ready, 1):
+            with compiling(missing) as compiled:
+                yield first
+                for done, (recipe, built) in enumerate(compiled, 1):
                     self._built[recipe] = built
                     self._keep({recipe: keys[recipe]}, cache)
                     if trace is not None:
+                        kernel = kernels[wanted[recipe][0]]
                         trace.progress("kernels", done, len(missing), "kernels compiled")
-                        _tell(trace, wanted[recipe], built)
+                        _tell(trace, f"{kernel.name} {kernel.variant}", built)
+                    yield wanted[recipe]
         self._keep(keys, cache)
 
     def runner(self, task: Task, values: dict[str, Tensor], workspace: Tensor | None) -> Call:

@@ -1,0 +1,29 @@
+"""A while in which Python does not look for garbage: for what must not be interrupted, or would be
+interrupted in vain.
+
+    capturing a CUDA graph    a graph that nobody holds any more is freed when it is found, which
+                              CUDA forbids while another is captured: the process aborts
+    reading and rewriting     makes a hundred thousand nodes that all live on; looking through them
+                              again and again took a fifth of the time
+
+What frees memory of a device by being found (exported programs, plans that were timed) must not be
+made within it in numbers.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Within it there is no collection; one that was switched off before stays so."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

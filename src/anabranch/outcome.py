@@ -1,0 +1,213 @@
+"""Outcome: all that was decided of a rewritten graph, kept between processes as one thing.
+
+    graph, target, options, our own files --> cache --> tasks, kernels, schedule, places: the plan
+
+Deciding anew from what is known of every part (`kernels.recall`, timings, `schedule.recall`) takes
+seconds for a thousand nodes: each candidate's key is a text. An outcome is found by one key, which
+says the whole graph but the content of its weights, and every file of this package. The plan is
+read beside the graph at hand, so that its weights are those of the model at hand, and proved like a
+new one. What might be decided otherwise another day (time ran out, memory was short) is not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from anabranch.cache import Cache
+from anabranch.costs import name_of
+from anabranch.ir.graph import Graph
+from anabranch.ir.plan import Footprint, Plan, Signature
+from anabranch.ir.protocols import Cost, Provider, Target
+from anabranch.ir.schedule import Schedule, Timeline
+from anabranch.ir.task import Kernel
+from anabranch.ir.text import text_graph
+from anabranch.kernels import sources
+from anabranch.kernels.recall import Candidate
+from anabranch.kernels.select import Selection
+from anabranch.options import Options
+from anabranch.pack import brief
+from anabranch.trace import Event, Kind, Trace
+
+SCHEME = "outcome 1"
+OPTIONS = ("scheduler", "kernels", "max_streams", "max_group_size", "max_groups")
+"""What of the options decides, beside what shows in the graph and in the target. The budget does
+not: a search that it cut short is found under the same budget only."""
+TOLD_ANEW: tuple[Kind, ...] = ("stage", "progress", "time")
+"""Events of a run, and not of what it found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the stages from fuse to pack made of `graph`. `schedules`: all that were compared, best
+    first. `settled`: nothing was left out that might run another day; `rushed`: searching ended
+    with the budget."""
+
+    graph: Graph
+    selection: Selection
+    schedules: tuple[tuple[Schedule, Cost], ...]
+    timeline: Timeline
+    sequential: Footprint
+    plan: Plan
+    settled: bool = True
+    rushed: bool = False
+
+
+class _Candidate(BaseModel):
+    provider: str
+    name: str
+    variant: str
+    writes_out: bool
+    cost: Cost | None
+    chosen: bool
+    refused: str
+
+
+class _Group(BaseModel):
+    """Tasks, by number, that were decided together, and what was tried for them."""
+
+    tasks: list[int]
+    tried: list[_Candidate]
+
+
+class _Event(BaseModel):
+    kind: Kind
+    where: str
+    what: str
+    why: str
+    data: dict[str, str | int | float]
+
+
+class _Stored(BaseModel):
+    plan: brief.Brief
+    groups: list[_Group]
+    schedules: list[tuple[Schedule, Cost]]
+    timeline: Timeline
+    sequential: Footprint
+    events: list[_Event]
+
+
+def question(
+    graph: Graph,
+    signature: Signature,
+    target: Target,
+    options: Options,
+    providers: Sequence[Provider],
+) -> str:
+    """The whole text of what an outcome depends on."""
+    bare = tuple(replace(constant, digest="-") for constant in graph.constants)
+    spec = target.spec
+    return "\n".join([
+        SCHEME,
+        sources.digest(sources.WHOLE),
+        spec.fingerprint,
+        f"{name_of(target)} {spec.simulated} {spec.calibration}",
+        *(f"{provider.name} {provider.version}" for provider in providers),
+        *(f"{name} {getattr(options, name)}" for name in OPTIONS),
+        repr(signature),
+        text_graph(replace(graph, constants=bare)),
+    ])  # fmt: skip
+
+
+def recall(
+    cache: Cache,
+    asked: str,
+    graph: Graph,
+    signature: Signature,
+    target: Target,
+    budget: float | None,
+    trace: Trace,
+) -> Outcome | None:
+    """The outcome for this question, its events told anew; None where there is none."""
+    text = cache.get("plans", asked) or cache.get("plans", _within(asked, budget))
+    if text is None:
+        return None
+    try:
+        stored = _Stored.model_validate_json(text)
+        plan = brief.read(stored.plan, graph, target.spec, signature)
+        selection = Selection(plan.tasks, dict(_candidates(stored.groups, plan)))
+    except (ValidationError, ValueError, IndexError):
+        return None
+    trace.add("applied", "recall", graph.name, "recalled from the cache")
+    for event in stored.events:
+        trace.add(event.kind, event.where, event.what, event.why, **event.data)
+    schedules = tuple(stored.schedules)
+    return Outcome(graph, selection, schedules, stored.timeline, stored.sequential, plan)
+
+
+def keep(
+    cache: Cache, asked: str, outcome: Outcome, budget: float | None, events: Sequence[Event]
+) -> None:
+    """Store an outcome that is settled, with the events that led to it. One that cannot be told
+    beside its graph is not stored."""
+    if not outcome.settled:
+        return
+    try:
+        told = brief.write(outcome.plan, outcome.graph)
+    except ValueError:
+        return
+    stored = _Stored(
+        plan=told,
+        groups=list(_groups(outcome)),
+        schedules=list(outcome.schedules),
+        timeline=outcome.timeline,
+        sequential=outcome.sequential,
+        events=[_event(event) for event in events if event.kind not in TOLD_ANEW],
+    )
+    name = _within(asked, budget) if outcome.rushed else asked
+    cache.put("plans", name, stored.model_dump_json())
+
+
+def _within(asked: str, budget: float | None) -> str:
+    return f"{asked}\nwithin {budget} s"
+
+
+def _event(event: Event) -> _Event:
+    data: dict[str, Any] = dict(event.data)
+    return _Event(kind=event.kind, where=event.where, what=event.what, why=event.why, data=data)
+
+
+def _groups(outcome: Outcome) -> Iterator[_Group]:
+    """Candidates as they are shared: tasks of equal structure have one tuple of them."""
+    candidates, shared = outcome.selection.candidates, dict[int, list[int]]()
+    for i, task in enumerate(outcome.plan.tasks.tasks):
+        shared.setdefault(id(candidates[task.name]), []).append(i)
+    for numbers in shared.values():
+        tried = candidates[outcome.plan.tasks.tasks[numbers[0]].name]
+        yield _Group(tasks=numbers, tried=[_told(one) for one in tried])
+
+
+def _told(one: Candidate) -> _Candidate:
+    return _Candidate(
+        provider=one.kernel.provider,
+        name=one.kernel.name,
+        variant=one.kernel.variant,
+        writes_out=one.kernel.writes_out,
+        cost=one.cost,
+        chosen=one.chosen,
+        refused=one.refused,
+    )
+
+
+def _candidates(
+    groups: Sequence[_Group], plan: Plan
+) -> Iterator[tuple[str, tuple[Candidate, ...]]]:
+    """By task name what was tried, as sketches."""
+    tasks = plan.tasks.tasks
+    for group in groups:
+        body = tasks[group.tasks[0]].body
+        tried = tuple(
+            Candidate(
+                Kernel(one.provider, one.name, body, one.variant, one.writes_out),
+                one.cost,
+                one.chosen,
+                one.refused,
+                sketch=True,
+            )
+            for one in group.tried
+        )
+        for number in group.tasks:
+            yield tasks[number].name, tried

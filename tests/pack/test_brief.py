@@ -1,0 +1,132 @@
+"""Plans told beside their graph: read back equal, and never as a plan of another graph."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from tests.fuse.joins import CPU, forced, networks
+from tests.kernels.triton.samples import SAMPLES
+
+from anabranch.ir.dag import dag_of
+from anabranch.ir.graph import Graph
+from anabranch.ir.plan import Plan
+from anabranch.ir.schedule import Launch, Schedule, sequential_launches
+from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
+from anabranch.ir.text import parse_graph, text_graph
+from anabranch.kernels.triton import write
+from anabranch.pack import brief, pack
+
+GRAPH = parse_graph("""
+graph g {
+  input %x: f32[1,256]
+  const %w: f32[256] = 1f
+  %p: f32[1,256] = aten.mul.Tensor(%x, %w)    # net.py:7
+  %q: f32[1,256] = aten.neg.default(%x)
+  %cat: f32[1,512] = aten.cat.default([%p, %q], 1)
+  %view: f32[512] = aten.view.default(%cat, [512])
+  %z: f32[512] = aten.exp.default(%view)
+  return %z
+}""")
+
+
+def planned(graph: Graph) -> Plan:
+    tasks = forced(graph)
+    return pack(tasks, Schedule("sequential", sequential_launches(dag_of(tasks))), CPU.spec)
+
+
+def generated() -> tuple[Graph, Plan]:
+    """A graph of one task, with a generated kernel and what a probe said of it."""
+    variant, text = SAMPLES["pointwise"]
+    body = parse_graph(text)
+    kernel = Kernel(
+        "triton", "pointwise", body, variant, True, resources=Resources(8, 128, 30, 0),
+        source=write.program(body, variant).text,
+    )  # fmt: skip
+    task = Task("sum", body, kernel)
+    tasks = TaskGraph(body.name, body.inputs, body.constants, (task,), (), body.outputs)
+    return body, pack(tasks, Schedule("alone", (Launch("sum", 0),)), CPU.spec)
+
+
+def through_text(told: brief.Brief) -> brief.Brief:
+    return brief.Brief.model_validate_json(told.model_dump_json())
+
+
+def test_joins_aliases_and_origins_read_back() -> None:
+    plan = planned(GRAPH)
+    assert plan.tasks.joins and plan.tasks.aliases
+    again = brief.read(through_text(brief.write(plan, GRAPH)), GRAPH, CPU.spec, None)
+    assert again == plan
+    origins = [[node.origin for node in task.body.nodes] for task in again.tasks.tasks]
+    assert origins == [[node.origin for node in task.body.nodes] for task in plan.tasks.tasks]
+
+
+@settings(max_examples=20, deadline=None)
+@given(networks())
+def test_any_plan_reads_back(graph: Graph) -> None:
+    plan = planned(graph)
+    assert brief.read(through_text(brief.write(plan, graph)), graph, CPU.spec, None) == plan
+
+
+def test_constants_are_those_of_the_graph_at_hand() -> None:
+    """The same structure with other weights: the plan has theirs."""
+    told = brief.write(planned(GRAPH), GRAPH)
+    other = parse_graph(text_graph(GRAPH).replace("= 1f", "= 2f"))
+    plan = brief.read(told, other, CPU.spec, None)
+    held = [*plan.tasks.constants, *(c for task in plan.tasks.tasks for c in task.body.constants)]
+    assert {c.digest for c in held} == {"2f"} and len(held) == 2
+
+
+def test_texts_are_neither_told_nor_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, plan = generated()
+    told = through_text(brief.write(plan, graph))
+    (item,) = told.programs
+    assert len(told.model_dump_json()) < 2 * len(str(item.facts["text"])) + 3000
+
+    def never(*_: object) -> Any:
+        raise AssertionError("written again")
+
+    write._program.cache_clear()
+    templates = {name: replace(t, write=never) for name, t in write.TEMPLATES.items()}
+    monkeypatch.setattr(write, "TEMPLATES", templates)
+    monkeypatch.setattr(write, "LEARNED", {})
+    assert brief.read(told, graph, CPU.spec, None) == plan
+    write._program.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["%q", "%w", "%x"])
+def test_it_is_no_plan_of_another_graph(name: str) -> None:
+    """A node, a constant or an input of another name."""
+    told = brief.write(planned(GRAPH), GRAPH)
+    other = parse_graph(text_graph(GRAPH).replace(name, "%other"))
+    with pytest.raises(ValueError, match="no plan of graph g"):
+        brief.read(told, other, CPU.spec, None)
+
+
+@pytest.mark.parametrize("field", ["slots", "schedule", "tasks", "border"])
+def test_a_plan_that_is_not_sound_is_not_read(field: str) -> None:
+    """Two values in one place, a task that is launched twice, one too few, a result nobody made."""
+    facts = json.loads(brief.write(planned(GRAPH), GRAPH).model_dump_json())
+    if field == "slots":
+        places = [slot for slot in facts["slots"] if slot["space"] == "arena"]
+        assert len(places) > 1
+        for slot in places:
+            slot["offset"] = 0
+    elif field == "schedule":
+        facts["schedule"]["launches"] *= 2
+    elif field == "tasks":
+        facts["tasks"].pop()
+    else:
+        facts["border"]["outputs"] = ["nobody"]
+    with pytest.raises(ValueError, match="no plan of graph g"):
+        brief.read(brief.Brief.model_validate(facts), GRAPH, CPU.spec, None)
+
+
+def test_a_plan_with_weights_of_its_own_is_not_told() -> None:
+    plan = planned(GRAPH)
+    other = parse_graph(text_graph(GRAPH).replace("= 1f", "= 2f"))
+    with pytest.raises(ValueError, match="%w is no constant"):
+        brief.write(plan, other)

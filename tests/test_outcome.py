@@ -1,0 +1,192 @@
+"""What was decided once is recalled at once: the same plan, of the weights at hand, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from anabranch import outcome
+from anabranch.cache import Cache
+from anabranch.compiler import Compilation, compile_model
+from anabranch.ir.plan import Plan
+from anabranch.ir.task import TaskGraph
+from anabranch.kernels import sources
+from anabranch.kernels.select import Selection
+from anabranch.line import Job
+from anabranch.options import Options
+from anabranch.targets import resolve
+from anabranch.trace import Event, Trace
+from anabranch.zoo import ZOO
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Cache]:
+    with Cache.open(tmp_path) as opened:
+        yield opened
+
+
+def job(cache: Cache, network: str, target: str = "cpu", **options: Any) -> Job:
+    net, inputs = ZOO[network].build("tiny"), ZOO[network].inputs("tiny", 1)
+    chosen = Options.read({"cache_dir": None, **options}, environment=False)
+    return Job(net, inputs, {}, resolve(target), chosen, cache, Trace())
+
+
+def found(trace: Trace) -> list[Event]:
+    """What happened between rewriting and loading, but for clocks."""
+    kinds = ("stage", "progress", "time")
+    return [
+        event
+        for event in trace.events
+        if event.kind not in kinds and event.where.partition(".")[0] in ROOMS
+    ]
+
+
+ROOMS = ("fuse", "kernels", "costs", "schedule", "pack", "overlap")
+
+
+def recalled(trace: Trace) -> bool:
+    return any(event.where == "recall" and event.kind == "applied" for event in trace.events)
+
+
+@pytest.mark.parametrize(
+    ("network", "target"),
+    [("googlenet", "cpu"), ("nasnet_large", "sim:h200"), ("sru", "sim:h200")],
+)
+def test_a_warm_start_has_the_plan_of_the_cold_one(cache: Cache, network: str, target: str) -> None:
+    first, second = (job(cache, network, target, scheduler="critical") for _ in range(2))
+    cold, warm = compile_model(first), compile_model(second)
+    assert not recalled(first.trace) and recalled(second.trace)
+    assert warm.plan == cold.plan
+    generated = [t for t in warm.plan.tasks.tasks if t.kernel and t.kernel.source]
+    assert bool(generated) == (target != "cpu")
+    assert warm.found.schedules == cold.found.schedules
+    assert warm.found.timeline == cold.found.timeline
+    assert warm.found.sequential == cold.found.sequential
+    assert warm.cost == cold.cost and warm.found.graph == cold.found.graph
+    assert found(second.trace) == found(first.trace)
+    assert tried(warm) == tried(cold)
+
+
+def tried(made: Compilation) -> dict[str, list[tuple[object, ...]]]:
+    return {
+        name: [
+            (c.kernel.provider, c.kernel.name, c.kernel.variant, c.cost, c.chosen, c.refused)
+            for c in candidates
+        ]
+        for name, candidates in made.found.selection.candidates.items()
+    }
+
+
+def test_weights_are_those_of_the_model_at_hand(cache: Cache) -> None:
+    """Batch norms are folded: the plan's constants are made of weights, and are none of them."""
+    first, second = (job(cache, "googlenet", scheduler="critical") for _ in range(2))
+    cold = compile_model(first)
+    with torch.no_grad():
+        for module in second.model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.weight.mul_(1.5)
+    warm = compile_model(second)
+    assert recalled(second.trace)
+    assert warm.errors and all(error <= allowed for error, allowed in warm.errors)
+    old = {c.name: c for c in cold.plan.tasks.constants}
+    changed = [c for c in warm.plan.tasks.constants if c.digest != old[c.name].digest]
+    assert changed
+    for constant in changed:
+        value, was = constant.value, old[constant.name].value
+        assert value is not None and was is not None and not torch.equal(value, was)
+    with torch.no_grad():
+        want = second.model(*second.args)
+    (out,) = warm.run(second.args)
+    torch.testing.assert_close(out, want, rtol=1e-3, atol=1e-4)
+
+
+def asked(one: Job) -> str:
+    """The question of a network without weights that anybody folds."""
+    captured = compile_model(one, "capture")
+    return outcome.question(captured.graph, captured.signature, one.target, one.options, ())
+
+
+def test_the_question_says_what_decides(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = asked(job(cache, "squeezenet"))
+    assert asked(job(cache, "squeezenet", budget=3.0, seed=4)) == plain
+    others: dict[str, Any] = {
+        "scheduler": "ios",
+        "kernels": "library",
+        "max_streams": 3,
+        "max_group_size": 2,
+        "max_groups": 2,
+    }
+    assert set(others) == set(outcome.OPTIONS)
+    different = [asked(job(cache, "squeezenet", **{k: v})) for k, v in others.items()]
+    different += [asked(job(cache, "squeezenet", "sim:h200")), asked(job(cache, "sru"))]
+    monkeypatch.setattr(sources, "digest", lambda *rooms: f"other files {rooms}")
+    different.append(asked(job(cache, "squeezenet")))
+    assert len({plain, *different}) == 1 + len(different)
+    assert str((sources.WHOLE,)) in different[-1]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"plan": {}}'])
+def test_what_is_not_an_outcome_is_decided_anew(
+    cache: Cache, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions: list[str] = []
+    ask = outcome.question
+
+    def noted(*args: Any) -> str:
+        questions.append(ask(*args))
+        return questions[-1]
+
+    monkeypatch.setattr("anabranch.compiler.question", noted)
+    cold = compile_model(job(cache, "squeezenet", scheduler="critical"))
+    kept = cache.get("plans", questions[0])
+    assert kept is not None
+    cache.put("plans", questions[0], text)
+    again = job(cache, "squeezenet", scheduler="critical")
+    made = compile_model(again)
+    assert not recalled(again.trace) and made.plan == cold.plan
+    assert cache.get("plans", questions[0]) != text
+
+
+def test_what_was_cut_short_is_found_within_that_budget(cache: Cache) -> None:
+    one = job(cache, "squeezenet", "sim:h200", scheduler="critical")
+    found = compile_model(one).found
+    assert found.settled and not found.rushed
+    known = replace(found, timeline=replace(found.timeline, latency=1.5))
+
+    def latency(budget: float | None) -> float | None:
+        signature = found.plan.signature
+        again = outcome.recall(cache, "asked", found.graph, signature, one.target, budget, Trace())
+        return again.timeline.latency if again is not None else None
+
+    outcome.keep(cache, "asked", replace(known, settled=False), 3.0, ())
+    assert latency(3.0) is None
+    outcome.keep(cache, "asked", replace(known, rushed=True), 3.0, ())
+    assert (latency(3.0), latency(4.0), latency(None)) == (1.5, None, None)
+    outcome.keep(cache, "asked", found, 5.0, ())
+    assert latency(None) == latency(3.0) == found.timeline.latency
+
+
+def test_estimates_for_want_of_time_are_not_kept(cache: Cache) -> None:
+    """The next process may measure."""
+    for _ in range(2):
+        one = job(cache, "squeezenet", scheduler="critical", budget=1e-6)
+        compile_model(one)
+        assert not recalled(one.trace)
+
+
+def test_stages_in_between_have_their_nouns(cache: Cache, tmp_path: Path) -> None:
+    compile_model(job(cache, "squeezenet", "sim:h200", scheduler="critical"))
+    one = job(cache, "squeezenet", "sim:h200", scheduler="critical")
+    assert isinstance(compile_model(one, "fuse"), TaskGraph)
+    assert isinstance(compile_model(one, "kernels"), Selection)
+    assert not recalled(one.trace)
+    assert isinstance(compile_model(one, "pack"), Plan) and recalled(one.trace)
+    dumping = job(cache, "squeezenet", "sim:h200", scheduler="critical", dump=tmp_path)
+    compile_model(dumping)
+    assert not recalled(dumping.trace) and (tmp_path / "07_pack.txt").exists()
