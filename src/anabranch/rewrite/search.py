@@ -131,7 +131,7 @@ class _Search:
     ) -> None:
         self._wiring, self._rules, self._price = wiring, rules, price
         self._settings, self._refuse, self._until = settings, refuse, until
-        self._budget = Budget(settings.threshold, settings.pops, settings.keep)
+        self._budget = Budget(settings.threshold, settings.pops, 1000, settings.keep)
         self._solved: dict[str, tuple[Graph, tuple[Found, ...]]] = {}
         self._expressions = Expressions()
 
