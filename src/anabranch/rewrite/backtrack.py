@@ -111,9 +111,10 @@ def backtrack(
     until: float | None = None,
     scope: Scope | None = None,
 ) -> tuple[Found, ...]:
-    """The `keep` cheapest graphs found, best first, of equal ones that of fewer steps; the graph
-    itself is always among them, if need be as one more. It is taken to have no dead or repeated
-    nodes, as after `simplify`; what rules leave of these is taken away. `until`: a moment of
+    """The `keep` cheapest graphs found to which the last step has paid, best first, of equal ones
+    that of fewer steps: what costs the same in other words would crowd out what is different. The
+    graph itself is always among them, if need be as one more; it should have no dead or repeated
+    nodes, as after `simplify`, and what rules leave of these is taken away. `until`: a moment of
     `time.monotonic`."""
     return _Backtracking(graph, price, budget, scope).run(rules, refuse, until)
 
@@ -127,7 +128,7 @@ class _Backtracking:
         self._most = GROWTH * len(graph.nodes) + ROOM
         self._expressions = Expressions()
         self._seen: set[str] = set()
-        self._found: list[Found] = []
+        self._answers: list[Found] = []
         self._best = float("inf")
         self._priced = 0
         self._queue: list[tuple[bool, float, int, State]] = []
@@ -153,7 +154,7 @@ class _Backtracking:
                 self._look(parent, rule, match, after)
                 if self._priced >= self._budget.prices or late(until):
                     break
-        return best_of(self._found, self._budget.keep)
+        return best_of(self._answers, self._budget.keep)
 
     def _wants(self, parent: State, match: Match) -> bool:
         """Whether the match is one to look at now."""
@@ -179,7 +180,8 @@ class _Backtracking:
             self._keep(_followed(parent, match, found))
 
     def _keep(self, state: State) -> None:
-        self._found.append(state.found)
+        if not state.fresh:
+            self._answers.append(state.found)
         self._best = min(self._best, state.found.cost)
         self._push(state)
 
