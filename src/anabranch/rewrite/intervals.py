@@ -23,6 +23,9 @@ from anabranch.rewrite.match import Refuse
 from anabranch.rewrite.stitch import Part, Sewn, Wiring, extracted, sew
 from anabranch.rewrite.transfer import signature, transferred
 
+ALONE = 4
+"""How many times the share of the others a part alone has: all its matches are new."""
+
 Trail = tuple[tuple[str, tuple[str, ...]], ...]
 """Rules and where they were applied, sorted."""
 Span = tuple[int, int]
@@ -89,7 +92,8 @@ class Solver:
         self._budget, self._refuse, self._until = budget, refuse, until
         self._solved: dict[str, tuple[Graph, tuple[Found, ...]]] = {}
         self._found: dict[Span, tuple[Interval, tuple[Found, ...]]] = {}
-        self._kinds = len({interval.likeness for interval in every})
+        alike = {interval.likeness: interval for interval in every}
+        self._ahead = sum(map(_weight, alike.values()))
         self._left = budget.prices
 
     def ending(self, last: int) -> Iterator[tuple[Interval, tuple[Found, ...]]]:
@@ -114,12 +118,13 @@ class Solver:
             asked += 1
             return self._price(graph)
 
-        share = replace(self._budget, prices=self._left // (self._kinds - len(self._solved)))
+        share = replace(self._budget, prices=self._left * _weight(interval) // self._ahead)
         scope = self._scope(interval, price) if interval.span[0] < interval.span[1] else None
         found = backtrack(
             interval.graph, self._rules, price, share, self._refuse, self._until, scope
         )
         self._left = max(self._left - asked, 0)
+        self._ahead -= _weight(interval)
         return found
 
     def _scope(self, interval: Interval, price: Price) -> Scope:
@@ -157,6 +162,11 @@ class Solver:
         outputs = tuple(Ref(sewn.names.get(ref.name, ref.name)) for ref in graph.outputs)
         constants = (*graph.constants, *sewn.constants)
         return drop_dead(Graph(graph.name, graph.inputs, constants, sewn.nodes, outputs)), labels
+
+
+def _weight(interval: Interval) -> int:
+    """Its share of the prices."""
+    return ALONE if interval.span[0] == interval.span[1] else 1
 
 
 def gain(all_of_them: Sequence[Found], one: Found) -> float:
