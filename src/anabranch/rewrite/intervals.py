@@ -6,7 +6,7 @@
                       [2    3]
 
 A network repeats itself, so far fewer intervals differ than there are. The prices that all of them
-may ask for are shared out evenly, and what one leaves the next ones have.
+may ask for are shared out, more to a part alone, and what one leaves the next ones have.
 """
 
 from __future__ import annotations
