@@ -77,13 +77,11 @@ class Options(BaseModel):
     # a cell of NASNet or a module of Inception, and two to three of these.
     search_size_l: int = Field(default=16, ge=2)
     search_size_u: int = Field(default=40, ge=2)
-    # Graphs that are looked at in each part, and in a row without a gain: it is done after a few
-    # steps. Rules' matches that are applied to each, and to all together. Graphs kept all along.
-    # Whole graphs that are run after a search, seconds each.
+    # Graphs that are looked at in each part: it is done after a few steps. Graphs priced in all, at
+    # a millisecond or two each. Graphs kept all along. Whole graphs that are run after a search,
+    # seconds each.
     search_pops: int = Field(default=12, ge=1)
-    search_patience: int = Field(default=3, ge=1)
-    search_width: int = Field(default=48, ge=1)
-    search_looks: int = Field(default=10_000, ge=1)
+    search_prices: int = Field(default=8000, ge=1)
     search_keep: int = Field(default=4, ge=1)
     search_measured: int = Field(default=3, ge=1)
     # Without them: one part (partition), the minimal parts alone (dp). For ablations.

@@ -81,23 +81,40 @@ def test_a_cut_spares_narrow_seams() -> None:
 
 
 def test_roots_of_one_match_stay_together() -> None:
-    """No edge connects the two products; they are one match all the same."""
+    """No edge connects the two products; they are one match all the same, and the cut moves."""
     graph = read("""graph g {
       input %x: f32[4,4]
       const %w: f32[4,4] = w
       const %v: f32[4,4] = v
-      %a: f32[4,4] = aten.neg.default(%x)
-      %b: f32[4,4] = aten.mm.default(%a, %w)
+      %a: f32[4,4] = aten.mm.default(%x, %w)
+      %b: f32[4,4] = aten.exp.default(%a)
       %c: f32[4,4] = aten.exp.default(%b)
-      %d: f32[4,4] = aten.mm.default(%a, %v)
-      %e: f32[4,4] = aten.exp.default(%d)
-      %f: f32[4,4] = aten.add.Tensor(%c, %e)
+      %d: f32[4,4] = aten.mm.default(%x, %v)
+      %e: f32[4,4] = aten.add.Tensor(%c, %d)
+      %f: f32[4,4] = aten.exp.default(%e)
       return %f
     }""")
-    together = next(part for part in parts(graph, [SISTERS], 5) if "b" in part)
-    assert "d" in together
-    apart = next(part for part in parts(graph, [], 4) if "b" in part)
-    assert "d" not in apart
+    assert parts(graph, [], 5) == (("a", "b", "c"), ("d", "e", "f"))
+    assert parts(graph, [SISTERS], 5) == (("a", "b", "c", "d"), ("e",), ("f",))
+
+
+def test_equal_cells_are_cut_at_equal_places() -> None:
+    """Whatever pieces the halving leaves, and though several seams are as narrow."""
+    lines = []
+    for i in range(13):
+        x, y = (f"f{i - 1}", f"f{i - 2}" if i > 1 else "x") if i else ("x", "x")
+        lines += [
+            f"  %a{i}: f32[4] = aten.relu.default(%{x})",
+            f"  %b{i}: f32[4] = aten.exp.default(%a{i})",
+            f"  %c{i}: f32[4] = aten.neg.default(%a{i})",
+            f"  %d{i}: f32[4] = aten.sub.Tensor(%b{i}, %{y})",
+            f"  %e{i}: f32[4] = aten.mul.Tensor(%c{i}, %d{i})",
+            f"  %f{i}: f32[4] = aten.add.Tensor(%e{i}, %b{i})",
+        ]
+    text = ["graph g {", "  input %x: f32[4]", *lines, "  return %f12", "}"]
+    cut = parts(read("\n".join(text)), [], 12)
+    starts = {part[0][0] for part in cut[1:]}
+    assert len(starts) == 1 and len(cut) >= 7
 
 
 def test_what_depends_on_constants_alone_stands_with_its_reader() -> None:

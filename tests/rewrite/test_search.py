@@ -46,7 +46,7 @@ def test_answers_are_equal_and_never_dearer(
     seed: int, dp: bool, partition: bool, order: int, price: Price
 ) -> None:
     graph = drawn(seed, 24)
-    settings = Settings(4, 9, 1.1, 4, keep=3, dp=dp, partition=partition, seed=order)
+    settings = Settings(4, 9, 1.1, 4, 400, 3, dp, partition, order)
     found = search(graph, RULES, price, settings)
     assert found == search(graph, RULES, price, settings)
     assert any(one.graph is graph and not one.steps for one in found)
@@ -135,7 +135,7 @@ def test_equal_parts_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
         searched.append(graph)
         return real(graph, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("anabranch.rewrite.search.backtrack", counted)
+    monkeypatch.setattr("anabranch.rewrite.intervals.backtrack", counted)
     graph = blocks(8)
     found = search(graph, RULES, nodes, Settings(size_l=5, size_u=9))
     assert found[0].cost == 16

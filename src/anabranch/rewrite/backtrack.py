@@ -8,17 +8,22 @@ are a little dearer on its way to cheaper ones.
     price   10 --rule--> 10.2 --rule--> 8         best 10, threshold 1.05: 10.2 is kept
                --rule--> 12                       and leads to 8; 12 is not
 
-The budget counts graphs looked at, not seconds, and ties go to what was found first: the same
-graph, rules and budget give the same answer. A deadline is a safety stop only.
+Steps far apart commute, and n that cost nothing make 2^n graphs. So a graph whose last steps have
+not paid is first looked at only where they were: matches of the nodes they made. All other
+matches of it wait until everything else has been looked at.
+
+The budget counts graphs, not seconds, and ties go to what was found first: the same graph, rules
+and budget give the same answer. A deadline is a safety stop only.
 """
 
 from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Known, Match, Rule
@@ -35,8 +40,8 @@ GROWTH, ROOM = 2, 8
 """A graph may have fewer than GROWTH times the nodes of the first, as in TASO, and ROOM more: a
 part may have only two nodes, and two that become one leave slices and joined weights behind."""
 QUEUE = 500
-"""Graphs that wait at most; twice as many and the dearer half is dropped. A budget of pops far
-below never gets to them."""
+"""Graphs that wait at most; twice as many and the dearer half is dropped. A budget far below never
+gets to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +67,39 @@ class Found:
 @dataclass(frozen=True, slots=True)
 class Budget:
     """`threshold`: how much dearer than the best a graph may be and still be followed; `pops`: how
-    many graphs are looked at, `patience`: and how many in a row that lead to none better; `width`:
-    how many rules' matches are applied to each; `looks`: how many in all; `keep`: how many are
-    answered."""
+    many graphs are looked at; `prices`: how many are priced; `keep`: how many are answered."""
 
     threshold: float
     pops: int
+    prices: int
     keep: int
-    patience: int
-    width: int
-    looks: int
+
+
+Labels = Mapping[str, frozenset[int]]
+"""For nodes by name, the parts that they come from; of a node that rules made, those of all nodes
+that it came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What of a graph has been searched already. Only matches whose nodes come from all parts in
+    `wanted` together are new. `seeds`: equal graphs that are known, to begin with as well."""
+
+    labels: Labels
+    wanted: frozenset[int]
+    seeds: tuple[tuple[Found, Labels], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A graph to look at. `paid`: the least price on the way to it. `fresh`: the nodes made since.
+    `rest`: look at what does not touch these, and not at what does."""
+
+    found: Found
+    paid: float
+    labels: Labels
+    fresh: frozenset[str] = frozenset()
+    rest: bool = False
 
 
 def backtrack(
@@ -81,47 +109,103 @@ def backtrack(
     budget: Budget,
     refuse: Refuse | None = None,
     until: float | None = None,
+    scope: Scope | None = None,
 ) -> tuple[Found, ...]:
-    """The `keep` cheapest graphs found, best first, of equal ones that of fewer steps; the graph
-    itself is always among them, if need be as one more. It is taken to have no dead or repeated
-    nodes, as after `simplify`; what rules leave of these is taken away. `until`: a moment of
+    """The `keep` cheapest graphs found to which the last step has paid, best first, of equal ones
+    that of fewer steps: what costs the same in other words would crowd out what is different. The
+    graph itself is always among them, if need be as one more; it should have no dead or repeated
+    nodes, as after `simplify`, and what rules leave of these is taken away. `until`: a moment of
     `time.monotonic`."""
-    start = Found(graph, price(graph))
-    expressions = Expressions()
-    seen, found, best = {expressions.of(graph)}, [start], start.cost
-    queue = [(start.cost, 0, start)]
-    most = GROWTH * len(graph.nodes) + ROOM
-    since, looks = 0, budget.looks
-    for _ in range(budget.pops):
-        if not queue or queue[0][0] > budget.threshold * best or late(until):
-            break  # the rest of the queue is dearer still
-        if since >= budget.patience or looks <= 0:
-            break
-        _, _, parent = heapq.heappop(queue)
-        before = best
-        neighbours = _neighbours(parent.graph, rules, refuse)
-        for rule, match, after in islice(neighbours, min(budget.width, looks)):
-            looks -= 1
-            keys = expressions.keys(after)
-            key = expressions.of(after, keys)
-            if len(after.nodes) >= most or key in seen:
-                continue
-            seen.add(key)
-            after = cse(after, Trace()) if repeated(after, keys) else after
-            cost = price(after)
-            if cost < budget.threshold * best:
-                names = tuple(node.name for node in match.nodes)
-                step = Step(rule.name, names, parent.cost, cost)
-                child = Found(after, cost, (*parent.steps, step))
-                found.append(child)
-                best = min(best, cost)
-                heapq.heappush(queue, (cost, len(found), child))
-            if late(until):
+    return _Backtracking(graph, price, budget, scope).run(rules, refuse, until)
+
+
+class _Backtracking:
+    """One search: what is known so far, and what waits."""
+
+    def __init__(self, graph: Graph, price: Price, budget: Budget, scope: Scope | None) -> None:
+        self._price, self._budget = price, budget
+        self._wanted = scope.wanted if scope else frozenset[int]()
+        self._most = GROWTH * len(graph.nodes) + ROOM
+        self._expressions = Expressions()
+        self._seen: set[str] = set()
+        self._answers: list[Found] = []
+        self._best = float("inf")
+        self._priced = 0
+        self._queue: list[tuple[bool, float, int, State]] = []
+        self._serial = count()
+        start = Found(graph, price(graph)), scope.labels if scope else {}
+        for found, labels in (start, *(scope.seeds if scope else ())):
+            self._seen.add(self._expressions.of(found.graph))
+            self._keep(State(found, found.cost, labels))
+
+    def run(
+        self, rules: Sequence[Rule], refuse: Refuse | None, until: float | None
+    ) -> tuple[Found, ...]:
+        for _ in range(self._budget.pops):
+            if not self._queue or self._priced >= self._budget.prices or late(until):
                 break
-        since = 0 if best < before else since + 1
-        if len(queue) > 2 * QUEUE:
-            queue = heapq.nsmallest(QUEUE, queue)
-    return best_of(found, budget.keep)
+            *_, parent = heapq.heappop(self._queue)
+            if parent.found.cost > self._budget.threshold * self._best:
+                continue
+            if parent.fresh and not parent.rest:
+                self._push(replace(parent, rest=True))
+            wants = partial(self._wants, parent)
+            for rule, match, after in _neighbours(parent.found.graph, rules, wants, refuse):
+                self._look(parent, rule, match, after)
+                if self._priced >= self._budget.prices or late(until):
+                    break
+        return best_of(self._answers, self._budget.keep)
+
+    def _wants(self, parent: State, match: Match) -> bool:
+        """Whether the match is one to look at now."""
+        if not self._wanted <= _sources(parent, match):
+            return False
+        touches = any(node.name in parent.fresh for node in match.nodes)
+        return not parent.fresh or touches != parent.rest
+
+    def _look(self, parent: State, rule: Rule, match: Match, after: Graph) -> None:
+        keys = self._expressions.keys(after)
+        key = self._expressions.of(after, keys)
+        if len(after.nodes) >= self._most or key in self._seen:
+            return
+        self._seen.add(key)
+        if repeated(after, keys):
+            after = cse(after, Trace())
+        cost = self._price(after)
+        self._priced += 1
+        if cost < self._budget.threshold * self._best:
+            names = tuple(node.name for node in match.nodes)
+            step = Step(rule.name, names, parent.found.cost, cost)
+            found = Found(after, cost, (*parent.found.steps, step))
+            self._keep(_followed(parent, match, found))
+
+    def _keep(self, state: State) -> None:
+        if not state.fresh:
+            self._answers.append(state.found)
+        self._best = min(self._best, state.found.cost)
+        self._push(state)
+
+    def _push(self, state: State) -> None:
+        heapq.heappush(self._queue, (state.rest, state.found.cost, next(self._serial), state))
+        if len(self._queue) > 2 * QUEUE:
+            self._queue = heapq.nsmallest(QUEUE, self._queue)
+
+
+def _followed(parent: State, match: Match, found: Found) -> State:
+    """The state after a step."""
+    kept = {node.name for node in parent.found.graph.nodes}
+    kept.difference_update(root.name for root in match.roots)
+    made = frozenset(node.name for node in found.graph.nodes if node.name not in kept)
+    labels = {**parent.labels, **dict.fromkeys(made, _sources(parent, match))}
+    if found.cost < parent.paid:
+        return State(found, found.cost, labels)
+    return State(found, parent.paid, labels, parent.fresh | made)
+
+
+def _sources(parent: State, match: Match) -> frozenset[int]:
+    """The parts that the matched nodes come from."""
+    none = frozenset[int]()
+    return none.union(*(parent.labels.get(node.name, none) for node in match.nodes))
 
 
 def best_of(found: Sequence[Found], keep: int) -> tuple[Found, ...]:
@@ -136,10 +220,12 @@ def late(until: float | None) -> bool:
 
 
 def _neighbours(
-    graph: Graph, rules: Sequence[Rule], refuse: Refuse | None
+    graph: Graph, rules: Sequence[Rule], wants: Callable[[Match], bool], refuse: Refuse | None
 ) -> Iterator[tuple[Rule, Match, Graph]]:
-    """Each rule applied at each of its matches; what cannot be built is refused."""
+    """Each rule applied at each of its matches that is wanted; what cannot be built is refused."""
     for rule, match in _all_matches(graph, rules, refuse):
+        if not wants(match):
+            continue
         try:
             after = apply(graph, rule, match)
         except ValueError as refused:
@@ -153,26 +239,18 @@ def _neighbours(
 def _all_matches(
     graph: Graph, rules: Sequence[Rule], refuse: Refuse | None
 ) -> Iterator[tuple[Rule, Match]]:
-    """The first match of each rule, then the second of each, and so on: who takes only some hears
-    of all rules. As `matches` for each rule, but what is known of the graph is found out once."""
+    """By rule, then by root. As `matches` for each rule, but what is known of the graph is found
+    out once."""
     known = Known.of(graph)
     present = {node.op for node in graph.nodes}
-    able = (rule for rule in rules if present.issuperset(root.op for root in rule.roots))
-    running = [(rule, _matches_of(graph, rule, known, refuse)) for rule in able]
-    while running:
-        left = []
-        for rule, found in running:
-            match = next(found, None)
-            if match is not None:
-                left.append((rule, found))
+    for rule in rules:
+        if not present.issuperset(root.op for root in rule.roots):
+            continue
+        if len(rule.roots) > 1:
+            for match in matches(graph, rule, refuse):
                 yield rule, match
-        running = left
-
-
-def _matches_of(graph: Graph, rule: Rule, known: Known, refuse: Refuse | None) -> Iterator[Match]:
-    if len(rule.roots) > 1:
-        yield from matches(graph, rule, refuse)
-        return
-    for node in graph.nodes:
-        if node.op == rule.roots[0].op:
-            yield from matches_at(node, rule, known, refuse)
+            continue
+        for node in graph.nodes:
+            if node.op == rule.roots[0].op:
+                for match in matches_at(node, rule, known, refuse):
+                    yield rule, match

@@ -38,8 +38,7 @@ Refuse = Callable[[str, str], None]
 
 def matches(graph: Graph, rule: Rule, refuse: Refuse | None = None) -> Iterator[Match]:
     """All matches, by their first root in graph order."""
-    known = Known.of(graph)
-    below: dict[str, set[str]] = {}
+    known, below = Known.of(graph), dict[str, set[str]]()
     for node in graph.nodes:
         if node.op == rule.roots[0].op:
             if len(rule.roots) == 1:
@@ -81,20 +80,21 @@ def _accepted(rule: Rule, found: Found, known: Known, refuse: Refuse | None) -> 
 
 
 def _together(
-    graph: Graph, rule: Rule, first: Node, known: Known, below: dict[str, set[str]]
+    graph: Graph, rule: Rule, first: Node, known: Known, reach: dict[str, set[str]]
 ) -> Found:
-    """Bindings for all roots of the rule, `first` being its first. `below`: what depends on a node,
-    found once for each that is asked for."""
+    """Bindings for all roots of the rule, `first` being its first. `reach`: what depends on each
+    node, as far as it has been asked for."""
     place = {node.name: i for i, node in enumerate(graph.nodes)}
     shapes = [_numbered(root) for root in rule.roots]
 
-    def others(index: int, roots: tuple[Node, ...], bound: Bindings) -> Found:
+    def under(node: Node) -> set[str]:
+        if node.name not in reach:
+            reach[node.name] = reached(graph, node)
+        return reach[node.name]
+
+    def others(index: int, roots: tuple[Node, ...], bound: Bindings, below: set[str]) -> Found:
         if index == len(rule.roots):
-            read = {ref for arg in bound.values() for ref in _names(arg)}
-            for root in roots:
-                if root.name not in below:
-                    below[root.name] = reached(graph, root)
-            if all(read.isdisjoint(below[root.name]) for root in roots):
+            if not any(ref in below for arg in bound.values() for ref in _names(arg)):
                 yield bound, roots
             return
         alike = shapes[index] == shapes[index - 1]
@@ -103,10 +103,10 @@ def _together(
             if node.op != rule.roots[index].op or node in roots:
                 continue
             for more, _ in _call(rule.roots[index], node, bound, (), known):
-                yield from others(index + 1, (*roots, node), more)
+                yield from others(index + 1, (*roots, node), more, below | under(node))
 
     for bound, _ in _call(rule.roots[0], first, {}, (), known):
-        for full, roots in others(1, (first,), bound):
+        for full, roots in others(1, (first,), bound, under(first)):
             inner: tuple[Node, ...] = ()
             for pattern, root in zip(rule.roots, roots, strict=True):
                 _, nodes = next(_call(pattern, root, full, (), known))

@@ -4,8 +4,9 @@ AutoGraph (AAAI 2023) cuts a graph by minimum flow until each part has fewer tha
 later lets neighbouring parts be searched together. What it leaves open, and what is chosen here:
 
 Capacities. The paper says only that they come from the rules. Here a cut costs, in this order of
-importance: each match of a rule that it severs; each value that it lets cross; its distance from
-the middle. A match of several roots that no edge connects counts where it separates two of them.
+importance: each match of a rule that it severs; each value that crosses; each reader beyond it;
+its distance from the middle. A match of several roots that no edge connects counts where it
+separates two of them.
 
 Terminals. The first quarter of the nodes, in graph order, is on the first side and the last
 quarter on the second, so that a cut is never a mere crumb and the recursion is logarithmic. Graph
@@ -68,10 +69,11 @@ def _adopt(wiring: Wiring, part_of: dict[int, int]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """`crossing`: for each value its maker and readers, as places in the graph; `ties`: how many
-    matches two nodes are in together."""
+    """`crossing`: for each value its maker and readers, as places in the graph; `reads`: how many
+    readers in all; `ties`: how many matches two nodes are in together."""
 
     crossing: tuple[tuple[int, tuple[int, ...]], ...]
+    reads: int
     ties: Mapping[tuple[int, int], int]
 
 
@@ -93,52 +95,58 @@ def _network(wiring: Wiring, rules: Sequence[Rule]) -> Network:
             pairs |= set(pairwise(roots))
             for pair in pairs:
                 ties[pair] = ties.get(pair, 0) + 1
-    return Network(tuple(crossing), ties)
+    return Network(tuple(crossing), len(edges), ties)
 
 
-def _divided(places: list[int], network: Network, size_l: int) -> list[list[int]]:
-    """The places in pieces below the size, first to last."""
+def _divided(
+    places: list[int], network: Network, size_l: int, before: frozenset[int] = frozenset()
+) -> list[list[int]]:
+    """The places in pieces below the size, first to last; `before`: places of earlier pieces."""
     if len(places) < max(size_l, 2):
         return [places] if places else []
-    first = _first_side(places, network)
-    sides = [p for p in places if p in first], [p for p in places if p not in first]
-    return [piece for side in sides for piece in _divided(side, network, size_l)]
+    first = _first_side(places, network, before)
+    left = [place for place in places if place in first]
+    right = [place for place in places if place not in first]
+    return [
+        *_divided(left, network, size_l, before),
+        *_divided(right, network, size_l, before | first),
+    ]
 
 
-def _first_side(places: list[int], network: Network) -> set[int]:
+def _first_side(places: list[int], network: Network, before: frozenset[int]) -> frozenset[int]:
     """The places before the cheapest cut. Costs are whole numbers, each kind larger than all of
-    the lesser kinds together, so that no rounding decides."""
-    n, rank = len(places), {place: i for i, place in enumerate(places)}
-    forced = max(1, n // FORCED)
+    the lesser kinds together, so that no rounding decides. What crosses is counted over the whole
+    graph, earlier and later pieces included, so that equal cells are cut at equal places."""
+    n, forced = len(places), max(1, len(places) // FORCED)
+    ends = dict.fromkeys(before.union(places[:forced]), SOURCE)
+    free = dict(zip(places[forced : n - forced], places[forced : n - forced], strict=True))
 
     def at(place: int) -> int:
-        i = rank[place]
-        return SOURCE if i < forced else SINK if i >= n - forced else place
+        return ends.get(place) or free.get(place, SINK)
 
     flow: nx.DiGraph[int] = nx.DiGraph()
     flow.add_nodes_from((SOURCE, SINK))
-    for i, place in enumerate(places[forced : n - forced], forced):
+    for i, place in enumerate(free, forced):
         pull = 2 * i + 1 - n
         _join(flow, SOURCE, place, max(-pull, 0))
         _join(flow, place, SINK, max(pull, 0))
-    value = n * n
-    inside = [
-        (u, [v for v in readers if v in rank]) for u, readers in network.crossing if u in rank
-    ]
-    inside = [(u, readers) for u, readers in inside if readers]
-    for number, (u, readers) in enumerate(inside):
-        passage = SINK - 1 - number  # the value itself: it crosses once for all its readers
-        _join(flow, at(u), passage, value)
-        for v in readers:
-            _join(flow, passage, at(v), None)
-            _join(flow, at(v), at(u), None)
-    match = value * (len(inside) + 1)
+    read = n * n
+    value = read * (network.reads + 1)
+    match = value * (len(network.crossing) + 1)
+    for number, (u, readers) in enumerate(network.crossing):
+        if u in free or not free.keys().isdisjoint(readers):
+            passage = SINK - 1 - number  # the value itself: it crosses once for all its readers
+            _join(flow, at(u), passage, value)
+            for v in readers:
+                _join(flow, passage, at(v), None)
+                _join(flow, at(u), at(v), read)
+                _join(flow, at(v), at(u), None)
     for (u, v), count in network.ties.items():
-        if u in rank and v in rank:
+        if u in free or v in free:
             _join(flow, at(u), at(v), match * count)
             _join(flow, at(v), at(u), match * count)
-    _, (before, _) = nx.minimum_cut(flow, SOURCE, SINK, flow_func=boykov_kolmogorov)
-    return {place for place in places if at(place) in before}
+    _, (reached, _) = nx.minimum_cut(flow, SOURCE, SINK, flow_func=boykov_kolmogorov)
+    return frozenset(place for place in places if at(place) in reached)
 
 
 def _join(flow: nx.DiGraph[int], u: int, v: int, capacity: int | None) -> None:

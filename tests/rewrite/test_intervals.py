@@ -1,0 +1,60 @@
+"""Intervals: which there are, and that a search of one looks only at what its parts could not."""
+
+from __future__ import annotations
+
+from tests.rewrite.graphs import kinds, read
+from tests.rewrite.searching import RULES, nodes
+
+from anabranch.ir.graph import Graph
+from anabranch.rewrite.backtrack import Budget
+from anabranch.rewrite.intervals import Solver, gain, intervals
+from anabranch.rewrite.prove import different
+from anabranch.rewrite.stitch import Wiring
+
+GRAPH = read("""graph g {
+  input %x: f32[4,4]
+  %a: f32[4,4] = aten.neg.default(%x)
+  %b: f32[4,4] = aten.neg.default(%a)
+  %c: f32[4,4] = aten.exp.default(%b)
+  %d: f32[4,4] = aten.relu.default(%c)
+  %e: f32[4,4] = aten.relu.default(%d)
+  %f: f32[4,4] = aten.exp.default(%e)
+  return %f
+}""")
+CUT = (("a", "b", "c", "d"), ("e", "f"))
+
+
+def test_runs_of_parts_below_the_size() -> None:
+    spans = [one.span for one in intervals(Wiring.of(GRAPH), CUT, 7)]
+    assert spans == [(0, 0), (1, 1), (0, 1)]
+    assert [one.span for one in intervals(Wiring.of(GRAPH), CUT, 6)] == [(0, 0), (1, 1)]
+
+
+def test_an_interval_begins_where_its_parts_ended() -> None:
+    """The negs go in the first part; the relus meet only in both. There the seed without negs and
+    the graph are priced, and the seed without one relu; the negs are not tried again, and the
+    graph itself is too dear by then to be followed."""
+    priced: list[int] = []
+
+    def price(graph: Graph) -> float:
+        priced.append(len(graph.nodes))
+        return nodes(graph)
+
+    wiring = Wiring.of(GRAPH)
+    solver = Solver(wiring, intervals(wiring, CUT, 7), RULES, price, Budget(1.05, 10, 100, 3))
+    ((_, first),) = solver.ending(0)
+    assert [kinds(one.graph) for one in first] == [["exp", "relu"], ["neg", "neg", "exp", "relu"]]
+    assert gain(first, first[0]) == 2
+    priced.clear()
+    (_, second), (_, both) = solver.ending(1)
+    assert len(second) == 1 and priced[0] == 2
+    assert priced[1:] == [4, 6, 3]
+    assert kinds(both[0].graph) == ["exp", "relu", "exp"]
+    assert [step.nodes for step in both[0].steps] == [("b", "a"), ("e", "d")]
+    assert different(GRAPH, both[0].graph) == ""
+
+
+def test_without_prices_left_nothing_is_searched() -> None:
+    wiring = Wiring.of(GRAPH)
+    solver = Solver(wiring, intervals(wiring, CUT, 7), RULES, nodes, Budget(1.05, 10, 0, 3))
+    assert all(len(found) == 1 for last in (0, 1) for _, found in solver.ending(last))
