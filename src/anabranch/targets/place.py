@@ -131,6 +131,7 @@ def _step(
     given = kernel.writes_out and bool(set(writes) & set(node.results))
     direct = given and writes_there(node, types(kernel.body))
     write = writer(node.op) if direct else None
+    unread = {name: type.dtype for name, type in zip(node.results, node.types, strict=True)}
     overload = ops.resolve(node.op)
     device_kwargs: dict[str, Any] = {}
 
@@ -138,7 +139,7 @@ def _step(
         args = [ops.map_refs(arg, values.__getitem__) for arg in node.args]
         kwargs = {key: ops.map_refs(arg, values.__getitem__) for key, arg in node.kwargs}
         if write is not None:
-            results = [values[name] if name in writes else None for name in node.results]
+            results = [values[name] if name in writes else unread[name] for name in node.results]
             write(results, *args, **kwargs)
             return
         result = overload(*args, **kwargs, **device_kwargs)
