@@ -29,6 +29,11 @@ from anabranch.trace import Trace
 
 COLUMNS = ("drawn", "equal", "unequal", "failed", "refused", "seconds")
 SHOWN = 10
+AGAIN = {
+    **{"target": "cpu", "dtype": "fp32", "scheduler": DRAWN},
+    **{"check": "1", "budget": "", "search": ""},
+}
+"""Options that the line for one seed repeats, unless they are these."""
 
 
 def run(
@@ -100,6 +105,7 @@ def _show(json: str | None, tally: campaign.Tally, setting: Setting) -> None:
     counts = [str(tally.counts[name]) for name in COLUMNS[1:-1]]
     row = [str(sum(tally.counts.values())), *counts, f"{tally.seconds:.1f}"]
     console.print(screen.table(COLUMNS, [row]))
+    again = _words(setting)
     for failure in tally.failures[:SHOWN]:
         under = failure["options"]["scheduler"]
         said = failure["details"][0].strip().splitlines()
@@ -108,7 +114,18 @@ def _show(json: str | None, tally: campaign.Tally, setting: Setting) -> None:
         if "shrunk" in failure:
             files = ", ".join(failure.get("files", ()))
             console.print(f"  {failure['shrunk steps']} of {failure['steps']} lines do so: {files}")
-        again = f" --target {setting.target}" if setting.target != "cpu" else ""
         console.print(f"  anabranch fuzz --graphs 1 --seed {failure['seed']}{again}")
     if len(tally.failures) > SHOWN:
         console.print(f"and {len(tally.failures) - SHOWN} more")
+
+
+def _words(setting: Setting) -> str:
+    """What a command line needs beside the seed to say this setting again."""
+    dtype = "tf32" if setting.options.get("tf32") else _name(setting)
+    said = {"target": setting.target, "dtype": dtype}
+    said |= {name: str(value) for name, value in setting.options.items() if name in AGAIN}
+    return "".join(f" --{name} {v}" for name, v in said.items() if v != AGAIN.get(name))
+
+
+def _name(setting: Setting) -> str:
+    return next(name for name, dtype in DTYPES.items() if dtype == setting.dtype)

@@ -103,7 +103,7 @@ def script(drawing: Drawing, dtype: torch.dtype, target: str, options: Mapping[s
     told = "".join(f", {name}={value!r}" for name, value in options.items())
     call = f"differences(Drawn, inputs, {dtype}, {target!r}{told})"
     opening = inspect.getsource(alone)
-    end = f'if __name__ == "__main__":\n    sys.exit("\\n".join({call}))'
+    end = f'if __name__ == "__main__":\n    sys.exit("\\n".join({call}) or None)'
     return f"{opening}\n\n# seed {drawing.seed}\n{model_text(drawing)}\n\n\n{end}\n"
 
 

@@ -23,7 +23,7 @@ from anabranch.errors import CaptureError, NumericsError
 from anabranch.fuzz import alone
 from anabranch.fuzz.drawing import Drawing, made
 from anabranch.options import Options
-from anabranch.schedule import SCHEDULERS
+from anabranch.schedule import SCHEDULERS, scheduler
 
 Status = Literal["equal", "unequal", "failed", "refused"]
 DRAWN = "drawn"
@@ -86,3 +86,5 @@ def attempt(drawing: Drawing, setting: Setting) -> Outcome:
 def check(setting: Setting) -> None:
     """OptionError for options that mean nothing, before anything is drawn."""
     Options.read(setting.told(0))
+    if (name := setting.told(0)["scheduler"]) != "best":
+        scheduler(name)
