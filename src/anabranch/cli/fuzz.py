@@ -31,7 +31,7 @@ COLUMNS = ("drawn", "equal", "unequal", "failed", "refused", "seconds")
 SHOWN = 10
 AGAIN = {
     **{"target": "cpu", "dtype": "fp32", "scheduler": DRAWN},
-    **{"check": "1", "budget": "", "search": ""},
+    **{"check": "1", "budget": "1.0", "search": ""},
 }
 """Options that the line for one seed repeats, unless they are these."""
 
@@ -49,7 +49,9 @@ def run(
     search: Annotated[
         str | None, typer.Option(help="How equal graphs are searched, where it can be chosen.")
     ] = None,
-    budget: flags.Budget = None,
+    budget: Annotated[
+        float, typer.Option(help="Seconds that search and measurement may take for each graph.")
+    ] = 1.0,
     verified: Annotated[
         int, typer.Option("--check", help="1 verifies after each pass, 2 evaluates.", min=0, max=2)
     ] = 1,
@@ -66,7 +68,7 @@ def run(
     screen.write_json(json, campaign.record(tally, seed, setting))
     if tally.counts["unequal"] or tally.counts["failed"]:
         return 1
-    if tally.interrupted:
+    if tally.interrupted is not None:
         raise KeyboardInterrupt
     return 0
 
@@ -76,13 +78,12 @@ def _setting(
     dtype: str | None,
     scheduler: str,
     search: str | None,
-    budget: float | None,
+    budget: float,
     verified: int,
 ) -> Setting:
     """What was asked for, with OptionError for what means nothing."""
-    options: dict[str, Any] = {"scheduler": scheduler, "check": verified, "cache_dir": None}
-    if budget is not None:
-        options["budget"] = budget
+    options: dict[str, Any] = {"scheduler": scheduler, "check": verified, "budget": budget}
+    options["cache_dir"] = None
     if search is not None:
         if "search" not in Options.model_fields:
             raise OptionError(
@@ -117,6 +118,8 @@ def _show(json: str | None, tally: campaign.Tally, setting: Setting) -> None:
         console.print(f"  anabranch fuzz --graphs 1 --seed {failure['seed']}{again}")
     if len(tally.failures) > SHOWN:
         console.print(f"and {len(tally.failures) - SHOWN} more")
+    if tally.interrupted is not None:
+        console.print(f"interrupted at seed {tally.interrupted}")
 
 
 def _words(setting: Setting) -> str:

@@ -21,6 +21,7 @@ import anabranch
 from anabranch.ir import numbers
 from anabranch.ir.eval import eval_tasks
 from anabranch.ir.task import value_types
+from anabranch.targets import resolve
 
 __all__ = ["F", "differences", "filled", "nn", "normal", "sys", "whole"]
 
@@ -61,16 +62,19 @@ def differences(
 ) -> list[str]:
     """What is wrong with the compiled model, a sentence for each thing. Simulated targets run
     nothing: there the plan's tasks are evaluated one by one in fp64."""
-    model = build().eval().to(dtype)
-    wide = build().eval().to(dtype).double()
-    compiled = anabranch.compile(model, _cast(inputs(0), dtype), target=target, **options)
+    opened = resolve(target, bool(options.get("tf32")))
+    device = torch.device("cpu") if opened.device.type == "meta" else opened.device
+    model = build().eval().to(device, dtype)
+    wide = build().eval().to(dtype).to(device, torch.float64)
+    example = _cast(inputs(0), device, dtype)
+    compiled = anabranch.compile(model, example, target=target, **options)
     found: list[str] = []
     for shift in (0, 1000):
-        given = _cast(inputs(shift), dtype)
+        given = _cast(inputs(shift), device, dtype)
         kept = [tensor.clone() for tensor in given]
-        with torch.no_grad():
+        with torch.no_grad(), opened.full_precision():
             own = model(*(tensor.clone() for tensor in given))
-            truth = wide(*_cast(given, torch.float64))
+            truth = wide(*_cast(given, device, torch.float64))
         if compiled.executable() is None:
             outs = _evaluated(compiled, given)
         else:
@@ -80,11 +84,12 @@ def differences(
         for i, pair in enumerate(zip(given, kept, strict=True)):
             if not torch.equal(*pair):
                 found.append(f"input {i} was written to")
-        found += _compared(*map(pytree.tree_leaves, (outs, own, truth)))
+        ours, plain, true = map(pytree.tree_leaves, (outs, own, truth))
+        found += _compared(ours, plain, true, opened.spec.tf32)
     return list(dict.fromkeys(found))
 
 
-def _compared(outs: list[Any], own: list[Any], truth: list[Any]) -> list[str]:
+def _compared(outs: list[Any], own: list[Any], truth: list[Any], tf32: bool) -> list[str]:
     """Outputs against the model's own and the truth."""
     if len(outs) != len(own):
         return [f"{len(outs)} outputs instead of {len(own)}"]
@@ -95,7 +100,7 @@ def _compared(outs: list[Any], own: list[Any], truth: list[Any]) -> list[str]:
             continue
         if out.dtype != plain.dtype:
             found.append(f"output {i} is {out.dtype} instead of {plain.dtype}")
-        ((error, allowed),) = numbers.compare([out], [plain], [true])
+        ((error, allowed),) = numbers.compare([out], [plain], [true], tf32)
         if not error <= allowed:
             found.append(f"output {i} is off by {error:.2e} where {allowed:.2e} is allowed")
     return found
@@ -112,5 +117,7 @@ def _evaluated(compiled: Any, given: Sequence[Tensor]) -> list[Tensor]:
     return [values[leaf.ref.name] for leaf in plan.signature.outputs]
 
 
-def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
-    return tuple(t.to(dtype) if t.is_floating_point() else t for t in tensors)
+def _cast(
+    tensors: Sequence[Tensor], device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, ...]:
+    return tuple(t.to(device, dtype if t.is_floating_point() else t.dtype) for t in tensors)

@@ -39,19 +39,23 @@ class Tally:
     kinds: Counter[str] = field(default_factory=Counter)
     failures: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
-    interrupted: bool = False
+    slowest: tuple[float, int] = (0.0, 0)
+    """Seconds and seed of what took longest to compile and run."""
+    interrupted: int | None = None
+    """The seed that was being tried when somebody lost patience."""
 
 
 def run(seed: int, graphs: int, setting: Setting, trace: Trace, folder: Path | None) -> Tally:
     """Try the seeds from `seed` on. `folder`: where failures are written; None writes nothing."""
     tally, start = Tally(), time.perf_counter()
-    try:
-        for done in range(graphs):
-            said = f"seed {seed + done}" if done % SAID == 0 else ""
-            trace.progress("fuzz", done, graphs, said)
+    for done in range(graphs):
+        said = f"seed {seed + done}" if done % SAID == 0 else ""
+        trace.progress("fuzz", done, graphs, said)
+        try:
             _one(seed + done, setting, tally, folder, trace)
-    except KeyboardInterrupt:
-        tally.interrupted = True
+        except KeyboardInterrupt:
+            tally.interrupted = seed + done
+            break
     tally.seconds = time.perf_counter() - start
     return tally
 
@@ -68,6 +72,7 @@ def record(tally: Tally, seed: int, setting: Setting) -> dict[str, Any]:
         "kinds": dict(tally.kinds.most_common()),
         "failures": tally.failures,
         "seconds": tally.seconds,
+        "slowest": {"seconds": tally.slowest[0], "seed": tally.slowest[1]},
         "interrupted": tally.interrupted,
     }
 
@@ -76,6 +81,7 @@ def _one(seed: int, setting: Setting, tally: Tally, folder: Path | None, trace: 
     drawing = draw(seed)
     outcome = attempt(drawing, setting)
     tally.counts[outcome.status] += 1
+    tally.slowest = max(tally.slowest, (outcome.seconds, seed))
     tally.kinds.update({step.kind for step in drawing.steps})
     if outcome.status == "equal":
         return
