@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anabranch.fuzz import images, moves, pointwise, reuse, rows
+from anabranch.fuzz import images, moves, others, pointwise, reuse, rows
 from anabranch.fuzz.sheet import Sheet
 
 KINDS: dict[str, tuple[Callable[[Sheet], None], int]] = {
@@ -73,6 +73,13 @@ KINDS: dict[str, tuple[Callable[[Sheet], None], int]] = {
     "gates": (rows.gates, 1),
     "forget": (rows.forget, 1),
     "factors": (rows.factors, 1),
+    "image_module": (others.image_module, 2),
+    "sequence_module": (others.sequence_module, 2),
+    "indexed": (others.indexed, 3),
+    "widened": (others.widened, 1),
+    "product": (others.product, 1),
+    "masked_softmax": (others.masked_softmax, 1),
+    "integers": (others.integers, 3),
     "repeated": (reuse.repeated, 3),
     "shared": (reuse.shared, 3),
 }

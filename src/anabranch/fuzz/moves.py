@@ -153,6 +153,4 @@ def _sized(sheet: Sheet, text: str) -> None:
     """A line whose result must have elements: models of nothing are drawn on purpose only."""
     name = sheet.add(text)
     if not sheet.values[name].numel():
-        del sheet.values[name]
-        sheet.steps.pop()
-        raise Rejected("no elements")
+        sheet.drop(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from anabranch.fuzz.sheet import Rejected, Sheet
 
 WIDTHS = (1, 2, 3, 4, 5, 7, 8, 11, 16)
@@ -83,8 +85,7 @@ def reduce_all(sheet: Sheet) -> None:
 
 
 def embedding(sheet: Sheet) -> None:
-    whole = [name for name, value in sheet.values.items() if value.dtype.is_signed]
-    whole = [name for name in whole if not sheet.values[name].is_floating_point()]
+    whole = [name for name, value in sheet.values.items() if value.dtype == torch.int64]
     if not whole:
         raise Rejected("no integers")
     layer = sheet.layer(f"nn.Embedding(10, {sheet.one(WIDTHS)})")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -121,6 +121,12 @@ class Sheet:
         self.values.update(zip(names, results, strict=True))
         self.steps.append(Step(self.kind, names, text))
         return names
+
+    def drop(self, name: str) -> NoReturn:
+        """Take back the last line, which computed this."""
+        del self.values[name]
+        self.steps.pop()
+        raise Rejected("no elements")
 
 
 def _tensor(value: Any) -> bool:
