@@ -293,8 +293,8 @@ class Emission:
 
 
 def address_axes(load: Load) -> dict[Axis, None]:
-    """The axes on which the address depends, by way of a gather too."""
-    found = dict.fromkeys(axis for index in load.index for axis in axes_of(index))
+    """The axes on which the address depends, by way of a gather too: not on an expanded one."""
+    found = dict.fromkeys(axes_of(load.address))
     for part in parts(load):
         found.update(free_axes(part))
     return found
