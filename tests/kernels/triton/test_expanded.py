@@ -24,6 +24,21 @@ CALLS: dict[str, tuple[object, ...]] = {
 }
 
 
+FACTORS = {
+    "row": (torch.randn(1, 6).expand(16, 6), torch.randn(9, 6)),
+    "few rows": (torch.randn(1, 6).expand(3, 6), torch.randn(9, 6)),
+    "depth": (torch.randn(16, 1).expand(16, 6), torch.randn(9, 1).expand(9, 6)),
+    "all": (torch.randn(1, 1).expand(3, 6), torch.randn(1, 1).expand(9, 6)),
+}
+"""Of a matrix product, in tiles: what is repeated must fill the tile, and count no more often."""
+
+
+@pytest.mark.parametrize("which", FACTORS)
+def test_factors_of_a_matrix_product(which: str) -> None:
+    graph, inputs = body("aten.linear.default", tuple(t.half() for t in FACTORS[which]))
+    check(graph, variants(graph, gpu()), inputs)
+
+
 @pytest.mark.parametrize("op", CALLS)
 def test_calls(op: str) -> None:
     graph, inputs = body(op, CALLS[op])
