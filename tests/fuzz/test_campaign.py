@@ -83,10 +83,6 @@ def test_a_wrong_pass_is_found_shrunk_and_written(tmp_path: Path) -> None:
     # Alone, where nobody planted anything, the script has nothing to say.
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    # Made to expect something else, it has.
-    script.write_text(script.read_text().replace("truth = wide(", "truth = (lambda *_: ())("))
-    ran = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert ran.returncode == 1
 
 
 @pytest.mark.usefixtures("planted")

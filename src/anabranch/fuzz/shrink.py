@@ -5,8 +5,8 @@
     passed over         a step's reader reads what the step read
     a plainer form      a tuple
 
-Whatever still fails is kept, and the search starts again from there, until nothing helps or the
-trials are used up. What is not read for the outputs that stay is dropped each time.
+Whatever still fails is kept, and the same way is tried further on, all ways again and again, until
+none helps or the trials are used up. What the outputs do not read is dropped each time.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ def shrunk(drawing: Drawing, fails: Callable[[Drawing], bool], trials: int = TRI
     left, better = trials, True
     while better:
         better = False
-        for smaller in _smaller(drawing):
-            if left == 0:
-                return drawing
-            left -= 1
-            if _runs(smaller) and fails(smaller):
-                drawing, better = smaller, True
-                break
+        for way in (_dead, _fewer_outputs, _one_output, _cut_above, _passed_over, _plainer):
+            tried = 0
+            while tried < len(smaller := list(way(drawing))):
+                if left == 0:
+                    return drawing
+                left -= 1
+                if _runs(smaller[tried]) and fails(smaller[tried]):
+                    drawing, better = smaller[tried], True
+                else:
+                    tried += 1
     return drawing
 
 
@@ -54,24 +57,44 @@ def pruned(drawing: Drawing) -> Drawing:
     )
 
 
-def _smaller(drawing: Drawing) -> Iterator[Drawing]:
-    """Candidates, those that drop most first."""
+def _dead(drawing: Drawing) -> Iterator[Drawing]:
     whole = pruned(drawing)
     if len(whole.steps) < len(drawing.steps):
         yield whole
-    for name in drawing.outputs if len(drawing.outputs) > 1 else ():
-        yield _returning(drawing, (name,))
-    for step in drawing.steps:
+
+
+def _fewer_outputs(drawing: Drawing) -> Iterator[Drawing]:
+    """Half of them, then all but one."""
+    names = drawing.outputs
+    if len(names) > 2:
+        yield _returning(drawing, names[: len(names) // 2])
+        yield _returning(drawing, names[len(names) // 2 :])
+    for i in range(len(names) if len(names) > 1 else 0):
+        yield _returning(drawing, names[:i] + names[i + 1 :])
+
+
+def _one_output(drawing: Drawing) -> Iterator[Drawing]:
+    """A value in the middle, where one is left that would not do to drop."""
+    for step in drawing.steps if len(drawing.outputs) == 1 else ():
         for name in step.results:
-            if (name,) != drawing.outputs:
-                yield _returning(drawing, (name,))
-    for i in range(len(drawing.outputs) if len(drawing.outputs) > 1 else 0):
-        yield _returning(drawing, drawing.outputs[:i] + drawing.outputs[i + 1 :])
+            smaller = _returning(drawing, (name,))
+            if len(smaller.steps) < len(drawing.steps):
+                yield smaller
+
+
+def _cut_above(drawing: Drawing) -> Iterator[Drawing]:
     known = values(drawing)
     for step in reversed(drawing.steps):
         yield from _cut(drawing, step, known)
+
+
+def _passed_over(drawing: Drawing) -> Iterator[Drawing]:
+    known = values(drawing)
     for step in drawing.steps:
-        yield from _passed_over(drawing, step, known)
+        yield from _without(drawing, step, known)
+
+
+def _plainer(drawing: Drawing) -> Iterator[Drawing]:
     if drawing.form != "tuple":
         yield replace(drawing, form="tuple")
 
@@ -99,7 +122,7 @@ def _cut(drawing: Drawing, step: Step, known: dict[str, Tensor]) -> Iterator[Dra
         yield smaller
 
 
-def _passed_over(drawing: Drawing, step: Step, known: dict[str, Tensor]) -> Iterator[Drawing]:
+def _without(drawing: Drawing, step: Step, known: dict[str, Tensor]) -> Iterator[Drawing]:
     """Without the step, what it read in place of its result."""
     if len(step.results) != 1:
         return
