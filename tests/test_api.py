@@ -218,6 +218,34 @@ def test_what_the_model_writes_to_its_inputs_is_written() -> None:
     assert torch.equal(x, torch.full((4,), 2.0))
 
 
+class Gram(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) @ x.transpose(0, 1)
+
+
+@pytest.mark.parametrize("strides", [(0, 1), (1, 1)])
+def test_an_example_that_repeats_itself_is_not_taken_for_a_promise(
+    strides: tuple[int, int],
+) -> None:
+    example = torch.randn(6).as_strided((3, 4), strides)
+    other = torch.randn(3, 4)
+    fast = anabranch.compile(Gram().eval(), (example,), **quick())
+    for x in (other, example):
+        torch.testing.assert_close(fast(x), Gram()(x))
+
+
+def test_tasks_read_expanded_values() -> None:
+    """A batch of matrices times one weight, a batch norm of an expanded image."""
+    weight, norm = torch.randn(3, 4), torch.nn.BatchNorm2d(2).eval()
+
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return weight @ x, norm(x[:1].expand(3, -1, -1, -1))
+
+    x = torch.randn(2, 2, 4, 4)
+    fast = anabranch.compile(model, (x,), **quick())  # type: ignore[arg-type]
+    torch.testing.assert_close(fast(x), model(x))
+
+
 def test_a_lone_tensor_is_one_argument() -> None:
     net = model()
     fast = anabranch.compile(net, image(), **quick())

@@ -11,6 +11,7 @@ from anabranch.fuse import partition
 from anabranch.fuse.join import CAT
 from anabranch.fuse.joining import with_joins
 from anabranch.ir.dag import dag_of
+from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost, Provider
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.target import TargetSpec
@@ -37,6 +38,17 @@ graph fire {
   %next: f16[1,128,54,54]{373248,1,6912,128} = aten.sigmoid.default(%cat)
   return %next
 }""")  # noqa: E501
+ROWS = parse_graph("""
+graph rows {
+  input %x: f16[64,64]
+  input %y: f16[32,64]
+  %left: f16[64,64] = aten.relu.default(%x)
+  %right: f16[32,64] = aten.tanh.default(%y)
+  %sum: f16[32,64] = aten.sub.Tensor(%right, %y)
+  %cat: f16[96,64] = aten.cat.default([%left, %right])
+  %next: f16[96,64] = aten._softmax.default(%cat, 1, False)
+  return %next, %sum
+}""")
 WIDE = "{373248,1,6912,128}"
 
 
@@ -71,8 +83,8 @@ def us(task: Task, kernel: Kernel) -> float:
     return 4.0 if kernel.provider == "aten" else 2.0 + len(kernel.variant) / 100
 
 
-def selected(costs: Given) -> Selection:
-    tasks = partition(FIRE, Trace(), SPEC)
+def selected(costs: Given, graph: Graph = FIRE) -> Selection:
+    tasks = partition(graph, Trace(), SPEC)
     return select(tasks, SPEC, PROVIDED, costs.trial, lambda task: "", Trace())
 
 
@@ -106,6 +118,17 @@ def test_few_kernels_are_tried_again() -> None:
         by = {k.provider: [x for x in again if x and x.provider == k.provider] for k in again if k}
         assert {p: len(ks) for p, ks in by.items()} == {"cudnn": 3, "triton": 3, "aten": 2}
         assert all(kernel is not None and kernel.writes_out for kernel in again)
+
+
+def test_rows_below_each_other_keep_their_strides_and_get_kernels_all_the_same() -> None:
+    costs = Given(us)
+    found = selected(costs, ROWS)
+    found = with_joins(found, SPEC, PROVIDED, costs.trial, lambda task: "", costs, Trace())
+    verify_tasks(found.tasks)
+    assert [node.name for node in found.tasks.joins] == ["cat"]
+    kernels = {task.name: task.kernel for task in found.tasks.tasks if task.kernel}
+    assert kernels.keys() == {task.name for task in found.tasks.tasks}
+    assert all(kernels[name].writes_out for name in ("left", "right") if name in kernels)
 
 
 def slow(task: Task, kernel: Kernel) -> float:

@@ -58,6 +58,25 @@ def test_writes_what_the_operator_returns(op: str) -> None:
     torch.testing.assert_close(out, want, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("op", "args"),
+    [
+        ("aten.adaptive_max_pool2d.default", ([3, 3],)),
+        ("aten.max.dim", (1,)),
+        ("aten.max_pool2d_with_indices.default", ([2, 2],)),
+    ],
+)
+def test_results_that_nobody_reads_have_their_own_dtype(op: str, args: tuple[object, ...]) -> None:
+    x = torch.randn(2, 3, 8, 8)
+    found, indices = ops.resolve(op)(x, *args)
+    write = writer(op)
+    assert write is not None
+    for want, results in ((found, [None, torch.int64]), (indices, [torch.float32, None])):
+        out = torch.zeros_like(want)
+        write([out if result is None else result for result in results], x, *args)
+        assert torch.equal(out, want)
+
+
 def test_max_pool_in_channels_last() -> None:
     x = torch.randn(2, 3, 9, 9).to(memory_format=torch.channels_last)
     want = torch.nn.functional.max_pool2d(x, 3, 2)

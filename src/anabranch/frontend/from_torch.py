@@ -33,6 +33,7 @@ from anabranch.frontend.untouched import attributes_kept, quiet, random_state_ke
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf, Signature
+from anabranch.ir.types import overlaps, type_of
 from anabranch.trace import Trace
 
 Model = nn.Module | ExportedProgram | Callable[..., Any]
@@ -76,7 +77,7 @@ def _export(
     check_inputs(args, kwargs)
     state = itertools.chain(module.named_parameters(), module.named_buffers())
     device = check_devices(state, args, kwargs)
-    args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (args, dict(kwargs)))
+    args, kwargs = pytree.tree_map_only(torch.Tensor, _apart, (args, dict(kwargs)))
     stage = trace.stage("frontend.export")
     with stage, quiet(trace), random_state_kept(), attributes_kept(module):
         try:
@@ -102,14 +103,33 @@ def _own_program(
     device = check_devices(program.state_dict.items(), args, kwargs)
     with trace.stage("frontend.export"), quiet(trace):
         try:
-            if not program.range_constraints and _same_inputs(program, args, kwargs):
+            if (
+                not program.range_constraints
+                and _same_inputs(program, args, kwargs)
+                and not any(overlaps(type_of(t)) for t in _tensors(args, kwargs))
+            ):
                 return program, device
+            args, kwargs = pytree.tree_map_only(torch.Tensor, _apart, (args, dict(kwargs)))
             static: ExportedProgram = torch.export.export(
                 program.module(), args, dict(kwargs), strict=False
             )
             return static, device
         except Exception as error:
             raise _explained(error) from error
+
+
+def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    leaves = pytree.tree_leaves((args, dict(kwargs)))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _apart(tensor: torch.Tensor) -> torch.Tensor:
+    """An example input, its elements in memory of their own: of the next call's nobody knows that
+    they repeat each other."""
+    tensor = tensor.detach()
+    if overlaps(type_of(tensor)):
+        return tensor.clone(memory_format=torch.contiguous_format)
+    return tensor
 
 
 def _same_inputs(

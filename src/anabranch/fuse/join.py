@@ -56,9 +56,10 @@ def joined(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
 
 
 def touching(before: TaskGraph, after: TaskGraph) -> tuple[Task, ...]:
-    """The tasks of `after` that joining changed: those whose kernels are to be chosen."""
-    was = {task.name: task for task in before.tasks}
-    return tuple(task for task in after.tasks if task.body != was[task.name].body)
+    """The tasks of `after` whose kernels are to be chosen: they write or read what has been joined
+    since. Their bodies may be what they were: rows below each other keep their strides."""
+    parts = {name for node in after.joins if node not in before.joins for name in node.uses}
+    return tuple(task for task in after.tasks if parts.intersection((*task.reads, *task.writes)))
 
 
 def worth(

@@ -18,7 +18,7 @@ from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.numbers import FLOOR, relative_error
 from anabranch.ir.text import text_graph
-from anabranch.ir.types import TensorType
+from anabranch.ir.types import TensorType, copy_into
 from anabranch.ir.verify import verify_graph
 from anabranch.trace import Trace
 
@@ -102,7 +102,7 @@ def random_tensor(type: TensorType, seed: int, device: torch.device | None = Non
     else:
         flat = torch.randint(0, 2, type.shape, generator=generator, device=where).to(type.dtype)
     tensor = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=device)
-    return tensor.copy_(flat)
+    return copy_into(tensor, flat)
 
 
 def random_inputs(graph_inputs: Sequence[TensorType], seed: int = 0) -> list[torch.Tensor]:

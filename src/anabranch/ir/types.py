@@ -80,6 +80,38 @@ def type_of(tensor: torch.Tensor) -> TensorType:
     return TensorType(tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()))
 
 
+def overlaps(type: TensorType) -> bool:
+    """Whether elements of this type may share memory, as those of an expanded tensor do."""
+    extent = 0  # of the axes so far, from the one whose elements are nearest to each other
+    for stride, size in sorted(zip(type.strides, type.shape, strict=True)):
+        if size > 1:
+            if stride <= extent:
+                return type.numel > 0
+            extent += (size - 1) * stride
+    return False
+
+
+def once(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without what it repeats: an expanded axis names the same memory again and again,
+    and torch refuses to write there."""
+    if 0 not in tensor.stride():
+        return tensor
+    for axis, stride in enumerate(tensor.stride()):
+        if stride == 0 and tensor.shape[axis] > 1:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor
+
+
+def copy_into(memory: torch.Tensor, source: torch.Tensor, wait: bool = True) -> torch.Tensor:
+    """The memory with the source's elements; of an axis that the memory repeats, the first ones."""
+    single = once(memory)
+    if single is not memory:
+        for axis, size in enumerate(single.shape):
+            source = source.narrow(axis, 0, size)
+    single.copy_(source, non_blocking=not wait)
+    return memory
+
+
 def meta(type: TensorType) -> torch.Tensor:
     """A tensor of this type without memory, to infer other types from."""
     return torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device="meta")

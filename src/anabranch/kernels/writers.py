@@ -24,9 +24,10 @@ from anabranch.ir.graph import Node
 from anabranch.ir.types import TensorType
 
 aten = torch.ops.aten
+Result = Tensor | torch.dtype
 Writer = Callable[..., None]
-"""Called with the result tensors (None for a result nobody reads), then the operator's own
-arguments."""
+"""Called with the result tensors (the dtype of a result that nobody reads), then the operator's
+own arguments."""
 
 
 def can_write(node: Node) -> bool:
@@ -84,12 +85,14 @@ def native_out(op: str) -> torch._ops.OpOverload | None:
 
 
 def _call_out(
-    overload: torch._ops.OpOverload, results: Sequence[Tensor | None], *args: Any, **kwargs: Any
+    overload: torch._ops.OpOverload, results: Sequence[Result], *args: Any, **kwargs: Any
 ) -> None:
     names = [a.name for a in overload._schema.arguments if a.is_out]
-    example = next(result for result in results if result is not None)
+    example = next(result for result in results if isinstance(result, Tensor))
     for name, result in zip(names, results, strict=True):
-        kwargs[name] = result if result is not None else example.new_empty(0)
+        kwargs[name] = result
+        if not isinstance(result, Tensor):
+            kwargs[name] = example.new_empty(0, dtype=result)
     overload(*args, **kwargs)
 
 
@@ -118,12 +121,12 @@ def _embedding(results: Sequence[Tensor], table: Tensor, indices: Tensor, *_: An
     aten.index_select.out(table, 0, indices.reshape(-1), out=out)
 
 
-def _max_pool(results: Sequence[Tensor | None], x: Tensor, *args: Any) -> None:
-    values, indices = (*results, None)[:2]
-    if values is None:
-        assert indices is not None, "a call nobody reads"
+def _max_pool(results: Sequence[Result], x: Tensor, *args: Any) -> None:
+    values, indices = (*results, torch.int64)[:2]
+    if not isinstance(values, Tensor):
+        assert isinstance(indices, Tensor), "a call nobody reads"
         values = torch.empty_like(indices, dtype=x.dtype)
-    if indices is None:
+    if not isinstance(indices, Tensor):
         indices = torch.empty_strided(
             values.shape, values.stride(), dtype=torch.int64, device=x.device
         )

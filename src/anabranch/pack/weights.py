@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from anabranch.ir.types import TensorType, type_of
+from anabranch.ir.types import TensorType, copy_into, type_of
 
 
 def flatten(tensor: torch.Tensor) -> torch.Tensor:
@@ -23,10 +23,7 @@ def flatten(tensor: torch.Tensor) -> torch.Tensor:
     if extent == type.numel:
         return tensor.as_strided((extent,), (1,)).to("cpu", copy=True)
     flat = torch.zeros(extent, dtype=type.dtype)
-    # Each memory cell once: an expanded dimension names the same cells again and again.
-    once = tuple(1 if step == 0 else n for n, step in zip(type.shape, type.strides, strict=True))
-    distinct = tensor.as_strided(once, type.strides)
-    flat.as_strided(once, type.strides).copy_(distinct)
+    copy_into(flat.as_strided(type.shape, type.strides), tensor)
     return flat
 
 

@@ -18,7 +18,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Node, types
 from anabranch.ir.plan import Plan
 from anabranch.ir.task import Kernel, Task, alias_roots, slices, value_types
-from anabranch.ir.types import TensorType, type_of
+from anabranch.ir.types import TensorType, copy_into, once, type_of
 from anabranch.kernels.writers import writer, writes_there
 
 Call = Callable[[], None]
@@ -131,6 +131,7 @@ def _step(
     given = kernel.writes_out and bool(set(writes) & set(node.results))
     direct = given and writes_there(node, types(kernel.body))
     write = writer(node.op) if direct else None
+    unread = {name: type.dtype for name, type in zip(node.results, node.types, strict=True)}
     overload = ops.resolve(node.op)
     device_kwargs: dict[str, Any] = {}
 
@@ -138,7 +139,7 @@ def _step(
         args = [ops.map_refs(arg, values.__getitem__) for arg in node.args]
         kwargs = {key: ops.map_refs(arg, values.__getitem__) for key, arg in node.kwargs}
         if write is not None:
-            results = [values[name] if name in writes else None for name in node.results]
+            results = [values[name] if name in writes else unread[name] for name in node.results]
             write(results, *args, **kwargs)
             return
         result = overload(*args, **kwargs, **device_kwargs)
@@ -162,7 +163,7 @@ def _as_declared(tensor: Tensor, type: TensorType) -> Tensor:
     pays for the copy, and is timed with it."""
     if ops.same_layout(type_of(tensor), type):
         return tensor
-    return _empty(type, tensor.device).copy_(tensor)
+    return copy_into(_empty(type, tensor.device), tensor)
 
 
 def _aliases(
@@ -209,8 +210,10 @@ def _some(type: TensorType, device: torch.device) -> Tensor:
     faster than data, and uninitialised integers may point anywhere."""
     tensor = _empty(type, device)
     if not type.dtype.is_floating_point or type.dtype.itemsize == 1:
-        return tensor.zero_()
-    return tensor.normal_(generator=torch.Generator(device).manual_seed(0))
+        once(tensor).zero_()
+        return tensor
+    once(tensor).normal_(generator=torch.Generator(device).manual_seed(0))
+    return tensor
 
 
 def _empty(type: TensorType, device: torch.device) -> Tensor:
@@ -220,4 +223,4 @@ def _empty(type: TensorType, device: torch.device) -> Tensor:
 def _with_strides(tensor: Tensor, type: TensorType) -> Tensor:
     if tuple(tensor.stride()) == type.strides:
         return tensor
-    return _empty(type, tensor.device).copy_(tensor)
+    return copy_into(_empty(type, tensor.device), tensor)

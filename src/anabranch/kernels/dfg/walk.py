@@ -123,7 +123,9 @@ def _rebuilt(part: Expr, place: Place, get: Callable[[Expr], Expr]) -> Expr:
         case Held():
             return replace(part, index=tuple(substitute_index(i, place, get) for i in part.index))
         case Position():
-            return replace(part, index=substitute_index(part.index, place, get))
+            at = substitute_index(part.index, place, get)
+            fixed = at.is_number  # a tile of an axis of one point
+            return const(at.constant, part.dtype) if fixed else replace(part, index=at)
         case Inside():
             within = within_of(part.within, place, get)
             return Inside(within) if within else const(True, torch.bool)

@@ -255,6 +255,9 @@ class Emission:
         near = tuple(b for b in load.within if axes.keys() >= set(axes_of(b.index)))
         far = tuple(b for b in load.within if b not in near)
         address = self._address(load.value, load.address, load.type.nbytes)
+        still = [self.spelled[axis] for axis in repeated_axes(load) if axis in self.spelled]
+        if still:  # the mask has these axes, and so has whoever multiplies tiles
+            address = f"{address} + 0 * {_operand(' + '.join(still))}"
         mask, fill = self._mask(axes, near), literal(Const(load.fill, load.dtype))
         text = f"tl.load({address}{f', mask={mask}, other={fill}' if mask else ''})"
         return f"tl.where({self.inside(far)}, {text}, {fill})" if far else text
@@ -298,6 +301,14 @@ def address_axes(load: Load) -> dict[Axis, None]:
     for part in parts(load):
         found.update(free_axes(part))
     return found
+
+
+def repeated_axes(load: Load) -> list[Axis]:
+    """The axes along which an expanded value is the same everywhere."""
+    pairs = list(zip(load.index, load.type.strides, strict=True))
+    moving = {axis for index, stride in pairs if stride for axis in axes_of(index)}
+    still = dict.fromkeys(axis for index, stride in pairs if not stride for axis in axes_of(index))
+    return [axis for axis in still if axis not in moving]
 
 
 def literal(const: Const) -> str:

@@ -20,7 +20,7 @@ from anabranch.ir.eval import run_node
 from anabranch.ir.graph import Constant, Graph, Node, producers
 from anabranch.ir.key import digest_text
 from anabranch.ir.rule import Known
-from anabranch.ir.types import TensorType, type_of
+from anabranch.ir.types import TensorType, copy_into, type_of
 from anabranch.rewrite.build import drop_dead
 from anabranch.rewrite.passes.cse import expression
 from anabranch.rewrite.refuse import refuse
@@ -136,4 +136,4 @@ def _as(type: TensorType, value: torch.Tensor) -> torch.Tensor:
     if type_of(value) == type:
         return value
     made = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=value.device)
-    return made.copy_(value)
+    return copy_into(made, value)

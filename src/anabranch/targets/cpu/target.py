@@ -27,6 +27,7 @@ from anabranch.ir.protocols import Cost, Executable, Probe
 from anabranch.ir.schedule import Launch, Span, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel
+from anabranch.ir.types import copy_into
 from anabranch.targets.place import Placed, Runner, place, run_aten, strays
 from anabranch.trace import Trace
 
@@ -52,7 +53,7 @@ class CpuExecutable:
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
         with self._lock, torch.no_grad():
             for static, given in zip(self._placed.inputs, inputs, strict=True):
-                static.copy_(given)
+                copy_into(static, given)
             self.replay()
             return tuple(out.clone() for out in self.outputs) if clone else self.outputs
 

@@ -25,6 +25,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Launch
 from anabranch.ir.task import alias_roots
 from anabranch.ir.uncollected import uncollected
+from anabranch.ir.types import copy_into
 from anabranch.targets.place import Placed, strays
 
 WARM_UPS = 2
@@ -58,7 +59,7 @@ class CudaExecutable:
             stream = torch.cuda.current_stream()
             stream.wait_event(self._idle)
             for static, given in zip(self._placed.inputs, inputs, strict=True):
-                static.copy_(given, non_blocking=True)
+                copy_into(static, given, wait=False)
             self.replay()
             outputs = self.outputs
             if clone:

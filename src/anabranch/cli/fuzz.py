@@ -1,0 +1,134 @@
+"""anabranch fuzz --graphs N --seed S: does what random models compute survive compiling?
+
+drawn    equal   unequal   failed   refused   seconds
+  300      298         1        1         0      74.1
+
+seed 17 is unequal under best: output 0 is off by 1.0e+00 where 1.0e-05 is allowed
+  2 of 14 lines still fail: fuzz/17.py, fuzz/17.txt
+  anabranch fuzz --graphs 1 --seed 17
+
+Ends with 1 if anything was unequal or failed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from anabranch.cli import flags, screen
+from anabranch.cli.watch import Watch
+from anabranch.errors import OptionError
+from anabranch.fuzz import campaign
+from anabranch.fuzz.trial import DRAWN, Setting, check
+from anabranch.models import DTYPES
+from anabranch.options import Options
+from anabranch.targets import resolve
+from anabranch.trace import Trace
+
+COLUMNS = ("drawn", "equal", "unequal", "failed", "refused", "seconds")
+SHOWN = 10
+AGAIN = {
+    **{"target": "cpu", "dtype": "fp32", "scheduler": DRAWN},
+    **{"check": "1", "budget": "1.0", "search": ""},
+}
+"""Options that the line for one seed repeats, unless they are these."""
+
+
+def run(
+    graphs: Annotated[int, typer.Option(help="How many to draw.", min=1)] = 100,
+    seed: Annotated[int, typer.Option(help="The first graph's; the next has the next.", min=0)] = 0,
+    target: Annotated[
+        str, typer.Option(help="cpu, cuda, auto, or sim:h200, whose plans are evaluated.")
+    ] = "cpu",
+    dtype: flags.Dtype = None,
+    scheduler: Annotated[
+        str, typer.Option(help="best, the name of one, or drawn: by each seed another.")
+    ] = DRAWN,
+    search: Annotated[
+        str | None, typer.Option(help="How equal graphs are searched, where it can be chosen.")
+    ] = None,
+    budget: Annotated[
+        float, typer.Option(help="Seconds that search and measurement may take for each graph.")
+    ] = 1.0,
+    verified: Annotated[
+        int, typer.Option("--check", help="1 verifies after each pass, 2 evaluates.", min=0, max=2)
+    ] = 1,
+    out: Annotated[Path, typer.Option(help="Where failures are written.", metavar="FOLDER")] = Path(
+        "fuzz"
+    ),
+    json: flags.Json = None,
+) -> int:
+    """Draw random models, compile each, and compare it with what it was."""
+    setting = _setting(target, dtype, scheduler, search, budget, verified)
+    with Watch("drawing", "fuzz") as watch:
+        tally = campaign.run(seed, graphs, setting, Trace(watch), out)
+    _show(json, tally, setting)
+    screen.write_json(json, campaign.record(tally, seed, setting))
+    if tally.counts["unequal"] or tally.counts["failed"]:
+        return 1
+    if tally.interrupted is not None:
+        raise KeyboardInterrupt
+    return 0
+
+
+def _setting(
+    target: str,
+    dtype: str | None,
+    scheduler: str,
+    search: str | None,
+    budget: float,
+    verified: int,
+) -> Setting:
+    """What was asked for, with OptionError for what means nothing."""
+    options: dict[str, Any] = {"scheduler": scheduler, "check": verified, "budget": budget}
+    options["cache_dir"] = None
+    if search is not None:
+        if "search" not in Options.model_fields:
+            raise OptionError(
+                f"--search {search} cannot be chosen",
+                "this version has no search of equal graphs",
+                "leave --search out",
+            )
+        options["search"] = search
+    kind = flags.check_dtype(dtype) or "fp32"
+    if kind == "tf32":
+        options["tf32"] = True
+    setting = Setting(target, DTYPES[kind], options)
+    check(setting)
+    resolve(target)
+    return setting
+
+
+def _show(json: str | None, tally: campaign.Tally, setting: Setting) -> None:
+    console = screen.console(json)
+    counts = [str(tally.counts[name]) for name in COLUMNS[1:-1]]
+    row = [str(sum(tally.counts.values())), *counts, f"{tally.seconds:.1f}"]
+    console.print(screen.table(COLUMNS, [row]))
+    again = _words(setting)
+    for failure in tally.failures[:SHOWN]:
+        under = failure["options"]["scheduler"]
+        said = failure["details"][0].strip().splitlines()
+        line = said[-1] if failure["status"] == "failed" else said[0]
+        console.print(f"seed {failure['seed']} is {failure['status']} under {under}: {line}")
+        if "shrunk" in failure:
+            files = ", ".join(failure.get("files", ()))
+            console.print(f"  {failure['shrunk steps']} of {failure['steps']} lines do so: {files}")
+        console.print(f"  anabranch fuzz --graphs 1 --seed {failure['seed']}{again}")
+    if len(tally.failures) > SHOWN:
+        console.print(f"and {len(tally.failures) - SHOWN} more")
+    if tally.interrupted is not None:
+        console.print(f"interrupted at seed {tally.interrupted}")
+
+
+def _words(setting: Setting) -> str:
+    """What a command line needs beside the seed to say this setting again."""
+    dtype = "tf32" if setting.options.get("tf32") else _name(setting)
+    said = {"target": setting.target, "dtype": dtype}
+    said |= {name: str(value) for name, value in setting.options.items() if name in AGAIN}
+    return "".join(f" --{name} {v}" for name, v in said.items() if v != AGAIN.get(name))
+
+
+def _name(setting: Setting) -> str:
+    return next(name for name, dtype in DTYPES.items() if dtype == setting.dtype)

@@ -1,0 +1,11 @@
+"""Random models: is what they compute still the same after compiling?
+
+drawing.py   what a drawn model is, and its text: a class that torch.export sees as a user's
+draw.py      a seed -> a Drawing
+kinds.py     the table of what can be drawn; each step is in one of images, rows, pointwise,
+             moves, others, reuse
+alone.py     the text that opens every script: tensors by seed, and the comparison
+trial.py     a Drawing -> an Outcome
+shrink.py    a Drawing that fails -> a smaller one that still does
+campaign.py  many seeds -> a record
+"""

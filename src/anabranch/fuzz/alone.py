@@ -1,0 +1,123 @@
+"""What a script with a drawn model begins with: tensors by seed, and the comparison itself.
+
+The text of this file opens every script that reports a failure, so the script runs alone. The
+model is called as it is, in fp64, and compiled, twice with different inputs:
+
+    |compiled - fp64|  <=  2 |as it is - fp64| + what the dtype allows          (`ir.numbers`)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import anabranch
+from anabranch.ir import numbers
+from anabranch.ir.eval import eval_tasks
+from anabranch.ir.task import value_types
+from anabranch.targets import resolve
+
+__all__ = ["F", "differences", "filled", "nn", "normal", "sys", "whole"]
+
+Inputs = Callable[[int], tuple[Tensor, ...]]
+
+
+def normal(shape: Sequence[int], seed: int) -> Tensor:
+    """Normally distributed numbers, the same for the same seed."""
+    return torch.randn(tuple(shape), generator=torch.Generator().manual_seed(seed))
+
+
+def whole(shape: Sequence[int], limit: int, seed: int) -> Tensor:
+    """Integers from 0 up to the limit."""
+    return torch.randint(limit, tuple(shape), generator=torch.Generator().manual_seed(seed))
+
+
+def filled(module: nn.Module, seed: int) -> nn.Module:
+    """The module with weights by seed, of a size that keeps results of a layer near one; variances
+    are positive."""
+    dice = torch.Generator().manual_seed(seed)
+    for name, value in module.state_dict().items():
+        if not value.is_floating_point():
+            continue
+        if name.endswith("running_var"):
+            value.uniform_(0.5, 2.0, generator=dice)
+        else:
+            fan = value[0].numel() if value.dim() > 1 else 1
+            value.normal_(generator=dice).div_(fan**0.5)
+    return module
+
+
+def differences(
+    build: Callable[[], nn.Module],
+    inputs: Inputs,
+    dtype: torch.dtype,
+    target: str,
+    **options: Any,
+) -> list[str]:
+    """What is wrong with the compiled model, a sentence for each thing. Simulated targets run
+    nothing: there the plan's tasks are evaluated one by one in fp64."""
+    opened = resolve(target, bool(options.get("tf32")))
+    device = torch.device("cpu") if opened.device.type == "meta" else opened.device
+    model = build().eval().to(device, dtype)
+    wide = build().eval().to(dtype).to(device, torch.float64)
+    example = _cast(inputs(0), device, dtype)
+    compiled = anabranch.compile(model, example, target=target, **options)
+    found: list[str] = []
+    for shift in (0, 1000):
+        given = _cast(inputs(shift), device, dtype)
+        kept = [tensor.clone() for tensor in given]
+        with torch.no_grad(), opened.full_precision():
+            own = model(*(tensor.clone() for tensor in given))
+            truth = wide(*_cast(given, device, torch.float64))
+        if compiled.executable() is None:
+            outs = _evaluated(compiled, given)
+        else:
+            outs = compiled(*given)
+            if pytree.tree_structure(outs) != pytree.tree_structure(own):
+                found.append("the results are arranged otherwise")
+        for i, pair in enumerate(zip(given, kept, strict=True)):
+            if not torch.equal(*pair):
+                found.append(f"input {i} was written to")
+        ours, plain, true = map(pytree.tree_leaves, (outs, own, truth))
+        found += _compared(ours, plain, true, opened.spec.tf32)
+    return list(dict.fromkeys(found))
+
+
+def _compared(outs: list[Any], own: list[Any], truth: list[Any], tf32: bool) -> list[str]:
+    """Outputs against the model's own and the truth."""
+    if len(outs) != len(own):
+        return [f"{len(outs)} outputs instead of {len(own)}"]
+    found = []
+    for i, (out, plain, true) in enumerate(zip(outs, own, truth, strict=True)):
+        if out.shape != plain.shape:
+            found.append(f"output {i} has shape {list(out.shape)} instead of {list(plain.shape)}")
+            continue
+        if out.dtype != plain.dtype:
+            found.append(f"output {i} is {out.dtype} instead of {plain.dtype}")
+        ((error, allowed),) = numbers.compare([out], [plain], [true], tf32)
+        if not error <= allowed:
+            found.append(f"output {i} is off by {error:.2e} where {allowed:.2e} is allowed")
+    return found
+
+
+def _evaluated(compiled: Any, given: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs by the plan's tasks, as the kernels' bodies say, in the model's dtype."""
+    plan = compiled.entries[-1].plan
+    made = value_types(plan.tasks)
+    outs = eval_tasks(plan.tasks, given, torch.device("cpu"), torch.float64, kernels=True)
+    values = dict(zip((value.name for value in plan.tasks.inputs), given, strict=True))
+    for ref, out in zip(plan.tasks.outputs, outs, strict=True):
+        values[ref.name] = out.to(made[ref.name].dtype)
+    return [values[leaf.ref.name] for leaf in plan.signature.outputs]
+
+
+def _cast(
+    tensors: Sequence[Tensor], device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, ...]:
+    return tuple(t.to(device, dtype if t.is_floating_point() else t.dtype) for t in tensors)

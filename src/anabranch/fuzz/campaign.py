@@ -1,0 +1,127 @@
+"""Many seeds -> a record: how many were equal, and the first failures, each made small.
+
+    run(0, 300, Setting("cpu"), trace, Path("out"))
+
+Every failure that is shrunk leaves two files: out/SEED.py, a script that runs alone, and
+out/SEED.txt, the captured graph. An interruption ends the campaign, not the record.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anabranch.errors import AnabranchError
+from anabranch.frontend.from_torch import capture
+from anabranch.fuzz.draw import draw
+from anabranch.fuzz.drawing import Drawing, made, model_text, script
+from anabranch.fuzz.shrink import shrunk
+from anabranch.fuzz.trial import Outcome, Setting, attempt
+from anabranch.ir.text import text_graph
+from anabranch.trace import Trace
+
+KEPT = 5
+"""Failures that are shrunk and written; the others are counted and named."""
+SAID = 50
+"""A line for every so many drawings, where progress is lines."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a campaign has found so far."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+    slowest: tuple[float, int] = (0.0, 0)
+    """Seconds and seed of what took longest to compile and run."""
+    interrupted: int | None = None
+    """The seed that was being tried when somebody lost patience."""
+
+
+def run(seed: int, graphs: int, setting: Setting, trace: Trace, folder: Path | None) -> Tally:
+    """Try the seeds from `seed` on. `folder`: where failures are written; None writes nothing."""
+    tally, start = Tally(), time.perf_counter()
+    for done in range(graphs):
+        said = f"seed {seed + done}" if done % SAID == 0 else ""
+        trace.progress("fuzz", done, graphs, said)
+        try:
+            _one(seed + done, setting, tally, folder, trace)
+        except KeyboardInterrupt:
+            tally.interrupted = seed + done
+            break
+    tally.seconds = time.perf_counter() - start
+    return tally
+
+
+def record(tally: Tally, seed: int, setting: Setting) -> dict[str, Any]:
+    """The tally as it is written to a file."""
+    return {
+        "seed": seed,
+        "target": setting.target,
+        "dtype": str(setting.dtype),
+        "options": dict(setting.options),
+        "graphs": sum(tally.counts.values()),
+        "counts": dict(tally.counts),
+        "kinds": dict(tally.kinds.most_common()),
+        "failures": tally.failures,
+        "seconds": tally.seconds,
+        "slowest": {"seconds": tally.slowest[0], "seed": tally.slowest[1]},
+        "interrupted": tally.interrupted,
+    }
+
+
+def _one(seed: int, setting: Setting, tally: Tally, folder: Path | None, trace: Trace) -> None:
+    drawing = draw(seed)
+    outcome = attempt(drawing, setting)
+    tally.counts[outcome.status] += 1
+    tally.slowest = max(tally.slowest, (outcome.seconds, seed))
+    tally.kinds.update({step.kind for step in drawing.steps})
+    if outcome.status == "equal":
+        return
+    found: dict[str, Any] = {
+        "seed": seed,
+        "status": outcome.status,
+        "sort": outcome.sort,
+        "options": setting.told(seed),
+        "details": list(outcome.details),
+        "steps": len(drawing.steps),
+    }
+    tally.failures.append(found)
+    if sum("shrunk" in failure for failure in tally.failures) < KEPT:
+        trace.progress("fuzz", 0, 1, f"seed {seed} is {outcome.status}: making it smaller")
+        small = _small(outcome, setting)
+        found |= {"shrunk": model_text(small), "shrunk steps": len(small.steps)}
+        if folder is not None:
+            found["files"] = _write(small, setting, folder)
+
+
+def _small(outcome: Outcome, setting: Setting) -> Drawing:
+    def fails(drawing: Drawing) -> bool:
+        other = attempt(drawing, setting)
+        return (other.status, other.sort) == (outcome.status, outcome.sort)
+
+    return shrunk(outcome.drawing, fails)
+
+
+def _write(drawing: Drawing, setting: Setting, folder: Path) -> list[str]:
+    """The script, and the graph where the model can be captured."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{drawing.seed}.py"
+    options: Mapping[str, Any] = setting.told(drawing.seed)
+    file.write_text(script(drawing, setting.dtype, setting.target, options))
+    build, inputs = made(drawing)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            graph = capture(build().eval(), inputs(0)).graph
+    except (AnabranchError, AssertionError):
+        return [str(file)]
+    file.with_suffix(".txt").write_text(text_graph(graph))
+    return [str(file), str(file.with_suffix(".txt"))]

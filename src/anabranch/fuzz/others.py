@@ -1,0 +1,96 @@
+"""Steps that the zoo's networks do not have, and users' do: torch's larger modules, indexing by
+lists, integers, half precision left for a moment, tensors without elements."""
+
+from __future__ import annotations
+
+from anabranch.fuzz.sheet import Rejected, Sheet
+
+NORMS = ("nn.GroupNorm(1, {c})", "nn.GroupNorm({c}, {c})", "nn.InstanceNorm2d({c}, affine=True)")
+IMAGES = (
+    *("nn.ConvTranspose2d({c}, 3, 3, padding=1)", "nn.ConvTranspose2d({c}, 2, 2, stride=2)"),
+    *("nn.Upsample(scale_factor=2)", "nn.PReLU({c})", "nn.Dropout(0.5)", "nn.Identity()"),
+    *("nn.ZeroPad2d((1, 0, 2, 1))", "nn.ReflectionPad2d((0, 0, 0, 0))", "nn.Softmax(1)"),
+    *("nn.Sequential(nn.Conv2d({c}, 4, 1), nn.BatchNorm2d(4), nn.ReLU(inplace=True))",),
+)
+SEQUENCES = (
+    *("{lstm}({x})[0]", "{lstm}({x})[1][0]", "{gru}({x})[0]", "{rnn}({x})[0]"),
+    *("{heads}({x}, {x}, {x})[0]", "{layer}({x})"),
+)
+CELLS = {
+    "lstm": "nn.LSTM({w}, 3, batch_first=True)",
+    "gru": "nn.GRU({w}, 2, batch_first=True)",
+    "rnn": "nn.RNN({w}, 3)",
+    "heads": "nn.MultiheadAttention({w}, 1, batch_first=True)",
+    "layer": "nn.TransformerEncoderLayer({w}, 1, 8, batch_first=True, norm_first=True)",
+}
+INDEXED = (
+    *("{0}[..., [0, -1]]", "{0}[[0]]", "{0}[..., torch.tensor([0, 0])]", "{0}[None, ..., None]"),
+    *("{0}.index_select(-1, torch.tensor([0, 0]))", "{0}.flip(-1)", "{0}.roll(1, -1)"),
+    *("{0}.cumsum(-1)", "{0}.max(-1)[0]", "{0}.min(0).values", "{0}.sort(-1)[0]"),
+    *("torch.cat([{0}[..., :0], {0}], -1)", "torch.tril({0})", "{0}.triu(1)", "{0}.movedim(0, -1)"),
+    *(
+        "{0}.unfold(-1, 1, 1)",
+        "{0}.diagonal(0, 0, -1)",
+        "{0}.norm(dim=-1)",
+        "F.normalize({0}, dim=-1)",
+    ),
+    *("F.glu({0}, -1)", "{0}.std(-1, correction=0)", "torch.logsumexp({0}, -1)", "{0}.prod(-1)"),
+)
+WIDENED = (
+    *("F.softmax({0}.float(), -1).type_as({0})", "({0}.float() * 2 + 1).to({0}.dtype)"),
+    *("{0}.double().mean(-1).to({0}.dtype)", "{0} * torch.tensor(2.0).to({0}.dtype)"),
+)
+PRODUCTS = (
+    "torch.einsum('...i,...j->...ij', {0}, {0})",
+    "torch.einsum('...i,...i->...', {0}, {0})",
+)
+
+
+def image_module(sheet: Sheet) -> None:
+    x = sheet.pick(4)
+    text = sheet.one(NORMS + IMAGES).format(c=sheet.shape(x)[1])
+    sheet.add(f"{sheet.layer(text)}({x})")
+
+
+def sequence_module(sheet: Sheet) -> None:
+    x = sheet.pick(3, lambda value: value.numel() > 0)
+    text = sheet.one(SEQUENCES)
+    cell = next(name for name in CELLS if f"{{{name}}}" in text)
+    layer = sheet.layer(CELLS[cell].format(w=sheet.shape(x)[-1]))
+    sheet.add(text.format(x=x, **{cell: layer}))
+
+
+def indexed(sheet: Sheet) -> None:
+    x = sheet.pick(ok=lambda value: value.dim() > 0 and value.numel() > 0)
+    name = sheet.add(sheet.one(INDEXED).format(x))
+    if not sheet.values[name].numel():
+        sheet.drop(name)
+
+
+def widened(sheet: Sheet) -> None:
+    """A higher precision for one operator, as half-precision models ask for it."""
+    x = sheet.pick(ok=lambda value: value.dim() > 0)
+    sheet.add(sheet.one(WIDENED).format(x))
+
+
+def product(sheet: Sheet) -> None:
+    x = sheet.pick(ok=lambda value: value.dim() > 0)
+    sheet.add(f"{sheet.one(PRODUCTS).format(x)} * 0.3")
+
+
+def masked_softmax(sheet: Sheet) -> None:
+    """What is masked becomes minus infinity; the first column never is."""
+    x = sheet.pick(ok=lambda value: value.dim() > 1)
+    mask = f"torch.ones({sheet.shape(x)[-2]}, {sheet.shape(x)[-1]}, dtype=torch.bool).triu(1)"
+    sheet.add(f"F.softmax({x}.masked_fill({mask}, float('-inf')), -1)")
+
+
+def integers(sheet: Sheet) -> None:
+    """Arithmetic on integers, for embeddings to read or to be returned; or as floats."""
+    whole = [name for name, value in sheet.values.items() if not value.is_floating_point()]
+    if not whole:
+        raise Rejected("no integers")
+    weight = sheet.weight(1)
+    words = ("({0} + 3) % 10", "({0} * 7 + 1).remainder(10)", "torch.where({0} > 4, {0}, 0)")
+    text = sheet.one((*words, "{0}.flip(0)", "{0}.to({1}.dtype) * 0.1", "({0} > 4).to({1}.dtype)"))
+    sheet.add(text.format(sheet.one(whole), weight))

@@ -1,0 +1,172 @@
+"""Steps on rows: matrix products, softmax, norms, sums, embeddings, attention, recurrences."""
+
+from __future__ import annotations
+
+import torch
+
+from anabranch.fuzz.sheet import Rejected, Sheet
+
+WIDTHS = (1, 2, 3, 4, 5, 7, 8, 11, 16)
+
+
+def linear(sheet: Sheet) -> None:
+    x = sheet.pick(ok=lambda value: value.dim() > 0)
+    layer = f"nn.Linear({sheet.shape(x)[-1]}, {sheet.one(WIDTHS)}, bias={sheet.perhaps(0.7)})"
+    sheet.add(f"{sheet.layer(layer)}({x})")
+
+
+def linears(sheet: Sheet) -> None:
+    """Several of one input, as queries, keys and values are, with something after each."""
+    x = sheet.pick(ok=lambda value: value.dim() > 1)
+    width = sheet.one(WIDTHS)
+    names = []
+    for _ in range(sheet.one((2, 3))):
+        layer = sheet.layer(f"nn.Linear({sheet.shape(x)[-1]}, {width}, bias={sheet.perhaps(0.7)})")
+        after = sheet.one(("{}", "torch.tanh({})", "F.gelu({})"))
+        names.append(sheet.add(after.format(f"{layer}({x})")))
+    if sheet.perhaps(0.6):
+        sheet.add(f"torch.cat([{', '.join(names)}], -1)")
+
+
+def matmul(sheet: Sheet) -> None:
+    """Of two values, or a value and a weight on either side."""
+    x = sheet.pick(ok=lambda value: value.dim() > 1)
+    *_, rows, inner = sheet.shape(x)
+    way = sheet.one(("left", "right", "both", "self"))
+    if way == "left":
+        sheet.add(f"{sheet.weight(sheet.one(WIDTHS), rows)} @ {x} * 0.3")
+    elif way == "right":
+        sheet.add(f"{x} @ {sheet.weight(inner, sheet.one(WIDTHS))} * 0.3")
+    elif way == "self":
+        sheet.add(f"{x} @ {x}.transpose(-1, -2) * {1 / max(1, inner)}")
+    else:
+        y = sheet.pick(ok=lambda value: value.dim() > 1 and value.shape[-2] == inner)
+        sheet.add(f"torch.matmul({x}, {y}) * 0.3")
+
+
+def bmm(sheet: Sheet) -> None:
+    x = sheet.pick(3)
+    batch, _, inner = sheet.shape(x)
+    y = sheet.pick(3, lambda value: value.shape[0] == batch and inner in value.shape[1:])
+    turned = f"{y}.transpose(1, 2)" if sheet.shape(y)[1] != inner else y
+    sheet.add(f"torch.bmm({x}, {turned}) * 0.3")
+
+
+def addmm(sheet: Sheet) -> None:
+    x = sheet.pick(2)
+    width = sheet.one(WIDTHS)
+    weight, bias = sheet.weight(sheet.shape(x)[1], width), sheet.weight(width)
+    words = ("torch.addmm({bias}, {x}, {weight})", "torch.mm({x}, {weight}) + {bias}")
+    sheet.add(f"{sheet.one(words).format(x=x, weight=weight, bias=bias)} * 0.3")
+
+
+def softmax(sheet: Sheet) -> None:
+    x = sheet.pick(ok=lambda value: value.dim() > 0)
+    sheet.add(f"F.{sheet.one(('softmax', 'softmax', 'log_softmax'))}({x}, {sheet.axis(x)})")
+
+
+def layer_norm(sheet: Sheet) -> None:
+    x = sheet.pick(ok=lambda value: value.dim() > 1 and value.shape[-1] > 2)
+    shape = sheet.shape(x)[-sheet.one((1, 1, 2)) :]
+    words = sheet.one(("", ", eps=1e-3", ", elementwise_affine=False", ", bias=False"))
+    sheet.add(f"{sheet.layer(f'nn.LayerNorm({shape}{words})')}({x})")
+
+
+def reduce(sheet: Sheet) -> None:
+    x = sheet.pick(ok=lambda value: value.dim() > 0)
+    axes = sorted({sheet.axis(x) % len(sheet.shape(x)) for _ in range(sheet.one((1, 1, 2)))})
+    word = sheet.one(("mean", "mean", "sum", "sum", "amax", "amin", "var"))
+    words = f", keepdim={sheet.perhaps(0.5)}" + (", correction=0" if word == "var" else "")
+    sheet.add(f"{x}.{word}({tuple(axes)}{words})")
+
+
+def reduce_all(sheet: Sheet) -> None:
+    sheet.add(sheet.one(("{}.mean()", "{}.amax()", "{}.sum() * 0.1")).format(sheet.pick()))
+
+
+def embedding(sheet: Sheet) -> None:
+    whole = [name for name, value in sheet.values.items() if value.dtype == torch.int64]
+    if not whole:
+        raise Rejected("no integers")
+    layer = sheet.layer(f"nn.Embedding(10, {sheet.one(WIDTHS)})")
+    sheet.add(f"{layer}({sheet.one(whole)})")
+
+
+def positions(sheet: Sheet) -> None:
+    """BERT's sum of what stands at a place and of the place."""
+    x = sheet.pick(3, lambda value: value.shape[1] <= 10)
+    _, length, width = sheet.shape(x)
+    layer = sheet.layer(f"nn.Embedding(10, {width})")
+    sheet.add(f"{x} + {layer}(torch.arange({length}))")
+
+
+def attention(sheet: Sheet) -> None:
+    x = sheet.pick(3, lambda value: value.shape[-1] % 2 == 0)
+    batch, length, width = sheet.shape(x)
+    if not batch * length * width:
+        raise Rejected("empty")
+    names = []
+    for _ in range(3):
+        layer = sheet.layer(f"nn.Linear({width}, {width})")
+        names.append(sheet.add(f"{layer}({x}).view({batch}, {length}, 2, {width // 2})"))
+    q, k, v = (f"{name}.transpose(1, 2)" for name in names)
+    if sheet.perhaps(0.5):
+        mixed = sheet.add(f"F.scaled_dot_product_attention({q}, {k}, {v})")
+    else:
+        scale = (width // 2) ** -0.5
+        weights = sheet.add(f"F.softmax({q} @ {k}.transpose(-1, -2) * {scale}, -1)")
+        mixed = sheet.add(f"{weights} @ {v}")
+    sheet.add(f"{mixed}.transpose(1, 2).reshape({batch}, {length}, {width})")
+
+
+def recurrence(sheet: Sheet) -> None:
+    """A cell unrolled over the second axis, with the same weights at every step."""
+    x = sheet.pick(3, lambda value: 1 < value.shape[1] <= 6)
+    batch, length, inner = sheet.shape(x)
+    width = sheet.one((1, 2, 3, 4))
+    into = sheet.layer(f"nn.Linear({inner}, {width})")
+    back = sheet.layer(f"nn.Linear({width}, {width}, bias=False)")
+    state = sheet.add(f"{x}.new_zeros({batch}, {width})") if sheet.perhaps(0.5) else ""
+    states = []
+    for i in range(length):
+        past = f" + {back}({state})" if state else ""
+        state = sheet.add(f"torch.tanh({into}({x}[:, {i}]){past})")
+        states.append(state)
+    if sheet.perhaps(0.6):
+        sheet.add(f"torch.stack([{', '.join(states)}], 1)")
+
+
+def gates(sheet: Sheet) -> None:
+    """An LSTM's cell, once or twice: one product, chunks of it through different functions."""
+    x = sheet.pick(2)
+    width = sheet.one((1, 2, 3, 4))
+    into = sheet.layer(f"nn.Linear({sheet.shape(x)[1]}, {4 * width})")
+    back = sheet.layer(f"nn.Linear({width}, {4 * width})")
+    cell = past = ""
+    for _ in range(sheet.one((1, 2))):
+        whole = f"{into}({x})" + (f" + {back}({past})" if past else "")
+        i, f, g, o = sheet.several(f"({whole}).chunk(4, 1)", 4)
+        new = f"torch.sigmoid({i}) * torch.tanh({g})"
+        cell = sheet.add(f"torch.sigmoid({f}) * {cell} + {new}" if cell else new)
+        past = sheet.add(f"torch.sigmoid({o}) * torch.tanh({cell})")
+
+
+def forget(sheet: Sheet) -> None:
+    """SRU's recurrence: element by element along the first axis."""
+    x = sheet.pick(3, lambda value: 1 < value.shape[0] <= 6)
+    width = sheet.shape(x)[2]
+    layer = sheet.layer(f"nn.Linear({width}, {2 * width})")
+    u, f = sheet.several(f"{layer}({x}).chunk(2, -1)", 2)
+    gate = sheet.add(f"torch.sigmoid({f})")
+    state, states = "", []
+    for i in range(sheet.shape(x)[0]):
+        past = f"{gate}[{i}] * {state} + " if state else ""
+        state = sheet.add(f"{past}(1 - {gate}[{i}]) * {u}[{i}]")
+        states.append(state)
+    sheet.add(f"torch.stack([{', '.join(states)}])")
+
+
+def factors(sheet: Sheet) -> None:
+    """DeepFM's pairs: half of the square of the sum less the sum of the squares."""
+    x = sheet.pick(3)
+    sheet.add(f"0.5 * ({x}.sum(1) ** 2 - ({x} ** 2).sum(1)) * 0.3")

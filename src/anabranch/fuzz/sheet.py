@@ -1,0 +1,141 @@
+"""Sheet: a drawing while it is being drawn. Each line is run as it is written, so what comes next
+knows shapes, and a line that torch refuses is never kept."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, NoReturn, TypeVar
+
+import torch
+from torch import Tensor
+
+from anabranch.fuzz.drawing import Given, Layer, Step, layer_text, namespace
+
+LARGEST, HIGHEST = 4096, 50.0
+"""Elements of a value, and their size: what grows from step to step would only hide errors."""
+T = TypeVar("T")
+
+
+class Rejected(Exception):
+    """What was about to be drawn cannot stand here."""
+
+
+class Sheet:
+    """Inputs, layers and steps so far, with the tensors they have at this moment."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.inputs: list[Given] = []
+        self.layers: list[Layer] = []
+        self.steps: list[Step] = []
+        self.values: dict[str, Tensor] = {}
+        self.kind = ""
+        self._held = SimpleNamespace()
+        self._space = namespace() | {"self": self._held}
+
+    # -- chance ------------------------------------------------------------------------------
+
+    def one(self, choices: Sequence[T]) -> T:
+        return self.dice.choice(choices)
+
+    def perhaps(self, share: float) -> bool:
+        return self.dice.random() < share
+
+    def seed(self) -> int:
+        return self.dice.randrange(1000)
+
+    # -- what is there -----------------------------------------------------------------------
+
+    def pick(self, rank: int | None = None, ok: Callable[[Tensor], bool] | None = None) -> str:
+        """A value of floats, more often a late one; of so many axes, and one that is `ok`."""
+        found = [
+            name
+            for name, value in self.values.items()
+            if value.is_floating_point() and rank in (None, value.dim()) and (not ok or ok(value))
+        ]
+        if not found:
+            raise Rejected("no value like that")
+        return self.one(found[-4:] if self.perhaps(0.6) else found)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self.values[name].shape)
+
+    def axis(self, name: str) -> int:
+        """One of its axes, counted from either end."""
+        rank = self.values[name].dim()
+        if not rank:
+            raise Rejected("no axes")
+        return self.dice.randrange(-rank, rank)
+
+    def own(self, name: str) -> bool:
+        """Whether its memory is no input's and no layer's, so that it may be written to."""
+        held = {self.values[given.name].untyped_storage().data_ptr() for given in self.inputs}
+        held |= {v.untyped_storage().data_ptr() for v in vars(self._held).values() if _tensor(v)}
+        return self.values[name].untyped_storage().data_ptr() not in held
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def given(self, text: str) -> str:
+        """An input; "{shift}" in its text comes after the seed."""
+        name = f"x{len(self.inputs)}"
+        self.values[name] = eval(text.replace("{shift}", ""), self._space)
+        self.inputs.append(Given(name, text))
+        return name
+
+    def layer(self, text: str) -> str:
+        """What the model holds, as its lines call it."""
+        layer = Layer(f"w{len(self.layers)}", text, self.seed())
+        try:
+            made = eval(layer_text(layer), self._space)
+        except (RuntimeError, ValueError) as refused:
+            raise Rejected(str(refused)) from refused
+        self.layers.append(layer)
+        setattr(self._held, layer.name, made.eval() if isinstance(made, torch.nn.Module) else made)
+        return f"self.{layer.name}"
+
+    def weight(self, *shape: int) -> str:
+        """A tensor that the model holds."""
+        return self.layer(f"normal({shape}, {self.seed()})")
+
+    def add(self, text: str, count: int = 1) -> str:
+        """The value that a line computes; with `count`, the first of several."""
+        return self.several(text, count)[0]
+
+    def several(self, text: str, count: int) -> tuple[str, ...]:
+        """The values that a line computes."""
+        before = {name: value.clone() for name, value in self.values.items()}
+        try:
+            with torch.no_grad():
+                result: Any = eval(text, self._space, self.values)
+        except (RuntimeError, ValueError, IndexError, TypeError) as refused:
+            self.values.update(before)
+            raise Rejected(str(refused)) from refused
+        results = tuple(result) if count > 1 else (result,)
+        if len(results) != count or not all(map(_tame, results)):
+            self.values.update(before)
+            raise Rejected("too large, too many, or no numbers")
+        start = sum(len(step.results) for step in self.steps)
+        names = tuple(f"v{start + i}" for i in range(count))
+        self.values.update(zip(names, results, strict=True))
+        self.steps.append(Step(self.kind, names, text))
+        return names
+
+    def drop(self, name: str) -> NoReturn:
+        """Take back the last line, which computed this."""
+        del self.values[name]
+        self.steps.pop()
+        raise Rejected("no elements")
+
+
+def _tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+def _tame(value: Any) -> bool:
+    if not isinstance(value, Tensor) or value.numel() > LARGEST:
+        return False
+    if not value.is_floating_point() or not value.numel():
+        return True
+    return bool(value.isfinite().all()) and value.abs().max().item() <= HIGHEST

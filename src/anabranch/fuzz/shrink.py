@@ -1,0 +1,148 @@
+"""A drawing that fails -> a smaller one that fails in the same way.
+
+    fewer outputs       one of them, all but one, or a value in the middle instead of all
+    cut above           a value becomes an input of its own
+    passed over         a step's reader reads what the step read
+    a plainer form      a tuple
+
+Whatever still fails is kept, and the same way is tried further on, all ways again and again, until
+none helps or the trials are used up. What the outputs do not read is dropped each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from torch import Tensor
+
+from anabranch.fuzz.drawing import VALUE, Drawing, Given, Step, values
+
+TRIALS = 200
+
+
+def shrunk(drawing: Drawing, fails: Callable[[Drawing], bool], trials: int = TRIALS) -> Drawing:
+    """The smallest drawing found for which `fails` still holds."""
+    left, better = trials, True
+    while better:
+        better = False
+        for way in (_dead, _fewer_outputs, _one_output, _cut_above, _passed_over, _plainer):
+            tried = 0
+            while tried < len(smaller := list(way(drawing))):
+                if left == 0:
+                    return drawing
+                left -= 1
+                if _runs(smaller[tried]) and fails(smaller[tried]):
+                    drawing, better = smaller[tried], True
+                else:
+                    tried += 1
+    return drawing
+
+
+def pruned(drawing: Drawing) -> Drawing:
+    """The drawing without what its outputs do not read. A line that writes in place stays while
+    anybody reads what it writes to."""
+    wanted, steps = set(drawing.outputs), []
+    for step in reversed(drawing.steps):
+        writes = "_(" in step.text or "inplace" in step.text
+        if wanted & set(step.results) or (writes and wanted & set(step.uses)):
+            wanted.update(step.uses)
+            steps.append(step)
+    layers = {name for step in steps for name in step.layers}
+    return replace(
+        drawing,
+        inputs=tuple(g for g in drawing.inputs if g.name in wanted) or drawing.inputs[:1],
+        layers=tuple(layer for layer in drawing.layers if layer.name in layers),
+        steps=tuple(reversed(steps)),
+    )
+
+
+def _dead(drawing: Drawing) -> Iterator[Drawing]:
+    whole = pruned(drawing)
+    if len(whole.steps) < len(drawing.steps):
+        yield whole
+
+
+def _fewer_outputs(drawing: Drawing) -> Iterator[Drawing]:
+    """Half of them, then all but one."""
+    names = drawing.outputs
+    if len(names) > 2:
+        yield _returning(drawing, names[: len(names) // 2])
+        yield _returning(drawing, names[len(names) // 2 :])
+    for i in range(len(names) if len(names) > 1 else 0):
+        yield _returning(drawing, names[:i] + names[i + 1 :])
+
+
+def _one_output(drawing: Drawing) -> Iterator[Drawing]:
+    """A value in the middle, where one is left that would not do to drop."""
+    for step in drawing.steps if len(drawing.outputs) == 1 else ():
+        for name in step.results:
+            smaller = _returning(drawing, (name,))
+            if len(smaller.steps) < len(drawing.steps):
+                yield smaller
+
+
+def _cut_above(drawing: Drawing) -> Iterator[Drawing]:
+    known = values(drawing)
+    for step in reversed(drawing.steps):
+        yield from _cut(drawing, step, known)
+
+
+def _passed_over(drawing: Drawing) -> Iterator[Drawing]:
+    known = values(drawing)
+    for step in drawing.steps:
+        yield from _without(drawing, step, known)
+
+
+def _plainer(drawing: Drawing) -> Iterator[Drawing]:
+    if drawing.form != "tuple":
+        yield replace(drawing, form="tuple")
+
+
+def _returning(drawing: Drawing, outputs: tuple[str, ...]) -> Drawing:
+    return pruned(replace(drawing, outputs=outputs))
+
+
+def _cut(drawing: Drawing, step: Step, known: dict[str, Tensor]) -> Iterator[Drawing]:
+    """The results of a step as inputs."""
+    if any(not known[name].is_floating_point() for name in step.results):
+        return
+    taken = {given.name for given in drawing.inputs}
+    free = (f"x{i}" for i in range(1000) if f"x{i}" not in taken)
+    names = dict(zip(step.results, free, strict=False))
+    made = tuple(
+        Given(new, f"normal({tuple(known[old].shape)}, {int(old[1:])}{{shift}})")
+        for old, new in names.items()
+    )
+    steps = tuple(_reading(other, names) for other in drawing.steps if other is not step)
+    outputs = tuple(names.get(name, name) for name in drawing.outputs)
+    smaller = replace(drawing, inputs=drawing.inputs + made, steps=steps, outputs=outputs)
+    smaller = pruned(smaller)
+    if len(smaller.steps) < len(drawing.steps):
+        yield smaller
+
+
+def _without(drawing: Drawing, step: Step, known: dict[str, Tensor]) -> Iterator[Drawing]:
+    """Without the step, what it read in place of its result."""
+    if len(step.results) != 1:
+        return
+    (name,) = step.results
+    for used in dict.fromkeys(step.uses):
+        if known[used].shape == known[name].shape and known[used].dtype == known[name].dtype:
+            names = {name: used}
+            steps = tuple(_reading(other, names) for other in drawing.steps if other is not step)
+            outputs = tuple(names.get(output, output) for output in drawing.outputs)
+            yield pruned(replace(drawing, steps=steps, outputs=outputs))
+
+
+def _reading(step: Step, names: dict[str, str]) -> Step:
+    return replace(step, text=VALUE.sub(lambda found: names.get(found[0], found[0]), step.text))
+
+
+def _runs(drawing: Drawing) -> bool:
+    """Whether torch itself can run it: only then is a failure ours."""
+    try:
+        values(drawing)
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,78 @@
+"""anabranch fuzz: its report, its exit status, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.fuzz import campaign
+from anabranch.fuzz.drawing import Drawing
+from anabranch.fuzz.trial import Outcome, Setting
+from anabranch.options import Options
+
+
+def test_equal_models_end_with_0(cli: Callable[..., Any], tmp_path: Path) -> None:
+    words = ("--graphs", "2", "--seed", "3", "--scheduler", "opara", "--out", tmp_path / "out")
+    ran = cli("fuzz", *words, "--json", "-")
+    assert ran.status == 0, ran.err
+    assert ran.json["counts"] == {"equal": 2} and ran.json["failures"] == []
+    assert ran.json["seed"] == 3 and ran.json["options"]["scheduler"] == "opara"
+    assert "[1/2] seed 3" in ran.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def unequal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def differs(drawing: Drawing, setting: Setting) -> Outcome:
+        return Outcome(drawing, "unequal", "unequal", ("output 0 is off by 1",))
+
+    monkeypatch.setattr(campaign, "attempt", differs)
+
+
+@pytest.mark.usefixtures("unequal")
+def test_failures_end_with_1_and_say_how_to_see_them_again(
+    cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "KEPT", 1)
+    ran = cli("fuzz", "--graphs", "12", "--target", "sim:h200", "--out", tmp_path)
+    assert ran.status == 1
+    assert "output 0 is off by 1" in ran.out and "and 2 more" in ran.out
+    assert "anabranch fuzz --graphs 1 --seed 9 --target sim:h200" in ran.out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.py", "0.txt"]
+
+
+def test_an_interruption_shows_what_was_found(
+    cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(drawing: Drawing, setting: Setting) -> Outcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(campaign, "attempt", interrupted)
+    ran = cli("fuzz", "--json", tmp_path / "found.json")
+    assert ran.status == 130
+    assert "interrupted at seed 0" in ran.out and (tmp_path / "found.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--graphs", "0"), "--graphs"),
+        (("--target", "tpu"), "unknown target 'tpu'"),
+        (("--dtype", "fp7"), "unknown dtype 'fp7'"),
+        (("--scheduler", "fifo"), "unknown scheduler 'fifo'"),
+        (("--budget", "-1"), "budget"),
+    ],
+)
+def test_wrong_usage(cli: Callable[..., Any], words: tuple[str, ...], says: str) -> None:
+    ran = cli("fuzz", *words)
+    assert ran.status == 2
+    assert says in ran.err and "Traceback" not in ran.err
+
+
+@pytest.mark.skipif("search" in Options.model_fields, reason="there is a search to choose")
+def test_a_search_can_be_chosen_where_there_is_one(cli: Callable[..., Any]) -> None:
+    ran = cli("fuzz", "--search", "autograph")
+    assert ran.status == 2 and "--search autograph" in ran.err

@@ -1,0 +1,139 @@
+"""Campaigns: what is sound stays equal; a planted error is found, counted, shrunk and written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from anabranch.fuzz import campaign, trial
+from anabranch.fuzz.draw import draw
+from anabranch.fuzz.drawing import Drawing, Given, Step, model_text
+from anabranch.fuzz.shrink import pruned, shrunk
+from anabranch.fuzz.trial import DRAWN, Setting, attempt
+from anabranch.ir.graph import Graph
+from anabranch.rewrite.passes import PASSES
+from anabranch.trace import Trace
+
+QUICK = {"scheduler": "sequential", "check": 1, "cache_dir": None, "budget": 0.01}
+CHAIN = Drawing(
+    3,
+    (Given("x0", "normal((2, 3), 1{shift})"), Given("x1", "normal((2, 3), 2{shift})")),
+    (),
+    (
+        Step("activation", ("v0",), "F.relu(x0)"),
+        Step("activation", ("v1",), "torch.tanh(v0)"),
+        Step("binary", ("v2",), "v1 + x1"),
+        Step("scalar", ("v3",), "v0 * 2"),
+        Step("chunk", ("v4", "v5"), "v2.split([1, 1], 0)"),
+    ),
+    ("v3", "v4", "v5"),
+)
+
+
+def wrong(graph: Graph, trace: Trace) -> Graph:
+    """Takes every tanh for a sigmoid."""
+    nodes = tuple(
+        replace(node, op="aten.sigmoid.default") if node.op == "aten.tanh.default" else node
+        for node in graph.nodes
+    )
+    return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(PASSES, "wrong", wrong)
+    yield
+
+
+def test_models_compute_the_same_after_compiling() -> None:
+    setting = Setting("cpu", torch.float32, {**QUICK, "scheduler": DRAWN})
+    tally = campaign.run(40, 12, setting, Trace(), None)
+    assert dict(tally.counts) == {"equal": 12}, tally.failures
+    assert len({setting.told(seed)["scheduler"] for seed in range(40, 52)}) > 3
+
+
+def test_plans_for_a_gpu_that_is_not_here_are_evaluated() -> None:
+    tally = campaign.run(40, 4, Setting("sim:h200", torch.float32, QUICK), Trace(), None)
+    assert dict(tally.counts) == {"equal": 4}, tally.failures
+
+
+@pytest.mark.usefixtures("planted")
+def test_plans_for_a_gpu_may_be_wrong_too() -> None:
+    setting = Setting("sim:h200", torch.float32, QUICK)
+    assert attempt(CHAIN, setting).status == "unequal"
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_wrong_pass_is_found_shrunk_and_written(tmp_path: Path) -> None:
+    seed = next(s for s in range(99) if "torch.tanh(" in model_text(pruned(draw(s))))
+    options = {**QUICK, "verify": False}
+    tally = campaign.run(seed, 1, Setting("cpu", torch.float32, options), Trace(), tmp_path)
+    (found,) = tally.failures
+    assert tally.counts == {"unequal": 1} and found["seed"] == seed
+    assert "is off by" in found["details"][0]
+    assert found["shrunk steps"] <= 2 < found["steps"] and "tanh" in found["shrunk"]
+    script, text = map(Path, found["files"])
+    assert "aten.tanh.default" in text.read_text()
+    # Alone, where nobody planted anything, the script has nothing to say.
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.usefixtures("planted")
+def test_the_compiler_s_own_comparison_counts_as_unequal() -> None:
+    outcome = attempt(CHAIN, Setting("cpu", torch.float32, QUICK))
+    assert (outcome.status, outcome.sort) == ("unequal", "refused plan")
+
+
+def test_what_raises_is_counted_and_the_campaign_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(graph: Graph, trace: Trace) -> Graph:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setitem(PASSES, "broken", broken)
+    monkeypatch.setattr(campaign, "KEPT", 0)
+    tally = campaign.run(0, 3, Setting("cpu", torch.float32, QUICK), Trace(), None)
+    assert dict(tally.counts) == {"failed": 3}
+    assert {failure["sort"] for failure in tally.failures} == {"ZeroDivisionError in broken"}
+
+
+def test_an_interruption_leaves_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(drawing: Drawing, setting: Setting) -> trial.Outcome:
+        if drawing.seed == 2:
+            raise KeyboardInterrupt
+        return trial.Outcome(drawing, "equal")
+
+    monkeypatch.setattr(campaign, "attempt", interrupted)
+    setting = Setting("cpu", torch.float32, QUICK)
+    tally = campaign.run(0, 9, setting, Trace(), None)
+    assert tally.interrupted == 2 and campaign.record(tally, 0, setting)["graphs"] == 2
+
+
+def test_shrinking_keeps_what_fails_and_nothing_else() -> None:
+    small = shrunk(CHAIN, lambda d: any("tanh" in step.text for step in d.steps))
+    assert [step.text for step in small.steps] == ["torch.tanh(x0)"] or len(small.steps) == 1
+    assert small.outputs == ("v1",) and len(small.inputs) == 1
+
+
+def test_shrinking_ends_when_its_trials_are_used_up() -> None:
+    tried: list[Drawing] = []
+
+    def fails(drawing: Drawing) -> bool:
+        tried.append(drawing)
+        return False
+
+    assert shrunk(CHAIN, fails, trials=5) == CHAIN
+    assert len(tried) == 5
+
+
+def test_what_is_not_read_is_dropped_unless_it_writes() -> None:
+    texts = [step.text for step in pruned(replace(CHAIN, outputs=("v3",))).steps]
+    assert texts == ["F.relu(x0)", "v0 * 2"]
+    writing = Step("in_place", ("v6",), "v0.neg_()")
+    drawing = replace(CHAIN, steps=(*CHAIN.steps, writing), outputs=("v0",))
+    assert [step.text for step in pruned(drawing).steps] == ["F.relu(x0)", "v0.neg_()"]

@@ -1,0 +1,59 @@
+"""Drawing: the same for the same seed, everything in turn, and models that torch itself can run."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from anabranch.fuzz.draw import draw
+from anabranch.fuzz.drawing import Drawing, Given, Layer, Step, made, model_text, values
+from anabranch.fuzz.kinds import KINDS
+
+
+def test_equal_seeds_draw_equal_models() -> None:
+    for seed in range(20):
+        assert draw(seed) == draw(seed)
+    assert len({model_text(draw(seed)) for seed in range(20)}) == 20
+
+
+def test_every_kind_is_drawn_within_300_seeds() -> None:
+    counts = Counter(step.kind for seed in range(300) for step in draw(seed).steps)
+    assert set(counts) == set(KINDS)
+
+
+def test_drawn_models_return_numbers_the_same_ones_each_time() -> None:
+    for seed in range(40):
+        drawing = draw(seed)
+        build, inputs = made(drawing)
+        found = values(drawing)
+        assert all(value.isfinite().all() for value in found.values())
+        with torch.no_grad():
+            first, second = build().eval()(*inputs(0)), build().eval()(*inputs(0))
+        torch.testing.assert_close(first, second, rtol=0, atol=0)
+        assert not all(map(torch.equal, inputs(0), inputs(1)))
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"), [("tuple", tuple), ("list", list), ("dict", dict), ("one", torch.Tensor)]
+)
+def test_what_is_returned_is_arranged_in_forms(form: str, kind: type) -> None:
+    drawing = Drawing(0, (Given("x0", "normal((2,), 1{shift})"),), (), (), ("x0",), form)  # type: ignore[arg-type]
+    build, inputs = made(drawing)
+    assert type(build()(*inputs(0))) is kind
+
+
+def test_a_line_knows_what_it_reads() -> None:
+    step = Step("linear", ("v12",), "self.w0(x1) + v1 * 2 - self.w10(v11)")
+    assert step.uses == ("x1", "v1", "v11") and step.layers == ("w0", "w10")
+
+
+def test_layers_are_modules_or_tensors() -> None:
+    layers = (Layer("w0", "nn.BatchNorm1d(3)", 1), Layer("w1", "normal((3,), 2)", 2))
+    given = (Given("x0", "normal((4, 3), 1{shift})"),)
+    steps = (Step("norm", ("v0",), "self.w0(x0) * self.w1"),)
+    build, _ = made(Drawing(0, given, layers, steps, ("v0",)))
+    model = build()
+    assert {name for name, _ in model.named_parameters()} == {"w0.weight", "w0.bias", "w1"}
+    assert (model.get_buffer("w0.running_var") > 0).all()
