@@ -16,7 +16,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.triton import contraction, pointwise, rows, window
-from anabranch.kernels.triton.dependent import dependent, split
+from anabranch.kernels.triton.dependent import EARLY, FETCHING, dependent, split
 from anabranch.kernels.triton.page import header
 from anabranch.kernels.triton.program import Program
 
@@ -24,17 +24,20 @@ from anabranch.kernels.triton.program import Program
 @dataclass(frozen=True, slots=True)
 class Template:
     """`variants(body, spec)`: what to try on such a machine, [] where the template
-    does not fit. `write(body, variant)`: the kernel; ValueError where there is none."""
+    does not fit. `write(body, variant)`: the kernel; ValueError where there is none. `early`: the
+    same, ready to read constants before it waits (`fetch`: or to ask for them ahead), where more
+    than the order of its lines has to change for that."""
 
     variants: Callable[[Graph, TargetSpec], list[str]]
     write: Callable[[Graph, str], Program]
+    early: Callable[[Graph, str, bool], Program] | None = None
 
 
 TEMPLATES: dict[str, Template] = {
     "pointwise": Template(pointwise.variants, pointwise.write),
     "window": Template(window.variants, window.write),
     "rows": Template(rows.variants, rows.write),
-    "contraction": Template(contraction.variants, contraction.write),
+    "contraction": Template(contraction.variants, contraction.write, contraction.early),
 }
 
 
@@ -62,7 +65,11 @@ def _program(body: Graph, variant: str) -> Program:
     if name not in TEMPLATES:
         raise ValueError(f"{variant} is of no template there is")
     base, mode = split(variant)
-    return dependent(_program(body, base), mode) if mode else TEMPLATES[name].write(body, base)
+    if not mode:
+        return TEMPLATES[name].write(body, base)
+    early = TEMPLATES[name].early if mode in EARLY else None
+    written = early(body, base, mode == FETCHING) if early else _program(body, base)
+    return dependent(written, mode, frozenset(constant.name for constant in body.constants))
 
 
 @functools.lru_cache(maxsize=4096)
