@@ -35,6 +35,8 @@ WARP = 32
 SHARED_BYTES_PER_CLOCK = 128.0
 L2_BYTES_PER_CLOCK = 48.0
 """What one SM gets from L2 while all of them read."""
+LANES = 128
+"""Single additions or conversions of an SM in a cycle."""
 CLOCK = 1.7e3
 """Cycles in a microsecond, of GPUs of this time under load."""
 START, FIRST, STORE = 1.0, 0.85, 0.35
@@ -156,21 +158,27 @@ def time_us(block: Block, spec: TargetSpec, peak: float, waves: int, together: i
     """The time of the whole launch; `together`: blocks that share an SM at a time."""
     bytes_a_step = (block.m + block.n) * block.k * block.itemsize
     load = bytes_a_step * together / (L2_BYTES_PER_CLOCK * CLOCK)
-    read = bytes_a_step * together / (SHARED_BYTES_PER_CLOCK * CLOCK) * 2
-    compute = 2.0 * block.m * block.n * block.k * together / (0.5 * peak / spec.sms * 1e-6)
-    # A warp multiplies 16 by 8 at least; more warps than that repeat each other's work.
-    compute *= max(1.0, block.warps * 128 / max(block.m * block.n, 1))
     crowd = max(1.0, together * block.warps / 16)
     copies = bytes_a_step / 512 / block.warps * COPY_CLOCKS / CLOCK * crowd
     hidden = LATENCY / max(1, min(block.stages - 1, block.steps))
-    step = max(ISSUE + copies + read + compute, load, hidden)
+    step = max(ISSUE + copies + _products(block, spec, peak) * together, load, hidden)
     meet = 0.0
     if block.split > 1:
         sums = block.split * block.m * block.n * 4
         meet = MEET + 2 * sums / (L2_BYTES_PER_CLOCK * CLOCK)
-    store = STORE * max(1.0, ROW_BYTES / (block.n * block.itemsize))
+    pieces = ROW_BYTES / (block.n * block.itemsize) if block.m > 1 else 1.0
     first = FIRST + EACH_WARP * block.warps
-    return START + waves * (first + block.steps * step) + meet + store
+    return START + waves * (first + block.steps * step) + meet + STORE * max(1.0, pieces)
+
+
+def _products(block: Block, spec: TargetSpec, peak: float) -> float:
+    """Microseconds of an SM for the products of a step and for what they read of shared memory."""
+    if block.m == 1:  # element by element, out of registers: two conversions and an addition each
+        return 3.0 * block.n * block.k / (LANES * CLOCK)
+    read = (block.m + block.n) * block.k * block.itemsize / (SHARED_BYTES_PER_CLOCK * CLOCK) * 2
+    compute = 2.0 * block.m * block.n * block.k / (0.5 * peak / spec.sms * 1e-6)
+    # A warp multiplies 16 by 8 at least; more warps than that repeat each other's work.
+    return read + compute * max(1.0, block.warps * 128 / (block.m * block.n))
 
 
 def _per_sm(block: Block, spec: TargetSpec) -> int:

@@ -29,6 +29,20 @@ def test_nearly_all_tiles_are_never_written(sizes: tuple[int, int, int, int]) ->
     assert len(chosen(found, gpu())) <= KEPT < 0.2 * len(ranked(found, gpu()))
 
 
+def one_row(depth: int, columns: int) -> Contraction:
+    args = (torch.empty(1, depth).half(), torch.empty(columns, depth).half(), None)
+    found = contraction_of(lower(body("aten.linear.default", args)[0]))
+    assert isinstance(found, Contraction)
+    return found
+
+
+def test_the_depth_of_one_row_is_split_where_its_columns_leave_the_gpu_idle() -> None:
+    few, many = chosen(one_row(4096, 10), gpu()), chosen(one_row(768, 768), gpu())
+    assert all(tile.split > 1 for tile in few)
+    assert many[0].split == 1 and -(-768 // many[0].k) == 1
+    assert chosen(one_row(64, 16), gpu()), "a small linear layer has no tile"
+
+
 def test_offers_are_variants_and_come_in_the_same_order() -> None:
     graph, _ = body("aten.mm.default", (torch.empty(128, 768).half(), torch.empty(768, 768).half()))
     offers = variants(graph, gpu())

@@ -16,6 +16,9 @@ of them up in a fixed order, so that equal inputs give equal bits, and sets the 
 One row (a linear layer of one sample) is no work for tensor cores: `1x8x512` gives each CTA 8
 columns, multiplies element by element along the depth and adds up at the end.
 
+What of an address the loop does not change is written in the loop all the same: the compiler takes
+it out, and makes the same machine code of a text that has it outside.
+
 `ahead` says what of the weights is read, or asked for, before the kernel before has ended.
 """
 

@@ -24,7 +24,7 @@ from anabranch.kernels.triton.steps import steps_of
 
 ROWS, COLS, DEPTHS = (16, 32, 64, 128), (16, 32, 64, 128), (32, 64, 128)
 SPLITS, WARPS, STAGES = (1, 2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 5)
-ONE_ROW = tuple(itertools.product((1,), (2, 4, 8, 16), (128, 256, 512, 1024)))
+ONE_ROW = tuple(itertools.product((1,), (2, 4, 8, 16), (64, 128, 256, 512, 1024)))
 KEPT, SHAPES = 10, 9
 """Tiles that are tried, and how many of them differ in shape, depth or split."""
 USUAL_PEAK = 5e13
@@ -99,14 +99,14 @@ def chosen(found: Contraction, spec: TargetSpec, kept: int = KEPT) -> list[Tile]
 
 def space(found: Sizes, spec: TargetSpec) -> Iterator[Tile]:
     """All tiles that suit the sizes: none more than twice as large as what it covers."""
-    tf32 = found.dtype == torch.float32 and spec.tf32
+    tf32, counts = found.dtype == torch.float32 and spec.tf32, dict(found.steps)
     if found.m == 1:
-        for (m, n, k), warps in itertools.product(ONE_ROW, (1, 2, 4)):
-            per_thread = n * k // (warps * 32)
-            if k < 2 * max(found.k, 64) and 4 <= per_thread <= 64 and n < 2 * found.n + 2:
-                yield Tile(m, n, k, 1, warps, 2)
+        for (m, n, k), split, warps in itertools.product(ONE_ROW, SPLITS, (1, 2, 4)):
+            fits = k < 2 * max(found.k, 64) and n < 2 * found.n + 2 and split <= counts[k]
+            if fits and 4 <= n * k // (warps * 32) <= 64:
+                yield Tile(m, n, k, split, warps, 2)
         return
-    shapes, counts = itertools.product(ROWS, COLS, DEPTHS), dict(found.steps)
+    shapes = itertools.product(ROWS, COLS, DEPTHS)
     for m, n, k in shapes:
         if m >= 2 * max(found.m, 16) or n >= 2 * max(found.n, 16) or k >= 2 * max(found.k, 32):
             continue
