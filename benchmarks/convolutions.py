@@ -1,47 +1,39 @@
-"""How good the contraction kernels and their ranking are, on convolutions at batch 1.
+"""How good the contraction kernels are, on convolutions at batch 1, beside ATen and cuDNN.
 
     PYTHONPATH=src python3 benchmarks/convolutions.py --json FILE --seconds 200
-    PYTHONPATH=src python3 benchmarks/convolutions.py --shape 256,14,256,3 --exhaustive
+    PYTHONPATH=src python3 benchmarks/convolutions.py --shape 256,14,256,3 --modes
 
-For each layer (channels, size, output channels, window; NHWC with bias and relu) the survivors of
-the ranking, or with --exhaustive all tiles in an order drawn at random for as long as there is
-time, are compiled in several processes and timed in CUDA graphs of a chain of calls, side by side
-with ATen (convolution, then relu) and cuDNN's fused call. Every result is compared with fp64.
+For each layer (channels, size, output channels, window; NHWC with bias and relu) what the ranking
+of tiles keeps is compiled and timed in CUDA graphs of a chain of calls, side by side with ATen
+(convolution, then relu) and cuDNN's fused call. With --modes the fastest three are timed again in
+each mode of dependent launch, where each call follows the one before as in a plan.
 
-`rank`: where the winner stands in the ranking of shapes, depths and splits. `pruned`: the share of
-all tiles that is never compiled. With --exhaustive, `loss` is how much slower the best survivor is
-than the best of all that were timed.
+`rank`: where the fastest stands in the ranking of all tiles. What pruning loses: `bound.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from anabranch.errors import AnabranchError
-from anabranch.ir.eval import eval_graph
+from anabranch.bench.layers import convolution
+from anabranch.bench.provenance import provenance, versions
 from anabranch.ir.graph import Graph
-from anabranch.ir.numbers import compare
-from anabranch.ir.step import random_tensor
-from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Kernel, Task
-from anabranch.ir.text import parse_graph
 from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.triton.contraction import variants
+from anabranch.kernels.triton.dependent import MODES, split
 from anabranch.kernels.triton.roles import Contraction, contraction_of
-from anabranch.kernels.triton.tiles import Tile, ranked
-from anabranch.kernels.triton.write import program, variants
-from anabranch.targets.cuda.device import read_spec
+from anabranch.kernels.triton.tiles import ranked
 from anabranch.targets.cuda.timing import interleaved, summarise
-from anabranch.targets.cuda.triton import Triton
+from anabranch.targets.cuda.variants import CHAIN, Bench, chain, tensors_of
 
 LAYERS = (
     *((64, 56, 64, 1), (64, 56, 64, 3), (64, 56, 256, 1), (256, 56, 64, 1), (128, 28, 128, 3)),
@@ -50,32 +42,26 @@ LAYERS = (
     *((768, 17, 192, 1), (1280, 8, 384, 1), (448, 8, 384, 3)),
 )
 """Of ResNet-50, Inception-v3 and their like."""
-CHAIN = 20
-"""Calls in one graph."""
-AT_ONCE = 48
-"""Kernels that are compiled, then timed together."""
+FASTEST = 3
+EACH = 0.03
+"""Seconds of timing for each kernel."""
 
 
 @dataclass
 class Row:
-    """What was found for one layer; times in microseconds a call."""
+    """What was found for one layer; times in microseconds a call. `modes`: of each mode of
+    dependent launch the fastest kernel's."""
 
     layer: tuple[int, ...]
-    aten: float = 0.0
+    aten: float | None = None
     cudnn: float | None = None
     best: str = ""
     us: float = float("inf")
     predicted: float = 0.0
-    rank: int | None = None
-    pruned: float = 0.0
-    tiles: int = 0
-    survivor: float = float("inf")
+    rank: int = 0
     timed: dict[str, float] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def loss(self) -> float:
-        return self.survivor / self.us - 1
+    refused: dict[str, str] = field(default_factory=dict)
+    modes: dict[str, float] = field(default_factory=dict)
 
 
 def main() -> int:
@@ -85,236 +71,110 @@ def main() -> int:
     parser.add_argument("--shape", action="append", default=[], help="C,HW,K,R instead of ours")
     parser.add_argument("--dtype", default="f16", choices=["f16", "bf16", "f32"])
     parser.add_argument("--tf32", action="store_true", help="fp32 may be multiplied as tf32")
-    parser.add_argument("--exhaustive", action="store_true", help="time all tiles, not survivors")
+    parser.add_argument("--modes", action="store_true", help="time modes of dependent launch too")
     given = parser.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA GPU here", file=sys.stderr)
         return 1
-    device = torch.device("cuda", 0)
-    spec = read_spec(device, given.tf32)
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = given.tf32
-    triton = Triton(device, spec.capability)
+    bench, rows, deadline = Bench.of(given.tf32), list[Row](), time.perf_counter() + given.seconds
     layers = [tuple(map(int, text.split(","))) for text in given.shape] or list(LAYERS)
-    rows, start = list[Row](), time.perf_counter()
-    print(
-        f"{'C HW K R':>18} {'aten':>7} {'cudnn':>7} {'ours':>7} {'model':>7} rank pruned  variant"
-    )
-    for done, layer in enumerate(layers):
-        left = given.seconds - (time.perf_counter() - start)
-        if left <= 0:
-            print(f"out of time: {len(layers) - done} layers left out", file=sys.stderr)
+    print(f"{'C HW K R':>18} {'aten':>7} {'cudnn':>7} {'ours':>7} {'model':>7} rank  variant")
+    for layer in layers:
+        if time.perf_counter() > deadline:
+            print(f"out of time: {len(layers) - len(rows)} layers left out", file=sys.stderr)
             break
-        deadline = time.perf_counter() + left / (len(layers) - done)
-        body = body_of(layer, given.dtype)
-        rows.append(measured(layer, body, spec, triton, deadline, given.exhaustive))
-        print(line_of(rows[-1], given.exhaustive), flush=True)
+        rows.append(measured(bench, layer, given.dtype, given.modes))
+        print(line_of(rows[-1]), flush=True)
     print(total_of(rows))
     if given.json:
-        given.json.write_text(json.dumps(record_of(rows, spec), indent=1) + "\n", encoding="utf-8")
+        given.json.write_text(json.dumps(record_of(rows, bench), indent=1) + "\n", "utf-8")
     return 0 if rows and all(row.timed for row in rows) else 1
 
 
-def body_of(layer: Sequence[int], dtype: str) -> Graph:
-    """Relu(convolution + bias) with the padding that keeps the size, channels last."""
-    c, s, k, r = layer
-    image, result = f"{{{c * s * s},1,{c * s},{c}}}", f"{{{k * s * s},1,{k * s},{k}}}"
-    weight, pad = f"{{{c * r * r},1,{c * r},{c}}}", r // 2
-    return parse_graph(f"""
-    graph layer {{
-      input %x: {dtype}[1,{c},{s},{s}]{image}
-      const %w: {dtype}[{k},{c},{r},{r}]{weight} = w
-      const %b: {dtype}[{k}] = b
-      %conv: {dtype}[1,{k},{s},{s}]{result} = aten.convolution.default(%x, %w, %b, [1, 1], [{pad}, {pad}], [1, 1], False, [0, 0], 1)
-      %relu: {dtype}[1,{k},{s},{s}]{result} = aten.relu.default(%conv)
-      return %relu
-    }}""")  # noqa: E501
-
-
-def measured(
-    layer: tuple[int, ...], body: Graph, spec: TargetSpec, triton: Triton, deadline: float,
-    exhaustive: bool,
-) -> Row:  # fmt: skip
-    """The layer's row: rivals first, then tiles for as long as there is time."""
+def measured(bench: Bench, layer: tuple[int, ...], dtype: str, modes: bool) -> Row:
+    """The layer's row: rivals, what the ranking keeps, the fastest of that in each mode."""
+    body = convolution(*layer, dtype)
     found = contraction_of(lower(body))
     assert isinstance(found, Contraction), found
-    order = ranked(found, spec)
-    tried = survivors = variants(body, spec)
-    if exhaustive:
-        rest = [tile.text for tile, _ in order if tile.text not in survivors]
-        tried = [*survivors, *random.Random(0).sample(rest, len(rest))]
-    values = tensors_of(body)
-    wanted = expected(body, values)
-    row = Row(layer, tiles=len(order), pruned=1 - len(survivors) / len(order))
-    row.aten, row.cudnn = rivals(values)
-    for at in range(0, len(tried), AT_ONCE):
-        if at and time.perf_counter() > deadline:
-            break
-        time_kernels(body, tried[at : at + AT_ONCE], values, wanted, triton, row)
-    if row.timed:
-        row.best = min(row.timed, key=row.timed.__getitem__)
-        row.us = row.timed[row.best]
-        row.survivor = min((row.timed[v] for v in survivors if v in row.timed), default=row.us)
-        row.rank, row.predicted = standing(row.best, order)
+    row = Row(layer)
+    row.aten, row.cudnn = rivals(bench, body)
+    for variant, result in bench.times((body, variants(body, bench.spec)), each=EACH).items():
+        note(row, variant, result)
+    if not row.timed:
+        return row
+    fastest = sorted(row.timed, key=row.timed.__getitem__)
+    row.best, row.us = fastest[0], row.timed[fastest[0]]
+    order = {
+        tile.text: (at, limit.us) for at, (tile, limit) in enumerate(ranked(found, bench.spec))
+    }
+    row.rank, row.predicted = order[row.best][0] + 1, order[row.best][1]
+    if modes:
+        tried = [f"{v}{f'.p{m}' if m else ''}" for v in fastest[:FASTEST] for m in ("", *MODES)]
+        for variant, result in bench.times((body, tried), each=EACH).items():
+            mode = split(variant)[1] or "plain"
+            if isinstance(result, float):
+                row.modes[mode] = min(result, row.modes.get(mode, result))
+            else:
+                note(row, variant, result)
     return row
 
 
-def tensors_of(body: Graph) -> dict[str, torch.Tensor]:
-    """Random inputs, constants and memory for the result, on the GPU; weights keep it near 1."""
-    device = torch.device("cuda", 0)
-    declared = [(value.name, value.type) for value in body.inputs]
-    declared += [(constant.name, constant.type) for constant in body.constants]
-    values = {name: random_tensor(type, k).to(device) for k, (name, type) in enumerate(declared)}
-    values["w"] /= (values["w"][0].numel()) ** 0.5
-    out = body.nodes[-1].type
-    values["relu"] = torch.empty_strided(out.shape, out.strides, dtype=out.dtype, device=device)
-    return values
+def note(row: Row, variant: str, result: float | str) -> None:
+    if isinstance(result, float):
+        row.timed[variant] = result
+    else:
+        row.refused[variant] = result
 
 
-def rivals(values: dict[str, torch.Tensor]) -> tuple[float, float | None]:
-    pad, x = values["w"].shape[-1] // 2, values["x"]
+def rivals(bench: Bench, body: Graph) -> tuple[float | None, float | None]:
+    """ATen's convolution, then relu; cuDNN's fused call. None for what does not run."""
+    values = tensors_of(body, bench.device)
+    x, w, b = (values[name] for name in ("x", "w", "b"))
+    pad = w.shape[-1] // 2
     same: tuple[Any, ...] = ([1, 1], [pad, pad], [1, 1])
 
     def aten() -> object:
-        return torch.relu(
-            torch.ops.aten.convolution(x, values["w"], values["b"], *same, False, [0, 0], 1)
-        )
+        return torch.relu(torch.ops.aten.convolution(x, w, b, *same, False, [0, 0], 1))
 
     def cudnn() -> object:
-        return torch.ops.aten.cudnn_convolution_relu(x, values["w"], values["b"], *same, 1)
+        return torch.ops.aten.cudnn_convolution_relu(x, w, b, *same, 1)
 
     taken: list[float | None] = []
     for call in (aten, cudnn):
         try:
-            replay = chain(call)
-            taken.append(summarise(interleaved([replay], 0.1)[0], CHAIN).us)
+            taken.append(summarise(interleaved([chain(call)], 0.1)[0], CHAIN).us)
         except RuntimeError as failed:
             print(f"{call.__name__}: {str(failed).splitlines()[0]}", file=sys.stderr)
             taken.append(None)
-    return taken[0] or float("nan"), taken[1]
+    return taken[0], taken[1]
 
 
-def time_kernels(
-    body: Graph,
-    tried: Sequence[str],
-    values: dict[str, torch.Tensor],
-    wanted: tuple[torch.Tensor, torch.Tensor],
-    triton: Triton,
-    row: Row,
-) -> None:
-    """Compiles these variants together, compares each result, times them side by side."""
-    kernels = [kernel_of(body, variant) for variant in tried]
-    with triton.building(kernels):
-        pass
-    ready: dict[str, Callable[[], None]] = {}
-    for kernel in kernels:
-        try:
-            call = triton.runner(Task("layer", body, kernel), dict(values), None)
-            why = wrong(values, call, wanted)
-            if why:
-                row.failed[kernel.variant] = why
-            else:
-                ready[kernel.variant] = chain(call)
-        except (AnabranchError, RuntimeError) as failed:
-            row.failed[kernel.variant] = " ".join(str(failed).split())[:200]
-    samples = interleaved(list(ready.values()), 0.02 * len(ready))
-    for variant, taken in zip(ready, samples, strict=True):
-        row.timed[variant] = summarise(taken, CHAIN).us
-
-
-def kernel_of(body: Graph, variant: str) -> Kernel:
-    written = program(body, variant)
-    return Kernel(
-        "triton", "contraction", body, variant, writes_out=True, workspace=written.scratch,
-        source=written.text,
-    )  # fmt: skip
-
-
-def wrong(
-    values: dict[str, torch.Tensor],
-    call: Callable[[], None],
-    wanted: tuple[torch.Tensor, torch.Tensor],
-) -> str:
-    """Why a kernel's result is not accepted, "" if it is. Called twice: counters must be 0 again,
-    and the bits the same."""
-    values["relu"].fill_(float("nan"))
-    call()
-    first = values["relu"].clone()
-    values["relu"].fill_(float("nan"))
-    call()
-    torch.cuda.synchronize()
-    if not torch.equal(first, values["relu"]):
-        return "two runs gave different bits"
-    own, truth = wanted
-    error, allowed = compare([first], [own], [truth], torch.backends.cudnn.allow_tf32)[0]
-    return f"error {error:.3g} > {allowed:.3g}" if error > allowed else ""
-
-
-def expected(body: Graph, values: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The plain model's result, and that in fp64."""
-    held = tuple(replace(c, value=values[c.name]) for c in body.constants)
-    graph, given = replace(body, constants=held), [values["x"]]
-    own = eval_graph(graph, given)[0]
-    return own, eval_graph(graph, given, precision=torch.float64)[0]
-
-
-def chain(call: Callable[[], object]) -> Callable[[], None]:
-    """A CUDA graph of so many calls, one after the other."""
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(CHAIN):
-            call()
-
-    def replay(kept: object = call) -> None:
-        """`kept`: the call owns memory that the graph writes to."""
-        graph.replay()
-
-    return replay
-
-
-def standing(variant: str, order: Sequence[tuple[Tile, Any]]) -> tuple[int | None, float]:
-    """The rank of the variant's shape, depth and split among all, and the time it was given."""
-    shapes: dict[str, float] = {}
-    for tile, limit in order:
-        shapes.setdefault(shape_of(tile.text), limit.us)
-    wanted = shape_of(variant)
-    return (list(shapes).index(wanted) + 1 if wanted in shapes else None), shapes.get(wanted, 0.0)
-
-
-def shape_of(variant: str) -> str:
-    return ".".join(variant.split(".")[:2])
-
-
-def line_of(row: Row, exhaustive: bool) -> str:
+def line_of(row: Row) -> str:
     name = " ".join(map(str, row.layer))
-    cudnn = f"{row.cudnn:7.2f}" if row.cudnn is not None else f"{'-':>7}"
-    line = f"{name:>18} {row.aten:7.2f} {cudnn} {row.us:7.2f} {row.predicted:7.2f} {row.rank!s:>4}"
-    line += f" {row.pruned:6.1%}  {row.best}"
-    if exhaustive:
-        line += f"  loss {row.loss:.1%} over {len(row.timed)} of {row.tiles}"
-    return line + (f"  {len(row.failed)} failed" if row.failed else "")
+    times = (f"{us:7.2f}" if us is not None else f"{'-':>7}" for us in (row.aten, row.cudnn))
+    line = (
+        f"{name:>18} {' '.join(times)} {row.us:7.2f} {row.predicted:7.2f} {row.rank:4}  {row.best}"
+    )
+    if row.modes:
+        line += "  " + ", ".join(f"{mode} {us:.2f}" for mode, us in row.modes.items())
+    return line + (f"  {len(row.refused)} refused" if row.refused else "")
 
 
 def total_of(rows: Sequence[Row]) -> str:
     best = sum(min(row.us, row.cudnn or row.us) for row in rows)
-    cudnn = sum(row.cudnn or row.aten for row in rows)
-    aten, ours = sum(row.aten for row in rows), sum(row.us for row in rows)
-    return f"{'total':>18} {aten:7.1f} {cudnn:7.1f} {ours:7.1f}  best of ours and cuDNN {best:.1f}"
+    aten, cudnn = sum(row.aten or 0.0 for row in rows), sum(row.cudnn or 0.0 for row in rows)
+    ours = sum(row.us for row in rows)
+    line = f"{'total':>18} {aten:7.1f} {cudnn:7.1f} {ours:7.1f}  best of ours and cuDNN {best:.1f}"
+    if any(row.modes for row in rows):
+        sums = {mode: sum(row.modes.get(mode, 0.0) for row in rows) for mode in ("plain", *MODES)}
+        line += "; by mode: " + ", ".join(f"{mode} {us:.1f}" for mode, us in sums.items())
+    return line
 
 
-def record_of(rows: Sequence[Row], spec: TargetSpec) -> dict[str, Any]:
-    return {
-        "device": spec.name,
-        "versions": dict(spec.versions),
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": sys.argv,
-        "calls_a_graph": CHAIN,
-        "layers": [{**asdict(row), "loss": row.loss} for row in rows],
-    }
+def record_of(rows: Sequence[Row], bench: Bench) -> dict[str, Any]:
+    facts = provenance() | {"command": " ".join(sys.argv), "device": bench.spec.name}
+    layers = [asdict(row) for row in rows]
+    return {**facts, "versions": versions(), "calls_a_graph": CHAIN, "layers": layers}
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from anabranch.bench.layers import convolution
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.text import parse_graph
 
 
 class Known(NamedTuple):
@@ -59,16 +59,4 @@ H200 = TargetSpec(
 
 def body(known: Known) -> Graph:
     """The convolution with its bias and a relu, NHWC, as a graph."""
-    c, s, k, r = known.channels, known.size, known.out, known.taps
-    image, result = f"{{{c * s * s},1,{c * s},{c}}}", f"{{{k * s * s},1,{k * s},{k}}}"
-    weight = f"{{{c * r * r},1,{c * r},{c}}}"
-    pad = r // 2
-    return parse_graph(f"""
-    graph conv {{
-      input %x: f16[1,{c},{s},{s}]{image}
-      const %w: f16[{k},{c},{r},{r}]{weight} = w
-      const %b: f16[{k}] = b
-      %conv: f16[1,{k},{s},{s}]{result} = aten.convolution.default(%x, %w, %b, [1, 1], [{pad}, {pad}], [1, 1], False, [0, 0], 1)
-      %relu: f16[1,{k},{s},{s}]{result} = aten.relu.default(%conv)
-      return %relu
-    }}""")  # noqa: E501
+    return convolution(known.channels, known.size, known.out, known.taps)
