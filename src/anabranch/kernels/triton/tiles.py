@@ -102,7 +102,7 @@ def space(found: Sizes, spec: TargetSpec) -> Iterator[Tile]:
     tf32, counts = found.dtype == torch.float32 and spec.tf32, dict(found.steps)
     if found.m == 1:
         for (m, n, k), split, warps in itertools.product(ONE_ROW, SPLITS, (1, 2, 4)):
-            fits = k < 2 * max(found.k, 64) and n < 2 * found.n + 2 and split <= counts[k]
+            fits = k < 2 * max(found.k, 32) and n < 2 * found.n + 2 and split <= counts[k]
             if fits and 4 <= n * k // (warps * 32) <= 64:
                 yield Tile(m, n, k, split, warps, 2)
         return
