@@ -16,6 +16,9 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.triton import contraction, pointwise, rows, window
+from anabranch.kernels.triton.abreast import NAME as ABREAST
+from anabranch.kernels.triton.abreast import abreast, components, parts_of
+from anabranch.kernels.triton.abreast import variants as side_by_side
 from anabranch.kernels.triton.dependent import EARLY, FETCHING, dependent, split
 from anabranch.kernels.triton.page import header
 from anabranch.kernels.triton.program import Program
@@ -62,9 +65,11 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
 def _program(body: Graph, variant: str) -> Program:
     """The kernel of a body whose names are positions: equal layers are written once."""
     name = variant.partition(":")[0]
+    base, mode = split(variant)
+    if name == ABREAST:
+        return abreast(body, [_program(part, one) for part, one in _parts(body, base, mode)])
     if name not in TEMPLATES:
         raise ValueError(f"{variant} is of no template there is")
-    base, mode = split(variant)
     if not mode:
         return TEMPLATES[name].write(body, base)
     early = TEMPLATES[name].early if mode in EARLY else None
@@ -74,7 +79,18 @@ def _program(body: Graph, variant: str) -> Program:
 
 @functools.lru_cache(maxsize=4096)
 def _variants(body: Graph, spec: TargetSpec) -> tuple[str, ...]:
-    return tuple(variant for t in TEMPLATES.values() for variant in t.variants(body, spec))
+    found = tuple(variant for t in TEMPLATES.values() for variant in t.variants(body, spec))
+    parts = components(body) if not found else ()
+    return found or tuple(side_by_side([_variants(part, spec) for part in parts]))
+
+
+def _parts(body: Graph, variant: str, mode: str) -> list[tuple[Graph, str]]:
+    """The independent parts of a body, each with its variant. ValueError if their numbers differ,
+    or a part has parts."""
+    parts, each = components(body), parts_of(variant)
+    if len(parts) != len(each):
+        raise ValueError(f"{variant} has not a variant for each of {len(parts)} parts")
+    return [(part, f"{v}.p{mode}" if mode else v) for part, v in zip(parts, each, strict=True)]
 
 
 def _values(body: Graph) -> list[str]:
