@@ -81,7 +81,9 @@ def _program(body: Graph, variant: str) -> Program:
 def _variants(body: Graph, spec: TargetSpec) -> tuple[str, ...]:
     found = tuple(variant for t in TEMPLATES.values() for variant in t.variants(body, spec))
     parts = components(body) if not found else ()
-    return found or tuple(side_by_side([_variants(part, spec) for part in parts]))
+    if len(parts) < 2:
+        return found
+    return tuple(side_by_side([_variants(part, spec) for part in parts]))
 
 
 def _parts(body: Graph, variant: str, mode: str) -> list[tuple[Graph, str]]:
