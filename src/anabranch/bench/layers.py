@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph
 
@@ -50,6 +52,28 @@ def products(batch: int, rows: int, depth: int, columns: int, dtype: str = "f16"
     }}""")
 
 
+def branches(
+    channels: int, size: int, filters: Sequence[tuple[int, int]], pool: bool, dtype: str = "f16"
+) -> Graph:
+    """Convolutions of one image side by side, and a pooling of it: `filters` has for each the
+    channels it gives and its window."""
+    c, s, nodes, constants, results = channels, size, list[str](), list[str](), list[str]()
+    image = f"{dtype}[1,{c},{s},{s}]{{{c * s * s},1,{c * s},{c}}}"
+    for at, (k, r) in enumerate(filters):
+        weight = f"{dtype}[{k},{c},{r},{r}]{{{c * r * r},1,{c * r},{c}}}"
+        result = f"{dtype}[1,{k},{s},{s}]{{{k * s * s},1,{k * s},{k}}}"
+        rest = f"None, [1, 1], [{r // 2}, {r // 2}], [1, 1], False, [0, 0], 1"
+        constants.append(f"const %w{at}: {weight} = w{at}")
+        nodes.append(f"%conv{at}: {result} = aten.convolution.default(%x, %w{at}, {rest})")
+        nodes.append(f"%relu{at}: {result} = aten.relu.default(%conv{at})")
+        results.append(f"%relu{at}")
+    if pool:
+        nodes.append(f"%max: {image} = aten.max_pool2d.default(%x, [3, 3], [1, 1], [1, 1])")
+        results.append("%max")
+    lines = [f"input %x: {image}", *constants, *nodes, f"return {', '.join(results)}"]
+    return parse_graph("\n".join(["graph branches {", *lines, "}"]))
+
+
 def _named(*layers: tuple[int, int, int, int]) -> dict[str, Graph]:
     return {f"{c}x{s}x{s} -> {k}, {r}x{r}": convolution(c, s, k, r) for c, s, k, r in layers}
 
@@ -69,3 +93,11 @@ LARGE: dict[str, Graph] = {
     "128x3072 @ 3072x768": linear(128, 3072, 768),
 }
 """Layers that have a thousand tiles or two."""
+ABREAST: dict[str, Graph] = {
+    "192x28x28 -> 64, 96, 16, pool": branches(192, 28, ((64, 1), (96, 1), (16, 1)), True),
+    "480x14x14 -> 192, 96, 16, pool": branches(480, 14, ((192, 1), (96, 1), (16, 1)), True),
+    "832x7x7 -> 256, 160, 32, pool": branches(832, 7, ((256, 1), (160, 1), (32, 1)), True),
+    "128x17x17 -> 128, 128, 3x3 both": branches(128, 17, ((128, 3), (128, 3)), False),
+    "448x8x8 -> 384 3x3, 320 1x1": branches(448, 8, ((384, 3), (320, 1)), False),
+}
+"""Layers that do not depend on each other, as branches of networks have them."""
