@@ -1,8 +1,8 @@
 """Constants of a contraction before the kernel before it has ended: which, and how.
 
     one or two steps a CTA    their weights are read into registers, the loop is written out
-    more                      the first steps' weights are asked for, a line of 128 bytes each:
-                              fetch_ahead(weight_ptr + (2304 * col + 64 * (part * 9 + 1) + line))
+    more                      the first steps' weights are asked for, a line of 128 bytes a thread:
+                              fetch_ahead(weight_ptr + (2304 * (... + asked % 32) + 64 * later))
 
 Registers hold what a CTA of few steps needs of its weights; the pipeline of a long loop would be
 broken by that, but L2 can have the lines by the time the loop asks for them.
@@ -24,8 +24,6 @@ FEW = 2
 """Steps of a CTA that are written out."""
 HELD = 128
 """Bytes of weights that a thread may hold through the wait."""
-ASKED = 4
-"""Steps of a CTA whose weights are asked for."""
 LINE = 128
 """Bytes that L2 reads at once."""
 
@@ -46,9 +44,9 @@ class Share:
         first = axis("part", self.split) * self.each if self.split > 1 else number(0)
         return first + at
 
-    def last(self, at: int) -> bool:
-        """Whether some CTA has no step of this number."""
-        return (self.split - 1) * self.each + at >= self.count
+    def short(self, steps: int) -> bool:
+        """Whether some CTA has fewer steps than these."""
+        return steps > self.each or (self.split - 1) * self.each + steps > self.count
 
 
 def constant_side(body: Graph, found: Contraction) -> str:
@@ -74,28 +72,34 @@ def at_step(expr: Expr, share: Share, at: int) -> Expr:
 
 
 def write_fetches(
-    out: Emission, factor: Expr, lane: Axis, across: Axis, share: Share, down: bool
+    out: Emission, factor: Expr, lane: Axis, across: tuple[Axis, str, int], share: Share, warps: int
 ) -> None:
-    """The lines that ask for the constant factor's first steps. `lane`: its axis along the depth;
-    `down`: whether that is the first of the tile's two."""
-    if not isinstance(factor, Load) or factor.within or across in out.masks:
+    """The lines that ask for the constant factor's first steps, each thread for one line of memory.
+    `lane`: the factor's axis along the depth; `across`: its other one, where the CTA's part of that
+    begins, and how long it is."""
+    one, start, length = across
+    if not isinstance(factor, Load) or factor.within or one in out.masks:
         return
     per_line = LINE // factor.dtype.itemsize
-    strides = {one: _stride(factor.address, one) for one in (lane, across)}
-    if strides[lane] != 1 or lane.extent < per_line:
+    if _stride(factor.address, lane) != 1 or lane.extent < per_line:
         return
-    line = Axis("line", lane.extent // per_line)
-    index = "[:, None]" if down else "[None, :]"
-    out.lines.append(f"line = tl.arange(0, {line.extent}){index}")
-    scope = out.inner({line: "line"}, {})
+    lines, steps = lane.extent // per_line, 1
+    while 2 * steps * lines * length <= 32 * warps and not share.short(2 * steps):
+        steps *= 2
+    if share.short(steps):
+        return
+    place = {lane: axis("line", lines) * per_line}
+    place |= {Axis("step", share.count): share.step(0) + axis("later", steps)}
+    address = substitute_index(factor.address, place, lambda expr: expr)
+    spelled = {one: f"({start} + asked % {length})", Axis("line", lines): "line"}
+    scope = out.inner({**spelled, Axis("later", steps): "later"}, {})
+    out.lines.append(f"asked = tl.arange(0, {steps * lines * length})")
+    if lines > 1:
+        out.lines.append(f"line = asked // {length} % {lines}")
+    if steps > 1:
+        out.lines.append(f"later = asked // {length * lines}")
     name = out.names.get(factor.value, identifier(factor.value))
-    for at in range(min(share.each, ASKED)):
-        if share.last(at):
-            break
-        place = {lane: axis("line", line.extent) * per_line}
-        place |= {Axis("step", share.count): share.step(at)}
-        address = substitute_index(factor.address, place, lambda expr: expr)
-        out.lines.append(f"fetch_ahead({name}_ptr + ({scope.index(address)}))")
+    out.lines.append(f"fetch_ahead({name}_ptr + ({scope.index(address)}))")
 
 
 def _stride(address: Index, one: Axis) -> int:

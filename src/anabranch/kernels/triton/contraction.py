@@ -115,7 +115,7 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
     place = {**row_place, **col_place, **batch_place}
     tiles = (-(-row.extent // tile.m), -(-col.extent // tile.n))
     _write_indices(out, tile, tiles, (row, col), masks, found.batches)
-    sums = _Sums(found, tile, steps, share, place)
+    sums = _Sums(found, tile, steps, share, place, _starts(tile, tiles))
     _write_sums(out, sums, constant_side(body, found) if ahead else "", ahead == "fetch")
     if share.split > 1:
         _write_split(out, tile, share.split)
@@ -136,13 +136,15 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What is added up: the contraction, how it is cut, and what its axes are in terms of that."""
+    """What is added up: the contraction, how it is cut, what its axes are in terms of that, and
+    where the rows and columns of the tile begin."""
 
     found: Contraction
     tile: Tile
     steps: Steps
     share: Share
     place: Place
+    starts: tuple[str, str]
 
     @property
     def lanes(self) -> tuple[Axis, Axis]:
@@ -180,8 +182,7 @@ def _write_indices(
         out.lines.append("part = tl.program_id(1)")
     if batches > 1:
         out.lines.append("batch = tl.program_id(2)")
-    rows = f"tile // {tiles[1]} * {tile.m}" if tiles[0] > 1 else "0"
-    cols = f"tile % {tiles[1]} * {tile.n}" if tiles[0] > 1 else f"tile * {tile.n}"
+    rows, cols = _starts(tile, tiles)
     if one:
         out.lines.append(f"col = {cols} + tl.arange(0, {tile.n})[:, None]")
     else:
@@ -191,6 +192,13 @@ def _write_indices(
         out.lines.append(f"row_in = row < {row.extent}")
     if col in masks:
         out.lines.append(f"col_in = col < {col.extent}")
+
+
+def _starts(tile: Tile, tiles: tuple[int, int]) -> tuple[str, str]:
+    """Where the rows and columns of a tile begin."""
+    if tiles[0] == 1:
+        return "0", f"tile * {tile.n}"
+    return f"tile // {tiles[1]} * {tile.m}", f"tile % {tiles[1]} * {tile.n}"
 
 
 def _write_sums(out: Emission, sums: _Sums, constant: str, fetch: bool) -> None:
@@ -207,8 +215,8 @@ def _write_sums(out: Emission, sums: _Sums, constant: str, fetch: bool) -> None:
         if constant and fetch and not sums.steps.ragged:
             at = ("left", "right").index(constant)
             across = next(a for a in out.spelled if a.name == ("row", "col")[at])
-            down = at == 1 and not one
-            write_fetches(out, sums.factors[at], sums.lanes[at], across, share, down)
+            place = (across, sums.starts[at], (tile.m, tile.n)[at])
+            write_fetches(out, sums.factors[at], sums.lanes[at], place, share, tile.warps)
         _write_loop(out, sums, shape)
     if one:
         out.lines.append("total = tl.sum(total, 1)[:, None]")
