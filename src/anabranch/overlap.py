@@ -28,7 +28,7 @@ from anabranch.kernels.triton.write import program
 from anabranch.trace import Trace
 
 OLDEST = (9, 0)
-SCHEME = "overlap 1"
+SCHEME = "overlap 2"
 BUDGET = 0.4
 """Seconds of timing, over all modes."""
 Wait = Callable[[], None]

@@ -19,7 +19,9 @@ ranked by a time, of which the limit is one part:
     us = START + waves * (FIRST + steps * STEP) + split + STORE
 
 with steps one after the other that a block takes through the depth, each as long as the slowest of
-its load (hidden by as many stages as there are), its bytes and its arithmetic.
+its load (hidden by as many stages as there are), its bytes, and what its warps issue: copies,
+reads of shared memory, products. The numbers were fitted by hand to sixteen layers whose best tile
+is known.
 """
 
 from __future__ import annotations
@@ -33,14 +35,22 @@ WARP = 32
 SHARED_BYTES_PER_CLOCK = 128.0
 L2_BYTES_PER_CLOCK = 48.0
 """What one SM gets from L2 while all of them read."""
+LANES = 128
+"""Single additions or conversions of an SM in a cycle."""
 CLOCK = 1.7e3
 """Cycles in a microsecond, of GPUs of this time under load."""
-START, FIRST, STORE = 1.0, 0.9, 0.35
+START, FIRST, STORE = 1.0, 0.85, 0.35
 """Launch and ramp; the first load through L2, the first product; the epilogue with its stores."""
+ROW_BYTES = 64
+"""Rows of a result that are shorter than this are stored in more pieces."""
 LATENCY = 0.55
 """Of a load from L2 into shared memory, barriers and the product that waits for it included."""
-ISSUE = 0.07
-"""Of a step whose loads are all there: barriers, addresses, tensor core instructions."""
+ISSUE = 0.03
+"""Of a step whose loads are all there: barriers and what else does not grow with the tile."""
+COPY_CLOCKS = 22.0
+"""Of one warp for 512 bytes of loads: addresses, conditions, the copies themselves."""
+EACH_WARP = 0.01
+"""Start and barriers, for each warp of a block."""
 MEET = 0.9
 """What CTAs that share a tile pay for the counter and the last one's round through L2."""
 SPARE = 40
@@ -148,15 +158,27 @@ def time_us(block: Block, spec: TargetSpec, peak: float, waves: int, together: i
     """The time of the whole launch; `together`: blocks that share an SM at a time."""
     bytes_a_step = (block.m + block.n) * block.k * block.itemsize
     load = bytes_a_step * together / (L2_BYTES_PER_CLOCK * CLOCK)
-    read = bytes_a_step * together / (SHARED_BYTES_PER_CLOCK * CLOCK) * 2
-    compute = 2.0 * block.m * block.n * block.k * together / (0.5 * peak / spec.sms * 1e-6)
+    crowd = max(1.0, together * block.warps / 16)
+    copies = bytes_a_step / 512 / block.warps * COPY_CLOCKS / CLOCK * crowd
     hidden = LATENCY / max(1, min(block.stages - 1, block.steps))
-    step = max(ISSUE + read + compute, load, hidden)
+    step = max(ISSUE + copies + _products(block, spec, peak) * together, load, hidden)
     meet = 0.0
     if block.split > 1:
         sums = block.split * block.m * block.n * 4
         meet = MEET + 2 * sums / (L2_BYTES_PER_CLOCK * CLOCK)
-    return START + waves * (FIRST + block.steps * step) + meet + STORE
+    pieces = ROW_BYTES / (block.n * block.itemsize) if block.m > 1 else 1.0
+    first = FIRST + EACH_WARP * block.warps
+    return START + waves * (first + block.steps * step) + meet + STORE * max(1.0, pieces)
+
+
+def _products(block: Block, spec: TargetSpec, peak: float) -> float:
+    """Microseconds of an SM for the products of a step and for what they read of shared memory."""
+    if block.m == 1:  # element by element, out of registers: two conversions and an addition each
+        return 3.0 * block.n * block.k / (LANES * CLOCK)
+    read = (block.m + block.n) * block.k * block.itemsize / (SHARED_BYTES_PER_CLOCK * CLOCK) * 2
+    compute = 2.0 * block.m * block.n * block.k / (0.5 * peak / spec.sms * 1e-6)
+    # A warp multiplies 16 by 8 at least; more warps than that repeat each other's work.
+    return read + compute * max(1.0, block.warps * 128 / (block.m * block.n))
 
 
 def _per_sm(block: Block, spec: TargetSpec) -> int:

@@ -2,7 +2,8 @@
 imported under TRITON_INTERPRET=1, and compiles only what was not.
 
 Results lie in memory that reads as nan, with a margin behind it that must stay as it was, and so
-must what lies between the elements of a result.
+must what lies between the elements of a result. A kernel that is launched while the one before it
+runs finds nan (or 0) in what that one may still write, until it has waited.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -44,7 +46,8 @@ def check(body: Graph, variants: Sequence[str], inputs: Sequence[torch.Tensor] =
     wanted = [(ref.name, table[ref.name]) for ref in body.outputs]
     for variant in variants:
         written = program(body, variant)
-        found = run(written, values, dict(wanted))
+        late = frozenset(v.name for v in body.inputs)
+        found = run(written, values, dict(wanted), late)
         outs = [found[name] for name, _ in wanted]
         for (error, allowed), (name, type) in zip(compare(outs, own, truth), wanted, strict=True):
             assert error <= allowed, (
@@ -53,9 +56,12 @@ def check(body: Graph, variants: Sequence[str], inputs: Sequence[torch.Tensor] =
 
 
 def run(
-    written: Program, values: Mapping[str, torch.Tensor], outs: Mapping[str, TensorType]
+    written: Program,
+    values: Mapping[str, torch.Tensor],
+    outs: Mapping[str, TensorType],
+    late: frozenset[str] = frozenset(),
 ) -> dict[str, torch.Tensor]:
-    """The results of one launch, by name."""
+    """The results of one launch, by name. `late`: what is there only after the wait."""
     if not _pool:
         context = get_context("spawn")
         _pool.append(ProcessPoolExecutor(1, mp_context=context, initializer=_interpret))
@@ -63,6 +69,7 @@ def run(
         written,
         {name: values[name] for name in written.pointers if name in values},
         dict(outs),
+        late if written.pdl else frozenset(),
     )
     return _pool[0].submit(_launch, *args).result(timeout=120)
 
@@ -70,11 +77,50 @@ def run(
 def _interpret() -> None:
     os.environ["TRITON_INTERPRET"] = "1"
     torch.set_num_threads(1)
+    import triton.language as tl
+    from triton.language.extra import cuda
+
+    cuda.gdc_wait, cuda.gdc_launch_dependents = _wait, lambda: None
+    tl.inline_asm_elementwise = _fetch
+
+
+class _Before:
+    """What stands in memory before the kernel has waited, and what it may ask for ahead."""
+
+    def __init__(self, values: Mapping[str, torch.Tensor], late: frozenset[str]) -> None:
+        self.late = [(values[name], values[name].clone()) for name in sorted(late & values.keys())]
+        for tensor, _ in self.late:
+            tensor.fill_(float("nan") if tensor.dtype.is_floating_point else 0)
+        constants = [values[name] for name in values if name not in late]
+        self.spans = [
+            (c.data_ptr(), c.data_ptr() + c.untyped_storage().nbytes()) for c in constants
+        ]
+        self.fetched = 0
+
+
+_before: list[_Before] = []
+
+
+def _wait() -> None:
+    for tensor, value in _before[-1].late:
+        tensor.copy_(value)
+
+
+def _fetch(asm: str, constraints: str, args: Sequence[Any], **rest: Any) -> None:
+    """In place of an instruction that the interpreter does not know: it asks for constants only."""
+    assert asm.startswith("prefetch.global.L2"), asm
+    for address in args[0].handle.data.flatten().tolist():
+        assert any(start <= address < end for start, end in _before[-1].spans)
+        _before[-1].fetched += 1
 
 
 def _launch(
-    written: Program, values: dict[str, torch.Tensor], outs: dict[str, TensorType]
+    written: Program,
+    values: dict[str, torch.Tensor],
+    outs: dict[str, TensorType],
+    late: frozenset[str],
 ) -> dict[str, torch.Tensor]:
+    _before[:] = [_Before(values, late)]
     made = {name: _memory(type) for name, type in outs.items()}
     between = {name: _between(type, made[name][1]) for name, type in outs.items()}
     kept = {name: made[name][1][gaps].view(torch.uint8) for name, gaps in between.items()}
@@ -86,6 +132,7 @@ def _launch(
     module = load_module(written.text)
     getattr(module, written.entry)[written.grid](*pointers)
     assert not counters.any(), "counters are not 0 again"
+    assert bool(_before[-1].fetched) == ("prefetch" in written.text)
     for name, (_, whole) in made.items():
         assert bool((whole[-MARGIN:] == 77).all()), f"%{name} was written beyond its end"
         same = torch.equal(whole[between[name]].view(torch.uint8), kept[name])

@@ -28,6 +28,32 @@ SAMPLES: dict[str, tuple[str, str]] = {
       return %conv
     }""",  # noqa: E501
     ),
+    "contraction": (
+        "contraction:64x32x64.k2.w4.s3",
+        """
+    graph three {
+      input %x: f16[1,128,28,28]{100352,1,3584,128}
+      input %y: f16[1,64,28,28]{50176,1,1792,64}
+      const %w: f16[64,128,3,3]{1152,1,384,128} = w
+      const %b: f16[64] = b
+      %conv: f16[1,64,28,28]{50176,1,1792,64} = aten.convolution.default(%x, %w, %b, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)    # net.py:30
+      %sum: f16[1,64,28,28]{50176,1,1792,64} = aten.add.Tensor(%conv, %y)    # net.py:31
+      %relu: f16[1,64,28,28]{50176,1,1792,64} = aten.relu.default(%sum)    # net.py:31
+      return %relu
+    }""",  # noqa: E501
+    ),
+    "contraction_of_one_step": (
+        "contraction:64x32x64.k1.w4.s2",
+        """
+    graph one {
+      input %x: f16[1,64,28,28]{50176,1,1792,64}
+      const %w: f16[256,64,1,1]{64,1,64,64} = w
+      const %b: f16[256] = b
+      %conv: f16[1,256,28,28]{200704,1,7168,256} = aten.convolution.default(%x, %w, %b, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)    # net.py:40
+      %relu: f16[1,256,28,28]{200704,1,7168,256} = aten.relu.default(%conv)    # net.py:41
+      return %relu
+    }""",  # noqa: E501
+    ),
     "rows": (
         "rows:1x1024.w4",
         """

@@ -19,6 +19,7 @@ from anabranch.kernels.triton.write import program, variants
 
 triton = pytest.importorskip("triton")
 POINTERS = {torch.float16: "*fp16", torch.float32: "*fp32"}
+VECTORS = r"ld\.global\.v[24]\.b32|cp\.async\.cg\.shared\.global .*, 0x10,"
 SPILLED = 16
 """Bytes of stack a thread may have: CUDA 13's ptxas parks four words of what 12's keeps in
 registers, for one more block on each multiprocessor. What does not fit takes hundreds."""
@@ -30,7 +31,9 @@ def compiled(written: Program, capability: int, tmp: Path) -> dict[str, str]:
     from triton.compiler import ASTSource
 
     kernel = getattr(load_module(written.text), written.entry)
-    signature = dict(zip(kernel.arg_names, map(POINTERS.get, written.dtypes), strict=True))
+    pointers = [POINTERS[dtype] for dtype in written.dtypes]
+    pointers += ["*u8"] * bool(written.scratch) + ["*i32"] * bool(written.counters)
+    signature = dict(zip(kernel.arg_names, pointers, strict=True))
     aligned = {(i,): [["tt.divisibility", 16]] for i in range(len(signature))}
     source = ASTSource(kernel, signature=signature, constexprs={}, attrs=aligned)
     options = {"num_warps": written.warps, "num_stages": written.stages}
@@ -50,7 +53,9 @@ def test_compiles_without_spills(name: str, capability: int, tmp_path: Path) -> 
     stack, local = map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", found["usage"]))
     assert stack <= SPILLED and not local, found["usage"]
     narrow = re.findall(r"(?:ld|st)\.global\.b16", found["ptx"])
-    assert not narrow and re.search(r"ld\.global\.v[24]\.b32", found["ptx"]), "not in vectors"
+    assert not narrow and re.search(VECTORS, found["ptx"]), "not in vectors"
+    if name == "contraction":
+        assert "mma" in found["ptx"] and "cp.async" in found["ptx"]
     if name == "window":
         assert "bar.sync" not in found["ptx"], "threads wait for each other"
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from tests.kernels.triton.bodies import read
+from tests.kernels.triton.interpreter import check
 from tests.kernels.triton.samples import SAMPLES
-from tests.kernels.triton.test_compile import compiled
+from tests.kernels.triton.test_compile import SPILLED, compiled
 
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.triton.dependent import MODES, TRIGGER, WAIT, split
+from anabranch.kernels.triton.dependent import EARLY, MODES, TRIGGER, WAIT, split
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.write import program
 
@@ -19,7 +22,7 @@ def written(name: str, mode: str) -> Program:
     return program(parse_graph(text), f"{variant}.p{mode}")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in EARLY])
 @pytest.mark.parametrize("name", SAMPLES)
 def test_nothing_is_read_or_written_before_the_wait(name: str, mode: str) -> None:
     found = written(name, mode)
@@ -34,6 +37,110 @@ def test_nothing_is_read_or_written_before_the_wait(name: str, mode: str) -> Non
         assert "tl.load" in before and "tl.store" not in before
 
 
+EARLY_READS = {
+    "pointwise": {"y_1"},
+    "window": {"weight", "bias"},
+    "contraction": {"bias"},
+    "contraction_of_one_step": {"weight", "bias"},
+    "rows": {"weight", "bias"},
+    "rows_in_blocks": set(),
+}
+
+
+@pytest.mark.parametrize("mode", EARLY)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_constants_are_read_before_the_wait(name: str, mode: str) -> None:
+    found = written(name, mode)
+    body = found.text.partition(f"def {found.entry}(")[2].partition(":\n")[2]
+    assert found.pdl and body.count(WAIT) == body.count(TRIGGER) == 1
+    before, _, after = body.partition(WAIT)
+    pointers = set(re.findall(r"(\w+)_ptr\b", before))
+    assert pointers == EARLY_READS[name] | ({"weight"} if "fetch_ahead" in before else set())
+    assert "tl.store" not in before and "tl.store" in after.partition(TRIGGER)[2]
+    assert ("fetch_ahead" in before) == (name == "contraction" and mode == "a")
+
+
+BODIES = {
+    "add": """
+    graph add {
+      input %x: f16[4,40]
+      const %s: f16[40] = s
+      %a: f16[4,40] = aten.add.Tensor(%x, %s)
+      %r: f16[4,40] = aten.mul.Tensor(%a, %s)
+      return %r
+    }""",
+    "norm": """
+    graph norm {
+      input %x: f16[5,48]
+      const %w: f16[48] = w
+      const %b: f16[48] = b
+      %r: f16[5,48] = aten.layer_norm.default(%x, [48], %w, %b)
+      return %r
+    }""",
+    "depthwise": """
+    graph depthwise {
+      input %x: f16[1,16,7,7]{784,1,112,16}
+      const %w: f16[16,1,3,3]{1,1,48,16} = w
+      const %b: f16[16] = b
+      %r: f16[1,16,7,7]{784,1,112,16} = aten.convolution.default(%x, %w, %b, [1, 1], [1, 1], [1, 1], False, [0, 0], 16)
+      return %r
+    }""",  # noqa: E501
+    "convolution": """
+    graph convolution {
+      input %x: f16[1,64,5,5]{1600,1,320,64}
+      input %y: f16[1,48,5,5]{1200,1,240,48}
+      const %w: f16[48,64,3,3]{576,1,192,64} = w
+      const %b: f16[48] = b
+      %conv: f16[1,48,5,5]{1200,1,240,48} = aten.convolution.default(%x, %w, %b, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+      %r: f16[1,48,5,5]{1200,1,240,48} = aten.add.Tensor(%conv, %y)
+      return %r
+    }""",  # noqa: E501
+    "linear": """
+    graph linear {
+      input %x: f16[1,256]
+      const %w: f16[40,256] = w
+      const %b: f16[40] = b
+      %r: f16[1,40] = aten.linear.default(%x, %w, %b)
+      return %r
+    }""",
+    "weights first": """
+    graph product {
+      input %x: f16[256,20]
+      const %w: f16[32,256] = w
+      %r: f16[32,20] = aten.mm.default(%w, %x)
+      return %r
+    }""",
+}
+VARIANTS = {
+    "add": ["pointwise:64.w1"],
+    "norm": ["rows:2x64.w1", "rows:2x32.w1"],
+    "depthwise": ["window:8x16u2.w1", "window:16x8u1.w1"],
+    # One step of nine; three, of a ninth each; of five, some of which some CTAs have not.
+    "convolution": [f"contraction:16x16x64.k{k}.w4.s2" for k in (1, 3, 5, 9)],
+    "linear": [f"contraction:1x8x{tile}.w1.s2" for tile in ("128.k1", "64.k1", "64.k2")],
+    "weights first": ["contraction:16x16x64.k1.w4.s2", "contraction:16x16x64.k2.w4.s2"],
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_nothing_that_may_still_be_written_is_read_before_the_wait(name: str) -> None:
+    """In the interpreter inputs are nan until the kernel waits."""
+    body = read(BODIES[name])
+    check(body, [f"{variant}.p{mode}" for variant in VARIANTS[name] for mode in MODES])
+
+
+def test_weights_of_a_long_loop_are_asked_for() -> None:
+    """Of nine steps, three, two of which some CTA has but one, and one: a line for each thread."""
+    body = read(BODIES["convolution"])
+    texts = [program(body, f"contraction:16x16x64.k{k}.w4.s2.pa").text for k in (1, 3, 5, 9)]
+    asked = [re.findall(r"asked = tl.arange\(0, (\d+)\)", text) for text in texts]
+    assert asked == [["128"], ["32"], ["16"], []]
+    assert [text.count("fetch_ahead(weight") for text in texts] == [1, 1, 1, 0]
+    assert [text.count("for step in range") for text in texts] == [1, 1, 1, 0]
+    text = program(read(BODIES["weights first"]), VARIANTS["weights first"][0] + ".pa").text
+    assert "fetch_ahead(x_ptr" in text, "rows can be what is constant"
+
+
 def test_a_mode_is_the_end_of_a_variant() -> None:
     assert split("rows:2x64.w4.pl") == ("rows:2x64.w4", "l")
     assert split("rows:2x64.w4") == ("rows:2x64.w4", "")
@@ -44,3 +151,14 @@ def test_a_mode_is_the_end_of_a_variant() -> None:
 def test_they_compile_for_the_gpus_that_have_it(name: str, tmp_path: Path) -> None:
     ptx = compiled(written(name, "l"), 90, tmp_path)["ptx"]
     assert "griddepcontrol.wait" in ptx and "griddepcontrol.launch_dependents" in ptx
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_early_reads_compile_without_spills_and_stay_early(name: str, tmp_path: Path) -> None:
+    found = compiled(written(name, "a"), 90, tmp_path)
+    stack, local = map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", found["usage"]))
+    assert stack <= SPILLED and not local, found["usage"]
+    before, _, after = found["ptx"].partition("griddepcontrol.wait")
+    assert ("ld.global" in before) == bool(EARLY_READS[name])
+    assert ("prefetch.global.L2" in before) == (name == "contraction")
+    assert "st.global" not in before and "cp.async" not in before and "st.global" in after

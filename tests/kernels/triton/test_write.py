@@ -16,6 +16,7 @@ from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.page import wrapped
 from anabranch.kernels.triton.provider import TritonProvider
+from anabranch.kernels.triton.tiles import KEPT
 from anabranch.kernels.triton.write import TEMPLATES, program, variants
 
 H200 = TargetSpec("cuda", "NVIDIA H200", sms=132, capability=(9, 0), simulated=True)
@@ -46,14 +47,17 @@ def test_pointers_are_what_is_read_and_written(name: str) -> None:
     named = [v.name for v in body.inputs] + [c.name for c in body.constants]
     assert written.pointers == (*named, *(ref.name for ref in body.outputs))
     parameters = re.search(rf"def {written.entry}\((.*)\):", written.text)
-    assert parameters and len(parameters[1].split(", ")) == len(written.pointers)
+    own = bool(written.scratch) + bool(written.counters)
+    assert parameters and len(parameters[1].split(", ")) == len(written.pointers) + own
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_variants_are_few_and_written(name: str) -> None:
     body = parse_graph(SAMPLES[name][1])
     found = variants(body, gpu(132))
-    assert 1 <= len(found) <= 8 and len(set(found)) == len(found)
+    assert 1 <= len(found) <= (KEPT if name.startswith("contraction") else 8) and len(
+        set(found)
+    ) == len(found)
     for variant in found:
         assert variant.startswith(name.split("_")[0])
         assert program(body, variant).ctas >= 1

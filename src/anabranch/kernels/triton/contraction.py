@@ -15,13 +15,19 @@ of them up in a fixed order, so that equal inputs give equal bits, and sets the 
 
 One row (a linear layer of one sample) is no work for tensor cores: `1x8x512` gives each CTA 8
 columns, multiplies element by element along the depth and adds up at the end.
+
+What of an address the loop does not change is written in the loop all the same: the compiler takes
+it out, and makes the same machine code of a text that has it outside.
+
+`ahead` says what of the weights is read, or asked for, before the kernel before has ended.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -36,6 +42,7 @@ from anabranch.kernels.dfg.walk import (
     substitute,
     substitute_store,
 )
+from anabranch.kernels.triton.ahead import Share, at_step, constant_side, few, write_fetches
 from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
@@ -46,7 +53,20 @@ from anabranch.kernels.triton.steps import Steps, steps_of
 from anabranch.kernels.triton.tiles import Tile, chosen
 
 VARIANT = re.compile(r"contraction:(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(\.tf32)?")
-OWN = {"row", "row_in", "col", "col_in", "deep", "step", "tile", "part", "batch", "total", "sums"}
+OWN = {
+    "row",
+    "row_in",
+    "col",
+    "col_in",
+    "deep",
+    "step",
+    "tile",
+    "part",
+    "batch",
+    "total",
+    "sums",
+    "line",
+}
 
 
 def parse(variant: str) -> Tile:
@@ -66,6 +86,16 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
 
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body is no contraction, or the variant not ours."""
+    return _written(body, variant, "")
+
+
+def early(body: Graph, variant: str, fetch: bool) -> Program:
+    """The kernel, ready to read its weights before it waits where a CTA needs few; where it needs
+    more, to ask for the first of them if `fetch` says so."""
+    return _written(body, variant, "fetch" if fetch else "read")
+
+
+def _written(body: Graph, variant: str, ahead: str) -> Program:
     found = _found(body)
     if isinstance(found, str):
         raise ValueError(found)
@@ -73,20 +103,22 @@ def write(body: Graph, variant: str) -> Program:
     if (tile.m == 1) != (found.m == 1):
         raise ValueError(f"{variant} does not suit {found.m} rows")
     steps = steps_of(found, tile.k, "deep")
-    split = min(tile.split, steps.count)
+    share = Share(steps.count, min(tile.split, steps.count))
     row, row_place = flattened(found.rows, "row")
     col, col_place = flattened(found.cols, "col")
     batch, batch_place = flattened(found.batch, "batch")
     masks = {row: "row_in"} if row.extent % tile.m else {}
     masks |= {col: "col_in"} if col.extent % tile.n else {}
     spelled = {row: "row", col: "col", batch: "batch", Axis("step", steps.count): "step"}
+    spelled |= {Axis("part", share.split): "part"}
     out = Emission(spelled, masks, names_of(body), {*INDICES, *OWN})
     place = {**row_place, **col_place, **batch_place}
     tiles = (-(-row.extent // tile.m), -(-col.extent // tile.n))
     _write_indices(out, tile, tiles, (row, col), masks, found.batches)
-    _write_loop(out, found, tile, steps, place, split)
-    if split > 1:
-        _write_split(out, tile, split)
+    sums = _Sums(found, tile, steps, share, place, _starts(tile, tiles))
+    _write_sums(out, sums, constant_side(body, found) if ahead else "", ahead == "fetch")
+    if share.split > 1:
+        _write_split(out, tile, share.split)
     _write_results(out, found, place)
     count = tiles[0] * tiles[1] * found.batches
     written = program(
@@ -94,12 +126,38 @@ def write(body: Graph, variant: str) -> Program:
         found.dfg,
         variant,
         out.lines,
-        (tiles[0] * tiles[1], split, found.batches),
+        (tiles[0] * tiles[1], share.split, found.batches),
         tile.warps,
-        scratch=count * split * tile.m * tile.n * 4 if split > 1 else 0,
-        counters=count if split > 1 else 0,
+        scratch=count * share.split * tile.m * tile.n * 4 if share.split > 1 else 0,
+        counters=count if share.split > 1 else 0,
     )
     return replace(written, stages=tile.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What is added up: the contraction, how it is cut, what its axes are in terms of that, and
+    where the rows and columns of the tile begin."""
+
+    found: Contraction
+    tile: Tile
+    steps: Steps
+    share: Share
+    place: Place
+    starts: tuple[str, str]
+
+    @property
+    def lanes(self) -> tuple[Axis, Axis]:
+        """The place within a step, for the left factor and for the right one."""
+        return Axis("deep", self.tile.k), Axis("deep_right", self.tile.k)
+
+    @property
+    def factors(self) -> tuple[Expr, Expr]:
+        right_steps = steps_of(self.found, self.tile.k, "deep_right")
+        return (
+            substitute(plain(self.found.left), {**self.place, **self.steps.place}),
+            substitute(plain(self.found.right), {**self.place, **right_steps.place}),
+        )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -124,8 +182,7 @@ def _write_indices(
         out.lines.append("part = tl.program_id(1)")
     if batches > 1:
         out.lines.append("batch = tl.program_id(2)")
-    rows = f"tile // {tiles[1]} * {tile.m}" if tiles[0] > 1 else "0"
-    cols = f"tile % {tiles[1]} * {tile.n}" if tiles[0] > 1 else f"tile * {tile.n}"
+    rows, cols = _starts(tile, tiles)
     if one:
         out.lines.append(f"col = {cols} + tl.arange(0, {tile.n})[:, None]")
     else:
@@ -137,46 +194,79 @@ def _write_indices(
         out.lines.append(f"col_in = col < {col.extent}")
 
 
-def _write_loop(
-    out: Emission, found: Contraction, tile: Tile, steps: Steps, place: Place, split: int
-) -> None:
+def _starts(tile: Tile, tiles: tuple[int, int]) -> tuple[str, str]:
+    """Where the rows and columns of a tile begin."""
+    if tiles[0] == 1:
+        return "0", f"tile * {tile.n}"
+    return f"tile // {tiles[1]} * {tile.m}", f"tile % {tiles[1]} * {tile.n}"
+
+
+def _write_sums(out: Emission, sums: _Sums, constant: str, fetch: bool) -> None:
+    """The sums of the tile. `constant`: the factor that is to be read before the kernel waits."""
+    tile, share, dtype = sums.tile, sums.share, sums.found.dtype
     one, k = tile.m == 1, tile.k
-    lane_left, lane_right = Axis("deep", k), Axis("deep_right", k)
-    right_steps = steps_of(found, k, "deep_right")
-    left = substitute(plain(found.left), {**place, **steps.place})
-    right = substitute(plain(found.right), {**place, **right_steps.place})
     out.lines.append(f"deep = tl.arange(0, {k})[None, :]")
     if not one:
         out.lines.append(f"deep_right = tl.arange(0, {k})[:, None]")
     shape = f"[{tile.n}, {k}]" if one else f"[{tile.m}, {tile.n}]"
-    out.lines.append(f"total = tl.zeros({shape}, tl.float32)")
-    each = -(-steps.count // split)
-    span = f"{steps.count}"
-    if split > 1:
-        end = (
-            f"(part + 1) * {each}"
-            if each * split == steps.count
-            else (f"tl.minimum((part + 1) * {each}, {steps.count})")
-        )
-        span = f"part * {each}, {end}"
-    out.lines.append(f"for step in range({span}):")
-    spelled = {lane_left: "deep", lane_right: "deep" if one else "deep_right"}
-    scope = out.inner(spelled, {lane_left: "deep_in"} if steps.ragged else {})
-    if steps.ragged:
-        scope.lines.append(f"deep_in = {scope.index(steps.at)} < {steps.extent}")
-    scope.expect(left, right)
-    texts = [_factor(scope, expr, found.dtype) for expr in (left, right)]
-    if one:
-        wide = [f"{text}.to(tl.float32)" for text in texts]
-        scope.lines.append(f"total += {' * '.join(wide)}")
+    if constant and few(share, tile, constant, dtype.itemsize) and not sums.steps.ragged:
+        _write_out(out, sums, shape)
     else:
-        exact = ""
-        if found.dtype == torch.float32:
-            exact = f', input_precision="{"tf32" if tile.tf32 else "ieee"}"'
-        scope.lines.append(f"total = tl.dot({texts[0]}, {texts[1]}, total{exact})")
-    out.lines.extend(f"    {line}" for line in scope.lines)
+        if constant and fetch and not sums.steps.ragged:
+            at = ("left", "right").index(constant)
+            across = next(a for a in out.spelled if a.name == ("row", "col")[at])
+            place = (across, sums.starts[at], (tile.m, tile.n)[at])
+            write_fetches(out, sums.factors[at], sums.lanes[at], place, share, tile.warps)
+        _write_loop(out, sums, shape)
     if one:
         out.lines.append("total = tl.sum(total, 1)[:, None]")
+
+
+def _write_out(out: Emission, sums: _Sums, shape: str) -> None:
+    """All steps one after the other: first what they read, then their products."""
+    added: list[str] = []
+    for at in range(sums.share.each):
+        scope = _scope(out, sums, {})
+        factors = [at_step(factor, sums.share, at) for factor in sums.factors]
+        scope.expect(*factors)
+        texts = [_factor(scope, factor, sums.found.dtype) for factor in factors]
+        out.lines.extend(scope.lines)
+        added.append(_added(texts, sums))
+    out.lines += [f"total = tl.zeros({shape}, tl.float32)", *added]
+
+
+def _write_loop(out: Emission, sums: _Sums, shape: str) -> None:
+    steps, share = sums.steps, sums.share
+    out.lines.append(f"total = tl.zeros({shape}, tl.float32)")
+    span = f"{steps.count}"
+    if share.split > 1:
+        end = f"(part + 1) * {share.each}"
+        if share.each * share.split != steps.count:
+            end = f"tl.minimum({end}, {steps.count})"
+        span = f"part * {share.each}, {end}"
+    out.lines.append(f"for step in range({span}):")
+    scope = _scope(out, sums, {sums.lanes[0]: "deep_in"} if steps.ragged else {})
+    if steps.ragged:
+        scope.lines.append(f"deep_in = {scope.index(steps.at)} < {steps.extent}")
+    scope.expect(*sums.factors)
+    texts = [_factor(scope, factor, sums.found.dtype) for factor in sums.factors]
+    scope.lines.append(_added(texts, sums))
+    out.lines.extend(f"    {line}" for line in scope.lines)
+
+
+def _scope(out: Emission, sums: _Sums, masks: dict[Axis, str]) -> Emission:
+    left, right = sums.lanes
+    return out.inner({left: "deep", right: "deep" if sums.tile.m == 1 else "deep_right"}, masks)
+
+
+def _added(texts: Sequence[str], sums: _Sums) -> str:
+    """The line that adds the product of two factors to the sums."""
+    if sums.tile.m == 1:
+        return f"total += {' * '.join(f'{text}.to(tl.float32)' for text in texts)}"
+    exact = ""
+    if sums.found.dtype == torch.float32:
+        exact = f', input_precision="{"tf32" if sums.tile.tf32 else "ieee"}"'
+    return f"total = tl.dot({texts[0]}, {texts[1]}, total{exact})"
 
 
 def _factor(scope: Emission, expr: Expr, dtype: torch.dtype) -> str:

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """Functions that generated kernels call. Read as text, one by one; never imported.
 
-They use only what Triton has on every backend, its interpreter included. Where a plain formula
-loses all digits near 0, the error of the rounded step is divided out again (Kahan).
+All but the last use only what Triton has on every backend, its interpreter included. Where a plain
+formula loses all digits near 0, the error of the rounded step is divided out again (Kahan).
 """
 
 import triton
@@ -58,3 +58,15 @@ def larger(a, b):
 @triton.jit
 def smaller(a, b):
     return tl.minimum(a, b, tl.PropagateNan.ALL)
+
+
+@triton.jit
+def fetch_ahead(pointers):
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; // $0",
+        "=r,l",
+        [pointers.to(tl.int64)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )

@@ -3,7 +3,7 @@
     256 channels of 14 x 14, 3 x 3, to 256:   32x32x64 in 4 parts; 16x64x128 in 4 parts; ...
 
 Hundreds of tiles fit a layer. Those whose upper limit or time says that they are slow are never
-written; of tiles that differ in little the best ranked stands for its likes.
+written; of those of one shape, depth and split the best ranked stands for its likes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from anabranch.kernels.triton.steps import steps_of
 
 ROWS, COLS, DEPTHS = (16, 32, 64, 128), (16, 32, 64, 128), (32, 64, 128)
 SPLITS, WARPS, STAGES = (1, 2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 5)
-ONE_ROW = tuple(itertools.product((1,), (2, 4, 8, 16), (128, 256, 512, 1024)))
-KEPT = 10
-MOST_ALIKE = 2
+ONE_ROW = tuple(itertools.product((1,), (2, 4, 8, 16), (64, 128, 256, 512, 1024)))
+KEPT, SHAPES = 10, 9
+"""Tiles that are tried, and how many of them differ in shape, depth or split."""
 USUAL_PEAK = 5e13
 """Operations a second where nobody knows better: fp32 without tensor cores."""
 
@@ -85,34 +85,28 @@ def _ranked(sizes: Sizes, spec: TargetSpec) -> tuple[tuple[Tile, Bound], ...]:
 
 
 def chosen(found: Contraction, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
-    """The first tiles of the ranking: of each shape, depth and split the best number of stages for
-    each number of warps, and of each shape and split at most three."""
-    seen: set[tuple[int, ...]] = set()
-    likes: dict[tuple[int, int, int], int] = {}
-    picked: list[Tile] = []
+    """The first of the ranking, each shape, depth and split once, with the warps and stages that
+    rank best; then the best of them with other warps."""
+    best: dict[tuple[int, ...], Tile] = {}
+    other: dict[tuple[int, ...], Tile] = {}
     for tile, _ in ranked(found, spec):
-        like = (tile.m, tile.n, tile.split)
-        same = (*like, tile.k, tile.warps)
-        if same in seen or likes.get(like, 0) == MOST_ALIKE:
-            continue
-        seen.add(same)
-        likes[like] = likes.get(like, 0) + 1
-        picked.append(tile)
-        if len(picked) == kept:
-            break
-    return picked
+        same = (tile.m, tile.n, tile.k, tile.split)
+        if best.setdefault(same, tile).warps != tile.warps:
+            other.setdefault(same, tile)
+    first = list(best)[:SHAPES]
+    return [*(best[same] for same in first), *(other[s] for s in first if s in other)][:kept]
 
 
 def space(found: Sizes, spec: TargetSpec) -> Iterator[Tile]:
     """All tiles that suit the sizes: none more than twice as large as what it covers."""
-    tf32 = found.dtype == torch.float32 and spec.tf32
+    tf32, counts = found.dtype == torch.float32 and spec.tf32, dict(found.steps)
     if found.m == 1:
-        for (m, n, k), warps in itertools.product(ONE_ROW, (1, 2, 4)):
-            per_thread = n * k // (warps * 32)
-            if k < 2 * max(found.k, 64) and 4 <= per_thread <= 64 and n < 2 * found.n + 2:
-                yield Tile(m, n, k, 1, warps, 2)
+        for (m, n, k), split, warps in itertools.product(ONE_ROW, SPLITS, (1, 2, 4)):
+            fits = k < 2 * max(found.k, 32) and n < 2 * found.n + 2 and split <= counts[k]
+            if fits and 4 <= n * k // (warps * 32) <= 64:
+                yield Tile(m, n, k, split, warps, 2)
         return
-    shapes, counts = itertools.product(ROWS, COLS, DEPTHS), dict(found.steps)
+    shapes = itertools.product(ROWS, COLS, DEPTHS)
     for m, n, k in shapes:
         if m >= 2 * max(found.m, 16) or n >= 2 * max(found.n, 16) or k >= 2 * max(found.k, 32):
             continue

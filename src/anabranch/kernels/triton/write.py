@@ -16,7 +16,10 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.triton import contraction, pointwise, rows, window
-from anabranch.kernels.triton.dependent import dependent, split
+from anabranch.kernels.triton.abreast import NAME as ABREAST
+from anabranch.kernels.triton.abreast import abreast, components, parts_of
+from anabranch.kernels.triton.abreast import variants as side_by_side
+from anabranch.kernels.triton.dependent import EARLY, FETCHING, dependent, split
 from anabranch.kernels.triton.page import header
 from anabranch.kernels.triton.program import Program
 
@@ -24,17 +27,20 @@ from anabranch.kernels.triton.program import Program
 @dataclass(frozen=True, slots=True)
 class Template:
     """`variants(body, spec)`: what to try on such a machine, [] where the template
-    does not fit. `write(body, variant)`: the kernel; ValueError where there is none."""
+    does not fit. `write(body, variant)`: the kernel; ValueError where there is none. `early`: the
+    same, ready to read constants before it waits (`fetch`: or to ask for them ahead), where more
+    than the order of its lines has to change for that."""
 
     variants: Callable[[Graph, TargetSpec], list[str]]
     write: Callable[[Graph, str], Program]
+    early: Callable[[Graph, str, bool], Program] | None = None
 
 
 TEMPLATES: dict[str, Template] = {
     "pointwise": Template(pointwise.variants, pointwise.write),
     "window": Template(window.variants, window.write),
     "rows": Template(rows.variants, rows.write),
-    "contraction": Template(contraction.variants, contraction.write),
+    "contraction": Template(contraction.variants, contraction.write, contraction.early),
 }
 
 
@@ -75,15 +81,34 @@ def _program(body: Graph, variant: str) -> Program:
     if (body, variant) in LEARNED:
         return LEARNED[body, variant]
     name = variant.partition(":")[0]
+    base, mode = split(variant)
+    if name == ABREAST:
+        return abreast(body, [_program(part, one) for part, one in _parts(body, base, mode)])
     if name not in TEMPLATES:
         raise ValueError(f"{variant} is of no template there is")
-    base, mode = split(variant)
-    return dependent(_program(body, base), mode) if mode else TEMPLATES[name].write(body, base)
+    if not mode:
+        return TEMPLATES[name].write(body, base)
+    early = TEMPLATES[name].early if mode in EARLY else None
+    written = early(body, base, mode == FETCHING) if early else _program(body, base)
+    return dependent(written, mode, frozenset(constant.name for constant in body.constants))
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _variants(body: Graph, spec: TargetSpec) -> tuple[str, ...]:
-    return tuple(variant for t in TEMPLATES.values() for variant in t.variants(body, spec))
+    found = tuple(variant for t in TEMPLATES.values() for variant in t.variants(body, spec))
+    parts = components(body) if not found else ()
+    if len(parts) < 2:
+        return found
+    return tuple(side_by_side([_variants(part, spec) for part in parts]))
+
+
+def _parts(body: Graph, variant: str, mode: str) -> list[tuple[Graph, str]]:
+    """The independent parts of a body, each with its variant. ValueError if their numbers differ,
+    or a part has parts."""
+    parts, each = components(body), parts_of(variant)
+    if len(parts) != len(each):
+        raise ValueError(f"{variant} has not a variant for each of {len(parts)} parts")
+    return [(part, f"{v}.p{mode}" if mode else v) for part, v in zip(parts, each, strict=True)]
 
 
 def _values(body: Graph) -> list[str]:

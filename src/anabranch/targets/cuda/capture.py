@@ -24,8 +24,8 @@ from torch import Tensor
 from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Launch
 from anabranch.ir.task import alias_roots
-from anabranch.ir.uncollected import uncollected
 from anabranch.ir.types import copy_into
+from anabranch.ir.uncollected import uncollected
 from anabranch.targets.place import Placed, strays
 
 WARM_UPS = 2

@@ -21,7 +21,7 @@ ROUNDS = (5, 50)
 PER_ROUND = 3
 
 
-def interleaved(runs: Sequence[Callable[[], None]], budget: float) -> list[list[float]]:
+def interleaved(runs: Sequence[Callable[[], object]], budget: float) -> list[list[float]]:
     """Samples in microseconds for each callable, within about `budget` seconds in all."""
     _warm(runs)
     samples: list[list[float]] = [[] for _ in runs]
@@ -43,7 +43,7 @@ def summarise(samples: Sequence[float], repeat: int = 1) -> Cost:
     return Cost(statistics.median(ordered) / repeat, "measured", (high - low) / 2 / repeat)
 
 
-def _replays(run: Callable[[], None]) -> list[torch.cuda.Event]:
+def _replays(run: Callable[[], object]) -> list[torch.cuda.Event]:
     events = [torch.cuda.Event(enable_timing=True) for _ in range(PER_ROUND + 1)]  # type: ignore[no-untyped-call]
     run()
     events[0].record()
@@ -53,7 +53,7 @@ def _replays(run: Callable[[], None]) -> list[torch.cuda.Event]:
     return events
 
 
-def _warm(runs: Sequence[Callable[[], None]], seconds: float = 0.05) -> None:
+def _warm(runs: Sequence[Callable[[], object]], seconds: float = 0.05) -> None:
     """Brings clocks up and caches in."""
     start = time.perf_counter()
     while runs and time.perf_counter() - start < seconds:

@@ -1,0 +1,98 @@
+"""What independent layers gain from one launch: alone in a row, on streams, and abreast.
+
+    PYTHONPATH=src python3 benchmarks/abreast.py --json FILE
+
+For each set of layers that do not depend on each other: the sum and the longest of their times
+alone (no schedule on streams is shorter than the longest, none needs be longer than the sum), and
+the best kernel that runs all of them in one launch, each in CUDA graphs of a chain of calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+
+from anabranch.bench.layers import ABREAST
+from anabranch.bench.provenance import provenance, versions
+from anabranch.ir.graph import Graph
+from anabranch.kernels.triton.abreast import BETWEEN, NAME, components
+from anabranch.kernels.triton.write import variants
+from anabranch.targets.cuda.variants import Bench
+
+EACH = 0.03
+"""Seconds of timing for each kernel."""
+
+
+@dataclass
+class Row:
+    """Microseconds a call: the best kernel of each layer alone, the best of all abreast."""
+
+    layers: str
+    alone: list[float] = field(default_factory=list)
+    abreast: float = float("inf")
+    best: str = ""
+    timed: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="independent layers in one launch")
+    parser.add_argument("--json", type=Path, help="where to write everything that was found")
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("no CUDA GPU here", file=sys.stderr)
+        return 1
+    bench, rows = Bench.of(), list[Row]()
+    print(f"{'layers':>34} {'sum':>7} {'longest':>7} {'abreast':>7}  variant")
+    for name, body in ABREAST.items():
+        rows.append(measured(bench, name, body))
+        row = rows[-1]
+        times = f"{sum(row.alone):7.2f} {max(row.alone, default=0.0):7.2f} {row.abreast:7.2f}"
+        print(f"{name:>34} {times}  {row.best}", flush=True)
+    if given.json:
+        facts = provenance() | {"command": " ".join(sys.argv), "device": bench.spec.name}
+        record = {**facts, "versions": versions(), "rows": [asdict(row) for row in rows]}
+        given.json.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    return 0 if all(row.best for row in rows) else 1
+
+
+def measured(bench: Bench, name: str, body: Graph) -> Row:
+    """Each part alone; then what is offered for all, and the best of the parts together."""
+    row, best = Row(name), list[str]()
+    for part in components(body):
+        timed = note(row, bench.times((part, variants(part, bench.spec)), each=EACH), False)
+        if timed:
+            best.append(min(timed, key=timed.__getitem__))
+            row.alone.append(timed[best[-1]])
+    tried = variants(body, bench.spec)
+    for warps in (4, 8):  # the best alone have not all the same number of warps
+        own = [".".join(_warps(one, warps) for one in v.split(".")) for v in best]
+        tried.append(f"{NAME}:{BETWEEN.join(own)}")
+    row.timed = note(row, bench.times((body, list(dict.fromkeys(tried))), each=EACH), True)
+    if row.timed:
+        row.best = min(row.timed, key=row.timed.__getitem__)
+        row.abreast = row.timed[row.best]
+    return row
+
+
+def _warps(word: str, warps: int) -> str:
+    return f"w{warps}" if word[:1] == "w" and word[1:].isdigit() else word
+
+
+def note(row: Row, found: dict[str, float | str], whole: bool) -> dict[str, float]:
+    """The times; refusals are kept in the row, and said of kernels of the whole."""
+    for variant, why in found.items():
+        if isinstance(why, str):
+            row.refused[variant] = why
+            if whole:
+                print(f"{variant}: {why}", file=sys.stderr)
+    return {variant: us for variant, us in found.items() if isinstance(us, float)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""Pruning: what the ranking of tiles leaves untried, and what that costs.
+
+    bodies --> | every tile, compiled and timed | --> Record --> | judge | --> pruned, loss
+
+Pruned is the share of all tiles that is never compiled; loss is how much slower the best of the
+rest is than the best of all. The record holds the times of all tiles and says nothing of ranking,
+so a later ranking is judged by the same record. A search goes on where it was left.
+
+    name                    tiles  kept  pruned  best us  kept us   loss  rank
+    64x56x56 -> 64, 1x1       140    10   92.9%     2.41     2.43   0.8%     4
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from anabranch.costs.recorded import Provenance
+from anabranch.errors import TargetError
+from anabranch.ir.graph import Graph
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.text import parse_graph, text_graph
+from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.triton.contraction import variants
+from anabranch.kernels.triton.roles import Contraction, contraction_of
+from anabranch.kernels.triton.tiles import ranked
+from anabranch.targets.cuda.variants import Batch, Times
+
+AT_ONCE = 64
+"""Kernels that are compiled, then timed together."""
+FINALISTS = 8
+"""Of all tiles, and of those that are kept, timed again side by side for longer: the least of
+hundreds of times is not the time of the fastest."""
+SCREEN, FINAL = 0.01, 0.05
+"""Seconds of timing for each tile, and for each of these."""
+LEAST_PRUNED, MOST_LOST = 0.8, 0.02
+"""What is asked of the ranking."""
+
+Try = Callable[[Batch, Batch | None, float], Times]
+"""The times of a batch while the next one is compiled, with so many seconds for each kernel (on a
+GPU `targets.cuda.variants.Bench.times`)."""
+
+
+class Search(BaseModel):
+    """All tiles of one body: microseconds, refusals, and the times of the second round."""
+
+    model_config = ConfigDict(extra="forbid")
+    body: str
+    timed: dict[str, float] = {}
+    refused: dict[str, str] = {}
+    finals: dict[str, float] = {}
+
+
+class Record(BaseModel):
+    """Searches of one machine, by name."""
+
+    model_config = ConfigDict(extra="forbid")
+    spec: TargetSpec
+    provenance: Provenance = Provenance()
+    searches: dict[str, Search] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the ranking makes of one search. `left`: tiles nobody has tried yet; `rank`: where the
+    fastest stands among all tiles; times in microseconds."""
+
+    name: str
+    tiles: int
+    kept: int
+    left: int
+    best: float
+    kept_best: float
+    rank: int
+
+    @property
+    def pruned(self) -> float:
+        return 1 - self.kept / self.tiles
+
+    @property
+    def loss(self) -> float:
+        return self.kept_best / self.best - 1
+
+    @property
+    def text(self) -> str:
+        line = f"{self.name:26} {self.tiles:5} {self.kept:5} {self.pruned:7.1%} {self.best:8.2f}"
+        line += f" {self.kept_best:8.2f} {self.loss:6.1%} {self.rank:5}"
+        return line + (f"  {self.left} left to try" if self.left else "")
+
+
+def explore(
+    record: Record,
+    bodies: Mapping[str, Graph],
+    attempt: Try,
+    seconds: float,
+    save: Callable[[Record], None],
+    clock: Callable[[], float] = time.perf_counter,
+) -> bool:
+    """Times every tile of every body that the record has no time of, saving after each batch;
+    False where time was up before. What is kept comes first, the rest in random order."""
+    deadline = clock() + seconds
+    for name, body in bodies.items():
+        record.searches.setdefault(name, Search(body=text_graph(body)))
+    work = [(name, batch) for name in bodies for batch in _batches(record, name)]
+    for (name, batch), (_, soon) in pairwise([*work, ("", None)]):
+        if clock() > deadline:
+            return False
+        assert batch is not None
+        _note(record.searches[name], attempt(batch, soon, SCREEN))
+        save(record)
+    for name in bodies:
+        search = record.searches[name]
+        if search.finals or not search.timed:
+            continue
+        if clock() > deadline:
+            return False
+        again = attempt((parse_graph(search.body), _finalists(record, name)), None, FINAL)
+        search.finals = {v: us for v, us in again.items() if isinstance(us, float)}
+        save(record)
+    return True
+
+
+def judge(record: Record, name: str) -> Judgement:
+    """What the ranking, as it is now, makes of a search. TargetError if none of what it keeps was
+    timed."""
+    search, order = record.searches[name], _tiles(record, name)
+    kept = _kept(record, name)
+    times = {v: us for v, us in (search.finals or search.timed).items() if v in set(order)}
+    among = [times[v] for v in kept if v in times]
+    among = among or [search.timed[v] for v in kept if v in search.timed]
+    if not among or not times:
+        raise TargetError(
+            f"nothing that the ranking keeps of {name} was timed",
+            f"{len(search.timed)} tiles were timed, {len(search.refused)} refused",
+            "record it again",
+        )
+    best = min(times, key=times.__getitem__)
+    left = [v for v in order if v not in search.timed and v not in search.refused]
+    return Judgement(
+        name, len(order), len(kept), len(left), times[best], min(among), order.index(best) + 1
+    )
+
+
+def holds(judgements: Sequence[Judgement]) -> bool:
+    """Whether the ranking prunes and loses what is asked of it, in searches that are done."""
+    done = [judgement for judgement in judgements if not judgement.left]
+    return bool(done) and (_pruned(done) >= LEAST_PRUNED and max(v.loss for v in done) <= MOST_LOST)
+
+
+def table(judgements: Sequence[Judgement]) -> str:
+    """All judgements, and both figures."""
+    head = f"{'name':26} {'tiles':>5} {'kept':>5} {'pruned':>7} {'best us':>8} {'kept us':>8}"
+    lines = [f"{head} {'loss':>6} {'rank':>5}", *(judgement.text for judgement in judgements)]
+    done = [judgement for judgement in judgements if not judgement.left]
+    if done:
+        losses = [judgement.loss for judgement in done]
+        within = sum(loss <= MOST_LOST for loss in losses)
+        lines.append(
+            f"{len(done)} of {len(judgements)} searches are done: {_pruned(done):.1%} of the tiles"
+            f" pruned; the best kept is within {MOST_LOST:.0%} of the best in {within},"
+            f" loss {statistics.median(losses):.1%} in the median, {max(losses):.1%} at most"
+        )
+    return "\n".join(lines)
+
+
+def load(path: Path, spec: TargetSpec, provenance: Provenance) -> Record:
+    """The record in this file, a new one if there is none. TargetError for another machine's."""
+    if not path.exists():
+        return Record(spec=spec, provenance=provenance)
+    record = read(path)
+    if record.spec.fingerprint != spec.fingerprint:
+        raise TargetError(
+            f"{path} is of {record.spec.name}",
+            "times of several machines, or versions, cannot be compared",
+            "name another file",
+        )
+    return record
+
+
+def read(path: Path) -> Record:
+    """The record in this file. TargetError if there is none, or not one that we can read."""
+    try:
+        return Record.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as broken:
+        why = str(broken).partition("\n")[0]
+        raise TargetError(f"cannot read {path}", why, "record it again") from None
+
+
+def save(record: Record, path: Path) -> None:
+    """Whole or not at all: a run that is interrupted leaves what was there."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def _batches(record: Record, name: str) -> Iterator[Batch]:
+    """What is left to try of a search, in batches."""
+    search = record.searches[name]
+    kept, order = _kept(record, name), _tiles(record, name)
+    rest = sorted(set(order) - set(kept))
+    random.Random(0).shuffle(rest)
+    left = [v for v in (*kept, *rest) if v not in search.timed and v not in search.refused]
+    body = parse_graph(search.body)
+    for at in range(0, len(left), AT_ONCE):
+        yield body, left[at : at + AT_ONCE]
+
+
+def _note(search: Search, found: Times) -> None:
+    search.timed |= {variant: us for variant, us in found.items() if isinstance(us, float)}
+    search.refused |= {variant: why for variant, why in found.items() if isinstance(why, str)}
+
+
+def _finalists(record: Record, name: str) -> list[str]:
+    timed = record.searches[name].timed
+    order = sorted(timed, key=timed.__getitem__)
+    kept = set(_kept(record, name))
+    best_kept = [variant for variant in order if variant in kept]
+    return list(dict.fromkeys([*order[:FINALISTS], *best_kept[:FINALISTS]]))
+
+
+def _kept(record: Record, name: str) -> list[str]:
+    return variants(parse_graph(record.searches[name].body), record.spec)
+
+
+def _tiles(record: Record, name: str) -> list[str]:
+    """All tiles that fit, best ranked first."""
+    found = contraction_of(lower(parse_graph(record.searches[name].body)))
+    assert isinstance(found, Contraction), found
+    return [tile.text for tile, _ in ranked(found, record.spec)]
+
+
+def _pruned(judgements: Sequence[Judgement]) -> float:
+    return 1 - sum(v.kept for v in judgements) / sum(v.tiles for v in judgements)

@@ -1,0 +1,36 @@
+"""Single layers: torch gives them the types that their texts say, and they have kernels."""
+
+from __future__ import annotations
+
+import pytest
+from tests.kernels.triton.bodies import gpu
+
+from anabranch.bench.layers import ABREAST, LARGE, SAMPLE
+from anabranch.ir import ops
+from anabranch.ir.graph import types
+from anabranch.kernels.triton.abreast import components
+from anabranch.kernels.triton.write import program, variants
+
+LAYERS = {**SAMPLE, **LARGE, **ABREAST}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_types_are_what_torch_infers(name: str) -> None:
+    body = LAYERS[name]
+    table = types(body)
+    for node in body.nodes:
+        found = ops.infer(node.op, node.args, node.kwargs, table)
+        assert [t.shape for t in found] == [t.shape for t in node.types]
+        assert [t.dtype for t in found] == [t.dtype for t in node.types]
+
+
+@pytest.mark.parametrize("name", ABREAST)
+def test_branches_have_kernels_abreast_whose_ctas_are_those_of_the_parts(name: str) -> None:
+    body = ABREAST[name]
+    offers = [offer for offer in variants(body, gpu()) if offer.startswith("abreast:")]
+    parts = components(body)
+    assert offers and len(parts) > 1
+    for offer in offers:
+        each = offer.partition(":")[2].split("+")
+        ctas = sum(program(part, one).ctas for part, one in zip(parts, each, strict=True))
+        assert program(body, offer).ctas == ctas

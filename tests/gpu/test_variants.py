@@ -1,0 +1,28 @@
+"""Many kernels of one body, compiled together and timed in graphs, in every mode of launch."""
+
+from __future__ import annotations
+
+from anabranch.bench.layers import linear
+from anabranch.kernels.triton.contraction import variants
+from anabranch.kernels.triton.dependent import MODES
+from anabranch.targets.cuda.variants import Bench
+
+
+def test_every_mode_computes_the_same_and_has_a_time() -> None:
+    bench = Bench.of()
+    for rows in (1, 40):
+        body = linear(rows, 512, 96)
+        few = variants(body, bench.spec)[:2]
+        modes = MODES if bench.spec.capability >= (9, 0) else ()
+        found = bench.times((body, [*few, *(f"{v}.p{mode}" for v in few for mode in modes)]))
+        refused = {variant: why for variant, why in found.items() if isinstance(why, str)}
+        assert not refused and len(found) == len(few) * (1 + len(modes))
+        assert all(isinstance(us, float) and 0.2 < us < 200 for us in found.values())
+
+
+def test_what_cannot_be_compiled_is_refused_with_a_sentence() -> None:
+    bench, body = Bench.of(), linear(64, 4096, 4096)
+    huge = "contraction:128x128x128.k1.w4.s5"  # 320 KB of shared memory
+    found = bench.times((body, [huge, "contraction:64x64x64.k1.w4.s3"]), None, 0.0)
+    assert isinstance(found[huge], str) and found[huge]
+    assert isinstance(found["contraction:64x64x64.k1.w4.s3"], float)
