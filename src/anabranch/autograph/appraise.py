@@ -95,13 +95,20 @@ class Scale:
 def _likenesses(task: Task) -> Iterator[Hashable]:
     node = _main(task)
     if node is not None:
-        table, op = types(task.body), ops.packet_name(node.op)
+        table, op = types(task.body), _label(node)
         read = tuple(table[name] for name in node.uses)
         yield op, read, node.types
         yield op, read[:1]
         yield op
         yield (ops.info(node.op).kind,)
     yield ()
+
+
+def _label(node: Node) -> str:
+    """The operator; a convolution in groups is another one, for libraries run it otherwise."""
+    name = ops.packet_name(node.op)
+    in_groups = node.op in CONVOLUTIONS and ops.arguments(node)["groups"] != 1
+    return f"{name} in groups" if in_groups else name
 
 
 def _main(task: Task) -> Node | None:
