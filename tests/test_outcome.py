@@ -33,7 +33,7 @@ def cache(tmp_path: Path) -> Iterator[Cache]:
 
 def job(cache: Cache, network: str, target: str = "cpu", **options: Any) -> Job:
     net, inputs = ZOO[network].build("tiny"), ZOO[network].inputs("tiny", 1)
-    chosen = Options.read({"cache_dir": None, **options}, environment=False)
+    chosen = Options.read({"cache_dir": None, "search": "none", **options}, environment=False)
     return Job(net, inputs, {}, resolve(target), chosen, cache, Trace())
 
 
@@ -71,6 +71,14 @@ def test_a_warm_start_has_the_plan_of_the_cold_one(cache: Cache, network: str, t
     assert warm.cost == cold.cost and warm.found.graph == cold.found.graph
     assert found(second.trace) == found(first.trace)
     assert tried(warm) == tried(cold)
+
+
+def test_what_a_search_found_is_the_beginning_of_a_warm_start(cache: Cache) -> None:
+    """Whatever the CPU's clock said of the candidates: the second start does as the first."""
+    told = {"search": "autograph", "search_prices": 200, "scheduler": "critical"}
+    cold, warm = (compile_model(job(cache, "resnext50", "sim:h200", **told)) for _ in range(2))
+    assert cold.path is not None and warm.path == cold.path
+    assert warm.plan == cold.plan and warm.found.graph == cold.found.graph
 
 
 def tried(made: Compilation) -> dict[str, list[tuple[object, ...]]]:

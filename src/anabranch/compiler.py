@@ -32,7 +32,7 @@ from anabranch.autograph.recall import question as question_of_search
 from anabranch.autograph.recall import recall as recall_path
 from anabranch.autograph.recall import remember
 from anabranch.costs import tied
-from anabranch.errors import AnabranchError, OptionError, TargetError
+from anabranch.errors import AnabranchError, NumericsError, OptionError, TargetError
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.recall import capture_or_recall
 from anabranch.ir import answers
@@ -236,6 +236,11 @@ def _searched(
             made = planned(told, captured, simplified(told, candidate), start)
             if options.verify and not target.spec.simulated:
                 _verified(told, captured, made)
+        except NumericsError as wrong:
+            if options.strict:
+                raise
+            trace.add("warning", "search", candidate.name, f"not equal after all: {wrong.why}")
+            raise ValueError(f"{wrong.what}: {wrong.why}") from None
         except AnabranchError as failed:
             raise ValueError(f"{failed.what}: {failed.why}") from None
         return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -81,7 +82,8 @@ def test_a_wrong_pass_is_found_shrunk_and_written(tmp_path: Path) -> None:
     script, text = map(Path, found["files"])
     assert "aten.tanh.default" in text.read_text()
     # Alone, where nobody planted anything, the script has nothing to say.
-    ran = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment)
     assert ran.returncode == 0, ran.stderr
 
 

@@ -19,19 +19,18 @@ import typer
 
 from anabranch.cli import flags, screen
 from anabranch.cli.watch import Watch
-from anabranch.errors import OptionError
 from anabranch.fuzz import campaign
 from anabranch.fuzz.trial import DRAWN, Setting, check
 from anabranch.models import DTYPES
-from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 
 COLUMNS = ("drawn", "equal", "unequal", "failed", "refused", "seconds")
 SHOWN = 10
+PRICES = 300
 AGAIN = {
     **{"target": "cpu", "dtype": "fp32", "scheduler": DRAWN},
-    **{"check": "1", "budget": "1.0", "search": ""},
+    **{"check": "1", "budget": "1.0", "search": "autograph"},
 }
 """Options that the line for one seed repeats, unless they are these."""
 
@@ -47,8 +46,8 @@ def run(
         str, typer.Option(help="best, the name of one, or drawn: by each seed another.")
     ] = DRAWN,
     search: Annotated[
-        str | None, typer.Option(help="How equal graphs are searched, where it can be chosen.")
-    ] = None,
+        str, typer.Option(help="For an equal graph: autograph, taso, none.")
+    ] = "autograph",
     budget: Annotated[
         float, typer.Option(help="Seconds that search and measurement may take for each graph.")
     ] = 1.0,
@@ -77,21 +76,15 @@ def _setting(
     target: str,
     dtype: str | None,
     scheduler: str,
-    search: str | None,
+    search: str,
     budget: float,
     verified: int,
 ) -> Setting:
     """What was asked for, with OptionError for what means nothing."""
     options: dict[str, Any] = {"scheduler": scheduler, "check": verified, "budget": budget}
     options["cache_dir"] = None
-    if search is not None:
-        if "search" not in Options.model_fields:
-            raise OptionError(
-                f"--search {search} cannot be chosen",
-                "this version has no search of equal graphs",
-                "leave --search out",
-            )
-        options["search"] = search
+    # A small graph is searched in a fraction of a second, and what is not equal is an error.
+    options |= {"search": search, "search_prices": PRICES, "strict": True}
     kind = flags.check_dtype(dtype) or "fp32"
     if kind == "tf32":
         options["tf32"] = True
