@@ -1,0 +1,119 @@
+"""Whole models searched: on the CPU, measured; on the simulated GPU, the same answer twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import anabranch
+from anabranch import compiler
+from anabranch.compiler import Compilation, compile_model
+from anabranch.errors import NumericsError
+from anabranch.ir.graph import Graph
+from anabranch.line import Job, simplified
+from anabranch.options import Options
+from anabranch.rewrite.prove import different
+from anabranch.rewrite.rules import ALL
+from anabranch.targets import resolve
+from anabranch.trace import Trace
+
+
+class Twins(nn.Module):
+    """Many small layers of one input, side by side: one product is faster than all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second, third = (layer(x) for layer in self.layers)
+        return torch.tanh(first) * second + third
+
+
+def job(model: nn.Module, *args: torch.Tensor, target: str = "cpu", **options: Any) -> Job:
+    given = {"cache_dir": None, "scheduler": "critical", "search_prices": 300, **options}
+    chosen = Options.read(given, environment=False)
+    return Job(model.eval(), args, {}, resolve(target), chosen, None, Trace())
+
+
+def made(model: nn.Module, *args: torch.Tensor, **options: Any) -> tuple[Compilation, Trace]:
+    one = job(model, *args, **options)
+    return compile_model(one), one.trace
+
+
+def test_what_is_found_is_equal_and_no_slower() -> None:
+    torch.manual_seed(0)
+    model, x = Twins(), torch.randn(4, 64)
+    found, _ = made(model, x)
+    assert found.path is not None and found.run is not None
+    assert different(found.path.begin, found.path.graph) == ""
+    (got,) = found.run((x,))
+    assert torch.allclose(got, model(x), atol=1e-5)
+    for done in found.path.rounds:
+        assert done.after.us < done.before.us
+
+
+def test_the_same_twice_on_the_simulated_gpu() -> None:
+    torch.manual_seed(0)
+    model, x = Twins().half(), torch.randn(4, 64).half()
+    first, second = (made(model, x, target="sim:h200", kernels="library")[0] for _ in range(2))
+    assert first.path is not None and second.path is not None
+    assert first.path.rounds and first.path.rounds == second.path.rounds
+    assert first.found.graph == second.found.graph
+    assert different(first.path.begin, first.path.graph) == ""
+    alone, _ = made(model, x, target="sim:h200", kernels="library", search="none")
+    assert alone.path is None and first.cost.us < alone.cost.us
+
+
+def test_explain_and_report_show_the_way(tmp_path: Any) -> None:
+    torch.manual_seed(0)
+    fast = anabranch.compile(
+        Twins().half().eval(),
+        torch.randn(4, 64).half(),
+        target="sim:h200",
+        kernels="library",
+        cache_dir=None,
+        search_prices=300,
+    )
+    text = str(fast.explain())
+    assert "Searched: " in text and "round 1: " in text and "linear(x, " in text
+    fast.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert 'id="search"' in page and "nodes gone" in page.replace("node gone", "nodes gone")
+
+
+def test_a_rule_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no test of rules has found, the comparison of each candidate with the model does."""
+    real = simplified
+
+    def lying(one: Job, graph: Graph) -> Graph:
+        if one.trace is main.trace:
+            return real(one, graph)
+        text = tuple(
+            type(node)(node.name, "aten.sigmoid.default", node.args, node.kwargs, node.types)
+            if node.op == "aten.tanh.default"
+            else node
+            for node in graph.nodes
+        )
+        return real(one, Graph(graph.name, graph.inputs, graph.constants, text, graph.outputs))
+
+    monkeypatch.setattr(compiler, "simplified", lying)
+    torch.manual_seed(0)
+    main = job(Twins(), torch.randn(4, 64))
+    found: Compilation = compile_model(main)
+    assert found.path is not None and not found.path.rounds
+    assert any(e.kind == "warning" and e.where == "search" for e in main.trace.events)
+    main = job(Twins(), torch.randn(4, 64), strict=True)
+    with pytest.raises(NumericsError):
+        compile_model(main)
+
+
+def test_taso_looks_at_the_sum_alone() -> None:
+    assert ALL
+    torch.manual_seed(0)
+    found, trace = made(Twins().half(), torch.randn(4, 64).half(), target="sim:h200", search="taso")
+    assert found.path is not None
+    assert any(event.where == "search" for event in trace.events)
