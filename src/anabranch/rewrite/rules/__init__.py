@@ -3,16 +3,22 @@ feed the search, and stand in files of their own, a line for each family."""
 
 from anabranch.ir.rule import Rule
 from anabranch.rewrite.rules import (
+    algebra,
     averages,
     channels,
     composing,
     forms,
     groups,
+    linearity,
     linears,
     matrices,
     merging,
+    movement,
+    pieces,
     pooling,
     products,
+    sums,
+    turns,
 )
 
 CANDIDATES: dict[str, tuple[Rule, ...]] = {
@@ -26,4 +32,10 @@ CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "matrices": matrices.RULES,
     "averages": averages.RULES,
     "pooling": pooling.RULES,
+    "algebra": algebra.RULES,
+    "linearity": linearity.RULES,
+    "pieces": pieces.RULES,
+    "movement": movement.RULES,
+    "turns": turns.RULES,
+    "sums": sums.RULES,
 }
