@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 import anabranch
-from anabranch.cli import bench, cache, compile, doctor, explain, record, screen, space
+from anabranch.cli import bench, cache, compile, discover, doctor, explain, record, screen, space
 from anabranch.errors import AnabranchError, OptionError
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -35,6 +35,7 @@ app.command("bench")(bench.run)
 app.command("explain")(explain.run)
 app.command("space")(space.run)
 app.command("record")(record.run)
+app.command("discover")(discover.run)
 app.command("doctor")(doctor.run)
 app.add_typer(cache.app, name="cache")
 

@@ -8,6 +8,7 @@ from anabranch.rewrite.rules import (
     channels,
     composing,
     forms,
+    found,
     groups,
     linearity,
     linears,
@@ -38,4 +39,5 @@ CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "movement": movement.RULES,
     "turns": turns.RULES,
     "sums": sums.RULES,
+    "found": found.RULES,
 }

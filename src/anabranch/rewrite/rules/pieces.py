@@ -323,5 +323,5 @@ RULES: tuple[Rule, ...] = (
         )
         for name in ("add", "sub", "mul")
     ),
-    *(binary(name, n) for name in ("add", "mul") for n in (2, 3, 4)),
+    *(binary(name, n) for name in ("add", "mul") for n in (2, 3)),
 )
