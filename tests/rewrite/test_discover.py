@@ -18,13 +18,14 @@ from anabranch.rewrite.discovery.equations import (
     renamed,
     survives,
     widened,
-    written_as,
 )
 from anabranch.rewrite.discovery.generalise import generalised
 from anabranch.rewrite.discovery.implied import Side, Theory, implied
+from anabranch.rewrite.discovery.pairs import pairs
 from anabranch.rewrite.discovery.settings import OPERATORS, SETTINGS, Setting
 from anabranch.rewrite.discovery.terms import Evaluator, enumerate_terms
-from anabranch.rewrite.rules import found, sums
+from anabranch.rewrite.discovery.written import written_as
+from anabranch.rewrite.rules import found, linears, sums
 from anabranch.rewrite.rules.found import Equation, Shapes, load
 
 SMALL = {"elements": 2, "extremes": 2, "matrices": 2, "pieces": 2}
@@ -125,7 +126,8 @@ def test_a_planted_equation_is_refuted_on_other_shapes(monkeypatch: pytest.Monke
         **OPERATORS,
         "planted": type(cut)(1, lambda x: Call("aten.slice.Tensor", (x, 0, 0, 2))),
     }
-    monkeypatch.setattr("anabranch.rewrite.discovery.terms.OPERATORS", planted)
+    for user in ("terms", "pairs"):
+        monkeypatch.setattr(f"anabranch.rewrite.discovery.{user}.OPERATORS", planted)
     setting = Setting({"x": ("N", "K")}, ("planted", "relu"))
     monkeypatch.setitem(SETTINGS, "planted", setting)
     result = discover({"planted": 2})
@@ -205,3 +207,25 @@ def test_what_is_written_is_recognised() -> None:
     twice = equation("add(x, x) -> mul(x, 2)", ELEMENTS)
     assert written_as(twice, sums.RULES) == "x + x -> x*2"
     assert written_as(equation("relu(relu(x)) -> relu(x)", ELEMENTS), sums.RULES) == ""
+
+
+def test_two_calls_become_one() -> None:
+    setting = SETTINGS["layers"]
+    merged = {each.name.split(" -> ")[0]: each for each in pairs(setting, Evaluator(setting, 0))}
+    assert set(merged) == {
+        "linear(x, w, b), linear(x, v, c)",
+        "linear(x, w, b), linear(y, w, b)",
+    }
+    columns = merged["linear(x, w, b), linear(x, v, c)"]
+    assert columns.shapes["w"] == ("M", "K") and columns.shapes["v"] == ("D", "K")
+    assert not survives(columns)
+    known = next(rule for rule in linears.RULES if len(rule.roots) == 2)
+    assert written_as(columns, [*sums.RULES, known]) == known.name
+
+
+def test_a_narrower_rule_is_not_the_same() -> None:
+    """One that asks for a square matrix replaces some instances only."""
+    turned = equation("relu(t(x)) -> t(relu(x))", {"x": ("N", "K")})
+    whole, square = found.rule(turned), found.rule(equation(turned.name, {"x": ("N", "N")}))
+    assert written_as(turned, [square]) == ""
+    assert written_as(turned, [square, whole]) == whole.name

@@ -27,10 +27,10 @@ from anabranch.rewrite.discovery.equations import (
     renamed,
     survives,
     widened,
-    written_as,
 )
 from anabranch.rewrite.discovery.generalise import generalised
 from anabranch.rewrite.discovery.implied import Side, Theory, directions, implied, weight
+from anabranch.rewrite.discovery.pairs import pairs
 from anabranch.rewrite.discovery.settings import (
     NUMBERS,
     PARTS,
@@ -39,6 +39,7 @@ from anabranch.rewrite.discovery.settings import (
     Setting,
 )
 from anabranch.rewrite.discovery.terms import Evaluator, enumerate_terms
+from anabranch.rewrite.discovery.written import written_as
 from anabranch.rewrite.rules.found import Equation, letters
 
 Hear = Callable[[str], None]
@@ -117,6 +118,7 @@ def _within(
         ways = directions(one, two, shapes)
         helpful = {text_pattern(find) for find, put in ways if not blows_up(find, put)}
         kept += [each for each in equations(one, two, shapes) if each.find in helpful]
+    kept += pairs(setting, run)
     return (
         kept,
         Counts(found.enumerated, found.classes, len(candidates), new, survived, len(kept)),

@@ -8,25 +8,26 @@ may help in either direction                             two rules
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from anabranch.ir import ops
-from anabranch.ir.graph import Graph, Ref, producers
-from anabranch.ir.rule import COMMUTATIVE, Call, Operand, Rule, Wild, text_pattern, wildcards
-from anabranch.ir.text import text_arg
+from anabranch.ir.rule import Call, Operand, Wild, text_pattern, wildcards
 from anabranch.rewrite.apply import apply, instantiate
 from anabranch.rewrite.discovery.implied import Side, calls, directions, size
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.prove import different
-from anabranch.rewrite.rules.found import MORE, Equation, Shapes, fill, letters, rule
+from anabranch.rewrite.rules.found import MORE, Equation, Shape, Shapes, fill, letters, rule
 
 DRAWS = 8
 """Random shapes on which an equation has to hold before it is kept."""
 
 FRESH = "DEFGIJLTUVXYZ"
 """Letters that no setting uses."""
+
+DRAWN = "HWRQ"
+"""Letters of images and kernels, which are drawn so that one has room in the other."""
 
 
 def survives(equation: Equation, draws: int = DRAWS) -> str:
@@ -44,8 +45,8 @@ def survives(equation: Equation, draws: int = DRAWS) -> str:
             return "does not match its own instance"
         try:
             why = different(graph, apply(graph, made, found[0]), seed)
-        except ValueError as refused:
-            return str(refused)
+        except (ValueError, RuntimeError) as failed:  # meta kernels do not ask for everything
+            return str(failed)
         if why:
             return why
     return ""
@@ -53,16 +54,19 @@ def survives(equation: Equation, draws: int = DRAWS) -> str:
 
 def renamed(one: Side, two: Side, shapes: Shapes) -> tuple[Side, Side]:
     """With the inputs of one shape named in the order in which they appear."""
-    free: dict[tuple[str, ...], list[str]] = {}
-    for name, shape in shapes.items():
-        free.setdefault(shape, []).append(name)
-    table: dict[str, Operand] = {}
-    for name in dict.fromkeys((*wildcards(one), *wildcards(two))):
-        if name in shapes:
-            table[name] = Wild(free[shapes[name]].pop(0))
+    table = ordered_names((one, two), shapes)
     left, right = fill(one, table), fill(two, table)
     assert isinstance(left, Call | Wild) and isinstance(right, Call | Wild)
     return left, right
+
+
+def ordered_names(sides: Operand, shapes: Shapes) -> dict[str, Operand]:
+    """For each input that appears the first free one of its shape."""
+    free: dict[Shape, list[str]] = {}
+    for name, shape in shapes.items():
+        free.setdefault(shape, []).append(name)
+    found = (name for name in dict.fromkeys(wildcards(sides)) if name in shapes)
+    return {name: Wild(free[shapes[name]].pop(0)) for name in found}
 
 
 def equations(one: Side, two: Side, shapes: Shapes) -> Iterator[Equation]:
@@ -81,25 +85,43 @@ def short(pattern: Operand) -> str:
 
 
 def widened(one: Side, two: Side, shapes: Shapes) -> Shapes:
-    """The shapes with as many different letters as the equation bears: each place of a letter in
-    each tensor, in turn, gets a letter of its own if the equation still holds."""
-    fixed = set(wildcards(one)) | set(wildcards(two)) | set("HWRQ")
-    current = {name: shape for name, shape in shapes.items() if name in fixed}
-    for name in list(current)[::-1]:
-        for place, letter in enumerate(current[name]):
-            if letter == MORE or letter in fixed or _count(current, letter) < 2:
-                continue
-            fresh = next(each for each in FRESH if each not in letters(current))
-            shape = current[name]
-            trial = {**current, name: (*shape[:place], fresh, *shape[place + 1 :])}
-            made = list(equations(one, two, trial))
-            if made and not any(survives(each) for each in made):
+    """The most general shapes of its inputs that the equation bears in every direction."""
+    used = set(wildcards(one)) | set(wildcards(two))
+    needed = {name: shape for name, shape in shapes.items() if name in used}
+    return widest(lambda trial: list(equations(one, two, trial)), needed)
+
+
+def widest(make: Callable[[Shapes], list[Equation]], shapes: Shapes) -> Shapes:
+    """As many different letters as the equations bear that `make` gives for shapes: some of the
+    places where a letter stands, one or several at once, get a letter of their own if they still
+    hold, and so on."""
+    letter, current = 0, dict(shapes)
+    while letter < len(free := sorted(letters(current) - {MORE, *DRAWN})):
+        fresh = next(each for each in FRESH if each not in letters(current))
+        for places in _some_places(current, free[letter]):
+            trial = {
+                name: tuple(fresh if (name, i) in places else each for i, each in enumerate(shape))
+                for name, shape in current.items()
+            }
+            made = make(trial)
+            if made and not any(map(survives, made)):
                 current = trial
+                break
+        else:
+            letter += 1
     return current
 
 
-def _count(shapes: Shapes, letter: str) -> int:
-    return sum(shape.count(letter) for shape in shapes.values())
+def _some_places(shapes: Shapes, letter: str) -> Iterator[set[tuple[str, int]]]:
+    """Where the letter stands, but for the first place: each alone, then two at once, and so on."""
+    every = [
+        (name, i)
+        for name, shape in shapes.items()
+        for i, each in enumerate(shape)
+        if each == letter
+    ]
+    for count in range(1, len(every)):
+        yield from map(set, itertools.combinations(every[1:], count))
 
 
 def blows_up(find: Call, replace: Side) -> bool:
@@ -109,48 +131,6 @@ def blows_up(find: Call, replace: Side) -> bool:
         return True
     old, new = (Counter(call.op for call in calls(side)) for side in (find, replace))
     return old <= new and size(replace) >= size(find) + 2
-
-
-def written_as(equation: Equation, rules: Iterable[Rule]) -> str:
-    """The rule of a table that replaces an instance of the equation by the same graph; "" if none
-    does."""
-    made = rule(equation)
-    graph = instantiate(made, 0)
-    wanted = _replaced(graph, made)
-    for other in rules:
-        if len(other.roots) == 1 and wanted & _replaced(graph, other):
-            return other.name
-    return ""
-
-
-def _replaced(graph: Graph, made: Rule) -> set[str]:
-    """What the rule makes of the graph's result, spelled out."""
-    found = set()
-    for match in matches(graph, made):
-        if match.root.name == graph.outputs[0].name:
-            try:
-                found.add(_spelled(apply(graph, made, match)))
-            except ValueError:  # it has a condition that only building shows
-                continue
-    return found
-
-
-def _spelled(graph: Graph) -> str:
-    """The result as one expression, operands in order where order does not matter."""
-    made = producers(graph)
-
-    def text(arg: object) -> str:
-        if isinstance(arg, tuple):
-            return f"[{', '.join(map(text, arg))}]"
-        if not isinstance(arg, Ref) or arg.name not in made:
-            return text_arg(arg)  # type: ignore[arg-type]
-        node = made[arg.name]
-        args = [text(value) for value in ops.arguments(node).values()]
-        if node.op in COMMUTATIVE:
-            args[:2] = sorted(args[:2])
-        return f"{node.op}({', '.join(args)})"
-
-    return text(graph.outputs[0])
 
 
 def named(entries: Iterable[Equation]) -> Mapping[str, Equation]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from anabranch.ir.rule import Call, Operand, Wild
 from anabranch.rewrite.rules.found import MORE, WINDOW, Known, Shapes
-from anabranch.rewrite.words import call, cat, relu, t
+from anabranch.rewrite.words import call, cat, linear, relu, t
 
 END = 2**63 - 1
 SIZES: Known = {
@@ -89,11 +89,21 @@ OPERATORS: dict[str, Operator] = {
         lambda x, w: Call("aten.convolution.default", (x, w, None), WINDOW),
         meant=lambda x, w: x[2:] == (SIZES["H"], SIZES["W"]) and w[2:] == (SIZES["R"], SIZES["Q"]),
     ),
+    "biased": Operator(
+        3,
+        lambda x, w, b: Call("aten.convolution.default", (x, w, b), WINDOW),
+        meant=lambda x, w, b: x[2:] == (SIZES["H"], SIZES["W"]) and len(w) == 4 and len(b) == 1,
+    ),
+    "linear": Operator(3, linear, meant=lambda x, w, b: (len(x), len(w), len(b)) == (3, 2, 1)),
+    "cat2": Operator(2, lambda x, y: cat((x, y), 2)),
+    **_cuts(0, "B"),
     **_cuts(0, "N"),
+    **_cuts(1, "N"),
     **_cuts(1, "C"),
     **_cuts(1, "K"),
     **_cuts(1, "M"),
     **_cuts(1, "O"),
+    **_cuts(2, "M"),
 }
 
 
@@ -148,7 +158,15 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "images": Setting(
         _shapes(x="B C H W", y="B C H W", w="O C R Q", v="O C R Q"),
-        ("conv", "add", "cat0", "cat1", "head1O", "tail1O", "scale"),
+        ("conv", "add", "cat0", "cat1", "head0B", "tail0B", "head1O", "tail1O", "scale"),
+    ),
+    "channels": Setting(
+        _shapes(x="B C H W", y="B C H W", w="O C R Q", v="O C R Q", b="O", c="O"),
+        ("biased", "add", "cat0", "cat1", "head0B", "tail0B", "head1O", "tail1O"),
+    ),
+    "layers": Setting(
+        _shapes(x="B N K", y="B N K", w="M K", v="M K", b="M", c="M"),
+        ("linear", "add", "cat0", "cat1", "cat2", "head1N", "tail1N", "head2M", "tail2M"),
     ),
 }
 

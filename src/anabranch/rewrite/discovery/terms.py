@@ -13,7 +13,6 @@ by replacing equals inside is not enumerated.
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -144,7 +143,7 @@ def _terms(setting: Setting, sizes: list[list[Term]], calls: int, run: Evaluator
                 continue
             pattern = operator.build(*(operand.pattern for operand in operands))
             below = frozenset[Call]().union(*(operand.calls for operand in operands))
-            if len(below) == calls - 1 and pattern not in below:
+            if pattern not in below:
                 values = run(pattern)
                 if values is not None and any(map(torch.any, values)):
                     yield Term(pattern, below | {pattern}, values)
@@ -153,18 +152,19 @@ def _terms(setting: Setting, sizes: list[list[Term]], calls: int, run: Evaluator
 def _operands(
     operator: Operator, sizes: list[list[Term]], calls: int
 ) -> Iterator[tuple[Term, ...]]:
-    """Operands that may together have so many different calls; a pair whose order does not matter
-    is given once."""
-    if operator.arity == 1:
-        yield from ((term,) for term in sizes[calls])
-        return
-    for i, j in itertools.product(range(calls + 1), repeat=2):
-        if max(i, j) > calls or i + j < calls or (operator.commutes and i < j):
-            continue
-        for a, one in enumerate(sizes[i]):
-            for b, two in enumerate(sizes[j]):
-                if operator.commutes and i == j and a < b:
-                    break
-                shared = i + j - calls
-                if shared == 0 or len(one.calls & two.calls) == shared:
-                    yield one, two
+    """Operands that have together so many different calls; a pair whose order does not matter is
+    given once."""
+    terms = [term for size in sizes[: calls + 1] for term in size]
+
+    def extended(chosen: tuple[Term, ...], below: frozenset[Call]) -> Iterator[tuple[Term, ...]]:
+        if len(chosen) == operator.arity:
+            if len(below) == calls:
+                yield chosen
+            return
+        for term in terms:
+            if len(union := below | term.calls) <= calls:
+                yield from extended((*chosen, term), union)
+            if operator.commutes and chosen and term is chosen[0]:
+                return
+
+    yield from extended((), frozenset())

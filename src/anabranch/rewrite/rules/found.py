@@ -16,12 +16,12 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
 from anabranch.ir.graph import Ref
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, Wild, wildcards
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Patterns, Rule, Wild, wildcards
 from anabranch.ir.rule_text import parse_pattern
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws, terms
@@ -73,7 +73,7 @@ def load(text: str) -> tuple[Equation, ...]:
 def rule(equation: Equation) -> Rule:
     """The equation as a rule that checks the shapes, and draws them for its test."""
     find, replace = parse_pattern(equation.find), parse_pattern(equation.replace)
-    assert isinstance(find, Call) and isinstance(replace, Pattern)
+    assert _calls(find) and _patterns(replace)
     shapes = equation.shapes
     told = set(wildcards(find))
     tensors = [name for name in shapes if name in told]
@@ -83,11 +83,11 @@ def rule(equation: Equation) -> Rule:
         conditions.append(_one_group)
     asked = set(wildcards(replace)) - told
 
-    def put(match: Match) -> Pattern:
+    def put(match: Match) -> Patterns:
         given = unify(shapes, _shapes(match, tensors))
         assert not isinstance(given, str)
         filled = fill(replace, {name: given[name] for name in asked})
-        assert isinstance(filled, Pattern)
+        assert _patterns(filled)
         return filled
 
     return Rule(
@@ -97,6 +97,16 @@ def rule(equation: Equation) -> Rule:
         when=every(*conditions),
         draw=_drawing(shapes, told, numbers),
     )
+
+
+def _calls(side: Operand) -> TypeGuard[Call | tuple[Call, ...]]:
+    """Whether it is a call, or several."""
+    return isinstance(side, Call) or (isinstance(side, tuple) and all(map(_calls, side)))
+
+
+def _patterns(side: Operand) -> TypeGuard[Patterns]:
+    """Whether it is a pattern, or several."""
+    return isinstance(side, Pattern) or (isinstance(side, tuple) and all(map(_patterns, side)))
 
 
 def letters(shapes: Shapes) -> set[str]:
