@@ -15,6 +15,7 @@ from anabranch.rewrite.discover import Discovery, discover, text_discovery
 from anabranch.rewrite.discovery.equations import (
     blows_up,
     equations,
+    named,
     renamed,
     survives,
     widened,
@@ -229,3 +230,13 @@ def test_a_narrower_rule_is_not_the_same() -> None:
     whole, square = found.rule(turned), found.rule(equation(turned.name, {"x": ("N", "N")}))
     assert written_as(turned, [square]) == ""
     assert written_as(turned, [square, whole]) == whole.name
+
+
+def test_one_name_for_two_ranks() -> None:
+    flat, deep = ({"x": ("N", "K")}, {"x": ("N", "K", "M")})
+    both = [equation("relu(relu(x)) -> relu(x)", shapes) for shapes in (flat, deep, flat)]
+    assert [each.name for each in named(both)] == [
+        "relu(relu(x)) -> relu(x)",
+        "relu(relu(x)) -> relu(x) for x[N K M]",
+        "relu(relu(x)) -> relu(x) for x[N K]",
+    ]

@@ -40,7 +40,7 @@ from anabranch.rewrite.discovery.settings import (
 )
 from anabranch.rewrite.discovery.terms import Evaluator, enumerate_terms
 from anabranch.rewrite.discovery.written import written_as
-from anabranch.rewrite.rules.found import Equation, letters
+from anabranch.rewrite.rules.found import Equation, Shapes, letters
 
 Hear = Callable[[str], None]
 """Hears what is going on, in a line."""
@@ -87,7 +87,7 @@ def discover(
         rules += found
         refuted += wrong
         hear(f"{name}: {counts[name]}")
-    marked = (replace(each, written=written_as(each, tables)) for each in named(rules).values())
+    marked = (replace(each, written=written_as(each, tables)) for each in named(rules))
     return Discovery(tuple(marked), counts, dict(sizes), seed, tuple(refuted))
 
 
@@ -103,27 +103,35 @@ def _within(
     hear(f"{found.enumerated} graphs, {len(candidates)} candidate equations")
     kept, refuted, new, survived = list[Equation](), list[str](), 0, 0
     inputs = {**setting.inputs, **setting.spare}
-    for one, two in candidates:
-        if implied(one, two, theory, run):
+    for pair in candidates:
+        general = renamed(*generalised(*pair, run), inputs)
+        if implied(*pair, theory, run) or implied(*general, theory, run):
             continue
         new += 1
-        one, two = renamed(*generalised(one, two, run), inputs)
-        made = list(equations(one, two, inputs))
-        if why := next(filter(None, map(survives, made)), ""):
-            refuted.append(f"{made[0].name}: {why}")
+        proven = [each for each in (general, pair) if not refutation(*each, inputs)]
+        if not proven:
+            refuted.append(refutation(*pair, inputs))
             continue
         survived += 1
-        shapes = widened(one, two, inputs)
-        theory.add(one, two, shapes)
-        ways = directions(one, two, shapes)
-        helpful = {text_pattern(find) for find, put in ways if not blows_up(find, put)}
-        kept += [each for each in equations(one, two, shapes) if each.find in helpful]
+        shapes = widened(*proven[0], inputs)
+        theory.add(*proven[0], shapes)
+        kept += _helpful(*proven[0], shapes)
     kept += pairs(setting, run)
-    return (
-        kept,
-        Counts(found.enumerated, found.classes, len(candidates), new, survived, len(kept)),
-        refuted,
-    )
+    sizes = (found.enumerated, found.classes, len(candidates), new, survived, len(kept))
+    return kept, Counts(*sizes), refuted
+
+
+def refutation(one: Side, two: Side, shapes: Shapes) -> str:
+    """Why the equation does not hold on other shapes, in some direction; "" if it does."""
+    made = ((each.name, survives(each)) for each in equations(one, two, shapes))
+    return next((f"{name}: {why}" for name, why in made if why), "")
+
+
+def _helpful(one: Side, two: Side, shapes: Shapes) -> list[Equation]:
+    """The equation in each direction that is no mere blow-up."""
+    ways = directions(one, two, shapes)
+    finds = {text_pattern(find) for find, put in ways if not blows_up(find, put)}
+    return [each for each in equations(one, two, shapes) if each.find in finds]
 
 
 def _candidates(setting: Setting, equal: Iterable[tuple[Side, Side]]) -> list[tuple[Side, Side]]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from anabranch.ir.rule import Call, Operand, Wild, text_pattern, wildcards
 from anabranch.rewrite.apply import apply, instantiate
@@ -73,9 +74,9 @@ def equations(one: Side, two: Side, shapes: Shapes) -> Iterator[Equation]:
     """The equation in every direction that can be applied."""
     used = set(wildcards(one)) | set(wildcards(two))
     needed = {name: shape for name, shape in shapes.items() if name in used}
-    for find, replace in directions(one, two, shapes):
-        name = f"{short(find)} -> {short(replace)}"
-        yield Equation(name, text_pattern(find), text_pattern(replace), needed)
+    for find, put in directions(one, two, shapes):
+        name = f"{short(find)} -> {short(put)}"
+        yield Equation(name, text_pattern(find), text_pattern(put), needed)
 
 
 def short(pattern: Operand) -> str:
@@ -133,9 +134,12 @@ def blows_up(find: Call, replace: Side) -> bool:
     return old <= new and size(replace) >= size(find) + 2
 
 
-def named(entries: Iterable[Equation]) -> Mapping[str, Equation]:
-    """By their names; of two of one name the first."""
+def named(entries: Iterable[Equation]) -> tuple[Equation, ...]:
+    """Each with a name of its own: of several of one name, for shapes with different numbers of
+    axes, the later ones say which."""
     table: dict[str, Equation] = {}
     for entry in entries:
-        table.setdefault(entry.name, entry)
-    return table
+        shapes = ", ".join(f"{key}[{' '.join(shape)}]" for key, shape in entry.shapes.items())
+        name = entry.name if entry.name not in table else f"{entry.name} for {shapes}"
+        table[name] = replace(entry, name=name)
+    return tuple(table.values())

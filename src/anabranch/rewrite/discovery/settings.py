@@ -144,6 +144,10 @@ SETTINGS: Mapping[str, Setting] = {
         _shapes(x="N K", y="N K", a="K M", b="K M", c="M P"),
         ("matmul", "add", "scale", "t", "relu"),
     ),
+    "pieces": Setting(
+        _shapes(x="N C ...", y="N C ...", z="N C ..."),
+        ("cat0", "cat1", "head1C", "tail1C", "add", "mul", "relu", "scale"),
+    ),
     "columns": Setting(
         _shapes(x="N K", y="N K", a="K M", b="K M"),
         ("matmul", "add", "cat0", "cat1", "head0N", "tail0N", "head1M", "tail1M"),
@@ -151,10 +155,6 @@ SETTINGS: Mapping[str, Setting] = {
     "turned": Setting(
         _shapes(x="N K", y="N K"),
         ("t", "add", "mul", "relu", "cat0", "cat1", "head0N", "tail0N", "head1K", "tail1K"),
-    ),
-    "pieces": Setting(
-        _shapes(x="N C ...", y="N C ...", z="N C ..."),
-        ("cat0", "cat1", "head1C", "tail1C", "add", "mul", "relu", "scale"),
     ),
     "images": Setting(
         _shapes(x="B C H W", y="B C H W", w="O C R Q", v="O C R Q"),
@@ -169,6 +169,7 @@ SETTINGS: Mapping[str, Setting] = {
         ("linear", "add", "cat0", "cat1", "cat2", "head1N", "tail1N", "head2M", "tail2M"),
     ),
 }
+"""In this order: what holds for any number of axes is known before it is found for two."""
 
 SHIPPED = dict.fromkeys(SETTINGS, 3) | {"extremes": 2, "differences": 2, "matrices": 4}
 """Calls of a graph at most, for the file that the package is shipped with."""
