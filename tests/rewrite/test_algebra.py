@@ -6,15 +6,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from tests.rewrite.graphs import equal, kinds, read
+from tests.rewrite.graphs import captured, equal, kinds, read
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Rule
+from anabranch.ir.step import Stepper
+from anabranch.options import Options
+from anabranch.rewrite import simplify
 from anabranch.rewrite.apply import apply, apply_all, instantiate
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import CANDIDATES
 from anabranch.rewrite.rules.draws import tensor
+from anabranch.trace import Trace
+from anabranch.zoo import ZOO
 
 FAMILIES = ("algebra", "linearity", "pieces", "movement", "turns", "sums")
 RULES = {rule.name: rule for family in FAMILIES for rule in CANDIDATES[family]}
@@ -232,3 +237,30 @@ def test_without_its_condition_a_law_is_wrong(name: str, drawn: Mapping[str, obj
     except ValueError as refused:  # of another shape
         why = str(refused)
     assert "differs by" in why or "makes" in why or "has shape" in why, why
+
+
+IN_NETWORKS = {
+    "sru": {
+        "select(stack(parts, i), i, k) -> parts[k]": 13,
+        "select(sigmoid(x)) -> sigmoid(select(x))": 32,
+        "x*s + y*(1 - s) -> y + s*(x - y)": 32,
+    },
+    "squeezenet_bypass": {
+        "cat(relu(a), relu(b)) -> relu(cat(a, b))": 8,
+        "conv(x + y, w, b) -> conv(x, w, b) + conv(y, w)": 18,
+        "(a + b) + c -> a + (b + c)": 4,
+    },
+}
+"""How often laws are found in networks of the zoo, as they are captured and simplified."""
+
+
+@pytest.mark.parametrize("name", IN_NETWORKS)
+def test_laws_hold_in_networks(name: str) -> None:
+    network = ZOO[name]
+    raw = captured(network.build("tiny"), *network.inputs("tiny", 1))
+    whole = simplify(raw, Stepper(Trace()), Options())
+    for law, count in IN_NETWORKS[name].items():
+        found = list(matches(whole, RULES[law]))
+        assert len(found) == count, law
+        for match in (found[0], found[-1]):
+            equal(whole, apply(whole, RULES[law], match), tolerance=1e-12)

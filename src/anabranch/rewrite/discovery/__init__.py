@@ -1,2 +1,12 @@
-"""Discovery: equations that nobody wrote. `settings` says over what, `terms` enumerates small
-graphs and finds equal ones, `implied` asks what is known already, `equations` makes rules of it."""
+"""Discovery: equations that nobody wrote.
+
+| file | is asked |
+|---|---|
+| settings | over which operators and inputs are graphs enumerated |
+| terms | which small graphs give equal numbers |
+| generalise | for how many different inputs does the equation hold |
+| implied | does it follow from what is known |
+| equations | does it hold on other shapes, on which, and in which directions |
+| pairs | which two calls are slices of one |
+| written | does a table have the rule already |
+"""
