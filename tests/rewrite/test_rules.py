@@ -12,9 +12,10 @@ from tests.conftest import Golden
 from tests.rewrite.graphs import read
 
 from anabranch.ir.graph import Graph, Node, types
-from anabranch.ir.ops import make_node
+from anabranch.ir.ops import channels_last_strides, make_node
 from anabranch.ir.rule import Match, Rule, rule_key, text_rule, verify_rule
 from anabranch.ir.text import text_graph
+from anabranch.ir.types import TensorType
 from anabranch.ir.verify import verify_graph
 from anabranch.rewrite.apply import apply, instantiate
 from anabranch.rewrite.match import match_at, matches
@@ -52,19 +53,25 @@ def test_both_sides_are_equal(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", HOPEFUL, ids=lambda rule: rule.name)
-def test_half_precision_stays(rule: Rule) -> None:
-    """What a replacement makes, zeros for biases that are missing among it, is of one dtype."""
+def test_as_on_a_device(rule: Rule) -> None:
+    """In half precision, channels last: what a replacement makes, zeros for biases that are
+    missing among it, has the dtype and a layout that its readers take."""
     for seed in range(3):
-        graph = halved(instantiate(rule, seed))
+        graph = arranged(instantiate(rule, seed))
         after = apply(graph, rule, whole(graph, rule))
         verify_graph(after, infer=True)
         assert not different(graph, after, seed, trials=1)
 
 
-def halved(graph: Graph) -> Graph:
-    """The same graph of tensors in half precision."""
-    inputs = tuple(replace(i, type=replace(i.type, dtype=torch.float16)) for i in graph.inputs)
-    held = tuple(replace(c, type=replace(c.type, dtype=torch.float16)) for c in graph.constants)
+def arranged(graph: Graph) -> Graph:
+    """The same graph of tensors as `layout` leaves them for tensor cores."""
+
+    def half(type: TensorType) -> TensorType:
+        strides = channels_last_strides(type.shape) if len(type.shape) == 4 else ()
+        return TensorType(type.shape, torch.float16, strides)
+
+    inputs = tuple(replace(value, type=half(value.type)) for value in graph.inputs)
+    held = tuple(replace(value, type=half(value.type)) for value in graph.constants)
     table, nodes = types(Graph("", inputs, held, (), ())), list[Node]()
     for node in graph.nodes:
         nodes.append(make_node(node.name, node.op, node.args, table, node.kwargs))

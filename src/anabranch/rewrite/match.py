@@ -39,12 +39,14 @@ Refuse = Callable[[str, str], None]
 def matches(graph: Graph, rule: Rule, refuse: Refuse | None = None) -> Iterator[Match]:
     """All matches, by their first root in graph order."""
     known = Known.of(graph)
+    below: dict[str, set[str]] = {}
     for node in graph.nodes:
         if node.op == rule.roots[0].op:
             if len(rule.roots) == 1:
                 yield from matches_at(node, rule, known, refuse)
             else:
-                yield from _accepted(rule, _together(graph, rule, node, known), known, refuse)
+                found = _together(graph, rule, node, known, below)
+                yield from _accepted(rule, found, known, refuse)
 
 
 def match_at(node: Node, rule: Rule, known: Known, refuse: Refuse | None = None) -> Match | None:
@@ -78,14 +80,21 @@ def _accepted(rule: Rule, found: Found, known: Known, refuse: Refuse | None) -> 
             refuse(f"{rule.name} at {names}", answer)
 
 
-def _together(graph: Graph, rule: Rule, first: Node, known: Known) -> Found:
-    """Bindings for all roots of the rule, `first` being its first."""
+def _together(
+    graph: Graph, rule: Rule, first: Node, known: Known, below: dict[str, set[str]]
+) -> Found:
+    """Bindings for all roots of the rule, `first` being its first. `below`: what depends on a node,
+    found once for each that is asked for."""
     place = {node.name: i for i, node in enumerate(graph.nodes)}
     shapes = [_numbered(root) for root in rule.roots]
 
-    def others(index: int, roots: tuple[Node, ...], bound: Bindings, below: set[str]) -> Found:
+    def others(index: int, roots: tuple[Node, ...], bound: Bindings) -> Found:
         if index == len(rule.roots):
-            if not any(ref in below for arg in bound.values() for ref in _names(arg)):
+            read = {ref for arg in bound.values() for ref in _names(arg)}
+            for root in roots:
+                if root.name not in below:
+                    below[root.name] = reached(graph, root)
+            if all(read.isdisjoint(below[root.name]) for root in roots):
                 yield bound, roots
             return
         alike = shapes[index] == shapes[index - 1]
@@ -94,10 +103,10 @@ def _together(graph: Graph, rule: Rule, first: Node, known: Known) -> Found:
             if node.op != rule.roots[index].op or node in roots:
                 continue
             for more, _ in _call(rule.roots[index], node, bound, (), known):
-                yield from others(index + 1, (*roots, node), more, below | reached(graph, node))
+                yield from others(index + 1, (*roots, node), more)
 
     for bound, _ in _call(rule.roots[0], first, {}, (), known):
-        for full, roots in others(1, (first,), bound, reached(graph, first)):
+        for full, roots in others(1, (first,), bound):
             inner: tuple[Node, ...] = ()
             for pattern, root in zip(rule.roots, roots, strict=True):
                 _, nodes = next(_call(pattern, root, full, (), known))

@@ -6,7 +6,8 @@
 `s` and `t` are numbers or have one number for each channel. Norms of one reader are folded already
 (`passes/fold_batch_norm`); here are those whose input is read elsewhere too, which make a second
 convolution of it. A bias that stands apart lets a convolution pass a pooling, or meet another that
-has none.
+has none. Networks whose norms are folded have no such factors: what matches in them is a bias that
+another rule has set apart.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Two groups are one whose weight is zero where they did not look, twice the work 
         a a             b b          ->                    . . b b
 
 and convolutions of one shape and several inputs are groups of one convolution of their
-concatenation.
+concatenation. In NASNet a relu stands between the two: it has to pass the concatenation first.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
 
 A library has other kernels for each, and what can be merged depends on the spelling: rules of
 products see linears, rules of windows see convolutions. None needs constants; of a weight that is
-one, reshaping and turning are done once.
+one, reshaping and turning are done once. What is captured has no matmul, and permutations around a
+linear only where people wrote them: the ways back are for what the ways there have made.
 """
 
 from __future__ import annotations

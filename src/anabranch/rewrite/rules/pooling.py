@@ -4,8 +4,9 @@ A function that never falls may be applied to all numbers or to the largest of e
 
     relu(max_pool(x))  =  max_pool(relu(x))
 
-and a padding before may be the pooling's own. Where it is on the right alone, windows that are cut
-short see the same: the largest of a window is never a -inf of the padding, and a sum is divided by
+The right side is what networks have, and a convolution before takes the function in; the left has
+fewer numbers to apply it to. Padding before a pooling may be its own. Where there is more of it
+behind, windows that are cut short see the same: -inf is never the largest, and a sum is divided by
 what it is told (`divisor_override`):
 
     max_pool(pad(x, 1 right, -inf), 3, 2)   =   max_pool(x, 3, 2, ceil_mode)

@@ -6,7 +6,8 @@
 
 The left side is read once, and one launch has more tiles to fill the device with. Likewise two left
 sides that meet one right side are rows of one product. What is joined may be computed: joining it
-is a copy then, and has to pay.
+is a copy then, and has to pay. Captured graphs have linear, mm and bmm; a matmul appears once a
+rule of `matrices` has written one, and then these find it.
 """
 
 from __future__ import annotations
