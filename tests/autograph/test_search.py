@@ -30,7 +30,8 @@ class Twins(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first, second, third = (layer(x) for layer in self.layers)
-        return torch.tanh(first) * second + third
+        out: torch.Tensor = torch.tanh(first) * second + third
+        return out
 
 
 def job(model: nn.Module, *args: torch.Tensor, target: str = "cpu", **options: Any) -> Job:

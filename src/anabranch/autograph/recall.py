@@ -15,13 +15,12 @@ from anabranch.costs import name_of
 from anabranch.errors import VerifyError
 from anabranch.ir.graph import Constant, Graph, types
 from anabranch.ir.protocols import Cost, Target
-from anabranch.ir.rule import rule_key
 from anabranch.ir.schedule import Source
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.verify import verify_graph
+from anabranch.kernels import sources
 from anabranch.options import Options
 from anabranch.rewrite.backtrack import Step
-from anabranch.rewrite.rules import ALL
 
 SCHEME = "search 1"
 NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch"}
@@ -109,12 +108,13 @@ def _cost(cost: _Cost) -> Cost:
 
 def question(graph: Graph, options: Options, target: Target) -> str:
     """All that the outcome of a search depends on: the graph with its names, which of its constants
-    are equal, the rules, the machine and the options, the time it may take among them."""
+    are equal, our own files (rules are in them), the machine, and the options, the time that it may
+    take among them."""
     digests = dict.fromkeys(constant.digest for constant in graph.constants)
     place = {digest: i for i, digest in enumerate(digests)}
     constants = tuple(Constant(c.name, c.type, str(place[c.digest])) for c in graph.constants)
     named = Graph(graph.name, graph.inputs, constants, graph.nodes, graph.outputs)
     asked = options.model_dump_json(exclude=NOT_ASKED)
     machine = f"{target.spec.fingerprint} {name_of(target)}"
-    rules = map(rule_key, ALL)
-    return "\n".join([SCHEME, machine, asked, *rules, text_graph(named, origins=False)])
+    ours = sources.digest(sources.WHOLE)
+    return "\n".join([SCHEME, machine, asked, ours, text_graph(named, origins=False)])

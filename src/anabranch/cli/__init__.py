@@ -7,6 +7,7 @@
 | explain | FILE or MODEL: what was rewritten, fused, chosen and refused, and why |
 | space | how many schedules the blocks of a MODEL, or a dag, have |
 | record | the zoo on this GPU -> a profile for the simulated target |
+| discover | rules that small graphs are found to obey -> a file |
 | doctor | what is installed, what will be used, what is missing |
 | cache | ls, stats, clear, path |
 

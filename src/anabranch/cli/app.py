@@ -18,7 +18,18 @@ from typing import Annotated, Any
 import typer
 
 import anabranch
-from anabranch.cli import bench, cache, compile, doctor, explain, fuzz, record, screen, space
+from anabranch.cli import (
+    bench,
+    cache,
+    compile,
+    discover,
+    doctor,
+    explain,
+    fuzz,
+    record,
+    screen,
+    space,
+)
 from anabranch.errors import AnabranchError, OptionError
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -35,6 +46,7 @@ app.command("bench")(bench.run)
 app.command("explain")(explain.run)
 app.command("space")(space.run)
 app.command("record")(record.run)
+app.command("discover")(discover.run)
 app.command("fuzz")(fuzz.run)
 app.command("doctor")(doctor.run)
 app.add_typer(cache.app, name="cache")

@@ -3,16 +3,23 @@ feed the search, and stand in files of their own, a line for each family."""
 
 from anabranch.ir.rule import Rule
 from anabranch.rewrite.rules import (
+    algebra,
     averages,
     channels,
     composing,
     forms,
+    found,
     groups,
+    linearity,
     linears,
     matrices,
     merging,
+    movement,
+    pieces,
     pooling,
     products,
+    sums,
+    turns,
 )
 
 CANDIDATES: dict[str, tuple[Rule, ...]] = {
@@ -26,6 +33,13 @@ CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "matrices": matrices.RULES,
     "averages": averages.RULES,
     "pooling": pooling.RULES,
+    "algebra": algebra.RULES,
+    "linearity": linearity.RULES,
+    "pieces": pieces.RULES,
+    "movement": movement.RULES,
+    "turns": turns.RULES,
+    "sums": sums.RULES,
+    "found": found.RULES,
 }
 
 ALL: tuple[Rule, ...] = tuple(rule for family in CANDIDATES.values() for rule in family)

@@ -1,0 +1,145 @@
+"""From equal terms to rules: names, survival on other shapes, the widest shapes, directions.
+
+relu(cat([x, y], 1)) = cat([relu(x), relu(y)], 1)        x, y: "N C ..."
+holds on other shapes                                    25 draws, whole numbers in fp64
+holds for x: "N C ...", y: "N D ..." as well             so these are its shapes
+may help in either direction                             two rules
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from anabranch.ir.rule import Call, Operand, Wild, text_pattern, wildcards
+from anabranch.rewrite.apply import apply, instantiate
+from anabranch.rewrite.discovery.implied import Side, calls, directions, size
+from anabranch.rewrite.match import matches
+from anabranch.rewrite.prove import different
+from anabranch.rewrite.rules.found import MORE, Equation, Shape, Shapes, fill, letters, rule
+
+DRAWS = 8
+"""Random shapes on which an equation has to hold before it is kept."""
+
+FRESH = "DEFGIJLTUVXYZ"
+"""Letters that no setting uses."""
+
+DRAWN = "HWRQ"
+"""Letters of images and kernels, which are drawn so that one has room in the other."""
+
+
+def survives(equation: Equation, draws: int = DRAWS) -> str:
+    """Why the equation does not hold; "" if both sides give the same numbers on all draws, and the
+    rule finds its own left side."""
+    made = rule(equation)
+    for seed in range(draws):
+        try:
+            graph = instantiate(made, seed)
+        except (RuntimeError, IndexError, TypeError, KeyError) as failed:
+            return f"cannot be drawn: {str(failed).splitlines()[0]}"
+        roots = [ref.name for ref in graph.outputs]
+        found = [m for m in matches(graph, made) if [root.name for root in m.roots] == roots]
+        if not found:
+            return "does not match its own instance"
+        try:
+            why = different(graph, apply(graph, made, found[0]), seed)
+        except (ValueError, RuntimeError) as failed:  # meta kernels do not ask for everything
+            return str(failed)
+        if why:
+            return why
+    return ""
+
+
+def renamed(one: Side, two: Side, shapes: Shapes) -> tuple[Side, Side]:
+    """With the inputs of one shape named in the order in which they appear."""
+    table = ordered_names((one, two), shapes)
+    left, right = fill(one, table), fill(two, table)
+    assert isinstance(left, Call | Wild) and isinstance(right, Call | Wild)
+    return left, right
+
+
+def ordered_names(sides: Operand, shapes: Shapes) -> dict[str, Operand]:
+    """For each input that appears the first free one of its shape."""
+    free: dict[Shape, list[str]] = {}
+    for name, shape in shapes.items():
+        free.setdefault(shape, []).append(name)
+    found = (name for name in dict.fromkeys(wildcards(sides)) if name in shapes)
+    return {name: Wild(free[shapes[name]].pop(0)) for name in found}
+
+
+def equations(one: Side, two: Side, shapes: Shapes) -> Iterator[Equation]:
+    """The equation in every direction that can be applied."""
+    used = set(wildcards(one)) | set(wildcards(two))
+    needed = {name: shape for name, shape in shapes.items() if name in used}
+    for find, put in directions(one, two, shapes):
+        name = f"{short(find)} -> {short(put)}"
+        yield Equation(name, text_pattern(find), text_pattern(put), needed)
+
+
+def short(pattern: Operand) -> str:
+    """As in the name of a rule: operators without namespace and overload."""
+    text = re.sub(r"\baten\.(\w+)\.\w+\(", r"\1(", text_pattern(pattern))
+    return text.replace(str(2**63 - 1), "end")
+
+
+def widened(one: Side, two: Side, shapes: Shapes) -> Shapes:
+    """The most general shapes of its inputs that the equation bears in every direction."""
+    used = set(wildcards(one)) | set(wildcards(two))
+    needed = {name: shape for name, shape in shapes.items() if name in used}
+    return widest(lambda trial: list(equations(one, two, trial)), needed)
+
+
+def widest(make: Callable[[Shapes], list[Equation]], shapes: Shapes) -> Shapes:
+    """As many different letters as the equations bear that `make` gives for shapes: some of the
+    places where a letter stands, one or several at once, get a letter of their own if they still
+    hold, and so on."""
+    letter, current = 0, dict(shapes)
+    while letter < len(free := sorted(letters(current) - {MORE, *DRAWN})):
+        fresh = next(each for each in FRESH if each not in letters(current))
+        for places in _some_places(current, free[letter]):
+            trial = {
+                name: tuple(fresh if (name, i) in places else each for i, each in enumerate(shape))
+                for name, shape in current.items()
+            }
+            made = make(trial)
+            if made and not any(map(survives, made)):
+                current = trial
+                break
+        else:
+            letter += 1
+    return current
+
+
+def _some_places(shapes: Shapes, letter: str) -> Iterator[set[tuple[str, int]]]:
+    """Where the letter stands, but for the first place: each alone, then two at once, and so on."""
+    every = [
+        (name, i)
+        for name, shape in shapes.items()
+        for i, each in enumerate(shape)
+        if each == letter
+    ]
+    for count in range(1, len(every)):
+        yield from map(set, itertools.combinations(every[1:], count))
+
+
+def blows_up(find: Call, replace: Side) -> bool:
+    """Whether the replacement is the left side and more: it holds it as a part, or all its
+    operators and at least two more."""
+    if find in calls(replace):
+        return True
+    old, new = (Counter(call.op for call in calls(side)) for side in (find, replace))
+    return old <= new and size(replace) >= size(find) + 2
+
+
+def named(entries: Iterable[Equation]) -> tuple[Equation, ...]:
+    """Each with a name of its own: of several of one name, for shapes with different numbers of
+    axes, the later ones say which."""
+    table: dict[str, Equation] = {}
+    for entry in entries:
+        shapes = ", ".join(f"{key}[{' '.join(shape)}]" for key, shape in entry.shapes.items())
+        name = entry.name if entry.name not in table else f"{entry.name} for {shapes}"
+        table[name] = replace(entry, name=name)
+    return tuple(table.values())

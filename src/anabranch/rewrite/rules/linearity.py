@@ -1,0 +1,278 @@
+"""What is linear comes through what is: sums through layers, pools and sums along axes.
+
+    conv(x, w, b) + conv(x, v, c)    =  conv(x, pad(w) + v, b + c)    one convolution for two
+    conv(x, w, b) + conv(y, w, c)    =  conv(x + y, w, b + c)         a bias counts once
+    linear(linear(x, w, b), v, c)    =  linear(x, v @ w, v @ b + c)
+    avg_pool(x) + avg_pool(y)        =  avg_pool(x + y)               as NASNet's cells have it
+
+Sums and products of weights are folded where these are constant; where they are not, it is for the
+search to see whether computing them pays. Rules that might help.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+from anabranch.ir.graph import Constant
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
+from anabranch.rewrite.rules import draws, merging
+from anabranch.rewrite.rules.parts import bound
+from anabranch.rewrite.rules.terms import (
+    alike,
+    both,
+    every,
+    floating,
+    of_one_shape,
+    positive,
+    sizes,
+)
+from anabranch.rewrite.rules.windows import convolve, rimmed, window
+from anabranch.rewrite.words import call, convolution, linear, relu, reshape
+
+Drawn = Mapping[str, object]
+Draws = Callable[[random.Random], Drawn]
+
+x, y, w, v, b, c, s, rest = wild("x y w v b c s rest")
+
+
+def total_bias(match: Match) -> Operand:
+    """The sum of b and c, either of which may be None."""
+    given = [each for each in (b, c) if bound(match, each).type is not None]
+    return given[0] + given[1] if len(given) == 2 else given[0] if given else None
+
+
+def layers(left: str, weights: str, biases: str) -> Draws:
+    """Operands of linears: inputs of one shape, weights of one shape, a bias or none."""
+
+    def draw(dice: random.Random) -> Drawn:
+        n, k, lead = draws.size(dice), draws.size(dice), sizes(dice, dice.randint(0, 2))
+        return {
+            **{name: draws.tensor(*lead, k) for name in left},
+            **{name: draws.maybe_weight(dice, name, n, k) for name in weights},
+            **{name: draws.bias(dice, name, n) for name in biases},
+        }
+
+    return draw
+
+
+def two_layers(dice: random.Random) -> Drawn:
+    """linear(linear(x, w, b), v, c)."""
+    k, m, n = sizes(dice, 3)
+    return {
+        "x": draws.tensor(*sizes(dice, dice.randint(0, 2)), k),
+        "w": draws.maybe_weight(dice, "w", m, k),
+        "b": draws.bias(dice, "b", m),
+        "v": draws.maybe_weight(dice, "v", n, m),
+        "c": draws.bias(dice, "c", n),
+    }
+
+
+def one_layer(match: Match) -> Pattern:
+    """Its weight v @ w, its bias v @ b + c."""
+    bias: Operand = c
+    if match.b.type is not None:
+        through = call("aten.mv.default", v, b)
+        bias = through if match.c.type is None else through + c
+    return linear(x, call("aten.mm.default", v, w), bias)
+
+
+def convolutions(left: str, biases: str) -> Draws:
+    """Operands of convolutions with one weight: inputs of one shape, a bias or none."""
+
+    def draw(dice: random.Random) -> Drawn:
+        axes, groups = draws.axes(dice), dice.choice((1, 1, 2, 3))
+        kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes, groups)
+        size, lead = draws.room(dice, kernel, by), draws.size(dice)
+        n, k = draws.size(dice), draws.size(dice)
+        return {
+            **{name: draws.image(dice, lead, groups * k, *size) for name in left},
+            "w": draws.maybe_weight(dice, "w", groups * n, k, *kernel),
+            **{name: draws.bias(dice, name, groups * n) for name in biases},
+            "window": by.args,
+        }
+
+    return draw
+
+
+def one_window(match: Match) -> bool | str:
+    """Whether the smaller window is a part of the larger, channel by channel."""
+    if match.w.shape[:2] != match.v.shape[:2]:
+        return f"the weights are {match.w.shape} and {match.v.shape}"
+    ways = {(window(match, name).transposed, window(match, name).groups) for name in WINDOWS}
+    if len(ways) > 1 or window(match).transposed:
+        return "one is transposed, or their groups differ"
+    found = merging.one_window(match)
+    return found if isinstance(found, str) else True
+
+
+WINDOWS = ("window", "other")
+
+
+def one_convolution(match: Match) -> Pattern:
+    found = merging.one_window(match)
+    assert not isinstance(found, str)
+    by, (one, two) = found
+    weight = call("aten.add.Tensor", rimmed(w, one), rimmed(v, two))
+    return convolve(x, weight, total_bias(match), by)
+
+
+def two_windows(dice: random.Random) -> Drawn:
+    """As for merging, but with as many channels in both."""
+    drawn = merging.two_windows(dice)
+    one, two = drawn["w"], drawn["v"]
+    assert isinstance(one, Constant) and isinstance(two, Constant)
+    n, k = one.type.shape[:2]
+    again = {"v": draws.weight("v", n, k, *two.type.shape[2:]), "c": draws.bias(dice, "c", n)}
+    return {**drawn, **again}
+
+
+def pointwise_first(match: Match) -> bool | str:
+    """Whether the first convolution is 1x1, and what the second pads with would be its zero."""
+    first, second = window(match), window(match, "other")
+    if set(match.w.shape[2:]) != {1} or not first.plain or first.groups != 1:
+        return "the first is no plain 1x1 convolution"
+    if second.transposed or second.groups != 1:
+        return "the second has groups or is transposed"
+    unseen = match.b.type is None or not any(second.padding)
+    return unseen or "the second pads with zeros, which the first would not give: it has a bias"
+
+
+def through_taps(match: Match) -> Pattern:
+    """The weight v[n, m, taps] w[m, k] as one over k channels, and the bias as all taps see it."""
+    n, m, *taps = match.v.shape
+    k = match.w.shape[1]
+    flat = call("aten.permute.default", reshape(v, (n, m, -1)), (0, 2, 1))
+    weight = call("aten.matmul.default", flat, reshape(w, (m, k)))
+    weight = reshape(call("aten.permute.default", weight, (0, 2, 1)), (n, k, *taps))
+    bias: Operand = c
+    if match.b.type is not None:
+        summed = call("aten.sum.dim_IntList", reshape(v, (n, m, -1)), (2,))
+        through = call("aten.mv.default", summed, b)
+        bias = through if match.c.type is None else through + c
+    return convolve(x, weight, bias, window(match, "other"))
+
+
+def after_pointwise(dice: random.Random) -> Drawn:
+    axes = draws.axes(dice)
+    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes)
+    k, m, n = sizes(dice, 3)
+    none = (0,) * axes
+    return {
+        "x": draws.image(dice, draws.size(dice), k, *draws.room(dice, kernel, by)),
+        "w": draws.maybe_weight(dice, "w", m, k, *(1,) * axes),
+        "b": None if any(by.padding) else draws.bias(dice, "b", m),
+        "v": draws.maybe_weight(dice, "v", n, m, *kernel),
+        "c": draws.bias(dice, "c", n),
+        "window": ((1,) * axes, none, (1,) * axes, False, none, 1),
+        "other": by.args,
+    }
+
+
+def images(dice: random.Random) -> Drawn:
+    lead, rows = sizes(dice, 2), (dice.randint(3, 8), dice.randint(3, 8))
+    window = (3, 3), dice.choice(((1, 1), (2, 2))), dice.choice(((0, 0), (1, 1)))
+    ceil, zeros = dice.choice((True, False)), dice.choice((True, False))
+    both_sides = {name: draws.image(dice, *lead, *rows) for name in "xy"}
+    return {**both_sides, "rest": (*window, ceil, zeros, None)}
+
+
+def summed(dice: random.Random) -> Drawn:
+    rank = dice.randint(1, 4)
+    shape, keep = sizes(dice, rank), dice.choice((True, False))
+    axis = dice.randrange(-rank, rank)
+    return {"x": draws.tensor(*shape), "y": draws.tensor(*shape), "rest": ((axis,), keep, None)}
+
+
+def adapted(dice: random.Random) -> Drawn:
+    shape = (*sizes(dice, 2), dice.randint(2, 7), dice.randint(2, 7))
+    return {"x": draws.image(dice, *shape), "y": draws.image(dice, *shape), "rest": ((1, 2),)}
+
+
+def folds(name: str, op: str, draw: Draws) -> list[Rule]:
+    """A linear operator of one tensor and attributes, its sums and differences."""
+    one, two = Call(op, (x,), "rest"), Call(op, (y,), "rest")
+    plus, minus = (one + two, Call(op, (x + y,), "rest")), (one - two, Call(op, (x - y,), "rest"))
+    return [
+        *both(f"{name}(x) + {name}(y)", f"{name}(x + y)", plus, alike("x", "y"), draw),
+        *both(f"{name}(x) - {name}(y)", f"{name}(x - y)", minus, alike("x", "y"), draw),
+    ]
+
+
+def layer_rules(
+    name: str, layer: Callable[..., Call], draw: Callable[[str, str], Draws]
+) -> list[Rule]:
+    """Two inputs of one layer: their biases are two, and of one layer of a sum one."""
+
+    def put(match: Match) -> Pattern:
+        return layer(x + y, total_bias(match))
+
+    return [
+        Rule(
+            f"{name}(x, w, b) + {name}(y, w, c) -> {name}(x + y, w, b + c)",
+            find=layer(x, b) + layer(y, c),
+            replace=put,
+            when=alike("x", "y"),
+            draw=draw("xy", "bc"),
+        ),
+        Rule(
+            f"{name}(x + y, w, b) -> {name}(x, w, b) + {name}(y, w)",
+            find=layer(x + y, b),
+            replace=layer(x, b) + layer(y, None),
+            when=alike("x", "y"),
+            draw=draw("xy", "b"),
+        ),
+        Rule(
+            f"{name}(x, w, b) - {name}(y, w, b) -> {name}(x - y, w)",
+            find=layer(x, b) - layer(y, b),
+            replace=layer(x - y, None),
+            when=alike("x", "y"),
+            draw=draw("xy", "b"),
+        ),
+    ]
+
+
+RULES: tuple[Rule, ...] = (
+    *layer_rules("linear", lambda x, b: linear(x, w, b), lambda one, two: layers(one, "w", two)),
+    *layer_rules("conv", lambda x, b: convolution(x, w, b, rest="window"), convolutions),
+    Rule(
+        "linear(x, w, b) + linear(x, v, c) -> linear(x, w + v, b + c)",
+        find=linear(x, w, b) + linear(x, v, c),
+        replace=lambda match: linear(x, w + v, total_bias(match)),
+        when=alike("w", "v"),
+        draw=layers("x", "wv", "bc"),
+    ),
+    Rule(
+        "linear(linear(x, w, b), v, c) -> linear(x, v @ w, v @ b + c)",
+        find=linear(linear(x, w, b), v, c),
+        replace=one_layer,
+        when=floating("x", "w", "v"),
+        draw=two_layers,
+    ),
+    Rule(
+        "conv(x, w, b) + conv(x, v, c) -> conv(x, pad(w) + pad(v), b + c)",
+        find=convolution(x, w, b, rest="window") + convolution(x, v, c, rest="other"),
+        replace=one_convolution,
+        when=one_window,
+        draw=two_windows,
+    ),
+    Rule(
+        "conv(conv1x1(x, w, b), v, c) -> conv(x, v @ w, sum(v) @ b + c)",
+        find=convolution(convolution(x, w, b, rest="window"), v, c, rest="other"),
+        replace=through_taps,
+        when=pointwise_first,
+        draw=after_pointwise,
+    ),
+    *folds("avg_pool", "aten.avg_pool2d.default", images),
+    *folds("adaptive_avg_pool", "aten.adaptive_avg_pool2d.default", adapted),
+    *folds("sum", "aten.sum.dim_IntList", summed),
+    *folds("mean", "aten.mean.dim", summed),
+    *both(
+        "relu(x * s)",
+        "relu(x) * s",
+        (relu(x * s), relu(x) * s),
+        every(floating("x"), positive("s")),
+        lambda dice: {**of_one_shape("x")(dice), "s": dice.choice((2, 0.5, 3))},
+    ),
+    Rule("relu(relu(x)) -> relu(x)", find=relu(relu(x)), replace=relu(x), draw=of_one_shape("x")),
+)

@@ -1,0 +1,190 @@
+"""Elements that move, and operators that do not care where they stand. Rules that might help.
+
+    relu(transpose(x))               =  transpose(relu(x))         then next to what made x
+    transpose(x) + transpose(y)      =  transpose(x + y)           one move for two
+    relu(cat([x, y]))                =  cat([relu(x), relu(y)])    two that may run side by side
+
+A move next to another may cancel it; an operator next to the one that made its operand may become
+a part of its kernel.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.terms import (
+    Draw,
+    alike,
+    both,
+    every,
+    floating,
+    number,
+    sizes,
+    values,
+)
+from anabranch.rewrite.words import call, cat, relu
+
+Drawn = Mapping[str, object]
+
+x, y, s, how, mode, axis, parts = wild("x y s how mode axis parts")
+
+WIDEST = 6
+"""Parts of a concatenation in the largest rule."""
+
+
+def _transposed(dice: random.Random, shape: tuple[int, ...]) -> tuple[object, ...]:
+    rank = len(shape)
+    return tuple(dice.randrange(-rank, rank) for _ in range(2))
+
+
+def _permuted(dice: random.Random, shape: tuple[int, ...]) -> tuple[object, ...]:
+    axes = list(range(len(shape)))
+    dice.shuffle(axes)
+    return (tuple(axes),)
+
+
+def _reshaped(dice: random.Random, shape: tuple[int, ...]) -> tuple[object, ...]:
+    return (dice.choice(((-1,), (*shape, 1), (shape[0], -1))),)
+
+
+def _sliced(dice: random.Random, shape: tuple[int, ...]) -> tuple[object, ...]:
+    axis = dice.randrange(-len(shape), len(shape))
+    stop = dice.choice((shape[axis], 2**63 - 1, max(1, shape[axis] - 1)))
+    return (axis, dice.choice((0, None, shape[axis] // 2)), stop, dice.choice((1, 1, 2)))
+
+
+def _selected(dice: random.Random, shape: tuple[int, ...]) -> tuple[object, ...]:
+    axis = dice.randrange(-len(shape), len(shape))
+    return (axis, dice.randrange(-shape[axis], shape[axis]))
+
+
+def _expanded(dice: random.Random, shape: tuple[int, ...]) -> tuple[object, ...]:
+    kept = (dice.choice((2, 3)) if size == 1 else dice.choice((size, -1)) for size in shape)
+    return ((dice.randint(1, 3), *kept), False)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """An operator that only moves elements; `draw`: its further arguments for a shape."""
+
+    name: str
+    op: str
+    draw: Callable[[random.Random, tuple[int, ...]], tuple[object, ...]]
+
+    def __call__(self, value: Operand) -> Call:
+        return Call(self.op, (value,), how.name)
+
+    def drawn(self, names: str, **more: Callable[[random.Random], object]) -> Draw:
+        """Tensors of one shape, and how they are moved."""
+
+        def draw(dice: random.Random) -> Drawn:
+            shape = sizes(dice, dice.randint(1, 4))
+            tensors = dict.fromkeys(names.split(), draws.tensor(*shape))
+            further = {name: give(dice) for name, give in more.items()}
+            return {**tensors, how.name: self.draw(dice, shape), **further}
+
+        return draw
+
+
+MOVES = (
+    Move("transpose", "aten.transpose.int", _transposed),
+    Move("permute", "aten.permute.default", _permuted),
+    Move("reshape", "aten.reshape.default", _reshaped),
+    Move("slice", "aten.slice.Tensor", _sliced),
+    Move("select", "aten.select.int", _selected),
+    Move("expand", "aten.expand.default", _expanded),
+)
+UNARY: dict[str, Callable[[Operand], Call]] = {
+    "relu": relu,
+    "sigmoid": lambda value: call("aten.sigmoid.default", value),
+    "tanh": lambda value: call("aten.tanh.default", value),
+    "gelu": lambda value: Call("aten.gelu.default", (value,), mode.name),
+}
+BINARY: dict[str, Callable[[Operand, Operand], Call]] = {
+    name: lambda one, two, name=name: call(f"aten.{name}.Tensor", one, two)  # type: ignore[misc]
+    for name in ("add", "sub", "mul")
+}
+
+
+def modes(name: str) -> dict[str, Callable[[random.Random], object]]:
+    """What gelu is told besides: exact, or by tanh."""
+    return {"mode": lambda dice: (dice.choice(("none", "tanh")),)} if name == "gelu" else {}
+
+
+def past_unary(name: str, move: Move) -> list[Rule]:
+    f = UNARY[name]
+    texts = f"{name}({move.name}(x))", f"{move.name}({name}(x))"
+    return both(*texts, (f(move(x)), move(f(x))), floating("x"), move.drawn("x", **modes(name)))
+
+
+def past_binary(name: str, move: Move) -> list[Rule]:
+    f = BINARY[name]
+    texts = f"{name}({move.name}(x), {move.name}(y))", f"{move.name}({name}(x, y))"
+    return both(*texts, (f(move(x), move(y)), move(f(x, y))), alike("x", "y"), move.drawn("x y"))
+
+
+def past_number(move: Move) -> list[Rule]:
+    condition = every(floating("x"), number("s"))
+    draw = move.drawn("x", s=lambda dice: dice.choice((2, -0.5)))
+    return both(
+        f"{move.name}(x) * s", f"{move.name}(x * s)", (move(x) * s, move(x * s)), condition, draw
+    )
+
+
+def past_cat(name: str) -> list[Rule]:
+    """Of all parts, and of each."""
+    f = UNARY[name]
+
+    def joined(dice: random.Random, count: int) -> dict[str, object]:
+        shape = sizes(dice, dice.randint(1, 4))
+        at = dice.randrange(-len(shape), len(shape))
+        made = []
+        for _ in range(count):
+            rows = list(shape)
+            rows[at] = draws.size(dice)
+            made.append(draws.tensor(*rows))
+        further = {key: give(dice) for key, give in modes(name).items()}
+        return {"parts": tuple(made), "axis": at, **further}
+
+    def together(count: int) -> Rule:
+        leaves = wild(" ".join("abcdef"[:count]))
+        names = [leaf.name for leaf in leaves]
+
+        def draw(dice: random.Random) -> Drawn:
+            drawn = joined(dice, count)
+            made = drawn.pop("parts")
+            assert isinstance(made, tuple)
+            return {**dict(zip(names, made, strict=True)), **drawn}
+
+        calls = ", ".join(f"{name}({leaf})" for leaf in names)
+        return Rule(
+            f"cat({calls}) -> {name}(cat({', '.join(names)}))",
+            find=cat(tuple(f(leaf) for leaf in leaves), axis),
+            replace=f(cat(tuple(leaves), axis)),
+            when=floating(*names),
+            draw=draw,
+        )
+
+    def apart(match: Match) -> Pattern:
+        return cat(tuple(f(part) for part in values(match, "parts")), axis)
+
+    whole = Rule(
+        f"{name}(cat(parts)) -> cat({name}(part))",
+        find=f(cat(parts, axis)),
+        replace=apart,
+        when=floating("parts"),
+        draw=lambda dice: joined(dice, dice.randint(1, 5)),
+    )
+    return [whole, *(together(count) for count in range(2, WIDEST + 1))]
+
+
+RULES: tuple[Rule, ...] = (
+    *(rule for move in MOVES for name in UNARY for rule in past_unary(name, move)),
+    *(rule for move in MOVES for name in BINARY for rule in past_binary(name, move)),
+    *(rule for move in MOVES for rule in past_number(move)),
+    *(rule for name in UNARY for rule in past_cat(name)),
+)

@@ -1,0 +1,153 @@
+"""What the tables of algebra ask again and again: one dtype, one shape, a number; both directions.
+
+A law of algebra holds for tensors of one floating dtype. Where operands are promoted, the other
+side would be rounded elsewhere; whole numbers wrap around and booleans saturate.
+
+    when=every(floating("x", "y"), alike("x", "y"))     True, or the first sentence why not
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+from anabranch.ir.graph import Arg, Ref
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wildcards
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.rules import draws
+
+When = Callable[[Match], bool | str]
+Draw = Callable[[random.Random], Mapping[str, object]]
+
+
+def both(left: str, right: str, sides: tuple[Call, Call], when: When, draw: Draw) -> list[Rule]:
+    """The equation in both directions; `when` and `draw` hold for either side."""
+    one, two = sides
+    assert set(wildcards(one)) == set(wildcards(two)), (left, right)
+    return [
+        Rule(f"{left} -> {right}", find=one, replace=two, when=when, draw=draw),
+        Rule(f"{right} -> {left}", find=two, replace=one, when=when, draw=draw),
+    ]
+
+
+def every(*conditions: When) -> When:
+    """All of them: True, or what the first says that does not hold."""
+
+    def holds(match: Match) -> bool | str:
+        for condition in conditions:
+            answer = condition(match)
+            if answer is not True:
+                return answer
+        return True
+
+    return holds
+
+
+def types_of(match: Match, *names: str) -> list[TensorType] | str:
+    """The types of what these wildcards stand for, several values each or one; or which is none."""
+    found = []
+    for name in names:
+        arg = match.bound[name]
+        for item in arg if isinstance(arg, tuple) else (arg,):
+            if not isinstance(item, Ref):
+                return f"{name} is {item} and no tensor"
+            found.append(match.known.types[item.name])
+    return found
+
+
+def floating(*names: str) -> When:
+    """Whether they are tensors of one floating dtype."""
+
+    def holds(match: Match) -> bool | str:
+        types = types_of(match, *names)
+        if isinstance(types, str):
+            return types
+        dtypes = {type.dtype for type in types}
+        if len(dtypes) > 1:
+            return f"{', '.join(names)} are of several dtypes"
+        return all(d.is_floating_point for d in dtypes) or f"{', '.join(names)} are whole numbers"
+
+    return holds
+
+
+def alike(*names: str) -> When:
+    """Whether they are tensors of one shape and floating dtype."""
+
+    def holds(match: Match) -> bool | str:
+        types = types_of(match, *names)
+        if isinstance(types, str):
+            return types
+        if len({type.shape for type in types}) > 1:
+            return f"{', '.join(names)} are of several shapes"
+        return True
+
+    return every(floating(*names), holds)
+
+
+def matrices(*names: str) -> When:
+    """Whether none of them is a vector, which a product takes for a row or a column as it likes."""
+
+    def holds(match: Match) -> bool | str:
+        vectors = [name for name in names if len(match.known.types[_name(match, name)].shape) < 2]
+        return not vectors or f"{vectors[0]} is a vector"
+
+    return holds
+
+
+def number(name: str) -> When:
+    """Whether it is a number, and not a tensor."""
+
+    def holds(match: Match) -> bool | str:
+        arg = match.bound[name]
+        return is_number(arg) or f"{name} is {arg} and no number"
+
+    return holds
+
+
+def positive(name: str) -> When:
+    """Whether it is a number above zero."""
+
+    def holds(match: Match) -> bool | str:
+        arg = match.bound[name]
+        return (isinstance(arg, int | float) and is_number(arg) and arg > 0) or f"{name} is {arg}"
+
+    return holds
+
+
+def is_number(arg: Arg) -> bool:
+    return isinstance(arg, int | float) and not isinstance(arg, bool)
+
+
+def values(match: Match, name: str) -> tuple[Ref, ...]:
+    """The values that a wildcard stands for that is bound to several."""
+    arg = match.bound[name]
+    assert isinstance(arg, tuple)
+    return tuple(item for item in arg if isinstance(item, Ref))
+
+
+def folded(op: Callable[[Operand, Operand], Pattern], terms: list[Pattern]) -> Pattern:
+    """The terms put together by pairs of pairs, so that the depth grows with the logarithm."""
+    while len(terms) > 1:
+        pairs = [op(*terms[i : i + 2]) for i in range(0, len(terms) - 1, 2)]
+        terms = pairs + terms[len(pairs) * 2 :]
+    return terms[0]
+
+
+def sizes(dice: random.Random, rank: int) -> tuple[int, ...]:
+    return tuple(draws.size(dice) for _ in range(rank))
+
+
+def of_one_shape(names: str, **more: Arg) -> Draw:
+    """Each name a tensor, all of one shape; further wildcards as given."""
+
+    def draw(dice: random.Random) -> Mapping[str, object]:
+        shape = sizes(dice, dice.randint(1, 4))
+        return {**dict.fromkeys(names.split(), draws.tensor(*shape)), **more}
+
+    return draw
+
+
+def _name(match: Match, name: str) -> str:
+    arg = match.bound[name]
+    assert isinstance(arg, Ref)
+    return arg.name

@@ -1,0 +1,242 @@
+"""Discovery: what is equal is found and kept, what is not is refuted, and the file can be made
+again."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+
+import pytest
+
+from anabranch.ir.rule import Call, Wild, text_pattern
+from anabranch.ir.rule_text import parse_pattern
+from anabranch.rewrite.discover import Discovery, discover, text_discovery
+from anabranch.rewrite.discovery.equations import (
+    blows_up,
+    equations,
+    named,
+    renamed,
+    survives,
+    widened,
+)
+from anabranch.rewrite.discovery.generalise import generalised
+from anabranch.rewrite.discovery.implied import Side, Theory, implied
+from anabranch.rewrite.discovery.pairs import pairs
+from anabranch.rewrite.discovery.settings import OPERATORS, SETTINGS, Setting
+from anabranch.rewrite.discovery.terms import Evaluator, enumerate_terms
+from anabranch.rewrite.discovery.written import written_as
+from anabranch.rewrite.rules import found, linears, sums
+from anabranch.rewrite.rules.found import Equation, Shapes, load
+
+SMALL = {"elements": 2, "extremes": 2, "matrices": 2, "pieces": 2}
+ELEMENTS: Shapes = dict.fromkeys("xyz", ("...",))
+MATRICES: Shapes = {"x": ("N", "K"), "a": ("K", "M"), "b": ("K", "M")}
+
+
+@pytest.fixture(scope="module")
+def small() -> Discovery:
+    return discover(SMALL, seed=0, tables=sums.RULES)
+
+
+def side(text: str) -> Side:
+    """A pattern, from the short form that names of rules are in."""
+    ops = {"add": "Tensor", "mul": "Tensor", "sub": "Tensor", "maximum": "default"}
+    ops |= dict.fromkeys(("relu", "matmul", "cat", "t"), "default")
+    for name, overload in ops.items():
+        text = re.sub(rf"\b{name}\(", f"aten.{name}.{overload}(", text)
+    pattern = parse_pattern(text)
+    assert isinstance(pattern, Call | Wild)
+    return pattern
+
+
+def equation(name: str, shapes: Shapes) -> Equation:
+    find, replace = (text_pattern(side(each)) for each in name.split(" -> "))
+    return Equation(name, find, replace, {k: v for k, v in shapes.items()})
+
+
+def test_what_everybody_knows_is_found(small: Discovery) -> None:
+    names = {each.name: each for each in small.rules}
+    for known in (
+        "relu(relu(x)) -> relu(x)",
+        "t(t(a)) -> a",
+        "add(x, x) -> mul(x, 2)",
+        "matmul(matmul(x, a), c) -> matmul(x, matmul(a, c))",
+        "mul(mul(x, s), y) -> mul(mul(y, s), x)",
+        "slice(cat([x, y], 1), 1, 0, C) -> x",
+        "maximum(maximum(x, y), x) -> maximum(x, y)",
+    ):
+        assert known in names, sorted(names)
+    assert names["add(x, x) -> mul(x, 2)"].written == "x + x -> x*2"
+
+
+def test_laws_are_found_for_all_their_inputs(small: Discovery) -> None:
+    """Graphs of two calls are relu(cat([x, x])) and cat([relu(x), relu(x)]); the law has three, and
+    is generalised from them, for parts of different sizes."""
+    names = {each.name: each for each in small.rules}
+    law = names["relu(cat([x, y], 1)) -> cat([relu(x), relu(y)], 1)"]
+    assert law.shapes == {"x": ("N", "C", "..."), "y": ("N", "D", "...")}
+
+
+def test_the_same_again(small: Discovery) -> None:
+    again = discover(SMALL, seed=0, tables=sums.RULES)
+    assert text_discovery(again, "x") == text_discovery(small, "x")
+    assert load(text_discovery(small, "x")) == small.rules
+
+
+def test_another_seed_finds_the_same(small: Discovery) -> None:
+    """The numbers are random, the equations are not."""
+    other = discover(SMALL, seed=17, tables=sums.RULES)
+    assert {each.name for each in other.rules} == {each.name for each in small.rules}
+
+
+def test_what_is_shipped_is_what_is_found() -> None:
+    """The first setting of the file, with its size and seed; the others follow by the command."""
+    shipped = json.loads(found.FILE.read_text())
+    (name, setting), *_ = shipped["settings"].items()
+    again = discover({name: setting["most"]}, shipped["seed"])
+    fields = ("name", "find", "replace", "shapes")
+    assert asdict(again.counts[name]) == setting["counts"]
+    entries = shipped["rules"][: len(again.rules)]
+    assert [{key: entry[key] for key in fields} for entry in entries] == [
+        {key: each.entry[key] for key in fields} for each in again.rules
+    ]
+
+
+WRONG = [
+    ("add(relu(x), relu(y)) -> relu(add(x, y))", ELEMENTS),
+    ("maximum(mul(x, x), x) -> mul(x, x)", ELEMENTS),  # for whole numbers it holds
+    ("sub(x, y) -> sub(y, x)", ELEMENTS),
+    ("relu(mul(x, s)) -> mul(relu(x), s)", ELEMENTS),  # for positive numbers
+    ("matmul(x, add(a, b)) -> matmul(x, a)", MATRICES),
+    ("cat([x, y], 0) -> cat([y, x], 0)", {"x": ("N", "K"), "y": ("N", "K")}),
+    ("matmul(x, y) -> matmul(y, x)", {"x": ("N", "N"), "y": ("N", "N")}),
+]
+
+
+@pytest.mark.parametrize(("name", "shapes"), WRONG, ids=lambda value: str(value)[:40])
+def test_a_wrong_equation_does_not_survive(name: str, shapes: Shapes) -> None:
+    why = survives(equation(name, shapes))
+    assert "differs by" in why
+
+
+def test_a_planted_equation_is_refuted_on_other_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator that is the identity on the shapes that are enumerated, and not on others."""
+    cut = OPERATORS["head0N"]
+    planted = {
+        **OPERATORS,
+        "planted": type(cut)(1, lambda x: Call("aten.slice.Tensor", (x, 0, 0, 2))),
+    }
+    for user in ("terms", "pairs"):
+        monkeypatch.setattr(f"anabranch.rewrite.discovery.{user}.OPERATORS", planted)
+    setting = Setting({"x": ("N", "K")}, ("planted", "relu"))
+    monkeypatch.setitem(SETTINGS, "planted", setting)
+    result = discover({"planted": 2})
+    assert [each.name for each in result.rules] == ["relu(relu(x)) -> relu(x)"]
+    assert any("slice(x, 0, 0, 2) -> x" in refuted for refuted in result.refuted)
+
+
+def test_larger_terms_are_built_of_one_of_each_class() -> None:
+    """relu(relu(x)) is relu(x): of size three there is nothing on top of it."""
+    result = enumerate_terms(Setting({"x": ("...",)}, ("relu",)), 3, seed=0)
+    assert (result.enumerated, result.classes) == (2, 2)
+    ((one, two),) = result.equal
+    assert (text_pattern(one.pattern), text_pattern(two.pattern)) == (
+        "aten.relu.default(aten.relu.default(x))",
+        "aten.relu.default(x)",
+    )
+
+
+def test_what_follows_from_others_is_not_kept() -> None:
+    run, theory = Evaluator(SETTINGS["elements"], 0), Theory()
+    asked = (side("add(relu(relu(add(x, y))), z)"), side("add(z, relu(add(y, x)))"))
+    assert not implied(*asked, theory, run)
+    theory.add(side("relu(relu(x))"), side("relu(x)"), ELEMENTS)
+    assert implied(*asked, theory, run)
+    assert not implied(side("relu(x)"), side("relu(y)"), theory, run)
+
+
+def test_an_equation_is_not_used_where_its_shapes_are_not() -> None:
+    run, theory = Evaluator(SETTINGS["matrices"], 0), Theory()
+    theory.add(side("relu(relu(x))"), side("relu(x)"), {"x": ("N", "N")})
+    assert not implied(side("relu(relu(a))"), side("relu(a)"), theory, run)
+    theory.add(side("relu(relu(x))"), side("relu(x)"), {"x": ("N", "K")})
+    assert implied(side("relu(relu(a))"), side("relu(a)"), theory, run)
+
+
+def test_more_inputs() -> None:
+    run = Evaluator(SETTINGS["matrices"], 0)
+    one, two = side("add(matmul(x, a), matmul(x, a))"), side("matmul(x, add(a, a))")
+    law = generalised(one, two, run)
+    assert [text_pattern(each).count("a1") for each in law] == [1, 1]
+    assert generalised(side("mul(relu(x), x)"), side("mul(relu(x), relu(x))"), run) == (
+        side("mul(relu(x), x)"),
+        side("mul(relu(x), relu(x))"),
+    )
+
+
+def test_the_widest_shapes() -> None:
+    shapes: Shapes = {name: ("N", "C", "...") for name in "xy"}
+    one, two = side("cat([relu(x), relu(y)], 1)"), side("relu(cat([x, y], 1))")
+    assert widened(one, two, shapes) == {"x": ("N", "C", "..."), "y": ("N", "D", "...")}
+    assert widened(side("add(x, y)"), side("add(y, x)"), shapes) == shapes
+
+
+def test_names_are_given_in_order() -> None:
+    assert renamed(side("sub(z, y)"), side("relu(y)"), ELEMENTS) == (
+        side("sub(x, y)"),
+        side("relu(y)"),
+    )
+
+
+def test_blow_ups() -> None:
+    x = side("relu(x)")
+    assert isinstance(x, Call)
+    assert blows_up(x, side("relu(relu(x))"))
+    assert not blows_up(x, side("maximum(x, mul(x, 0))"))
+    product = side("matmul(x, add(a, b))")
+    assert isinstance(product, Call)
+    assert not blows_up(product, side("add(matmul(x, a), matmul(x, b))"))
+
+
+def test_a_direction_needs_all_that_it_puts() -> None:
+    made = list(equations(side("sub(add(x, y), y)"), side("x"), ELEMENTS))
+    assert [each.name for each in made] == ["sub(add(x, y), y) -> x"]
+
+
+def test_what_is_written_is_recognised() -> None:
+    twice = equation("add(x, x) -> mul(x, 2)", ELEMENTS)
+    assert written_as(twice, sums.RULES) == "x + x -> x*2"
+    assert written_as(equation("relu(relu(x)) -> relu(x)", ELEMENTS), sums.RULES) == ""
+
+
+def test_two_calls_become_one() -> None:
+    setting = SETTINGS["layers"]
+    merged = {each.name.split(" -> ")[0]: each for each in pairs(setting, Evaluator(setting, 0))}
+    assert set(merged) == {
+        "linear(x, w, b), linear(x, v, c)",
+        "linear(x, w, b), linear(y, w, b)",
+    }
+    columns = merged["linear(x, w, b), linear(x, v, c)"]
+    assert columns.shapes["w"] == ("M", "K") and columns.shapes["v"] == ("D", "K")
+    assert not survives(columns)
+    known = next(rule for rule in linears.RULES if len(rule.roots) == 2)
+    assert written_as(columns, [*sums.RULES, known]) == known.name
+
+
+def test_a_narrower_rule_is_not_the_same() -> None:
+    """One that asks for a square matrix replaces some instances only."""
+    turned = equation("relu(t(x)) -> t(relu(x))", {"x": ("N", "K")})
+    whole, square = found.rule(turned), found.rule(equation(turned.name, {"x": ("N", "N")}))
+    assert written_as(turned, [square]) == ""
+    assert written_as(turned, [square, whole]) == whole.name
+
+
+def test_one_name_for_two_ranks() -> None:
+    flat, deep = ({"x": ("N", "K")}, {"x": ("N", "K", "M")})
+    both = [equation("relu(relu(x)) -> relu(x)", shapes) for shapes in (flat, deep, flat)]
+    assert [each.name for each in named(both)] == [
+        "relu(relu(x)) -> relu(x)",
+        "relu(relu(x)) -> relu(x) for x[N K M]",
+        "relu(relu(x)) -> relu(x) for x[N K]",
+    ]
