@@ -60,3 +60,13 @@ def test_not_a_number_is_no_equality() -> None:
 def test_other_inputs_are_another_function() -> None:
     fewer = read("graph g {\n  input %x: f32[3,4]\n  return %x\n}")
     assert different(SUM, fewer) == "they do not take the same inputs"
+
+
+def test_what_holds_for_whole_numbers_only() -> None:
+    """x*x is never less than x, unless x is between zero and one."""
+    square = graph("out: f32[3,4] = aten.mul.Tensor(%x, %x)")
+    largest = graph(
+        "a: f32[3,4] = aten.mul.Tensor(%x, %x)", "out: f32[3,4] = aten.maximum.default(%a, %x)"
+    )
+    assert integral(square) and integral(largest)
+    assert "on trial 3" in different(square, largest)

@@ -92,7 +92,7 @@ def shown(rule: Rule) -> str:
     return f"{text_rule(rule)}\n\n{text_graph(graph)}\n->\n{text_graph(after)}"
 
 
-@pytest.mark.parametrize("family", CANDIDATES)
+@pytest.mark.parametrize("family", sorted(CANDIDATES.keys() - {"found"}))  # found.json shows itself
 def test_before_and_after(family: str, golden: Golden) -> None:
     golden(f"rules/{family}.txt", "\n\n".join(map(shown, CANDIDATES[family])))
 
