@@ -23,6 +23,14 @@ def test_refusals_that_differ_in_names_and_numbers_are_one_group() -> None:
     assert not found[1].alike
 
 
+def test_refusals_of_the_search_come_last() -> None:
+    trace = Trace()
+    for node in ("a", "b"):
+        trace.add("refused", "search", f"x + 0 -> x at %{node}", "it broadcasts")
+    trace.add("refused", "fuse", "conv + relu", "relu has 3 consumers")
+    assert [group.where for group in grouped(trace.events, "refused")] == ["fuse", "search"]
+
+
 def test_fallbacks_come_before_warnings() -> None:
     events = [Event("warning", "pack", "a", "w"), Event("fallback", "frontend", "b", "f")]
     assert [group.kind for group in concerns(events)] == ["fallback", "warning"]

@@ -43,13 +43,14 @@ def concerns(events: Sequence[Event]) -> list[Group]:
 
 
 def grouped(events: Sequence[Event], kind: str) -> list[Group]:
-    """The events of a kind, by room and reason; the largest groups first."""
+    """The events of a kind, by room and reason; the largest groups first, and last those of the
+    search, which tries a hundred rules everywhere."""
     groups: dict[tuple[str, str], list[Event]] = {}
     for event in events:
         if event.kind == kind:
             groups.setdefault((event.where, _general(event)), []).append(event)
     found = [Group(kind, where, tuple(members)) for (where, _), members in groups.items()]
-    return sorted(found, key=lambda group: -len(group.events))
+    return sorted(found, key=lambda group: (group.where == "search", -len(group.events)))
 
 
 def _general(event: Event) -> str:
