@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 from anabranch.ir.graph import Arg, Ref
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wildcards
+from anabranch.ir.text import text_arg
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws
 
@@ -50,7 +51,7 @@ def types_of(match: Match, *names: str) -> list[TensorType] | str:
         arg = match.bound[name]
         for item in arg if isinstance(arg, tuple) else (arg,):
             if not isinstance(item, Ref):
-                return f"{name} is {item} and no tensor"
+                return f"{name} is {text_arg(item)} and no tensor"
             found.append(match.known.types[item.name])
     return found
 
@@ -99,7 +100,7 @@ def number(name: str) -> When:
 
     def holds(match: Match) -> bool | str:
         arg = match.bound[name]
-        return is_number(arg) or f"{name} is {arg} and no number"
+        return is_number(arg) or f"{name} is {text_arg(arg)} and no number"
 
     return holds
 
@@ -109,7 +110,9 @@ def positive(name: str) -> When:
 
     def holds(match: Match) -> bool | str:
         arg = match.bound[name]
-        return (isinstance(arg, int | float) and is_number(arg) and arg > 0) or f"{name} is {arg}"
+        return (
+            isinstance(arg, int | float) and is_number(arg) and arg > 0
+        ) or f"{name} is {text_arg(arg)}"
 
     return holds
 
