@@ -27,6 +27,7 @@ def test_merged_networks(
         args,
         target="cuda",
         kernels=kernels,
+        search="none",
         cache_dir=tmp_path,
         scheduler=scheduler,
         strict=True,

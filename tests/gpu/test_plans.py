@@ -35,9 +35,10 @@ def network(name: str, size: str, dtype: torch.dtype) -> tuple[nn.Module, tuple[
 
 
 def quick(name: str, dtype: torch.dtype = torch.float16, **options: Any) -> anabranch.Compiled:
-    """With the library's kernels, which need no compiler; `kernels="all"` for the others."""
+    """With the library's kernels, which need no compiler; `kernels="all"` for the others. Graphs are
+    taken as they are; what a search makes of them is tested in test_search."""
     model, args = network(name, "tiny", dtype)
-    options = {"kernels": "library", "cache_dir": None, **options}
+    options = {"kernels": "library", "cache_dir": None, "search": "none", **options}
     return anabranch.compile(model, args, target="cuda", **options)
 
 
@@ -95,6 +96,7 @@ def test_every_scheduler_gives_the_same_bits(name: str, tmp_path: Path) -> None:
             args,
             target="cuda",
             kernels="library",
+            search="none",
             cache_dir=tmp_path,
             scheduler=scheduler,
         )
@@ -173,7 +175,8 @@ def test_without_cudnn_frontend_plans_are_right(monkeypatch: pytest.MonkeyPatch)
             if last:
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
                 args = (args[0].to(memory_format=torch.channels_last),)
-            fast = anabranch.compile(model, args, target="cuda", kernels="library", cache_dir=None)
+            options: dict[str, Any] = {"kernels": "library", "search": "none", "cache_dir": None}
+            fast = anabranch.compile(model, args, target="cuda", **options)
             with torch.no_grad():
                 assert relative_error(fast(*args), model(*args)) < 5e-3
 
@@ -185,7 +188,7 @@ def test_memory_is_near_that_of_one_stream(name: str) -> None:
     if args[0].dim() == 4:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         args = (args[0].to(memory_format=torch.channels_last),)
-    fast = anabranch.compile(model, args, target="cuda", kernels="library")
+    fast = anabranch.compile(model, args, target="cuda", kernels="library", search="none")
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream), torch.no_grad():
         for _ in range(3):
