@@ -35,8 +35,8 @@ def network(name: str, size: str, dtype: torch.dtype) -> tuple[nn.Module, tuple[
 
 
 def quick(name: str, dtype: torch.dtype = torch.float16, **options: Any) -> anabranch.Compiled:
-    """With the library's kernels, which need no compiler; `kernels="all"` for the others. Graphs are
-    taken as they are; what a search makes of them is tested in test_search."""
+    """With the library's kernels, which need no compiler; `kernels="all"` for the others. Graphs
+    are taken as they are; what a search makes of them is tested in test_search."""
     model, args = network(name, "tiny", dtype)
     options = {"kernels": "library", "cache_dir": None, "search": "none", **options}
     return anabranch.compile(model, args, target="cuda", **options)
