@@ -227,13 +227,17 @@ def _searched(
     alpha = options.search_alpha if options.search == "autograph" else 0.0
     aside = replace(job, trace=trace.aside())
 
-    def appraise(built: Planned) -> Price:
-        return appraiser(built.tasks, built.costs, target.spec, alpha, generates)
+    def simplify(candidate: Graph) -> Graph:
+        return simplified(aside, candidate)
+
+    def appraise(built: Sequence[Planned]) -> Price:
+        taken = [(task, one.costs.task(task).us) for one in built for task in one.tasks.tasks]
+        return appraiser(taken, target.spec, alpha, generates)
 
     def build(candidate: Graph) -> Planned:
         told = replace(job, trace=trace.aside())
         try:
-            made = planned(told, captured, simplified(told, candidate), start)
+            made = planned(told, captured, candidate, start)
             if options.verify and not target.spec.simulated:
                 _verified(told, captured, made)
         except NumericsError as wrong:
@@ -250,7 +254,7 @@ def _searched(
 
     limits = [s for s in (seconds_left(options, start), options.search_seconds) if s is not None]
     effort = Effort(options.search_measured, seconds=min(limits, default=None))
-    judges = Judges(appraise, build, race)
+    judges = Judges(simplify, appraise, build, race)
     tried = rescheduled(aside, first, start, trial=True)
     found = improved(graph, tried, ALL, settings_of(options), judges, effort, trace)
     made, path = first, Path(graph, graph, ())

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from tests.rewrite.graphs import read
 
-from anabranch.autograph.appraise import appraiser, without_constants
+from anabranch.autograph.appraise import Taken, appraiser, without_constants
 from anabranch.costs import Roofline
 from anabranch.fuse import partition
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Task
+from anabranch.ir.task import Task, TaskGraph
 from anabranch.trace import Trace
 
 SPEC = TargetSpec("cuda", "any", sms=132)
@@ -25,6 +25,11 @@ class Slow(Roofline):
     def task(self, task: Task) -> Cost:
         cost = super().task(task)
         return replace(cost, us=3 * cost.us, source="measured")
+
+
+def taken(tasks: TaskGraph) -> Taken:
+    """What each of them takes, slowly."""
+    return [(task, Slow(SPEC).task(task).us) for task in tasks.tasks]
 
 
 def twins(width: int) -> Graph:
@@ -42,7 +47,7 @@ def twins(width: int) -> Graph:
 
 def test_new_tasks_are_priced_on_the_scale_of_known_ones() -> None:
     tasks = partition(twins(16), Trace(), SPEC)
-    price = appraiser(tasks, Slow(SPEC), SPEC, 0.0, generates=False)
+    price = appraiser(taken(tasks), SPEC, 0.0, generates=False)
     known, other = price(twins(16)), price(twins(32))
     rough = Roofline(SPEC)
     wide = sum(rough.task(task).us for task in partition(twins(32), Trace(), SPEC).tasks)
@@ -50,10 +55,33 @@ def test_new_tasks_are_priced_on_the_scale_of_known_ones() -> None:
     assert other == pytest.approx(3 * wide)
 
 
+def test_another_wrapping_is_no_faster_than_what_is_known() -> None:
+    """A bias that somebody else adds does not make a convolution faster, nor does a relu less."""
+    window = "[1, 1], [0, 0], [1, 1], False, [0, 0], 1"
+    kind = "f32[1,16,8,8]"
+    head = (
+        f"graph g {{\n  input %x: {kind}\n  const %w: f32[16,16,1,1] = w\n"
+        "  const %b: f32[16] = b\n  const %c: f32[1,16,1,1] = c\n"
+    )
+    whole = f"  %a: {kind} = aten.convolution.default(%x, %w, %b, {window})\n"
+    apart = (
+        f"  %p: {kind} = aten.convolution.default(%x, %w, None, {window})\n"
+        f"  %a: {kind} = aten.add.Tensor(%p, %c)\n"
+    )
+    end = f"  %r: {kind} = aten.relu.default(%a)\n  return %r\n}}"
+    fast, slow = (read(head + body + end) for body in (apart, whole))
+    (task,) = partition(slow, Trace(), SPEC).tasks
+    rough = Roofline(SPEC).task(task).us
+    price = appraiser(
+        [(task, 2 * rough), *taken(partition(twins(16), Trace(), SPEC))], SPEC, 0, True
+    )
+    assert price(fast) >= price(slow) * 0.99
+
+
 def test_the_critical_path_counts_as_much_as_was_asked() -> None:
     tasks = partition(twins(16), Trace(), SPEC)
-    sums = appraiser(tasks, Slow(SPEC), SPEC, 0.0, generates=False)(twins(16))
-    mixed = appraiser(tasks, Slow(SPEC), SPEC, 2.0, generates=False)(twins(16))
+    sums = appraiser(taken(tasks), SPEC, 0.0, generates=False)(twins(16))
+    mixed = appraiser(taken(tasks), SPEC, 2.0, generates=False)(twins(16))
     assert mixed == pytest.approx(sums + 2 * sums / 2)  # either of two equal ones is the path
 
 
@@ -72,5 +100,5 @@ def test_what_depends_on_constants_alone_costs_nothing() -> None:
     after = without_constants(folded)
     assert [node.name for node in after.nodes] == ["out"]
     assert [constant.name for constant in after.constants] == ["s"]
-    price = appraiser(partition(plain, Trace(), SPEC), Slow(SPEC), SPEC, 1.0, generates=False)
+    price = appraiser(taken(partition(plain, Trace(), SPEC)), SPEC, 1.0, generates=False)
     assert price(folded) == price(plain)

@@ -3,15 +3,16 @@
     graph -> without what depends on constants alone -> cut into the tasks that it would fuse into
           -> each task's time -> alpha * longest path + sum                    (AutoGraph, 3.3)
 
-A task that the unsearched graph has, too, takes what was found for it there. All others are
-estimated, times what the estimate of the task most like it there is off by (`Scale`): so a merged
-convolution is compared with the two it replaces in numbers of one scale, and a convolution that
-loses its relu does not get faster for no longer being known.
+A task of a graph that was tried takes what was found for it there. All others are estimated, times
+what the estimates of the known tasks most like it are off by (`Scale`): so a merged convolution is
+compared with the two it replaces in numbers of one scale, and a convolution that loses its relu
+does not get faster for no longer being known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from anabranch.costs import Roofline
@@ -22,28 +23,27 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Constant, Graph, Node, types
 from anabranch.ir.key import structure_text
 from anabranch.ir.ops import CONVOLUTIONS, channels_last
-from anabranch.ir.protocols import Costs
 from anabranch.ir.rule import Known
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.task import Task
 from anabranch.ir.types import TensorType
 from anabranch.trace import Trace
 
 Price = Callable[[Graph], float]
+Taken = Sequence[tuple[Task, float]]
+"""Tasks with what each takes alone, in microseconds."""
 
 
-def appraiser(
-    tasks: TaskGraph, costs: Costs, spec: TargetSpec, alpha: float, generates: bool
-) -> Price:
-    """The price of graphs, in microseconds. `tasks`: the unsearched graph's, with kernels;
-    `generates`: whether kernels are generated, which fuse more than a library does."""
+def appraiser(taken: Taken, spec: TargetSpec, alpha: float, generates: bool) -> Price:
+    """The price of graphs, in microseconds. `taken`: tasks, and what each takes; `generates`:
+    whether kernels are generated, which fuse more than a library does."""
     rough = Roofline(spec)
-    known = {structure_text(task.body): costs.task(task).us for task in tasks.tasks}
-    scale = Scale(tasks, costs, rough)
+    known = {structure_text(task.body): us for task, us in taken}
+    scale = Scale(taken, rough)
     seen: dict[tuple[int, ...], tuple[tuple[Node, ...], float]] = {}
     arranged = spec.kind == "cuda" and any(
         channels_last(task.body.inputs[0].type)
-        for task in tasks.tasks
+        for task, _ in taken
         if task.body.inputs and any(node.op in CONVOLUTIONS for node in task.body.nodes)
     )
 
@@ -67,23 +67,25 @@ def appraiser(
 
 
 class Scale:
-    """What estimates are off by: the median over the known tasks that are like a task in most.
+    """What estimates are off by, as the known tasks say that are like a task in most.
 
-    Alike are, in this order: those of the same main node; of its operator and the same first
-    operand's type; of its operator, if there are a few; of its kind; all.
+    Alike are, in this order: those of the same main node, whatever is fused to it; those of its
+    operator whose main operands, or only the first of them, have the same types; those of its
+    operator, if there are a few; of its kind; all. Of the same main node the most counts: in
+    another wrapping it shall not look faster than it is known to be. Of others, the median.
     """
 
     FEW = 3
 
-    def __init__(self, tasks: TaskGraph, costs: Costs, rough: Roofline) -> None:
+    def __init__(self, taken: Taken, rough: Roofline) -> None:
         found: dict[Hashable, list[float]] = {}
-        for task in tasks.tasks:
+        for task, us in taken:
             guess = rough.task(Task(task.name, task.body)).us
             if guess:
                 for likeness in _likenesses(task):
-                    found.setdefault(likeness, []).append(costs.task(task).us / guess)
+                    found.setdefault(likeness, []).append(us / guess)
         self._ratio = {
-            likeness: median(ratios)
+            likeness: max(ratios) if isinstance(likeness, _Same) else median(ratios)
             for likeness, ratios in found.items()
             if not isinstance(likeness, str) or len(ratios) >= self.FEW
         }
@@ -92,12 +94,23 @@ class Scale:
         return next((self._ratio[x] for x in _likenesses(task) if x in self._ratio), 1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """A main node: its operator, the types of its main operands, and of what it makes. A bias is
+    no main operand: it may as well be added by somebody else."""
+
+    op: str
+    operands: tuple[TensorType, ...]
+    made: tuple[TensorType, ...]
+
+
 def _likenesses(task: Task) -> Iterator[Hashable]:
     node = _main(task)
     if node is not None:
         table, op = types(task.body), _label(node)
-        read = tuple(table[name] for name in node.uses)
-        yield op, read, node.types
+        read = tuple(table[name] for name in node.uses[:2])
+        yield _Same(op, read, node.types)
+        yield op, read
         yield op, read[:1]
         yield op
         yield (ops.info(node.op).kind,)

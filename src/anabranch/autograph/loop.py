@@ -2,10 +2,15 @@ r"""AutoGraph's outer loop (algorithm 1): candidates are found under predicted c
 what they really take, until none is faster.
 
     queue = {graph}                     best first, by what they took
-    take the best -> search -> candidates, best predicted first
-        the best few, if they promise anything -> measured beside the best so far
-            faster -> the best so far, and into the queue
+    take the best
+        search -> the best predicted candidate that is new, if it promises anything
+               -> measured beside the best so far
+                    faster: the best so far, and into the queue
+                    not:    search again, for now more is known
     until the queue is empty, or the time is up
+
+What is new here: with each candidate that was built, whatever became of it, the times of its tasks
+are known, and the next search goes by them. A prediction that was too good is made once.
 
 As printed, `<=` lets graphs of one cost follow each other for ever; here a graph is measured once,
 and one that is as fast within the spread is no better than what was there before it: the graph
@@ -51,11 +56,13 @@ T = TypeVar("T", bound=Judged)
 
 @dataclass(frozen=True, slots=True)
 class Judges(Generic[T]):
-    """Who says what graphs take. `appraise`: predictions for graphs near this one; `build`: the
-    graph with all that it takes to run it, ValueError if it cannot be run; `race`: several of these
-    side by side."""
+    """Who says what graphs take. `simplify`: the graph as it would be built; `appraise`:
+    predictions, by what is known of graphs that were built; `build`: a simplified graph with all
+    that it takes to run it, ValueError if it cannot be run; `race`: several of these side by
+    side."""
 
-    appraise: Callable[[T], Price]
+    simplify: Callable[[Graph], Graph]
+    appraise: Callable[[Sequence[T]], Price]
     build: Callable[[Graph], T]
     race: Callable[[Sequence[T]], list[Cost]]
 
@@ -77,7 +84,7 @@ def settings_of(options: Options) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to look. `measured`: candidates of one search that are run; `promise`: the part of
+    """How long to look. `measured`: candidates near one graph that are run; `promise`: the part of
     the time that a candidate must be predicted to save, to be run; `seconds`: after which nothing
     new is begun, None for as long as it takes."""
 
@@ -86,12 +93,25 @@ class Effort:
     seconds: float | None = None
 
 
+SEARCHING = 0.5
+"""Of the time that is left, what one search may take: what it finds is to be measured, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):
     """The best graph as it was built, and the way to it."""
 
     built: T
     path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What a search found, what it is once simplified, and the price of that."""
+
+    found: Found
+    simple: Graph
+    us: float
 
 
 def improved(
@@ -104,45 +124,89 @@ def improved(
     trace: Trace,
 ) -> Outcome[T]:
     """The fastest graph that was found; `first` is what the graph itself takes."""
-    until = None if effort.seconds is None else time.monotonic() + effort.seconds
-    best = Outcome(first, Path(graph, graph, ()))
-    order = count()
-    queue: list[tuple[float, int, Outcome[T]]] = [(first.cost.us, next(order), best)]
-    seen = {content_key(graph)}
-    while queue and not _over(until):
-        _, _, current = heapq.heappop(queue)
-        price = judges.appraise(current.built)
-        left = None if until is None else max(0.0, until - time.monotonic())
-        hear = partial(trace.add, "refused", "search")
-        show = partial(trace.progress, "search")
-        found = search(current.path.graph, rules, price, settings, hear, show, left)
-        for candidate in _promising(found, price(current.path.graph), effort, trace):
-            key = content_key(candidate.graph)
-            if key in seen or _over(until):
-                continue
-            seen.add(key)
-            try:
-                built = judges.build(candidate.graph)
-            except ValueError as why:
-                trace.add("refused", "search", rules_of(candidate.steps), str(why))
-                continue
-            was, now = judges.race((best.built, built))
-            better = now.us < was.us and not tied(now, was)
-            _tell(trace, candidate.steps, was, now, better)
-            if better:
-                rounds = (*current.path.rounds, Round(candidate.steps, was, now))
-                best = Outcome(built, Path(graph, candidate.graph, rounds))
-                heapq.heappush(queue, (now.us, next(order), best))
-    return best
+    return _Loop(graph, first, rules, settings, judges, effort, trace).run()
 
 
-def _promising(found: Sequence[Found], base: float, effort: Effort, trace: Trace) -> list[Found]:
-    """The best predicted candidates that are worth a measurement."""
-    worth = [f for f in found if f.steps and f.cost < base * (1 - effort.promise)]
-    kept = worth[: effort.measured]
-    told = f"{len(found)} candidates, {len(worth)} promise something, {len(kept)} are run"
-    trace.add("applied" if kept else "refused", "search", f"predicted {base:.2f} us", told)
-    return kept
+class _Loop(Generic[T]):
+    """One run of it: what was built, and what was tried."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        first: T,
+        rules: Sequence[Rule],
+        settings: Settings,
+        judges: Judges[T],
+        effort: Effort,
+        trace: Trace,
+    ) -> None:
+        self._rules, self._settings, self._judges = rules, settings, judges
+        self._effort, self._trace = effort, trace
+        self._until = None if effort.seconds is None else time.monotonic() + effort.seconds
+        self._built = [first]
+        self._tried = {content_key(graph)}
+        self._best = Outcome(first, Path(graph, graph, ()))
+
+    def run(self) -> Outcome[T]:
+        order = count()
+        queue = [(self._best.built.cost.us, next(order), self._effort.measured, self._best)]
+        while queue and not self._over():
+            us, number, tries, current = heapq.heappop(queue)
+            candidate = self._candidate(current.path.graph)
+            if candidate is None:
+                continue
+            if tries > 1:
+                heapq.heappush(queue, (us, number, tries - 1, current))
+            better = self._judged(candidate, current)
+            if better is not None:
+                self._best, us = better, better.built.cost.us
+                heapq.heappush(queue, (us, next(order), self._effort.measured, better))
+        return self._best
+
+    def _judged(self, candidate: Candidate, near: Outcome[T]) -> Outcome[T] | None:
+        """The candidate as it was built, if it is faster than the best so far."""
+        steps = candidate.found.steps
+        try:
+            built = self._judges.build(candidate.simple)
+        except ValueError as why:
+            self._trace.add("refused", "search", rules_of(steps), str(why))
+            return None
+        self._built.append(built)
+        was, now = self._judges.race((self._best.built, built))
+        better = now.us < was.us and not tied(now, was)
+        _tell(self._trace, steps, was, now, better)
+        if not better:
+            return None
+        rounds = (*near.path.rounds, Round(steps, was, now))
+        return Outcome(built, Path(near.path.begin, candidate.found.graph, rounds))
+
+    def _candidate(self, graph: Graph) -> Candidate | None:
+        """The most promising graph near this one that was not tried yet."""
+        price = self._judges.appraise(self._built)
+        left = None if self._until is None else max(0.0, self._until - time.monotonic())
+        hear = partial(self._trace.add, "refused", "search")
+        show = partial(self._trace.progress, "search")
+        limit = left if left is None else SEARCHING * left
+        found = search(graph, self._rules, price, self._settings, hear, show, limit)
+        base = price(graph)
+        new: list[Candidate] = []
+        for one in found:
+            simple = self._judges.simplify(one.graph) if one.steps else graph
+            if content_key(simple) not in self._tried:
+                new.append(Candidate(one, simple, price(simple)))
+        worth = [one for one in new if one.us < base * (1 - self._effort.promise)]
+        told = f"{len(found)} candidates, {len(new)} of them new, {len(worth)} promise something"
+        self._trace.add(
+            "applied" if worth else "refused", "search", f"predicted {base:.2f} us", told
+        )
+        if not worth:
+            return None
+        best = min(worth, key=lambda one: one.us)
+        self._tried.add(content_key(best.simple))
+        return best
+
+    def _over(self) -> bool:
+        return self._until is not None and time.monotonic() >= self._until
 
 
 def _tell(trace: Trace, steps: Sequence[Step], was: Cost, now: Cost, better: bool) -> None:
@@ -161,7 +225,3 @@ def rules_of(steps: Sequence[Step]) -> str:
         name + (f" x{names.count(name)}" if names.count(name) > 1 else "")
         for name in dict.fromkeys(names)
     )
-
-
-def _over(until: float | None) -> bool:
-    return until is not None and time.monotonic() >= until

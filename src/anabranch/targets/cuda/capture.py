@@ -85,7 +85,7 @@ class CudaExecutable:
         if self._graph is not None:
             self._graph.replay()
         else:
-            for _ in range(self.repeat):
+            for _ in range(max(1, self.repeat)):
                 self.launch_all()
 
     def strays(self) -> str:
