@@ -32,6 +32,7 @@ from anabranch.autograph.recall import question as question_of_search
 from anabranch.autograph.recall import recall as recall_path
 from anabranch.autograph.recall import remember
 from anabranch.costs import tied
+from anabranch.costs.mixed import observed_alpha
 from anabranch.errors import AnabranchError, NumericsError, OptionError, TargetError
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.recall import capture_or_recall
@@ -224,7 +225,6 @@ def _searched(
     """
     options, target, trace = job.options, job.target, job.trace
     generates = Tuner(target, options, job.cache).generates
-    alpha = options.search_alpha if options.search == "autograph" else 0.0
     aside = replace(job, trace=trace.aside())
 
     def simplify(candidate: Graph) -> Graph:
@@ -256,6 +256,8 @@ def _searched(
     effort = Effort(options.search_measured, seconds=min(limits, default=None))
     judges = Judges(simplify, appraise, build, race)
     tried = rescheduled(aside, first, start, trial=True)
+    alpha = _alpha(options, tried)
+    trace.add("chosen", "search", graph.name, f"the critical path weighs {alpha:g} times the sum")
     found = improved(graph, tried, ALL, settings_of(options), judges, effort, trace)
     made, path = first, Path(graph, graph, ())
     if found.path.rounds:
@@ -268,6 +270,15 @@ def _searched(
             trace.add("refused", "search", rules_of(found.path.steps), why)
     remember(job.cache, question_of_search(graph, options, target), path)
     return made, path
+
+
+def _alpha(options: Options, tried: Planned) -> float:
+    """What the critical path weighs in prices: nothing for TASO."""
+    if options.search == "taso":
+        return 0.0
+    if options.search_alpha is not None:
+        return options.search_alpha
+    return observed_alpha(tried.tasks, lambda task: tried.costs.task(task).us, tried.cost.us)
 
 
 def _verified(job: Job, captured: Captured, made: Planned) -> None:

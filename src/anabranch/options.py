@@ -69,8 +69,9 @@ class Options(BaseModel):
     channels_last: bool = True
     search: Literal["autograph", "taso", "none"] = "autograph"
     # The paper gives no number for any of these. alpha: what the critical path weighs beside the
-    # sum; at 1 a longer path counts as much as as much more work.
-    search_alpha: float = Field(default=1.0, ge=0)
+    # sum; at 1 a longer path counts as much as as much more work. None: what the run of the graph
+    # itself shows, 1 to 19 for networks with many branches, next to 0 for chains.
+    search_alpha: float | None = Field(default=None, ge=0)
     # What TASO's authors used: a step may cost a twentieth before the next one pays.
     search_threshold: float = Field(default=1.05, ge=1)
     # Parts have fewer nodes than size_l, neighbours searched together fewer than size_u: about half

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from anabranch.costs.mixed import longest_path, mixed, mixed_cost
+from anabranch.costs.mixed import longest_path, mixed, mixed_cost, observed_alpha
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Input, Ref
 from anabranch.ir.task import Task, TaskGraph
@@ -60,3 +60,18 @@ def test_bare_times() -> None:
     assert longest_path([], []) == 0 == mixed_cost([], [], 2.0)
     assert longest_path([2, 5, 1, 1], [(), (), (0,), (2,)]) == 5
     assert mixed_cost([2, 5, 1, 3], [(), (), (0,), (2,)], 2.0) == 2 * 6 + 11
+
+
+@pytest.mark.parametrize(
+    ("lines", "latency", "alpha"),
+    [
+        (PARALLEL, 8.0, 0.0),  # the path is 5, the sum 8: of the 3 off the path all show,
+        (PARALLEL, 9.0, 0.0),
+        (PARALLEL, 6.0, 2.0),  # or a third,
+        (PARALLEL, 5.0, 16.0),  # or none
+        (PARALLEL, 4.0, 16.0),
+        (MERGED, 7.0, 0.0),  # there is nothing off the path
+    ],
+)
+def test_alpha_is_what_a_run_shows(lines: tuple[str, ...], latency: float, alpha: float) -> None:
+    assert observed_alpha(network(lines), lambda task: US[task.name], latency) == alpha
