@@ -77,6 +77,14 @@ class Tuner:
                 found = with_joins(found, spec, self.providers, trial, check, costs, trace, memory)
             return replace(found, settled=memory.settled())
 
+    def each(self, cuts: Sequence[TaskGraph], costs: Costs) -> list[Selection]:
+        """Every cut with kernels by itself: all that was tried on the way to a selection."""
+        spec, check = self.target.spec, checker(self.target, self.cache)
+        with Rehearsal(self.target, self.cache, Trace()) as rehearsal:
+            trial = rehearsal.before(costs.trial)
+            memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
+            return select_all(cuts, spec, self.providers, trial, check, Trace(), memory)
+
     def merged(
         self, graph: Graph, selection: Selection, costs: Costs, limits: Limits
     ) -> tuple[Graph, Selection]:

@@ -1,22 +1,28 @@
 """The zoo on this GPU -> a profile: what every candidate kernel of every task took.
 
 Each network is compiled for the GPU at hand, in one stream and without comparing schedules: kernel
-selection measures all candidates, probing tells what the chosen ones need. With the profile, the
-simulated target chooses and schedules as this GPU would, on any machine.
+selection measures all candidates of every way to cut it, probing tells what the chosen ones need.
+With the profile, the simulated target chooses and schedules as this GPU would, on any machine. Of
+the kernels that were generated for a task, the profile holds the fastest few: the others lose to
+them there, too.
 
     record(("zoo:resnet50",), ("fp16",), (1, 16)) --> Profile(tasks={...}, kernels={...})
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from anabranch import api
 from anabranch.bench.machine import machine
 from anabranch.bench.provenance import provenance, versions
+from anabranch.cache import Cache
 from anabranch.compiler import Compilation
+from anabranch.costs import costs_of
 from anabranch.costs.recorded import (
     KernelFact,
     Profile,
@@ -29,12 +35,19 @@ from anabranch.errors import AnabranchError, OptionError
 from anabranch.ir.task import Task
 from anabranch.ir.text import text_kernel
 from anabranch.kernels import ALL
-from anabranch.kernels.recall import whole
+from anabranch.kernels.recall import Candidate, whole
+from anabranch.line import KERNEL_SECONDS
 from anabranch.models import load_model
+from anabranch.pack import pack
+from anabranch.rehearse import GENERATES
 from anabranch.trace import Trace
+from anabranch.tune import Tuner
 from anabranch.zoo import ZOO
 
 Save = Callable[[Profile], None]
+Tried = tuple[Task, tuple[Candidate, ...]]
+FASTEST = 3
+"""Of the kernels generated for a task, so many are kept."""
 
 
 def networks() -> tuple[str, ...]:
@@ -62,19 +75,20 @@ def record(
         trace.progress("record", done, len(cells), f"{name} {dtype} batch {batch}")
         model, args = load_model(name, batch, dtype, here.device)
         tf32 = dtype == "tf32"
-        options = {"target": target, "tf32": tf32, "scheduler": "sequential", "verify": False}
+        options = {"target": target, "tf32": tf32, "scheduler": "sequential", "search": "none"}
         try:
-            made = compile(model, args, trace=trace, **options).entries[-1].compilation
+            compiled = compile(model, args, trace=trace, verify=False, **options)
+            made, tried = compiled.entries[-1].compilation, considered(compiled)
         except OptionError:
             raise
         except AnabranchError as error:
             failed = error
             trace.add("warning", "record", f"{name} {dtype} batch {batch}", str(error))
             continue
-        profile = extended(profile, made, tf32)
+        profile = extended(profile, made, tried, tf32)
         if save is not None:
             save(profile)
-        del model, args, made
+        del model, args, compiled, made, tried
         here.release()
     trace.progress("record", len(cells), len(cells))
     if profile is None:
@@ -83,7 +97,22 @@ def record(
     return profile
 
 
-def extended(profile: Profile | None, made: Compilation, tf32: bool) -> Profile:
+def considered(compiled: api.Compiled) -> list[Tried]:
+    """Every task of the plan, and of every other way to cut its graph, with its candidates."""
+    made, target = compiled.entries[-1].compilation, compiled.target
+    assert made is not None
+    selections = [made.found.selection]
+    with Cache.open(compiled.options.cache_dir) as cache:
+        tuner = Tuner(target, compiled.options, cache)
+        prepare = partial(pack, spec=target.spec)
+        costs = costs_of(target, prepare, cache, compiled.trace, None, KERNEL_SECONDS)
+        selections += tuner.each(tuner.cuts(made.found.graph, Trace()), costs)
+    return [(task, one.candidates[task.name]) for one in selections for task in one.tasks.tasks]
+
+
+def extended(
+    profile: Profile | None, made: Compilation, tried: Sequence[Tried], tf32: bool
+) -> Profile:
     """The profile with what one compilation measured. OptionError if it is of another machine."""
     spec = replace(made.plan.spec, tf32=False)
     if profile is None:
@@ -94,20 +123,19 @@ def extended(profile: Profile | None, made: Compilation, tf32: bool) -> Profile:
             f"this is {spec.name} with {dict(spec.versions)}",
             "write to another file, or remove this one",
         )
-    by_name = {task.name: task for task in made.plan.tasks.tasks}
     timings = dict(profile.tasks)
-    for name, candidates in made.found.selection.candidates.items():
-        for candidate in candidates:
-            if candidate.cost is not None and candidate.cost.source == "measured":
-                kernel = whole(by_name[name], candidate, made.plan.spec, ALL)
-                tried = replace(by_name[name], kernel=kernel)
-                timings[timing_key(tried, tf32)] = Timing(
-                    us=round(candidate.cost.us, 3),
-                    spread=round(candidate.cost.spread, 3),
-                    label=label(tried),
-                )
+    for task, candidates in tried:
+        for candidate in _worth_keeping(candidates):
+            assert candidate.cost is not None
+            kernel = whole(task, candidate, made.plan.spec, ALL)
+            one = replace(task, kernel=kernel)
+            timings[timing_key(one, tf32)] = Timing(
+                us=round(candidate.cost.us, 3),
+                spread=round(candidate.cost.spread, 3),
+                label=label(one),
+            )
     kernels = dict(profile.kernels)
-    for task in by_name.values():
+    for task in made.plan.tasks.tasks:
         if task.kernel is not None:
             kernel = task.kernel
             kernels[kernel_key(kernel)] = KernelFact(
@@ -129,6 +157,18 @@ def extended(profile: Profile | None, made: Compilation, tf32: bool) -> Profile:
             ),
         }
     )
+
+
+def _worth_keeping(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those that were measured; of the generated ones the fastest few, and the chosen one."""
+    timed = [c for c in candidates if c.cost is not None and c.cost.source == "measured"]
+    generated = sorted((c for c in timed if c.kernel.provider == GENERATES), key=_us)
+    kept = [c for c in generated[:FASTEST] if not c.chosen] + [c for c in timed if c.chosen]
+    return kept + [c for c in timed if c.kernel.provider != GENERATES and not c.chosen]
+
+
+def _us(candidate: Candidate) -> float:
+    return candidate.cost.us if candidate.cost is not None else math.inf
 
 
 def label(task: Task) -> str:
