@@ -24,8 +24,9 @@ CELLS = {
     "layer": "nn.TransformerEncoderLayer({w}, 1, 8, batch_first=True, norm_first=True)",
 }
 INDEXED = (
-    *("{0}[..., [0, -1]]", "{0}[[0]]", "{0}[..., torch.tensor([0, 0])]", "{0}[None, ..., None]"),
-    *("{0}.index_select(-1, torch.tensor([0, 0]))", "{0}.flip(-1)", "{0}.roll(1, -1)"),
+    *("{0}[..., [0, -1]]", "{0}[[0]]", "{0}[None, ..., None]", "{0}.flip(-1)", "{0}.roll(1, -1)"),
+    "{0}[..., torch.tensor([0, 0], device={0}.device)]",
+    "{0}.index_select(-1, torch.tensor([0, 0], device={0}.device))",
     *("{0}.cumsum(-1)", "{0}.max(-1)[0]", "{0}.min(0).values", "{0}.sort(-1)[0]"),
     *("torch.cat([{0}[..., :0], {0}], -1)", "torch.tril({0})", "{0}.triu(1)", "{0}.movedim(0, -1)"),
     *(
@@ -81,7 +82,7 @@ def product(sheet: Sheet) -> None:
 def masked_softmax(sheet: Sheet) -> None:
     """What is masked becomes minus infinity; the first column never is."""
     x = sheet.pick(ok=lambda value: value.dim() > 1)
-    mask = f"torch.ones({sheet.shape(x)[-2]}, {sheet.shape(x)[-1]}, dtype=torch.bool).triu(1)"
+    mask = f"torch.ones({sheet.shape(x)[-2:]}, dtype=torch.bool, device={x}.device).triu(1)"
     sheet.add(f"F.softmax({x}.masked_fill({mask}, float('-inf')), -1)")
 
 

@@ -97,7 +97,7 @@ def positions(sheet: Sheet) -> None:
     x = sheet.pick(3, lambda value: value.shape[1] <= 10)
     _, length, width = sheet.shape(x)
     layer = sheet.layer(f"nn.Embedding(10, {width})")
-    sheet.add(f"{x} + {layer}(torch.arange({length}))")
+    sheet.add(f"{x} + {layer}(torch.arange({length}, device={x}.device))")
 
 
 def attention(sheet: Sheet) -> None:
