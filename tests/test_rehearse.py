@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from tests.kernels.triton.samples import SAMPLES
 
-from anabranch import rehearse
+from anabranch import audition, rehearse
+from anabranch.audition import Verdict
 from anabranch.cache import Cache
+from anabranch.costs.heats import FINALISTS
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Kernel, Task
@@ -91,7 +93,7 @@ def test_the_next_process_begins_where_one_died(
     asked: list[list[str]] = []
     ask = rehearsal._answers
 
-    def noted(tasks: Mapping[str, Task]) -> Iterator[tuple[str, str | None]]:
+    def noted(tasks: Mapping[str, Task]) -> Iterator[tuple[str, Verdict | None]]:
         asked.append([task.kernel.variant for task in tasks.values() if task.kernel])
         return ask(tasks)
 
@@ -105,10 +107,10 @@ def test_what_was_written_here_is_not_written_there(monkeypatch: pytest.MonkeyPa
     variant, text = SAMPLES["pointwise"]
     body = parse_graph(text)
     kernel = Kernel("triton", "k", body, variant, True, source=write.program(body, variant).text)
-    told = json.loads(json.dumps(rehearse._write(Task("sum", body, kernel))))
+    told = json.loads(json.dumps(audition.written(Task("sum", body, kernel))))
     learned: dict[tuple[Graph, str], Program] = {}
     monkeypatch.setattr(write, "LEARNED", learned)
-    assert rehearse._read(told) == Task("sum", body, kernel)
+    assert audition.read(told) == Task("sum", body, kernel)
     assert list(learned.values()) == [write.unnamed(body, variant)]
 
 
@@ -162,3 +164,24 @@ def test_nothing_runs_twice(trace: Trace, tmp_path: Path) -> None:
         assert "no process could be started" in why and "exit status 1" in why
     with Cache.open(tmp_path) as cache, Rehearsal(CpuTarget(), cache, trace, DEEDS) as third:
         assert third.refusals([task("new")]) == {}
+
+
+def test_what_passed_has_a_rough_time(rehearsal: Rehearsal, tmp_path: Path) -> None:
+    found = rehearsal.verdicts([task("fine"), task("raises"), task("a library's", source="")])
+    assert sorted(found) == [0, 1]
+    assert found[0].why == "" and 0 < found[0].us < 1e5
+    assert found[1].why and found[1].us == 0
+
+
+def test_only_what_may_win_is_timed_in_earnest(rehearsal: Rehearsal) -> None:
+    tried: list[int] = []
+
+    def trial(tasks: Sequence[Task]) -> list[Cost | None]:
+        tried.append(len(tasks))
+        return [Cost(1e6, "measured") for _ in tasks]
+
+    names = [*(f"fine {i}" for i in range(FINALISTS + 2)), "raises"]
+    costs = rehearsal.before(trial)([task(name) for name in names])
+    assert tried == [FINALISTS]
+    assert [cost is None for cost in costs] == [False] * (FINALISTS + 2) + [True]
+    assert all(cost.us == 1e6 for cost in costs if cost is not None)  # none beats a finalist

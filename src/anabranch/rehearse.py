@@ -1,70 +1,42 @@
 """Generated kernels run for the first time in a process that may die of it.
 
 A store to a wrong address ends a CUDA context: every later call of the process fails. So before a
-generated kernel is measured beside the others, it runs once, between fences, in a process with a
-target of its own:
+generated kernel is measured beside the others, it is tried in a process with a target of its own
+(`audition`):
 
-    tasks, as JSON --> | as each is compiled: load, run, look at the fences | --> at which, why
+    tasks, as JSON --> | as each is compiled: load, run, look at fences, time | --> which, verdict
 
-Compiling goes on meanwhile, on other cores. A process that dies or answers no more costs the kernel
-it was at, if it has run no other; else the next process begins with that one. What is remembered
-in the cache is not run again.
+Compiling goes on meanwhile, on other cores; so the rough time that is taken there costs nothing,
+and says who is worth a precise one (`costs.heats`). A process that dies or answers no more costs
+the kernel it was at, if it has run no other; else the next process begins with that one. What is
+remembered in the cache is not run again.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, BinaryIO, Self
+from dataclasses import astuple
+from typing import Self
 
-import torch
-
+from anabranch.audition import Verdict, written
 from anabranch.cache import Cache
-from anabranch.ir.dag import dag_of
-from anabranch.ir.graph import Constant
+from anabranch.costs.heats import Trial, in_heats
 from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Cost, Target
-from anabranch.ir.schedule import Schedule, sequential_launches
-from anabranch.ir.step import random_tensor
-from anabranch.ir.task import Kernel, Task, TaskGraph
-from anabranch.ir.text import parse_graph, text_graph, text_kernel
-from anabranch.kernels.triton.program import facts_of, program_of
-from anabranch.kernels.triton.write import learn, unnamed
-from anabranch.pack import pack
-from anabranch.pack.fence import fence
-from anabranch.targets.cpu.target import CpuTarget
-from anabranch.targets.cuda.target import CudaTarget
+from anabranch.ir.task import Task
+from anabranch.ir.text import text_kernel
 from anabranch.trace import Trace
 
-Trial = Callable[[Sequence[Task]], Sequence[Cost | None]]
-SCHEME = "rehearsal 1"
-GENERATES = "triton"
-"""The provider whose kernels are written by `kernels.triton.write`."""
+SCHEME = "rehearsal 2"
 LIMIT = 60.0
 """Seconds that one kernel may take: building it is not among them."""
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1])"
-SERVE = "from anabranch.rehearse import main; main(*sys.argv[2:])"
-
-
-def rehearse(task: Task, target: Target) -> str:
-    """Run a task alone between fences, on random data; why it must not be used, or ""."""
-    body = task.body
-    constants = tuple(_filled(constant, i, target) for i, constant in enumerate(body.constants))
-    alone = TaskGraph(task.name, body.inputs, constants, (task,), (), body.outputs)
-    plan = pack(alone, Schedule("alone", sequential_launches(dag_of(alone))), target.spec)
-    run = target.load(fence(plan), repeat=0)
-    inputs = [random_tensor(value.type, i, target.device) for i, value in enumerate(body.inputs)]
-    for out in run(inputs):
-        out.cpu()  # whatever went wrong on the device is heard here
-    return run.strays()
+SERVE = "from anabranch.audition import main; main(*sys.argv[2:])"
 
 
 class Rehearsal:
@@ -76,7 +48,7 @@ class Rehearsal:
     ) -> None:
         self._target, self._cache, self._trace, self._start = target, cache, trace, start
         self._process: subprocess.Popen[bytes] | None = None
-        self._known: dict[str, str] = {}
+        self._known: dict[str, Verdict] = {}
         self.settled = True
         """False where kernels were refused for no fault of theirs."""
 
@@ -92,30 +64,44 @@ class Rehearsal:
             self._running()
 
     def before(self, trial: Trial) -> Trial:
-        """The trial, with None for generated kernels that failed their rehearsal."""
+        """The trial, with None for generated kernels that failed their rehearsal, and in earnest
+        for those of the others that may be the fastest of their task."""
 
         def both(tasks: Sequence[Task]) -> Sequence[Cost | None]:
-            bad = self.refusals(tasks)
-            costs = iter(trial([task for i, task in enumerate(tasks) if i not in bad]))
-            return [None if i in bad else next(costs) for i in range(len(tasks))]
+            verdicts = self.verdicts(tasks)
+            left = [i for i in range(len(tasks)) if i not in verdicts or not verdicts[i].why]
+            rough = {
+                at: Cost(verdicts[i].us, "measured", verdicts[i].spread)
+                for at, i in enumerate(left)
+                if i in verdicts
+            }
+            found = in_heats([tasks[i] for i in left], rough, trial)
+            costs = dict(zip(left, found, strict=True))
+            return [costs.get(i) for i in range(len(tasks))]
 
         return both
 
     def refusals(self, tasks: Sequence[Task]) -> dict[int, str]:
         """Why tasks must not be run in this process, by their position."""
+        return {i: verdict.why for i, verdict in self.verdicts(tasks).items() if verdict.why}
+
+    def verdicts(self, tasks: Sequence[Task]) -> dict[int, Verdict]:
+        """On the generated kernels among these, by position; on a simulated target on none."""
         if self._target.spec.simulated:
             return {}
         keys = {i: self._key(task) for i, task in enumerate(tasks) if _generated(task)}
         if self._cache is not None:
-            self._known |= self._cache.get_many("kernels", keys.values())
+            kept = self._cache.get_many("kernels", keys.values())
+            self._known |= {key: Verdict(*json.loads(text)) for key, text in kept.items()}
         left = {key: tasks[i] for i, key in keys.items() if key not in self._known}
         self._run(left)
-        bad = {i: self._known[key] for i, key in keys.items() if self._known[key]}
-        for i, why in bad.items():
+        found = {i: self._known[key] for i, key in keys.items()}
+        for i, verdict in found.items():
             kernel = tasks[i].kernel
-            assert kernel is not None
-            self._trace.add("refused", "kernels", f"{tasks[i].name} by {text_kernel(kernel)}", why)
-        return bad
+            if verdict.why and kernel is not None:
+                what = f"{tasks[i].name} by {text_kernel(kernel)}"
+                self._trace.add("refused", "kernels", what, verdict.why)
+        return found
 
     def _run(self, left: dict[str, Task]) -> None:
         """Learn of all tasks. One is blamed if a process that was started for it, and has run
@@ -123,11 +109,11 @@ class Rehearsal:
         total = len(left)
         while left:
             fresh, count, at = self._process is None, len(left), ""
-            for key, why in self._answers(left):
-                at = key if why is None else ""
-                if why is not None:
+            for key, verdict in self._answers(left):
+                at = key if verdict is None else ""
+                if verdict is not None:
                     del left[key]
-                    self._learn(key, why)
+                    self._learn(key, verdict)
                     self._trace.progress("kernels", total - len(left), total, "kernels rehearsed")
             if fresh and len(left) == count:
                 died = self._died()
@@ -135,7 +121,7 @@ class Rehearsal:
                     self._not_started(left, died)
                     left.clear()
                 else:
-                    self._learn(at, f"the process that ran it first {died}")
+                    self._learn(at, Verdict(f"the process that ran it first {died}"))
                     del left[at]
             elif at:
                 left = {at: left.pop(at), **left}
@@ -146,20 +132,20 @@ class Rehearsal:
         why = f"no process could be started to run kernels in: {died}"
         self._trace.add("warning", "kernels", "generated kernels", why)
         self.settled = False
-        self._known |= dict.fromkeys(left, why)  # not the kernels' fault: not kept
+        self._known |= dict.fromkeys(left, Verdict(why))  # not the kernels' fault: not kept
 
-    def _learn(self, key: str, why: str) -> None:
-        self._known[key] = why
+    def _learn(self, key: str, verdict: Verdict) -> None:
+        self._known[key] = verdict
         if self._cache is not None:
-            self._cache.put("kernels", key, why)
+            self._cache.put("kernels", key, json.dumps(astuple(verdict)))
 
-    def _answers(self, tasks: Mapping[str, Task]) -> Iterator[tuple[str, str | None]]:
+    def _answers(self, tasks: Mapping[str, Task]) -> Iterator[tuple[str, Verdict | None]]:
         """For each task, in the order in which they are compiled, its key with None when it is
-        begun, and with the answer; fewer if the process dies."""
+        begun, and with its verdict; fewer if the process dies."""
         process, keys = self._running(), list(tasks)
         assert process.stdin is not None and process.stdout is not None
         try:
-            wanted = [_write(task) for task in tasks.values()]
+            wanted = [written(task) for task in tasks.values()]
             process.stdin.write(json.dumps(wanted).encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
@@ -176,7 +162,7 @@ class Rehearsal:
             timer.cancel()
             if not line:
                 return
-            yield key, json.loads(line)
+            yield key, Verdict(*json.loads(line))
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is not None:
@@ -213,77 +199,5 @@ class Rehearsal:
         return f"{SCHEME}\n{self._target.spec.fingerprint}\n{task_text(task)}"
 
 
-def main(device: str, tf32: str, folder: str) -> None:
-    """The other side: lists of tasks in, and for each, as it is compiled, its position and, when
-    it has run, why it must not be used."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # libraries that print must not be heard as answers
-    where = torch.device(device)
-    target = CpuTarget() if where.type == "cpu" else CudaTarget(where, tf32 == "1")
-    with Cache.open(Path(folder) if folder else None) as cache:
-        for line in sys.stdin.buffer:
-            tasks = [_read(item) for item in json.loads(line)]
-            kernels = [task.kernel for task in tasks if task.kernel]
-            for number in itertools.chain.from_iterable(target.ready(kernels, cache)):
-                _say(answers, number)
-                try:
-                    why = rehearse(tasks[number], target)
-                except Exception as failed:
-                    why = f"{type(failed).__name__}: {' '.join(str(failed).split())[:400]}"
-                _say(answers, why)
-                if why and not _alive(where):
-                    return
-
-
-def _alive(device: torch.device) -> bool:
-    """Whether the device still answers: after a fault it never does in this process."""
-    try:
-        return torch.ones(1, device=device).add(1).item() == 2
-    except RuntimeError:
-        return False
-
-
-def _say(answers: BinaryIO, what: str | int) -> None:
-    answers.write(json.dumps(what).encode() + b"\n")
-    answers.flush()
-
-
 def _generated(task: Task) -> bool:
     return task.kernel is not None and bool(task.kernel.source)
-
-
-def _write(task: Task) -> dict[str, Any]:
-    """`program`: what was written for a generated kernel, which its reader need not write again."""
-    kernel = task.kernel
-    assert kernel is not None
-    known = kernel.provider == GENERATES
-    return {
-        "task": task.name,
-        "body": text_graph(task.body, origins=False),
-        "kernel": [kernel.provider, kernel.name, kernel.variant, kernel.source],
-        "kernel_body": text_graph(kernel.body, origins=False),
-        "writes_out": kernel.writes_out,
-        "workspace": kernel.workspace,
-        "program": facts_of(unnamed(kernel.body, kernel.variant)) if known else None,
-    }
-
-
-def _read(item: dict[str, Any]) -> Task:
-    provider, name, variant, source = item["kernel"]
-    body, kernel_body = (parse_graph(item[text]) for text in ("body", "kernel_body"))
-    if item["program"] is not None:
-        learn(kernel_body, variant, program_of(item["program"]))
-    kernel = Kernel(
-        provider,
-        name,
-        kernel_body,
-        variant,
-        item["writes_out"],
-        item["workspace"],
-        source=source,
-    )
-    return Task(item["task"], body, kernel)
-
-
-def _filled(constant: Constant, seed: int, target: Target) -> Constant:
-    return replace(constant, value=random_tensor(constant.type, 100 + seed, target.device))

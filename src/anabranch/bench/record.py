@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from anabranch import api
+from anabranch.audition import GENERATES
 from anabranch.bench.machine import machine
 from anabranch.bench.provenance import provenance, versions
 from anabranch.cache import Cache
@@ -39,7 +40,6 @@ from anabranch.kernels.recall import Candidate, whole
 from anabranch.line import KERNEL_SECONDS
 from anabranch.models import load_model
 from anabranch.pack import pack
-from anabranch.rehearse import GENERATES
 from anabranch.trace import Trace
 from anabranch.tune import Tuner
 from anabranch.zoo import ZOO

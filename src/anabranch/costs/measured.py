@@ -36,6 +36,7 @@ from anabranch.ir.key import digest_text, task_text, tasks_text
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Costs, Probe, Target
 from anabranch.ir.schedule import Launch, Schedule, Timeline, sequential_launches, text_schedule
+from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.trace import Trace
 
@@ -202,8 +203,7 @@ class Measured:
         alone = TaskGraph(task.name, body.inputs, body.constants, (task,), (), outputs)
         schedule = Schedule("alone", (Launch(task.name, 0),))
         estimate = self._fallback.task(task)
-        # Long tasks are not repeated: the start of a graph is nothing beside them.
-        repeat = max(1, min(REPEAT, round(REPEAT * LONG_US / max(estimate.us, LONG_US))))
+        repeat = _repeat(estimate)
         return Trial(
             task.name,
             lambda: self.target.load(self._prepare(alone, schedule), repeat=repeat),
@@ -216,6 +216,16 @@ class Measured:
             lambda: self.target.load(self._prepare(tasks, schedule)),
             lambda: self._fallback.schedule(tasks, schedule),
         )
+
+
+def repeat_of(task: Task, spec: TargetSpec) -> int:
+    """How often a task is run in a row to be timed, by an estimate of how long it takes."""
+    return _repeat(Roofline(spec).task(task))
+
+
+def _repeat(estimate: Cost) -> int:
+    """Long tasks are not repeated: the start of a graph is nothing beside them."""
+    return max(1, min(REPEAT, round(REPEAT * LONG_US / max(estimate.us, LONG_US))))
 
 
 def canonical_schedule(tasks: TaskGraph, schedule: Schedule) -> str:

@@ -19,11 +19,13 @@ from anabranch.ir.protocols import Cost
 ROUNDS = (5, 50)
 """At least and at most."""
 PER_ROUND = 3
+WARM = 0.05
+"""Seconds of running before anything is timed, if the budget is no smaller."""
 
 
 def interleaved(runs: Sequence[Callable[[], object]], budget: float) -> list[list[float]]:
     """Samples in microseconds for each callable, within about `budget` seconds in all."""
-    _warm(runs)
+    _warm(runs, min(WARM, budget))
     samples: list[list[float]] = [[] for _ in runs]
     deadline = time.perf_counter() + budget
     for done in range(ROUNDS[1]):
@@ -53,7 +55,7 @@ def _replays(run: Callable[[], object]) -> list[torch.cuda.Event]:
     return events
 
 
-def _warm(runs: Sequence[Callable[[], object]], seconds: float = 0.05) -> None:
+def _warm(runs: Sequence[Callable[[], object]], seconds: float) -> None:
     """Brings clocks up and caches in."""
     start = time.perf_counter()
     while runs and time.perf_counter() - start < seconds:
