@@ -78,6 +78,24 @@ def test_another_wrapping_is_no_faster_than_what_is_known() -> None:
     assert price(fast) >= price(slow) * 0.99
 
 
+def test_parts_that_are_written_into_a_whole_are_known_and_the_whole_is_free() -> None:
+    """A plan has its parts where the whole is; a graph that is priced has them on their own."""
+    kind, slot = "f32[1,16,8,8]", "f32[1,16,8,8]{2048,64,8,1}"
+    relu = "graph g {{\n  input %x: {0}\n  %r: {1} = aten.relu.default(%x)\n  return %r\n}}"
+    both = read(
+        f"graph g {{\n  input %x: {kind}\n  %r: {kind} = aten.relu.default(%x)\n"
+        f"  %s: {kind} = aten.sigmoid.default(%x)\n"
+        "  %c: f32[1,32,8,8] = aten.cat.default([%r, %s], 1)\n  return %c\n}"
+    )
+    (part,) = partition(read(relu.format(kind, slot)), Trace(), SPEC).tasks
+    (other,) = partition(
+        read(relu.format(kind, slot).replace("relu", "sigmoid")), Trace(), SPEC
+    ).tasks
+    known = [(part, 7.0), (other, 5.0)]
+    assert appraiser(known, SPEC, 0.0, generates=True)(both) == 12.0
+    assert appraiser(known, SPEC, 0.0, generates=False)(both) > 12.0
+
+
 def test_the_critical_path_counts_as_much_as_was_asked() -> None:
     tasks = partition(twins(16), Trace(), SPEC)
     sums = appraiser(taken(tasks), SPEC, 0.0, generates=False)(twins(16))

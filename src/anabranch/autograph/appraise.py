@@ -11,9 +11,12 @@ does not get faster for no longer being known.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
+
+import torch
 
 from anabranch.costs import Roofline
 from anabranch.costs.mixed import mixed
@@ -32,13 +35,17 @@ from anabranch.trace import Trace
 Price = Callable[[Graph], float]
 Taken = Sequence[tuple[Task, float]]
 """Tasks with what each takes alone, in microseconds."""
+Likeness = tuple[tuple[int, ...], torch.dtype]
+CAT = "aten.cat.default"
+STRIDES = re.compile(r"\{[0-9,]*\}")
+"""In the text of a type."""
 
 
 def appraiser(taken: Taken, spec: TargetSpec, alpha: float, generates: bool) -> Price:
     """The price of graphs, in microseconds. `taken`: tasks, and what each takes; `generates`:
     whether kernels are generated, which fuse more than a library does."""
     rough = Roofline(spec)
-    known = {structure_text(task.body): us for task, us in taken}
+    times = Times(taken)
     scale = Scale(taken, rough)
     seen: dict[tuple[int, ...], tuple[tuple[Node, ...], float]] = {}
     arranged = spec.kind == "cuda" and any(
@@ -52,8 +59,10 @@ def appraiser(taken: Taken, spec: TargetSpec, alpha: float, generates: bool) -> 
         nodes = task.body.nodes
         key = tuple(map(id, nodes))
         if key not in seen:
-            us = known.get(structure_text(task.body))
-            us = rough.task(task).us * scale.of(task) if us is None else us
+            us = times.of(task)
+            if us is None:
+                free = generates and _joined(task)
+                us = 0.0 if free else rough.task(task).us * scale.of(task)
             seen[key] = nodes, us
         return seen[key][1]
 
@@ -64,6 +73,29 @@ def appraiser(taken: Taken, spec: TargetSpec, alpha: float, generates: bool) -> 
         return mixed(cut, us_of, alpha) + (1 + alpha) * copies
 
     return price
+
+
+class Times:
+    """What tasks are known to take: of the same structure, else of one that differs only in how its
+    values lie in memory, as when a part is written into its place in a whole."""
+
+    def __init__(self, taken: Taken) -> None:
+        self._exact = {structure_text(task.body): us for task, us in taken}
+        self._loose: dict[str, float] = {}
+        for text, us in self._exact.items():
+            key = STRIDES.sub("", text)
+            self._loose[key] = max(us, self._loose.get(key, 0.0))
+
+    def of(self, task: Task) -> float | None:
+        text = structure_text(task.body)
+        found = self._exact.get(text)
+        return self._loose.get(STRIDES.sub("", text)) if found is None else found
+
+
+def _joined(task: Task) -> bool:
+    """Whether generated kernels may write the parts into their places, so that nothing is left to
+    do. Where they may not, the graph as it was has the same concatenation, or it is soon known."""
+    return all(node.op == CAT for node in task.body.nodes)
 
 
 class Scale:
@@ -96,25 +128,29 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class _Same:
-    """A main node: its operator, the types of its main operands, and of what it makes. A bias is
-    no main operand: it may as well be added by somebody else."""
+    """A main node: its operator, the types of its main operands, and of what it makes, wherever
+    they lie. A bias is no main operand: it may as well be added by somebody else."""
 
     op: str
-    operands: tuple[TensorType, ...]
-    made: tuple[TensorType, ...]
+    operands: tuple[Likeness, ...]
+    made: tuple[Likeness, ...]
 
 
 def _likenesses(task: Task) -> Iterator[Hashable]:
     node = _main(task)
     if node is not None:
         table, op = types(task.body), _label(node)
-        read = tuple(table[name] for name in node.uses[:2])
-        yield _Same(op, read, node.types)
+        read = tuple(_shape(table[name]) for name in node.uses[:2])
+        yield _Same(op, read, tuple(map(_shape, node.types)))
         yield op, read
         yield op, read[:1]
         yield op
         yield (ops.info(node.op).kind,)
     yield ()
+
+
+def _shape(type: TensorType) -> Likeness:
+    return type.shape, type.dtype
 
 
 def _label(node: Node) -> str:
