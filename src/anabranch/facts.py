@@ -73,11 +73,11 @@ def _dtype(job: Job, made: Compilation) -> str:
 
 
 def _baselines(job: Job, made: Compilation) -> dict[str, float]:
-    found = {
-        schedule.scheduler: cost.us / 1e3
-        for schedule, cost in made.found.schedules
-        if schedule.scheduler == "sequential"
-    }
+    # A scheduler that was named may have found one stream itself: then that is the sequential plan.
+    known = made.found.schedules
+    plain = [cost for schedule, cost in known if schedule.scheduler == "sequential"]
+    plain = plain or [cost for schedule, cost in known if schedule.streams == 1]
+    found = {"sequential": plain[0].us / 1e3} if plain else {}
     if made.run is not None and callable(job.model):
         args, kwargs = own_inputs(job.args, job.kwargs)
 

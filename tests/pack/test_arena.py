@@ -74,9 +74,9 @@ def test_fifteen_hundred_values_take_about_a_second(networks: Any) -> None:
     tasks = networks.nasnet(50)
     schedule = networks.parallel(tasks)
     buffers, before = lifetimes(tasks, schedule), before_masks(schedule)
-    start = time.perf_counter()
+    start = time.process_time()
     first = place(buffers, before)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert len(buffers) > 1500
     assert place(buffers, before) == first
 

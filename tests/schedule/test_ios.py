@@ -144,9 +144,9 @@ def test_nasnet_sized_networks() -> None:
     dag = _cells(22)
     n = len(dag.names)
     trace = Trace()
-    start = time.perf_counter()
+    start = time.process_time()
     found = plan(dag, [2.0] * n, [0.1] * n, Limits(trace=trace))
-    assert time.perf_counter() - start < 8
+    assert time.process_time() - start < 8
     verify_schedule(found, dag)
     us = [stage_estimate([2.0] * n, [0.1] * n, 0.5)(g) for g in _masks(dag, found)]
     assert sum(us) < 0.5 * 2 * n

@@ -65,9 +65,9 @@ def test_repacking_needs_no_more_streams_than_chains_and_no_fewer_than_the_width
 
 def test_fifteen_hundred_nodes() -> None:
     dag = _random(1500, 0.004, 1)
-    start = time.perf_counter()
+    start = time.process_time()
     plan(dag, 16)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def _random(n: int, p: float, seed: int) -> Dag:

@@ -159,13 +159,13 @@ def test_randwire_without_pruning(randwire: Dag) -> None:
     dice = random.Random(0)
     us = [dice.uniform(2, 9) for _ in range(33)]
     cost = stage_estimate(us, [dice.uniform(0.1, 0.6) for _ in us], 0.5)
-    start = time.perf_counter()
+    start = time.process_time()
     exact = solve(randwire, cost)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
     assert (exact.states, exact.transitions) == (5420, 1_170_663)
-    start = time.perf_counter()
+    start = time.process_time()
     pruned = solve(randwire, cost, 3, 8)
-    assert time.perf_counter() - start < 10 / 3
+    assert time.process_time() - start < 10 / 3
     assert exact.us <= pruned.us < sum(us)
 
 

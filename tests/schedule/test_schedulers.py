@@ -90,9 +90,10 @@ def test_twelve_hundred_tasks(
     edges = [(u, v) for v in range(1200) for u in range(max(0, v - 40), v) if dice.random() < 0.05]
     dag = Dag.of(tuple(f"n{i}" for i in range(1200)), edges)
     tasks, costs = tasks_of(dag), fake_costs()
-    start = time.perf_counter()
+    start = time.process_time()
     found = SCHEDULERS[name](tasks, costs, Limits())
-    assert time.perf_counter() - start < (15 if name in ("ios", "local") else 3)
+    searches = name in ("ios", "ios-merge", "ios-both", "local")
+    assert time.process_time() - start < (15 if searches else 3)
     verify_schedule(found, dag)
 
 
@@ -103,9 +104,9 @@ def test_no_time_is_left(name: str, tasks_of: TasksOf, fake_costs: Callable[[], 
     edges = [(u, v) for v in range(300) for u in range(max(0, v - 9), v) if dice.random() < 0.2]
     dag = Dag.of(tuple(f"n{i}" for i in range(300)), edges)
     tasks, costs = tasks_of(dag), fake_costs()
-    start = time.perf_counter()
+    start = time.process_time()
     found = SCHEDULERS[name](tasks, costs, Limits(deadline=0.0))
-    assert time.perf_counter() - start < 1.5
+    assert time.process_time() - start < 1.5
     verify_schedule(found, dag)
 
 

@@ -21,9 +21,9 @@ def test_table_1(block: str, row: Space, request: pytest.FixtureRequest) -> None
     """The paper's Table 1 prints 25.6e3 4.9e3 3.8e6, 3.7e9 1.2e6 9.2e22, 5.2e6 3.1e5 7.2e12, 216
     51 1.3e2."""
     dag: Dag = request.getfixturevalue(block)
-    start = time.perf_counter()
+    start = time.process_time()
     assert space(dag) == row
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize(

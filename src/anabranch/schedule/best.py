@@ -4,8 +4,8 @@
     opara        30.1 us    4 streams   9 waits
     ios          29.9 us    5 streams  11 waits    spread 0.3: as fast as opara -> opara
 
-Sequential is always among them, so the choice is never slower than it under the same costs. Plans
-within the spread of the fastest are equally fast; of these the one with fewer streams is taken,
+Sequential is always among them, so the choice is never slower than it under the same costs. Who
+names one scheduler alone gets its plan, and sees what sequential would take. Plans within the spread of the fastest are equally fast; of these the one with fewer streams is taken,
 then with fewer waits, then the one named earlier in the table, so that the same costs give the
 same plan. A scheduler that fails or breaks an invariant is an event. All share one deadline: who
 comes when it has passed returns at once what it has without a search.
@@ -51,10 +51,12 @@ def best(
     trace: Trace,
     limits: Limits | None = None,
 ) -> Choice:
-    """The fastest of the named schedulers' plans and the sequential one."""
+    """The fastest of the named schedulers' plans and the sequential one; if one is named, its."""
     limits = replace(limits or Limits(), trace=trace)
     found = _different(tasks, costs, names, limits)
     ranked = _ranked(list(zip(found, costs.rank(tasks, found), strict=True)))
+    if len(names) == 1:
+        ranked.sort(key=lambda pair: pair[0].scheduler != names[0])
     chosen, cost = ranked[0]
     trace.add(
         "chosen",
@@ -70,13 +72,15 @@ def best(
 def _different(
     tasks: TaskGraph, costs: Costs, names: Sequence[str], limits: Limits
 ) -> list[Schedule]:
-    """What the schedulers found, in the table's order, of equal plans the first."""
+    """What the schedulers found, in the table's order, of equal plans the first. One that is named
+    alone comes before sequential."""
     for name in names:
         scheduler(name)
     dag = dag_of(tasks)
     found: dict[tuple[Launch, ...], Schedule] = {}
     until = None if limits.deadline is None else time.monotonic() + limits.deadline
-    for name in (name for name in SCHEDULERS if name == "sequential" or name in names):
+    asked = [name for name in SCHEDULERS if name == "sequential" or name in names]
+    for name in asked if len(names) > 1 else dict.fromkeys((*names, "sequential")):
         if until is not None:  # one deadline for all, not one for each
             limits = replace(limits, deadline=max(0.0, until - time.monotonic()))
         schedule = _tried(name, tasks, dag, costs, limits)
