@@ -36,10 +36,11 @@ from anabranch.kernels.bound import (
 from anabranch.kernels.triton.attention_roles import Attention
 from anabranch.kernels.triton.space import next_power
 
-ROWS, PLACES, WARPS, STAGES = (16, 32, 64, 128), (16, 32, 64, 128), (1, 2, 4, 8), (2, 3)
+ROWS, PLACES = (16, 32, 64, 128), (16, 32, 64, 128, 256)
+WARPS, STAGES = (1, 2, 4, 8), (2, 3)
 LEAST = 16
 """What a tile of a product has of everything, at least."""
-KEPT, SHAPES = 8, 6
+KEPT, SHAPES = 8, 5
 """Tiles that are tried, and how many of them differ in rows or keys."""
 MOST_REGISTERS = 220
 """Of a thread, as far as they are foreseen."""
@@ -53,7 +54,10 @@ SOFTMAX_CLOCKS = 12.0
 """Of a warp for a score of each of its threads: scale, mask, maximum, exponential, sum."""
 UNMATCHED = 8.0
 """How much slower fp32 is multiplied than its peak where no tensor core does it."""
+FACTORS = 16
+"""Words of factors that a thread holds there, for each score: with 16 scores it spills."""
 USUAL_PEAK = 5e13
+"""Operations a second where nobody knows better: fp32 without tensor cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +165,9 @@ def _resident(sizes: Sizes, tile: Tile, spec: TargetSpec) -> int:
     queries = tile.rows * (sizes.deep + tile.places) * sizes.dtype.itemsize
     shared = queries + keys * max(tile.stages, 1) + RESERVED_SHARED
     words = tile.rows * (tile.places + sizes.cols) + queries // 4
-    if tile.stages == 1:  # nothing is copied ahead: it comes through registers
+    if sizes.dtype == torch.float32 and not spec.tf32:
+        words += FACTORS * tile.rows * tile.places
+    elif tile.stages == 1:  # nothing is copied ahead: it comes through registers
         words += keys // 4
     registers = SPARE + words // threads
     if registers > MOST_REGISTERS or (tile.rows * tile.places) // threads < 2:
