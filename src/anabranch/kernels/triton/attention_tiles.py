@@ -7,8 +7,9 @@ all read the same keys. At batch 1 that is what counts: a launch takes
 
     us = waves * (FIRST + steps * step)
 
-a step as long as the slowest of its load, its bytes, and what its warps issue. The best ranked
-warps and stages of a shape stand for their likes.
+a step as long as the slowest of its load, its bytes, and what its warps issue. The numbers were
+counted in instructions, not fitted. The best ranked warps and stages of a shape stand for their
+likes.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ RESERVED_SHARED = 1024 + 4096
 """Bytes that a program has besides its tiles: the system's, and what warps exchange."""
 MEET = 0.12
 """Microseconds that a step's maximum and sum wait for each other, within a warp."""
-ACROSS = 0.08
-"""And more, where warps share a row."""
+ACROSS = 0.12
+"""And more, for each doubling of the warps that share a row."""
 SOFTMAX_CLOCKS = 12.0
 """Of a warp for a score of each of its threads: scale, mask, maximum, exponential, sum."""
 UNMATCHED = 8.0
@@ -139,7 +140,7 @@ def time_us(sizes: Sizes, tile: Tile, spec: TargetSpec) -> float:
     crowd = max(1.0, together * tile.warps / 16)
     issued = read / 512 / tile.warps * COPY_CLOCKS
     issued += tile.rows * tile.places / (WARP * tile.warps) * SOFTMAX_CLOCKS / 4
-    meet = MEET + (ACROSS if tile.rows < 16 * tile.warps else 0.0)
+    meet = MEET + ACROSS * math.log2(max(1.0, LEAST * tile.warps / tile.rows))
     step = meet + issued * crowd / CLOCK + _products(sizes, tile, spec) * together
     hidden = LATENCY / max(1, min(tile.stages - 1, steps)) if steps > 1 else 0.0
     return waves * (FIRST + EACH_WARP * tile.warps + steps * max(step, load, hidden))
@@ -161,16 +162,18 @@ def _rate(dtype: torch.dtype, spec: TargetSpec) -> str:
 def _resident(sizes: Sizes, tile: Tile, spec: TargetSpec) -> int:
     """How many programs an SM holds at once; 0 if not one."""
     threads, width = tile.warps * WARP, sizes.deep + sizes.cols
+    scores = tile.rows * tile.places
     keys = tile.places * width * sizes.dtype.itemsize
-    queries = tile.rows * (sizes.deep + tile.places) * sizes.dtype.itemsize
-    shared = queries + keys * max(tile.stages, 1) + RESERVED_SHARED
-    words = tile.rows * (tile.places + sizes.cols) + queries // 4
+    weights = scores * sizes.dtype.itemsize
+    queries = tile.rows * sizes.deep * sizes.dtype.itemsize
+    shared = queries + weights + keys * max(tile.stages, 1) + RESERVED_SHARED
+    words = scores + tile.rows * sizes.cols + (queries + weights) // 4
     if sizes.dtype == torch.float32 and not spec.tf32:
-        words += FACTORS * tile.rows * tile.places
-    elif tile.stages == 1:  # nothing is copied ahead: it comes through registers
-        words += keys // 4
+        words += FACTORS * scores
+    elif tile.stages == 1:  # nothing is copied ahead: keys come through registers, before scores
+        words = max(words, (keys + queries) // 4)
     registers = SPARE + words // threads
-    if registers > MOST_REGISTERS or (tile.rows * tile.places) // threads < 2:
+    if registers > MOST_REGISTERS or scores // threads < 2:
         return 0
     return min(
         spec.threads_per_sm // threads,
