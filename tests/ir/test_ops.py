@@ -46,6 +46,14 @@ def test_operations_and_bytes_are_counted() -> None:
     assert ops.traffic(node, table) == 2 * (8 * 16 + 16 * 4 + 8 * 4)
 
 
+def test_attention_multiplies_each_query_with_each_key_and_each_weight_with_a_value() -> None:
+    sizes = {"q": (2, 8, 5, 16), "k": (2, 4, 9, 16), "v": (2, 4, 9, 6)}
+    table = {name: TensorType(shape, torch.half) for name, shape in sizes.items()}
+    op, args = "aten.scaled_dot_product_attention.default", (Ref("q"), Ref("k"), Ref("v"))
+    node = ops.make_node("y", op, args, table, (("enable_gqa", True),))
+    assert ops.flops(node, table) == 2 * (2 * 8) * 5 * 9 * (16 + 6)
+
+
 def test_a_node_knows_what_it_reads() -> None:
     node = Node("y", "aten.cat.default", ((Ref("a"), Ref("b")), 1), (("z", Ref("a")),), (X,))
     assert node.uses == ("a", "b", "a")

@@ -52,6 +52,23 @@ def products(batch: int, rows: int, depth: int, columns: int, dtype: str = "f16"
     }}""")
 
 
+def attention(
+    heads: int, queries: int, keys: int, size: int, dtype: str = "f16", causal: bool = False
+) -> Graph:
+    """Attention of one sample whose heads lie side by side within a token."""
+    width = heads * size
+    few, many = (f"[1,{heads},{n},{size}]{{{n * width},{size},{width},1}}" for n in (queries, keys))
+    call = f"aten.scaled_dot_product_attention.default(%q, %k, %v, None, 0.0, {causal})"
+    return parse_graph(f"""
+    graph attention {{
+      input %q: {dtype}{few}
+      input %k: {dtype}{many}
+      input %v: {dtype}{many}
+      %out: {dtype}{few} = {call}
+      return %out
+    }}""")
+
+
 def branches(
     channels: int, size: int, filters: Sequence[tuple[int, int]], pool: bool, dtype: str = "f16"
 ) -> Graph:

@@ -56,8 +56,9 @@ def _matmul_flops(a: int) -> Callable[[Node, Mapping[str, TensorType]], int]:
 
 
 def _attention_flops(node: Node, types: Mapping[str, TensorType]) -> int:
+    """Every query with every key, and every weight with what stands there; masks spare nothing."""
     query, key = types[_ref(node.args[0])], types[_ref(node.args[1])]
-    return 4 * query.numel * key.shape[-2]
+    return 2 * (query.numel + node.type.numel) * key.shape[-2]
 
 
 def _ref(arg: Arg) -> str:

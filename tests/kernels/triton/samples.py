@@ -76,4 +76,27 @@ SAMPLES: dict[str, tuple[str, str]] = {
       return %r
     }""",
     ),
+    "attention": (
+        "attention:16x128.w4.s1",
+        """
+    graph heads {
+      input %q: f16[1,12,128,64]{98304,64,768,1}
+      input %k: f16[1,12,128,64]{98304,64,768,1}
+      input %v: f16[1,12,128,64]{98304,64,768,1}
+      %r: f16[1,12,128,64]{98304,64,768,1} = aten.scaled_dot_product_attention.default(%q, %k, %v)    # bert.py:50 in forward
+      return %r
+    }""",  # noqa: E501
+    ),
+    "attention_in_blocks": (
+        "attention:64x32.w4.s2",
+        """
+    graph grouped {
+      input %q: f16[2,8,100,96]{76800,96,768,1}
+      input %k: f16[2,2,100,96]{19200,96,192,1}
+      input %v: f16[2,2,100,96]{19200,96,192,1}
+      const %mask: f16[100,100]{104,1} = m
+      %r: f16[2,8,100,96]{76800,96,768,1} = aten.scaled_dot_product_attention.default(%q, %k, %v, %mask, 0.0, False, scale=0.125, enable_gqa=True)    # net.py:60 in forward
+      return %r
+    }""",  # noqa: E501
+    ),
 }

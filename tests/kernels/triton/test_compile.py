@@ -18,7 +18,12 @@ from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.write import program, variants
 
 triton = pytest.importorskip("triton")
-POINTERS = {torch.float16: "*fp16", torch.float32: "*fp32"}
+POINTERS = {
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.float32: "*fp32",
+    torch.bool: "*i1",
+}
 VECTORS = r"ld\.global\.v[24]\.b32|cp\.async\.cg\.shared\.global .*, 0x10,"
 SPILLED = 16
 """Bytes of stack a thread may have: CUDA 13's ptxas parks four words of what 12's keeps in

@@ -44,6 +44,8 @@ EARLY_READS = {
     "contraction_of_one_step": {"weight", "bias"},
     "rows": {"weight", "bias"},
     "rows_in_blocks": set(),
+    "attention": set(),
+    "attention_in_blocks": set(),
 }
 
 

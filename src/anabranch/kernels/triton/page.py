@@ -24,7 +24,7 @@ from importlib import resources
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, types
-from anabranch.kernels.dfg.nouns import Dfg
+from anabranch.kernels.dfg.nouns import Dfg, Expr
 from anabranch.kernels.dfg.walk import loads
 from anabranch.kernels.triton.emit import FUNCTIONS
 from anabranch.kernels.triton.names import names_of
@@ -63,13 +63,15 @@ def program(
     warps: int,
     scratch: int = 0,
     counters: int = 0,
+    also: Sequence[Expr] = (),
 ) -> Program:
     """The kernel of these lines, still without the comment that says whose it is. Its parameters
-    are what the graph reads, then what it stores, then scratch and counters where it has them."""
+    are what the graph reads, and what `also` does, then what the graph stores, then scratch and
+    counters where it has them."""
     names = names_of(body)
     table = types(body)
     entry = entry_name(variant.partition(":")[0], body)
-    read = {load.value for load in loads(*(store.expr for store in dfg.stores))}
+    read = {load.value for load in loads(*(store.expr for store in dfg.stores), *also)}
     declared = [value.name for value in body.inputs] + [value.name for value in body.constants]
     pointers = [name for name in declared if name in read]
     pointers += dict.fromkeys(store.value for store in dfg.stores)

@@ -1,0 +1,275 @@
+"""The attention template: queries of a head meet its keys block by block, in one walk.
+
+    attention:16x128.w4.s1     16 queries a program, 128 keys a step, 4 warps, 1 stage
+
+         keys ->                           scores  = query * key, times scale and log2 e
+       q  [scores]                         weights = 2 ^ (scores - the row's maximum so far)
+       |                                   total, attended: sums of weights, and of weights * value
+       v  [scores] [scores] ...            fade = 2 ^ (old maximum - new maximum) weighs them down
+
+This is softmax in one walk (Milakov and Gimelshein), as FlashAttention uses it: where a block
+raises the maximum, what was summed up before counts for less. Keys that fit into one block need no
+such care. A row that may look at no key at all has no weights, and is 0, as ATen has it.
+
+Programs of one head lie side by side, so that its keys are read from memory once. A causal mask
+ends the walk where no row of the block looks any further.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from dataclasses import dataclass, replace
+
+import torch
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.target import TargetSpec
+from anabranch.kernels.dfg.build import bounded
+from anabranch.kernels.dfg.index import Axis, axis
+from anabranch.kernels.dfg.nouns import Expr
+from anabranch.kernels.triton.attention_roles import (
+    NAME,
+    OPERATOR,
+    Attention,
+    Block,
+    attention_of,
+    block_of,
+)
+from anabranch.kernels.triton.attention_tiles import LEAST, Tile, chosen
+from anabranch.kernels.triton.emit import DTYPES, Emission
+from anabranch.kernels.triton.names import INDICES, names_of
+from anabranch.kernels.triton.page import program
+from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.space import next_power
+
+VARIANT = re.compile(r"attention:(\d+)x(\d+)\.w(\d+)\.s(\d+)(\.tf32)?")
+OWN = frozenset(
+    {
+        *("tile", "batch", "deep", "deep_down", "place", "place_down", "scores", "top", "high"),
+        *("peak", "weights", "fade", "total", NAME),
+    }
+)
+LOWEST = 'float("-inf")'
+LOG2_E = math.log2(math.e)
+INDENT = "    "
+
+
+def parse(variant: str) -> Tile:
+    """ValueError for a text that is no variant of attention."""
+    found = VARIANT.fullmatch(variant)
+    if found is None:
+        raise ValueError(f"{variant} is no variant of attention")
+    rows, places, warps, stages = map(int, found.groups()[:4])
+    return Tile(rows, places, warps, stages, bool(found[5]))
+
+
+def variants(body: Graph, spec: TargetSpec) -> list[str]:
+    """The best ranked tiles; [] where the body is no attention."""
+    if not any(node.op == OPERATOR for node in body.nodes):
+        return []
+    found = _found(body)
+    return [] if isinstance(found, str) else [tile.text for tile in chosen(found, spec)]
+
+
+def write(body: Graph, variant: str) -> Program:
+    """The kernel. ValueError where the body is no attention, or the variant not ours."""
+    found = _found(body)
+    if isinstance(found, str):
+        raise ValueError(found)
+    tile = parse(variant)
+    axes = _axes(found, tile)
+    block = block_of(found, axes)
+    spelled = {one: name for name, one in axes.items()} | {Axis("batch", found.batches): "batch"}
+    out = Emission(spelled, {}, names_of(body), {*INDICES, *OWN})
+    walk = _Walk(found, tile, block)
+    _write_indices(out, walk, axes)
+    _write_walk(out, walk)
+    _write_results(out, walk, axes)
+    reads = [part for part in (block.query, block.key, block.value, block.mask) if part is not None]
+    grid = (walk.blocks * found.batches, 1, 1)
+    written = program(body, found.dfg, variant, out.lines, grid, tile.warps, also=reads)
+    return replace(written, stages=tile.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """An attention, how it is cut, and what a program reads and stores of it."""
+
+    found: Attention
+    tile: Tile
+    block: Block
+
+    @property
+    def blocks(self) -> int:
+        """Programs of one head."""
+        return -(-self.found.rows // self.tile.rows)
+
+    @property
+    def several(self) -> bool:
+        """Whether its keys are more than one block."""
+        return self.found.places > self.tile.places
+
+    @property
+    def places(self) -> int:
+        """Keys, to the end of their last block."""
+        return -(-self.found.places // self.tile.places) * self.tile.places
+
+    @property
+    def cols(self) -> int:
+        return max(next_power(self.found.cols), LEAST)
+
+    @property
+    def exact(self) -> str:
+        """How products are told what to make of fp32."""
+        if self.found.dtype != torch.float32:
+            return ""
+        return f', input_precision="{"tf32" if self.tile.tf32 else "ieee"}"'
+
+    @property
+    def end(self) -> str:
+        """Where the keys end that some row of the block looks at."""
+        places, rows, blocks = self.found.places, self.tile.rows, self.blocks
+        if not self.found.causal or (blocks == 1 and rows >= places):
+            return str(places)
+        if blocks == 1:
+            return str(rows)
+        last = f"(tile % {blocks} + 1) * {rows}"
+        return last if blocks * rows <= places else f"tl.minimum({last}, {places})"
+
+
+@functools.lru_cache(maxsize=1024)
+def _found(body: Graph) -> Attention | str:
+    """The attention of a body: all its variants are written of the same one."""
+    return attention_of(body)
+
+
+def _axes(found: Attention, tile: Tile) -> dict[str, Axis]:
+    """The axes of a kernel, each as long as its blocks together. Those along keys and along the
+    numbers of one run across or down, as the product wants them."""
+
+    def whole(n: int, by: int) -> int:
+        return -(-n // by) * by
+
+    deep, cols = (max(next_power(n), LEAST) for n in (found.deep, found.cols))
+    places = whole(found.places, tile.places)
+    sizes = {"row": whole(found.rows, tile.rows), "deep": deep, "deep_down": deep, "col": cols}
+    sizes |= {"place": places, "place_down": places}
+    return {name: Axis(name, n) for name, n in sizes.items()}
+
+
+def _write_indices(out: Emission, walk: _Walk, axes: dict[str, Axis]) -> None:
+    """The block's queries, and the numbers of a head."""
+    blocks, rows = walk.blocks, walk.tile.rows
+    out.lines.append("tile = tl.program_id(0)")
+    if walk.found.batches > 1:
+        out.lines.append("batch = tile" + (f" // {blocks}" if blocks > 1 else ""))
+    first = "" if blocks == 1 else f"tile * {rows} + "
+    if blocks > 1 and walk.found.batches > 1:
+        first = f"tile % {blocks} * {rows} + "
+    out.lines += [
+        f"row = {first}tl.arange(0, {rows})[:, None]",
+        f"deep = tl.arange(0, {axes['deep'].extent})[None, :]",
+        f"deep_down = tl.arange(0, {axes['deep'].extent})[:, None]",
+        f"col = tl.arange(0, {axes['col'].extent})[None, :]",
+    ]
+
+
+def _write_walk(out: Emission, walk: _Walk) -> None:
+    """What the queries make of all keys: `attended`."""
+    found, tile = walk.found, walk.tile
+    out.expect(walk.block.query)
+    query = _factor(out, walk.block.query, found.dtype)
+    scope = out.inner({}, {})
+    start = "start + " if walk.several else ""
+    scope.lines += [
+        f"place = {start}tl.arange(0, {tile.places})[None, :]",
+        f"place_down = {start}tl.arange(0, {tile.places})[:, None]",
+    ]
+    mask = walk.block.mask
+    scope.expect(walk.block.key, walk.block.value, *([mask] if mask is not None else []))
+    key = _factor(scope, walk.block.key, found.dtype)
+    value = _factor(scope, walk.block.value, found.dtype)
+    _write_scores(scope, walk, query, key)
+    if walk.several:
+        _write_step(out, scope, walk, value)
+    else:
+        out.lines += [
+            *scope.lines,
+            "top = tl.max(scores, 1)[:, None]",
+            f"weights = tl.exp2(scores - {_finite('top')})",
+            "total = tl.sum(weights, 1)[:, None]",
+            f"attended = tl.dot({_rounded(found)}, {value}{walk.exact})",
+        ]
+    out.lines.append("attended = attended * tl.where(total == 0.0, 0.0, 1.0 / total)")
+
+
+def _write_scores(scope: Emission, walk: _Walk, query: str, key: str) -> None:
+    """The products in powers of two, -inf where a row does not look at a key."""
+    found = walk.found
+    scale = repr(found.scale * LOG2_E)
+    scope.lines.append(f"scores = tl.dot({query}, {key}{walk.exact}) * {scale}")
+    hidden = [scope.inside(bounded(axis("place", walk.places), 0, found.places))]
+    if found.causal:
+        hidden.append("(place <= row)")
+    mask = walk.block.mask
+    if mask is not None:
+        seen = scope.value(mask)
+        if mask.dtype == torch.bool:
+            hidden.append(seen)
+        else:
+            scope.lines.append(f"scores = scores + {seen} * {LOG2_E!r}")
+    conditions = " & ".join(text for text in hidden if text)
+    if conditions:
+        scope.lines.append(f"scores = tl.where({conditions}, scores, {LOWEST})")
+
+
+def _write_step(out: Emission, scope: Emission, walk: _Walk, value: str) -> None:
+    """The loop over blocks of keys; a new maximum weighs down what was summed up before."""
+    rows, places, cols = walk.tile.rows, walk.tile.places, walk.cols
+    out.lines += [
+        f"top = tl.full([{rows}, 1], {LOWEST}, tl.float32)",
+        f"total = tl.zeros([{rows}, 1], tl.float32)",
+        f"attended = tl.zeros([{rows}, {cols}], tl.float32)",
+        f"for start in range(0, {walk.end}, {places}):",
+    ]
+    scope.lines += [
+        "high = tl.maximum(top, tl.max(scores, 1)[:, None])",
+        f"peak = {_finite('high')}",
+        "weights = tl.exp2(scores - peak)",
+        "fade = tl.exp2(top - peak)",
+        "total = total * fade + tl.sum(weights, 1)[:, None]",
+        f"attended = tl.dot({_rounded(walk.found)}, {value}, attended * fade{walk.exact})",
+        "top = high",
+    ]
+    out.lines += [f"{INDENT}{line}" for line in scope.lines]
+
+
+def _write_results(out: Emission, walk: _Walk, axes: dict[str, Axis]) -> None:
+    """What is made of the result, and the stores; a single query is the first of its block."""
+    found, ends = walk.found, [(axes["col"], walk.found.cols)]
+    if found.row is None:
+        out.lines.append("attended = tl.sum(tl.where(row == 0, attended, 0.0), 0)[None, :]")
+    else:
+        ends.insert(0, (axes["row"], found.rows))
+    within = tuple(b for one, n in ends for b in bounded(axis(one.name, one.extent), 0, n))
+    out.expect(*(store.expr for store in walk.block.stores))
+    for store in walk.block.stores:
+        out.store(store, within=within)
+
+
+def _factor(scope: Emission, expr: Expr, dtype: torch.dtype) -> str:
+    """A factor of a product, in the type that it has in memory."""
+    name = scope.value(expr)
+    return name if expr.dtype == dtype else scope.assign("factor", f"{name}.to({DTYPES[dtype]})")
+
+
+def _finite(name: str) -> str:
+    """A row's maximum; of a row that looks at no key, a number that can be subtracted."""
+    return f"tl.where({name} == {LOWEST}, 0.0, {name})"
+
+
+def _rounded(found: Attention) -> str:
+    """The weights as a factor."""
+    return "weights" if found.dtype == torch.float32 else f"weights.to({DTYPES[found.dtype]})"

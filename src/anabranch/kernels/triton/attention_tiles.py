@@ -1,0 +1,183 @@
+"""Which blocks of an attention are worth a try: all there are, ranked by a time, the first few.
+
+    12 heads of 128 queries and keys, 64 numbers each:    16 rows by 128 keys: 96 programs; ...
+
+A program holds its queries and walks over the keys, so few queries each make many programs, which
+all read the same keys. At batch 1 that is what counts: a launch takes
+
+    us = waves * (FIRST + steps * step)
+
+a step as long as the slowest of its load, its bytes, and what its warps issue. The numbers were
+counted in instructions, not fitted. The best ranked warps and stages of a shape stand for their
+likes.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.types import DTYPE_NAMES
+from anabranch.kernels.bound import (
+    CLOCK,
+    COPY_CLOCKS,
+    EACH_WARP,
+    FIRST,
+    L2_BYTES_PER_CLOCK,
+    LATENCY,
+    SPARE,
+    WARP,
+)
+from anabranch.kernels.triton.attention_roles import Attention
+from anabranch.kernels.triton.space import next_power
+
+ROWS, PLACES = (16, 32, 64, 128), (16, 32, 64, 128, 256)
+WARPS, STAGES = (1, 2, 4, 8), (2, 3)
+LEAST = 16
+"""What a tile of a product has of everything, at least."""
+KEPT, SHAPES = 8, 5
+"""Tiles that are tried, and how many of them differ in rows or keys."""
+MOST_REGISTERS = 220
+"""Of a thread, as far as they are foreseen."""
+RESERVED_SHARED = 1024 + 4096
+"""Bytes that a program has besides its tiles: the system's, and what warps exchange."""
+MEET = 0.12
+"""Microseconds that a step's maximum and sum wait for each other, within a warp."""
+ACROSS = 0.12
+"""And more, for each doubling of the warps that share a row."""
+SOFTMAX_CLOCKS = 12.0
+"""Of a warp for a score of each of its threads: scale, mask, maximum, exponential, sum."""
+UNMATCHED = 8.0
+"""How much slower fp32 is multiplied than its peak where no tensor core does it."""
+FACTORS = 16
+"""Words of factors that a thread holds there, for each score: with 16 scores it spills."""
+USUAL_PEAK = 5e13
+"""Operations a second where nobody knows better: fp32 without tensor cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A variant, read: queries of a program, keys of a step."""
+
+    rows: int
+    places: int
+    warps: int
+    stages: int
+    tf32: bool = False
+
+    @property
+    def text(self) -> str:
+        end = ".tf32" if self.tf32 else ""
+        return f"attention:{self.rows}x{self.places}.w{self.warps}.s{self.stages}{end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What tiles are ranked by."""
+
+    rows: int
+    places: int
+    deep: int
+    cols: int
+    batches: int
+    dtype: torch.dtype
+    causal: bool
+
+    @staticmethod
+    def of(found: Attention) -> Sizes:
+        deep, cols = (max(next_power(n), LEAST) for n in (found.deep, found.cols))
+        return Sizes(found.rows, found.places, deep, cols, found.batches, found.dtype, found.causal)
+
+
+def chosen(found: Attention, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
+    """The first of the ranking, each shape once, with the warps and stages that rank best; then
+    the best of them with other warps."""
+    best: dict[tuple[int, int], Tile] = {}
+    other: dict[tuple[int, int], Tile] = {}
+    for tile in ranked(Sizes.of(found), spec):
+        same = (tile.rows, tile.places)
+        if best.setdefault(same, tile).warps != tile.warps:
+            other.setdefault(same, tile)
+    first = list(best)[:SHAPES]
+    return [*(best[same] for same in first), *(other[s] for s in first if s in other)][:kept]
+
+
+@functools.lru_cache(maxsize=256)
+def ranked(sizes: Sizes, spec: TargetSpec) -> tuple[Tile, ...]:
+    """Every tile that fits, the fastest first."""
+    timed = [(time_us(sizes, tile, spec), tile.text, tile) for tile in space(sizes, spec)]
+    return tuple(tile for us, _, tile in sorted(timed) if us < math.inf)
+
+
+def space(sizes: Sizes, spec: TargetSpec) -> Iterator[Tile]:
+    """All tiles that suit the sizes: none more than twice as large as what it covers."""
+    tf32 = sizes.dtype == torch.float32 and spec.tf32
+    for rows, places, warps in itertools.product(ROWS, PLACES, WARPS):
+        if rows >= 2 * max(sizes.rows, LEAST) or places >= 2 * max(sizes.places, LEAST):
+            continue
+        for stages in STAGES if places < sizes.places else (1,):
+            yield Tile(rows, places, warps, stages, tf32)
+
+
+def time_us(sizes: Sizes, tile: Tile, spec: TargetSpec) -> float:
+    """The time of the launch, inf where the tile does not fit."""
+    held = _resident(sizes, tile, spec)
+    if not held:
+        return math.inf
+    ctas = math.ceil(sizes.rows / tile.rows) * sizes.batches
+    waves, together = math.ceil(ctas / (held * spec.sms)), min(held, math.ceil(ctas / spec.sms))
+    steps = math.ceil(sizes.places / tile.places)
+    if sizes.causal:  # rows look back: half of the blocks, and the last one all of them
+        steps = math.ceil((steps + 1) / 2)
+    read = tile.places * (sizes.deep + sizes.cols) * sizes.dtype.itemsize
+    load = read * together / (L2_BYTES_PER_CLOCK * CLOCK)
+    crowd = max(1.0, together * tile.warps / 16)
+    issued = read / 512 / tile.warps * COPY_CLOCKS
+    issued += tile.rows * tile.places / (WARP * tile.warps) * SOFTMAX_CLOCKS / 4
+    meet = MEET + ACROSS * math.log2(max(1.0, LEAST * tile.warps / tile.rows))
+    step = meet + issued * crowd / CLOCK + _products(sizes, tile, spec) * together
+    hidden = LATENCY / max(1, min(tile.stages - 1, steps)) if steps > 1 else 0.0
+    return waves * (FIRST + EACH_WARP * tile.warps + steps * max(step, load, hidden))
+
+
+def _products(sizes: Sizes, tile: Tile, spec: TargetSpec) -> float:
+    """Microseconds of both products of a step: a warp has a quarter of an SM's tensor cores."""
+    peak = dict(spec.peak_flops).get(_rate(sizes.dtype, spec), USUAL_PEAK)
+    share = 0.5 * min(tile.warps, 4) / 4 * peak / spec.sms
+    if sizes.dtype == torch.float32 and not spec.tf32:
+        share /= UNMATCHED
+    return 2.0 * tile.rows * tile.places * (sizes.deep + sizes.cols) / (share * 1e-6)
+
+
+def _rate(dtype: torch.dtype, spec: TargetSpec) -> str:
+    return "tf32" if dtype == torch.float32 and spec.tf32 else DTYPE_NAMES[dtype]
+
+
+def _resident(sizes: Sizes, tile: Tile, spec: TargetSpec) -> int:
+    """How many programs an SM holds at once; 0 if not one."""
+    threads, width = tile.warps * WARP, sizes.deep + sizes.cols
+    scores = tile.rows * tile.places
+    keys = tile.places * width * sizes.dtype.itemsize
+    weights = scores * sizes.dtype.itemsize
+    queries = tile.rows * sizes.deep * sizes.dtype.itemsize
+    shared = queries + weights + keys * max(tile.stages, 1) + RESERVED_SHARED
+    words = scores + tile.rows * sizes.cols + (queries + weights) // 4
+    if sizes.dtype == torch.float32 and not spec.tf32:
+        words += FACTORS * scores
+    elif tile.stages == 1:  # nothing is copied ahead: keys come through registers, before scores
+        words = max(words, (keys + queries) // 4)
+    registers = SPARE + words // threads
+    if registers > MOST_REGISTERS or scores // threads < 2:
+        return 0
+    return min(
+        spec.threads_per_sm // threads,
+        spec.registers_per_sm // (threads * registers),
+        spec.shared_per_sm // shared,
+        spec.ctas_per_sm,
+    )
