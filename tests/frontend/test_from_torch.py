@@ -126,6 +126,14 @@ def test_composites_stay_whole_and_the_rest_does_not() -> None:
     assert "aten.bmm.default" in ops(capture(case.model, *case.make()).graph)
 
 
+def test_splits_that_hide_that_they_are_views_say_so() -> None:
+    names = ops(
+        capture(Net(lambda net, x, h: net.a(x, h), a=nn.GRUCell(3, 4)), (f(2, 3), f(2, 4))).graph
+    )
+    assert "aten.split.Tensor" in names
+    assert not any("unsafe" in name for name in names)
+
+
 def test_dropout_in_eval_vanishes() -> None:
     assert list(ops(capture(CASES["dropout in eval"]().model, (f(4),)).graph)) == [
         "aten.add.Tensor"
