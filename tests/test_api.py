@@ -26,6 +26,17 @@ class Branches(nn.Module):
         return {"logits": self.head(both.mean((2, 3))) * scale, "input": x, "view": x[:, 0]}
 
 
+@torch.library.custom_op("anabranch_api::single", mutates_args=())
+def single(x: torch.Tensor) -> torch.Tensor:
+    assert x.dtype == torch.float32, "for float32 alone"
+    return x * 2
+
+
+@single.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
 def model() -> Branches:
     torch.manual_seed(0)
     made = Branches().eval()
@@ -180,12 +191,49 @@ def test_concurrent_calls_do_not_mix() -> None:
     [
         ({"scheduler": "fifo"}, "best, sequential"),
         ({"budget": -1}, "budget"),
-        ({"speed": 3}, "known options"),
+        ({"fast": 3}, "known options"),
+        ({"schedular": "ios"}, "did you mean scheduler"),
+        ({"budget": -1}, "greater than 0"),
     ],
 )
 def test_wrong_options_say_what_is_right(options: dict[str, Any], words: str) -> None:
     with pytest.raises(anabranch.OptionError, match=words):
         anabranch.compile(model(), (image(),), **quick(**options))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (("zoo:resnet50", (image(),)), "names of models are for the command line"),
+        ((model(), 3), "positional inputs are a tuple"),
+        ((model(), {"x": image()}), "keyword inputs a dict"),
+        ((model(), (image(),), 2.0), "keyword inputs a dict"),
+    ],
+)
+def test_what_is_no_call_of_a_model_is_said(call: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(anabranch.OptionError, match=words):
+        anabranch.compile(*call, **quick())
+
+
+def test_an_operator_for_one_dtype_alone_is_compiled() -> None:
+    class Own(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = single(x.relu()) + 1
+            return out
+
+    x = image()
+    fast = anabranch.compile(Own().eval(), (x,), **quick())
+    torch.testing.assert_close(fast(x), x.relu() * 2 + 1)
+
+
+def test_files_that_cannot_be_written_are_errors_that_name_them(tmp_path: Path) -> None:
+    fast = anabranch.compile(nn.ReLU().eval(), (image(),), **quick())
+    for write in (fast.save, fast.report):
+        with pytest.raises(anabranch.AnabranchError, match=r"cannot write .*missing/file"):
+            write(tmp_path / "missing" / "file")
+        with pytest.raises(anabranch.AnabranchError, match="cannot write"):
+            write(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_training_mode_is_refused() -> None:

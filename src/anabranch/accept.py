@@ -118,11 +118,14 @@ def _kernel_differs(task: Task, target: Target) -> str:
         for i, value in enumerate(alone.inputs)
     ]
     try:
+        own, reference = _eager_and_reference(body, inputs, target)
+    except (RuntimeError, IndexError, ValueError):
+        return ""  # operators that refuse random content are judged in the whole plan alone
+    try:
         run = target.load(plan)
         outs = run(inputs)
     except (TargetError, RuntimeError) as failed:
         return f"failed: {str(failed).partition(chr(10))[0]}"
-    own, reference = _eager_and_reference(body, inputs, target)
     for error, allowed in numbers.compare(outs, own, reference, target.spec.tf32):
         if not error <= allowed:
             return f"error {error:.2e} where {allowed:.2e} is allowed"

@@ -25,6 +25,7 @@ from anabranch.compiler import Compilation, compile_model, fell_back
 from anabranch.errors import InputError, OptionError, TargetError
 from anabranch.facts import facts_of
 from anabranch.frontend.captured import Captured
+from anabranch.frontend.checks import check_call
 from anabranch.frontend.structure import flatten_call, read_tree, unflatten_result
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Executable, Target
@@ -54,6 +55,7 @@ def compile(
     Raises CaptureError, TargetError, OptionError or NumericsError, each with what to do next.
     """
     chosen = Options.read(options)
+    check_call(model, args, kwargs)
     compiled = Compiled(model, resolve(target, chosen.tf32), chosen, trace)
     compiled.add((args,) if isinstance(args, Tensor) else tuple(args), kwargs)
     return compiled

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -117,14 +118,19 @@ class Options(BaseModel):
         try:
             return Options(**values)
         except ValidationError as invalid:
-            first = invalid.errors()[0]
-            name = ".".join(map(str, first["loc"])) or "options"
-            known = ", ".join(Options.model_fields)
-            raise OptionError(
-                f"option {name} = {first.get('input')!r} is not valid",
-                first["msg"],
-                f"known options: {known}",
-            ) from None
+            raise _invalid(invalid) from None
+
+
+def _invalid(refused: ValidationError) -> OptionError:
+    first = refused.errors()[0]
+    name = ".".join(map(str, first["loc"])) or "options"
+    what = f"option {name} = {first.get('input')!r} is not valid"
+    if name in Options.model_fields:
+        return OptionError(what, first["msg"], "Options' docstring says what each option may be")
+    near = difflib.get_close_matches(name, Options.model_fields, 1)
+    known = f"known options: {', '.join(Options.model_fields)}"
+    hint = f"did you mean {near[0]}?" if near else known
+    return OptionError(what, "no option has this name", hint)
 
 
 def _from_environment() -> dict[str, Any]:

@@ -329,6 +329,7 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
     "dtype": (Net(lambda net, x: x + 1), (torch.ones(2, dtype=torch.uint16),), "uint16", ""),
     "dtype inside": (Net(lambda net, x: x.to(torch.uint32)), (f(2),), "uint32", "forward"),
     "meta weights": (nn.Linear(2, 2, device="meta").eval(), (f(1, 2),), "no values", ""),
+    "meta input": (nn.ReLU().eval(), (torch.ones(1, device="meta"),), "give a tensor with", ""),
     "two devices": (nn.Linear(2, 2).eval(), (torch.ones(1, 2, device="meta"),), "meta", ""),
     "object as input": (Net(lambda net, x: x), (object(),), "args[0] is a object", ""),
     "object as output": (Net(lambda net, x: object()), (f(2),), "could not capture", ""),
