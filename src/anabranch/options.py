@@ -126,7 +126,7 @@ def _invalid(refused: ValidationError) -> OptionError:
     name = ".".join(map(str, first["loc"])) or "options"
     what = f"option {name} = {first.get('input')!r} is not valid"
     if name in Options.model_fields:
-        return OptionError(what, first["msg"], "Options' docstring says what each option may be")
+        return OptionError(what, first["msg"], "help(anabranch.Options) says what each may be")
     near = difflib.get_close_matches(name, Options.model_fields, 1)
     known = f"known options: {', '.join(Options.model_fields)}"
     hint = f"did you mean {near[0]}?" if near else known
