@@ -102,8 +102,23 @@ def test_another_shape_is_refused_with_what_there_is_or_padded_or_added() -> Non
         fast.add((image(3),))
         same(fast(image(3)), net(image(3)))
         same(fast(image(4)), net(image(4)))
-    with pytest.raises(anabranch.InputError):
-        padded(image(5))
+    for batch in (5, 0):
+        with pytest.raises(anabranch.InputError, match="padding needs"):
+            padded(image(batch))
+
+
+def test_padding_that_would_show_is_refused() -> None:
+    def together(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x + 1, x.mean()
+
+    def writes(x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1)
+
+    for function in (together, writes):
+        fast = anabranch.compile(function, (torch.ones(4, 3),), **quick(batch="pad"))
+        fast(torch.ones(4, 3))
+        with pytest.raises(anabranch.InputError, match="cannot be padded"):
+            fast(torch.ones(3, 3))
 
 
 def test_saved_plans_compute_the_same_and_need_no_model(tmp_path: Path) -> None:
@@ -114,6 +129,8 @@ def test_saved_plans_compute_the_same_and_need_no_model(tmp_path: Path) -> None:
     with torch.no_grad():
         same(fast(image(seed=5)), net(image(seed=5)))
     assert fast.facts["tasks"] > 0
+    with pytest.raises(anabranch.ArtifactError, match="cannot run its kernels"):
+        anabranch.load(path, target="sim:h200")
     with pytest.raises(anabranch.OptionError, match="cannot be compiled for other inputs"):
         fast.add((image(7),))
 
@@ -290,7 +307,7 @@ def test_tasks_read_expanded_values() -> None:
         return weight @ x, norm(x[:1].expand(3, -1, -1, -1))
 
     x = torch.randn(2, 2, 4, 4)
-    fast = anabranch.compile(model, (x,), **quick())  # type: ignore[arg-type]
+    fast = anabranch.compile(model, (x,), **quick())
     torch.testing.assert_close(fast(x), model(x))
 
 

@@ -106,7 +106,7 @@ def load(
         sources = tuple(members[source_name(i)].decode() for i in range(count))
         tensors = safetensors.torch.load(members["weights.safetensors"])
         plan, extra = document.read(members["plan.json"], sources, tensors)
-        _check_kind(path, plan, spec)
+        check_kind(path, plan, spec)
         check_plan(plan)
     except ArtifactError:
         raise
@@ -201,7 +201,8 @@ def _manifest(path: Path, archive: zipfile.ZipFile) -> Manifest:
     return manifest
 
 
-def _check_kind(path: str | os.PathLike[str], plan: Plan, spec: TargetSpec | None) -> None:
+def check_kind(path: str | os.PathLike[str], plan: Plan, spec: TargetSpec | None) -> None:
+    """ArtifactError for a plan for another kind of machine."""
     if spec is not None and spec.kind != plan.spec.kind:
         raise ArtifactError(
             f"{path} was made for {plan.spec.name} ({plan.spec.kind})",
