@@ -48,9 +48,10 @@ def compile(
 ) -> Compiled:
     """A callable that computes what `model` computes, faster.
 
-    model: in eval mode, or a function of tensors; its weights are treated as constants. args, kwargs: example inputs, whose
-    shapes, dtypes and Python values the plan is made for; a lone tensor is one argument. target:
-    auto | cuda | cpu | sim:h200. options: fields of `anabranch.Options`, over the environment's.
+    model: in eval mode, or a function of tensors; its weights are treated as constants. args,
+    kwargs: example inputs, whose shapes, dtypes and Python values the plan is made for; a lone
+    tensor is one argument. target: auto | cuda | cpu | sim:h200. options: fields of
+    `anabranch.Options`, over the environment's.
 
     Raises CaptureError, TargetError, OptionError or NumericsError, each with what to do next.
     """

@@ -52,9 +52,10 @@ class Options(BaseModel):
     tensors of the caller's own, "view" the plan's buffers, overwritten by the next call. batch:
     what happens to a batch between two compiled ones: "pad" up, for models that treat each of a
     batch alone, or "refuse" it. strict: a fallback is an error. verify: compare with the model in
-    higher precision before the plan is accepted. kernels: "library" leaves generated kernels, and what only they can fuse, out. search: whether
-    an equal graph is sought that is faster ("autograph": when run in parallel; "taso": in sum;
-    "none": the graph is taken as it is); fields that begin with it say how.
+    higher precision before the plan is accepted. kernels: "library" leaves generated kernels, and
+    what only they can fuse, out. search: whether an equal graph is sought that is faster
+    ("autograph": when run in parallel; "taso": in sum; "none": the graph is taken as it is); fields
+    that begin with it say how.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
