@@ -69,6 +69,12 @@ STAGES = (
     *("search", "pack", "load", "verify"),
 )
 
+PLAIN: dict[str, Any] = {
+    **{"fuel": 0, "search": "none", "kernels": "library", "scheduler": "sequential"},
+    **{"channels_last": False, "check": 0},
+}
+"""Options under which nothing is optimised: what is left where an optimisation went wrong."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
@@ -104,11 +110,19 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
         scheduler(name)
     # What is recalled at once has no nouns between fuse and pack to stop at, or to look at.
     whole = job.options.dump is None and stop_after not in STAGES[2:7]
-    for number, (stage, noun) in enumerate(_stages(job, whole)):
-        if job.options.dump is not None:
-            _dump(job.options.dump, f"{number:02}_{stage}.txt", noun)
-        if stage == stop_after:
-            return noun
+    try:
+        for number, (stage, noun) in enumerate(_stages(job, whole)):
+            if job.options.dump is not None:
+                _dump(job.options.dump, f"{number:02}_{stage}.txt", noun)
+            if stage == stop_after:
+                return noun
+    except NumericsError as wrong:
+        plain = job.options.model_copy(update=PLAIN)
+        if job.options.strict or plain == job.options:
+            raise
+        why = f"{wrong.what}: compiled as captured, one library call after another"
+        job.trace.add("fallback", "verify", type(job.model).__name__, why)
+        return compile_model(replace(job, options=plain), stop_after)
     return noun
 
 
