@@ -243,6 +243,19 @@ def test_an_operator_for_one_dtype_alone_is_compiled() -> None:
     torch.testing.assert_close(fast(x), x.relu() * 2 + 1)
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+def test_attention_layers_with_a_fast_path_of_their_own_are_compiled_with_a_warning() -> None:
+    """Eager writes zeros at padded places; all others agree."""
+    net = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1).eval()
+    x, padded = torch.randn(1, 4, 8), torch.tensor([[False, False, False, True]])
+    fast = anabranch.compile(net, (x,), {"src_key_padding_mask": padded}, **quick())
+    assert any("fast path" in event.why for event in fast.trace.events if event.kind == "warning")
+    with torch.no_grad():
+        got, want = (f(x, src_key_padding_mask=padded)[:, :3] for f in (fast, net))
+    torch.testing.assert_close(got, want[:, :3], rtol=1e-4, atol=1e-5)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
 def test_files_that_cannot_be_written_are_errors_that_name_them(tmp_path: Path) -> None:
     fast = anabranch.compile(nn.ReLU().eval(), (image(),), **quick())
     for write in (fast.save, fast.report):

@@ -160,7 +160,8 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     with trace.stage("verify"):
         errors: tuple[tuple[float, float], ...] = ()
         if run is not None and options.verify:
-            errors = verify(run, captured, target, job.model, job.args, job.kwargs, options.seed)
+            call = job.model, job.args, job.kwargs
+            errors = verify(run, captured, target, *call, options.seed, trace)
     seconds = time.perf_counter() - start
     yield "verify", Compilation(captured, path, found, run, errors, seconds)
 
