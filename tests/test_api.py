@@ -26,6 +26,17 @@ class Branches(nn.Module):
         return {"logits": self.head(both.mean((2, 3))) * scale, "input": x, "view": x[:, 0]}
 
 
+@torch.library.custom_op("anabranch_api::single", mutates_args=())
+def single(x: torch.Tensor) -> torch.Tensor:
+    assert x.dtype == torch.float32, "for float32 alone"
+    return x * 2
+
+
+@single.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
 def model() -> Branches:
     torch.manual_seed(0)
     made = Branches().eval()
@@ -91,8 +102,23 @@ def test_another_shape_is_refused_with_what_there_is_or_padded_or_added() -> Non
         fast.add((image(3),))
         same(fast(image(3)), net(image(3)))
         same(fast(image(4)), net(image(4)))
-    with pytest.raises(anabranch.InputError):
-        padded(image(5))
+    for batch in (5, 0):
+        with pytest.raises(anabranch.InputError, match="padding needs"):
+            padded(image(batch))
+
+
+def test_padding_that_would_show_is_refused() -> None:
+    def together(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x + 1, x.mean()
+
+    def writes(x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1)
+
+    for function in (together, writes):
+        fast = anabranch.compile(function, (torch.ones(4, 3),), **quick(batch="pad"))
+        fast(torch.ones(4, 3))
+        with pytest.raises(anabranch.InputError, match="cannot be padded"):
+            fast(torch.ones(3, 3))
 
 
 def test_saved_plans_compute_the_same_and_need_no_model(tmp_path: Path) -> None:
@@ -103,6 +129,8 @@ def test_saved_plans_compute_the_same_and_need_no_model(tmp_path: Path) -> None:
     with torch.no_grad():
         same(fast(image(seed=5)), net(image(seed=5)))
     assert fast.facts["tasks"] > 0
+    with pytest.raises(anabranch.ArtifactError, match="cannot run its kernels"):
+        anabranch.load(path, target="sim:h200")
     with pytest.raises(anabranch.OptionError, match="cannot be compiled for other inputs"):
         fast.add((image(7),))
 
@@ -180,12 +208,62 @@ def test_concurrent_calls_do_not_mix() -> None:
     [
         ({"scheduler": "fifo"}, "best, sequential"),
         ({"budget": -1}, "budget"),
-        ({"speed": 3}, "known options"),
+        ({"fast": 3}, "known options"),
+        ({"schedular": "ios"}, "did you mean scheduler"),
+        ({"budget": -1}, "greater than 0"),
     ],
 )
 def test_wrong_options_say_what_is_right(options: dict[str, Any], words: str) -> None:
     with pytest.raises(anabranch.OptionError, match=words):
         anabranch.compile(model(), (image(),), **quick(**options))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (("zoo:resnet50", (image(),)), "names of models are for the command line"),
+        ((model(), 3), "positional inputs are a tuple"),
+        ((model(), {"x": image()}), "keyword inputs a dict"),
+        ((model(), (image(),), 2.0), "keyword inputs a dict"),
+    ],
+)
+def test_what_is_no_call_of_a_model_is_said(call: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(anabranch.OptionError, match=words):
+        anabranch.compile(*call, **quick())
+
+
+def test_an_operator_for_one_dtype_alone_is_compiled() -> None:
+    class Own(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = single(x.relu()) + 1
+            return out
+
+    x = image()
+    fast = anabranch.compile(Own().eval(), (x,), **quick())
+    torch.testing.assert_close(fast(x), x.relu() * 2 + 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+def test_attention_layers_with_a_fast_path_of_their_own_are_compiled_with_a_warning() -> None:
+    """Eager writes zeros at padded places; all others agree."""
+    net = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1).eval()
+    x, padded = torch.randn(1, 4, 8), torch.tensor([[False, False, False, True]])
+    fast = anabranch.compile(net, (x,), {"src_key_padding_mask": padded}, **quick())
+    assert any("fast path" in event.why for event in fast.trace.events if event.kind == "warning")
+    with torch.no_grad():
+        got, want = (f(x, src_key_padding_mask=padded)[:, :3] for f in (fast, net))
+    torch.testing.assert_close(got, want[:, :3], rtol=1e-4, atol=1e-5)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_files_that_cannot_be_written_are_errors_that_name_them(tmp_path: Path) -> None:
+    fast = anabranch.compile(nn.ReLU().eval(), (image(),), **quick())
+    for write in (fast.save, fast.report):
+        with pytest.raises(anabranch.AnabranchError, match=r"cannot write .*missing/file"):
+            write(tmp_path / "missing" / "file")
+        with pytest.raises(anabranch.AnabranchError, match="cannot write"):
+            write(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_training_mode_is_refused() -> None:
@@ -242,7 +320,7 @@ def test_tasks_read_expanded_values() -> None:
         return weight @ x, norm(x[:1].expand(3, -1, -1, -1))
 
     x = torch.randn(2, 2, 4, 4)
-    fast = anabranch.compile(model, (x,), **quick())  # type: ignore[arg-type]
+    fast = anabranch.compile(model, (x,), **quick())
     torch.testing.assert_close(fast(x), model(x))
 
 

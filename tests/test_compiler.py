@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.task import TaskGraph
 from anabranch.line import Job
 from anabranch.options import Options
+from anabranch.rewrite import simplify
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets import resolve
 from anabranch.targets.cpu.target import CpuExecutable, CpuTarget
@@ -63,10 +65,6 @@ def test_a_wrong_plan_is_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None
     """A folding that is off by a percent is found by the comparison, not by the user."""
 
     def off(graph: Graph, *rest: Any) -> Graph:
-        from dataclasses import replace
-
-        from anabranch.rewrite import simplify
-
         good = simplify(graph, *rest)
         held = {c.name: c.value for c in good.constants if c.value is not None}
         first = next(c for c in good.constants if c.name in held and len(c.type.shape) == 4)
@@ -76,6 +74,32 @@ def test_a_wrong_plan_is_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(line, "simplify", off)
     with pytest.raises(NumericsError, match="relative error"):
         compile_model(job("squeezenet"))
+
+
+def test_where_an_optimisation_is_wrong_the_model_is_compiled_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pass is wrong as long as it may do anything."""
+
+    def off(graph: Graph, stepper: Any, options: Options, kind: str) -> Graph:
+        good = simplify(graph, stepper, options, kind)
+        if options.fuel == 0:
+            return good
+        constants = (
+            replace(c, value=None if c.value is None else c.value * 2, digest=f"off {c.digest}")
+            for c in good.constants
+        )
+        return replace(good, constants=tuple(constants))
+
+    monkeypatch.setattr(line, "simplify", off)
+    asked = job("squeezenet")
+    made: Compilation = compile_model(asked)
+    assert made.plan.schedule.scheduler == "sequential"
+    assert all(error <= allowed for error, allowed in made.errors)
+    told = [event for event in asked.trace.events if event.kind == "fallback"]
+    assert len(told) == 1 and "relative error" in told[0].why
+    with pytest.raises(NumericsError, match="relative error"):
+        compile_model(job("squeezenet", strict=True))
 
 
 def test_seeds_of_the_caller_are_not_touched() -> None:

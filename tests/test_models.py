@@ -82,8 +82,8 @@ def test_a_callable_of_a_file(source: Path) -> None:
     model, args = load_model(f"{source}:build", dtype="fp16")
     assert isinstance(model, nn.Linear) and not model.training
     assert args[0].dtype == torch.float16
-    _, args = load_model(f"{source}:one")
-    assert args == ()
+    with pytest.raises(OptionError, match=r"a Linear and 0 inputs(.|\n)*\(module, args\)"):
+        load_model(f"{source}:one")
     with pytest.raises(OptionError, match="str"):
         load_model(f"{source}:wrong")
     with pytest.raises(OptionError, match="did you mean build"):
@@ -92,6 +92,16 @@ def test_a_callable_of_a_file(source: Path) -> None:
         load_model(f"{source}:broken")
     with pytest.raises(OptionError, match="cannot import"):
         load_model(f"{source.parent}/absent.py:build")
+
+
+def test_a_callable_has_its_own_batch_unless_it_asks(source: Path) -> None:
+    with source.open("a") as text:
+        text.write("\ndef sized(batch=2): return torch.nn.Linear(3, 2), (torch.randn(batch, 3),)\n")
+    own = load_model(f"{source}:build")[1][0].shape[0]
+    assert load_model(f"{source}:build", batch=own)[1][0].shape[0] == own
+    with pytest.raises(OptionError, match=f"use --batch {own}"):
+        load_model(f"{source}:build", batch=own + 1)
+    assert [load_model(f"{source}:sized", batch=b)[1][0].shape[0] for b in (None, 5)] == [2, 5]
 
 
 def test_a_callable_of_a_module_lying_here(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,11 +139,12 @@ def test_an_archive_wants_trust(tmp_path: Path) -> None:
         load_model(path, dtype="fp16", trust=True)
 
 
-def test_an_archive_that_is_none(tmp_path: Path) -> None:
+def test_an_archive_that_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "net.pt2"
     path.write_bytes(b"garbage")
     with pytest.raises(CaptureError, match="cannot read"):
         load_model(str(path), trust=True)
+    assert not caplog.records, "torch's own account of it stays off the screen"
 
 
 def test_packages_that_are_missing_or_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from anabranch.errors import (
     OptionError,
     ScheduleError,
     TargetError,
+    WriteError,
 )
 from anabranch.options import Options
 
@@ -31,6 +32,7 @@ __all__ = [
     "Options",
     "ScheduleError",
     "TargetError",
+    "WriteError",
     "compile",
     "load",
 ]

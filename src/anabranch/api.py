@@ -25,6 +25,7 @@ from anabranch.compiler import Compilation, compile_model, fell_back
 from anabranch.errors import InputError, OptionError, TargetError
 from anabranch.facts import facts_of
 from anabranch.frontend.captured import Captured
+from anabranch.frontend.checks import check_call
 from anabranch.frontend.structure import flatten_call, read_tree, unflatten_result
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Executable, Target
@@ -37,7 +38,7 @@ from anabranch.trace import Trace
 
 
 def compile(
-    model: nn.Module,
+    model: nn.Module | Callable[..., Any],
     args: Sequence[Any] | Tensor = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -47,13 +48,15 @@ def compile(
 ) -> Compiled:
     """A callable that computes what `model` computes, faster.
 
-    model: in eval mode; its weights are treated as constants. args, kwargs: example inputs, whose
-    shapes, dtypes and Python values the plan is made for; a lone tensor is one argument. target:
-    auto | cuda | cpu | sim:h200. options: fields of `anabranch.Options`, over the environment's.
+    model: in eval mode, or a function of tensors; its weights are treated as constants. args,
+    kwargs: example inputs, whose shapes, dtypes and Python values the plan is made for; a lone
+    tensor is one argument. target: auto | cuda | cpu | sim:h200. options: fields of
+    `anabranch.Options`, over the environment's.
 
     Raises CaptureError, TargetError, OptionError or NumericsError, each with what to do next.
     """
     chosen = Options.read(options)
+    check_call(model, args, kwargs)
     compiled = Compiled(model, resolve(target, chosen.tf32), chosen, trace)
     compiled.add((args,) if isinstance(args, Tensor) else tuple(args), kwargs)
     return compiled
@@ -66,6 +69,7 @@ def load(path: str | os.PathLike[str], target: str = "auto") -> Compiled:
     """
     plan, extra = artifact.load(path)
     opened = resolve(target, plan.spec.tf32)
+    artifact.check_kind(path, plan, opened.spec)
     compiled = Compiled(None, opened, Options.read(), None)
     compiled.adopt(plan, extra, str(path))
     return compiled
@@ -257,7 +261,8 @@ class Compiled:
         leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         given = {leaf.shape[0] for leaf in leaves if leaf.dim()}
         batches = sorted((_batch(entry), i) for i, entry in enumerate(self.entries))
-        wide = next((pair for pair in batches if len(given) == 1 and pair[0] >= max(given)), None)
+        known_size = len(given) == 1 and min(given) > 0
+        wide = next((pair for pair in batches if known_size and pair[0] >= max(given)), None)
         if wide is None:
             known = "; ".join(_shapes(entry) for entry in self.entries)
             raise InputError(
@@ -276,6 +281,10 @@ class Compiled:
 
         tensors = _flatten(entry, *pytree.tree_map(pad, (args, dict(kwargs))))
         result = _result(entry, tensors, self._outputs(entry, tensors))
+        if why := _keeps_padding(entry, result, full):
+            raise InputError(
+                "this batch cannot be padded", why, "compile for this batch too, with .add(...)"
+            )
 
         def cut(leaf: Any) -> Any:
             whole = isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == full
@@ -299,6 +308,18 @@ def _result(entry: Entry, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) 
         own[name].copy_(values[ref.name])
     mutated = {ref.name: own[name] for name, ref in signature.mutations}
     return unflatten_result(signature, {**values, **own, **mutated}, entry.trees[1])
+
+
+def _keeps_padding(entry: Entry, result: Any, full: int) -> str:
+    """Why padding may show in what the model returns; "" if it was cut off with the rest."""
+    signature, tasks = _signature(entry), entry.plan.tasks
+    if signature.mutations:
+        return "the model writes to its inputs"
+    given = {value.name for value in tasks.inputs} | {value.name for value in tasks.constants}
+    for leaf, made in zip(signature.outputs, pytree.tree_leaves(result), strict=True):
+        if leaf.ref is not None and leaf.ref.name not in given and made.shape[:1] != (full,):
+            return f"a result of shape {tuple(made.shape)} has no leading dimension of {full}"
+    return ""
 
 
 def _signature(entry: Entry) -> Signature:

@@ -456,7 +456,8 @@ def _prune(path: Path) -> None:
 
 
 def _warn(message: str) -> None:
-    _log.warning(message)
+    if _log.hasHandlers():  # without any, logging prints it beside the warning
+        _log.warning(message)
     warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 

@@ -62,13 +62,19 @@ from anabranch.rewrite.rules import ALL
 from anabranch.schedule import scheduler
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
-from anabranch.trace import Trace
+from anabranch.trace import Event, Trace
 from anabranch.tune import Tuner
 
 STAGES = (
     *("capture", "rewrite", "fuse", "kernels", "probe", "schedule"),
     *("search", "pack", "load", "verify"),
 )
+
+PLAIN: dict[str, Any] = {
+    **{"fuel": 0, "search": "none", "kernels": "library", "scheduler": "sequential"},
+    **{"channels_last": False, "check": 0},
+}
+"""Options under which nothing is optimised: what is left where an optimisation went wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +111,19 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
         scheduler(name)
     # What is recalled at once has no nouns between fuse and pack to stop at, or to look at.
     whole = job.options.dump is None and stop_after not in STAGES[2:7]
-    for number, (stage, noun) in enumerate(_stages(job, whole)):
-        if job.options.dump is not None:
-            _dump(job.options.dump, f"{number:02}_{stage}.txt", noun)
-        if stage == stop_after:
-            return noun
+    try:
+        for number, (stage, noun) in enumerate(_stages(job, whole)):
+            if job.options.dump is not None:
+                _dump(job.options.dump, f"{number:02}_{stage}.txt", noun)
+            if stage == stop_after:
+                return noun
+    except NumericsError as wrong:
+        plain = job.options.model_copy(update=PLAIN)
+        if job.options.strict or plain == job.options:
+            raise
+        why = f"{wrong.what}: compiled as captured, one library call after another"
+        job.trace.add("fallback", "verify", type(job.model).__name__, why)
+        return compile_model(replace(job, options=plain), stop_after)
     return noun
 
 
@@ -130,11 +144,11 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
         begin = simplified(job, path.graph) if path and path.rounds else graph
         decided = path is not None or options.search == "none"
         found = _known_outcome(job, captured, begin) if whole and decided else None
+    told, fresh = len(trace.events), found is None
     if found is None:
-        told = len(trace.events)
         found, path = yield from _decided(job, captured, graph, begin, path, start)
         answers.keep(job.cache, captured.graph, known)
-        _keep(job, captured, found, told)
+    events = trace.events[told:]
     plan = found.plan
     yield "pack", plan
     with trace.stage("load"):
@@ -147,7 +161,10 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     with trace.stage("verify"):
         errors: tuple[tuple[float, float], ...] = ()
         if run is not None and options.verify:
-            errors = verify(run, captured, target, job.model, job.args, job.kwargs, options.seed)
+            call = job.model, job.args, job.kwargs
+            errors = verify(run, captured, target, *call, options.seed, trace)
+    if fresh:  # what turned out wrong is not kept
+        _keep(job, captured, found, events)
     seconds = time.perf_counter() - start
     yield "verify", Compilation(captured, path, found, run, errors, seconds)
 
@@ -192,11 +209,11 @@ def _known_outcome(job: Job, captured: Captured, graph: Graph) -> Outcome | None
     return recall(job.cache, asked, graph, signature, job.target, job.options.budget, job.trace)
 
 
-def _keep(job: Job, captured: Captured, found: Outcome, told: int) -> None:
-    """For the next process; `told`: how many events there were before anything was decided."""
+def _keep(job: Job, captured: Captured, found: Outcome, events: Sequence[Event]) -> None:
+    """For the next process; `events`: those of the decisions."""
     if job.cache is not None and job.options.scheduler not in MERGING:
         asked = _question(job, captured, found.graph)
-        keep(job.cache, asked, found, job.options.budget, job.trace.events[told:])
+        keep(job.cache, asked, found, job.options.budget, events)
 
 
 def _question(job: Job, captured: Captured, graph: Graph) -> str:

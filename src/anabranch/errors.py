@@ -53,8 +53,21 @@ class ArtifactError(AnabranchError):
     """A saved plan cannot be read: damaged, foreign, or from a newer version."""
 
 
+class WriteError(AnabranchError, OSError):
+    """A file that the operating system would not have."""
+
+
 class VerifyError(AssertionError):
     """A noun breaks its own invariants: a defect of this package, never of the user's model.
 
     The message shows the neighbourhood of the bad place with a caret, and the pass that made it.
     """
+
+
+def unwritable(path: object, failed: OSError) -> WriteError:
+    """The refusal in the user's terms: not the name of our temporary file."""
+    return WriteError(
+        f"cannot write {path}",
+        failed.strerror or str(failed),
+        "check that the folder exists, your rights to it, and the free space",
+    )

@@ -9,6 +9,7 @@
 
     load_model("zoo:resnet50", batch=8, dtype="fp16", device="cuda")
 
+A callable with a parameter `batch` gets the batch that is asked for; another one has its own.
 Reading an archive may run code of its author, so that only happens if `trust` is set; importing a
 module obviously runs it. Layout (channels last) is left to the compiler.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -29,6 +31,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import AnabranchError, CaptureError, OptionError
+from anabranch.frontend.untouched import quiet
+from anabranch.trace import Trace
 from anabranch.zoo import ZOO
 
 DTYPES: dict[str, torch.dtype] = {
@@ -73,8 +77,18 @@ def load_model(
         if kind in SOURCES:
             model, args = SOURCES[kind](rest, batch or 1)
         else:
-            model, args = _callable(kind, rest)
+            model, args = _callable(kind, rest, batch)
     return _placed(model.eval(), args, DTYPES[dtype or "fp32"], torch.device(device))
+
+
+def batch_of(name: str, args: tuple[Any, ...], batch: int | None) -> int | None:
+    """The inputs per call: of networks by name what was asked for, of others what they bring."""
+    if name.partition(":")[0] in SOURCES:
+        return batch or 1
+    sizes = [
+        leaf.shape[0] for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor) and leaf.ndim
+    ]
+    return sizes[0] if sizes else batch
 
 
 def _zoo(name: str, batch: int) -> Loaded:
@@ -112,8 +126,8 @@ SOURCES: dict[str, Callable[[str, int], Loaded]] = {
 }
 
 
-def _callable(place: str, name: str) -> Loaded:
-    """What the callable of a module or a Python file returns, called without arguments."""
+def _callable(place: str, name: str, batch: int | None) -> Loaded:
+    """What the callable of a module or a Python file returns; it gets nothing but the batch."""
     try:
         module = _from_file(Path(place)) if place.endswith(".py") else _from_here(place)
     except Exception as failed:
@@ -127,8 +141,9 @@ def _callable(place: str, name: str) -> Loaded:
     if not callable(make):
         callables = [key for key, value in vars(module).items() if callable(value)]
         raise _unknown(f"callable of {place}", name, callables)
+    given = {"batch": batch} if batch is not None and _takes(make, "batch") else {}
     try:
-        made = make()
+        made = make(**given)
     except AnabranchError:
         raise
     except Exception as failed:
@@ -142,7 +157,25 @@ def _callable(place: str, name: str) -> Loaded:
             "a module is needed, and for a module with inputs their example",
             "return a torch.nn.Module, or a pair (module, args)",
         )
-    return model, tuple(args) if isinstance(args, list | tuple) else (args,)
+    args = tuple(args) if isinstance(args, list | tuple) else (args,)
+    if batch != 1:  # what is asked for where nothing is
+        _same_batch(f"{place}:{name}", args, batch, "gives inputs")
+    try:
+        inspect.signature(model.forward).bind(*args)
+    except TypeError as differs:
+        raise OptionError(
+            f"{place}:{name} returned a {type(model).__name__} and {len(args)} inputs for it",
+            str(differs),
+            "return a pair (module, args) with the inputs of one call",
+        ) from None
+    return model, args
+
+
+def _takes(make: Callable[..., Any], parameter: str) -> bool:
+    try:
+        return parameter in inspect.signature(make).parameters
+    except (TypeError, ValueError):  # some callables have no signature
+        return False
 
 
 def _from_here(name: str) -> ModuleType:
@@ -175,7 +208,8 @@ def _archive(
             "use --trust if you know where it comes from",
         )
     try:
-        program = torch.export.load(name)
+        with quiet(Trace()):
+            program = torch.export.load(name)
         if device.type != "cpu":
             from torch.export.passes import move_to_device_pass
 
@@ -209,14 +243,21 @@ def _same_as_exported(
     if dtype is not None and floats and floats != {DTYPES[dtype]}:
         held = ", ".join(str(found).removeprefix("torch.") for found in floats)
         raise OptionError(
-            f"{name} is not {dtype}", f"it was exported with {held}", "leave --dtype out"
+            f"{name} is not {dtype}",
+            f"it was exported with {held}",
+            f"use --dtype {' or '.join(key for key, kind in DTYPES.items() if kind in floats)}",
         )
-    sizes = {tensor.shape[0] for tensor in tensors if tensor.ndim}
+    _same_batch(name, args, batch, "was exported")
+
+
+def _same_batch(name: str, args: tuple[Any, ...], batch: int | None, made: str) -> None:
+    tensors = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
+    sizes = sorted({tensor.shape[0] for tensor in tensors if tensor.ndim})
     if batch is not None and sizes and batch not in sizes:
         raise OptionError(
-            f"{name} does not take a batch of {batch}",
-            f"it was exported with leading sizes {', '.join(map(str, sorted(sizes)))}",
-            "leave --batch out, or export it with that batch",
+            f"{name} has no batch of {batch}",
+            f"it {made} with leading sizes {', '.join(map(str, sizes))}",
+            f"use --batch {sizes[0]}, or make it with the batch you want",
         )
 
 

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,11 +50,12 @@ class Options(BaseModel):
     given. scheduler: a name of `anabranch.schedule.SCHEDULERS` or "best". budget: seconds that
     search and measurement may take in all (None: as long as they need). outputs: "clone" hands out
     tensors of the caller's own, "view" the plan's buffers, overwritten by the next call. batch:
-    what happens to a batch between two compiled ones: "pad" up or "refuse" it. strict: a fallback
-    is an error. verify: compare with the model in higher precision before the plan is accepted.
-    kernels: "library" leaves generated kernels, and what only they can fuse, out. search: whether
-    an equal graph is sought that is faster ("autograph": when run in parallel; "taso": in sum;
-    "none": the graph is taken as it is); fields that begin with it say how.
+    what happens to a batch between two compiled ones: "pad" up, for models that treat each of a
+    batch alone, or "refuse" it. strict: a fallback is an error. verify: compare with the model in
+    higher precision before the plan is accepted. kernels: "library" leaves generated kernels, and
+    what only they can fuse, out. search: whether an equal graph is sought that is faster
+    ("autograph": when run in parallel; "taso": in sum; "none": the graph is taken as it is); fields
+    that begin with it say how.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -118,14 +120,19 @@ class Options(BaseModel):
         try:
             return Options(**values)
         except ValidationError as invalid:
-            first = invalid.errors()[0]
-            name = ".".join(map(str, first["loc"])) or "options"
-            known = ", ".join(Options.model_fields)
-            raise OptionError(
-                f"option {name} = {first.get('input')!r} is not valid",
-                first["msg"],
-                f"known options: {known}",
-            ) from None
+            raise _invalid(invalid) from None
+
+
+def _invalid(refused: ValidationError) -> OptionError:
+    first = refused.errors()[0]
+    name = ".".join(map(str, first["loc"])) or "options"
+    what = f"option {name} = {first.get('input')!r} is not valid"
+    if name in Options.model_fields:
+        return OptionError(what, first["msg"], "help(anabranch.Options) says what each may be")
+    near = difflib.get_close_matches(name, Options.model_fields, 1)
+    known = f"known options: {', '.join(Options.model_fields)}"
+    hint = f"did you mean {near[0]}?" if near else known
+    return OptionError(what, "no option has this name", hint)
 
 
 def _from_environment() -> dict[str, Any]:

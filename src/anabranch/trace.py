@@ -45,11 +45,14 @@ class Event:
 
 
 class Trace:
-    """An append-only list of events; listeners see each as it comes."""
+    """An append-only list of events; listeners see each as it comes. `quiet`: what is told here is
+    only tried out, and warns nobody unless it is taken."""
 
-    def __init__(self, *listeners: Callable[[Event], None], level: int = 0) -> None:
+    def __init__(
+        self, *listeners: Callable[[Event], None], level: int = 0, quiet: bool = False
+    ) -> None:
         self.events: list[Event] = []
-        self._level = level
+        self._level, self._quiet = level, quiet
         if level:
             _to_stderr()
         self._listeners = listeners
@@ -66,7 +69,7 @@ class Trace:
         loud = LEVELS[kind] <= self._level
         level = logging.INFO if loud else logging.DEBUG
         if kind in ("warning", "fallback"):
-            level = logging.WARNING
+            level = logging.DEBUG if self._quiet else logging.WARNING
         seconds = f" {dict(event.data)['seconds']:.2f} s" if kind == "stage" else ""
         logger.log(level, "%s: %s%s%s", kind, what, f": {why}" if why else "", seconds)
         for listener in self._listeners:
@@ -83,7 +86,7 @@ class Trace:
                 for listener in self._listeners:
                     listener(event)
 
-        return Trace(progress)
+        return Trace(progress, quiet=True)
 
     def retell(self, begin: int, end: int, other: Trace) -> None:
         """In place of what was applied, chosen and refused in this span of events, what was in the

@@ -93,7 +93,7 @@ def test_a_gpu_that_is_not_there(
 def test_the_model_fails(cli: Callable[..., Any], model: str) -> None:
     place = model.removesuffix(":build")
     ran = cli("compile", f"{place}:bare", "--target", "cpu")
-    assert ran.status == 1 and "\n  why:  " in ran.err
+    assert ran.status == 2 and "return a pair (module, args)" in ran.err
     ran = cli("compile", f"{place}:broken", "--target", "cpu")
     assert ran.status == 1 and "no weights here" in ran.err
     assert cli("compile", f"{place}:wrong", "--target", "cpu").status == 2
@@ -104,6 +104,8 @@ def test_folders_are_looked_for_first(cli: Callable[..., Any], flag: str, tmp_pa
     ran = cli("compile", "zoo:nasnet_large", flag, tmp_path / "missing" / "file")
     assert ran.status == 2
     assert "make it first" in ran.err
+    ran = cli("compile", "zoo:nasnet_large", flag, tmp_path)
+    assert ran.status == 2 and "it is a folder" in ran.err
 
 
 def test_options_reach_the_compiler(cli: Callable[..., Any], model: str) -> None:

@@ -126,6 +126,14 @@ def test_composites_stay_whole_and_the_rest_does_not() -> None:
     assert "aten.bmm.default" in ops(capture(case.model, *case.make()).graph)
 
 
+def test_splits_that_hide_that_they_are_views_say_so() -> None:
+    names = ops(
+        capture(Net(lambda net, x, h: net.a(x, h), a=nn.GRUCell(3, 4)), (f(2, 3), f(2, 4))).graph
+    )
+    assert "aten.split.Tensor" in names
+    assert not any("unsafe" in name for name in names)
+
+
 def test_dropout_in_eval_vanishes() -> None:
     assert list(ops(capture(CASES["dropout in eval"]().model, (f(4),)).graph)) == [
         "aten.add.Tensor"
@@ -321,6 +329,7 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
     "dtype": (Net(lambda net, x: x + 1), (torch.ones(2, dtype=torch.uint16),), "uint16", ""),
     "dtype inside": (Net(lambda net, x: x.to(torch.uint32)), (f(2),), "uint32", "forward"),
     "meta weights": (nn.Linear(2, 2, device="meta").eval(), (f(1, 2),), "no values", ""),
+    "meta input": (nn.ReLU().eval(), (torch.ones(1, device="meta"),), "give a tensor with", ""),
     "two devices": (nn.Linear(2, 2).eval(), (torch.ones(1, 2, device="meta"),), "meta", ""),
     "object as input": (Net(lambda net, x: x), (object(),), "args[0] is a object", ""),
     "object as output": (Net(lambda net, x: object()), (f(2),), "could not capture", ""),

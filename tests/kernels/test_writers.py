@@ -104,3 +104,12 @@ def test_linear_needs_contiguous_memory() -> None:
     assert can_write(node)
     assert not can_write(Node("y", node.op, node.args, (), (turned,)))
     assert type_of(torch.empty(4, 8)) == dense
+
+
+@pytest.mark.parametrize(("features", "width"), [(0, 4), (4, 0)])
+def test_linear_of_no_features(features: int, width: int) -> None:
+    x, w = torch.randn(2, features), torch.randn(width, features)
+    out, write = torch.full((2, width), float("nan")), writer("aten.linear.default")
+    assert write is not None
+    write([out], x, w, torch.ones(width))
+    assert torch.equal(out, torch.ones(2, width))

@@ -34,6 +34,19 @@ def test_each_schedule_is_packed_once(networks: Any, monkeypatch: pytest.MonkeyP
     assert [[event.where for event in trace.events] for trace in traces] == [["pack"]] * 2
 
 
+def test_only_a_plan_that_is_asked_for_with_a_trace_warns(
+    networks: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = networks.tasks(ROWS, ["c"])
+    schedule = Schedule("one", sequential_launches(dag_of(tasks)))
+    packer, trace = once.Packer(tasks, networks.spec, None, 1), Trace()
+    packer.any(tasks, schedule)
+    assert not caplog.records
+    packer.plan(schedule, trace)
+    assert "limit 1 B" in caplog.text
+    assert "warning" in {event.kind for event in trace.events}
+
+
 def test_parts_are_packed_as_they_come(networks: Any) -> None:
     tasks = networks.tasks(ROWS, ["c"])
     part = extract(tasks, {"b"})

@@ -13,6 +13,7 @@ import torch
 
 from anabranch.errors import TargetError
 from anabranch.fuse import partition
+from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
@@ -42,8 +43,8 @@ WAITS = (
 )
 
 
-def plan_of(target: CpuTarget, launches: tuple[Launch, ...] = WAITS) -> Plan:
-    tasks = partition(GRAPH, Trace(), target.spec)
+def plan_of(target: CpuTarget, launches: tuple[Launch, ...] = WAITS, graph: Graph = GRAPH) -> Plan:
+    tasks = partition(graph, Trace(), target.spec)
     chosen = tuple(
         type(task)(task.name, task.body, PROVIDERS[0].kernels(task, target.spec)[0])
         for task in tasks.tasks
@@ -136,3 +137,25 @@ def test_the_table() -> None:
     assert resolve("cpu").spec.kind == "cpu"
     with pytest.raises(ValueError, match="choose one of"):
         resolve("tpu")
+
+
+def test_what_an_operator_returns_of_its_operand_gets_memory_of_its_own() -> None:
+    graph = parse_graph("""
+graph borrows {
+  input %x: f32[64,64]
+  %twice: f32[64,64] = aten.add.Tensor(%x, %x)
+  %same: f32[64,64] = aten.positive.default(%twice)
+  %over: f32[64,64] = aten.relu.default(%x)
+  %more: f32[64,64] = aten.tanh.default(%over)
+  %out: f32[64,64] = aten.mul.Tensor(%same, %more)
+  return %out
+}""")
+    target = CpuTarget()
+    names = ("twice", "same", "over", "more", "out")
+    plan = plan_of(target, tuple(Launch(name, 0) for name in names), graph)
+    offsets = {slot.value: slot.offset for slot in plan.slots if slot.space == "arena"}
+    assert offsets["twice"] in (offsets["over"], offsets["more"]), "bytes are shared"
+    run = target.load(plan)
+    for _ in range(2):
+        x = torch.randn(64, 64)
+        torch.testing.assert_close(run([x])[0], 2 * x * x.relu().tanh())

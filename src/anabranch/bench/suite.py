@@ -37,7 +37,7 @@ from anabranch.bench.rivals import RIVALS, USUAL, forget_compiled
 from anabranch.bench.statistics import Ratio, Summary, paired, summary
 from anabranch.errors import OptionError
 from anabranch.ir.numbers import relative_error
-from anabranch.models import load_model
+from anabranch.models import batch_of, load_model
 from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS
 from anabranch.trace import Trace
@@ -180,6 +180,7 @@ def _cell(
     name, dtype, batch = place
     try:
         model, args = load_model(name, batch, dtype, here.device, trust=matrix.trust)
+        batch = batch_of(name, args, batch) or batch
         cell = Cell(name, dtype, batch, model, args, _outputs(model(*args)))
     except OptionError:
         raise

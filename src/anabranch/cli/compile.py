@@ -7,6 +7,7 @@ shown apart, for they say that the result is right and nothing about the GPU's s
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from anabranch.cli.watch import Watch
 from anabranch.errors import NumericsError, OptionError
 from anabranch.ir.numbers import relative_error
 from anabranch.ir.text import text_kernel
-from anabranch.models import load_model
+from anabranch.models import batch_of, load_model
 from anabranch.report import units
 from anabranch.trace import Trace
 
@@ -73,7 +74,7 @@ def run(
         compiled.save(output)
     if report is not None:
         compiled.report(report)
-    held = batch or (_batch(args) if model.endswith(".pt2") else 1)
+    held = batch_of(model, args, batch)
     facts = {"name": model, "batch": held, **compiled.facts, "top_kernels": top(compiled)}
     facts |= {"saved": str(output) if output else None, "report": str(report) if report else None}
     show(screen.console(json), facts)
@@ -212,18 +213,18 @@ def _disagreement(facts: dict[str, Any]) -> NumericsError:
     )
 
 
-def _batch(args: tuple[Any, ...]) -> int | None:
-    """The leading size of an archive's own inputs."""
-    sizes = [leaf.shape[0] for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.ndim]
-    return sizes[0] if sizes else None
-
-
 def check_folders(*files: Path | None) -> None:
     """Before the work, not after it."""
     for file in files:
         if file is not None and not file.parent.is_dir():
             raise OptionError(
                 f"cannot write {file}", f"there is no folder {file.parent}", "make it first"
+            )
+        if file is not None and file.is_dir():
+            raise OptionError(f"cannot write {file}", "it is a folder", "name a file in it")
+        if file is not None and not os.access(file.parent, os.W_OK):
+            raise OptionError(
+                f"cannot write {file}", f"{file.parent} is not yours to write", "name another place"
             )
 
 

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from anabranch.errors import unwritable
 from anabranch.report.units import significant
 
 PIPE_WIDTH = 1000
@@ -88,6 +89,13 @@ def write_file(path: str, text: str) -> None:
     if target.exists() and not target.is_file():  # /dev/stdout, a pipe
         target.write_text(text, encoding="utf-8")
         return
+    try:
+        _replace(target, text)
+    except OSError as failed:
+        raise unwritable(path, failed) from None
+
+
+def _replace(target: Path, text: str) -> None:
     file, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(file, "w", encoding="utf-8") as stream:

@@ -7,12 +7,33 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from anabranch.errors import CaptureError
+from anabranch.errors import CaptureError, OptionError
 from anabranch.frontend.translate import tensor_type
 
+_WEIGHT = "the weight"
 LITERALS = (int, float, bool, str, type(None))
+
+
+def check_call(model: Any, args: Any, kwargs: Any) -> None:
+    """OptionError for what is no model, or no inputs of a call."""
+    if not callable(model) and not isinstance(model, ExportedProgram):
+        hint = "names of models are for the command line" if isinstance(model, str) else ""
+        raise OptionError(
+            f"the model is a {type(model).__name__}: {model!r:.80}",
+            "a torch.nn.Module is needed, a function of tensors, or an exported program",
+            hint or "give the module itself, in eval mode",
+        )
+    if not isinstance(args, (torch.Tensor, list, tuple)) or not isinstance(
+        kwargs, (Mapping, type(None))
+    ):
+        raise OptionError(
+            f"the inputs are a {type(args).__name__} and a {type(kwargs).__name__}",
+            "positional inputs are a tuple, keyword inputs a dict",
+            "write compile(model, (x, y)), or compile(model, (x,), {'mask': mask})",
+        )
 
 
 def check_model(model: nn.Module) -> None:
@@ -62,11 +83,7 @@ def check_devices(
     for what, tensor in (*_weights(state), *_inputs(args, kwargs)):
         tensor_type(tensor, what)
         if tensor.device.type == "meta" or isinstance(tensor, torch._subclasses.FakeTensor):
-            raise CaptureError(
-                f"{what} has no values (it is on the meta device)",
-                "weights become constants of the graph",
-                "load the weights first, for example with model.to_empty() and load_state_dict()",
-            )
+            raise _no_values(what)
         if tensor.ndim == 0 and tensor.device.type == "cpu":
             continue
         found.setdefault(tensor.device, what)
@@ -80,6 +97,18 @@ def check_devices(
     return next(iter(found), torch.device("cpu"))
 
 
+def _no_values(what: str) -> CaptureError:
+    if what.startswith(_WEIGHT):
+        why = "weights become constants of the graph"
+        next = "load the weights first, for example with model.to_empty() and load_state_dict()"
+    else:
+        why, next = (
+            "the result is compared with the model's, run on it",
+            "give a tensor with values",
+        )
+    return CaptureError(f"{what} has no values (it is on the meta device)", why, next)
+
+
 def name_of_leaf(path: tuple[Any, ...]) -> str:
     """How a person would write a leaf of (args, kwargs): "args[0]['mask']"."""
     place = ("args", "kwargs")[path[0].idx]
@@ -88,7 +117,7 @@ def name_of_leaf(path: tuple[Any, ...]) -> str:
 
 def _weights(state: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
     for path, tensor in state:
-        yield f"the weight {path}", tensor
+        yield f"{_WEIGHT} {path}", tensor
 
 
 def _inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:

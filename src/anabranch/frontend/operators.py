@@ -53,6 +53,14 @@ DROPPED = frozenset(
 COPIES = frozenset({"aten.clone", "aten._to_copy", "aten.lift_fresh_copy", "aten.contiguous"})
 """Operators that, where the type stays the same, return an equal tensor in memory of its own."""
 
+VIEWS = {
+    "aten.unsafe_split.Tensor": "aten.split.Tensor",
+    "aten.unsafe_split_with_sizes.default": "aten.split_with_sizes.default",
+    "aten.unsafe_chunk.default": "aten.chunk.default",
+}
+"""Operators that return views but hide it from autograd, which may then write to them; by the one
+that says so. Recurrent cells are made of them."""
+
 TRAINING = frozenset(
     f"aten.{name}"
     for name in (

@@ -53,6 +53,8 @@ def flatten_call(
             not isinstance(leaf, torch.Tensor)
             or leaf.dtype != type.dtype
             or tuple(leaf.shape) != type.shape
+            or leaf.layout != torch.strided
+            or leaf.is_meta
         ):
             raise _differs(spec, position, f"{type.text.partition('{')[0]}", leaf)
         tensors.append(leaf)
@@ -140,6 +142,8 @@ def _differs(spec: TreeSpec, position: int, compiled: str, given: Any) -> InputE
     if isinstance(given, torch.Tensor):
         shape = ",".join(map(str, given.shape))
         said = f"a tensor {str(given.dtype).removeprefix('torch.')}[{shape}]"
+        said += " without values" if given.is_meta else ""
+        said += "" if given.layout == torch.strided else f" ({given.layout})"
     else:
         said = f"{given!r}" if isinstance(given, (int, float, str)) else f"a {type(given).__name__}"
     return InputError(

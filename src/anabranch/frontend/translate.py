@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from anabranch.errors import CaptureError
-from anabranch.frontend.operators import ATTENTION, COPIES, DROPPED, FILLS
+from anabranch.frontend.operators import ATTENTION, COPIES, DROPPED, FILLS, VIEWS
 from anabranch.frontend.source import origin
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
@@ -101,7 +101,7 @@ class Translation:
             return
         if target._schema.is_mutable:
             raise _mutable(node, name)
-        self._add_call(node, name, returned)
+        self._add_call(node, VIEWS.get(name, name), returned)
 
     def finish(self, name: str, returned: list[Ref]) -> Graph:
         """The graph of what was added. Its outputs are the values returned and those that inputs

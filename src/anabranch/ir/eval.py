@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Arg, Graph, Node
+from anabranch.ir.graph import Arg, Graph, Node, types
 from anabranch.ir.task import TaskGraph
+from anabranch.ir.types import TensorType
 
 
 def eval_graph(
@@ -29,7 +30,7 @@ def eval_graph(
     """
     device = device or _device(graph, inputs)
     values: dict[str, torch.Tensor] = {}
-    last_use = _last_uses(graph)
+    last_use, own = _last_uses(graph), types(graph)
     for declared, tensor in zip(graph.inputs, inputs, strict=True):
         values[declared.name] = _raise(tensor.to(device), precision)
     for constant in graph.constants:
@@ -37,7 +38,7 @@ def eval_graph(
             raise KeyError(f"constant %{constant.name} of graph {graph.name} has no value")
         values[constant.name] = _raise(constant.value.to(device), precision)
     for i, node in enumerate(graph.nodes):
-        results = run_node(node, values, device, precision)
+        results = run_node(node, values, device, precision, own)
         values.update(zip(node.results, results, strict=True))
         for name in last_use.get(i, ()):
             del values[name]
@@ -87,17 +88,25 @@ def run_node(
     values: Mapping[str, torch.Tensor],
     device: torch.device,
     precision: torch.dtype | None = None,
+    own: Mapping[str, TensorType] | None = None,
 ) -> tuple[Any, ...]:
-    """The results of one node, given the values it reads."""
+    """The results of one node, given the values it reads. `own`: types before they were raised: an
+    operator that has no kernel in the higher precision runs in these."""
+    raised = node
     if precision is not None:
-        node = Node(
+        raised = Node(
             node.name,
             node.op,
             tuple(_raise_arg(arg, precision) for arg in node.args),
             tuple((key, _raise_arg(arg, precision)) for key, arg in node.kwargs),
             node.types,
         )
-    results = ops.call(node, values.__getitem__, device)
+    try:
+        results = ops.call(raised, values.__getitem__, device)
+    except Exception:  # whatever a user's own operator raises
+        if precision is None or own is None:
+            raise
+        results = ops.call(node, lambda name: values[name].to(own[name].dtype), device)
     # An operator that makes tensors without being told their dtype takes torch's default.
     return tuple(_raise(r, precision) if isinstance(r, torch.Tensor) else r for r in results)
 

@@ -109,7 +109,8 @@ def _relu(results: Sequence[Tensor], x: Tensor) -> None:
 
 
 def _linear(results: Sequence[Tensor], x: Tensor, w: Tensor, bias: Tensor | None = None) -> None:
-    flat, out = x.reshape(-1, x.shape[-1]), results[0].view(-1, w.shape[0])
+    flat = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)  # reshape(-1, 0) means nothing
+    out = results[0].view(flat.shape[0], w.shape[0])
     if bias is None:
         aten.mm.out(flat, w.t(), out=out)
     else:

@@ -26,7 +26,7 @@ from pathlib import Path
 import safetensors.torch
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
-from anabranch.errors import AnabranchError, ArtifactError, VerifyError
+from anabranch.errors import AnabranchError, ArtifactError, VerifyError, unwritable
 from anabranch.ir.plan import Plan
 from anabranch.ir.target import TargetSpec
 from anabranch.pack import document
@@ -67,6 +67,13 @@ def save(plan: Plan, path: str | os.PathLike[str], extra: Mapping[str, JsonValue
     )
     members = {"manifest.json": manifest.model_dump_json(indent=1).encode(), **members}
     target = Path(path)
+    try:
+        _write(target, members)
+    except OSError as failed:
+        raise unwritable(path, failed) from None
+
+
+def _write(target: Path, members: Mapping[str, bytes]) -> None:
     file, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(file, "wb") as stream:
@@ -75,6 +82,9 @@ def save(plan: Plan, path: str | os.PathLike[str], extra: Mapping[str, JsonValue
                     archive.writestr(zipfile.ZipInfo(name, EPOCH), data)
             stream.flush()
             os.fsync(stream.fileno())
+        mask = os.umask(0)  # the rights that a new file has: others may load it
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, target)
     except BaseException:
         os.unlink(temporary)
@@ -96,7 +106,7 @@ def load(
         sources = tuple(members[source_name(i)].decode() for i in range(count))
         tensors = safetensors.torch.load(members["weights.safetensors"])
         plan, extra = document.read(members["plan.json"], sources, tensors)
-        _check_kind(path, plan, spec)
+        check_kind(path, plan, spec)
         check_plan(plan)
     except ArtifactError:
         raise
@@ -191,7 +201,8 @@ def _manifest(path: Path, archive: zipfile.ZipFile) -> Manifest:
     return manifest
 
 
-def _check_kind(path: str | os.PathLike[str], plan: Plan, spec: TargetSpec | None) -> None:
+def check_kind(path: str | os.PathLike[str], plan: Plan, spec: TargetSpec | None) -> None:
+    """ArtifactError for a plan for another kind of machine."""
     if spec is not None and spec.kind != plan.spec.kind:
         raise ArtifactError(
             f"{path} was made for {plan.spec.name} ({plan.spec.kind})",

@@ -30,7 +30,7 @@ class Packer:
     def plan(self, schedule: Schedule, trace: Trace | None = None) -> Plan:
         """The plan under a schedule; how it came to be is told to the trace."""
         if schedule not in self._packed:
-            told = Trace()
+            told = Trace(quiet=True)
             plan = pack(self._tasks, schedule, self._spec, self._signature, told, self._limit)
             self._packed[schedule] = plan, told
         plan, told = self._packed[schedule]
@@ -43,4 +43,4 @@ class Packer:
         """The same; also for parts of the graph, which nobody asks for twice."""
         if tasks is self._tasks:
             return self.plan(schedule)
-        return pack(tasks, schedule, self._spec, limit_bytes=self._limit)
+        return pack(tasks, schedule, self._spec, trace=Trace(quiet=True), limit_bytes=self._limit)

@@ -18,6 +18,7 @@ from typing import Any, Unpack
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from anabranch.errors import unwritable
 from anabranch.report import embed, history, units
 from anabranch.report.flow import flow
 from anabranch.report.headline import headline
@@ -87,9 +88,10 @@ def write(path: str | os.PathLike[str], **parts: Unpack[Parts]) -> None:
         with temporary.open("xb") as stream:
             stream.write(text)
         os.replace(temporary, target)
-    except BaseException:
+    except OSError as failed:
+        raise unwritable(path, failed) from None
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def _kinds(found: list[Row]) -> list[dict[str, Any]]:

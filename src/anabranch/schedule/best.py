@@ -5,10 +5,11 @@
     ios          29.9 us    5 streams  11 waits    spread 0.3: as fast as opara -> opara
 
 Sequential is always among them, so the choice is never slower than it under the same costs. Who
-names one scheduler alone gets its plan, and sees what sequential would take. Plans within the spread of the fastest are equally fast; of these the one with fewer streams is taken,
-then with fewer waits, then the one named earlier in the table, so that the same costs give the
-same plan. A scheduler that fails or breaks an invariant is an event. All share one deadline: who
-comes when it has passed returns at once what it has without a search.
+names one scheduler alone gets its plan, and sees what sequential would take. Plans within the
+spread of the fastest are equally fast; of these the one with fewer streams is taken, then with
+fewer waits, then the one named earlier in the table, so that the same costs give the same plan. A
+scheduler that fails or breaks an invariant is an event. All share one deadline: who comes when it
+has passed returns at once what it has without a search.
 """
 
 from __future__ import annotations

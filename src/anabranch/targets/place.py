@@ -134,6 +134,7 @@ def _step(
     unread = {name: type.dtype for name, type in zip(node.results, node.types, strict=True)}
     overload = ops.resolve(node.op)
     device_kwargs: dict[str, Any] = {}
+    borrows: dict[str, bool] = {}  # by result, known after the first run
 
     def run() -> None:
         args = [ops.map_refs(arg, values.__getitem__) for arg in node.args]
@@ -150,12 +151,25 @@ def _step(
             elif given:  # a slice of a join: whoever cannot write there pays for a copy
                 values[name].copy_(tensor)
             else:
-                values[name] = _as_declared(tensor, declared[name])
+                if name not in borrows:
+                    borrows[name] = _shares_memory(tensor, (*args, *kwargs.values()))
+                own = tensor.clone() if borrows[name] else tensor
+                values[name] = _as_declared(own, declared[name])
 
     if ops.takes_device(node.op):
         some = next(iter(values.values()), None)
         device_kwargs["device"] = some.device if some is not None else torch.device("cpu")
     return run
+
+
+def _shares_memory(result: Tensor, given: Sequence[Any]) -> bool:
+    """Whether an operator returned what it was given, or a view of it. Some do, and their schemas
+    say otherwise; but the arena's bytes are given to others as soon as the operand is dead."""
+    flat = [one for arg in given for one in (arg if isinstance(arg, (tuple, list)) else (arg,))]
+    memory = result.untyped_storage().data_ptr()
+    return result.numel() > 0 and any(
+        isinstance(one, Tensor) and one.untyped_storage().data_ptr() == memory for one in flat
+    )
 
 
 def _as_declared(tensor: Tensor, type: TensorType) -> Tensor:

@@ -1,0 +1,40 @@
+"""Acceptance: what is compared with what, and what cannot be compared alone."""
+
+from __future__ import annotations
+
+from anabranch.accept import checker
+from anabranch.ir.task import Kernel, Task
+from anabranch.ir.text import parse_graph
+from anabranch.targets.cpu.target import CpuTarget
+
+
+def test_an_operator_that_refuses_random_content_is_not_a_wrong_kernel() -> None:
+    body = parse_graph(
+        """
+graph bag {
+  input %table: f32[8,4]
+  input %ids: i64[6]
+  input %starts: i64[3]
+  %bag: f32[3,4], %of: i64[0], %size: i64[3], %most: i64[3] = BAG(%table, %ids, %starts)
+  return %bag
+}""".replace("BAG", "aten._embedding_bag.default")
+    )
+    check = checker(CpuTarget(), None)
+    assert check(Task("bag", body, Kernel("aten", "aten", body))) == ""
+
+
+def test_a_kernel_that_fails_where_its_body_does_not_is_refused() -> None:
+    body = parse_graph("""
+graph sum {
+  input %x: f32[4]
+  %sum: f32[4] = aten.add.Tensor(%x, %x)
+  return %sum
+}""")
+    other = parse_graph("""
+graph sum {
+  input %x: f32[4]
+  %sum: f32[4] = aten.index_select.default(%x, 0, %x)
+  return %sum
+}""")
+    verdict = checker(CpuTarget(), None)(Task("sum", body, Kernel("aten", "aten", other)))
+    assert verdict.startswith("failed: ")
