@@ -23,19 +23,27 @@ def test_every_mode_computes_the_same_and_has_a_time() -> None:
         assert all(isinstance(us, float) and 0.2 < us < 200 for us in found.values())
 
 
-@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+ATTENTIONS = (
+    ((12, 128, 128, 64), False, False),
+    ((3, 197, 61, 40), True, False),
+    ((2, 1, 300, 128), False, True),
+    ((2, 70, 70, 256), False, True),
+)
+"""Heads, queries, keys, numbers of a head; whether causal, whether masked."""
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "tf32"])
 def test_attention_is_right_in_every_tile_and_mode(dtype: str) -> None:
-    bench = Bench.of(tf32=dtype == "f32")
+    bench = Bench.of(tf32=dtype == "tf32")
     modes = MODES if bench.spec.capability >= (9, 0) else ()
-    for sizes in ((12, 128, 128, 64), (3, 197, 61, 40), (2, 1, 300, 128), (2, 70, 70, 256)):
-        for causal in (False, True):
-            body = attention(*sizes, dtype, causal)
-            offered = all_variants(body, bench.spec)
-            assert offered
-            tried = [*offered, *(f"{offered[0]}.p{mode}" for mode in modes)]
-            found = bench.times((body, tried), each=0.0)
-            refused = {variant: why for variant, why in found.items() if isinstance(why, str)}
-            assert not refused, refused
+    for sizes, causal, masked in ATTENTIONS:
+        body = attention(*sizes, dtype.removeprefix("t"), causal, "b1" if masked else "")
+        offered = all_variants(body, bench.spec)
+        assert offered
+        tried = [*offered, *(f"{offered[0]}.p{mode}" for mode in modes)]
+        found = bench.times((body, tried), each=0.0)
+        refused = {variant: why for variant, why in found.items() if isinstance(why, str)}
+        assert not refused, f"{sizes}: {refused}"
 
 
 def test_what_cannot_be_compiled_is_refused_with_a_sentence() -> None:

@@ -53,18 +53,27 @@ def products(batch: int, rows: int, depth: int, columns: int, dtype: str = "f16"
 
 
 def attention(
-    heads: int, queries: int, keys: int, size: int, dtype: str = "f16", causal: bool = False
+    heads: int,
+    queries: int,
+    keys: int,
+    size: int,
+    dtype: str = "f16",
+    causal: bool = False,
+    mask: str = "",
 ) -> Graph:
-    """Attention of one sample whose heads lie side by side within a token."""
+    """Attention of one sample whose heads lie side by side within a token. `mask`: its dtype, for
+    one that all heads share."""
     width = heads * size
     few, many = (f"[1,{heads},{n},{size}]{{{n * width},{size},{width},1}}" for n in (queries, keys))
-    call = f"aten.scaled_dot_product_attention.default(%q, %k, %v, None, 0.0, {causal})"
+    given = f"input %m: {mask}[{queries},{keys}]" if mask else ""
+    call = f"aten.scaled_dot_product_attention.default(%q, %k, %v, {'%m' if mask else None}, 0.0"
     return parse_graph(f"""
     graph attention {{
       input %q: {dtype}{few}
       input %k: {dtype}{many}
       input %v: {dtype}{many}
-      %out: {dtype}{few} = {call}
+      {given}
+      %out: {dtype}{few} = {call}, {causal})
       return %out
     }}""")
 

@@ -92,6 +92,22 @@ def test_any_number_of_dimensions(q: Any, k: Any, v: Any) -> None:
     check(graph, TILES, tensors)
 
 
+def test_values_that_are_expanded() -> None:
+    """One number in memory for a whole axis: of heads, of keys, of queries."""
+    q, k, v = (heads(2, 3, n, 8) for n in (20, 37, 37))
+    mask = torch.randn(1, 1, 1, 37).expand(2, 3, 20, 37)
+    for given_k, given_v in (
+        (k[:, :1].expand_as(k), v),
+        (k[:, :, :1].expand_as(k), v[:1, :1, :1].expand_as(v)),
+    ):
+        graph, tensors = attend(q, given_k, given_v, mask)
+        check(graph, TILES, tensors)
+    graph, tensors = attend(
+        q[:, :, :1].expand_as(q), k[..., :1].expand_as(k), v, mask[..., :1].expand_as(mask)
+    )
+    check(graph, TILES, tensors)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("tile", TILES)
 def test_a_row_that_looks_at_nothing_is_zero(tile: str, dtype: torch.dtype) -> None:
@@ -201,6 +217,8 @@ def test_refusals_are_sentences(name: str) -> None:
     [
         ("%r: f32[1,2,9,8] = aten.softmax.int(%a, -1)", "of it"),
         ("%r: f32[1,2,72] = aten.view.default(%a, [1, 2, 72])", "other rows"),
+        ("%r: f32[1,2,5,8]{144,72,8,1} = aten.slice.Tensor(%a, 2, 0, 5)", "other rows"),
+        ("%r: f32[1,2,9,4]{144,72,8,1} = aten.slice.Tensor(%a, 3, 4, 8)", "other rows"),
         ("%r: f32[1,2,9,8] = aten.flip.default(%a, [2])", "lowering"),
         ("%r: f32[1,2,9] = aten.sum.dim_IntList(%a, [3])", "of it"),
     ],

@@ -101,7 +101,8 @@ def _with_roles(dfg: Dfg, call: Call) -> Attention | str:
     mask = call.given.get("attn_mask")
     found = {part for store in dfg.stores for part in all_parts(store.expr)}
     results = [part for part in found if isinstance(part, Held)]
-    why = _why_not(call, query, key, value) or _why_not_after(dfg, results, query.shape[-2])
+    why = _why_not(call, query, key, value)
+    why = why or _why_not_after(dfg, results, (query.shape[-2], value.shape[-1]))
     for read in (query, key, value, mask):
         if read is not None and reductions(read.at(_anywhere(read.shape))):
             why = why or "what it reads is reduced from something else"
@@ -129,7 +130,7 @@ def _why_not(call: Call, query: Value, key: Value, value: Value) -> str:
         return f"attention with a scale of {scale} is ATen's affair"
     if query.type.dtype not in DTYPES:
         return f"attention in {query.type.dtype} has no kernel"
-    if len({value.type.dtype for value in (query, key, value)}) > 1:
+    if len({one.type.dtype for one in (query, key, value)}) > 1:
         return "query, key and value are of several types"
     for size in (query.shape[-1], value.shape[-1]):
         if not 1 < size <= LONGEST:
@@ -143,15 +144,15 @@ def _why_not(call: Call, query: Value, key: Value, value: Value) -> str:
     return ""
 
 
-def _why_not_after(dfg: Dfg, results: list[Held], rows: int) -> str:
+def _why_not_after(dfg: Dfg, results: list[Held], sizes: tuple[int, int]) -> str:
     """Why what is made of the result cannot be made of a block of it; "" if it can."""
     if len(results) != 1:
         return "what is made of it reads no element of it, or several"
     *lead, row, col = results[0].index
-    ends = {_alone(row), _alone(col)}
-    if _alone(col) is None or (_alone(row) is None and rows > 1):
+    ends = [_alone(row), _alone(col)]
+    if tuple(one.extent if one is not None else 1 for one in ends) != sizes:
         return "what is made of it has other rows and columns"
-    if ends & {one for index in lead for one in axes_of(index)}:
+    if ends[0] == ends[1] or set(ends) & {one for index in lead for one in axes_of(index)}:
         return "what is made of it has rows and columns in common"
     if any(store.type.numel != dfg.points for store in dfg.stores):
         return "its results are of several sizes"
@@ -163,8 +164,9 @@ def _why_not_after(dfg: Dfg, results: list[Held], rows: int) -> str:
 def _alone(index: Index) -> Axis | None:
     """The axis that the index is, if it is one."""
     atom = index.terms[0][0] if len(index.terms) == 1 else None
-    plain = isinstance(atom, Axis) and index == axis(atom.name, atom.extent)
-    return atom if plain and isinstance(atom, Axis) else None
+    if isinstance(atom, Axis) and index == axis(atom.name, atom.extent):
+        return atom
+    return None
 
 
 def _anywhere(shape: tuple[int, ...]) -> Point:
