@@ -19,6 +19,7 @@ from anabranch.costs import Roofline
 from anabranch.costs.mixed import mixed
 from anabranch.costs.roofline import RAMP_US
 from anabranch.fuse import partition
+from anabranch.fuse.legal import Facts, why_not_written
 from anabranch.ir import ops
 from anabranch.ir.graph import Constant, Graph, Node, types
 from anabranch.ir.key import structure_text
@@ -57,13 +58,30 @@ def appraiser(taken: Taken, spec: TargetSpec, alpha: float, generates: bool) -> 
             seen[key] = nodes, us
         return seen[key][1]
 
+    written = Written()
+
     def price(graph: Graph) -> float:
         left = without_constants(graph)
-        cut = partition(left, Trace(), spec, pointwise=generates)
+        cut = partition(left, Trace(), spec, pointwise=generates, unwritten=written)
         copies = sum(copy_us(type, spec) for type in disarranged(left)) if arranged else 0.0
         return mixed(cut, us_of, alpha) + (1 + alpha) * copies
 
     return price
+
+
+class Written:
+    """Remembers of which groups of nodes no template writes a kernel, and why."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[Sequence[Node], str]] = {}
+
+    def __call__(self, group: Sequence[Node], facts: Facts) -> str:
+        made = {name for node in group for name in node.results}
+        read = tuple(facts.types[x] for node in group for x in node.uses if x not in made)
+        key = tuple(map(id, group)), read
+        if key not in self._known:
+            self._known[key] = group, why_not_written(group, facts)
+        return self._known[key][1]
 
 
 class Scale:

@@ -20,16 +20,17 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
 from anabranch.ir.graph import Graph
-from anabranch.ir.rule import Known, Match, Rule
+from anabranch.ir.rule import Match, Rule
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.expressions import Expressions, repeated
-from anabranch.rewrite.match import Refuse, matches, matches_at
+from anabranch.rewrite.field import Field, Sought
+from anabranch.rewrite.match import Near, Refuse, matches_in
 from anabranch.rewrite.passes.cse import cse
 from anabranch.trace import Trace
 
@@ -104,7 +105,7 @@ class State:
 
 def backtrack(
     graph: Graph,
-    rules: Sequence[Rule],
+    rules: Sequence[Rule | Sought],
     price: Price,
     budget: Budget,
     refuse: Refuse | None = None,
@@ -116,7 +117,8 @@ def backtrack(
     graph itself is always among them, if need be as one more; it should have no dead or repeated
     nodes, as after `simplify`, and what rules leave of these is taken away. `until`: a moment of
     `time.monotonic`."""
-    return _Backtracking(graph, price, budget, scope).run(rules, refuse, until)
+    sought = [x if isinstance(x, Sought) else Sought.of(x) for x in rules]
+    return _Backtracking(graph, price, budget, scope).run(sought, refuse, until)
 
 
 class _Backtracking:
@@ -139,7 +141,7 @@ class _Backtracking:
             self._keep(State(found, found.cost, labels))
 
     def run(
-        self, rules: Sequence[Rule], refuse: Refuse | None, until: float | None
+        self, rules: Sequence[Sought], refuse: Refuse | None, until: float | None
     ) -> tuple[Found, ...]:
         for _ in range(self._budget.pops):
             if not self._queue or self._priced >= self._budget.prices or late(until):
@@ -149,16 +151,22 @@ class _Backtracking:
                 continue
             if parent.fresh and not parent.rest:
                 self._push(replace(parent, rest=True))
-            wants = partial(self._wants, parent)
-            for rule, match, after in _neighbours(parent.found.graph, rules, wants, refuse):
+            near, wants = partial(self._near, parent), partial(self._wants, parent)
+            graph = parent.found.graph
+            for rule, match, after in _neighbours(graph, rules, near, wants, refuse):
                 self._look(parent, rule, match, after)
                 if self._priced >= self._budget.prices or late(until):
                     break
         return best_of(self._answers, self._budget.keep)
 
+    def _near(self, parent: State, names: frozenset[str]) -> bool:
+        """Whether a match of some of these nodes may be one to look at now."""
+        fresh = not parent.fresh or parent.rest or not parent.fresh.isdisjoint(names)
+        return fresh and self._wanted <= _sources(parent.labels, names)
+
     def _wants(self, parent: State, match: Match) -> bool:
         """Whether the match is one to look at now."""
-        if not self._wanted <= _sources(parent, match):
+        if not self._wanted <= _sources(parent.labels, (node.name for node in match.nodes)):
             return False
         touches = any(node.name in parent.fresh for node in match.nodes)
         return not parent.fresh or touches != parent.rest
@@ -196,16 +204,17 @@ def _followed(parent: State, match: Match, found: Found) -> State:
     kept = {node.name for node in parent.found.graph.nodes}
     kept.difference_update(root.name for root in match.roots)
     made = frozenset(node.name for node in found.graph.nodes if node.name not in kept)
-    labels = {**parent.labels, **dict.fromkeys(made, _sources(parent, match))}
+    sources = _sources(parent.labels, (node.name for node in match.nodes))
+    labels = {**parent.labels, **dict.fromkeys(made, sources)}
     if found.cost < parent.paid:
         return State(found, found.cost, labels)
     return State(found, parent.paid, labels, parent.fresh | made)
 
 
-def _sources(parent: State, match: Match) -> frozenset[int]:
-    """The parts that the matched nodes come from."""
+def _sources(labels: Labels, names: Iterable[str]) -> frozenset[int]:
+    """The parts that the nodes come from."""
     none = frozenset[int]()
-    return none.union(*(parent.labels.get(node.name, none) for node in match.nodes))
+    return none.union(*(labels.get(name, none) for name in names))
 
 
 def best_of(found: Sequence[Found], keep: int) -> tuple[Found, ...]:
@@ -220,37 +229,24 @@ def late(until: float | None) -> bool:
 
 
 def _neighbours(
-    graph: Graph, rules: Sequence[Rule], wants: Callable[[Match], bool], refuse: Refuse | None
+    graph: Graph,
+    rules: Sequence[Sought],
+    near: Near,
+    wants: Callable[[Match], bool],
+    refuse: Refuse | None,
 ) -> Iterator[tuple[Rule, Match, Graph]]:
     """Each rule applied at each of its matches that is wanted; what cannot be built is refused."""
-    for rule, match in _all_matches(graph, rules, refuse):
-        if not wants(match):
-            continue
-        try:
-            after = apply(graph, rule, match)
-        except ValueError as refused:
-            if refuse is not None:
-                where = f"{rule.name} at " + " and ".join(f"%{r.name}" for r in match.roots)
-                refuse(where, str(refused).removeprefix(where).lstrip(": "))
-        else:
-            yield rule, match, after
-
-
-def _all_matches(
-    graph: Graph, rules: Sequence[Rule], refuse: Refuse | None
-) -> Iterator[tuple[Rule, Match]]:
-    """By rule, then by root. As `matches` for each rule, but what is known of the graph is found
-    out once."""
-    known = Known.of(graph)
-    present = {node.op for node in graph.nodes}
-    for rule in rules:
-        if not present.issuperset(root.op for root in rule.roots):
-            continue
-        if len(rule.roots) > 1:
-            for match in matches(graph, rule, refuse):
-                yield rule, match
-            continue
-        for node in graph.nodes:
-            if node.op == rule.roots[0].op:
-                for match in matches_at(node, rule, known, refuse):
-                    yield rule, match
+    field = Field(graph)
+    for sought in rules:
+        rule = sought.rule
+        for match in matches_in(field, sought, refuse, near):
+            if not wants(match):
+                continue
+            try:
+                after = apply(graph, rule, match)
+            except ValueError as refused:
+                if refuse is not None:
+                    where = f"{rule.name} at " + " and ".join(f"%{r.name}" for r in match.roots)
+                    refuse(where, str(refused).removeprefix(where).lstrip(": "))
+            else:
+                yield rule, match, after

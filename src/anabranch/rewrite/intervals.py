@@ -19,6 +19,7 @@ from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.rule import Rule
 from anabranch.rewrite.backtrack import Budget, Found, Labels, Price, Scope, Step, backtrack, late
 from anabranch.rewrite.build import drop_dead
+from anabranch.rewrite.field import Sought
 from anabranch.rewrite.match import Refuse
 from anabranch.rewrite.stitch import Part, Sewn, Wiring, extracted, sew
 from anabranch.rewrite.transfer import signature, transferred
@@ -88,7 +89,8 @@ class Solver:
         until: float | None = None,
     ) -> None:
         """`every`: in the order of `intervals`. `budget.prices` is for all of them together."""
-        self._wiring, self._every, self._rules, self._price = wiring, every, rules, price
+        self._wiring, self._every, self._price = wiring, every, price
+        self._rules = [Sought.of(rule) for rule in rules]
         self._budget, self._refuse, self._until = budget, refuse, until
         self._solved: dict[str, tuple[Graph, tuple[Found, ...]]] = {}
         self._found: dict[Span, tuple[Interval, tuple[Found, ...]]] = {}

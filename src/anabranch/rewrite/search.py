@@ -165,7 +165,13 @@ class _Search:
         every = intervals(self._wiring, cut, s.size_u if s.dp else 0)
         budget = Budget(s.threshold, s.pops, s.prices, s.keep)
         return Solver(
-            self._wiring, every, self._rules, self._price, budget, self._refuse, self._until
+            self._wiring,
+            every,
+            self._rules,
+            self._price,
+            budget,
+            self._refuse,
+            self._until,
         )
 
     def _parts(self) -> tuple[Part, ...]:
