@@ -24,10 +24,13 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.rule import Rule
 from anabranch.rewrite.backtrack import Budget, Found, Price, Step, best_of, late
+from anabranch.rewrite.build import drop_dead
 from anabranch.rewrite.expressions import Expressions, Keys, declared
 from anabranch.rewrite.intervals import Solver, Trail, gain, intervals, trail
 from anabranch.rewrite.match import Refuse
@@ -76,15 +79,44 @@ class Settings:
     seed: int = 0
 
 
+class Account(Protocol):
+    """What is known of a beginning of a network: its price, and what it takes to go on from it."""
+
+    @property
+    def us(self) -> float: ...
+
+
+@runtime_checkable
+class Carrying(Protocol):
+    """A price that need not begin anew for each beginning of a network."""
+
+    def carried(self, before: Any, whole: Graph) -> Account:
+        """`whole`: its nodes and constants begin with those of which `before` is the account; dead
+        ones may be among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """The account of a price that begins anew."""
+
+    us: float
+
+
+def _afresh(price: Price, before: Account | None, whole: Graph) -> Account:
+    return Priced(price(drop_dead(whole)))
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """The first parts put together in one way. `gain`: by how much it is cheaper than those parts
-    unchanged, as far as is known. `keys`: of its values, to tell it from others."""
+    unchanged, as far as is known. `keys`: of its values, to tell it from others. `account`: of it,
+    or of what it goes on from while it is not priced itself."""
 
     sewn: Sewn
     gain: float
     steps: tuple[Step, ...]
     keys: Keys = field(repr=False)
+    account: Account | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +169,7 @@ class _Search:
     ) -> None:
         self._wiring, self._rules, self._price = wiring, rules, price
         self._settings, self._refuse, self._until = settings, refuse, until
+        self._carry = price.carried if isinstance(price, Carrying) else partial(_afresh, price)
         self._expressions = Expressions()
 
     def run(self, progress: Progress) -> tuple[Found, ...]:
@@ -183,12 +216,18 @@ class _Search:
     def _best(self, ways: Sequence[Way], outputs: Sequence[Ref]) -> list[Head]:
         """The beginnings to go on with: the unchanged one first, and the `keep` cheapest others."""
         heads = self._distinct(ways, outputs)
-        if len(heads) <= self._settings.keep + 1 or late(self._until):
+        if late(self._until):
             return heads[: self._settings.keep + 1]
-        base, *others = (self._price(self._stitched(head, outputs)) for head in heads)
-        priced = [replace(h, gain=base - cost) for h, cost in zip(heads[1:], others, strict=True)]
-        priced.sort(key=lambda head: (-head.gain, len(head.steps)))
-        return [heads[0], *priced[: self._settings.keep]]
+        accounts = [
+            self._carry(head.account, sewn_graph(self._wiring, head.sewn, outputs))
+            for head in heads
+        ]
+        priced = [
+            replace(head, gain=accounts[0].us - account.us, account=account)
+            for head, account in zip(heads, accounts, strict=True)
+        ]
+        ranked = sorted(priced[1:], key=lambda head: (-head.gain, len(head.steps)))
+        return [priced[0], *ranked[: self._settings.keep]]
 
     def _distinct(self, ways: Sequence[Way], outputs: Sequence[Ref]) -> list[Head]:
         """The first SHORTLIST times `keep` ways, and the unchanged one, each as a beginning; of
@@ -213,11 +252,7 @@ class _Search:
         fresh = sewn.constants[len(head.sewn.constants) :]
         keys: Keys = {**head.keys, **declared(Graph("", (), fresh, (), ()))}
         keys = self._expressions.extended(keys, sewn.nodes[len(head.sewn.nodes) :])
-        return Head(sewn, way.gain, (*head.steps, *way.found.steps), keys)
-
-    def _stitched(self, head: Head, outputs: Sequence[Ref]) -> Graph:
-        """What is there of the network, without what the changed parts no longer need."""
-        return sewn_graph(self._wiring, head.sewn, outputs)
+        return Head(sewn, way.gain, (*head.steps, *way.found.steps), keys, head.account)
 
     def _answers(self, heads: Sequence[Head]) -> tuple[Found, ...]:
         graph = self._wiring.graph
@@ -225,7 +260,7 @@ class _Search:
         for head in heads:
             if head.steps:
                 # Two parts may compute the same only now that both are rewritten.
-                whole = cse(self._stitched(head, graph.outputs), Trace())
+                whole = cse(drop_dead(sewn_graph(self._wiring, head.sewn, graph.outputs)), Trace())
                 try:
                     whole = as_promised(whole, graph)
                 except ValueError as why:
