@@ -20,19 +20,15 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
 from anabranch.ir.graph import Graph
-from anabranch.ir.rule import Match, Rule
-from anabranch.rewrite.apply import apply
-from anabranch.rewrite.expressions import Expressions, repeated
-from anabranch.rewrite.field import Field, Sought
-from anabranch.rewrite.match import Near, Refuse, matches_in
-from anabranch.rewrite.passes.cse import cse
-from anabranch.trace import Trace
+from anabranch.ir.rule import Match
+from anabranch.rewrite.match import Refuse
+from anabranch.rewrite.neighbours import Neighbour, Neighbours, Wish
 
 Price = Callable[[Graph], float]
 """What a graph costs, in microseconds or in whatever is to be least."""
@@ -105,7 +101,7 @@ class State:
 
 def backtrack(
     graph: Graph,
-    rules: Sequence[Rule | Sought],
+    neighbours: Neighbours,
     price: Price,
     budget: Budget,
     refuse: Refuse | None = None,
@@ -117,18 +113,23 @@ def backtrack(
     graph itself is always among them, if need be as one more; it should have no dead or repeated
     nodes, as after `simplify`, and what rules leave of these is taken away. `until`: a moment of
     `time.monotonic`."""
-    sought = [x if isinstance(x, Sought) else Sought.of(x) for x in rules]
-    return _Backtracking(graph, price, budget, scope).run(sought, refuse, until)
+    return _Backtracking(graph, neighbours, price, budget, scope).run(refuse, until)
 
 
 class _Backtracking:
     """One search: what is known so far, and what waits."""
 
-    def __init__(self, graph: Graph, price: Price, budget: Budget, scope: Scope | None) -> None:
-        self._price, self._budget = price, budget
+    def __init__(
+        self,
+        graph: Graph,
+        neighbours: Neighbours,
+        price: Price,
+        budget: Budget,
+        scope: Scope | None,
+    ) -> None:
+        self._neighbours, self._price, self._budget = neighbours, price, budget
         self._wanted = scope.wanted if scope else frozenset[int]()
         self._most = GROWTH * len(graph.nodes) + ROOM
-        self._expressions = Expressions()
         self._seen: set[str] = set()
         self._answers: list[Found] = []
         self._best = float("inf")
@@ -137,12 +138,10 @@ class _Backtracking:
         self._serial = count()
         start = Found(graph, price(graph)), scope.labels if scope else {}
         for found, labels in (start, *(scope.seeds if scope else ())):
-            self._seen.add(self._expressions.of(found.graph))
+            self._seen.add(neighbours.key(found.graph))
             self._keep(State(found, found.cost, labels))
 
-    def run(
-        self, rules: Sequence[Sought], refuse: Refuse | None, until: float | None
-    ) -> tuple[Found, ...]:
+    def run(self, refuse: Refuse | None, until: float | None) -> tuple[Found, ...]:
         for _ in range(self._budget.pops):
             if not self._queue or self._priced >= self._budget.prices or late(until):
                 break
@@ -151,13 +150,15 @@ class _Backtracking:
                 continue
             if parent.fresh and not parent.rest:
                 self._push(replace(parent, rest=True))
-            near, wants = partial(self._near, parent), partial(self._wants, parent)
-            graph = parent.found.graph
-            for rule, match, after in _neighbours(graph, rules, near, wants, refuse):
-                self._look(parent, rule, match, after)
+            for one in self._neighbours.of(parent.found.graph, self._wish(parent), refuse):
+                self._look(parent, one)
                 if self._priced >= self._budget.prices or late(until):
                     break
         return best_of(self._answers, self._budget.keep)
+
+    def _wish(self, parent: State) -> Wish:
+        near, wants = partial(self._near, parent), partial(self._wants, parent)
+        return Wish((self._wanted, parent.fresh, parent.rest), near, wants)
 
     def _near(self, parent: State, names: frozenset[str]) -> bool:
         """Whether a match of some of these nodes may be one to look at now."""
@@ -171,21 +172,17 @@ class _Backtracking:
         touches = any(node.name in parent.fresh for node in match.nodes)
         return not parent.fresh or touches != parent.rest
 
-    def _look(self, parent: State, rule: Rule, match: Match, after: Graph) -> None:
-        keys = self._expressions.keys(after)
-        key = self._expressions.of(after, keys)
-        if len(after.nodes) >= self._most or key in self._seen:
+    def _look(self, parent: State, one: Neighbour) -> None:
+        if one.size >= self._most or one.key in self._seen:
             return
-        self._seen.add(key)
-        if repeated(after, keys):
-            after = cse(after, Trace())
-        cost = self._price(after)
+        self._seen.add(one.key)
+        cost = self._price(one.graph)
         self._priced += 1
         if cost < self._budget.threshold * self._best:
-            names = tuple(node.name for node in match.nodes)
-            step = Step(rule.name, names, parent.found.cost, cost)
-            found = Found(after, cost, (*parent.found.steps, step))
-            self._keep(_followed(parent, match, found))
+            names = tuple(node.name for node in one.match.nodes)
+            step = Step(one.rule.name, names, parent.found.cost, cost)
+            found = Found(one.graph, cost, (*parent.found.steps, step))
+            self._keep(_followed(parent, one.match, found))
 
     def _keep(self, state: State) -> None:
         if not state.fresh:
@@ -226,27 +223,3 @@ def best_of(found: Sequence[Found], keep: int) -> tuple[Found, ...]:
 
 def late(until: float | None) -> bool:
     return until is not None and time.monotonic() > until
-
-
-def _neighbours(
-    graph: Graph,
-    rules: Sequence[Sought],
-    near: Near,
-    wants: Callable[[Match], bool],
-    refuse: Refuse | None,
-) -> Iterator[tuple[Rule, Match, Graph]]:
-    """Each rule applied at each of its matches that is wanted; what cannot be built is refused."""
-    field = Field(graph)
-    for sought in rules:
-        rule = sought.rule
-        for match in matches_in(field, sought, refuse, near):
-            if not wants(match):
-                continue
-            try:
-                after = apply(graph, rule, match)
-            except ValueError as refused:
-                if refuse is not None:
-                    where = f"{rule.name} at " + " and ".join(f"%{r.name}" for r in match.roots)
-                    refuse(where, str(refused).removeprefix(where).lstrip(": "))
-            else:
-                yield rule, match, after

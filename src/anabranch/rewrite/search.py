@@ -32,13 +32,14 @@ from anabranch.ir.rule import Rule
 from anabranch.rewrite.backtrack import Budget, Found, Price, Step, best_of, late
 from anabranch.rewrite.build import drop_dead
 from anabranch.rewrite.expressions import Expressions, Keys, declared
-from anabranch.rewrite.intervals import Solver, Trail, gain, intervals, trail
+from anabranch.rewrite.intervals import Solver, Survey, Trail, gain, trail
 from anabranch.rewrite.match import Refuse
+from anabranch.rewrite.neighbours import Neighbours
 from anabranch.rewrite.partition import parts
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.refuse import Tally
 from anabranch.rewrite.returned import as_promised
-from anabranch.rewrite.stitch import Part, Sewn, Wiring, extracted, sew, sewn_graph
+from anabranch.rewrite.stitch import Sewn, Wiring, extracted, sew, sewn_graph
 from anabranch.trace import Trace
 
 SHORTLIST = 3
@@ -137,22 +138,35 @@ def search(
     refuse: Refuse | None = None,
     progress: Progress | None = None,
     deadline: float | None = None,
+    survey: Survey | None = None,
 ) -> tuple[Found, ...]:
     """Equal graphs, best first, none dearer than the graph itself (simplified, please), which is
     always among them. Steps have the prices of the part in which they were found.
     `deadline`: seconds after which what is found by then is the answer; without it the same
-    arguments give the same answer."""
+    arguments give the same answer. `survey`: of the graph under these rules and settings, if an
+    earlier search had one."""
     settings = settings or Settings()
     until = None if deadline is None else time.monotonic() + deadline
-    shuffled = list(rules)
-    if settings.seed:
-        random.Random(settings.seed).shuffle(shuffled)
     tally = Tally()
-    run = _Search(Wiring.of(graph), shuffled, price, settings, tally.hear, until)
+    survey = survey or surveyed(graph, rules, settings)
+    run = _Search(survey, price, settings, tally.hear, until)
     found = run.run(progress or (lambda done, total, what: None))
     if refuse is not None:
         tally.tell(refuse)
     return found
+
+
+def surveyed(graph: Graph, rules: Sequence[Rule], settings: Settings) -> Survey:
+    """What a search can know before it has a price."""
+    shuffled = list(rules)
+    if settings.seed:
+        random.Random(settings.seed).shuffle(shuffled)
+    if settings.partition:
+        cut = parts(graph, shuffled, settings.size_l)
+    else:
+        cut = (tuple(node.name for node in graph.nodes),) if graph.nodes else ()
+    size_u = settings.size_u if settings.dp else 0
+    return Survey(Wiring.of(graph), cut, size_u, Neighbours(shuffled))
 
 
 class _Search:
@@ -160,22 +174,22 @@ class _Search:
 
     def __init__(
         self,
-        wiring: Wiring,
-        rules: Sequence[Rule],
+        survey: Survey,
         price: Price,
         settings: Settings,
         refuse: Refuse,
         until: float | None,
     ) -> None:
-        self._wiring, self._rules, self._price = wiring, rules, price
+        self._survey, self._wiring, self._price = survey, survey.wiring, price
         self._settings, self._refuse, self._until = settings, refuse, until
         self._carry = price.carried if isinstance(price, Carrying) else partial(_afresh, price)
         self._expressions = Expressions()
 
     def run(self, progress: Progress) -> tuple[Found, ...]:
         graph = self._wiring.graph
-        cut = self._parts()
-        solver = self._solver(cut)
+        cut, s = self._survey.parts, self._settings
+        budget = Budget(s.threshold, s.pops, s.prices, s.keep)
+        solver = Solver(self._survey, self._price, budget, self._refuse, self._until)
         heads: list[list[Head]] = [[Head(Sewn(), 0.0, (), declared(graph))]]
         done: list[str] = []
         for j, part in enumerate(cut):
@@ -192,26 +206,6 @@ class _Search:
             heads.append(self._best(ways, outputs))
             progress(j + 1, len(cut), part[0])
         return self._answers(heads[-1])
-
-    def _solver(self, cut: Sequence[Part]) -> Solver:
-        s = self._settings
-        every = intervals(self._wiring, cut, s.size_u if s.dp else 0)
-        budget = Budget(s.threshold, s.pops, s.prices, s.keep)
-        return Solver(
-            self._wiring,
-            every,
-            self._rules,
-            self._price,
-            budget,
-            self._refuse,
-            self._until,
-        )
-
-    def _parts(self) -> tuple[Part, ...]:
-        graph = self._wiring.graph
-        if self._settings.partition:
-            return parts(graph, self._rules, self._settings.size_l)
-        return (tuple(node.name for node in graph.nodes),) if graph.nodes else ()
 
     def _best(self, ways: Sequence[Way], outputs: Sequence[Ref]) -> list[Head]:
         """The beginnings to go on with: the unchanged one first, and the `keep` cheapest others."""
