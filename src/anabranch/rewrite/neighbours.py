@@ -10,11 +10,12 @@ asked for: who looks at a few makes a few.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from anabranch.ir.graph import Graph
+from anabranch.ir.graph import Graph, Node, types
 from anabranch.ir.rule import Match, Rule
+from anabranch.ir.types import TensorType
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.expressions import Expressions, repeated
 from anabranch.rewrite.field import Field, Sought
@@ -51,6 +52,8 @@ class Neighbours:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = [Sought.of(rule) for rule in rules]
         self._expressions = Expressions()
+        self._nodes: dict[int, tuple[Node, Node]] = {}
+        self._like: dict[tuple[Node, str, tuple[TensorType, ...]], Node] = {}
         self._keys: dict[int, tuple[Graph, str]] = {}
         self._made: dict[tuple[int, Hashable], tuple[list[Neighbour], Iterator[Neighbour]]] = {}
 
@@ -92,6 +95,18 @@ class Neighbours:
                     yield self._neighbour(rule, match, after)
 
     def _neighbour(self, rule: Rule, match: Match, after: Graph) -> Neighbour:
+        table = types(after)
+        after = replace(after, nodes=tuple(self._one(node, table) for node in after.nodes))
         keys = self._expressions.keys(after)
         single = cse(after, Trace()) if repeated(after, keys) else after
         return Neighbour(rule, match, single, self._expressions.of(after, keys), len(after.nodes))
+
+    def _one(self, node: Node, table: Mapping[str, TensorType]) -> Node:
+        """The node, or one that was there before, is equal and reads values of the same types:
+        rules make the same in many places."""
+        if id(node) not in self._nodes:
+            reads = tuple(table[name] for name in node.uses)
+            first = self._like.setdefault((node, node.origin, reads), node)
+            # The node itself is kept with its entry, so its id cannot pass to another one.
+            self._nodes[id(node)] = node, first
+        return self._nodes[id(node)][1]
