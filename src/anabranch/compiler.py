@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anabranch.accept import verify
-from anabranch.autograph.appraise import appraiser
+from anabranch.autograph.appraise import Appraiser
+from anabranch.autograph.cuts import Cuts
 from anabranch.autograph.loop import (
     Effort,
     Judges,
@@ -241,7 +242,7 @@ def _searched(
     gets what the first one got, and must then still be faster.
     """
     options, target, trace = job.options, job.target, job.trace
-    generates = Tuner(target, options, job.cache).generates
+    cuts = Cuts(target.spec, Tuner(target, options, job.cache).generates)
     aside = replace(job, trace=trace.aside())
 
     def simplify(candidate: Graph) -> Graph:
@@ -249,7 +250,7 @@ def _searched(
 
     def appraise(built: Sequence[Planned]) -> Price:
         taken = [(task, one.costs.task(task).us) for one in built for task in one.tasks.tasks]
-        return appraiser(taken, target.spec, alpha, generates)
+        return Appraiser(taken, cuts, alpha)
 
     def build(candidate: Graph) -> Planned:
         told = replace(job, trace=trace.aside())

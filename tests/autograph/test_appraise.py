@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.rewrite.graphs import read
 
-from anabranch.autograph.appraise import Taken, appraiser, without_constants
+from anabranch.autograph.appraise import Appraiser, Taken
+from anabranch.autograph.cuts import Cuts, without_constants
 from anabranch.costs import Roofline
 from anabranch.fuse import partition
 from anabranch.ir.graph import Graph
@@ -47,7 +48,7 @@ def twins(width: int) -> Graph:
 
 def test_new_tasks_are_priced_on_the_scale_of_known_ones() -> None:
     tasks = partition(twins(16), Trace(), SPEC)
-    price = appraiser(taken(tasks), SPEC, 0.0, generates=False)
+    price = Appraiser(taken(tasks), Cuts(SPEC, False), 0.0)
     known, other = price(twins(16)), price(twins(32))
     rough = Roofline(SPEC)
     wide = sum(rough.task(task).us for task in partition(twins(32), Trace(), SPEC).tasks)
@@ -72,8 +73,8 @@ def test_another_wrapping_is_no_faster_than_what_is_known() -> None:
     fast, slow = (read(head + body + end) for body in (apart, whole))
     (task,) = partition(slow, Trace(), SPEC).tasks
     rough = Roofline(SPEC).task(task).us
-    price = appraiser(
-        [(task, 2 * rough), *taken(partition(twins(16), Trace(), SPEC))], SPEC, 0, True
+    price = Appraiser(
+        [(task, 2 * rough), *taken(partition(twins(16), Trace(), SPEC))], Cuts(SPEC, True), 0
     )
     assert price(fast) >= price(slow) * 0.99
 
@@ -92,14 +93,14 @@ def test_parts_that_are_written_into_a_whole_are_known_and_the_whole_is_free() -
         read(relu.format(kind, slot).replace("relu", "sigmoid")), Trace(), SPEC
     ).tasks
     known = [(part, 7.0), (other, 5.0)]
-    assert appraiser(known, SPEC, 0.0, generates=True)(both) == 12.0
-    assert appraiser(known, SPEC, 0.0, generates=False)(both) > 12.0
+    assert Appraiser(known, Cuts(SPEC, True), 0.0)(both) == 12.0
+    assert Appraiser(known, Cuts(SPEC, False), 0.0)(both) > 12.0
 
 
 def test_the_critical_path_counts_as_much_as_was_asked() -> None:
     tasks = partition(twins(16), Trace(), SPEC)
-    sums = appraiser(taken(tasks), SPEC, 0.0, generates=False)(twins(16))
-    mixed = appraiser(taken(tasks), SPEC, 2.0, generates=False)(twins(16))
+    sums = Appraiser(taken(tasks), Cuts(SPEC, False), 0.0)(twins(16))
+    mixed = Appraiser(taken(tasks), Cuts(SPEC, False), 2.0)(twins(16))
     assert mixed == pytest.approx(sums + 2 * sums / 2)  # either of two equal ones is the path
 
 
@@ -118,5 +119,5 @@ def test_what_depends_on_constants_alone_costs_nothing() -> None:
     after = without_constants(folded)
     assert [node.name for node in after.nodes] == ["out"]
     assert [constant.name for constant in after.constants] == ["s"]
-    price = appraiser(taken(partition(plain, Trace(), SPEC)), SPEC, 1.0, generates=False)
+    price = Appraiser(taken(partition(plain, Trace(), SPEC)), Cuts(SPEC, False), 1.0)
     assert price(folded) == price(plain)

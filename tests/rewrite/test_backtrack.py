@@ -13,6 +13,7 @@ from anabranch.ir.rule import Rule, wild
 from anabranch.ir.verify import verify_graph
 from anabranch.rewrite.backtrack import GROWTH, ROOM, Budget, Price, backtrack
 from anabranch.rewrite.build import drop_dead
+from anabranch.rewrite.neighbours import Neighbours
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.words import relu
@@ -33,13 +34,17 @@ HIDDEN = read("""graph g {
 """Nothing shortens it before the first neg has moved behind the product."""
 
 
+def ours() -> Neighbours:
+    return Neighbours(RULES)
+
+
 @given(st.integers(0, 10**6), st.sampled_from([nodes, weighed(0.0), weighed(2.0)]))
 @settings(max_examples=40)
 def test_agrees_with_enumeration_on_tiny_graphs(seed: int, price: Price) -> None:
     graph = cse(drop_dead(drawn(seed, 6)), Trace())
     all_of_them = reachable(graph, RULES, GROWTH * len(graph.nodes) + ROOM)
     cheapest = min(price(one) for one in all_of_them.values())
-    found = backtrack(graph, RULES, price, WIDE)
+    found = backtrack(graph, ours(), price, WIDE)
     assert found[0].cost == cheapest
     assert all(one.cost == price(one.graph) for one in found)
 
@@ -49,8 +54,8 @@ def test_agrees_with_enumeration_on_tiny_graphs(seed: int, price: Price) -> None
 def test_what_is_found_is_equal_ranked_and_always_the_same(seed: int, pops: int, keep: int) -> None:
     graph = drawn(seed)
     budget = Budget(1.1, pops, 1000, keep)
-    found = backtrack(graph, RULES, nodes, budget)
-    assert found == backtrack(graph, RULES, nodes, budget)
+    found = backtrack(graph, ours(), nodes, budget)
+    assert found == backtrack(graph, ours(), nodes, budget)
     assert [one.cost for one in found] == sorted(one.cost for one in found)
     assert len(found) <= keep + 1 and any(one.graph is graph for one in found)
     for one in found:
@@ -59,7 +64,7 @@ def test_what_is_found_is_equal_ranked_and_always_the_same(seed: int, pops: int,
 
 
 def test_steps_tell_the_path() -> None:
-    found = backtrack(HIDDEN, RULES, nodes, Budget(1.05, 10, 1000, 2))
+    found = backtrack(HIDDEN, ours(), nodes, Budget(1.05, 10, 1000, 2))
     assert kinds(found[0].graph) == ["mm"]
     first, second = found[0].steps
     assert (first.rule, first.nodes) == (MOVING[1].name, ("b", "a"))
@@ -70,8 +75,8 @@ def test_steps_tell_the_path() -> None:
 
 def test_threshold_says_how_dear_a_step_may_be() -> None:
     """Moving the neg costs nothing; without the right to stand still it is not tried."""
-    assert kinds(backtrack(HIDDEN, RULES, nodes, Budget(1.0, 10, 1000, 1))[0].graph) != ["mm"]
-    assert kinds(backtrack(HIDDEN, RULES, nodes, Budget(1.05, 1, 1000, 1))[0].graph) != ["mm"]
+    assert kinds(backtrack(HIDDEN, ours(), nodes, Budget(1.0, 10, 1000, 1))[0].graph) != ["mm"]
+    assert kinds(backtrack(HIDDEN, ours(), nodes, Budget(1.05, 1, 1000, 1))[0].graph) != ["mm"]
 
 
 def test_graphs_do_not_grow_for_ever() -> None:
@@ -84,19 +89,19 @@ def test_graphs_do_not_grow_for_ever() -> None:
         sizes.append(len(graph.nodes))
         return 1.0
 
-    backtrack(graph, [LONGER], flat, Budget(1.05, 100, 1000, 2))
+    backtrack(graph, Neighbours([LONGER]), flat, Budget(1.05, 100, 1000, 2))
     assert max(sizes) == GROWTH * 1 + ROOM - 1 == len(sizes)
 
 
 @pytest.mark.parametrize("keep", [1, 3])
 def test_the_graph_itself_is_among_the_answers(keep: int) -> None:
-    found = backtrack(HIDDEN, RULES, nodes, Budget(2.0, 20, 1000, keep))
+    found = backtrack(HIDDEN, ours(), nodes, Budget(2.0, 20, 1000, keep))
     assert [one.graph is HIDDEN for one in found].count(True) == 1
     assert len(found) == 2  # only the last of the two steps pays
 
 
 def test_a_moment_that_has_passed_ends_it() -> None:
-    assert [one.graph for one in backtrack(HIDDEN, RULES, nodes, WIDE, until=0.0)] == [HIDDEN]
+    assert [one.graph for one in backtrack(HIDDEN, ours(), nodes, WIDE, until=0.0)] == [HIDDEN]
 
 
 def test_refusals_are_heard() -> None:
@@ -109,5 +114,5 @@ def test_refusals_are_heard() -> None:
       return %b, %c
     }""")
     said: list[tuple[str, str]] = []
-    backtrack(graph, [MERGE], nodes, WIDE, lambda what, why: said.append((what, why)))
+    backtrack(graph, Neighbours([MERGE]), nodes, WIDE, lambda what, why: said.append((what, why)))
     assert (f"{MERGE.name} at %a and %c", "a matrix is not a weight") in said

@@ -7,7 +7,8 @@ from tests.rewrite.searching import RULES, nodes
 
 from anabranch.ir.graph import Graph
 from anabranch.rewrite.backtrack import Budget
-from anabranch.rewrite.intervals import Solver, gain, intervals
+from anabranch.rewrite.intervals import Solver, Survey, gain, intervals
+from anabranch.rewrite.neighbours import Neighbours
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.stitch import Wiring
 
@@ -41,7 +42,7 @@ def test_an_interval_begins_where_its_parts_ended() -> None:
         return nodes(graph)
 
     wiring = Wiring.of(GRAPH)
-    solver = Solver(wiring, intervals(wiring, CUT, 7), RULES, price, Budget(1.05, 10, 100, 3))
+    solver = Solver(Survey(wiring, CUT, 7, Neighbours(RULES)), price, Budget(1.05, 10, 100, 3))
     ((_, first),) = solver.ending(0)
     assert [kinds(one.graph) for one in first] == [["exp", "relu"], ["neg", "neg", "exp", "relu"]]
     assert gain(first, first[0]) == 2
@@ -56,5 +57,5 @@ def test_an_interval_begins_where_its_parts_ended() -> None:
 
 def test_without_prices_left_nothing_is_searched() -> None:
     wiring = Wiring.of(GRAPH)
-    solver = Solver(wiring, intervals(wiring, CUT, 7), RULES, nodes, Budget(1.05, 10, 0, 3))
+    solver = Solver(Survey(wiring, CUT, 7, Neighbours(RULES)), nodes, Budget(1.05, 10, 0, 3))
     assert all(len(found) == 1 for last in (0, 1) for _, found in solver.ending(last))

@@ -17,7 +17,7 @@ from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.passes.identities import identities
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import always
-from anabranch.rewrite.search import Settings, search
+from anabranch.rewrite.search import Settings, search, surveyed
 from anabranch.rewrite.transfer import signature
 from anabranch.trace import Trace
 
@@ -186,3 +186,13 @@ def test_nothing_to_search() -> None:
     graph = read("graph g {\n  input %x: f32[4]\n  return %x\n}")
     (only,) = search(graph, RULES, nodes)
     assert only.graph is graph and only.steps == ()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_survey_changes_no_answer(seed: int) -> None:
+    """Searches by one price after another, with what the ones before found out or without."""
+    graph = cse(drop_dead(drawn(seed, 14)), Trace())
+    survey = surveyed(graph, RULES, SMALL)
+    for price in (nodes, weighed(2.0), weighed(0.0), nodes):
+        again = search(graph, RULES, price, SMALL, survey=survey)
+        assert again == search(graph, RULES, price, SMALL)

@@ -9,6 +9,7 @@ from tests.rewrite.searching import RULES, weighed
 
 from anabranch.ir.graph import Graph
 from anabranch.rewrite.backtrack import Budget, backtrack
+from anabranch.rewrite.neighbours import Neighbours
 from anabranch.rewrite.transfer import signature, transferred
 
 
@@ -34,7 +35,7 @@ def test_names_and_content_do_not_count_but_equality_does() -> None:
 def test_a_solution_is_renamed_with_its_weights_and_lines() -> None:
     """Among the second graph's names are some that rewriting gave in the first."""
     first, second = twins("p"), twins("mm")
-    found = backtrack(first, RULES, weighed(0.0), Budget(1.05, 5, 50, 2))
+    found = backtrack(first, Neighbours(RULES), weighed(0.0), Budget(1.05, 5, 50, 2))
     assert len(found) == 2 and found[0].steps[0].nodes == ("p", "pb")
     merged, itself = transferred(found, first, second)
     assert itself.graph is second and not itself.steps

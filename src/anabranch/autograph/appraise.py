@@ -1,7 +1,7 @@
 """Appraising: what a graph, or a part of one, would take, without writing a kernel for it.
 
-    graph -> without what depends on constants alone -> cut into the tasks that it would fuse into
-          -> each task's time -> alpha * longest path + sum                    (AutoGraph, 3.3)
+    graph -> cut into the tasks that it would fuse into -> each task's time
+          -> alpha * longest path + sum                                        (AutoGraph, 3.3)
 
 A task of a graph that was tried takes what was found for it there. All others are estimated, times
 what the estimates of the known tasks most like it are off by (`Scale`): so a merged convolution is
@@ -11,91 +11,69 @@ does not get faster for no longer being known.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
 from statistics import median
 
-import torch
-
-from anabranch.costs import Roofline
-from anabranch.costs.mixed import mixed
-from anabranch.costs.roofline import RAMP_US
-from anabranch.fuse import partition
-from anabranch.ir import ops
-from anabranch.ir.graph import Constant, Graph, Node, types
-from anabranch.ir.key import structure_text
+from anabranch.autograph.account import Account, Terms, carried
+from anabranch.autograph.cuts import Cuts, Piece, Same
+from anabranch.costs.mixed import mixed_cost
+from anabranch.ir.graph import Graph
 from anabranch.ir.ops import CONVOLUTIONS, channels_last
-from anabranch.ir.rule import Known
-from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
-from anabranch.ir.types import TensorType
-from anabranch.trace import Trace
 
-Price = Callable[[Graph], float]
 Taken = Sequence[tuple[Task, float]]
 """Tasks with what each takes alone, in microseconds."""
-Likeness = tuple[tuple[int, ...], torch.dtype]
-CAT = "aten.cat.default"
-STRIDES = re.compile(r"\{[0-9,]*\}")
-"""In the text of a type."""
 
 
-def appraiser(taken: Taken, spec: TargetSpec, alpha: float, generates: bool) -> Price:
-    """The price of graphs, in microseconds. `taken`: tasks, and what each takes; `generates`:
-    whether kernels are generated, which fuse more than a library does."""
-    rough = Roofline(spec)
-    times = Times(taken)
-    scale = Scale(taken, rough)
-    seen: dict[tuple[int, ...], tuple[tuple[Node, ...], float]] = {}
-    arranged = spec.kind == "cuda" and any(
-        channels_last(task.body.inputs[0].type)
-        for task, _ in taken
-        if task.body.inputs and any(node.op in CONVOLUTIONS for node in task.body.nodes)
-    )
+class Appraiser:
+    """The price of graphs, in microseconds. `taken`: tasks, and what each takes."""
 
-    def us_of(task: Task) -> float:
-        # Rewriting keeps the nodes that it does not touch; who holds them keeps their numbers.
-        nodes = task.body.nodes
-        key = tuple(map(id, nodes))
-        if key not in seen:
-            us = times.of(task)
+    def __init__(self, taken: Taken, cuts: Cuts, alpha: float) -> None:
+        self._cuts, self._alpha = cuts, alpha
+        pieces = [(cuts.piece(task), us) for task, us in taken]
+        self._times = Times(pieces)
+        self._scale = Scale(pieces)
+        self._us: dict[int, tuple[Piece, float]] = {}
+        self._arranged = cuts.spec.kind == "cuda" and any(
+            channels_last(task.body.inputs[0].type)
+            for task, _ in taken
+            if task.body.inputs and any(node.op in CONVOLUTIONS for node in task.body.nodes)
+        )
+
+    def __call__(self, graph: Graph) -> float:
+        cut = self._cuts.of(graph)
+        copies = cut.copies_us if self._arranged else 0.0
+        times = [self.us(piece) for piece in cut.pieces]
+        return mixed_cost(times, cut.preds, self._alpha) + (1 + self._alpha) * copies
+
+    def carried(self, before: Account | None, whole: Graph) -> Account:
+        """The price of a beginning of a network that goes on from another one."""
+        return carried(before, whole, Terms(self._cuts, self.us, self._alpha, self._arranged))
+
+    def us(self, piece: Piece) -> float:
+        """What it takes alone."""
+        entry = self._us.get(id(piece))
+        if entry is None:
+            us = self._times.of(piece)
             if us is None:
-                free = generates and _joined(task)
-                us = 0.0 if free else rough.task(task).us * scale.of(task)
-            seen[key] = nodes, us
-        return seen[key][1]
-
-    def price(graph: Graph) -> float:
-        left = without_constants(graph)
-        cut = partition(left, Trace(), spec, pointwise=generates)
-        copies = sum(copy_us(type, spec) for type in disarranged(left)) if arranged else 0.0
-        return mixed(cut, us_of, alpha) + (1 + alpha) * copies
-
-    return price
+                us = 0.0 if piece.free else piece.rough_us * self._scale.of(piece)
+            entry = self._us[id(piece)] = piece, us
+        return entry[1]
 
 
 class Times:
-    """What tasks are known to take: of the same structure, else of one that differs only in how its
-    values lie in memory, as when a part is written into its place in a whole."""
+    """What pieces are known to take: of the same structure, else of one that differs only in how
+    its values lie in memory, as when a part is written into its place in a whole."""
 
-    def __init__(self, taken: Taken) -> None:
-        self._exact = {structure_text(task.body): us for task, us in taken}
+    def __init__(self, taken: Sequence[tuple[Piece, float]]) -> None:
+        self._exact = {piece.text: us for piece, us in taken}
         self._loose: dict[str, float] = {}
-        for text, us in self._exact.items():
-            key = STRIDES.sub("", text)
-            self._loose[key] = max(us, self._loose.get(key, 0.0))
+        for piece, us in taken:
+            self._loose[piece.anywhere] = max(us, self._loose.get(piece.anywhere, 0.0))
 
-    def of(self, task: Task) -> float | None:
-        text = structure_text(task.body)
-        found = self._exact.get(text)
-        return self._loose.get(STRIDES.sub("", text)) if found is None else found
-
-
-def _joined(task: Task) -> bool:
-    """Whether generated kernels may write the parts into their places, so that nothing is left to
-    do. Where they may not, the graph as it was has the same concatenation, or it is soon known."""
-    return all(node.op == CAT for node in task.body.nodes)
+    def of(self, piece: Piece) -> float | None:
+        found = self._exact.get(piece.text)
+        return self._loose.get(piece.anywhere) if found is None else found
 
 
 class Scale:
@@ -109,96 +87,17 @@ class Scale:
 
     FEW = 3
 
-    def __init__(self, taken: Taken, rough: Roofline) -> None:
+    def __init__(self, taken: Sequence[tuple[Piece, float]]) -> None:
         found: dict[Hashable, list[float]] = {}
-        for task, us in taken:
-            guess = rough.task(Task(task.name, task.body)).us
-            if guess:
-                for likeness in _likenesses(task):
-                    found.setdefault(likeness, []).append(us / guess)
+        for piece, us in taken:
+            if piece.rough_us:
+                for likeness in piece.likenesses:
+                    found.setdefault(likeness, []).append(us / piece.rough_us)
         self._ratio = {
-            likeness: max(ratios) if isinstance(likeness, _Same) else median(ratios)
+            likeness: max(ratios) if isinstance(likeness, Same) else median(ratios)
             for likeness, ratios in found.items()
             if not isinstance(likeness, str) or len(ratios) >= self.FEW
         }
 
-    def of(self, task: Task) -> float:
-        return next((self._ratio[x] for x in _likenesses(task) if x in self._ratio), 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Same:
-    """A main node: its operator, the types of its main operands, and of what it makes, wherever
-    they lie. A bias is no main operand: it may as well be added by somebody else."""
-
-    op: str
-    operands: tuple[Likeness, ...]
-    made: tuple[Likeness, ...]
-
-
-def _likenesses(task: Task) -> Iterator[Hashable]:
-    node = _main(task)
-    if node is not None:
-        table, op = types(task.body), _label(node)
-        read = tuple(_shape(table[name]) for name in node.uses[:2])
-        yield _Same(op, read, tuple(map(_shape, node.types)))
-        yield op, read
-        yield op, read[:1]
-        yield op
-        yield (ops.info(node.op).kind,)
-    yield ()
-
-
-def _shape(type: TensorType) -> Likeness:
-    return type.shape, type.dtype
-
-
-def _label(node: Node) -> str:
-    """The operator; a convolution in groups is another one, for libraries run it otherwise."""
-    name = ops.packet_name(node.op)
-    in_groups = node.op in CONVOLUTIONS and ops.arguments(node)["groups"] != 1
-    return f"{name} in groups" if in_groups else name
-
-
-def _main(task: Task) -> Node | None:
-    """What a task is mostly about: its contraction, else its first node."""
-    nodes = task.body.nodes
-    contract = (node for node in nodes if ops.info(node.op).kind == "contract")
-    return next(contract, nodes[0] if nodes else None)
-
-
-def disarranged(graph: Graph) -> list[TensorType]:
-    """The types of values that will be copied to channels_last: what enters a convolution in
-    another layout, and what leaves the graph in one, for whoever reads it there."""
-    table = types(graph)
-    entering = {node.uses[0] for node in graph.nodes if node.op in CONVOLUTIONS}
-    names = entering | {ref.name for ref in graph.outputs}
-    made = {result for node in graph.nodes for result in node.results}
-    found = (table[name] for name in names & made)
-    return [type for type in found if len(type.shape) == 4 and not channels_last(type)]
-
-
-def copy_us(type: TensorType, spec: TargetSpec) -> float:
-    """Of a value to another layout."""
-    moved = 2 * type.numel * type.dtype.itemsize / spec.bandwidth * 1e6
-    return spec.launch_us + RAMP_US + moved
-
-
-def without_constants(graph: Graph) -> Graph:
-    """The graph as it will be when what depends on constants alone is computed ahead: such values
-    are constants, which nobody has computed yet."""
-    known = Known.of(graph)
-    ahead = [node for node in graph.nodes if known.constant.issuperset(node.results)]
-    if not ahead:
-        return graph
-    gone = {node.name for node in ahead}
-    left = tuple(node for node in graph.nodes if node.name not in gone)
-    read = {name for node in left for name in node.uses} | {ref.name for ref in graph.outputs}
-    made = tuple(
-        Constant(name, type, name)
-        for node in ahead
-        for name, type in zip(node.results, node.types, strict=True)
-        if name in read
-    )
-    held = tuple(constant for constant in graph.constants if constant.name in read)
-    return Graph(graph.name, graph.inputs, (*held, *made), left, graph.outputs)
+    def of(self, piece: Piece) -> float:
+        return next((self._ratio[x] for x in piece.likenesses if x in self._ratio), 1.0)

@@ -35,7 +35,8 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.rule import Rule
 from anabranch.options import Options
 from anabranch.rewrite.backtrack import Found, Step
-from anabranch.rewrite.search import Settings, search
+from anabranch.rewrite.intervals import Survey
+from anabranch.rewrite.search import Settings, search, surveyed
 from anabranch.trace import Trace
 
 Price = Callable[[Graph], float]
@@ -144,6 +145,7 @@ class _Loop(Generic[T]):
         self._effort, self._trace = effort, trace
         self._until = None if effort.seconds is None else time.monotonic() + effort.seconds
         self._built = [first]
+        self._surveys: dict[int, tuple[Graph, Survey]] = {}
         self._tried = {content_key(graph)}
         self._best = Outcome(first, Path(graph, graph, ()))
 
@@ -187,7 +189,10 @@ class _Loop(Generic[T]):
         hear = partial(self._trace.add, "refused", "search")
         show = partial(self._trace.progress, "search")
         limit = left if left is None else SEARCHING * left
-        found = search(graph, self._rules, price, self._settings, hear, show, limit)
+        if id(graph) not in self._surveys:
+            self._surveys[id(graph)] = graph, surveyed(graph, self._rules, self._settings)
+        survey = self._surveys[id(graph)][1]
+        found = search(graph, self._rules, price, self._settings, hear, show, limit, survey)
         base = price(graph)
         new: list[Candidate] = []
         for one in found:

@@ -27,6 +27,7 @@ from anabranch.fuse.legal import (
     LINEAR,
     RELU,
     Facts,
+    Unwritten,
     is_depthwise,
     why_not,
     why_not_pointwise,
@@ -51,7 +52,13 @@ GATHERS = frozenset({PAD, "aten.cat.default", "aten.embedding.default"})
 """Moves whose element is computed where it is needed as cheaply as it is read."""
 
 
-def grow(graph: Graph, trace: Trace, pointwise: bool = False, several: bool = False) -> list[Group]:
+def grow(
+    graph: Graph,
+    trace: Trace,
+    pointwise: bool = False,
+    several: bool = False,
+    unwritten: Unwritten = why_not_written,
+) -> list[Group]:
     """Every node that is no view in exactly one group, its anchor the first contraction or else
     the first node. Groups come in an order in which they can run, nodes in graph order. `several`:
     groups with several results too, which hold the views they read through."""
@@ -64,7 +71,7 @@ def grow(graph: Graph, trace: Trace, pointwise: bool = False, several: bool = Fa
             home.update((node.name, group) for node in group if len(group) > 1)
     if pointwise:
         for node in reversed(nodes):
-            _join_reader(node, home, facts, trace)
+            _join_reader(node, home, facts, trace, unwritten)
     groups: list[Group] = []
     for node in nodes:
         members = home.get(node.name, [node])
@@ -115,7 +122,9 @@ def _follow(anchor: Node, names: tuple[str, ...], facts: Facts) -> list[Node] | 
     return chain
 
 
-def _join_reader(node: Node, home: dict[str, list[Node]], facts: Facts, trace: Trace) -> None:
+def _join_reader(
+    node: Node, home: dict[str, list[Node]], facts: Facts, trace: Trace, unwritten: Unwritten
+) -> None:
     """Puts a node, with the group it ends, into the group of its readers, if one of the two is
     pointwise and at most one node of them all is not."""
     kind = ops.info(node.op).kind
@@ -142,7 +151,7 @@ def _join_reader(node: Node, home: dict[str, list[Node]], facts: Facts, trace: T
         why = why_not_pointwise(node, group, facts)
         # What a contraction runs with is decided where its kernels are written.
         if not why and any(_takes_prologue(anchor, facts) for anchor in (*ours, *theirs)):
-            why = why_not_written(merged, facts)
+            why = unwritten(merged, facts)
     if why:
         trace.add("refused", "fuse", _said([node, reader]), why)
         return

@@ -13,7 +13,7 @@ everything it reads is there, and nothing it computes on the way is missed:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -72,6 +72,10 @@ class Facts:
             return True
         at = self.position[self.makers[value].name]
         return bool(self.ancestors[self.position[node.name]] >> at & 1)
+
+
+Unwritten = Callable[[Sequence[Node], Facts], str]
+"""Says why no template writes a kernel for nodes; `why_not_written`, or one who remembers."""
 
 
 def why_not(group: Sequence[Node], facts: Facts) -> str:

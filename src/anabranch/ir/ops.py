@@ -163,11 +163,13 @@ CONVOLUTIONS = frozenset(
 )
 
 
+@functools.cache
 def packet_name(op: str) -> str:
     """The name without its overload: aten.add.Tensor -> aten.add."""
     return op.rpartition(".")[0]
 
 
+@functools.cache
 def info(op: str) -> OpInfo:
     return OPS.get(packet_name(op), OPAQUE)
 
@@ -351,6 +353,28 @@ def traffic(node: Node, types: Mapping[str, TensorType]) -> int:
     read = (types[name] for name in dict.fromkeys(node.uses))
     moved = (*read, *node.types)
     return sum(type.numel * type.dtype.itemsize for type in moved)
+
+
+@functools.cache
+def defaults(op: str) -> tuple[Arg, ...]:
+    """What each argument is where it is not given, in schema order; None if it must be."""
+    return tuple(parameter.default for parameter in parameters(op))
+
+
+@functools.cache
+def _position(op: str) -> dict[str, int]:
+    return {parameter.name: i for i, parameter in enumerate(parameters(op))}
+
+
+def in_order(node: Node) -> tuple[Arg, ...]:
+    """All arguments of the node in schema order, defaults filled in."""
+    given = node.args + defaults(node.op)[len(node.args) :]
+    if not node.kwargs:
+        return given
+    place, changed = _position(node.op), list(given)
+    for name, arg in node.kwargs:
+        changed[place[name]] = arg
+    return tuple(changed)
 
 
 def arguments(node: Node) -> dict[str, Arg]:

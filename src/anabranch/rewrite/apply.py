@@ -22,7 +22,8 @@ from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, Wild, wildcards
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.build import Builder, join_origins, rewrite
-from anabranch.rewrite.match import Refuse, match_at, reached
+from anabranch.rewrite.field import reached
+from anabranch.rewrite.match import Refuse, match_at
 
 
 def apply(graph: Graph, rule: Rule, match: Match) -> Graph:

@@ -20,18 +20,15 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
 from anabranch.ir.graph import Graph
-from anabranch.ir.rule import Known, Match, Rule
-from anabranch.rewrite.apply import apply
-from anabranch.rewrite.expressions import Expressions, repeated
-from anabranch.rewrite.match import Refuse, matches, matches_at
-from anabranch.rewrite.passes.cse import cse
-from anabranch.trace import Trace
+from anabranch.ir.rule import Match
+from anabranch.rewrite.match import Refuse
+from anabranch.rewrite.neighbours import Neighbour, Neighbours, Wish
 
 Price = Callable[[Graph], float]
 """What a graph costs, in microseconds or in whatever is to be least."""
@@ -104,7 +101,7 @@ class State:
 
 def backtrack(
     graph: Graph,
-    rules: Sequence[Rule],
+    neighbours: Neighbours,
     price: Price,
     budget: Budget,
     refuse: Refuse | None = None,
@@ -116,17 +113,23 @@ def backtrack(
     graph itself is always among them, if need be as one more; it should have no dead or repeated
     nodes, as after `simplify`, and what rules leave of these is taken away. `until`: a moment of
     `time.monotonic`."""
-    return _Backtracking(graph, price, budget, scope).run(rules, refuse, until)
+    return _Backtracking(graph, neighbours, price, budget, scope).run(refuse, until)
 
 
 class _Backtracking:
     """One search: what is known so far, and what waits."""
 
-    def __init__(self, graph: Graph, price: Price, budget: Budget, scope: Scope | None) -> None:
-        self._price, self._budget = price, budget
+    def __init__(
+        self,
+        graph: Graph,
+        neighbours: Neighbours,
+        price: Price,
+        budget: Budget,
+        scope: Scope | None,
+    ) -> None:
+        self._neighbours, self._price, self._budget = neighbours, price, budget
         self._wanted = scope.wanted if scope else frozenset[int]()
         self._most = GROWTH * len(graph.nodes) + ROOM
-        self._expressions = Expressions()
         self._seen: set[str] = set()
         self._answers: list[Found] = []
         self._best = float("inf")
@@ -135,12 +138,10 @@ class _Backtracking:
         self._serial = count()
         start = Found(graph, price(graph)), scope.labels if scope else {}
         for found, labels in (start, *(scope.seeds if scope else ())):
-            self._seen.add(self._expressions.of(found.graph))
+            self._seen.add(neighbours.key(found.graph))
             self._keep(State(found, found.cost, labels))
 
-    def run(
-        self, rules: Sequence[Rule], refuse: Refuse | None, until: float | None
-    ) -> tuple[Found, ...]:
+    def run(self, refuse: Refuse | None, until: float | None) -> tuple[Found, ...]:
         for _ in range(self._budget.pops):
             if not self._queue or self._priced >= self._budget.prices or late(until):
                 break
@@ -149,35 +150,39 @@ class _Backtracking:
                 continue
             if parent.fresh and not parent.rest:
                 self._push(replace(parent, rest=True))
-            wants = partial(self._wants, parent)
-            for rule, match, after in _neighbours(parent.found.graph, rules, wants, refuse):
-                self._look(parent, rule, match, after)
+            for one in self._neighbours.of(parent.found.graph, self._wish(parent), refuse):
+                self._look(parent, one)
                 if self._priced >= self._budget.prices or late(until):
                     break
         return best_of(self._answers, self._budget.keep)
 
+    def _wish(self, parent: State) -> Wish:
+        near, wants = partial(self._near, parent), partial(self._wants, parent)
+        return Wish((self._wanted, parent.fresh, parent.rest), near, wants)
+
+    def _near(self, parent: State, names: frozenset[str]) -> bool:
+        """Whether a match of some of these nodes may be one to look at now."""
+        fresh = not parent.fresh or parent.rest or not parent.fresh.isdisjoint(names)
+        return fresh and self._wanted <= _sources(parent.labels, names)
+
     def _wants(self, parent: State, match: Match) -> bool:
         """Whether the match is one to look at now."""
-        if not self._wanted <= _sources(parent, match):
+        if not self._wanted <= _sources(parent.labels, (node.name for node in match.nodes)):
             return False
         touches = any(node.name in parent.fresh for node in match.nodes)
         return not parent.fresh or touches != parent.rest
 
-    def _look(self, parent: State, rule: Rule, match: Match, after: Graph) -> None:
-        keys = self._expressions.keys(after)
-        key = self._expressions.of(after, keys)
-        if len(after.nodes) >= self._most or key in self._seen:
+    def _look(self, parent: State, one: Neighbour) -> None:
+        if one.size >= self._most or one.key in self._seen:
             return
-        self._seen.add(key)
-        if repeated(after, keys):
-            after = cse(after, Trace())
-        cost = self._price(after)
+        self._seen.add(one.key)
+        cost = self._price(one.graph)
         self._priced += 1
         if cost < self._budget.threshold * self._best:
-            names = tuple(node.name for node in match.nodes)
-            step = Step(rule.name, names, parent.found.cost, cost)
-            found = Found(after, cost, (*parent.found.steps, step))
-            self._keep(_followed(parent, match, found))
+            names = tuple(node.name for node in one.match.nodes)
+            step = Step(one.rule.name, names, parent.found.cost, cost)
+            found = Found(one.graph, cost, (*parent.found.steps, step))
+            self._keep(_followed(parent, one.match, found))
 
     def _keep(self, state: State) -> None:
         if not state.fresh:
@@ -196,16 +201,17 @@ def _followed(parent: State, match: Match, found: Found) -> State:
     kept = {node.name for node in parent.found.graph.nodes}
     kept.difference_update(root.name for root in match.roots)
     made = frozenset(node.name for node in found.graph.nodes if node.name not in kept)
-    labels = {**parent.labels, **dict.fromkeys(made, _sources(parent, match))}
+    sources = _sources(parent.labels, (node.name for node in match.nodes))
+    labels = {**parent.labels, **dict.fromkeys(made, sources)}
     if found.cost < parent.paid:
         return State(found, found.cost, labels)
     return State(found, parent.paid, labels, parent.fresh | made)
 
 
-def _sources(parent: State, match: Match) -> frozenset[int]:
-    """The parts that the matched nodes come from."""
+def _sources(labels: Labels, names: Iterable[str]) -> frozenset[int]:
+    """The parts that the nodes come from."""
     none = frozenset[int]()
-    return none.union(*(parent.labels.get(node.name, none) for node in match.nodes))
+    return none.union(*(labels.get(name, none) for name in names))
 
 
 def best_of(found: Sequence[Found], keep: int) -> tuple[Found, ...]:
@@ -217,40 +223,3 @@ def best_of(found: Sequence[Found], keep: int) -> tuple[Found, ...]:
 
 def late(until: float | None) -> bool:
     return until is not None and time.monotonic() > until
-
-
-def _neighbours(
-    graph: Graph, rules: Sequence[Rule], wants: Callable[[Match], bool], refuse: Refuse | None
-) -> Iterator[tuple[Rule, Match, Graph]]:
-    """Each rule applied at each of its matches that is wanted; what cannot be built is refused."""
-    for rule, match in _all_matches(graph, rules, refuse):
-        if not wants(match):
-            continue
-        try:
-            after = apply(graph, rule, match)
-        except ValueError as refused:
-            if refuse is not None:
-                where = f"{rule.name} at " + " and ".join(f"%{r.name}" for r in match.roots)
-                refuse(where, str(refused).removeprefix(where).lstrip(": "))
-        else:
-            yield rule, match, after
-
-
-def _all_matches(
-    graph: Graph, rules: Sequence[Rule], refuse: Refuse | None
-) -> Iterator[tuple[Rule, Match]]:
-    """By rule, then by root. As `matches` for each rule, but what is known of the graph is found
-    out once."""
-    known = Known.of(graph)
-    present = {node.op for node in graph.nodes}
-    for rule in rules:
-        if not present.issuperset(root.op for root in rule.roots):
-            continue
-        if len(rule.roots) > 1:
-            for match in matches(graph, rule, refuse):
-                yield rule, match
-            continue
-        for node in graph.nodes:
-            if node.op == rule.roots[0].op:
-                for match in matches_at(node, rule, known, refuse):
-                    yield rule, match

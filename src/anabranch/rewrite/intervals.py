@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from anabranch.ir.graph import Graph, Ref
-from anabranch.ir.rule import Rule
 from anabranch.rewrite.backtrack import Budget, Found, Labels, Price, Scope, Step, backtrack, late
 from anabranch.rewrite.build import drop_dead
 from anabranch.rewrite.match import Refuse
+from anabranch.rewrite.neighbours import Neighbours
 from anabranch.rewrite.stitch import Part, Sewn, Wiring, extracted, sew
-from anabranch.rewrite.transfer import signature, transferred
+from anabranch.rewrite.transfer import Moved, moved, renamed, signature
 
 ALONE = 4
 """How many times the share of the others a part alone has: all its matches are new."""
@@ -74,37 +74,83 @@ def _firsts(wiring: Wiring, cut: Sequence[Part], last: int, size_u: int) -> Iter
         yield first
 
 
+Halves = Sequence[tuple[Interval, Found]]
+
+
+class Survey:
+    """What searches of one graph find out whatever the prices are: its parts, their intervals,
+    neighbours, and what was put together or moved. A search by other prices that is given the
+    survey of the one before pays for little but prices."""
+
+    def __init__(
+        self, wiring: Wiring, parts: Sequence[Part], size_u: int, neighbours: Neighbours
+    ) -> None:
+        self.wiring, self.parts, self.neighbours = wiring, parts, neighbours
+        self.intervals = intervals(wiring, parts, size_u)
+        self._moved: dict[tuple[int, Span], tuple[Graph, Moved]] = {}
+        self._joined: dict[tuple[Span, int, int], tuple[Halves, Graph, Labels]] = {}
+
+    def moved(self, found: Graph, like: Graph, interval: Interval) -> Moved:
+        """What was found for `like`, for the interval."""
+        key = id(found), interval.span
+        if key not in self._moved:
+            self._moved[key] = found, moved(found, like, interval.graph)
+        return self._moved[key][1]
+
+    def joined(self, interval: Interval, halves: Halves) -> tuple[Graph, Labels]:
+        """Two halves as one graph. What rules made in a half comes from all of its parts."""
+        (a, one), (_, two) = halves
+        key = a.span, id(one.graph), id(two.graph)
+        if key not in self._joined:
+            self._joined[key] = halves, *self._sewn(interval, halves)
+        return self._joined[key][1:]
+
+    def _sewn(self, interval: Interval, halves: Halves) -> tuple[Graph, Labels]:
+        sewn, labels = Sewn(), dict[str, frozenset[int]]()
+        place, nodes = self.wiring.place, self.wiring.graph.nodes
+        for half, found in halves:
+            there = len(sewn.nodes)
+            sewn = sew(self.wiring, sewn, half.graph, found.graph)
+            whole = frozenset(range(half.span[0], half.span[1] + 1))
+            for node in sewn.nodes[there:]:
+                kept = node.name in place and nodes[place[node.name]] == node
+                labels[node.name] = interval.part_of.get(node.name, whole) if kept else whole
+        graph = interval.graph
+        outputs = tuple(Ref(sewn.names.get(ref.name, ref.name)) for ref in graph.outputs)
+        constants = (*graph.constants, *sewn.constants)
+        return drop_dead(Graph(graph.name, graph.inputs, constants, sewn.nodes, outputs)), labels
+
+
 class Solver:
     """Searches intervals and remembers what it found."""
 
     def __init__(
         self,
-        wiring: Wiring,
-        every: Sequence[Interval],
-        rules: Sequence[Rule],
+        survey: Survey,
         price: Price,
         budget: Budget,
         refuse: Refuse | None = None,
         until: float | None = None,
     ) -> None:
-        """`every`: in the order of `intervals`. `budget.prices` is for all of them together."""
-        self._wiring, self._every, self._rules, self._price = wiring, every, rules, price
+        """`budget.prices` is for all of them together."""
+        self._survey, self._wiring, self._price = survey, survey.wiring, price
         self._budget, self._refuse, self._until = budget, refuse, until
         self._solved: dict[str, tuple[Graph, tuple[Found, ...]]] = {}
         self._found: dict[Span, tuple[Interval, tuple[Found, ...]]] = {}
-        alike = {interval.likeness: interval for interval in every}
+        alike = {interval.likeness: interval for interval in survey.intervals}
         self._ahead = sum(map(_weight, alike.values()))
         self._left = budget.prices
 
     def ending(self, last: int) -> Iterator[tuple[Interval, tuple[Found, ...]]]:
         """The intervals that end with this part, and the cheapest graphs found for each, itself
         among them. Asked for part after part."""
-        for interval in self._every:
+        for interval in self._survey.intervals:
             if interval.span[1] == last:
                 if interval.likeness not in self._solved:
                     self._solved[interval.likeness] = interval.graph, self._search(interval)
                 like, found = self._solved[interval.likeness]
-                here = interval, transferred(found, like, interval.graph)
+                moved = (self._survey.moved(one.graph, like, interval) for one in found)
+                here = interval, tuple(map(renamed, found, moved))
                 self._found[interval.span] = here
                 yield here
 
@@ -121,7 +167,7 @@ class Solver:
         share = replace(self._budget, prices=self._left * _weight(interval) // self._ahead)
         scope = self._scope(interval, price) if interval.span[0] < interval.span[1] else None
         found = backtrack(
-            interval.graph, self._rules, price, share, self._refuse, self._until, scope
+            interval.graph, self._survey.neighbours, price, share, self._refuse, self._until, scope
         )
         self._left = max(self._left - asked, 0)
         self._ahead -= _weight(interval)
@@ -141,27 +187,9 @@ class Solver:
         for _, halved in sorted(ways, key=lambda way: -way[0]):
             steps = tuple(step for _, found in halved for step in found.steps)
             if len(seeds) < self._budget.keep and trail(steps) not in seeds:
-                graph, labels = self._joined(interval, halved)
+                graph, labels = self._survey.joined(interval, halved)
                 seeds[trail(steps)] = Found(graph, price(graph), steps), labels
         return Scope(interval.part_of, frozenset({first, last}), tuple(seeds.values()))
-
-    def _joined(
-        self, interval: Interval, halved: Sequence[tuple[Interval, Found]]
-    ) -> tuple[Graph, Labels]:
-        """Two halves as one graph. What rules made in a half comes from all of its parts."""
-        sewn, labels = Sewn(), dict[str, frozenset[int]]()
-        place, nodes = self._wiring.place, self._wiring.graph.nodes
-        for half, found in halved:
-            there = len(sewn.nodes)
-            sewn = sew(self._wiring, sewn, half.graph, found.graph)
-            whole = frozenset(range(half.span[0], half.span[1] + 1))
-            for node in sewn.nodes[there:]:
-                kept = node.name in place and nodes[place[node.name]] == node
-                labels[node.name] = interval.part_of.get(node.name, whole) if kept else whole
-        graph = interval.graph
-        outputs = tuple(Ref(sewn.names.get(ref.name, ref.name)) for ref in graph.outputs)
-        constants = (*graph.constants, *sewn.constants)
-        return drop_dead(Graph(graph.name, graph.inputs, constants, sewn.nodes, outputs)), labels
 
 
 def _weight(interval: Interval) -> int:

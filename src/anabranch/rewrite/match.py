@@ -13,39 +13,37 @@ depend on any of them, or they could not be computed together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
-from anabranch.ir import ops
-from anabranch.ir.graph import Arg, Graph, Node, Ref, refs, users
-from anabranch.ir.rule import (
-    COMMUTATIVE,
-    Call,
-    Known,
-    Match,
-    Operand,
-    Pattern,
-    Rule,
-    Wild,
-    text_pattern,
-    wildcards,
-)
+from anabranch.ir.graph import Arg, Graph, Node, refs, users
+from anabranch.ir.rule import Known, Match, Rule
+from anabranch.rewrite.bind import Bindings, Found, bindings, together
+from anabranch.rewrite.field import Field, Sought
 
-Bindings = Mapping[str, Arg]
-Found = Iterator[tuple[Bindings, tuple[Node, ...]]]
 Refuse = Callable[[str, str], None]
 """Hears what was refused and why."""
+Near = Callable[[frozenset[str]], bool]
+"""Whether a match of nodes of no other names than these may be of interest."""
 
 
 def matches(graph: Graph, rule: Rule, refuse: Refuse | None = None) -> Iterator[Match]:
     """All matches, by their first root in graph order."""
-    known, below = Known.of(graph), dict[str, set[str]]()
-    for node in graph.nodes:
-        if node.op == rule.roots[0].op:
-            if len(rule.roots) == 1:
-                yield from matches_at(node, rule, known, refuse)
-            else:
-                found = _together(graph, rule, node, known, below)
-                yield from _accepted(rule, found, known, refuse)
+    return matches_in(Field(graph), Sought.of(rule), refuse)
+
+
+def matches_in(
+    field: Field, sought: Sought, refuse: Refuse | None = None, near: Near | None = None
+) -> Iterator[Match]:
+    """As `matches`, of the field's graph; those that are not near are left out where that is seen
+    early."""
+    if not sought.ops <= field.ops:
+        return
+    for node in field.candidates(sought, 0):
+        if len(sought.roots) > 1:
+            found = _together(field, sought, node, near)
+            yield from _accepted(sought.rule, found, field.known, refuse)
+        elif near is None or near(field.near(node, sought.depth)):
+            yield from matches_at(node, sought.rule, field.known, refuse)
 
 
 def match_at(node: Node, rule: Rule, known: Known, refuse: Refuse | None = None) -> Match | None:
@@ -59,7 +57,7 @@ def matches_at(
     """All matches with this root, different orders of commutative operands included; of rules
     with one root."""
     (root,) = rule.roots
-    yield from _accepted(rule, _call(root, node, {}, (), known), known, refuse)
+    yield from _accepted(rule, bindings(root, node, {}, known.producers), known, refuse)
 
 
 def _accepted(rule: Rule, found: Found, known: Known, refuse: Refuse | None) -> Iterator[Match]:
@@ -79,65 +77,35 @@ def _accepted(rule: Rule, found: Found, known: Known, refuse: Refuse | None) -> 
             refuse(f"{rule.name} at {names}", answer)
 
 
-def _together(
-    graph: Graph, rule: Rule, first: Node, known: Known, reach: dict[str, set[str]]
-) -> Found:
-    """Bindings for all roots of the rule, `first` being its first. `reach`: what depends on each
-    node, as far as it has been asked for."""
-    place = {node.name: i for i, node in enumerate(graph.nodes)}
-    shapes = [_numbered(root) for root in rule.roots]
+def _together(field: Field, sought: Sought, first: Node, near: Near | None) -> Found:
+    """Bindings for all roots of the rule, `first` being its first."""
 
-    def under(node: Node) -> set[str]:
-        if node.name not in reach:
-            reach[node.name] = reached(graph, node)
-        return reach[node.name]
-
-    def others(index: int, roots: tuple[Node, ...], bound: Bindings, below: set[str]) -> Found:
-        if index == len(rule.roots):
-            if not any(ref in below for arg in bound.values() for ref in _names(arg)):
+    def others(index: int, roots: tuple[Node, ...], bound: Bindings) -> Found:
+        if index == len(sought.roots):
+            around = (field.near(root, sought.depth) for root in roots)
+            if near is not None and not near(frozenset().union(*around)):
+                return
+            below = [field.below(root) for root in roots]
+            named = {ref for arg in bound.values() for ref in _names(arg)}
+            if all(named.isdisjoint(values) for values in below):
                 yield bound, roots
             return
-        alike = shapes[index] == shapes[index - 1]
-        start = place[roots[-1].name] + 1 if alike else 0
-        for node in graph.nodes[start:]:
-            if node.op != rule.roots[index].op or node in roots:
+        alike = sought.alike[index]
+        for node, more in field.ways(sought, index, bound):
+            if node in roots or (alike and field.place[node.name] < field.place[roots[-1].name]):
                 continue
-            for more, _ in _call(rule.roots[index], node, bound, (), known):
-                yield from others(index + 1, (*roots, node), more, below | under(node))
+            merged = together(bound, more)
+            if merged is not None:
+                yield from others(index + 1, (*roots, node), merged)
 
-    for bound, _ in _call(rule.roots[0], first, {}, (), known):
-        for full, roots in others(1, (first,), bound, under(first)):
+    makers = field.known.producers
+    for bound, _ in bindings(sought.roots[0], first, {}, makers):
+        for full, roots in others(1, (first,), bound):
             inner: tuple[Node, ...] = ()
-            for pattern, root in zip(rule.roots, roots, strict=True):
-                _, nodes = next(_call(pattern, root, full, (), known))
+            for pattern, root in zip(sought.roots, roots, strict=True):
+                _, nodes = next(bindings(pattern, root, full, makers))
                 inner += tuple(n for n in nodes if n not in roots and n not in inner)
             yield full, (*roots, *inner)
-
-
-def reached(graph: Graph, root: Node) -> set[str]:
-    """The values that depend on the node, its own included."""
-    below = set(root.results)
-    for node in graph.nodes:
-        if not below.isdisjoint(node.uses):
-            below.update(node.results)
-    return below
-
-
-def _numbered(pattern: Call) -> str:
-    """The pattern with its wildcards numbered: two of one text are alike, and a pair of nodes need
-    not be tried the other way round."""
-    names = dict.fromkeys(wildcards(pattern))
-    table = {name: f"_{i}" for i, name in enumerate(names)}
-
-    def renamed(item: Operand) -> Operand:
-        if isinstance(item, Wild):
-            return Wild(table[item.name])
-        if isinstance(item, Call):
-            args = tuple(renamed(arg) for arg in item.args)
-            return Call(item.op, args, table.get(item.rest, ""))
-        return tuple(renamed(x) for x in item) if isinstance(item, tuple) else item
-
-    return text_pattern(renamed(pattern))
 
 
 def _names(arg: Arg) -> Iterator[str]:
@@ -157,69 +125,3 @@ def shared(graph: Graph, match: Match) -> tuple[Node, ...]:
             for result in node.results
         )
     )
-
-
-def _call(
-    pattern: Call, node: Node, bound: Bindings, nodes: tuple[Node, ...], known: Known
-) -> Found:
-    if node.op != pattern.op:
-        return
-    given = ops.arguments(node)
-    named = tuple(parameter.name for parameter in ops.parameters(pattern.op))
-    wanted, left = named[: len(pattern.args)], named[len(pattern.args) :]
-    rest = tuple(given.get(name) for name in left)
-    if pattern.rest:
-        merged = _bind(pattern.rest, rest, bound)
-        if merged is None:
-            return
-        bound = merged
-    elif not all(map(_same, rest, (p.default for p in ops.parameters(pattern.op)[len(wanted) :]))):
-        return
-    args = tuple(given.get(name) for name in wanted)
-    nodes = nodes if node in nodes else (*nodes, node)
-    yield from _each(pattern.args, args, bound, nodes, known)
-    if pattern.op in COMMUTATIVE and len(args) == 2 and not pattern.rest:
-        yield from _each(pattern.args, args[::-1], bound, nodes, known)
-
-
-def _each(
-    patterns: tuple[Operand, ...],
-    args: tuple[Arg, ...],
-    bound: Bindings,
-    nodes: tuple[Node, ...],
-    known: Known,
-) -> Found:
-    if not patterns:
-        yield bound, nodes
-        return
-    for first_bound, first_nodes in _operand(patterns[0], args[0], bound, nodes, known):
-        yield from _each(patterns[1:], args[1:], first_bound, first_nodes, known)
-
-
-def _operand(
-    pattern: Operand, arg: Arg, bound: Bindings, nodes: tuple[Node, ...], known: Known
-) -> Found:
-    if isinstance(pattern, Wild):
-        merged = _bind(pattern.name, arg, bound)
-        if merged is not None:
-            yield merged, nodes
-    elif isinstance(pattern, Call):
-        producer = known.producers.get(arg.name) if isinstance(arg, Ref) else None
-        if producer is not None and isinstance(arg, Ref) and arg.name == producer.name:
-            yield from _call(pattern, producer, bound, nodes, known)
-    elif isinstance(pattern, tuple):
-        if isinstance(arg, tuple) and len(arg) == len(pattern):
-            yield from _each(pattern, arg, bound, nodes, known)
-    elif not isinstance(pattern, Pattern) and _same(pattern, arg):
-        yield bound, nodes
-
-
-def _bind(name: str, arg: Arg, bound: Bindings) -> Bindings | None:
-    if name in bound:
-        return bound if _same(bound[name], arg) else None
-    return {**bound, name: arg}
-
-
-def _same(a: Arg, b: Arg) -> bool:
-    """Equal, and not merely as True equals 1; a number may be written as int or float."""
-    return a == b and isinstance(a, bool) == isinstance(b, bool)

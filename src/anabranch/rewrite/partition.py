@@ -31,7 +31,8 @@ from networkx.algorithms.flow import boykov_kolmogorov
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Rule
-from anabranch.rewrite.match import matches
+from anabranch.rewrite.field import Field, Sought
+from anabranch.rewrite.match import matches_in
 from anabranch.rewrite.stitch import Part, Wiring
 
 FORCED = 4
@@ -87,8 +88,9 @@ def _network(wiring: Wiring, rules: Sequence[Rule]) -> Network:
                 crossing.append((i, readers))
     ties: dict[tuple[int, int], int] = {}
     edges = {(i, reader) for i, readers in crossing for reader in readers}
+    field = Field(graph)
     for rule in rules:
-        for match in matches(graph, rule):
+        for match in matches_in(field, Sought.of(rule)):
             inside = sorted(place[node.name] for node in match.nodes if wiring.counted(node))
             roots = sorted(place[node.name] for node in match.roots if wiring.counted(node))
             pairs = {(a, b) for a in inside for b in inside if (a, b) in edges}

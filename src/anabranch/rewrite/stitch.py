@@ -233,11 +233,12 @@ class _Seam:
 
 
 def sewn_graph(wiring: Wiring, sewn: Sewn, outputs: Sequence[Ref]) -> Graph:
-    """What has been put together, as a graph that returns these values of the whole."""
+    """What has been put together, as a graph that returns these values of the whole; what nobody
+    needs any more is still there."""
     graph = wiring.graph
     returned = tuple(Ref(sewn.names.get(ref.name, ref.name)) for ref in outputs)
     constants = (*graph.constants, *sewn.constants)
-    return drop_dead(Graph(graph.name, graph.inputs, constants, sewn.nodes, returned))
+    return Graph(graph.name, graph.inputs, constants, sewn.nodes, returned)
 
 
 def stitch(graph: Graph, replaced: Mapping[Part, Graph]) -> Graph:
@@ -250,7 +251,7 @@ def stitch(graph: Graph, replaced: Mapping[Part, Graph]) -> Graph:
     for part in _in_order(wiring, replaced):
         before = extracted(wiring, part)
         sewn = sew(wiring, sewn, before, replaced.get(part, before))
-    return sewn_graph(wiring, sewn, graph.outputs)
+    return drop_dead(sewn_graph(wiring, sewn, graph.outputs))
 
 
 def _in_order(wiring: Wiring, replaced: Mapping[Part, Graph]) -> list[Part]:

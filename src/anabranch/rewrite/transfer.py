@@ -10,6 +10,7 @@ user's source lines with them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, rename, result_name
@@ -28,38 +29,47 @@ def signature(graph: Graph) -> str:
     return text_graph(canonical(replace(graph, constants=numbered), content=True), origins=False)
 
 
+Moved = tuple[Graph, Mapping[str, str]]
+"""A graph under other names, and the new name of each value."""
+
+
 def transferred(found: tuple[Found, ...], like: Graph, graph: Graph) -> tuple[Found, ...]:
     """What was found for `like`, for a graph of the same signature. Names that the rewriting gave
     are kept where the graph has no such name."""
-    return tuple(_renamed(one, like, graph) for one in found)
+    return tuple(renamed(one, moved(one.graph, like, graph)) for one in found)
 
 
-def _renamed(one: Found, like: Graph, graph: Graph) -> Found:
-    if one.graph is like:
-        return replace(one, graph=graph)
+def renamed(one: Found, moved: Moved) -> Found:
+    """What was found, where it was moved."""
+    graph, names = moved
+    steps = (
+        replace(step, nodes=tuple(names.get(name, name) for name in step.nodes))
+        for step in one.steps
+    )
+    return Found(graph, one.cost, tuple(steps))
+
+
+def moved(found: Graph, like: Graph, graph: Graph) -> Moved:
+    """A graph equal to `like`, for a graph of the same signature."""
+    if found is like:
+        return graph, {}
     names = dict(zip(_values(like), _values(graph), strict=True))
     taken = set(names.values())
-    for node in one.graph.nodes:
+    for node in found.nodes:
         if node.name not in names:
             new = _unused(node.name, taken)
             names.update((name, result_name(new, i)) for i, name in enumerate(node.results))
             taken.update(names[name] for name in node.results)
     own = {a.name: b for a, b in zip(like.constants, graph.constants, strict=True)}
     lines = {a.origin: b.origin for a, b in zip(like.nodes, graph.nodes, strict=True)}
-    return Found(
-        Graph(
-            graph.name,
-            graph.inputs,
-            tuple(own.get(c.name, c) for c in one.graph.constants),
-            tuple(_node(node, names, lines) for node in one.graph.nodes),
-            tuple(Ref(names.get(ref.name, ref.name)) for ref in one.graph.outputs),
-        ),
-        one.cost,
-        tuple(
-            replace(step, nodes=tuple(names.get(name, name) for name in step.nodes))
-            for step in one.steps
-        ),
+    made = Graph(
+        graph.name,
+        graph.inputs,
+        tuple(own.get(c.name, c) for c in found.constants),
+        tuple(_node(node, names, lines) for node in found.nodes),
+        tuple(Ref(names.get(ref.name, ref.name)) for ref in found.outputs),
     )
+    return made, names
 
 
 def _values(graph: Graph) -> list[str]:

@@ -1,0 +1,188 @@
+"""Accounts: what the beginning of a network would take, carried on part by part.
+
+    settled                        | open            | new        leaves
+    {conv, relu} --> {conv, add} --> {conv} --> {relu} --> {conv} -->
+    in the sum, with its end       | cut into tasks each time
+
+A search prices thousands of beginnings of a network. Only tasks near the edge can change when nodes
+are added behind it: those that make what nobody inside reads yet, and those before them, for a
+group that grows may leave others what it had. They stay open, as nodes; all before them are
+settled, and of them it is known when their values are there. So a beginning costs as much to price
+as what is new of it, however long it is.
+
+The price of the whole differs from this one in little: nodes that are settled and then not needed
+any more are counted, and a residual that is settled makes nobody wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from anabranch.autograph.cuts import Cuts, Piece, copy_us, disarranged
+from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
+from anabranch.ir.ops import CONVOLUTIONS
+from anabranch.ir.rule import computable
+from anabranch.ir.task import TaskGraph, alias_roots
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.build import drop_dead
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What is known of the values of a beginning. `nodes`, `constants`: how many of the network's
+    it has; `types`: of all values; `ahead`: those that depend on constants alone; `made`: by nodes
+    at run time; `entering`: of these, what convolutions read."""
+
+    nodes: int
+    constants: int
+    types: Mapping[str, TensorType]
+    ahead: frozenset[str]
+    made: frozenset[str]
+    entering: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """`us`: the price of the beginning. `open`: the nodes that are not settled. `ready`: when the
+    values are there that settled tasks make; `total`: of these tasks, `longest`: their longest
+    path."""
+
+    us: float
+    values: Values
+    open: tuple[Node, ...] = ()
+    ready: Mapping[str, float] = field(default_factory=dict)
+    total: float = 0.0
+    longest: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """By what accounts are made: how graphs are cut, what a piece takes, what the longest path
+    weighs, and whether copies to another layout count."""
+
+    cuts: Cuts
+    us: Callable[[Piece], float]
+    alpha: float
+    arranged: bool
+
+
+def carried(before: Account | None, whole: Graph, terms: Terms) -> Account:
+    """The account of a beginning that goes on from another one. `whole`: its nodes and constants
+    begin with those of the other; dead ones may be among them."""
+    old = before or Account(0.0, _declared(whole))
+    values = _extended(old.values, whole)
+    fresh = (node for node in whole.nodes[old.values.nodes :] if not _ahead(node, values))
+    leaving = [ref.name for ref in whole.outputs if ref.name in values.made]
+    edge = _edge((*old.open, *fresh), values, leaving)
+    tasks = terms.cuts.tasks(edge)
+    times = [terms.us(terms.cuts.piece(task)) for task in tasks.tasks]
+    roots = alias_roots(tasks)
+    preds = _preds(tasks, roots)
+    ends = _ends(tasks, times, preds, old.ready)
+    still = _still(tasks, preds, roots, edge)
+    settled = [i for i in range(len(times)) if i not in still]
+    ready = dict(old.ready)
+    for i in settled:
+        ready.update(dict.fromkeys(tasks.tasks[i].writes, ends[i]))
+    ready.update((alias, ready[base]) for alias, base in roots.items() if base in ready)
+    held = {node.name for i in still for node in tasks.tasks[i].body.nodes}
+    held.update(node.name for node in tasks.aliases if node.name not in ready)
+    whole_us = terms.alpha * max((old.longest, *ends)) + old.total + sum(times)
+    return Account(
+        whole_us + (1 + terms.alpha) * _copies_us(values, leaving, terms),
+        values,
+        tuple(node for node in edge.nodes if node.name in held),
+        ready,
+        old.total + sum(times[i] for i in settled),
+        max((old.longest, *(ends[i] for i in settled))),
+    )
+
+
+def _declared(whole: Graph) -> Values:
+    types, none = {value.name: value.type for value in whole.inputs}, frozenset[str]()
+    return Values(0, 0, types, none, none, none)
+
+
+def _extended(old: Values, whole: Graph) -> Values:
+    """With those of the constants and nodes that are new in the whole."""
+    types, ahead, made = dict(old.types), set(old.ahead), set(old.made)
+    entering = set(old.entering)
+    for constant in whole.constants[old.constants :]:
+        types[constant.name] = constant.type
+        ahead.add(constant.name)
+    for node in whole.nodes[old.nodes :]:
+        types.update(zip(node.results, node.types, strict=True))
+        if computable(node) and ahead.issuperset(node.uses):
+            ahead.update(node.results)
+        else:
+            made.update(node.results)
+            if node.op in CONVOLUTIONS and node.uses[0] in made:
+                entering.add(node.uses[0])
+    found = map(frozenset, (ahead, made, entering))
+    return Values(len(whole.nodes), len(whole.constants), types, *found)
+
+
+def _ahead(node: Node, values: Values) -> bool:
+    return bool(node.results) and node.results[0] in values.ahead
+
+
+def _edge(nodes: tuple[Node, ...], values: Values, leaving: Iterable[str]) -> Graph:
+    """The nodes as a graph: what they read from elsewhere is given."""
+    made = {name for node in nodes for name in node.results}
+    read = [x for x in dict.fromkeys(x for node in nodes for x in node.uses) if x not in made]
+    return drop_dead(
+        Graph(
+            "edge",
+            tuple(Input(name, values.types[name]) for name in read if name not in values.ahead),
+            tuple(Constant(x, values.types[x], x) for x in read if x in values.ahead),
+            nodes,
+            tuple(Ref(name) for name in leaving if name in made),
+        )
+    )
+
+
+def _preds(tasks: TaskGraph, roots: Mapping[str, str]) -> list[set[int]]:
+    """For each task those that it waits for."""
+    maker = {name: i for i, task in enumerate(tasks.tasks) for name in task.writes}
+    based = ([roots.get(name, name) for name in task.reads] for task in tasks.tasks)
+    return [{maker[name] for name in names if name in maker} for names in based]
+
+
+def _ends(
+    tasks: TaskGraph,
+    times: Sequence[float],
+    preds: Sequence[Collection[int]],
+    ready: Mapping[str, float],
+) -> list[float]:
+    """When each task is done."""
+    ends: list[float] = []
+    for task, us, before in zip(tasks.tasks, times, preds, strict=True):
+        given = max((ready.get(name, 0.0) for name in task.reads), default=0.0)
+        ends.append(us + max((ends[i] for i in before), default=given))
+        ends[-1] = max(ends[-1], given + us)
+    return ends
+
+
+def _still(
+    tasks: TaskGraph, preds: Sequence[set[int]], roots: Mapping[str, str], edge: Graph
+) -> set[int]:
+    """The tasks that may change, or wait for such: what makes values that leave and that nobody
+    here reads, and what these wait for."""
+    read = {name for node in edge.nodes for name in node.uses}
+    ends = {roots.get(ref.name, ref.name) for ref in edge.outputs if ref.name not in read}
+    last = [i for i, task in enumerate(tasks.tasks) if not ends.isdisjoint(task.writes)]
+    found = set(last).union(*(preds[i] for i in last))
+    for i, before in enumerate(preds):
+        if not found.isdisjoint(before):
+            found.add(i)
+    return found
+
+
+def _copies_us(values: Values, leaving: Iterable[str], terms: Terms) -> float:
+    """What copies to another layout take: of what convolutions read, and of what leaves."""
+    if not terms.arranged:
+        return 0.0
+    names = sorted(values.entering.union(leaving))
+    found = (values.types[name] for name in names)
+    return sum(copy_us(type, terms.cuts.spec) for type in found if disarranged(type))

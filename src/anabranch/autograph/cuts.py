@@ -1,0 +1,214 @@
+"""Cuts: graphs as the tasks that they would fuse into; of each task what no measurement changes.
+
+    graph -> without what depends on constants alone -> tasks -> pieces, and who waits for whom
+
+A compilation searches again and again, each time by other prices, and meets mostly what it has met
+before: rewriting keeps the nodes that it does not touch. So what was found out about nodes is kept
+under their identity, and they with it, that no other node may come to have it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from anabranch.costs import Roofline
+from anabranch.costs.roofline import RAMP_US
+from anabranch.fuse import partition
+from anabranch.fuse.legal import Facts, why_not_written
+from anabranch.ir import ops
+from anabranch.ir.graph import Constant, Graph, Node, types
+from anabranch.ir.key import structure_text
+from anabranch.ir.ops import CONVOLUTIONS, channels_last
+from anabranch.ir.rule import Known
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Task, TaskGraph, task_producers
+from anabranch.ir.types import TensorType
+from anabranch.trace import Trace
+
+K = TypeVar("K")
+V = TypeVar("V")
+Shaped = tuple[tuple[int, ...], torch.dtype]
+CAT = "aten.cat.default"
+STRIDES = re.compile(r"\{[0-9,]*\}")
+"""In the text of a type."""
+LIMIT = 50_000
+"""Graphs, tasks and groups kept at most, of each; who meets more begins anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A task as prices see it. `text` tells it from others, `anywhere` wherever its values lie;
+    `rough_us`: its estimate; `likenesses`: what it is like, the nearest first. `free`: generated
+    kernels may write its parts into their places, so that nothing is left to do. Where they may
+    not, the graph as it was has the same concatenation, or that is soon known."""
+
+    text: str
+    anywhere: str
+    rough_us: float
+    likenesses: tuple[Hashable, ...]
+    free: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A graph as pieces, each after those it waits for (`preds`). `copies_us`: what copies to
+    another layout would take."""
+
+    pieces: tuple[Piece, ...]
+    preds: tuple[frozenset[int], ...]
+    copies_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """A main node: its operator, the types of its main operands, and of what it makes, wherever
+    they lie. A bias is no main operand: it may as well be added by somebody else."""
+
+    op: str
+    operands: tuple[Shaped, ...]
+    made: tuple[Shaped, ...]
+
+
+class Cuts:
+    """Cuts graphs for one machine, and remembers. `generates`: whether kernels are generated, which
+    fuse more than a library does."""
+
+    def __init__(self, spec: TargetSpec, generates: bool) -> None:
+        self.spec, self._generates = spec, generates
+        self._rough = Roofline(spec)
+        self._cuts: dict[int, tuple[Graph, Cut]] = {}
+        self._pieces: dict[tuple[int, ...], tuple[Task, Piece]] = {}
+        self._written: dict[Hashable, tuple[Sequence[Node], str]] = {}
+
+    def of(self, graph: Graph) -> Cut:
+        """The whole graph."""
+        entry = self._cuts.get(id(graph))
+        if entry is None:
+            entry = _room(self._cuts)[id(graph)] = graph, self._cut(graph)
+        return entry[1]
+
+    def tasks(self, graph: Graph) -> TaskGraph:
+        """The tasks of a graph in which nothing depends on constants alone."""
+        return partition(
+            graph, Trace(), self.spec, pointwise=self._generates, unwritten=self._unwritten
+        )
+
+    def piece(self, task: Task) -> Piece:
+        key = tuple(map(id, task.body.nodes))
+        entry = self._pieces.get(key)
+        if entry is None:
+            entry = _room(self._pieces)[key] = task, self._piece(task)
+        return entry[1]
+
+    def _cut(self, graph: Graph) -> Cut:
+        left = without_constants(graph)
+        tasks = self.tasks(left)
+        makers = task_producers(tasks)
+        place = {task.name: i for i, task in enumerate(tasks.tasks)}
+        preds = tuple(
+            frozenset(place[maker] for name in task.reads for maker in makers.get(name, ()))
+            for task in tasks.tasks
+        )
+        copies = sum(copy_us(type, self.spec) for type in _copied(left))
+        return Cut(tuple(map(self.piece, tasks.tasks)), preds, copies)
+
+    def _piece(self, task: Task) -> Piece:
+        alone = Task(task.name, task.body)
+        text = structure_text(task.body)
+        free = self._generates and all(node.op == CAT for node in task.body.nodes)
+        rough = self._rough.task(alone).us
+        return Piece(text, STRIDES.sub("", text), rough, tuple(_likenesses(task)), free)
+
+    def _unwritten(self, group: Sequence[Node], facts: Facts) -> str:
+        """As `why_not_written`, which does not depend on anything else."""
+        made = {name for node in group for name in node.results}
+        read = tuple(facts.types[x] for node in group for x in node.uses if x not in made)
+        key = tuple(map(id, group)), read
+        entry = self._written.get(key)
+        if entry is None:
+            entry = _room(self._written)[key] = group, why_not_written(group, facts)
+        return entry[1]
+
+
+def _room(kept: dict[K, V]) -> dict[K, V]:
+    """The same, with room for one more."""
+    if len(kept) >= LIMIT:
+        kept.clear()
+    return kept
+
+
+def _likenesses(task: Task) -> Iterator[Hashable]:
+    node = _main(task)
+    if node is not None:
+        table, op = types(task.body), _label(node)
+        read = tuple(_shaped(table[name]) for name in node.uses[:2])
+        yield Same(op, read, tuple(map(_shaped, node.types)))
+        yield op, read
+        yield op, read[:1]
+        yield op
+        yield (ops.info(node.op).kind,)
+    yield ()
+
+
+def _shaped(type: TensorType) -> Shaped:
+    return type.shape, type.dtype
+
+
+def _label(node: Node) -> str:
+    """The operator; a convolution in groups is another one, for libraries run it otherwise."""
+    name = ops.packet_name(node.op)
+    in_groups = node.op in CONVOLUTIONS and ops.arguments(node)["groups"] != 1
+    return f"{name} in groups" if in_groups else name
+
+
+def _main(task: Task) -> Node | None:
+    """What a task is mostly about: its contraction, else its first node."""
+    nodes = task.body.nodes
+    contract = (node for node in nodes if ops.info(node.op).kind == "contract")
+    return next(contract, nodes[0] if nodes else None)
+
+
+def disarranged(type: TensorType) -> bool:
+    """Whether it will be copied to channels_last where a convolution reads it."""
+    return len(type.shape) == 4 and not channels_last(type)
+
+
+def _copied(graph: Graph) -> list[TensorType]:
+    """The types of values that will be copied to channels_last: what enters a convolution in
+    another layout, and what leaves the graph in one, for whoever reads it there."""
+    table = types(graph)
+    entering = {node.uses[0] for node in graph.nodes if node.op in CONVOLUTIONS}
+    names = entering | {ref.name for ref in graph.outputs}
+    made = {result for node in graph.nodes for result in node.results}
+    return list(filter(disarranged, (table[name] for name in names & made)))
+
+
+def copy_us(type: TensorType, spec: TargetSpec) -> float:
+    """Of a value to another layout."""
+    moved = 2 * type.numel * type.dtype.itemsize / spec.bandwidth * 1e6
+    return spec.launch_us + RAMP_US + moved
+
+
+def without_constants(graph: Graph) -> Graph:
+    """The graph as it will be when what depends on constants alone is computed ahead: such values
+    are constants, which nobody has computed yet."""
+    known = Known.of(graph)
+    ahead = [node for node in graph.nodes if known.constant.issuperset(node.results)]
+    if not ahead:
+        return graph
+    gone = {node.name for node in ahead}
+    left = tuple(node for node in graph.nodes if node.name not in gone)
+    read = {name for node in left for name in node.uses} | {ref.name for ref in graph.outputs}
+    made = tuple(
+        Constant(name, type, name)
+        for node in ahead
+        for name, type in zip(node.results, node.types, strict=True)
+        if name in read
+    )
+    held = tuple(constant for constant in graph.constants if constant.name in read)
+    return Graph(graph.name, graph.inputs, (*held, *made), left, graph.outputs)

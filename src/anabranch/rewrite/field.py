@@ -1,0 +1,160 @@
+"""Field: a graph as many rules see it, and rules as a field sees them.
+
+A search asks hundreds of rules about each of thousands of graphs. What a rule needs is found out
+once for the rule (`Sought`), and what many rules ask of a graph once for the graph (`Field`):
+
+    rule  relu(cat([x, y]))       ops {relu, cat}, its root reads {cat}, two steps deep
+    graph a = cat, b = relu(a), c = relu(x)         candidates of its root: b alone
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from anabranch.ir.graph import Arg, Graph, Node
+from anabranch.ir.rule import Call, Known, Operand, Rule, Wild, text_pattern, wildcards
+from anabranch.rewrite.bind import Bindings, bindings
+
+Way = tuple[Node, Bindings]
+"""A node that a root may stand for, and what is bound then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A rule, and what must be there for it. `ops`: the operators of its pattern; `depth`: how many
+    nodes lie on its longest way up; `reads`: for each root the operators that it reads directly;
+    `shared`: for each root its wildcards that earlier roots have too; `alike`: whether it is the
+    root before it in other words."""
+
+    rule: Rule
+    roots: tuple[Call, ...]
+    ops: frozenset[str]
+    depth: int
+    reads: tuple[frozenset[str], ...]
+    shared: tuple[tuple[str, ...], ...]
+    alike: tuple[bool, ...]
+
+    @staticmethod
+    def of(rule: Rule) -> Sought:
+        roots, before = rule.roots, set[str]()
+        shared = []
+        for root in roots:
+            names = dict.fromkeys(wildcards(root))
+            shared.append(tuple(name for name in names if name in before))
+            before.update(names)
+        texts = ["", *map(_numbered, roots)]
+        inner = [call for root in roots for call in _calls(root)]
+        return Sought(
+            rule,
+            roots,
+            frozenset(call.op for call in inner),
+            max(map(_depth, roots)),
+            tuple(frozenset(call.op for call in _inside(root.args)) for root in roots),
+            tuple(shared),
+            tuple(text == before for before, text in pairwise(texts)),
+        )
+
+
+class Field:
+    """What is asked of one graph, found out when it is asked for."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.known = graph, Known.of(graph)
+        self.place = {node.name: i for i, node in enumerate(graph.nodes)}
+        self._of: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            self._of.setdefault(node.op, []).append(node)
+        self.ops = frozenset(self._of)
+        self._read: dict[str, frozenset[str]] = {}
+        self._near: dict[tuple[str, int], frozenset[str]] = {}
+        self._below: dict[str, set[str]] = {}
+        self._ways: dict[int, dict[tuple[Arg, ...], list[Way]]] = {}
+
+    def candidates(self, sought: Sought, root: int) -> Iterator[Node]:
+        """The nodes of this root's operator that read what it reads."""
+        wanted = sought.reads[root]
+        for node in self._of.get(sought.roots[root].op, ()):
+            if not wanted or wanted <= self._ops_read(node):
+                yield node
+
+    def ways(self, sought: Sought, root: int, bound: Bindings) -> Sequence[Way]:
+        """Nodes that this root may stand for, were it alone, in graph order; without most of those
+        that contradict what is bound."""
+        names, pattern = sought.shared[root], sought.roots[root]
+        table = self._ways.get(id(pattern))
+        if table is None:
+            table = self._ways[id(pattern)] = {}
+            for node in self.candidates(sought, root):
+                for found, _ in bindings(pattern, node, {}, self.known.producers):
+                    table.setdefault(tuple(found[x] for x in names), []).append((node, found))
+        return table.get(tuple(bound[name] for name in names), ())
+
+    def near(self, node: Node, depth: int) -> frozenset[str]:
+        """The names of the nodes that lie above it on ways of so many nodes, its own included."""
+        key = node.name, depth
+        if key not in self._near:
+            found = frozenset((node.name,))
+            if depth > 1:
+                makers = (self.known.producers.get(name) for name in node.uses)
+                found = found.union(*(self.near(x, depth - 1) for x in makers if x is not None))
+            self._near[key] = found
+        return self._near[key]
+
+    def below(self, node: Node) -> set[str]:
+        """The values that depend on the node, its own included."""
+        if node.name not in self._below:
+            self._below[node.name] = reached(self.graph, node)
+        return self._below[node.name]
+
+    def _ops_read(self, node: Node) -> frozenset[str]:
+        if node.name not in self._read:
+            makers = (self.known.producers.get(name) for name in node.uses)
+            self._read[node.name] = frozenset(x.op for x in makers if x is not None)
+        return self._read[node.name]
+
+
+def reached(graph: Graph, root: Node) -> set[str]:
+    """The values that depend on the node, its own included."""
+    below = set(root.results)
+    for node in graph.nodes:
+        if not below.isdisjoint(node.uses):
+            below.update(node.results)
+    return below
+
+
+def _depth(pattern: Operand) -> int:
+    return max((1 + _depth(call.args) for call in _inside(pattern)), default=0)
+
+
+def _inside(pattern: Operand) -> Iterator[Call]:
+    """The outermost calls."""
+    if isinstance(pattern, Call):
+        yield pattern
+    elif isinstance(pattern, tuple):
+        for item in pattern:
+            yield from _inside(item)
+
+
+def _calls(pattern: Operand) -> Iterator[Call]:
+    for call in _inside(pattern):
+        yield call
+        yield from _calls(call.args)
+
+
+def _numbered(pattern: Call) -> str:
+    """The pattern with its wildcards numbered: two of one text are alike, and a pair of nodes need
+    not be tried the other way round."""
+    names = dict.fromkeys(wildcards(pattern))
+    table = {name: f"_{i}" for i, name in enumerate(names)}
+
+    def renamed(item: Operand) -> Operand:
+        if isinstance(item, Wild):
+            return Wild(table[item.name])
+        if isinstance(item, Call):
+            args = tuple(renamed(arg) for arg in item.args)
+            return Call(item.op, args, table.get(item.rest, ""))
+        return tuple(renamed(x) for x in item) if isinstance(item, tuple) else item
+
+    return text_pattern(renamed(pattern))
