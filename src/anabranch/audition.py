@@ -25,7 +25,7 @@ from anabranch.ir.step import random_tensor
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.kernels.triton.program import facts_of, program_of
-from anabranch.kernels.triton.write import learn, unnamed
+from anabranch.kernels.triton.write import is_ours, learn, unnamed
 from anabranch.pack import pack
 from anabranch.pack.fence import fence
 from anabranch.targets.cpu.target import CpuTarget
@@ -101,10 +101,10 @@ def _say(answers: BinaryIO, what: object) -> None:
 
 
 def written(task: Task) -> dict[str, Any]:
-    """`program`: what was written for a generated kernel, which its reader need not write again."""
+    """`program`: what a template wrote for the kernel, which its reader need not write again."""
     kernel = task.kernel
     assert kernel is not None
-    known = kernel.provider == GENERATES
+    known = kernel.provider == GENERATES and is_ours(kernel.variant)
     return {
         "task": task.name,
         "body": text_graph(task.body, origins=False),

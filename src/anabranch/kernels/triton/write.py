@@ -76,6 +76,12 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     return list(_variants(canonical(body, content=False), spec))
 
 
+def is_ours(variant: str) -> bool:
+    """Whether a template here writes kernels of this name."""
+    name = variant.partition(":")[0]
+    return name in TEMPLATES or name == ABREAST
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def _program(body: Graph, variant: str) -> Program:
     """The kernel of a body whose names are positions: equal layers are written once."""
