@@ -29,7 +29,7 @@ from anabranch.trace import Trace
 
 K = TypeVar("K")
 V = TypeVar("V")
-LIMIT = 50_000
+LIMIT = 200_000
 """Graphs, tasks and groups kept at most, of each; who meets more begins anew."""
 
 
@@ -71,7 +71,8 @@ class Cuts:
         self.spec, self._generates = spec, generates
         self._rough = Roofline(spec)
         self._cuts: dict[int, tuple[Graph, Cut]] = {}
-        self._pieces: dict[tuple[int, ...], tuple[Task, Piece]] = {}
+        self._pieces: dict[tuple[int, ...], tuple[tuple[Node, ...], Piece]] = {}
+        self._told: dict[str, Piece] = {}
         self._written: dict[Hashable, tuple[Sequence[Node], str]] = {}
 
     def of(self, graph: Graph) -> Cut:
@@ -88,10 +89,15 @@ class Cuts:
         )
 
     def piece(self, task: Task) -> Piece:
-        key = tuple(map(id, task.body.nodes))
+        """Of the task, whatever kernel it has; one for all that are alike."""
+        nodes = task.body.nodes
+        key = tuple(map(id, nodes))
         entry = self._pieces.get(key)
         if entry is None:
-            entry = _room(self._pieces)[key] = task, self._piece(task)
+            text = structure_text(task.body)
+            if text not in self._told:
+                _room(self._told)[text] = self._piece(text, task)
+            entry = _room(self._pieces)[key] = nodes, self._told[text]
         return entry[1]
 
     def _cut(self, graph: Graph) -> Cut:
@@ -106,11 +112,9 @@ class Cuts:
         copies = sum(copy_us(type, self.spec) for type in _copied(left))
         return Cut(tuple(map(self.piece, tasks.tasks)), preds, copies)
 
-    def _piece(self, task: Task) -> Piece:
-        alone = Task(task.name, task.body)
-        return Piece(
-            structure_text(task.body), self._rough.task(alone).us, tuple(_likenesses(task))
-        )
+    def _piece(self, text: str, task: Task) -> Piece:
+        rough = self._rough.task(Task(task.name, task.body))
+        return Piece(text, rough.us, tuple(_likenesses(task)))
 
     def _unwritten(self, group: Sequence[Node], facts: Facts) -> str:
         """As `why_not_written`, which does not depend on anything else."""
