@@ -18,23 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anabranch.accept import verify
-from anabranch.autograph.appraise import Appraiser
-from anabranch.autograph.cuts import Cuts
-from anabranch.autograph.loop import (
-    Effort,
-    Judges,
-    Price,
-    improved,
-    rules_of,
-    settings_of,
-)
 from anabranch.autograph.path import Path
-from anabranch.autograph.recall import question as question_of_search
-from anabranch.autograph.recall import recall as recall_path
-from anabranch.autograph.recall import remember
-from anabranch.costs import tied
-from anabranch.costs.mixed import observed_alpha
-from anabranch.errors import AnabranchError, NumericsError, OptionError, TargetError
+from anabranch.errors import NumericsError, OptionError, TargetError
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.recall import capture_or_recall
 from anabranch.ir import answers
@@ -48,9 +33,6 @@ from anabranch.ir.uncollected import uncollected
 from anabranch.kernels.select import Selection
 from anabranch.line import (
     Job,
-    Planned,
-    planned,
-    rescheduled,
     schedulers_of,
     seconds_left,
     simplified,
@@ -59,10 +41,10 @@ from anabranch.line import (
 from anabranch.options import Options
 from anabranch.outcome import Outcome, keep, question, recall
 from anabranch.overlap import overlapped
-from anabranch.rewrite.rules import ALL
 from anabranch.schedule import scheduler
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
+from anabranch.seek import known_path, searched
 from anabranch.trace import Event, Trace
 from anabranch.tune import Tuner
 
@@ -141,7 +123,7 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
         graph = simplified(job, captured.graph)
     yield "rewrite", graph
     with trace.stage("recall"), uncollected():
-        path = _known_path(job, graph)
+        path = known_path(job, graph)
         begin = simplified(job, path.graph) if path and path.rounds else graph
         decided = path is not None or options.search == "none"
         found = _known_outcome(job, captured, begin) if whole and decided else None
@@ -181,7 +163,7 @@ def _decided(
     end = len(trace.events)
     with trace.stage("search"):
         if path is None and options.search != "none":
-            made, path = _searched(job, captured, graph, made, start)
+            made, path = searched(job, captured, graph, made, start)
             if path.rounds:
                 trace.retell(mark, end, made.trace)
     yield "search", made.graph
@@ -220,89 +202,6 @@ def _keep(job: Job, captured: Captured, found: Outcome, events: Sequence[Event])
 def _question(job: Job, captured: Captured, graph: Graph) -> str:
     providers = Tuner(job.target, job.options, job.cache).providers
     return question(graph, renamed(captured, graph), job.target, job.options, providers)
-
-
-def _known_path(job: Job, graph: Graph) -> Path | None:
-    """What an earlier search for this graph found, None if there was none or is to be none."""
-    if job.options.search == "none":
-        return None
-    path = recall_path(job.cache, question_of_search(graph, job.options, job.target), graph)
-    if path is not None:
-        found = f"recalled from the cache: {rules_of(path.steps) or 'nothing faster is known'}"
-        job.trace.add("applied", "search", graph.name, found)
-    return path
-
-
-def _searched(
-    job: Job, captured: Captured, graph: Graph, first: Planned, start: float
-) -> tuple[Planned, Path]:
-    """The best equal graph, planned; `first`, and no way to it, if there is none that is faster.
-
-    Graphs are tried out, the first one too, under a schedule that is found at once; only the best
-    gets what the first one got, and must then still be faster.
-    """
-    options, target, trace = job.options, job.target, job.trace
-    cuts = Cuts(target.spec, Tuner(target, options, job.cache).generates)
-    aside = replace(job, trace=trace.aside())
-
-    def simplify(candidate: Graph) -> Graph:
-        return simplified(aside, candidate)
-
-    def appraise(built: Sequence[Planned]) -> Price:
-        taken = [(task, one.costs.task(task).us) for one in built for task in one.tasks.tasks]
-        return Appraiser(taken, cuts, alpha)
-
-    def build(candidate: Graph) -> Planned:
-        told = replace(job, trace=trace.aside())
-        try:
-            made = planned(told, captured, candidate, start)
-            if options.verify and not target.spec.simulated:
-                _verified(told, captured, made)
-        except NumericsError as wrong:
-            if options.strict:
-                raise
-            trace.add("warning", "search", candidate.name, f"not equal after all: {wrong.why}")
-            raise ValueError(f"{wrong.what}: {wrong.why}") from None
-        except AnabranchError as failed:
-            raise ValueError(f"{failed.what}: {failed.why}") from None
-        return made
-
-    def race(plans: Sequence[Planned]) -> list[Cost]:
-        return first.costs.race([(plan.tasks, plan.choice.schedule) for plan in plans])
-
-    limits = [s for s in (seconds_left(options, start), options.search_seconds) if s is not None]
-    effort = Effort(options.search_measured, seconds=min(limits, default=None))
-    judges = Judges(simplify, appraise, build, race)
-    tried = rescheduled(aside, first, start, trial=True)
-    alpha = _alpha(options, tried)
-    trace.add("chosen", "search", graph.name, f"the critical path weighs {alpha:g} times the sum")
-    found = improved(graph, tried, ALL, settings_of(options), judges, effort, trace)
-    made, path = first, Path(graph, graph, ())
-    if found.path.rounds:
-        best = rescheduled(replace(job, trace=found.built.trace), found.built, start)
-        was, now = race((first, best))
-        if now.us < was.us and not tied(now, was):
-            made, path = best, found.path
-        else:
-            why = f"{now.us:.2f} us {now.source}, {was.us:.2f} without, both scheduled in earnest"
-            trace.add("refused", "search", rules_of(found.path.steps), why)
-    remember(job.cache, question_of_search(graph, options, target), path)
-    return made, path
-
-
-def _alpha(options: Options, tried: Planned) -> float:
-    """What the critical path weighs in prices: nothing for TASO."""
-    if options.search == "taso":
-        return 0.0
-    if options.search_alpha is not None:
-        return options.search_alpha
-    return observed_alpha(tried.tasks, lambda task: tried.costs.task(task).us, tried.cost.us)
-
-
-def _verified(job: Job, captured: Captured, made: Planned) -> None:
-    """NumericsError if the graph computes something else than the model."""
-    run = job.target.load(made.packer.plan(made.choice.schedule), repeat=0)
-    verify(run, captured, job.target, job.model, job.args, job.kwargs, job.options.seed)
 
 
 def fell_back(run: Executable, options: Options, trace: Trace) -> None:

@@ -90,9 +90,9 @@ class Options(BaseModel):
     # Without them: one part (partition), the minimal parts alone (dp). For ablations.
     search_partition: bool = True
     search_dp: bool = True
-    # Of the whole budget, what the search may take: a first compilation of the largest networks
-    # shall end within two minutes. Smaller ones need a fraction of it.
-    search_seconds: float | None = Field(default=30.0, gt=0)
+    # What the search may take. None: half a minute, or less where the compilation has taken long by
+    # then, for a first one of the largest networks shall end within two minutes.
+    search_seconds: float | None = Field(default=None, gt=0)
     max_streams: int = Field(default=16, ge=1, le=64)
     max_group_size: int = Field(default=3, ge=1)
     max_groups: int = Field(default=8, ge=1)

@@ -36,7 +36,7 @@ Shaped = tuple[tuple[int, ...], torch.dtype]
 CAT = "aten.cat.default"
 STRIDES = re.compile(r"\{[0-9,]*\}")
 """In the text of a type."""
-LIMIT = 50_000
+LIMIT = 200_000
 """Graphs, tasks and groups kept at most, of each; who meets more begins anew."""
 
 
@@ -82,7 +82,8 @@ class Cuts:
         self.spec, self._generates = spec, generates
         self._rough = Roofline(spec)
         self._cuts: dict[int, tuple[Graph, Cut]] = {}
-        self._pieces: dict[tuple[int, ...], tuple[Task, Piece]] = {}
+        self._pieces: dict[tuple[int, ...], tuple[tuple[Node, ...], Piece]] = {}
+        self._told: dict[str, Piece] = {}
         self._written: dict[Hashable, tuple[Sequence[Node], str]] = {}
 
     def of(self, graph: Graph) -> Cut:
@@ -99,10 +100,15 @@ class Cuts:
         )
 
     def piece(self, task: Task) -> Piece:
-        key = tuple(map(id, task.body.nodes))
+        """Of the task, whatever kernel it has; one for all that are alike."""
+        nodes = task.body.nodes
+        key = tuple(map(id, nodes))
         entry = self._pieces.get(key)
         if entry is None:
-            entry = _room(self._pieces)[key] = task, self._piece(task)
+            text = structure_text(task.body)
+            if text not in self._told:
+                _room(self._told)[text] = self._piece(text, task)
+            entry = _room(self._pieces)[key] = nodes, self._told[text]
         return entry[1]
 
     def _cut(self, graph: Graph) -> Cut:
@@ -117,11 +123,9 @@ class Cuts:
         copies = sum(copy_us(type, self.spec) for type in _copied(left))
         return Cut(tuple(map(self.piece, tasks.tasks)), preds, copies)
 
-    def _piece(self, task: Task) -> Piece:
-        alone = Task(task.name, task.body)
-        text = structure_text(task.body)
+    def _piece(self, text: str, task: Task) -> Piece:
+        rough = self._rough.task(Task(task.name, task.body)).us
         free = self._generates and all(node.op == CAT for node in task.body.nodes)
-        rough = self._rough.task(alone).us
         return Piece(text, STRIDES.sub("", text), rough, tuple(_likenesses(task)), free)
 
     def _unwritten(self, group: Sequence[Node], facts: Facts) -> str:

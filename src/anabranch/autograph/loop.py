@@ -87,11 +87,12 @@ def settings_of(options: Options) -> Settings:
 class Effort:
     """How long to look. `measured`: candidates near one graph that are run; `promise`: the part of
     the time that a candidate must be predicted to save, to be run; `seconds`: after which nothing
-    new is begun, None for as long as it takes."""
+    new is begun, None for as long as it takes; `each`: what building a candidate may take of it."""
 
     measured: int = 3
     promise: float = 0.005
     seconds: float | None = None
+    each: float = 0.0
 
 
 SEARCHING = 0.5
@@ -157,12 +158,18 @@ class _Loop(Generic[T]):
             candidate = self._candidate(current.path.graph)
             if candidate is None:
                 continue
+            if self._over():
+                queue.append((us, number, tries, current))
+                break
             if tries > 1:
                 heapq.heappush(queue, (us, number, tries - 1, current))
             better = self._judged(candidate, current)
             if better is not None:
                 self._best, us = better, better.built.cost.us
                 heapq.heappush(queue, (us, next(order), self._effort.measured, better))
+        if queue:
+            why = "there is no time for another candidate; search_seconds gives more"
+            self._trace.add("refused", "search", self._best.path.begin.name, why)
         return self._best
 
     def _judged(self, candidate: Candidate, near: Outcome[T]) -> Outcome[T] | None:
@@ -211,7 +218,8 @@ class _Loop(Generic[T]):
         return best
 
     def _over(self) -> bool:
-        return self._until is not None and time.monotonic() >= self._until
+        """Whether there is no time for one candidate more."""
+        return self._until is not None and time.monotonic() + self._effort.each >= self._until
 
 
 def _tell(trace: Trace, steps: Sequence[Step], was: Cost, now: Cost, better: bool) -> None:

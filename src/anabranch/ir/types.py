@@ -8,6 +8,7 @@ f16[1,64,56,56]{200704,1,3584,64}
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ DTYPE_NAMES: dict[torch.dtype, str] = {
 DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
 
+@functools.cache
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides in elements, as `torch.empty(shape).stride()` has them."""
     strides, step = [], 1
@@ -71,9 +73,14 @@ class TensorType:
 
     @property
     def text(self) -> str:
-        shape = ",".join(map(str, self.shape))
-        strides = "" if self.contiguous else "{" + ",".join(map(str, self.strides)) + "}"
-        return f"{DTYPE_NAMES[self.dtype]}[{shape}]{strides}"
+        return _text(self.shape, self.dtype, self.strides)
+
+
+@functools.cache
+def _text(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...]) -> str:
+    row_major = strides == contiguous_strides(shape)
+    told = "" if row_major else "{" + ",".join(map(str, strides)) + "}"
+    return f"{DTYPE_NAMES[dtype]}[{','.join(map(str, shape))}]{told}"
 
 
 def type_of(tensor: torch.Tensor) -> TensorType:

@@ -179,10 +179,9 @@ class _Backtracking:
         cost = self._price(one.graph)
         self._priced += 1
         if cost < self._budget.threshold * self._best:
-            names = tuple(node.name for node in one.match.nodes)
-            step = Step(one.rule.name, names, parent.found.cost, cost)
+            step = Step(one.rule, one.nodes, parent.found.cost, cost)
             found = Found(one.graph, cost, (*parent.found.steps, step))
-            self._keep(_followed(parent, one.match, found))
+            self._keep(_followed(parent, one, found))
 
     def _keep(self, state: State) -> None:
         if not state.fresh:
@@ -196,12 +195,12 @@ class _Backtracking:
             self._queue = heapq.nsmallest(QUEUE, self._queue)
 
 
-def _followed(parent: State, match: Match, found: Found) -> State:
+def _followed(parent: State, one: Neighbour, found: Found) -> State:
     """The state after a step."""
     kept = {node.name for node in parent.found.graph.nodes}
-    kept.difference_update(root.name for root in match.roots)
+    kept.difference_update(one.nodes[: one.roots])
     made = frozenset(node.name for node in found.graph.nodes if node.name not in kept)
-    sources = _sources(parent.labels, (node.name for node in match.nodes))
+    sources = _sources(parent.labels, one.nodes)
     labels = {**parent.labels, **dict.fromkeys(made, sources)}
     if found.cost < parent.paid:
         return State(found, found.cost, labels)

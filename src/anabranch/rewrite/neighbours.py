@@ -26,11 +26,13 @@ from anabranch.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """What one rule makes at one match, without repeated nodes. `key`: by which equal graphs are
-    recognised; `size`: its nodes, repeated ones too."""
+    """What one rule makes at one match, without repeated nodes. `nodes`: the names of those that
+    matched, the roots first, which are so many. `key`: by which equal graphs are recognised;
+    `size`: its nodes, repeated ones too."""
 
-    rule: Rule
-    match: Match
+    rule: str
+    nodes: tuple[str, ...]
+    roots: int
     graph: Graph
     key: str
     size: int
@@ -51,6 +53,7 @@ class Neighbours:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = [Sought.of(rule) for rule in rules]
+        self._fitting: dict[frozenset[str], Sequence[Sought]] = {}
         self._expressions = Expressions()
         self._nodes: dict[int, tuple[Node, Node]] = {}
         self._like: dict[tuple[Node, str, tuple[TensorType, ...]], Node] = {}
@@ -80,7 +83,7 @@ class Neighbours:
 
     def _make(self, graph: Graph, wish: Wish, refuse: Refuse | None) -> Iterator[Neighbour]:
         field = Field(graph)
-        for sought in self._rules:
+        for sought in self._able(field):
             rule = sought.rule
             for match in matches_in(field, sought, refuse, wish.near):
                 if not wish.wants(match):
@@ -94,12 +97,22 @@ class Neighbours:
                 else:
                     yield self._neighbour(rule, match, after)
 
+    def _able(self, field: Field) -> Sequence[Sought]:
+        """The rules whose operators are all there: few of hundreds, and the same for most graphs of
+        one network."""
+        if field.ops not in self._fitting:
+            fitting = [sought for sought in self._rules if sought.ops <= field.ops]
+            self._fitting[field.ops] = fitting
+        return self._fitting[field.ops]
+
     def _neighbour(self, rule: Rule, match: Match, after: Graph) -> Neighbour:
         table = types(after)
         after = replace(after, nodes=tuple(self._one(node, table) for node in after.nodes))
         keys = self._expressions.keys(after)
         single = cse(after, Trace()) if repeated(after, keys) else after
-        return Neighbour(rule, match, single, self._expressions.of(after, keys), len(after.nodes))
+        names = tuple(node.name for node in match.nodes)
+        key = self._expressions.of(after, keys)
+        return Neighbour(rule.name, names, match.width, single, key, len(after.nodes))
 
     def _one(self, node: Node, table: Mapping[str, TensorType]) -> Node:
         """The node, or one that was there before, is equal and reads values of the same types:

@@ -1,0 +1,128 @@
+"""Seeking: from a planned graph to the fastest equal graph that was found, planned as well.
+
+    graph --autograph--> candidates --> the line from fuse to schedule, on trial --> raced
+
+This is where the outer loop of `autograph` meets the line: who builds candidates, verifies them
+against the model and races them. What was found is remembered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from anabranch.accept import verify
+from anabranch.autograph.appraise import Appraiser
+from anabranch.autograph.cuts import Cuts
+from anabranch.autograph.loop import Effort, Judges, Price, improved, rules_of, settings_of
+from anabranch.autograph.path import Path
+from anabranch.autograph.recall import question as question_of_search
+from anabranch.autograph.recall import recall as recall_path
+from anabranch.autograph.recall import remember
+from anabranch.costs import tied
+from anabranch.costs.mixed import observed_alpha
+from anabranch.errors import AnabranchError, NumericsError
+from anabranch.frontend.captured import Captured
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Cost
+from anabranch.line import Job, Planned, planned, rescheduled, seconds_left, simplified
+from anabranch.options import Options
+from anabranch.rewrite.rules import ALL
+from anabranch.tune import Tuner
+
+SEARCH, WHOLE = 30.0, 110.0
+"""Seconds that a search takes at most, and that a compilation may have taken at its end, where
+nobody asked for more."""
+
+
+def known_path(job: Job, graph: Graph) -> Path | None:
+    """What an earlier search for this graph found, None if there was none or is to be none."""
+    if job.options.search == "none":
+        return None
+    path = recall_path(job.cache, question_of_search(graph, job.options, job.target), graph)
+    if path is not None:
+        found = f"recalled from the cache: {rules_of(path.steps) or 'nothing faster is known'}"
+        job.trace.add("applied", "search", graph.name, found)
+    return path
+
+
+def searched(
+    job: Job, captured: Captured, graph: Graph, first: Planned, start: float
+) -> tuple[Planned, Path]:
+    """The best equal graph, planned; `first`, and no way to it, if there is none that is faster.
+
+    Graphs are tried out, the first one too, under a schedule that is found at once; only the best
+    gets what the first one got, and must then still be faster.
+    """
+    options, target, trace = job.options, job.target, job.trace
+    cuts = Cuts(target.spec, Tuner(target, options, job.cache).generates)
+    aside = replace(job, trace=trace.aside())
+
+    def simplify(candidate: Graph) -> Graph:
+        return simplified(aside, candidate)
+
+    def appraise(built: Sequence[Planned]) -> Price:
+        taken = [(task, one.costs.task(task).us) for one in built for task in one.tasks.tasks]
+        return Appraiser(taken, cuts, alpha)
+
+    def build(candidate: Graph) -> Planned:
+        told = replace(job, trace=trace.aside())
+        try:
+            made = planned(told, captured, candidate, start)
+            if options.verify and not target.spec.simulated:
+                _verified(told, captured, made)
+        except NumericsError as wrong:
+            if options.strict:
+                raise
+            trace.add("warning", "search", candidate.name, f"not equal after all: {wrong.why}")
+            raise ValueError(f"{wrong.what}: {wrong.why}") from None
+        except AnabranchError as failed:
+            raise ValueError(f"{failed.what}: {failed.why}") from None
+        return made
+
+    def race(plans: Sequence[Planned]) -> list[Cost]:
+        return first.costs.race([(plan.tasks, plan.choice.schedule) for plan in plans])
+
+    effort = _effort(options, start)
+    judges = Judges(simplify, appraise, build, race)
+    tried = rescheduled(aside, first, start, trial=True)
+    alpha = _alpha(options, tried)
+    trace.add("chosen", "search", graph.name, f"the critical path weighs {alpha:g} times the sum")
+    found = improved(graph, tried, ALL, settings_of(options), judges, effort, trace)
+    made, path = first, Path(graph, graph, ())
+    if found.path.rounds:
+        best = rescheduled(replace(job, trace=found.built.trace), found.built, start)
+        was, now = race((first, best))
+        if now.us < was.us and not tied(now, was):
+            made, path = best, found.path
+        else:
+            why = f"{now.us:.2f} us {now.source}, {was.us:.2f} without, both scheduled in earnest"
+            trace.add("refused", "search", rules_of(found.path.steps), why)
+    remember(job.cache, question_of_search(graph, options, target), path)
+    return made, path
+
+
+def _effort(options: Options, start: float) -> Effort:
+    """Within what was asked for. Where nothing was, within SEARCH seconds, and as many as are left
+    of WHOLE; then a candidate may take a quarter of what the compilation has taken so far."""
+    left, taken = seconds_left(options, start), time.perf_counter() - start
+    asked = options.search_seconds
+    limit = min(SEARCH, max(0.0, WHOLE - taken)) if asked is None else asked
+    limit = limit if left is None else min(limit, left)
+    return Effort(options.search_measured, seconds=limit, each=0.0 if asked else taken / 4)
+
+
+def _alpha(options: Options, tried: Planned) -> float:
+    """What the critical path weighs in prices: nothing for TASO."""
+    if options.search == "taso":
+        return 0.0
+    if options.search_alpha is not None:
+        return options.search_alpha
+    return observed_alpha(tried.tasks, lambda task: tried.costs.task(task).us, tried.cost.us)
+
+
+def _verified(job: Job, captured: Captured, made: Planned) -> None:
+    """NumericsError if the graph computes something else than the model."""
+    run = job.target.load(made.packer.plan(made.choice.schedule), repeat=0)
+    verify(run, captured, job.target, job.model, job.args, job.kwargs, job.options.seed)
