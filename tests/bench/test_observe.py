@@ -13,6 +13,16 @@ from anabranch.errors import CaptureError, OptionError
 from anabranch.ir.verify import verify_schedule
 from anabranch.trace import Trace
 
+BRANCHING = """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+def build():
+    return Net(), (torch.ones(2),)
+"""
 NET = "zoo:squeezenet/tiny"
 
 
@@ -77,6 +87,6 @@ def test_adds_to_what_there_is_of_the_same_machine(found: Observations) -> None:
 
 def test_a_network_that_fails_is_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "net.py"
-    path.write_text("import torch\ndef build():\n    return torch.nn.Linear(2, 2)\n")
+    path.write_text(BRANCHING)
     with pytest.raises(CaptureError):
         observe((f"{path}:build",), ("fp32",), (1,), 0.1, target="cpu")

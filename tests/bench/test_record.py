@@ -11,6 +11,16 @@ from anabranch.errors import CaptureError, OptionError
 from anabranch.models import load_model
 from anabranch.trace import Trace
 
+BRANCHING = """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+def build():
+    return Net(), (torch.ones(2),)
+"""
 NET = "zoo:deepfm/tiny"
 
 
@@ -52,7 +62,7 @@ def test_adds_to_what_there_is_of_the_same_machine() -> None:
 
 def test_a_network_that_fails_is_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "net.py"
-    path.write_text("import torch\ndef build():\n    return torch.nn.Linear(2, 2)\n")
+    path.write_text(BRANCHING)
     trace = Trace()
     profile = record((f"{path}:build", NET), ("fp32",), (1,), trace, target="cpu")
     assert profile.tasks

@@ -180,10 +180,14 @@ def test_names_that_mean_nothing(compiler: Callable[..., Any], change: dict[str,
 
 def test_a_model_that_cannot_run_is_a_row(compiler: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "net.py"
-    path.write_text("import torch\ndef build():\n    return torch.nn.Linear(2, 2)\n")
+    path.write_text(
+        "import torch\n"
+        "def build():\n"
+        "    return torch.nn.Linear(2, 2), (torch.ones(3),)\n"  # the sizes do not fit
+    )
     matrix = Matrix((f"{path}:build",), ("fp32",), target="cpu", rivals=())
     (row,) = run(matrix, compile=compiler)["rows"]
-    assert row["failure"].startswith("TypeError")
+    assert row["failure"].startswith("RuntimeError")
 
 
 def test_precision_is_restored() -> None:

@@ -5,7 +5,7 @@
 A program holds its queries and walks over the keys, so few queries each make many programs, which
 all read the same keys. At batch 1 that is what counts: a launch takes
 
-    us = waves * (FIRST + steps * step)
+    us = waves * (first + steps * step)
 
 a step as long as the slowest of its load, its bytes, and what its warps issue. The numbers were
 counted in instructions, not fitted. The best ranked warps and stages of a shape stand for their
@@ -26,14 +26,10 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.types import DTYPE_NAMES
 from anabranch.kernels.bound import (
     CLOCK,
-    COPY_CLOCKS,
-    EACH_WARP,
-    FIRST,
-    L2_BYTES_PER_CLOCK,
-    LATENCY,
     SPARE,
     WARP,
 )
+from anabranch.kernels.bound import ROWS as PACE
 from anabranch.kernels.triton.attention_roles import Attention
 from anabranch.kernels.triton.space import next_power
 
@@ -136,14 +132,14 @@ def time_us(sizes: Sizes, tile: Tile, spec: TargetSpec) -> float:
     if sizes.causal:  # rows look back: half of the blocks, and the last one all of them
         steps = math.ceil((steps + 1) / 2)
     read = tile.places * (sizes.deep + sizes.cols) * sizes.dtype.itemsize
-    load = read * together / (L2_BYTES_PER_CLOCK * CLOCK)
+    load = read * together / (PACE.l2 * CLOCK)
     crowd = max(1.0, together * tile.warps / 16)
-    issued = read / 512 / tile.warps * COPY_CLOCKS
+    issued = read / 512 / tile.warps * PACE.copy_clocks
     issued += tile.rows * tile.places / (WARP * tile.warps) * SOFTMAX_CLOCKS / 4
     meet = MEET + ACROSS * math.log2(max(1.0, LEAST * tile.warps / tile.rows))
     step = meet + issued * crowd / CLOCK + _products(sizes, tile, spec) * together
-    hidden = LATENCY / max(1, min(tile.stages - 1, steps)) if steps > 1 else 0.0
-    return waves * (FIRST + EACH_WARP * tile.warps + steps * max(step, load, hidden))
+    hidden = PACE.latency / max(1, min(tile.stages - 1, steps)) if steps > 1 else 0.0
+    return waves * (PACE.first + PACE.warp * tile.warps + steps * max(step, load, hidden))
 
 
 def _products(sizes: Sizes, tile: Tile, spec: TargetSpec) -> float:
