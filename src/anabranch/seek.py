@@ -31,7 +31,7 @@ from anabranch.options import Options
 from anabranch.rewrite.rules import ALL
 from anabranch.tune import Tuner
 
-SEARCH, WHOLE = 30.0, 110.0
+SEARCH, WHOLE = 20.0, 110.0
 """Seconds that a search takes at most, and that a compilation may have taken at its end, where
 nobody asked for more."""
 
