@@ -25,7 +25,7 @@ from anabranch.kernels.triton.steps import steps_of
 ROWS, COLS, DEPTHS = (16, 32, 64, 128), (16, 32, 64, 128), (32, 64, 128)
 SPLITS, WARPS, STAGES = (1, 2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 5)
 ONE_ROW = tuple(itertools.product((1,), (2, 4, 8, 16), (64, 128, 256, 512, 1024)))
-KEPT, SHAPES = 10, 6
+KEPT, SHAPES = 13, 11
 """Tiles that are tried, and how many of them differ in shape, depth or split."""
 USUAL_PEAK = 5e13
 """Operations a second where nobody knows better: fp32 without tensor cores."""
