@@ -13,7 +13,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.select import select, select_all
+from anabranch.kernels.select import FEWEST, select, select_all, within
 from anabranch.trace import Trace
 
 SPEC = TargetSpec("cuda", "a GPU")
@@ -125,3 +125,21 @@ def test_cuts_of_a_graph_are_decided_in_one_batch() -> None:
     assert found[0].candidates["a"] is found[1].candidates["a"]
     single = select(cuts[1], SPEC, [Fake("x")], trial, lambda task: "", Trace())
     assert single == found[1]
+
+
+def test_many_structures_try_fewer_kernels_of_each() -> None:
+    """Generated ones, in the order in which they are offered; those of libraries are all tried."""
+    graph = body("r")
+
+    def offer(count: int) -> list[tuple[int, Kernel]]:
+        library = (0, Kernel("aten", "relu", graph, "", True))
+        made = [(1, Kernel("t", "k", graph, str(i), True, source="x")) for i in range(count)]
+        return [library, *made]
+
+    found = within({"a": offer(9), "b": offer(2), "c": offer(9)}, 10)
+    assert {key: len(kept) - 1 for key, kept in found.items()} == {"a": 4, "b": 2, "c": 4}
+    assert [kernel.variant for _, kernel in found["a"]] == ["", "0", "1", "2", "3"]
+    few = {"a": offer(4), "b": offer(4)}
+    assert within(few, 10) == few
+    many = {str(i): offer(9) for i in range(9)}
+    assert {len(kept) - 1 for kept in within(many, 10).values()} == {FEWEST}

@@ -10,6 +10,7 @@ library wins where it is faster.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,12 @@ Trial = Callable[[Sequence[Task]], Sequence[Cost | None]]
 Check = Callable[[Task], str]
 """Why a task's kernel computes something else than its body; "" if it does not."""
 
+Offers = list[tuple[int, Kernel]]
+"""Kernels, each with the position of its provider."""
+
+MOST, FEWEST = 1100, 4
+"""Generated kernels that are tried at once, and of one structure at least. A network of hundreds of
+different layers tries fewer for each: compiling them is what a first compilation mostly does."""
 SAME = 0.02
 """Candidates within 2% of the fastest, or within the spreads, are taken for equally fast; then a
 kernel that writes where it is told wins, then the earlier provider: the same times give the same
@@ -118,7 +125,7 @@ def _decided(
     check: Check,
 ) -> dict[str, Decision]:
     """Decisions for these structures, by trying all candidates in one batch."""
-    offers = {key: _offers(task, spec, providers) for key, task in fresh.items()}
+    offers = within({key: _offers(task, spec, providers) for key, task in fresh.items()})
     flat = [
         replace(fresh[key], kernel=kernel) for key, offer in offers.items() for _, kernel in offer
     ]
@@ -133,9 +140,26 @@ def _decided(
     return decided
 
 
-def _offers(
-    task: Task, spec: TargetSpec, providers: Sequence[Provider]
-) -> list[tuple[int, Kernel]]:
+def within(offers: Mapping[str, Offers], most: int = MOST) -> dict[str, Offers]:
+    """No more than `most` generated kernels in all, as many of each structure as fit, in the order
+    in which they are offered; all others."""
+    written = {key: sum(map(_generated, offer)) for key, offer in offers.items()}
+    limit = max(written.values(), default=0)
+    while limit > FEWEST and sum(min(count, limit) for count in written.values()) > most:
+        limit -= 1
+    return {key: _first(offer, limit) for key, offer in offers.items()}
+
+
+def _first(offers: Offers, limit: int) -> Offers:
+    written = itertools.count()
+    return [offer for offer in offers if not _generated(offer) or next(written) < limit]
+
+
+def _generated(offer: tuple[int, Kernel]) -> bool:
+    return bool(offer[1].source)
+
+
+def _offers(task: Task, spec: TargetSpec, providers: Sequence[Provider]) -> Offers:
     """All candidates, each with the position of its provider."""
     return [
         (maker, kernel)
