@@ -46,8 +46,9 @@ def test_a_recorded_network_is_planned_from_records(name: str) -> None:
 
 
 def test_the_order_of_networks_is_that_of_the_measurements() -> None:
-    """On the device: SqueezeNet 0.220 ms, Inception-v3 0.536 ms; the simulation is within 25%."""
-    for name, ms in (("squeezenet", 0.220), ("inception_v3", 0.536)):
+    """On the device, before kernels are launched while those before them drain, which is not
+    simulated: SqueezeNet 0.065 ms, Inception-v3 0.277 ms; the simulation is within 25%."""
+    for name, ms in (("squeezenet", 0.065), ("inception_v3", 0.277)):
         assert planned(name).facts["latency_ms"] == pytest.approx(ms, rel=0.25)
 
 
