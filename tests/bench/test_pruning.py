@@ -90,8 +90,8 @@ def test_both_figures_of_a_known_search() -> None:
     us = {variant: 5.0 + at for at, variant in enumerate(order)}
     us |= {fastest: 4.0, kept[3]: 4.1}
     judgement = judge(recorded(us), "layer")
-    assert (judgement.tiles, judgement.kept, judgement.left) == (len(order), 10, 0)
-    assert judgement.pruned == pytest.approx(1 - 10 / len(order))
+    assert (judgement.tiles, judgement.kept, judgement.left) == (len(order), KEPT, 0)
+    assert judgement.pruned == pytest.approx(1 - KEPT / len(order))
     assert judgement.loss == pytest.approx(0.025) and not holds([judgement])
     assert judgement.rank == order.index(fastest) + 1
     assert holds([judge(recorded(us | {kept[3]: 4.05}), "layer")])
