@@ -4,7 +4,8 @@ import torch
 from tests.rewrite.graphs import kinds, read
 
 from anabranch.ir.graph import Node, Ref
-from anabranch.rewrite.build import Builder, drop_dead, join_origins, rewrite
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.build import Builder, drop_dead, join_origins, retyped, rewrite
 
 TEXT = """
 graph g {
@@ -54,3 +55,19 @@ def test_unknown_operators_are_never_dropped() -> None:
 def test_origins_are_joined_once() -> None:
     nodes = [Node("a", "aten.relu.default", (), (), (), origin) for origin in ("f:1", "", "f:2")]
     assert join_origins([*nodes, nodes[0]]) == "f:1 + f:2"
+
+
+def test_what_reads_a_value_that_lies_otherwise_is_inferred_anew() -> None:
+    """Two parts put together: the second one was written when %v was contiguous."""
+    text = """graph g {{
+      input %x: f32[2,12]
+      %v: f32[2,4]{{12,1}} = aten.slice.Tensor(%x, 1, 0, 4)
+      %t: f32[4,2]{first} = aten.transpose.int(%v, 0, 1)
+      %u: f32[2,4]{second} = aten.transpose.int(%t, 0, 1)
+      return %u
+    }}"""
+    stale = read(text.format(first="{1,4}", second=""))
+    was = {"v": TensorType((2, 4), torch.float32)}
+    assert retyped(stale, was) == read(text.format(first="{1,12}", second="{12,1}"))
+    right = read(text.format(first="{1,12}", second="{12,1}"))
+    assert retyped(right, was) is right

@@ -12,11 +12,12 @@ dropped at the end, and the source itself comes back if nothing was done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, rename, types
 from anabranch.ir.rule import Known
+from anabranch.ir.types import TensorType
 
 
 class Builder:
@@ -133,6 +134,27 @@ def rewrite(graph: Graph, visit: Visit) -> Graph:
         else:
             builder.replace(node.name, substitute)
     return builder.graph()
+
+
+def retyped(graph: Graph, was: Mapping[str, TensorType]) -> Graph:
+    """The graph with the types of nodes inferred anew that read what has another type than it `was`
+    said to have, or that others were given by now: parts that are put together may read values
+    that lie otherwise than before. ValueError where an operator cannot read them so."""
+    known = {value.name: value.type for value in graph.inputs}
+    known |= {constant.name: constant.type for constant in graph.constants}
+    changed: set[str] = set()
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if any(x in changed or was.get(x, known[x]) != known[x] for x in node.uses):
+            found = ops.infer(node.op, node.args, node.kwargs, known)
+            if found != node.types:
+                changed.update(node.results)
+                node = Node(node.name, node.op, node.args, node.kwargs, found, node.origin)
+        known.update(zip(node.results, node.types, strict=True))
+        nodes.append(node)
+    if not changed:
+        return graph
+    return Graph(graph.name, graph.inputs, graph.constants, tuple(nodes), graph.outputs)
 
 
 def drop_dead(graph: Graph) -> Graph:

@@ -31,7 +31,7 @@ from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.rule import Rule
 from anabranch.ir.uncollected import uncollected
 from anabranch.rewrite.backtrack import Budget, Found, Price, Step, best_of, late
-from anabranch.rewrite.build import drop_dead
+from anabranch.rewrite.build import drop_dead, retyped
 from anabranch.rewrite.expressions import Expressions, Keys, declared
 from anabranch.rewrite.intervals import Solver, Survey, Trail, gain, trail
 from anabranch.rewrite.match import Refuse
@@ -256,10 +256,12 @@ class _Search:
         found = [Found(graph, self._price(graph))]
         for head in heads:
             if head.steps:
-                # Two parts may compute the same only now that both are rewritten.
-                whole = cse(drop_dead(sewn_graph(self._wiring, head.sewn, graph.outputs)), Trace())
+                names = head.sewn.names
+                was = {names.get(name, name): type for name, type in self._wiring.types.items()}
+                whole = drop_dead(sewn_graph(self._wiring, head.sewn, graph.outputs))
                 try:
-                    whole = as_promised(whole, graph)
+                    # Two parts may compute the same only now that both are rewritten.
+                    whole = as_promised(cse(retyped(whole, was), Trace()), graph)
                 except ValueError as why:
                     self._refuse(" and ".join(step.rule for step in head.steps), str(why))
                     continue
