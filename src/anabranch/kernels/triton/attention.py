@@ -180,7 +180,7 @@ def _write_walk(out: Emission, walk: _Walk) -> None:
     """What the queries make of all keys: `attended`."""
     found, tile = walk.found, walk.tile
     out.expect(walk.block.query)
-    query = _factor(out, walk.block.query, found.dtype)
+    query = _factor(out, walk.block.query, walk)
     scope = out.inner({}, {})
     start = "start + " if walk.several else ""
     scope.lines += [
@@ -189,8 +189,8 @@ def _write_walk(out: Emission, walk: _Walk) -> None:
     ]
     mask = walk.block.mask
     scope.expect(walk.block.key, walk.block.value, *([mask] if mask is not None else []))
-    key = _factor(scope, walk.block.key, found.dtype)
-    value = _factor(scope, walk.block.value, found.dtype)
+    key = _factor(scope, walk.block.key, walk)
+    value = _factor(scope, walk.block.value, walk)
     _write_scores(scope, walk, query, key)
     if walk.several:
         _write_step(out, scope, walk, value)
@@ -200,7 +200,7 @@ def _write_walk(out: Emission, walk: _Walk) -> None:
             "top = tl.max(scores, 1)[:, None]",
             f"weights = tl.exp2(scores - {_finite('top')})",
             "total = tl.sum(weights, 1)[:, None]",
-            f"attended = tl.dot({_rounded(found)}, {value}{walk.exact})",
+            f"attended = tl.dot({_rounded(walk)}, {value}{walk.exact})",
         ]
     out.lines.append("attended = attended * tl.where(total == 0.0, 0.0, 1.0 / total)")
 
@@ -240,7 +240,7 @@ def _write_step(out: Emission, scope: Emission, walk: _Walk, value: str) -> None
         "weights = tl.exp2(scores - peak)",
         "fade = tl.exp2(top - peak)",
         "total = total * fade + tl.sum(weights, 1)[:, None]",
-        f"attended = tl.dot({_rounded(walk.found)}, {value}, attended * fade{walk.exact})",
+        f"attended = tl.dot({_rounded(walk)}, {value}, attended * fade{walk.exact})",
         "top = high",
     ]
     out.lines += [f"{INDENT}{line}" for line in scope.lines]
@@ -259,9 +259,11 @@ def _write_results(out: Emission, walk: _Walk, axes: dict[str, Axis]) -> None:
         out.store(store, within=within)
 
 
-def _factor(scope: Emission, expr: Expr, dtype: torch.dtype) -> str:
+def _factor(scope: Emission, expr: Expr, walk: _Walk) -> str:
     """A factor of a product, in the type that it has in memory."""
-    name = scope.value(expr)
+    name, dtype = scope.value(expr), walk.found.dtype
+    if walk.tile.tf32:
+        return scope.assign("factor", f"nearest_tf32({name})")
     return name if expr.dtype == dtype else scope.assign("factor", f"{name}.to({DTYPES[dtype]})")
 
 
@@ -270,6 +272,9 @@ def _finite(name: str) -> str:
     return f"tl.where({name} == {LOWEST}, 0.0, {name})"
 
 
-def _rounded(found: Attention) -> str:
+def _rounded(walk: _Walk) -> str:
     """The weights as a factor."""
-    return "weights" if found.dtype == torch.float32 else f"weights.to({DTYPES[found.dtype]})"
+    if walk.tile.tf32:
+        return "nearest_tf32(weights)"
+    dtype = walk.found.dtype
+    return "weights" if dtype == torch.float32 else f"weights.to({DTYPES[dtype]})"

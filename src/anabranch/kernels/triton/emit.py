@@ -74,7 +74,8 @@ FORMS: dict[str, str] = {
 INTEGER_FORMS = {"max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})"}
 LONG_LINE = 70
 FUNCTIONS = (
-    *("tanh", "expm1", "log1p", "trunc", "round_even", "larger", "smaller", "fetch_ahead"),
+    *("tanh", "expm1", "log1p", "trunc", "round_even", "larger", "smaller", "nearest_tf32"),
+    "fetch_ahead",
 )
 """What `functions.py` has."""
 RESERVED = frozenset({*dir(builtins), *keyword.kwlist, *FUNCTIONS, "tl", "triton"})
