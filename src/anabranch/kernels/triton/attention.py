@@ -178,7 +178,7 @@ def _write_indices(out: Emission, walk: _Walk, axes: dict[str, Axis]) -> None:
 
 def _write_walk(out: Emission, walk: _Walk) -> None:
     """What the queries make of all keys: `attended`."""
-    found, tile = walk.found, walk.tile
+    tile = walk.tile
     out.expect(walk.block.query)
     query = _factor(out, walk.block.query, walk)
     scope = out.inner({}, {})
