@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +20,7 @@ from anabranch.kernels.library import AtenProvider, FusedAtenProvider
 from anabranch.pack import pack
 from anabranch.schedule import SCHEDULERS
 from anabranch.schedule.merging import MERGING
+from anabranch.targets.cuda.capture import WARM_UPS, CudaExecutable
 from anabranch.zoo import ZOO
 
 pytestmark = pytest.mark.gpu
@@ -86,7 +88,8 @@ def test_the_zoo_is_right_in_every_dtype(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ZOO)
 def test_every_scheduler_gives_the_same_bits(name: str, tmp_path: Path) -> None:
     """Kernels are the same, out of one cache, so results are: streams change when, never what.
-    Schedulers that merge tasks are left out: they have others."""
+    Schedulers that merge tasks are left out: they have others. The first finds kernels, the others
+    get five seconds for what they measure."""
     model, args = network(name, "tiny", torch.float16)
     wants: tuple[Tensor, ...] = ()
     kernels: list[Any] = []
@@ -99,6 +102,7 @@ def test_every_scheduler_gives_the_same_bits(name: str, tmp_path: Path) -> None:
             search="none",
             cache_dir=tmp_path,
             scheduler=scheduler,
+            budget=5.0 if kernels else None,
         )
         got = fast.executable()(args, clone=True)  # type: ignore[misc]
         chosen = [task.kernel for task in fast.entries[0].plan.tasks.tasks]
@@ -145,6 +149,37 @@ def test_random_delays_change_no_bit(name: str) -> None:
         run.launch_all(delayed)
         got = [run._placed.values[ref.name] for ref in run.plan.tasks.outputs]
         assert all(torch.equal(x, y) for x, y in zip(got, want, strict=True))
+
+
+def test_an_interrupted_capture_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle of a capture is heard, and the next capture finds no trace of it."""
+    fast = quick("googlenet", scheduler="critical")
+    _, args = network("googlenet", "tiny", torch.float16)
+    want, plan = fast(*args).clone(), fast.entries[0].plan
+    launch_all, launched = CudaExecutable.launch_all, 0
+
+    def interrupted(run: CudaExecutable) -> None:
+        nonlocal launched
+        before, launched = launched, launched + 1
+        tasks = iter(range(len(plan.tasks.tasks)))
+
+        def call_or_stop(_: str, call: Callable[[], None]) -> None:
+            if before == WARM_UPS and next(tasks) == len(plan.tasks.tasks) // 2:
+                raise KeyboardInterrupt
+            call()
+
+        launch_all(run, call_or_stop)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CudaExecutable, "launch_all", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fast.target.load(plan)
+    assert launched == WARM_UPS + 1
+    gc.collect()
+    again = fast.target.load(plan)
+    assert not again.failure and torch.equal(again(args)[0], want)
+    gc.collect()
+    assert torch.equal(fast(*args), want)
 
 
 def test_replays_are_the_same_bits() -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -152,8 +153,11 @@ class CudaExecutable:
                 try:
                     for _ in range(self.repeat):
                         self.launch_all()
-                finally:
-                    graph.capture_end()
+                except BaseException:
+                    with suppress(RuntimeError):  # streams that nobody waits for any more
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
         except RuntimeError as failed:
             self.failure = str(failed).splitlines()[0]
             torch.cuda.synchronize()
