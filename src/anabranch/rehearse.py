@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import astuple
 from typing import Self
@@ -68,7 +69,10 @@ class Rehearsal:
         for those of the others that may be the fastest of their task."""
 
         def both(tasks: Sequence[Task]) -> Sequence[Cost | None]:
-            verdicts = self.verdicts(tasks)
+            with ThreadPoolExecutor(1, "anabranch-library") as aside:
+                ready = aside.submit(self._prepare_library, tasks)
+                verdicts = self.verdicts(tasks)
+                ready.result()
             left = [i for i in range(len(tasks)) if i not in verdicts or not verdicts[i].why]
             rough = {
                 at: Cost(verdicts[i].us, "measured", verdicts[i].spread)
@@ -80,6 +84,13 @@ class Rehearsal:
             return [costs.get(i) for i in range(len(tasks))]
 
         return both
+
+    def _prepare_library(self, tasks: Sequence[Task]) -> None:
+        """What the others need can be built while these are rehearsed. Only what a plan uses of it
+        is ever kept: no cache."""
+        if not self._target.spec.simulated:
+            kernels = [task.kernel for task in tasks if task.kernel and not _generated(task)]
+            self._target.prepare(kernels)
 
     def refusals(self, tasks: Sequence[Task]) -> dict[int, str]:
         """Why tasks must not be run in this process, by their position."""

@@ -60,10 +60,18 @@ def test_who_is_out_is_no_faster_than_who_is_not() -> None:
 
 
 def test_every_body_has_its_own_heat_and_what_has_no_rough_time_is_always_timed() -> None:
-    rough = {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0, 4: 9.0}
+    rough = {0: 1.0, 1: 1.1, 2: 1.2, 3: 1.25, 4: 9.0}
     precise: dict[int, Cost | None] = {i: measured(float(i)) for i in range(6)}
     found, asked = answered(rough, precise, [4, 4, 4, 4, 8, 8])
     assert asked == [0, 1, 2, 4, 5] and found[5] == precise[5] and found[4] == precise[4]
+
+
+def test_who_is_far_behind_is_not_timed_but_the_second_always_is() -> None:
+    precise: dict[int, Cost | None] = {i: measured(1.0 + i) for i in range(4)}
+    _, asked = answered({0: 1.0, 1: 1.2, 2: 1.4}, precise, [4] * 3)
+    assert asked == [0, 1]
+    found, asked = answered({0: 1.0, 1: 3.0, 2: 3.1}, precise, [4] * 3)
+    assert asked == [0, 1] and found[2] == measured(3.1)
 
 
 def test_a_rough_time_is_better_than_none() -> None:

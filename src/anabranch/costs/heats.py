@@ -20,6 +20,8 @@ from anabranch.ir.task import Task
 
 FINALISTS = 4
 """Of one body. A rough time is off by a few percent, and few candidates are that close."""
+FAR = 1.3
+"""A candidate this many times as slow as the fastest of its body, both roughly, is none of them."""
 
 Trial = Callable[[Sequence[Task]], Sequence[Cost | None]]
 
@@ -30,7 +32,8 @@ def in_heats(tasks: Sequence[Task], rough: Mapping[int, Cost], trial: Trial) -> 
     for i in rough:
         bodies[structure_text(tasks[i].body)].append(i)
     ranked = [sorted(heat, key=lambda i: rough[i].us) for heat in bodies.values()]
-    out = {i for heat in ranked for i in heat[FINALISTS:]}
+    finalists = [_finalists(heat, rough) for heat in ranked]
+    out = {i for heat, few in zip(ranked, finalists, strict=True) for i in heat[len(few) :]}
     final = [i for i in range(len(tasks)) if i not in out]
     precise = trial([tasks[i] for i in final])
     found = dict(zip(final, precise, strict=True))
@@ -38,9 +41,15 @@ def in_heats(tasks: Sequence[Task], rough: Mapping[int, Cost], trial: Trial) -> 
         cost = found[i]
         if cost is not None and cost.source == "estimated":
             found[i] = rough[i]  # there was no time: a rough number is better than none
-    for heat in ranked:
-        known = [cost.us for i in heat[:FINALISTS] if (cost := found[i]) is not None]
+    for heat, few in zip(ranked, finalists, strict=True):
+        known = [cost.us for i in few if (cost := found[i]) is not None]
         least = max(known, default=0.0)
-        for i in heat[FINALISTS:]:
+        for i in heat[len(few) :]:
             found[i] = replace(rough[i], us=max(rough[i].us, least))
     return [found[i] for i in range(len(tasks))]
+
+
+def _finalists(heat: Sequence[int], rough: Mapping[int, Cost]) -> Sequence[int]:
+    """The first of the heat, the fastest first; two at least."""
+    near = sum(rough[i].us <= FAR * rough[heat[0]].us for i in heat)
+    return heat[: max(2, min(near, FINALISTS))]

@@ -97,10 +97,27 @@ class CudaExecutable:
         return self.plan.arena_bytes + self._pool_bytes
 
     def launch_all(self, around: Callable[[str, Callable[[], None]], None] | None = None) -> None:
-        """Issue every task on its stream, forked from and joined to the current stream. `around`
-        gets each task's name and call, to mark or delay it."""
+        """Issue every task on its stream, forked from and joined to the current stream, also where
+        something is raised on the way. `around` gets each task's name and call, to mark or delay
+        it."""
         main = torch.cuda.current_stream()
         last = {0: main}
+        try:
+            self._launch_all(main, last, around or (lambda _, call: call()))
+        finally:
+            for stream in last.values():
+                if stream != main:
+                    end = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                    end.record(stream)
+                    main.wait_event(end)
+
+    def _launch_all(
+        self,
+        main: torch.cuda.Stream,
+        last: dict[int, torch.cuda.Stream],
+        around: Callable[[str, Callable[[], None]], None],
+    ) -> None:
+        """`last`: by stream of the schedule, where its last launch went; filled in."""
         events: dict[str, torch.cuda.Event] = {}
         start = torch.cuda.Event()  # type: ignore[no-untyped-call]
         start.record(main)
@@ -116,16 +133,10 @@ class CudaExecutable:
             for name in launch.waits:
                 stream.wait_event(events[name])
             with torch.cuda.stream(stream):
-                call = self._placed.calls[launch.task]
-                around(launch.task, call) if around else call()
+                around(launch.task, self._placed.calls[launch.task])
             if launch.task in self._waited:
                 events[launch.task] = torch.cuda.Event()  # type: ignore[no-untyped-call]
                 events[launch.task].record(stream)
-        for stream in last.values():
-            if stream != main:
-                end = torch.cuda.Event()  # type: ignore[no-untyped-call]
-                end.record(stream)
-                main.wait_event(end)
 
     def _stream(self, launch: Launch, main: torch.cuda.Stream) -> torch.cuda.Stream:
         if launch.urgent:
@@ -154,7 +165,7 @@ class CudaExecutable:
                     for _ in range(self.repeat):
                         self.launch_all()
                 except BaseException:
-                    with suppress(RuntimeError):  # streams that nobody waits for any more
+                    with suppress(RuntimeError):  # where the capture itself is what failed
                         graph.capture_end()
                     raise
                 graph.capture_end()

@@ -65,21 +65,24 @@ class Cudnn:
         self._handle = cudnn.create_handle()
         self._builder = threading.local()
         self._tf32 = tf32
-        self._engines: dict[tuple[str, str], Engine] = {}
+        self._engines: dict[tuple[str, str], Engine | TargetError] = {}
 
     def engine(self, kernel: Kernel) -> Engine:
         """The engine a kernel names, built on first use. TargetError if cuDNN has none such."""
         key = (structure_text(kernel.body), kernel.variant)
         if key not in self._engines:
-            self._engines[key] = self._build(kernel)
-        return self._engines[key]
+            self._engines[key] = self._attempt(kernel)
+        found = self._engines[key]
+        if isinstance(found, TargetError):
+            raise found
+        return found
 
     def build(
         self, kernels: Iterable[Kernel], cache: Cache | None = None, machine: str = ""
     ) -> None:
         """Build what these kernels name, side by side, or read it from the cache, where what is
-        built is also kept; `machine` is part of its keys. Engines that fail fail again, and are
-        heard, when they are asked for."""
+        built is also kept; `machine` is part of its keys. Engines that fail are heard when they are
+        asked for."""
         wanted = {
             (structure_text(kernel.body), kernel.variant): kernel
             for kernel in kernels
@@ -89,21 +92,17 @@ class Cudnn:
         names = {key: f"{SCHEME}\n{machine}\n{key[0]}{key[1]}" for key in wanted}
         kept = {key: cache.get_blob("kernels", names[key]) for key in missing} if cache else {}
 
-        def attempt(key: tuple[str, str]) -> Engine | None:
+        def attempt(key: tuple[str, str]) -> Engine | TargetError:
             data = kept.get(key)
             engine = self._read(data) if data is not None else None
-            try:
-                return engine or self._build(missing[key])
-            except TargetError:
-                return None
+            return engine or self._attempt(missing[key])
 
         with ThreadPoolExecutor(BUILDERS) as pool:
             built = dict(zip(missing, pool.map(attempt, missing), strict=True))
-        self._engines.update((key, engine) for key, engine in built.items() if engine)
+        self._engines.update(built)
         if cache is not None:
-            for key in missing:
-                engine = self._engines.get(key)
-                data = _serialised(engine) if engine is not None else None
+            for key, made in built.items():
+                data = _serialised(made) if isinstance(made, Engine) else None
                 if data is not None:
                     cache.put_blob("kernels", names[key], data)
 
@@ -131,6 +130,13 @@ class Cudnn:
                 )
 
         return call
+
+    def _attempt(self, kernel: Kernel) -> Engine | TargetError:
+        """The engine, or why there is none: asked again, cuDNN would say the same, and as late."""
+        try:
+            return self._build(kernel)
+        except TargetError as failed:
+            return failed
 
     def _build(self, kernel: Kernel) -> Engine:
         try:
