@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,25 @@ def rehearsal(trace: Trace) -> Iterator[Rehearsal]:
         yield made
 
 
+def test_the_library_is_prepared_once_while_kernels_are_rehearsed(trace: Trace) -> None:
+    """After they were sent, whatever becomes of the process, and not where all is known."""
+    target, prepared = CpuTarget(), list[list[str]]()
+
+    def prepare(kernels: Sequence[Kernel], *_: object) -> None:
+        prepared.append([kernel.name for kernel in kernels])
+
+    target.prepare = prepare  # type: ignore[method-assign, assignment]
+    ours = [task("fine"), task("dies")]
+    body = ours[0].body
+    library = replace(ours[0], kernel=Kernel("aten", "add", body, writes_out=True))
+    with Rehearsal(target, None, trace, DEEDS) as rehearsal:
+        trial = rehearsal.before(lambda tasks: [Cost(1.0, "measured")] * len(tasks))
+        for _ in range(2):
+            costs = trial([ours[0], library, ours[1]])
+            assert costs[0] and costs[1] and costs[2] is None
+            assert prepared == [["add"]]
+
+
 def test_each_failure_costs_one_kernel(rehearsal: Rehearsal, trace: Trace) -> None:
     variants = ("fine", "dies", "also fine", "raises", "strays", "still fine")
     bad = rehearsal.refusals([task(variant) for variant in variants])
@@ -93,9 +113,9 @@ def test_the_next_process_begins_where_one_died(
     asked: list[list[str]] = []
     ask = rehearsal._answers
 
-    def noted(tasks: Mapping[str, Task]) -> Iterator[tuple[str, Verdict | None]]:
+    def noted(tasks: Mapping[str, Task], _: object) -> Iterator[tuple[str, Verdict | None]]:
         asked.append([task.kernel.variant for task in tasks.values() if task.kernel])
-        return ask(tasks)
+        return ask(tasks, None)
 
     monkeypatch.setattr(rehearsal, "_answers", noted)
     bad = rehearsal.refusals([task(variant) for variant in ("a", "b", "dies", "c")])

@@ -164,9 +164,13 @@ def _eager_and_reference(
     dtypes = {value.dtype for value in inputs} | {c.type.dtype for c in graph.constants}
     wide = bool(dtypes & {torch.float32, torch.float64})
     own = eval_graph(graph, inputs, target.device)
-    with target.full_precision():
-        precision = torch.float64 if wide else torch.float32
-        return own, eval_graph(graph, inputs, target.device, precision)
+    precision = torch.float64 if wide else torch.float32
+    try:
+        with target.full_precision():
+            return own, eval_graph(graph, inputs, target.device, precision)
+    except torch.OutOfMemoryError:
+        with target.full_precision(lean=True):
+            return own, eval_graph(graph, inputs, target.device, precision)
 
 
 def _verify_capture(

@@ -6,10 +6,10 @@ generated kernel is measured beside the others, it is tried in a process with a 
 
     tasks, as JSON --> | as each is compiled: load, run, look at fences, time | --> which, verdict
 
-Compiling goes on meanwhile, on other cores; so the rough time that is taken there costs nothing,
-and says who is worth a precise one (`costs.heats`). A process that dies or answers no more costs
-the kernel it was at, if it has run no other; else the next process begins with that one. What is
-remembered in the cache is not run again.
+Compiling goes on meanwhile, on other cores, and the library's engines are built here; so the rough
+time that is taken there costs nothing, and says who is worth a precise one (`costs.heats`). A
+process that dies or answers no more costs the kernel it was at, if it has run no other; else the
+next process begins with that one. What is remembered in the cache is not run again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple
+from functools import partial
 from typing import Self
 
 from anabranch.audition import Verdict, written
@@ -69,10 +69,7 @@ class Rehearsal:
         for those of the others that may be the fastest of their task."""
 
         def both(tasks: Sequence[Task]) -> Sequence[Cost | None]:
-            with ThreadPoolExecutor(1, "anabranch-library") as aside:
-                ready = aside.submit(self._prepare_library, tasks)
-                verdicts = self.verdicts(tasks)
-                ready.result()
+            verdicts = self.verdicts(tasks, partial(self._prepare_library, tasks))
             left = [i for i in range(len(tasks)) if i not in verdicts or not verdicts[i].why]
             rough = {
                 at: Cost(verdicts[i].us, "measured", verdicts[i].spread)
@@ -86,18 +83,19 @@ class Rehearsal:
         return both
 
     def _prepare_library(self, tasks: Sequence[Task]) -> None:
-        """What the others need can be built while these are rehearsed. Only what a plan uses of it
-        is ever kept: no cache."""
-        if not self._target.spec.simulated:
-            kernels = [task.kernel for task in tasks if task.kernel and not _generated(task)]
-            self._target.prepare(kernels)
+        """Build what the library's kernels need; only what a plan uses of it is ever kept."""
+        kernels = [task.kernel for task in tasks if task.kernel and not _generated(task)]
+        self._target.prepare(kernels)
 
     def refusals(self, tasks: Sequence[Task]) -> dict[int, str]:
         """Why tasks must not be run in this process, by their position."""
         return {i: verdict.why for i, verdict in self.verdicts(tasks).items() if verdict.why}
 
-    def verdicts(self, tasks: Sequence[Task]) -> dict[int, Verdict]:
-        """On the generated kernels among these, by position; on a simulated target on none."""
+    def verdicts(
+        self, tasks: Sequence[Task], meanwhile: Callable[[], None] | None = None
+    ) -> dict[int, Verdict]:
+        """On the generated kernels among these, by position; on a simulated target on none.
+        `meanwhile` is called while the process is at work, if there is work for it."""
         if self._target.spec.simulated:
             return {}
         keys = {i: self._key(task) for i, task in enumerate(tasks) if _generated(task)}
@@ -105,7 +103,7 @@ class Rehearsal:
             kept = self._cache.get_many("kernels", keys.values())
             self._known |= {key: Verdict(*json.loads(text)) for key, text in kept.items()}
         left = {key: tasks[i] for i, key in keys.items() if key not in self._known}
-        self._run(left)
+        self._run(left, meanwhile)
         found = {i: self._known[key] for i, key in keys.items()}
         for i, verdict in found.items():
             kernel = tasks[i].kernel
@@ -114,14 +112,14 @@ class Rehearsal:
                 self._trace.add("refused", "kernels", what, verdict.why)
         return found
 
-    def _run(self, left: dict[str, Task]) -> None:
+    def _run(self, left: dict[str, Task], meanwhile: Callable[[], None] | None) -> None:
         """Learn of all tasks. One is blamed if a process that was started for it, and has run
         nothing else, says nothing."""
         total = len(left)
         while left:
             fresh, count, at = self._process is None, len(left), ""
-            for key, verdict in self._answers(left):
-                at = key if verdict is None else ""
+            for key, verdict in self._answers(left, meanwhile):
+                at, meanwhile = key if verdict is None else "", None
                 if verdict is not None:
                     del left[key]
                     self._learn(key, verdict)
@@ -150,7 +148,9 @@ class Rehearsal:
         if self._cache is not None:
             self._cache.put("kernels", key, json.dumps(astuple(verdict)))
 
-    def _answers(self, tasks: Mapping[str, Task]) -> Iterator[tuple[str, Verdict | None]]:
+    def _answers(
+        self, tasks: Mapping[str, Task], meanwhile: Callable[[], None] | None
+    ) -> Iterator[tuple[str, Verdict | None]]:
         """For each task, in the order in which they are compiled, its key with None when it is
         begun, and with its verdict; fewer if the process dies."""
         process, keys = self._running(), list(tasks)
@@ -161,6 +161,8 @@ class Rehearsal:
             process.stdin.flush()
         except BrokenPipeError:
             return
+        if meanwhile is not None:
+            meanwhile()
         for _ in keys:
             begun = process.stdout.readline()
             if not begun:

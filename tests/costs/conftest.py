@@ -147,7 +147,7 @@ class FakeTarget:
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
         raise NotImplementedError
 
-    def full_precision(self) -> AbstractContextManager[None]:
+    def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
         return nullcontext()
 
 

@@ -123,8 +123,9 @@ class Target(Protocol):
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
         """Latency of any call, end to end, as its user sees it."""
 
-    def full_precision(self) -> AbstractContextManager[None]:
-        """Within it no operator takes short cuts (tf32): for references."""
+    def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
+        """Within it no operator takes short cuts (tf32): for references. `lean`: none that takes
+        much memory is run either, at the price of time."""
 
 
 class Provider(Protocol):

@@ -200,7 +200,7 @@ class CpuTarget:
             samples.append(1e6 * (time.perf_counter() - start))
         return _summarise(samples)
 
-    def full_precision(self) -> AbstractContextManager[None]:
+    def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
         return nullcontext()
 
 

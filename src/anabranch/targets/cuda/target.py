@@ -139,8 +139,9 @@ class CudaTarget:
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
         return timing.summarise(timing.interleaved([lambda: _drop(call())], budget)[0])
 
-    def full_precision(self) -> AbstractContextManager[None]:
-        return _precision(tf32=False)
+    def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
+        """Without cuDNN, which takes 20 ms to plan each new shape, and which is judged by this."""
+        return _precision(tf32=False, cudnn=lean)
 
 
 def _multiplies(kernel: Kernel) -> bool:
@@ -155,12 +156,13 @@ def _drop(_: object) -> None:
 
 
 @contextmanager
-def _precision(tf32: bool) -> Iterator[None]:
-    """Sets the precision switches, which are read when a kernel is chosen, and restores them."""
-    matmul, cudnn_flags = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn_flags.allow_tf32
-    matmul.allow_tf32 = cudnn_flags.allow_tf32 = tf32
+def _precision(tf32: bool, cudnn: bool = True) -> Iterator[None]:
+    """Sets the switches that are read when a kernel is chosen, and restores them."""
+    matmul, flags = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, flags.allow_tf32, flags.enabled
+    matmul.allow_tf32 = flags.allow_tf32 = tf32
+    flags.enabled = cudnn and flags.enabled
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn_flags.allow_tf32 = before
+        matmul.allow_tf32, flags.allow_tf32, flags.enabled = before

@@ -56,7 +56,7 @@ class SimTarget:
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
         raise self._absent("time a call")
 
-    def full_precision(self) -> AbstractContextManager[None]:
+    def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
         return nullcontext()
 
     def _absent(self, what: str) -> TargetError:
