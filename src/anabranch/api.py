@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from anabranch.errors import InputError, OptionError, TargetError
 from anabranch.facts import facts_of
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_call
-from anabranch.frontend.structure import flatten_call, read_tree, unflatten_result
+from anabranch.frontend.structure import flatten_call, is_flat, read_tree, unflatten_result
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Executable, Target
 from anabranch.line import Job
@@ -84,6 +84,10 @@ class Entry:
     find_facts: Callable[[], dict[str, Any]]
     trees: tuple[pytree.TreeSpec, pytree.TreeSpec]
     compilation: Compilation | None = None
+    flat: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "flat", is_flat(self.trees[0]))
 
 
 class Text(str):
@@ -295,7 +299,8 @@ class Compiled:
 
 def _flatten(entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
     signature = _signature(entry)
-    return flatten_call(signature, entry.plan.tasks.inputs, args, kwargs, entry.trees[0])
+    inputs = entry.plan.tasks.inputs
+    return flatten_call(signature, inputs, args, kwargs, entry.trees[0], entry.flat)
 
 
 def _result(entry: Entry, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> Any:

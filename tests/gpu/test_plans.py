@@ -253,6 +253,18 @@ def test_calls_from_two_streams_do_not_mix() -> None:
         assert all(torch.equal(a, b) for a, b in zip(got, wants, strict=True))
 
 
+def test_inputs_that_require_gradients_leave_no_history() -> None:
+    fast = quick("squeezenet")
+    _, (x,) = network("squeezenet", "tiny", torch.float16)
+    want = fast(x)
+    for _ in range(2):
+        got = fast(x.clone().requires_grad_())
+        assert torch.equal(got, want) and not got.requires_grad
+    run = fast.executable()
+    assert isinstance(run, CudaExecutable)
+    assert not any(buffer.requires_grad for buffer in run.inputs)
+
+
 def test_torch_compile_backend() -> None:
     from anabranch.integrations.dynamo import anabranch_backend
 

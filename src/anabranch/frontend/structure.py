@@ -30,16 +30,21 @@ def flatten_call(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     tree: TreeSpec | None = None,
+    flat: bool = False,
 ) -> list[torch.Tensor]:
     """The tensors of a call, in the order of the graph's `inputs`.
 
-    `tree`: the live structure, for a signature without text. Keyword arguments and dicts may come
-    in any order; strides may differ. Raises InputError that says what differs from what was
-    compiled.
+    `tree`: the live structure, for a signature without text; `flat`: what `is_flat` says of it.
+    Keyword arguments and dicts may come in any order; strides may differ. Raises InputError that
+    says what differs from what was compiled.
     """
     spec = tree or read_tree(signature.input_tree)
-    leaves, found = pytree.tree_flatten((args, kwargs))
-    if found != spec:
+    leaves: Sequence[Any] = args
+    if not flat or kwargs or not all(isinstance(arg, torch.Tensor) for arg in args):
+        leaves, found = pytree.tree_flatten((args, kwargs))
+        if found != spec:
+            leaves = _in_order(spec, args, kwargs)
+    elif len(args) != len(signature.inputs):
         leaves = _in_order(spec, args, kwargs)
     tensors: list[torch.Tensor] = []
     declared = iter(inputs)
@@ -52,13 +57,20 @@ def flatten_call(
         if (
             not isinstance(leaf, torch.Tensor)
             or leaf.dtype != type.dtype
-            or tuple(leaf.shape) != type.shape
+            or leaf.shape != type.shape
             or leaf.layout != torch.strided
             or leaf.is_meta
         ):
             raise _differs(spec, position, f"{type.text.partition('{')[0]}", leaf)
         tensors.append(leaf)
     return tensors
+
+
+def is_flat(tree: TreeSpec) -> bool:
+    """Whether calls have positional arguments alone, and none of them holds others: tensors are
+    then leaves as they come, and flattening them would take longer than all else does here."""
+    like = ((0,) * tree.num_leaves, dict[str, Any]())
+    return bool(tree == pytree.tree_flatten(like)[1])
 
 
 def unflatten_result(

@@ -56,7 +56,7 @@ class CudaExecutable:
         self._prepare()
 
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
-        with self._lock:
+        with self._lock, torch.no_grad():
             stream = torch.cuda.current_stream()
             stream.wait_event(self._idle)
             for static, given in zip(self._placed.inputs, inputs, strict=True):
