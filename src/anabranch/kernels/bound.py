@@ -186,13 +186,19 @@ def shared(block: Block, spec: TargetSpec, peak: float) -> float:
 
 def resident(block: Block, spec: TargetSpec) -> int:
     """How many blocks an SM holds at once; 0 if not one."""
-    threads = block.warps * WARP
-    if threads > 1024 or block.registers > 255:
+    return holds(block.warps, block.registers, block.shared, spec)
+
+
+def holds(warps: int, registers: int, shared: int, spec: TargetSpec) -> int:
+    """How many blocks of so many warps, registers a thread and bytes of shared memory an SM holds
+    at once; 0 if not one."""
+    threads = warps * WARP
+    if threads > 1024 or registers > 255:
         return 0
     fits = (
         spec.threads_per_sm // threads,
-        spec.registers_per_sm // (threads * block.registers),
-        spec.shared_per_sm // (block.shared + 1024),
+        spec.registers_per_sm // (threads * registers),
+        spec.shared_per_sm // (shared + 1024),
         spec.ctas_per_sm,
     )
     return min(fits)
@@ -200,7 +206,21 @@ def resident(block: Block, spec: TargetSpec) -> int:
 
 def time_us(block: Block, spec: TargetSpec, peak: float, waves: int, together: int) -> float:
     """The time of the whole launch; `together`: blocks that share an SM at a time."""
-    pace = ROWS if block.m == 1 else TILES
+    pace = pace_of(block)
+    steps = block.steps * step_us(block, spec, peak, together)
+    pieces = ROW_BYTES / (block.n * block.itemsize) if block.m > 1 else 1.0
+    first = pace.first + pace.warp * block.warps
+    begin = pace.start + pace.block * block.blocks / spec.sms
+    return begin + waves * (first + steps) + meet_us(block) + pace.store * max(1.0, pieces)
+
+
+def pace_of(block: Block) -> Pace:
+    return ROWS if block.m == 1 else TILES
+
+
+def step_us(block: Block, spec: TargetSpec, peak: float, together: int) -> float:
+    """One step through the depth: the slowest of its load, its bytes and what its warps issue."""
+    pace = pace_of(block)
     bytes_a_step = (block.m + block.n) * block.k * block.itemsize
     load = bytes_a_step * together / (pace.l2 * CLOCK)
     crowd = max(1.0, together * block.warps / 16)
@@ -209,15 +229,15 @@ def time_us(block: Block, spec: TargetSpec, peak: float, waves: int, together: i
     hidden = latency / max(1, min(block.stages - 1, block.steps))
     products = block.m * block.n * block.k / (1024 * WARP * block.warps)
     issue = pace.issue + pace.work * products * max(1.0, together * block.warps / 8) + copies
-    step = max(issue + _products(block, spec, peak, together), load, hidden)
-    meet = 0.0
-    if block.split > 1:
-        sums = block.split * block.m * block.n * 4
-        meet = pace.meet + pace.split * block.split + 2 * sums / (pace.l2 * CLOCK)
-    pieces = ROW_BYTES / (block.n * block.itemsize) if block.m > 1 else 1.0
-    first = pace.first + pace.warp * block.warps
-    begin = pace.start + pace.block * block.blocks / spec.sms
-    return begin + waves * (first + block.steps * step) + meet + pace.store * max(1.0, pieces)
+    return max(issue + _products(block, spec, peak, together), load, hidden)
+
+
+def meet_us(block: Block) -> float:
+    """What blocks that share a tile pay for adding up."""
+    if block.split == 1:
+        return 0.0
+    pace, sums = pace_of(block), block.split * block.m * block.n * 4
+    return pace.meet + pace.split * block.split + 2 * sums / (pace.l2 * CLOCK)
 
 
 def _products(block: Block, spec: TargetSpec, peak: float, together: int) -> float:

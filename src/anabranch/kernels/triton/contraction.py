@@ -44,6 +44,7 @@ from anabranch.kernels.dfg.walk import (
 )
 from anabranch.kernels.triton.ahead import Share, at_step, constant_side, few, write_fetches
 from anabranch.kernels.triton.emit import DTYPES, Emission
+from anabranch.kernels.triton.meeting import write_meeting
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
@@ -118,7 +119,8 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
     sums = _Sums(found, tile, steps, share, place, _starts(tile, tiles))
     _write_sums(out, sums, constant_side(body, found) if ahead else "", ahead == "fetch")
     if share.split > 1:
-        _write_split(out, tile, share.split)
+        shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
+        write_meeting(out, shape, share.split)
     _write_results(out, found, place)
     count = tiles[0] * tiles[1] * found.batches
     written = program(
@@ -272,28 +274,6 @@ def _added(texts: Sequence[str], sums: _Sums) -> str:
 def _factor(scope: Emission, expr: Expr, dtype: torch.dtype) -> str:
     name = scope.value(expr)
     return name if expr.dtype == dtype else scope.assign("factor", f"{name}.to({DTYPES[dtype]})")
-
-
-def _write_split(out: Emission, tile: Tile, split: int) -> None:
-    """Sums to scratch; who comes last adds them up, the others are done."""
-    m, n = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
-    where = "tl.program_id(2) * tl.num_programs(0) + tile"
-    out.lines += [
-        f"place = tl.arange(0, {m})[:, None] * {n} + tl.arange(0, {n})[None, :]",
-        "sums = scratch_ptr.to(tl.pointer_type(tl.float32))",
-        f"sums += ({where}) * {split * m * n}",
-        f"tl.store(sums + part * {m * n} + place, total)",
-        "tl.debug_barrier()",
-        f"counter = counters_ptr + {where}",
-        'arrived = tl.atomic_add(counter, 1, sem="acq_rel")',
-        f"if arrived != {split - 1}:",
-        "    return",
-        "tl.debug_barrier()",
-        f"total = tl.zeros([{m}, {n}], tl.float32)",
-        f"for other in tl.static_range({split}):",
-        f'    total += tl.load(sums + other * {m * n} + place, cache_modifier=".cg")',
-        "tl.store(counter, 0)",
-    ]
 
 
 def _write_results(out: Emission, found: Contraction, place: Place) -> None:

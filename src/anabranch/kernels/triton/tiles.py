@@ -76,7 +76,7 @@ def ranked(found: Contraction, spec: TargetSpec) -> list[tuple[Tile, Bound]]:
 @functools.lru_cache(maxsize=256)
 def _ranked(sizes: Sizes, spec: TargetSpec) -> tuple[tuple[Tile, Bound], ...]:
     """A layer with a relu, or with a residual, has the ranking of the layer without."""
-    peak, steps = _peak(sizes.dtype, spec), dict(sizes.steps)
+    peak, steps = peak_of(sizes.dtype, spec), dict(sizes.steps)
     tiles = [
         (tile, bound(_block(sizes, tile, steps[tile.k]), spec, peak)) for tile in space(sizes, spec)
     ]
@@ -133,6 +133,7 @@ def _block(found: Sizes, tile: Tile, steps: int) -> Block:
     )
 
 
-def _peak(dtype: torch.dtype, spec: TargetSpec) -> float:
+def peak_of(dtype: torch.dtype, spec: TargetSpec) -> float:
+    """Operations a second of products in this type."""
     name = "tf32" if dtype == torch.float32 and spec.tf32 else DTYPE_NAMES[dtype]
     return dict(spec.peak_flops).get(name, USUAL_PEAK)
