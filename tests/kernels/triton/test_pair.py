@@ -4,17 +4,23 @@ them, in the layouts and sizes that networks have."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels.triton.bodies import read
+from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
 from tests.kernels.triton.pairs import convolutions, layers
+from tests.kernels.triton.test_compile import SPILLED, compiled
 
+from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.triton.pair import parse, write
+from anabranch.kernels.triton.pair import parse, variants, write
 from anabranch.kernels.triton.pair_roles import pair_of
+from anabranch.kernels.triton.pair_tiles import KEPT
+from anabranch.kernels.triton.write import program
 
 SMALL = settings(max_examples=20, deadline=None)
 # Not bfloat16: the interpreter's dot multiplies its bits as integers.
@@ -107,3 +113,33 @@ def test_refusals_are_sentences(name: str) -> None:
     body, variant, why = REFUSED[name]
     with pytest.raises(ValueError, match=re.escape(why)):
         write(body, variant)
+
+
+GPUS: dict[int, TargetSpec] = {
+    80: replace(gpu(108), capability=(8, 0), shared_per_sm=164 << 10),
+    90: gpu(),
+}
+OFFERED = {
+    "bottleneck": convolutions(64, (56, 56), 64, 256, dtype="bf16"),
+    "halo": convolutions(128, (28, 28), 128, 32, taps=(1, 3)),
+    "wide rows": layers(3136, 96, 384, 96),
+    "few rows": layers(64, 128, 256, 64),
+    "one row": layers(1, 512, 2048, 512),
+    "fp32": layers(64, 128, 256, 64, "f32"),
+}
+
+
+@pytest.mark.parametrize("capability", GPUS)
+@pytest.mark.parametrize("name", OFFERED)
+def test_what_is_offered_fits_and_does_not_spill(
+    name: str, capability: int, tmp_path: Path
+) -> None:
+    body, spec = OFFERED[name], replace(GPUS[capability], tf32=True)
+    offered = variants(body, spec)
+    assert 1 <= len(offered) == len(set(offered)) <= KEPT
+    for variant in offered[:2]:
+        found = compiled(program(body, variant), capability, tmp_path)
+        stack, local = map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", found["usage"]))
+        assert stack <= SPILLED and not local, f"{variant}: {found['usage']}"
+        assert int(found["shared"]) + 1024 <= spec.shared_per_sm, variant
+        assert ("mma" in found["ptx"]) == (name != "one row")

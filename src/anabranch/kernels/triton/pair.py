@@ -59,7 +59,7 @@ OWN = frozenset(
             "sums",
             "place",
         ),
-        *("between", "between_down", "chunk", "first", "middle"),
+        *("between", "between_down", "chunk", "first"),
     }
 )
 INDENT = "    "
@@ -265,10 +265,10 @@ def _write_second(out: Emission, cut: _Cut) -> None:
     if chunks.ragged:
         there = out.inside(bounded(chunks.at, 0, chunks.extent))
         text = f"tl.where({there}, {text}, 0.0)"
-    out.lines.append(f"middle = {text}")
     kind = cut.found.dtypes[1]
+    name = text if text.isidentifier() else out.assign("middle", text)
+    rounded = name if kind == torch.float32 else f"{name}.to({DTYPES[kind]})"
     other = _factor(out, right, kind)
-    rounded = "middle" if kind == torch.float32 else f"middle.to({DTYPES[kind]})"
     out.lines.append(_added("total", (rounded, other), cut, kind))
 
 

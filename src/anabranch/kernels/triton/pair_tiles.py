@@ -57,7 +57,8 @@ class Tile:
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """What tiles are ranked by. `chunks`: of each middle, how many there are, taps counted;
-    `steps`: of each depth of a step, how many the first product has."""
+    `steps`: of each depth of a step, how many the first product has. `slides`: whether the second
+    product has taps."""
 
     m: int
     n: int
@@ -67,6 +68,7 @@ class Sizes:
     dtypes: tuple[torch.dtype, torch.dtype]
     chunks: tuple[tuple[int, int], ...]
     steps: tuple[tuple[int, int], ...]
+    slides: bool
 
     @staticmethod
     def of(found: Pair) -> Sizes:
@@ -77,7 +79,17 @@ class Sizes:
         steps = tuple((k, walk(found.depth, k, "deep").count) for k in depths)
         k = math.prod(one.extent for one in found.depth)
         middle = found.between.extent
-        return Sizes(found.m, found.n, middle, k, found.batches, found.dtypes, chunks, steps)
+        return Sizes(
+            found.m,
+            found.n,
+            middle,
+            k,
+            found.batches,
+            found.dtypes,
+            chunks,
+            steps,
+            bool(found.taps),
+        )
 
 
 def chosen(found: Pair, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
@@ -127,7 +139,8 @@ def _us(sizes: Sizes, tile: Tile, spec: TargetSpec) -> float:
     second = Block(
         tile.m, tile.n, tile.middle, blocks, each, sizes_of[1], tile.warps, 2, tile.split
     )
-    held = holds(tile.warps, _registers(first, second), _shared(first, second, each), spec)
+    registers = _registers(first, second, sizes.slides)
+    held = holds(tile.warps, registers, _shared(first, second, each), spec)
     if not held:
         return math.inf
     waves = math.ceil(blocks / (held * spec.sms))
@@ -142,26 +155,29 @@ def _us(sizes: Sizes, tile: Tile, spec: TargetSpec) -> float:
     return begin + waves * whole + meet_us(second) + pace.store
 
 
-def _registers(first: Block, second: Block) -> int:
-    """Of a thread: both sums, and the second factor on its way to shared memory, or the fragments
-    of the first product. Of one row, all numbers are held one by one; a count that is too large
-    stands for what does not fit."""
+def _registers(first: Block, second: Block, slides: bool) -> int:
+    """Of a thread: both sums, and what is on its way to shared memory with its addresses, where no
+    loop copies it there: the second factor, and both of a first product of one step. Of one row,
+    all numbers are held one by one. A count that is too large stands for what does not fit."""
     threads = first.warps * WARP
     if first.m == 1:
         held = max(first.n * first.k, second.n * second.k) // threads
         return SPARE + held if 4 <= held <= 64 else 256
     sums = (first.m * first.n + second.m * second.n) // threads
     moved = second.n * second.k * second.itemsize // 4 // threads
-    moved = max(moved, (first.m + first.n) * 8 // threads)
-    return sums + moved + SPARE if sums + moved + SPARE <= MOST_REGISTERS else 256
+    if first.steps == 1:
+        copied = (first.m + first.n) * first.k * first.itemsize // 4 // threads
+        moved = max(moved, copied * (3 if slides else 1.5))
+    needed = math.ceil(sums + moved + SPARE * (2 if slides else 1))
+    return needed if needed <= MOST_REGISTERS else 256
 
 
 def _shared(first: Block, second: Block, chunks: int) -> int:
-    """Bytes: the stages of the first product, then what it gave and the factor it meets. Where
-    chunks are the only loop there is, that factor has stages too."""
+    """Bytes: the stages of the first product; then what it gave and the factor it meets lie in
+    their place. Where chunks are the only loop there is, its loads have stages, all of them."""
     if first.m == 1:
         return 4 * first.n * first.warps
     other = (second.m + second.n) * second.k * second.itemsize
-    if first.steps == 1 and chunks > 1:
-        other *= first.stages
-    return first.shared + other
+    if first.steps > 1 or chunks == 1:
+        return max(first.shared, other)
+    return first.shared + other * first.stages
