@@ -104,7 +104,8 @@ ROWS = Pace(
 @dataclass(frozen=True, slots=True)
 class Block:
     """What a variant asks for: rows, columns and depth of its tile, blocks in all, steps of each,
-    bytes of an element, warps, stages, how many blocks share a tile."""
+    bytes of an element, warps, stages, how many blocks share a tile; `reads`: of how many values
+    each number of the left factor is made, the taps of a window before a product."""
 
     m: int
     n: int
@@ -115,17 +116,25 @@ class Block:
     warps: int
     stages: int
     split: int = 1
+    reads: int = 1
+
+    @property
+    def read(self) -> int:
+        """Bytes that a step loads."""
+        return (self.m * self.reads + self.n) * self.k * self.itemsize
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory: the factors of every stage."""
-        return self.stages * (self.m + self.n) * self.k * self.itemsize
+        """Bytes of shared memory: the factors of every stage. The taps of a window take much of it,
+        so they are counted as they are: the last stage is in registers."""
+        return (self.stages if self.reads == 1 else max(self.stages - 1, 1)) * self.read
 
     @property
     def registers(self) -> int:
         """Of a thread: its sums, its fragments and what else it holds."""
         sums = self.m * self.n // (self.warps * WARP)
-        return sums + SPARE + (self.m + self.n) * 16 // (self.warps * WARP) // 2
+        window = WARP + self.m * self.k // (self.warps * WARP) if self.reads > 1 else 0
+        return sums + SPARE + (self.m + self.n) * 16 // (self.warps * WARP) // 2 + window
 
     @property
     def operations(self) -> float:
@@ -158,7 +167,7 @@ def bound(block: Block, spec: TargetSpec, peak: float) -> Bound:
     held = resident(block, spec)
     if not held:
         return Bound(0.0, 0.0, 0.0, 0.0, math.inf)
-    moved = (block.m + block.n) * block.k * block.steps * block.itemsize
+    moved = block.read * block.steps
     moved += block.m * block.n * block.itemsize
     memory = min(1.0, block.operations / moved / (peak / spec.bandwidth))
     waves = math.ceil(block.blocks / (held * spec.sms))
@@ -221,7 +230,7 @@ def pace_of(block: Block) -> Pace:
 def step_us(block: Block, spec: TargetSpec, peak: float, together: int) -> float:
     """One step through the depth: the slowest of its load, its bytes and what its warps issue."""
     pace = pace_of(block)
-    bytes_a_step = (block.m + block.n) * block.k * block.itemsize
+    bytes_a_step = block.read
     load = bytes_a_step * together / (pace.l2 * CLOCK)
     crowd = max(1.0, together * block.warps / 16)
     copies = bytes_a_step / 512 / block.warps * pace.copy_clocks / CLOCK * crowd
@@ -245,12 +254,15 @@ def _products(block: Block, spec: TargetSpec, peak: float, together: int) -> flo
     they read of shared memory."""
     if block.m == 1:  # element by element, out of registers: two conversions and an addition each
         return 3.0 * block.n * block.k / (LANES * CLOCK) * together
-    read = (block.m + block.n) * block.k * block.itemsize / (SHARED_BYTES_PER_CLOCK * CLOCK) * 1.8
+    read = block.read / (SHARED_BYTES_PER_CLOCK * CLOCK) * 1.8
     compute = 2.0 * block.m * block.n * block.k / (peak / spec.sms * 1e-6)
     # A warp multiplies 16 by 8 at least; more warps than that repeat each other's work. Fewer than
     # four leave quarters of the SM idle.
     compute *= max(1.0, block.warps * 128 / (block.m * block.n))
-    return (read + compute * max(1.0, QUARTERS / (block.warps * together))) * together
+    # Each tap of a window is widened, multiplied and added; one warp alone waits for each of them.
+    window = 3.0 * block.m * block.k * block.reads / (LANES * CLOCK) if block.reads > 1 else 0.0
+    window *= max(1.0, 2 * QUARTERS / (block.warps * together))
+    return (read + window + compute * max(1.0, QUARTERS / (block.warps * together))) * together
 
 
 def _per_sm(block: Block, spec: TargetSpec) -> int:

@@ -44,6 +44,8 @@ def convolutions(
         for c, n in ((channels, size), (middle, inner), (out, outer))
     )
     w = image((middle, channels // groups[0], taps[0], taps[0]), dtype, last)
+    if last and groups[0] == channels:  # as weights of depthwise convolutions are laid out
+        w = f"{dtype}[{middle},1,{taps[0]},{taps[0]}]{{1,1,{taps[0] * middle},{middle}}}"
     v = image((out, middle // groups[1], taps[1], taps[1]), dtype, last)
     calls = [
         f"[{s}, {s}], [{p}, {p}], [1, 1], False, [0, 0], {g}"

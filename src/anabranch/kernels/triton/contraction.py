@@ -33,9 +33,10 @@ import torch
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
+from anabranch.kernels.dfg.build import bounded
 from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Expr, Held
+from anabranch.kernels.dfg.nouns import Expr, Held, Load
 from anabranch.kernels.dfg.walk import (
     Place,
     replace_parts,
@@ -51,6 +52,7 @@ from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.roles import Contraction, contraction_of, plain
 from anabranch.kernels.triton.space import flattened
 from anabranch.kernels.triton.steps import Steps, steps_of
+from anabranch.kernels.triton.taps import write_taps
 from anabranch.kernels.triton.tiles import Tile, chosen
 
 VARIANT = re.compile(r"contraction:(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(\.tf32)?")
@@ -81,7 +83,7 @@ def parse(variant: str) -> Tile:
 
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """The best ranked tiles; [] where the body is no contraction."""
-    found = _found(body)
+    found = found_in(body)
     return [] if isinstance(found, str) else [tile.text for tile in chosen(found, spec)]
 
 
@@ -97,7 +99,7 @@ def early(body: Graph, variant: str, fetch: bool) -> Program:
 
 
 def _written(body: Graph, variant: str, ahead: str) -> Program:
-    found = _found(body)
+    found = found_in(body)
     if isinstance(found, str):
         raise ValueError(found)
     tile = parse(variant)
@@ -163,7 +165,7 @@ class _Sums:
 
 
 @functools.lru_cache(maxsize=1024)
-def _found(body: Graph) -> Contraction | str:
+def found_in(body: Graph) -> Contraction | str:
     """The contraction that a body is: all its variants are written of the same one."""
     return contraction_of(lower(body))
 
@@ -252,13 +254,27 @@ def _write_loop(out: Emission, sums: _Sums, shape: str) -> None:
         scope.lines.append(f"deep_in = {scope.index(steps.at)} < {steps.extent}")
     scope.expect(*sums.factors)
     texts = [_factor(scope, factor, sums.found.dtype) for factor in sums.factors]
+    if steps.ragged:
+        texts = [_ended(scope, sums, at, text) for at, text in enumerate(texts)]
     scope.lines.append(_added(texts, sums))
     out.lines.extend(f"    {line}" for line in scope.lines)
 
 
+def _ended(scope: Emission, sums: _Sums, at: int, text: str) -> str:
+    """A factor that is 0 beyond the end of the depth: what is loaded is so, what is computed of it
+    may be anything, and the other factor's zeros times infinity are no zeros."""
+    if isinstance(sums.factors[at], Load):
+        return text
+    steps = steps_of(sums.found, sums.tile.k, sums.lanes[at].name)
+    there = scope.inside(bounded(steps.at, 0, steps.extent))
+    return scope.assign("factor", f"tl.where({there}, {text}, 0.0)")
+
+
 def _scope(out: Emission, sums: _Sums, masks: dict[Axis, str]) -> Emission:
     left, right = sums.lanes
-    return out.inner({left: "deep", right: "deep" if sums.tile.m == 1 else "deep_right"}, masks)
+    scope = out.inner({left: "deep", right: "deep" if sums.tile.m == 1 else "deep_right"}, masks)
+    scope.reduce = write_taps
+    return scope
 
 
 def _added(texts: Sequence[str], sums: _Sums) -> str:

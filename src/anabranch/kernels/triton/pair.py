@@ -76,13 +76,13 @@ def parse(variant: str) -> Tile:
 
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """The best ranked tiles; [] where the body is no two products."""
-    found = _found(body)
+    found = found_in(body)
     return [] if isinstance(found, str) else [tile.text for tile in chosen(found, spec)]
 
 
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body is no two products, or the variant not ours."""
-    found = _found(body)
+    found = found_in(body)
     if isinstance(found, str):
         raise ValueError(found)
     tile = parse(variant)
@@ -168,7 +168,7 @@ class _Cut:
 
 
 @functools.lru_cache(maxsize=1024)
-def _found(body: Graph) -> Pair | str:
+def found_in(body: Graph) -> Pair | str:
     """The pair that a body is: all its variants are written of the same one."""
     return pair_of(lower(body))
 

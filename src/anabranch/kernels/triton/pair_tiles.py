@@ -31,6 +31,8 @@ ONE_ROW = tuple(itertools.product((1,), (64, 128, 256, 512), (8, 16, 32), (128, 
 ONE_ROW_SPLITS = (8, 16, 32, 64)
 MOST_REGISTERS = 200
 """Of a thread, by our own count: activations and addresses of both products take the rest."""
+MOST_AGAIN = 4
+"""Tiles side by side, each of which computes the first product for itself."""
 KEPT = 5
 """Tiles that are tried."""
 
@@ -123,6 +125,8 @@ def _space(sizes: Sizes, spec: TargetSpec) -> Iterator[Tile]:
         wide = n >= 2 * max(sizes.n, 16) or middle >= 2 * max(sizes.middle, 16)
         if wide or m >= 2 * max(sizes.m, 16) or k >= 2 * max(sizes.k, 32):
             continue
+        if math.ceil(sizes.n / n) > MOST_AGAIN:
+            continue
         splits = ONE_ROW_SPLITS if one else SPLITS
         for split, warps, stages in itertools.product(splits, WARPS, (2,) if one else STAGES):
             if split <= chunks[middle]:
@@ -167,8 +171,8 @@ def _registers(first: Block, second: Block, slides: bool) -> int:
     moved = second.n * second.k * second.itemsize // 4 // threads
     if first.steps == 1:
         copied = (first.m + first.n) * first.k * first.itemsize // 4 // threads
-        moved = max(moved, copied * (3 if slides else 1.5))
-    needed = math.ceil(sums + moved + SPARE * (2 if slides else 1))
+        moved = max(moved, 3 * copied if slides else 3 * copied // 2)
+    needed = sums + moved + SPARE * (2 if slides else 1)
     return needed if needed <= MOST_REGISTERS else 256
 
 
