@@ -46,6 +46,8 @@ EARLY_READS = {
     "rows_in_blocks": set(),
     "attention": set(),
     "attention_in_blocks": set(),
+    "pair": {"bias", "weight_1", "bias_1"},
+    "pair_of_one_row": {"bias_1"},
 }
 
 
