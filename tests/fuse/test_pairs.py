@@ -91,6 +91,11 @@ def test_a_residual_is_read_behind_the_pair() -> None:
         ("a = conv1 x 64\nb = conv1 a 64\nc = pool a 64", "%b, %c", "%a is also read by %c"),
         ("a = conv1 x 64\nb = conv1 a 64", "%a, %b", "%a is returned"),
         ("a = conv1 x 64\nb = conv1 x 64\ns = add b a 64\nr = relu s 64", "", "otherwise than"),
+        (
+            "a = conv1 x 64\nq = conv1 x 64\nb = conv1 a 64\ns = add b q 64\nr = relu s 64",
+            "",
+            "%a would wait for %q, which can run beside it",
+        ),
         ("a = conv1 x 64\nb = depth a 64", "", "its first product has 0 axes"),
         ("a = conv3 x 512\nb = conv1 a 512", "", "us expected in one launch"),
     ],
@@ -99,7 +104,7 @@ def test_refusals_are_sentences(lines: str, returned: str, why: str) -> None:
     graph = network(lines, returned=returned)
     groups, refused = paired(graph)
     assert groups == paired_not_at_all(graph)
-    assert len(refused) == 1 and why in refused[0], refused
+    assert any(why in said for said in refused), refused
 
 
 def paired_not_at_all(graph: Graph) -> list[str]:

@@ -26,13 +26,13 @@ from anabranch.trace import Trace
 
 Group = tuple[Node, ...]
 
-SLACK = 1.05
+SLACK = 1.15
 """How much slower than both a pair may be expected to be and still be tried: expectations are off
 by 3 to 10%."""
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Pairing:
     """Two groups by number, the nodes of both, and what a launch of all is expected to take, beside
     what one for each takes."""
 
@@ -61,7 +61,7 @@ def pairs(groups: Sequence[Group], facts: Facts, spec: TargetSpec, trace: Trace)
 
 def _offers(
     groups: Sequence[Group], facts: Facts, spec: TargetSpec, trace: Trace
-) -> Iterator[Offer]:
+) -> Iterator[Pairing]:
     """All pairs that are legal and may pay; the others are refused with a sentence."""
     home = {node.name: at for at, group in enumerate(groups) for node in group}
     for at, group in enumerate(groups):
@@ -84,7 +84,7 @@ def _offers(
             elif None in each:
                 why = "nobody knows what they would take apart"
             elif us <= SLACK * apart:
-                yield Offer(at, other, nodes, us, apart)
+                yield Pairing(at, other, nodes, us, apart)
                 continue
             else:
                 why = f"{us:.1f} us expected in one launch, {apart:.1f} in two"
@@ -107,7 +107,16 @@ def why_not_pair(first: Group, second: Group, facts: Facts) -> str:
         if not _contracts(node) or node.uses.count(first[-1].name) > 1:
             return f"%{node.name} reads %{first[-1].name} otherwise than as its input"
     nodes = sorted((*first, *second), key=lambda node: facts.position[node.name])
-    return why_not_one(body_of(nodes, facts))
+    return _waits(nodes, facts) or why_not_one(body_of(nodes, facts))
+
+
+def _waits(nodes: Sequence[Node], facts: Facts) -> str:
+    """Why the first anchor would start later: times of kernels do not show what ran beside it."""
+    anchor, made = _anchors(nodes)[0], {name for node in nodes for name in node.results}
+    for name in (name for node in nodes for name in node.uses):
+        if name not in made and not facts.depends(anchor, name):
+            return f"%{anchor.name} would wait for %{name}, which can run beside it"
+    return ""
 
 
 def is_pair(task: Task) -> bool:
@@ -115,7 +124,7 @@ def is_pair(task: Task) -> bool:
     return len(_anchors(task.body.nodes)) > 1
 
 
-def _anchors(group: Group) -> list[Node]:
+def _anchors(group: Sequence[Node]) -> list[Node]:
     """The contractions and poolings of a group."""
     return [node for node in group if _contracts(node) or "pool" in ops.packet_name(node.op)]
 

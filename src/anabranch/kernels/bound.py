@@ -234,11 +234,16 @@ def step_us(block: Block, spec: TargetSpec, peak: float, together: int) -> float
     load = bytes_a_step * together / (pace.l2 * CLOCK)
     crowd = max(1.0, together * block.warps / 16)
     copies = bytes_a_step / 512 / block.warps * pace.copy_clocks / CLOCK * crowd
-    latency = pace.latency + pace.fetch * bytes_a_step / (16 << 10)
-    hidden = latency / max(1, min(block.stages - 1, block.steps))
+    hidden = latency_us(block) / max(1, min(block.stages - 1, block.steps))
     products = block.m * block.n * block.k / (1024 * WARP * block.warps)
     issue = pace.issue + pace.work * products * max(1.0, together * block.warps / 8) + copies
     return max(issue + _products(block, spec, peak, together), load, hidden)
+
+
+def latency_us(block: Block) -> float:
+    """From the request for what a step reads to its being there."""
+    pace = pace_of(block)
+    return pace.latency + pace.fetch * block.read / (16 << 10)
 
 
 def meet_us(block: Block) -> float:

@@ -216,6 +216,7 @@ def _write_chunks(out: Emission, cut: _Cut) -> None:
     out.lines.append(f"total = tl.zeros({shape}, tl.float32)")
     lanes = {Axis(name, tile.middle): name for name in ("between", "between_down")}
     scope = out.inner(lanes, {})
+    scope.expect(cut.middle, cut.right)
     _write_first(scope, cut)
     _write_second(scope, cut)
     if share.each == 1:
@@ -259,16 +260,15 @@ def _write_first(out: Emission, cut: _Cut) -> None:
 def _write_second(out: Emission, cut: _Cut) -> None:
     """What is made of the first product, and its share of the second one. Channels beyond the end
     are 0, whatever is made of 0: nothing that is not finite meets the zeros of the other factor."""
-    middle, right, chunks = cut.middle, cut.right, cut.chunks("between")
-    out.expect(middle, right)
-    text = out.value(middle)
+    chunks = cut.chunks("between")
+    text = out.value(cut.middle)
     if chunks.ragged:
         there = out.inside(bounded(chunks.at, 0, chunks.extent))
         text = f"tl.where({there}, {text}, 0.0)"
     kind = cut.found.dtypes[1]
     name = text if text.isidentifier() else out.assign("middle", text)
     rounded = name if kind == torch.float32 else f"{name}.to({DTYPES[kind]})"
-    other = _factor(out, right, kind)
+    other = _factor(out, cut.right, kind)
     out.lines.append(_added("total", (rounded, other), cut, kind))
 
 

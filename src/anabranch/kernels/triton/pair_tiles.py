@@ -4,8 +4,8 @@
                                                       then one of 32x256x64
 
 A chunk of the middle channels takes the steps of the first product (`kernels.bound`), whose
-pipeline fills anew for each, and one step of the second, whose factor nothing hides. A CTA takes
-its share of the chunks, and begins and meets others as those of a contraction do.
+pipeline fills anew for each, and one step of the second, whose factor nothing loads ahead. A CTA
+takes its share of the chunks, and begins and meets others as those of a contraction do.
 """
 
 from __future__ import annotations
@@ -14,12 +14,21 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.bound import SPARE, WARP, Block, holds, meet_us, pace_of, step_us
+from anabranch.kernels.bound import (
+    SPARE,
+    WARP,
+    Block,
+    holds,
+    latency_us,
+    meet_us,
+    pace_of,
+    step_us,
+)
 from anabranch.kernels.triton.pair_roles import Pair
 from anabranch.kernels.triton.steps import walk
 from anabranch.kernels.triton.tiles import peak_of
@@ -33,6 +42,8 @@ MOST_REGISTERS = 200
 """Of a thread, by our own count: activations and addresses of both products take the rest."""
 MOST_AGAIN = 4
 """Tiles side by side, each of which computes the first product for itself."""
+MANY = 64
+"""Stages and steps where nothing waits for a load."""
 KEPT = 5
 """Tiles that are tried."""
 
@@ -95,13 +106,18 @@ class Sizes:
 
 
 def chosen(found: Pair, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
-    """The first of the ranking, each shape and split once, with the stages that rank best."""
+    """The first of the ranking, each shape and split once, with the warps and stages that rank
+    best; the first of all with other warps too."""
     best: dict[tuple[int, ...], Tile] = {}
+    other: list[Tile] = []
     for tile, _ in ranked(found, spec):
-        best.setdefault((tile.m, tile.n, tile.middle, tile.k, tile.split), tile)
-        if len(best) == kept:
-            break
-    return list(best.values())
+        shape = (tile.m, tile.n, tile.middle, tile.k, tile.split)
+        first = next(iter(best), shape)
+        if len(best) < kept - 1:
+            best.setdefault(shape, tile)
+        if shape == first and best[first].warps != tile.warps:
+            other.append(tile)
+    return [*best.values(), *other[:1]]
 
 
 def ranked(found: Pair, spec: TargetSpec) -> list[tuple[Tile, float]]:
@@ -151,9 +167,10 @@ def _us(sizes: Sizes, tile: Tile, spec: TargetSpec) -> float:
     together = min(held, math.ceil(blocks / spec.sms))
     peaks = [peak_of(kind, spec) for kind in sizes.dtypes]
     pace = pace_of(first)
-    fill = pace.latency if steps > 1 else 0.0
-    chunk = fill + steps * step_us(first, spec, peaks[0], together)
-    chunk += step_us(second, spec, peaks[1], together)
+    hidden = steps == 1 < each  # by the pipeline of the only loop there is
+    chunk = (pace.latency if steps > 1 else 0.0) + (0.0 if hidden else latency_us(second))
+    chunk += steps * step_us(first, spec, peaks[0], together)
+    chunk += step_us(replace(second, steps=MANY, stages=MANY), spec, peaks[1], together)
     begin = pace.start + pace.block * blocks / spec.sms
     whole = pace.first + pace.warp * tile.warps + each * chunk
     return begin + waves * whole + meet_us(second) + pace.store

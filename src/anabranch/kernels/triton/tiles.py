@@ -27,7 +27,7 @@ SPLITS, WARPS, STAGES = (1, 2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 5)
 ONE_ROW = tuple(itertools.product((1,), (2, 4, 8, 16), (64, 128, 256, 512, 1024)))
 KEPT, SHAPES = 13, 11
 """Tiles that are tried, and how many of them differ in shape, depth or split."""
-KEPT_OF_WINDOWS = 5
+KEPT_OF_WINDOWS = 4
 """Tiles that are tried where a window is computed as it is read: one way more to do what two
 kernels do too."""
 USUAL_PEAK = 5e13
