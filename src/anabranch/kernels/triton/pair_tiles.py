@@ -13,8 +13,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -35,7 +35,7 @@ from anabranch.kernels.triton.tiles import peak_of
 
 ROWS, COLS = (16, 32, 64), (16, 32, 64, 128, 256, 512)
 MIDDLES, DEPTHS = (16, 32, 64, 128), (32, 64, 128)
-SPLITS, WARPS, STAGES = (1, 2, 4, 8), (4, 8), (2, 3, 4)
+SPLITS, WARPS, STAGES = (1, 2, 4, 8), (4, 8), (2, 3)
 ONE_ROW = tuple(itertools.product((1,), (64, 128, 256, 512), (8, 16, 32), (128, 256, 512)))
 ONE_ROW_SPLITS = (8, 16, 32, 64)
 MOST_REGISTERS = 200
@@ -43,7 +43,7 @@ MOST_REGISTERS = 200
 MOST_AGAIN = 4
 """Tiles side by side, each of which computes the first product for itself."""
 MANY = 64
-"""Stages and steps where nothing waits for a load."""
+"""Stages and steps where no step waits for a load."""
 KEPT = 5
 """Tiles that are tried."""
 
@@ -127,7 +127,12 @@ def ranked(found: Pair, spec: TargetSpec) -> list[tuple[Tile, float]]:
 
 @functools.lru_cache(maxsize=256)
 def _ranked(sizes: Sizes, spec: TargetSpec) -> tuple[tuple[Tile, float], ...]:
-    timed = [(tile, _us(sizes, tile, spec)) for tile in _space(sizes, spec)]
+    chunks, steps = dict(sizes.chunks), dict(sizes.steps)
+    peaks = [peak_of(kind, spec) for kind in sizes.dtypes]
+    timed = [
+        (tile, _us(sizes, tile, spec, (chunks[tile.middle], steps[tile.k]), peaks))
+        for tile in _space(sizes, spec)
+    ]
     fitting = [(tile, us) for tile, us in timed if us < math.inf]
     return tuple(sorted(fitting, key=lambda pair: (pair[1], pair[0].text)))
 
@@ -149,15 +154,19 @@ def _space(sizes: Sizes, spec: TargetSpec) -> Iterator[Tile]:
                 yield Tile(m, n, middle, k, split, warps, stages, tf32)
 
 
-def _us(sizes: Sizes, tile: Tile, spec: TargetSpec) -> float:
-    """The time of a launch, infinite where the tile does not fit an SM."""
-    chunks, steps = dict(sizes.chunks)[tile.middle], dict(sizes.steps)[tile.k]
+def _us(
+    sizes: Sizes, tile: Tile, spec: TargetSpec, walked: tuple[int, int], peaks: Sequence[float]
+) -> float:
+    """The time of a launch, infinite where the tile does not fit an SM. `walked`: chunks, and steps
+    of each; `peaks`: of each product."""
+    chunks, steps = walked
     tiles = math.ceil(sizes.m / tile.m) * math.ceil(sizes.n / tile.n) * sizes.batches
     blocks, each = tiles * tile.split, math.ceil(chunks / tile.split)
-    sizes_of = [kind.itemsize for kind in sizes.dtypes]
-    first = Block(tile.m, tile.middle, tile.k, blocks, steps, sizes_of[0], tile.warps, tile.stages)
+    each_of = [kind.itemsize for kind in sizes.dtypes]
+    first = Block(tile.m, tile.middle, tile.k, blocks, steps, each_of[0], tile.warps, tile.stages)
+    # Its load is added where nothing hides it, so here it has all the stages in the world.
     second = Block(
-        tile.m, tile.n, tile.middle, blocks, each, sizes_of[1], tile.warps, 2, tile.split
+        tile.m, tile.n, tile.middle, blocks, MANY, each_of[1], tile.warps, MANY, tile.split
     )
     registers = _registers(first, second, sizes.slides)
     held = holds(tile.warps, registers, _shared(first, second, each), spec)
@@ -165,12 +174,11 @@ def _us(sizes: Sizes, tile: Tile, spec: TargetSpec) -> float:
         return math.inf
     waves = math.ceil(blocks / (held * spec.sms))
     together = min(held, math.ceil(blocks / spec.sms))
-    peaks = [peak_of(kind, spec) for kind in sizes.dtypes]
     pace = pace_of(first)
     hidden = steps == 1 < each  # by the pipeline of the only loop there is
     chunk = (pace.latency if steps > 1 else 0.0) + (0.0 if hidden else latency_us(second))
     chunk += steps * step_us(first, spec, peaks[0], together)
-    chunk += step_us(replace(second, steps=MANY, stages=MANY), spec, peaks[1], together)
+    chunk += step_us(second, spec, peaks[1], together)
     begin = pace.start + pace.block * blocks / spec.sms
     whole = pace.first + pace.warp * tile.warps + each * chunk
     return begin + waves * whole + meet_us(second) + pace.store
