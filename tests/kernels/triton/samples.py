@@ -99,6 +99,21 @@ SAMPLES: dict[str, tuple[str, str]] = {
       return %r
     }""",  # noqa: E501
     ),
+    "contraction_of_taps": (
+        "contraction:32x32x64.k1.w4.s2",
+        """
+    graph separable {
+      input %x: f16[1,192,28,28]{150528,1,5376,192}
+      const %w: f16[192,1,3,3]{1,1,576,192} = w
+      const %b: f16[192] = b
+      const %v: f16[32,192,1,1]{192,1,192,192} = v
+      const %d: f16[32] = d
+      %conv: f16[1,192,28,28]{150528,1,5376,192} = aten.convolution.default(%x, %w, %b, [1, 1], [1, 1], [1, 1], False, [0, 0], 192)    # net.py:60
+      %act: f16[1,192,28,28]{150528,1,5376,192} = aten.clamp.default(%conv, 0, 6)    # net.py:61
+      %point: f16[1,32,28,28]{25088,1,896,32} = aten.convolution.default(%act, %v, %d, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)    # net.py:62
+      return %point
+    }""",  # noqa: E501
+    ),
     "pair": (
         "pair:32x256x64x64.k1.w4.s3",
         """
