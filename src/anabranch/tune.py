@@ -18,6 +18,7 @@ from anabranch.costs import name_of
 from anabranch.fuse import partition
 from anabranch.fuse.choose import choose
 from anabranch.fuse.joining import with_joins
+from anabranch.fuse.pairs import is_pair
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Costs, Limits, Provider, Target
 from anabranch.ir.task import TaskGraph
@@ -30,9 +31,9 @@ from anabranch.rehearse import Rehearsal
 from anabranch.schedule.merging import MERGING
 from anabranch.trace import Trace
 
-CUTS = ((False, False), (True, False), (False, True), (True, True))
+CUTS = ((False, False), (True, False), (False, True), (True, True), (True, True, True))
 """How a graph is cut into tasks: by what a library runs in one call, into chains that a generated
-kernel runs, and each of these with clusters, which have several results."""
+kernel runs, each of these with clusters, which have several results, and the last with pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ class Tuner:
 
 def _cheaper(whole: Selection, parts: Selection, costs: Costs, trace: Trace) -> Selection:
     """Where the two are cut otherwise, the faster of their kernels."""
-    tasks = choose(whole.tasks, parts.tasks, costs.task, trace)
+    # An estimate knows the launch that a pair saves, and not what is computed again for that.
+    tasks = choose(whole.tasks, parts.tasks, costs.task, trace, sure=is_pair)
     kept = set(map(id, whole.tasks.tasks))
     tried = {
         task.name: (whole if id(task) in kept else parts).candidates[task.name]

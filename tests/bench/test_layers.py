@@ -6,12 +6,15 @@ import pytest
 from tests.kernels.triton.bodies import gpu
 
 from anabranch.bench.layers import ABREAST, LARGE, SAMPLE, attention
+from anabranch.bench.pairs import PAIRS
+from anabranch.fuse import partition
 from anabranch.ir import ops
 from anabranch.ir.graph import types
 from anabranch.kernels.triton.abreast import components
 from anabranch.kernels.triton.write import program, variants
+from anabranch.trace import Trace
 
-LAYERS = {**SAMPLE, **LARGE, **ABREAST, "attention": attention(3, 5, 7, 16, mask="b1")}
+LAYERS = {**SAMPLE, **LARGE, **ABREAST, **PAIRS, "attention": attention(3, 5, 7, 16, mask="b1")}
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -22,6 +25,13 @@ def test_types_are_what_torch_infers(name: str) -> None:
         found = ops.infer(node.op, node.args, node.kwargs, table)
         assert [t.shape for t in found] == [t.shape for t in node.types]
         assert [t.dtype for t in found] == [t.dtype for t in node.types]
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_are_two_launches_or_one(name: str) -> None:
+    """The benchmark compares both: two groups apart, and kernels of the whole."""
+    apart = partition(PAIRS[name], Trace(), gpu(), pointwise=True)
+    assert len(apart.tasks) == 2 and variants(PAIRS[name], gpu())
 
 
 @pytest.mark.parametrize("name", ABREAST)

@@ -26,11 +26,15 @@ Stretch = tuple[list[Task], list[Task]]
 
 
 def choose(
-    coarse: TaskGraph, fine: TaskGraph, cost: Callable[[Task], Cost], trace: Trace
+    coarse: TaskGraph,
+    fine: TaskGraph,
+    cost: Callable[[Task], Cost],
+    trace: Trace,
+    sure: Callable[[Task], bool] = lambda group: False,
 ) -> TaskGraph:
     """The coarse graph, with the parts of the fine one for every stretch where they are faster;
     both have kernels. Groups of which there are only estimates do not replace parts that were
-    measured."""
+    measured; those that must be `sure` to pay replace nothing then."""
     tasks: list[Task] = []
     for groups, parts in stretches(coarse, fine):
         whole, apart = [cost(group) for group in groups], [cost(part) for part in parts]
@@ -41,6 +45,9 @@ def choose(
         names = ", ".join(group.name for group in groups)
         estimated = any(c.source == "estimated" for c in whole)
         guess = estimated and any(c.source != "estimated" for c in apart)
+        guess |= any(
+            c.source == "estimated" and sure(g) for g, c in zip(groups, whole, strict=True)
+        )
         if us < parts_us and not guess:
             why = f"{us:.2f} us in {_launches(groups)}, {parts_us:.2f} in {len(parts)}"
             trace.add("applied", "fuse", names, why, us=parts_us - us)

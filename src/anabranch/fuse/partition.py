@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from anabranch.fuse.grow import Group, anchor_of, grow
-from anabranch.fuse.legal import Unwritten, why_not_written
+from anabranch.fuse.legal import Facts, Unwritten, why_not_written
+from anabranch.fuse.pairs import pairs as paired
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Input, Node, Ref, types, users
 from anabranch.ir.target import TargetSpec
@@ -28,14 +29,17 @@ def partition(
     spec: TargetSpec,
     pointwise: bool = False,
     several: bool = False,
+    pairs: bool = False,
     unwritten: Unwritten = why_not_written,
 ) -> TaskGraph:
     """The graph as tasks without kernels, for a machine like `spec`. `pointwise`: also groups that
-    only a kernel generator runs as one launch; `several`: those with several results among them.
-    `unwritten` may remember what it answered for a group."""
+    only a kernel generator runs as one launch; `several`: those with several results among them;
+    `pairs`: those with two contractions. `unwritten` may remember what it answered for a group."""
     table = types(graph)
     views = {node.name: node for node in graph.nodes if ops.is_view(node, table)}
     groups = grow(graph, trace, pointwise, several, unwritten)
+    if pairs:
+        groups = paired(groups, Facts.of(graph), spec, trace)
     aliases = _aliases(graph, groups, views)
     tasks = tuple(Task(body.name, body) for body in _bodies(graph, groups, aliases, views))
     trace.add(

@@ -104,7 +104,8 @@ ROWS = Pace(
 @dataclass(frozen=True, slots=True)
 class Block:
     """What a variant asks for: rows, columns and depth of its tile, blocks in all, steps of each,
-    bytes of an element, warps, stages, how many blocks share a tile."""
+    bytes of an element, warps, stages, how many blocks share a tile; `reads`: of how many values
+    each number of the left factor is made, the taps of a window before a product."""
 
     m: int
     n: int
@@ -115,17 +116,25 @@ class Block:
     warps: int
     stages: int
     split: int = 1
+    reads: int = 1
+
+    @property
+    def read(self) -> int:
+        """Bytes that a step loads."""
+        return (self.m * self.reads + self.n) * self.k * self.itemsize
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory: the factors of every stage."""
-        return self.stages * (self.m + self.n) * self.k * self.itemsize
+        """Bytes of shared memory: the factors of every stage. The taps of a window take much of it,
+        so they are counted as they are: the last stage is in registers."""
+        return (self.stages if self.reads == 1 else max(self.stages - 1, 1)) * self.read
 
     @property
     def registers(self) -> int:
         """Of a thread: its sums, its fragments and what else it holds."""
         sums = self.m * self.n // (self.warps * WARP)
-        return sums + SPARE + (self.m + self.n) * 16 // (self.warps * WARP) // 2
+        window = WARP + self.m * self.k // (self.warps * WARP) if self.reads > 1 else 0
+        return sums + SPARE + (self.m + self.n) * 16 // (self.warps * WARP) // 2 + window
 
     @property
     def operations(self) -> float:
@@ -158,7 +167,7 @@ def bound(block: Block, spec: TargetSpec, peak: float) -> Bound:
     held = resident(block, spec)
     if not held:
         return Bound(0.0, 0.0, 0.0, 0.0, math.inf)
-    moved = (block.m + block.n) * block.k * block.steps * block.itemsize
+    moved = block.read * block.steps
     moved += block.m * block.n * block.itemsize
     memory = min(1.0, block.operations / moved / (peak / spec.bandwidth))
     waves = math.ceil(block.blocks / (held * spec.sms))
@@ -186,13 +195,19 @@ def shared(block: Block, spec: TargetSpec, peak: float) -> float:
 
 def resident(block: Block, spec: TargetSpec) -> int:
     """How many blocks an SM holds at once; 0 if not one."""
-    threads = block.warps * WARP
-    if threads > 1024 or block.registers > 255:
+    return holds(block.warps, block.registers, block.shared, spec)
+
+
+def holds(warps: int, registers: int, shared: int, spec: TargetSpec) -> int:
+    """How many blocks of so many warps, registers a thread and bytes of shared memory an SM holds
+    at once; 0 if not one."""
+    threads = warps * WARP
+    if threads > 1024 or registers > 255:
         return 0
     fits = (
         spec.threads_per_sm // threads,
-        spec.registers_per_sm // (threads * block.registers),
-        spec.shared_per_sm // (block.shared + 1024),
+        spec.registers_per_sm // (threads * registers),
+        spec.shared_per_sm // (shared + 1024),
         spec.ctas_per_sm,
     )
     return min(fits)
@@ -200,24 +215,43 @@ def resident(block: Block, spec: TargetSpec) -> int:
 
 def time_us(block: Block, spec: TargetSpec, peak: float, waves: int, together: int) -> float:
     """The time of the whole launch; `together`: blocks that share an SM at a time."""
-    pace = ROWS if block.m == 1 else TILES
-    bytes_a_step = (block.m + block.n) * block.k * block.itemsize
-    load = bytes_a_step * together / (pace.l2 * CLOCK)
-    crowd = max(1.0, together * block.warps / 16)
-    copies = bytes_a_step / 512 / block.warps * pace.copy_clocks / CLOCK * crowd
-    latency = pace.latency + pace.fetch * bytes_a_step / (16 << 10)
-    hidden = latency / max(1, min(block.stages - 1, block.steps))
-    products = block.m * block.n * block.k / (1024 * WARP * block.warps)
-    issue = pace.issue + pace.work * products * max(1.0, together * block.warps / 8) + copies
-    step = max(issue + _products(block, spec, peak, together), load, hidden)
-    meet = 0.0
-    if block.split > 1:
-        sums = block.split * block.m * block.n * 4
-        meet = pace.meet + pace.split * block.split + 2 * sums / (pace.l2 * CLOCK)
+    pace = pace_of(block)
+    steps = block.steps * step_us(block, spec, peak, together)
     pieces = ROW_BYTES / (block.n * block.itemsize) if block.m > 1 else 1.0
     first = pace.first + pace.warp * block.warps
     begin = pace.start + pace.block * block.blocks / spec.sms
-    return begin + waves * (first + block.steps * step) + meet + pace.store * max(1.0, pieces)
+    return begin + waves * (first + steps) + meet_us(block) + pace.store * max(1.0, pieces)
+
+
+def pace_of(block: Block) -> Pace:
+    return ROWS if block.m == 1 else TILES
+
+
+def step_us(block: Block, spec: TargetSpec, peak: float, together: int) -> float:
+    """One step through the depth: the slowest of its load, its bytes and what its warps issue."""
+    pace = pace_of(block)
+    bytes_a_step = block.read
+    load = bytes_a_step * together / (pace.l2 * CLOCK)
+    crowd = max(1.0, together * block.warps / 16)
+    copies = bytes_a_step / 512 / block.warps * pace.copy_clocks / CLOCK * crowd
+    hidden = latency_us(block) / max(1, min(block.stages - 1, block.steps))
+    products = block.m * block.n * block.k / (1024 * WARP * block.warps)
+    issue = pace.issue + pace.work * products * max(1.0, together * block.warps / 8) + copies
+    return max(issue + _products(block, spec, peak, together), load, hidden)
+
+
+def latency_us(block: Block) -> float:
+    """From the request for what a step reads to its being there."""
+    pace = pace_of(block)
+    return pace.latency + pace.fetch * block.read / (16 << 10)
+
+
+def meet_us(block: Block) -> float:
+    """What blocks that share a tile pay for adding up."""
+    if block.split == 1:
+        return 0.0
+    pace, sums = pace_of(block), block.split * block.m * block.n * 4
+    return pace.meet + pace.split * block.split + 2 * sums / (pace.l2 * CLOCK)
 
 
 def _products(block: Block, spec: TargetSpec, peak: float, together: int) -> float:
@@ -225,12 +259,15 @@ def _products(block: Block, spec: TargetSpec, peak: float, together: int) -> flo
     they read of shared memory."""
     if block.m == 1:  # element by element, out of registers: two conversions and an addition each
         return 3.0 * block.n * block.k / (LANES * CLOCK) * together
-    read = (block.m + block.n) * block.k * block.itemsize / (SHARED_BYTES_PER_CLOCK * CLOCK) * 1.8
+    read = block.read / (SHARED_BYTES_PER_CLOCK * CLOCK) * 1.8
     compute = 2.0 * block.m * block.n * block.k / (peak / spec.sms * 1e-6)
     # A warp multiplies 16 by 8 at least; more warps than that repeat each other's work. Fewer than
     # four leave quarters of the SM idle.
     compute *= max(1.0, block.warps * 128 / (block.m * block.n))
-    return (read + compute * max(1.0, QUARTERS / (block.warps * together))) * together
+    # Each tap of a window is widened, multiplied and added; one warp alone waits for each of them.
+    window = 3.0 * block.m * block.k * block.reads / (LANES * CLOCK) if block.reads > 1 else 0.0
+    window *= max(1.0, 2 * QUARTERS / (block.warps * together))
+    return (read + window + compute * max(1.0, QUARTERS / (block.warps * together))) * together
 
 
 def _per_sm(block: Block, spec: TargetSpec) -> int:

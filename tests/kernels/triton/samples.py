@@ -99,4 +99,52 @@ SAMPLES: dict[str, tuple[str, str]] = {
       return %r
     }""",  # noqa: E501
     ),
+    "contraction_of_taps": (
+        "contraction:32x32x64.k1.w4.s2",
+        """
+    graph separable {
+      input %x: f16[1,192,28,28]{150528,1,5376,192}
+      const %w: f16[192,1,3,3]{1,1,576,192} = w
+      const %b: f16[192] = b
+      const %v: f16[32,192,1,1]{192,1,192,192} = v
+      const %d: f16[32] = d
+      %conv: f16[1,192,28,28]{150528,1,5376,192} = aten.convolution.default(%x, %w, %b, [1, 1], [1, 1], [1, 1], False, [0, 0], 192)    # net.py:60
+      %act: f16[1,192,28,28]{150528,1,5376,192} = aten.clamp.default(%conv, 0, 6)    # net.py:61
+      %point: f16[1,32,28,28]{25088,1,896,32} = aten.convolution.default(%act, %v, %d, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)    # net.py:62
+      return %point
+    }""",  # noqa: E501
+    ),
+    "pair": (
+        "pair:32x256x64x64.k1.w4.s3",
+        """
+    graph bottleneck {
+      input %x: f16[1,64,56,56]{200704,1,3584,64}
+      input %y: f16[1,256,56,56]{802816,1,14336,256}
+      const %w: f16[64,64,3,3]{576,1,192,64} = w
+      const %b: f16[64] = b
+      const %v: f16[256,64,1,1]{64,1,64,64} = v
+      const %d: f16[256] = d
+      %conv: f16[1,64,56,56]{200704,1,3584,64} = aten.convolution.default(%x, %w, %b, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)    # net.py:50
+      %act: f16[1,64,56,56]{200704,1,3584,64} = aten.relu.default(%conv)    # net.py:51
+      %expand: f16[1,256,56,56]{802816,1,14336,256} = aten.convolution.default(%act, %v, %d, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)    # net.py:52
+      %sum: f16[1,256,56,56]{802816,1,14336,256} = aten.add.Tensor(%expand, %y)    # net.py:53
+      %relu: f16[1,256,56,56]{802816,1,14336,256} = aten.relu.default(%sum)    # net.py:53
+      return %relu
+    }""",  # noqa: E501
+    ),
+    "pair_of_one_row": (
+        "pair:1x128x32x256.k8.w8.s2",
+        """
+    graph layers {
+      input %x: f16[1,512]
+      const %w: f16[1024,512] = w
+      const %b: f16[1024] = b
+      const %v: f16[256,1024] = v
+      const %d: f16[256] = d
+      %a: f16[1,1024] = aten.linear.default(%x, %w, %b)    # mlp.py:7
+      %g: f16[1,1024] = aten.gelu.default(%a)    # mlp.py:8
+      %r: f16[1,256] = aten.linear.default(%g, %v, %d)    # mlp.py:9
+      return %r
+    }""",
+    ),
 }

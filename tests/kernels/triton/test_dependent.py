@@ -46,7 +46,12 @@ EARLY_READS = {
     "rows_in_blocks": set(),
     "attention": set(),
     "attention_in_blocks": set(),
+    "contraction_of_taps": {"bias_1"},
+    "pair": {"bias", "weight_1", "bias_1"},
+    "pair_of_one_row": {"bias_1"},
 }
+FETCHED = {"contraction": {"weight"}, "contraction_of_taps": {"weight_1"}}
+"""What is asked for ahead, in the mode that does so."""
 
 
 @pytest.mark.parametrize("mode", EARLY)
@@ -57,9 +62,10 @@ def test_constants_are_read_before_the_wait(name: str, mode: str) -> None:
     assert found.pdl and body.count(WAIT) == body.count(TRIGGER) == 1
     before, _, after = body.partition(WAIT)
     pointers = set(re.findall(r"(\w+)_ptr\b", before))
-    assert pointers == EARLY_READS[name] | ({"weight"} if "fetch_ahead" in before else set())
+    fetched = FETCHED.get(name, set()) if mode == "a" else set()
+    assert pointers == EARLY_READS[name] | fetched
     assert "tl.store" not in before and "tl.store" in after.partition(TRIGGER)[2]
-    assert ("fetch_ahead" in before) == (name == "contraction" and mode == "a")
+    assert ("fetch_ahead" in before) == bool(fetched)
 
 
 BODIES = {
@@ -162,5 +168,5 @@ def test_early_reads_compile_without_spills_and_stay_early(name: str, tmp_path: 
     assert stack <= SPILLED and not local, found["usage"]
     before, _, after = found["ptx"].partition("griddepcontrol.wait")
     assert ("ld.global" in before) == bool(EARLY_READS[name])
-    assert ("prefetch.global.L2" in before) == (name == "contraction")
+    assert ("prefetch.global.L2" in before) == (name in FETCHED)
     assert "st.global" not in before and "cp.async" not in before and "st.global" in after

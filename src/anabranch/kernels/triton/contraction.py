@@ -33,9 +33,10 @@ import torch
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
+from anabranch.kernels.dfg.build import bounded
 from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Expr, Held
+from anabranch.kernels.dfg.nouns import Expr, Held, Load
 from anabranch.kernels.dfg.walk import (
     Place,
     replace_parts,
@@ -44,12 +45,14 @@ from anabranch.kernels.dfg.walk import (
 )
 from anabranch.kernels.triton.ahead import Share, at_step, constant_side, few, write_fetches
 from anabranch.kernels.triton.emit import DTYPES, Emission
+from anabranch.kernels.triton.meeting import write_meeting
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.roles import Contraction, contraction_of, plain
 from anabranch.kernels.triton.space import flattened
 from anabranch.kernels.triton.steps import Steps, steps_of
+from anabranch.kernels.triton.taps import write_taps
 from anabranch.kernels.triton.tiles import Tile, chosen
 
 VARIANT = re.compile(r"contraction:(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(\.tf32)?")
@@ -80,7 +83,7 @@ def parse(variant: str) -> Tile:
 
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """The best ranked tiles; [] where the body is no contraction."""
-    found = _found(body)
+    found = found_in(body)
     return [] if isinstance(found, str) else [tile.text for tile in chosen(found, spec)]
 
 
@@ -96,7 +99,7 @@ def early(body: Graph, variant: str, fetch: bool) -> Program:
 
 
 def _written(body: Graph, variant: str, ahead: str) -> Program:
-    found = _found(body)
+    found = found_in(body)
     if isinstance(found, str):
         raise ValueError(found)
     tile = parse(variant)
@@ -118,7 +121,8 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
     sums = _Sums(found, tile, steps, share, place, _starts(tile, tiles))
     _write_sums(out, sums, constant_side(body, found) if ahead else "", ahead == "fetch")
     if share.split > 1:
-        _write_split(out, tile, share.split)
+        shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
+        write_meeting(out, shape, share.split)
     _write_results(out, found, place)
     count = tiles[0] * tiles[1] * found.batches
     written = program(
@@ -161,7 +165,7 @@ class _Sums:
 
 
 @functools.lru_cache(maxsize=1024)
-def _found(body: Graph) -> Contraction | str:
+def found_in(body: Graph) -> Contraction | str:
     """The contraction that a body is: all its variants are written of the same one."""
     return contraction_of(lower(body))
 
@@ -250,13 +254,27 @@ def _write_loop(out: Emission, sums: _Sums, shape: str) -> None:
         scope.lines.append(f"deep_in = {scope.index(steps.at)} < {steps.extent}")
     scope.expect(*sums.factors)
     texts = [_factor(scope, factor, sums.found.dtype) for factor in sums.factors]
+    if steps.ragged:
+        texts = [_ended(scope, sums, at, text) for at, text in enumerate(texts)]
     scope.lines.append(_added(texts, sums))
     out.lines.extend(f"    {line}" for line in scope.lines)
 
 
+def _ended(scope: Emission, sums: _Sums, at: int, text: str) -> str:
+    """A factor that is 0 beyond the end of the depth: what is loaded is so, what is computed of it
+    may be anything, and the other factor's zeros times infinity are no zeros."""
+    if isinstance(sums.factors[at], Load):
+        return text
+    steps = steps_of(sums.found, sums.tile.k, sums.lanes[at].name)
+    there = scope.inside(bounded(steps.at, 0, steps.extent))
+    return scope.assign("factor", f"tl.where({there}, {text}, 0.0)")
+
+
 def _scope(out: Emission, sums: _Sums, masks: dict[Axis, str]) -> Emission:
     left, right = sums.lanes
-    return out.inner({left: "deep", right: "deep" if sums.tile.m == 1 else "deep_right"}, masks)
+    scope = out.inner({left: "deep", right: "deep" if sums.tile.m == 1 else "deep_right"}, masks)
+    scope.reduce = write_taps
+    return scope
 
 
 def _added(texts: Sequence[str], sums: _Sums) -> str:
@@ -272,28 +290,6 @@ def _added(texts: Sequence[str], sums: _Sums) -> str:
 def _factor(scope: Emission, expr: Expr, dtype: torch.dtype) -> str:
     name = scope.value(expr)
     return name if expr.dtype == dtype else scope.assign("factor", f"{name}.to({DTYPES[dtype]})")
-
-
-def _write_split(out: Emission, tile: Tile, split: int) -> None:
-    """Sums to scratch; who comes last adds them up, the others are done."""
-    m, n = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
-    where = "tl.program_id(2) * tl.num_programs(0) + tile"
-    out.lines += [
-        f"place = tl.arange(0, {m})[:, None] * {n} + tl.arange(0, {n})[None, :]",
-        "sums = scratch_ptr.to(tl.pointer_type(tl.float32))",
-        f"sums += ({where}) * {split * m * n}",
-        f"tl.store(sums + part * {m * n} + place, total)",
-        "tl.debug_barrier()",
-        f"counter = counters_ptr + {where}",
-        'arrived = tl.atomic_add(counter, 1, sem="acq_rel")',
-        f"if arrived != {split - 1}:",
-        "    return",
-        "tl.debug_barrier()",
-        f"total = tl.zeros([{m}, {n}], tl.float32)",
-        f"for other in tl.static_range({split}):",
-        f'    total += tl.load(sums + other * {m * n} + place, cache_modifier=".cg")',
-        "tl.store(counter, 0)",
-    ]
 
 
 def _write_results(out: Emission, found: Contraction, place: Place) -> None:

@@ -22,6 +22,7 @@ from anabranch.kernels.dfg.index import Axis, Index, Quotient, axis
 from anabranch.kernels.dfg.nouns import Arith, Cast, Dfg, Expr, Load, Reduce, free_axes
 from anabranch.kernels.dfg.walk import loads, reductions, substitute_stores
 from anabranch.kernels.triton.space import largest_load, ordered
+from anabranch.kernels.triton.taps import count, why_not_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,11 @@ class Contraction:
         return math.prod(one.extent for one in self.batch)
 
     @property
+    def reads(self) -> int:
+        """Of how many values each number of a factor is made, at most: the taps of a window."""
+        return max((count(window) for window in reductions(self.left, self.right)), default=1)
+
+    @property
     def dtype(self) -> torch.dtype:
         """What the factors are multiplied in: a half type if both are of it, else fp32."""
         kinds = {operand_dtype(self.left), operand_dtype(self.right)}
@@ -65,15 +71,18 @@ def contraction_of(dfg: Dfg | str) -> Contraction | str:
     if isinstance(dfg, str):
         return dfg
     folds = reductions(*(store.expr for store in dfg.stores))
-    if len(folds) != 1:
-        return "it reduces nothing" if not folds else "it has several reductions"
-    (fold,) = folds
+    if not folds:
+        return "it reduces nothing"
+    *windows, fold = folds
+    why = why_not_read(windows, fold, dfg.stores)
+    if why:
+        return why
     if fold.op != "sum" or not (isinstance(fold.arg, Arith) and fold.arg.op == "mul"):
         return "it is no sum of products"
     if fold.dtype != torch.float32:
         return f"it adds up in {fold.dtype}"
     dfg = _with_groups_apart(dfg, fold)
-    (fold,) = reductions(*(store.expr for store in dfg.stores))
+    fold = reductions(*(store.expr for store in dfg.stores))[-1]
     assert isinstance(fold.arg, Arith)
     return _with_roles(dfg, fold, *fold.arg.args)
 

@@ -36,18 +36,26 @@ class Steps:
 
 def steps_of(found: Contraction, each: int, lane: str) -> Steps:
     """Steps of `each` along the fastest axis of the depth, or along all of it as one flat axis."""
-    *slow, fast = found.depth
+    return walk(found.depth, each, lane)
+
+
+def walk(
+    depth: tuple[Axis, ...], each: int, lane: str, step: str = "step", flat: bool = True
+) -> Steps:
+    """The same of any depth. `step`: what the axis along which it walks is called; `flat`: whether
+    a step may hold the end of one run along the fastest axis and the beginning of the next."""
+    *slow, fast = depth
     chunks = -(-fast.extent // each)
-    if slow and chunks * each > SLACK * fast.extent:
-        flat, place = flattened(found.depth, "k")
-        count = -(-flat.extent // each)
-        at = axis("step", count) * each + axis(lane, each)
-        place = {one: _replaced(index, flat, at) for one, index in place.items()}
-        return Steps(count, place, at, flat.extent)
+    if flat and slow and chunks * each > SLACK * fast.extent:
+        whole, place = flattened(depth, "k")
+        count = -(-whole.extent // each)
+        at = axis(step, count) * each + axis(lane, each)
+        place = {one: _replaced(index, whole, at) for one, index in place.items()}
+        return Steps(count, place, at, whole.extent)
     chunk = Axis("chunk", chunks)
-    step, place = flattened((*slow, chunk), "step")
+    along, place = flattened((*slow, chunk), step)
     at = place.pop(chunk) * each + axis(lane, each)
-    return Steps(step.extent, {**place, fast: at}, at, fast.extent)
+    return Steps(along.extent, {**place, fast: at}, at, fast.extent)
 
 
 def _replaced(index: Index, old: Axis, new: Index) -> Index:

@@ -27,6 +27,9 @@ SPLITS, WARPS, STAGES = (1, 2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 5)
 ONE_ROW = tuple(itertools.product((1,), (2, 4, 8, 16), (64, 128, 256, 512, 1024)))
 KEPT, SHAPES = 13, 11
 """Tiles that are tried, and how many of them differ in shape, depth or split."""
+KEPT_OF_WINDOWS = 4
+"""Tiles that are tried where a window is computed as it is read: one way more to do what two
+kernels do too."""
 USUAL_PEAK = 5e13
 """Operations a second where nobody knows better: fp32 without tensor cores."""
 
@@ -52,7 +55,8 @@ class Tile:
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """What tiles are ranked by, of a contraction, found out once since hundreds of tiles ask;
-    `steps`: how many it has for each depth of one."""
+    `steps`: how many it has for each depth of one; `reads`: of how many values each number of its
+    left factor is made."""
 
     m: int
     n: int
@@ -60,12 +64,13 @@ class Sizes:
     batches: int
     dtype: torch.dtype
     steps: tuple[tuple[int, int], ...]
+    reads: int = 1
 
     @staticmethod
     def of(found: Contraction) -> Sizes:
         depths = sorted({k for _, _, k in ONE_ROW}) if found.m == 1 else DEPTHS
         steps = tuple((k, steps_of(found, k, "deep").count) for k in depths)
-        return Sizes(found.m, found.n, found.k, found.batches, found.dtype, steps)
+        return Sizes(found.m, found.n, found.k, found.batches, found.dtype, steps, found.reads)
 
 
 def ranked(found: Contraction, spec: TargetSpec) -> list[tuple[Tile, Bound]]:
@@ -76,7 +81,7 @@ def ranked(found: Contraction, spec: TargetSpec) -> list[tuple[Tile, Bound]]:
 @functools.lru_cache(maxsize=256)
 def _ranked(sizes: Sizes, spec: TargetSpec) -> tuple[tuple[Tile, Bound], ...]:
     """A layer with a relu, or with a residual, has the ranking of the layer without."""
-    peak, steps = _peak(sizes.dtype, spec), dict(sizes.steps)
+    peak, steps = peak_of(sizes.dtype, spec), dict(sizes.steps)
     tiles = [
         (tile, bound(_block(sizes, tile, steps[tile.k]), spec, peak)) for tile in space(sizes, spec)
     ]
@@ -86,7 +91,8 @@ def _ranked(sizes: Sizes, spec: TargetSpec) -> tuple[tuple[Tile, Bound], ...]:
 
 def chosen(found: Contraction, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
     """The first of the ranking, each shape, depth and split once, with the warps and stages that
-    rank best; then the best of them with other warps."""
+    rank best; then the best of them with other warps. Of what reads windows only a few."""
+    kept = min(kept, KEPT_OF_WINDOWS) if found.reads > 1 else kept
     best: dict[tuple[int, ...], Tile] = {}
     other: dict[tuple[int, ...], Tile] = {}
     for tile, _ in ranked(found, spec):
@@ -130,9 +136,11 @@ def _block(found: Sizes, tile: Tile, steps: int) -> Block:
         tile.warps,
         tile.stages,
         tile.split,
+        found.reads,
     )
 
 
-def _peak(dtype: torch.dtype, spec: TargetSpec) -> float:
+def peak_of(dtype: torch.dtype, spec: TargetSpec) -> float:
+    """Operations a second of products in this type."""
     name = "tf32" if dtype == torch.float32 and spec.tf32 else DTYPE_NAMES[dtype]
     return dict(spec.peak_flops).get(name, USUAL_PEAK)

@@ -24,17 +24,16 @@ from dataclasses import dataclass
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.build import bounded
-from anabranch.kernels.dfg.index import Axis, Index, axes_of, number
+from anabranch.kernels.dfg.index import Axis, Index, axes_of
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.nouns import Dfg, Expr, Held, Load, Reduce, Store, Within, free_axes
 from anabranch.kernels.dfg.walk import (
     loads,
     reductions,
     replace_parts,
-    substitute,
     substitute_stores,
 )
-from anabranch.kernels.triton.emit import FORMS, Emission
+from anabranch.kernels.triton.emit import Emission
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
@@ -46,13 +45,13 @@ from anabranch.kernels.triton.space import (
     ordered,
     slides,
 )
+from anabranch.kernels.triton.taps import JOINED, count, taps
 
 MOST_TAPS = 64
 MOST_LOADS = 160
 """Loads that one thread may write out, at most: beyond that registers spill."""
 MOST_WASTE = 1.2
 """How much larger than the axis its tiles may be in all."""
-JOINED = {"sum": FORMS["add"], "max": FORMS["max"], "min": FORMS["min"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """One to four neighbours, vectors from the widest to a quarter of it, one to four warps: first
     those that give each multiprocessor's four schedulers a warp, with most work for each thread
     among these, since that is where loads are shared."""
-    found = _found(body)
+    found = found_in(body)
     if isinstance(found, str):
         return []
     widest = elements_per_thread(*(store.type for store in found.dfg.stores))
@@ -93,7 +92,7 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body has no small windows, or the variant is not ours."""
     found, parsed = (
-        _found(body),
+        found_in(body),
         re.fullmatch(r"window:(\d+)x(\d+)u(\d+)\.w(\d+)", variant),
     )
     if isinstance(found, str):
@@ -127,7 +126,7 @@ def _pixels(found: Windows, together: int) -> tuple[Axis, dict[Axis, Index], Axi
 def _lines(body: Graph, together: int, pixel_in: bool, lane_in: bool) -> tuple[str, ...]:
     """What a thread does with its pixels and lanes, however many they are: tiles differ in their
     first lines alone, and some only in what they need not ask."""
-    found = _found(body)
+    found = found_in(body)
     assert isinstance(found, Windows), "it has small windows"
     pixel, place, group = _pixels(found, together)
     masks = {pixel: "pixel_in"} if pixel_in else {}
@@ -139,7 +138,7 @@ def _lines(body: Graph, together: int, pixel_in: bool, lane_in: bool) -> tuple[s
 
 
 @functools.lru_cache(maxsize=1024)
-def _found(body: Graph) -> Windows | str:
+def found_in(body: Graph) -> Windows | str:
     """The windows of a body: all its variants are written of the same ones."""
     return windows_of(lower(body))
 
@@ -153,9 +152,9 @@ def windows_of(dfg: Dfg | str) -> Windows | str:
         return "it reduces nothing"
     if any(reductions(fold.arg) for fold in folds):
         return "a reduction stands inside another"
-    taps = sum(math.prod(one.extent for one in fold.axes) for fold in folds)
-    if taps > MOST_TAPS:
-        return f"its windows have {taps} elements"
+    elements = sum(map(count, folds))
+    if elements > MOST_TAPS:
+        return f"its windows have {elements} elements"
     largest = max(dfg.stores, key=lambda store: store.type.numel)
     order = [a for a in ordered(dfg.axes, largest) if a.extent > 1]
     if not order:
@@ -171,7 +170,7 @@ def windows_of(dfg: Dfg | str) -> Windows | str:
     reads = 0
     for fold in folds:
         sliding_loads = [load for load in loads(fold.arg) if _slides(load, fold)]
-        reads += len(sliding_loads) * math.prod(one.extent for one in fold.axes)
+        reads += len(sliding_loads) * count(fold)
     if reads > MOST_LOADS:
         return f"each of its results is made of {reads} values"
     return Windows(dfg, lane, slide, tuple(a for a in rest if a is not slide), reads)
@@ -210,7 +209,7 @@ def _write_neighbours(
             inside = bounded(at, 0, found.slide.extent)
         neighbours.append((list(substitute_stores(found.dfg.stores, here)), inside))
     folds = [reductions(*(store.expr for store in stores)) for stores, _ in neighbours]
-    unrolled = {fold: _taps(fold) for each in folds for fold in each}
+    unrolled = {fold: taps(fold) for each in folds for fold in each}
     exprs = [_without(store.expr, unrolled) for stores, _ in neighbours for store in stores]
     out.expect(*exprs, *(tap for found_taps in unrolled.values() for tap in found_taps))
     for alike in zip(*folds, strict=True):
@@ -223,15 +222,6 @@ def _write_neighbours(
 def _without(expr: Expr, folds: Collection[Reduce]) -> Expr:
     """The expression with names in place of its reductions, to count what stands around them."""
     return replace_parts(expr, {fold: Held(str(id(fold)), fold.dtype) for fold in folds})
-
-
-def _taps(fold: Reduce) -> list[Expr]:
-    """The argument at each point of the window."""
-    points = itertools.product(*(range(one.extent) for one in fold.axes))
-    return [
-        substitute(fold.arg, dict(zip(fold.axes, map(number, point), strict=True)))
-        for point in points
-    ]
 
 
 def _unroll(alike: dict[Reduce, list[Expr]], out: Emission) -> None:

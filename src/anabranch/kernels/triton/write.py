@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.triton import attention, contraction, pointwise, rows, window
+from anabranch.kernels.triton import attention, contraction, pair, pointwise, rows, window
 from anabranch.kernels.triton.abreast import NAME as ABREAST
 from anabranch.kernels.triton.abreast import abreast, components, parts_of
 from anabranch.kernels.triton.abreast import variants as side_by_side
@@ -42,6 +42,7 @@ TEMPLATES: dict[str, Template] = {
     "rows": Template(rows.variants, rows.write),
     "contraction": Template(contraction.variants, contraction.write, contraction.early),
     "attention": Template(attention.variants, attention.write),
+    "pair": Template(pair.variants, pair.write),
 }
 
 

@@ -1,0 +1,145 @@
+"""What a layer gains from running with what it reads: two launches, the best there are, and one.
+
+    PYTHONPATH=src python3 benchmarks/pairs.py --json FILE          [--only TEXT] [--tiles 40]
+
+For each pair of layers: the best kernel of each alone, a library's or a generated one, and the best
+kernel of both, as the search for kernels times them. `--tiles` also times so many of the best
+ranked tiles of each pair of products, beyond those that are offered: what the ranking leaves out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from anabranch.bench.pairs import PAIRS
+from anabranch.bench.provenance import provenance, versions
+from anabranch.costs import costs_of
+from anabranch.errors import AnabranchError
+from anabranch.fuse import partition
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Target
+from anabranch.ir.step import random_tensor
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.text import text_kernel
+from anabranch.kernels.recall import Candidate
+from anabranch.kernels.triton.expected import expected_us
+from anabranch.kernels.triton.pair import found_in
+from anabranch.kernels.triton.pair_tiles import ranked
+from anabranch.line import KERNEL_SECONDS
+from anabranch.options import Options
+from anabranch.pack import pack
+from anabranch.targets import resolve
+from anabranch.targets.cuda.variants import Bench
+from anabranch.trace import Trace
+from anabranch.tune import Tuner
+
+
+@dataclass
+class Row:
+    """Microseconds: the best kernel of each part, the best of the whole, and what was expected of
+    both ways. `tried`: every candidate of the whole; `tiles`: those that are not offered."""
+
+    layers: str
+    apart: list[float] = field(default_factory=list)
+    kernels: list[str] = field(default_factory=list)
+    one: float = float("inf")
+    best: str = ""
+    expected: list[float | None] = field(default_factory=list)
+    tried: dict[str, float | str] = field(default_factory=dict)
+    tiles: dict[str, float | str] = field(default_factory=dict)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="layers with what they read, in one launch")
+    parser.add_argument("--json", type=Path, help="where to write everything that was found")
+    parser.add_argument("--only", default="", help="pairs with this in their names")
+    parser.add_argument("--tiles", type=int, default=0, help="so many ranked tiles of each pair")
+    parser.add_argument("--target", default="cuda", help="sim:h200 shows what would be tried")
+    given = parser.parse_args()
+    target, rows = resolve(given.target, False), list[Row]()
+    print(f"{'layers':>34} {'apart':>14} {'sum':>6} {'one':>6} {'gain':>6} {'expected':>14}  best")
+    for name, body in PAIRS.items():
+        if given.only in name:
+            rows.append(measured(target, name, body, given.tiles))
+            print(line(rows[-1]), flush=True)
+    if given.json:
+        facts = provenance() | {"command": " ".join(sys.argv), "device": target.spec.name}
+        record = {**facts, "versions": versions(), "rows": [asdict(row) for row in rows]}
+        given.json.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    return 0 if all(row.best for row in rows) else 1
+
+
+def measured(target: Target, name: str, body: Graph, tiles: int) -> Row:
+    """Both ways to run the body, each with all the kernels it could have."""
+    row, body = Row(name), with_values(body)
+    apart = partition(body, Trace(), target.spec, pointwise=True)
+    both = TaskGraph(
+        body.name, body.inputs, body.constants, (Task("both", body),), (), body.outputs
+    )
+    parts = [expected_us(task.body, target.spec) for task in apart.tasks]
+    known = [us for us in parts if us is not None]
+    row.expected = [expected_us(body, target.spec), sum(known) if len(known) == 2 else None]
+    tuner = Tuner(target, Options.read({"kernels": "all"}), None)
+    prepare = partial(pack, spec=target.spec)
+    costs = costs_of(target, prepare, None, Trace(), None, KERNEL_SECONDS)
+    try:
+        first, second = tuner.each([apart, both], costs)
+    except AnabranchError as failed:
+        row.tried["none"] = str(failed)
+        return row
+    for task in apart.tasks:
+        us, kernel = fastest(first.candidates[task.name])
+        row.apart.append(us)
+        row.kernels.append(kernel)
+    for candidate in second.candidates["both"]:
+        why = candidate.refused or "failed"
+        row.tried[text_kernel(candidate.kernel)] = candidate.cost.us if candidate.cost else why
+    generated = [c for c in second.candidates["both"] if c.kernel.source]
+    row.one, row.best = fastest(generated)
+    if tiles and not target.spec.simulated:
+        row.tiles = of_tiles(body, target, tiles)
+    return row
+
+
+def with_values(body: Graph) -> Graph:
+    """Random constants, small enough that results stay near 1."""
+    values = [random_tensor(c.type, k) for k, c in enumerate(body.constants)]
+    small = [v / v[0].numel() ** 0.5 if v.dim() > 1 else v for v in values]
+    pairs = zip(body.constants, small, strict=True)
+    return replace(body, constants=tuple(replace(c, value=v.to(c.type.dtype)) for c, v in pairs))
+
+
+def fastest(tried: Sequence[Candidate]) -> tuple[float, str]:
+    known = [(c.cost.us, text_kernel(c.kernel)) for c in tried if c.cost is not None]
+    return min(known, default=(float("inf"), ""))
+
+
+def of_tiles(body: Graph, target: Target, most: int) -> dict[str, float | str]:
+    """The best ranked tiles of a pair of products, timed."""
+    found = found_in(body)
+    if isinstance(found, str) or not torch.cuda.is_available():
+        return {}
+    tiles = [tile.text for tile, _ in ranked(found, target.spec)[:most]]
+    return Bench.of().times((body, tiles))
+
+
+def line(row: Row) -> str:
+    apart = " + ".join(f"{us:.2f}" for us in row.apart)
+    gain = sum(row.apart) - row.one if row.apart else float("nan")
+    guess = " / ".join("-" if us is None else f"{us:.1f}" for us in row.expected)
+    known = {us: tile for tile, us in row.tiles.items() if isinstance(us, float)}
+    more = f", of all tiles {known[min(known)]} {min(known):.2f}" if known else ""
+    start = f"{row.layers:>34} {apart:>14} {sum(row.apart):6.2f} {row.one:6.2f} {gain:6.2f}"
+    return f"{start} {guess:>14}  {row.best}{more}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

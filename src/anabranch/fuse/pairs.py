@@ -1,0 +1,139 @@
+r"""Pairs: a contraction and what it reads, in one launch, through the chip's own memory.
+
+    x -- {conv 3x3, relu} -- {conv 1x1, add, relu} --       ->    {conv, relu, conv, add, relu}
+                                  \-- r
+
+A convolution, linear layer or pooling, with what runs with it, whose result is read by the
+contraction of one other group alone, may run with that group, if a template writes both as one
+kernel and its best tile is not expected to be slower than the best tiles of both: tiles of the
+second one compute the first one again, so this pays where the first one's channels fit a tile. A
+group is in one pair at most; the one that gains most is taken. Which way is faster, `choose`
+decides by measured times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from anabranch.fuse.legal import Facts, body_of
+from anabranch.ir import ops
+from anabranch.ir.graph import Node
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Task
+from anabranch.kernels.triton.expected import expected_us, why_not_one
+from anabranch.trace import Trace
+
+Group = tuple[Node, ...]
+
+SLACK = 1.15
+"""How much slower than both a pair may be expected to be and still be tried: expectations are off
+by 3 to 10%."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """Two groups by number, the nodes of both, and what a launch of all is expected to take, beside
+    what one for each takes."""
+
+    first: int
+    second: int
+    nodes: Group
+    us: float
+    apart_us: float
+
+
+def pairs(groups: Sequence[Group], facts: Facts, spec: TargetSpec, trace: Trace) -> list[Group]:
+    """The groups, some of them in pairs, in an order in which they can run."""
+    offers = sorted(_offers(groups, facts, spec, trace), key=lambda o: (o.us - o.apart_us, o.first))
+    taken: dict[int, Group] = {}
+    for offer in offers:
+        what = _said(groups, offer.first, offer.second)
+        said = f"{offer.us:.1f} us expected in one launch, {offer.apart_us:.1f} in two"
+        if taken.keys() & {offer.first, offer.second}:
+            trace.add("refused", "fuse", what, "another pair of one of them gains more")
+            continue
+        trace.add("applied", "fuse", what, f"one launch: {said}")
+        # What the first one makes is read in the second one alone, so it may as well run there.
+        taken |= {offer.first: (), offer.second: offer.nodes}
+    return [nodes for at, group in enumerate(groups) if (nodes := taken.get(at, group))]
+
+
+def _offers(
+    groups: Sequence[Group], facts: Facts, spec: TargetSpec, trace: Trace
+) -> Iterator[Pairing]:
+    """All pairs that are legal and may pay; the others are refused with a sentence."""
+    home = {node.name: at for at, group in enumerate(groups) for node in group}
+    for at, group in enumerate(groups):
+        readers = facts.readers.get(group[-1].name, [])
+        others = {home.get(node.name, at) for node in readers} - {at}
+        others = {
+            other for other in others if [*map(_contracts, _anchors(groups[other]))] == [True]
+        }
+        if len(_anchors(group)) != 1 or not others:
+            continue
+        other = min(others)
+        nodes = tuple(sorted((*group, *groups[other]), key=lambda n: facts.position[n.name]))
+        why = why_not_pair(group, groups[other], facts)
+        if not why:
+            us = expected_us(body_of(nodes, facts), spec)
+            each = [expected_us(body_of(one, facts), spec) for one in (group, groups[other])]
+            apart = sum(one for one in each if one is not None)
+            if us is None:
+                why = "no tile of both products fits a multiprocessor"
+            elif None in each:
+                why = "nobody knows what they would take apart"
+            elif us <= SLACK * apart:
+                yield Pairing(at, other, nodes, us, apart)
+                continue
+            else:
+                why = f"{us:.1f} us expected in one launch, {apart:.1f} in two"
+        trace.add("refused", "fuse", _said(groups, at, other), why)
+
+
+def why_not_pair(first: Group, second: Group, facts: Facts) -> str:
+    """Why two groups, of which the second one reads the first one's result, cannot be one kernel;
+    "" if they can. What lies between is never in memory, so nobody else may read it."""
+    inside = {node.name for node in second}
+    for name in (name for node in first for name in node.results):
+        readers = facts.readers.get(name, ())
+        outside = [n for n in readers if n not in first and n.name not in inside]
+        if name in facts.returned:
+            return f"%{name} is returned"
+        if outside:
+            return f"%{name} is also read by %{outside[0].name}"
+    reading = [node for node in second if first[-1].name in node.uses]
+    for node in reading:
+        if not _contracts(node) or node.uses.count(first[-1].name) > 1:
+            return f"%{node.name} reads %{first[-1].name} otherwise than as its input"
+    nodes = sorted((*first, *second), key=lambda node: facts.position[node.name])
+    return _waits(nodes, facts) or why_not_one(body_of(nodes, facts))
+
+
+def _waits(nodes: Sequence[Node], facts: Facts) -> str:
+    """Why the first anchor would start later: times of kernels do not show what ran beside it."""
+    anchor, made = _anchors(nodes)[0], {name for node in nodes for name in node.results}
+    for name in (name for node in nodes for name in node.uses):
+        if name not in made and not facts.depends(anchor, name):
+            return f"%{anchor.name} would wait for %{name}, which can run beside it"
+    return ""
+
+
+def is_pair(task: Task) -> bool:
+    """Whether the task has more than one of what pairs are made of."""
+    return len(_anchors(task.body.nodes)) > 1
+
+
+def _anchors(group: Sequence[Node]) -> list[Node]:
+    """The contractions and poolings of a group."""
+    return [node for node in group if _contracts(node) or "pool" in ops.packet_name(node.op)]
+
+
+def _contracts(node: Node) -> bool:
+    return ops.info(node.op).kind == "contract"
+
+
+def _said(groups: Sequence[Group], first: int, second: int) -> str:
+    """Both groups by their anchors."""
+    anchors = [node for at in (first, second) for node in _anchors(groups[at])]
+    return " + ".join(f"%{node.name}" for node in anchors)

@@ -1,0 +1,45 @@
+"""What the best kernel of a body is expected to take, without writing it: microseconds, or None.
+
+    relu(conv3x3(x) + b)                  4.2      the best ranked tile of a contraction
+    ... and the 1x1 behind it             5.0      of a pair; 7.1 for the two one after the other
+
+Only templates whose tiles are ranked by a time know an answer, and small windows, which take little
+more than a launch. It says what is worth a trial: what is kept is settled by measurement.
+"""
+
+from __future__ import annotations
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.key import canonical
+from anabranch.ir.target import TargetSpec
+from anabranch.kernels.dfg.walk import loads
+from anabranch.kernels.triton import contraction, pair, pair_tiles, tiles, window
+
+WINDOW_US = 2.0
+"""A depthwise convolution or a pooling at batch 1, on an H200, inside a CUDA graph."""
+
+
+def expected_us(body: Graph, spec: TargetSpec) -> float | None:
+    """The least that any template would take, None where nobody knows."""
+    same = canonical(body, content=False)
+    one, two, three = contraction.found_in(same), pair.found_in(same), window.found_in(same)
+    known: list[float] = []
+    if not isinstance(one, str):
+        known += [bound.us for _, bound in tiles.ranked(one, spec)[:1]]
+    if not isinstance(two, str):
+        known += [us for _, us in pair_tiles.ranked(two, spec)[:1]]
+    if not isinstance(three, str):
+        read = {load.value: load.type for load in loads(*(s.expr for s in three.dfg.stores))}
+        moved = [*read.values(), *(store.type for store in three.dfg.stores)]
+        known.append(WINDOW_US + sum(type.nbytes for type in moved) / spec.bandwidth * 1e6)
+    return min(known, default=None)
+
+
+def why_not_one(body: Graph) -> str:
+    """Why no template writes the body as a product of what another product, or a window, gives; ""
+    if one does."""
+    same = canonical(body, content=False)
+    two = pair.found_in(same)
+    if not isinstance(two, str) or not isinstance(contraction.found_in(same), str):
+        return ""
+    return two

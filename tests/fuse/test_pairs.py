@@ -1,0 +1,171 @@
+"""Which groups go into one launch in pairs, the reasons where they do not, and that a pair computes
+what its parts do."""
+
+from __future__ import annotations
+
+import pytest
+from tests.kernels.triton.bodies import gpu, read
+
+from anabranch.fuse import partition
+from anabranch.fuse.choose import choose
+from anabranch.fuse.grow import grow
+from anabranch.fuse.legal import Facts
+from anabranch.fuse.pairs import is_pair, pairs
+from anabranch.ir.dag import dag_of
+from anabranch.ir.eval import eval_graph, eval_tasks
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Cost
+from anabranch.ir.schedule import Source
+from anabranch.ir.step import random_inputs
+from anabranch.ir.task import Task
+from anabranch.ir.text import parse_graph
+from anabranch.ir.verify import verify_tasks
+from anabranch.trace import Trace
+
+
+def network(lines: str, size: int = 28, dtype: str = "f16", returned: str = "") -> Graph:
+    """Lines such as `a = conv3 x 64`, `p = conv1 a 128`, `d = depth a 64`, `m = pool a 64`,
+    `r = relu a 64`, `s = add a b 64`: what is made, of what, and its channels."""
+    channels, nodes, weights = {"x": 64}, list[str](), list[str]()
+
+    def image(c: int) -> str:
+        return f"{dtype}[1,{c},{size},{size}]{{{c * size * size},1,{c * size},{c}}}"
+
+    for line in lines.strip().splitlines():
+        name, _, op, *args, out = line.split()
+        c, k = channels[args[0]], int(out)
+        channels[name] = k
+        taps, groups = (3, k) if op == "depth" else (int(op[-1]) if op[-1].isdigit() else 0, 1)
+        rest = f"[1, 1], [{taps // 2}, {taps // 2}], [1, 1], False, [0, 0], {groups}"
+        calls = {
+            "relu": f"aten.relu.default(%{args[0]})",
+            "add": f"aten.add.Tensor(%{args[0]}, %{args[-1]})",
+            "pool": f"aten.max_pool2d.default(%{args[0]}, [3, 3], [1, 1], [1, 1])",
+        }
+        if op not in calls:
+            each = c // groups
+            strides = f"{{{each * taps * taps},1,{each * taps},{each}}}"
+            strides = f"{{1,1,{3 * k},{k}}}" if op == "depth" else strides
+            weights.append(f"const %w{name}: {dtype}[{k},{each},{taps},{taps}]{strides} = w{name}")
+        call = calls.get(op, f"aten.convolution.default(%{args[0]}, %w{name}, None, {rest})")
+        nodes.append(f"%{name}: {image(k)} = {call}")
+    last = returned or f"%{nodes[-1][1:].split(':')[0]}"
+    lines_of = [f"input %x: {image(64)}", *weights, *nodes, f"return {last}"]
+    return read("\n".join(["graph net {", *lines_of, "}"]))
+
+
+def paired(graph: Graph) -> tuple[list[str], list[str]]:
+    """Groups as "a+b", and refusals as "what: why"."""
+    trace = Trace()
+    groups = pairs(grow(graph, Trace(), True), Facts.of(graph), gpu(), trace)
+    refused = [f"{e.what}: {e.why}" for e in trace.events if e.kind == "refused"]
+    return ["+".join(node.name for node in group) for group in groups], refused
+
+
+def test_a_convolution_and_the_one_of_single_pixels_behind_it() -> None:
+    graph = network("a = conv3 x 64\nr = relu a 64\np = conv1 r 128\ns = relu p 128", 56)
+    assert paired(graph) == (["a+r+p+s"], [])
+
+
+def test_a_depthwise_convolution_and_a_pooling() -> None:
+    for op in ("depth", "pool"):
+        graph = network(f"a = {op} x 64\np = conv1 a 32\ns = relu p 32")
+        assert paired(graph) == (["a+p+s"], [])
+
+
+def test_a_group_is_in_one_pair_and_in_the_one_that_gains_most() -> None:
+    """Either pair alone is legal: the middle one of three convolutions is asked for twice."""
+    groups, refused = paired(network("a = conv1 x 64\nb = conv1 a 64\nc = conv1 b 64\n", 56))
+    assert sorted(len(group.split("+")) for group in groups) == [1, 2]
+    assert len(refused) == 1 and refused[0].endswith("another pair of one of them gains more")
+
+
+def test_a_residual_is_read_behind_the_pair() -> None:
+    graph = network("a = conv3 x 64\nb = conv1 a 64\ns = add b x 64\nr = relu s 64", 56)
+    assert paired(graph) == (["a+b+s+r"], [])
+
+
+@pytest.mark.parametrize(
+    ("lines", "returned", "why"),
+    [
+        ("a = conv1 x 64\nb = conv1 a 64\nc = pool a 64", "%b, %c", "%a is also read by %c"),
+        ("a = conv1 x 64\nb = conv1 a 64", "%a, %b", "%a is returned"),
+        ("a = conv1 x 64\nb = conv1 x 64\ns = add b a 64\nr = relu s 64", "", "otherwise than"),
+        (
+            "a = conv1 x 64\nq = conv1 x 64\nb = conv1 a 64\ns = add b q 64\nr = relu s 64",
+            "",
+            "%a would wait for %q, which can run beside it",
+        ),
+        ("a = conv1 x 64\nb = depth a 64", "", "its first product has 0 axes"),
+        ("a = conv3 x 512\nb = conv1 a 512", "", "us expected in one launch"),
+    ],
+)
+def test_refusals_are_sentences(lines: str, returned: str, why: str) -> None:
+    graph = network(lines, returned=returned)
+    groups, refused = paired(graph)
+    assert groups == paired_not_at_all(graph)
+    assert any(why in said for said in refused), refused
+
+
+def paired_not_at_all(graph: Graph) -> list[str]:
+    return ["+".join(node.name for node in group) for group in grow(graph, Trace(), True)]
+
+
+NET = """
+a = conv3 x 32
+r = relu a 32
+b = conv1 r 64
+s = add b x 64
+t = relu s 64
+d = depth t 64
+p = conv1 d 32
+q = pool t 64
+u = conv1 q 32
+v = add p u 32
+"""
+
+
+def test_a_graph_cut_into_pairs_computes_the_same() -> None:
+    graph = network(NET, 9, "f32")
+    spec = gpu()
+    tasks = partition(graph, Trace(), spec, True, False, True)
+    verify_tasks(tasks)
+    dag_of(tasks)
+    assert [is_pair(task) for task in tasks.tasks].count(True) >= 2
+    inputs = random_inputs([value.type for value in graph.inputs])
+    assert graph.constants[0].value is not None
+    for ours, theirs in zip(eval_tasks(tasks, inputs), eval_graph(graph, inputs), strict=True):
+        assert bool((ours == theirs).all())
+
+
+@pytest.mark.parametrize(
+    ("whole", "source", "pair"),
+    [(2.0, "measured", True), (4.0, "measured", False), (2.0, "estimated", False)],
+)
+def test_a_pair_stays_where_it_is_known_to_be_faster(
+    whole: float, source: Source, pair: bool
+) -> None:
+    """Even where of its parts there is only an estimate too."""
+    graph = network("a = conv3 x 64\nr = relu a 64\np = conv1 r 128\ns = relu p 128", 56)
+    fine = partition(graph, Trace(), gpu(), True)
+    coarse = partition(graph, Trace(), gpu(), True, False, True)
+    assert (len(fine.tasks), len(coarse.tasks)) == (2, 1)
+
+    def cost(task: Task) -> Cost:
+        return Cost(whole if is_pair(task) else 1.5, source)
+
+    found = choose(coarse, fine, cost, Trace(), sure=is_pair)
+    assert [is_pair(task) for task in found.tasks] == ([True] if pair else [False, False])
+
+
+def test_no_pair_of_what_is_empty() -> None:
+    text = """
+    graph g {
+      input %x: f32[0,8]
+      const %w: f32[8,8] = w
+      %a: f32[0,8] = aten.linear.default(%x, %w)
+      %b: f32[0,8] = aten.linear.default(%a, %w)
+      return %b
+    }"""
+    groups, refused = paired(parse_graph(text))
+    assert groups == ["a", "b"] and "is empty" in refused[0]
