@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from anabranch.abreast import abreast
+from anabranch.abreast.decide import abreast
 from anabranch.accept import verify
 from anabranch.autograph.path import Path
 from anabranch.errors import NumericsError, OptionError, TargetError

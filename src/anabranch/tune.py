@@ -21,7 +21,7 @@ from anabranch.fuse.joining import with_joins
 from anabranch.fuse.sharing import GENERATED, Offers, Sharing
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Costs, Limits, Provider, Target
-from anabranch.ir.task import TaskGraph
+from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels import ALL, PROVIDERS
 from anabranch.kernels.recall import Memory
 from anabranch.kernels.select import Selection, select_all, select_some
@@ -86,7 +86,9 @@ class Tuner:
             memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
             return select_all(cuts, spec, self.providers, trial, check, Trace(), memory)
 
-    def abreast(self, tasks: TaskGraph, offers: Offers, costs: Costs, trace: Trace) -> Selection:
+    def abreast(
+        self, tasks: Sequence[Task], offers: Offers, costs: Costs, trace: Trace
+    ) -> Selection:
         """Of these tasks, each of independent parts, those that a generated kernel runs, with the
         fastest of what is offered for them."""
         spec, check = self.target.spec, checker(self.target, self.cache)
@@ -94,7 +96,8 @@ class Tuner:
         with Rehearsal(self.target, self.cache, trace) as rehearsal:
             trial = rehearsal.before(costs.trial)
             memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
-            found = select_some(tasks, spec, makers, trial, check, trace, memory)
+            whole = TaskGraph("abreast", (), (), tuple(tasks), (), ())
+            found = select_some(whole, spec, makers, trial, check, trace, memory)
             return replace(found, settled=memory.settled())
 
     def merged(

@@ -42,18 +42,12 @@ def levelled(tasks: TaskGraph, us: Mapping[str, float], fits: Fits, late: bool) 
     return found
 
 
-def saved(groups: Sequence[Group], us: Mapping[str, float]) -> float:
-    """What they would save at most: all but the longest task of each."""
-    times = [[us[task.name] for task in group] for group in groups]
-    return sum(sum(each) - max(each) for each in times)
-
-
-def together(tasks: TaskGraph, groups: Mapping[str, Task], members: Sequence[Group]) -> TaskGraph:
-    """The tasks with each of these groups as the task that `groups` has under the group's name.
+def together(tasks: TaskGraph, joined: Mapping[str, Task], groups: Sequence[Group]) -> TaskGraph:
+    """The tasks with each of these groups as the task that `joined` has under the group's name.
     ScheduleError if they would wait for each other in a circle, as groups of several levels may."""
-    gone = {task.name for group in members for task in group}
+    gone = {task.name for group in groups for task in group}
     found = [task for task in tasks.tasks if task.name not in gone]
-    found += [groups[name_of(group)] for group in members]
+    found += [joined[name_of(group)] for group in groups]
     mixed = replace(tasks, tasks=tuple(found))
     named = {task.name: task for task in found}
     return replace(mixed, tasks=tuple(named[name] for name in dag_of(mixed).names))
@@ -61,7 +55,7 @@ def together(tasks: TaskGraph, groups: Mapping[str, Task], members: Sequence[Gro
 
 def name_of(group: Group) -> str:
     """What the task of this group is called."""
-    return f"{group[0].name}_and_{len(group) - 1}"
+    return "_and_".join(task.name for task in group)
 
 
 def joint(group: Group) -> Task:

@@ -12,15 +12,15 @@ CTAs of a launch must find room at once: what waits for a second turn had better
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from anabranch.costs.work import CONTRACT, per_processor
-from anabranch.fuse.abreast import Group, joint, levelled, name_of, saved
+from anabranch.fuse.abreast import Group, joint, levelled, name_of
 from anabranch.ir.key import digest_text, structure_text
 from anabranch.ir.protocols import Provider
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Kernel, Resources, Task
+from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.kernels.recall import Candidate
 from anabranch.kernels.select import Selection
 from anabranch.kernels.triton.abreast import NAME, components, variants
@@ -95,13 +95,13 @@ def parts(selection: Selection, spec: TargetSpec) -> dict[str, Part]:
     return found
 
 
-def grouped(selection: Selection, known: Mapping[str, Part], spec: TargetSpec) -> list[Group]:
-    """Groups of tasks that could be one launch each: by levels from the start or from the end,
-    whichever promises more."""
+def grouped(tasks: TaskGraph, known: Mapping[str, Part], spec: TargetSpec) -> list[Group]:
+    """Groups of tasks that could be one launch each, by levels from the start and from the end.
+    Those of the one kind may share tasks with those of the other."""
     us = {name: part.us for name, part in known.items()}
     fits = partial(_fits, known=known, spec=spec)
-    found = [levelled(selection.tasks, us, fits, late) for late in (False, True)]
-    return max(found, key=lambda groups: saved(groups, us))
+    found = [group for late in (False, True) for group in levelled(tasks, us, fits, late)]
+    return list({name_of(group): group for group in found}.values())
 
 
 def offers(groups: Sequence[Group], known: Mapping[str, Part]) -> dict[str, tuple[str, ...]]:
@@ -113,16 +113,29 @@ def offers(groups: Sequence[Group], known: Mapping[str, Part]) -> dict[str, tupl
     return table
 
 
-def resources(task: Task, group: Group, known: Mapping[str, Part]) -> Resources:
+def sketch(group: Group, known: Mapping[str, Part]) -> Task:
+    """The group as one task, as far as it is known before it has a kernel."""
+    task = joint(group)
+    ctas = sum(known[part.name].resources.ctas for part in group)
+    kernel = Kernel(GENERATED, NAME, task.body, writes_out=True)
+    return replace(task, kernel=replace(kernel, resources=_largest(group, known, ctas)))
+
+
+def joint_resources(kernel: Kernel, group: Group, known: Mapping[str, Part]) -> Resources:
     """What a launch of a group takes of the machine, by what its parts take: CTAs of all, all else
     of the part that needs most."""
-    assert task.kernel is not None and task.name == name_of(group)
-    written, own = program(task.body, task.kernel.variant), [known[t.name] for t in group]
+    written = program(kernel.body, kernel.variant)
+    held = _largest(group, known, written.ctas)
+    return replace(held, threads=32 * written.warps)
+
+
+def _largest(group: Sequence[Task], known: Mapping[str, Part], ctas: int) -> Resources:
+    own = [known[task.name].resources for task in group]
     return Resources(
-        written.ctas,
-        32 * written.warps,
-        max(part.resources.registers for part in own),
-        max(part.resources.shared for part in own),
+        ctas,
+        max(one.threads for one in own),
+        max(one.registers for one in own),
+        max(one.shared for one in own),
     )
 
 
@@ -147,11 +160,5 @@ def _resources(task: Task, variant: str) -> Resources:
 
 def _fits(group: Sequence[Task], known: Mapping[str, Part], spec: TargetSpec) -> bool:
     """Whether all CTAs run at once, each with what the part that needs most takes."""
-    own = [known[task.name].resources for task in group]
-    each = Resources(
-        0,
-        max(one.threads for one in own),
-        max(one.registers for one in own),
-        max(one.shared for one in own),
-    )
-    return sum(one.ctas for one in own) <= spec.sms * per_processor(each, spec)
+    ctas = sum(known[task.name].resources.ctas for task in group)
+    return ctas <= spec.sms * per_processor(_largest(group, known, ctas), spec)

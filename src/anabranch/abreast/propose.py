@@ -1,0 +1,145 @@
+"""Proposals: which tasks might share a launch, and by which kernels: a plan -> offers.
+
+    levels from the start, levels from the end --> groups --> structures, each once
+      --> forecast of the plan with the groups of one structure in place of their parts
+      --> kernels for the best of these, compiled, rehearsed and timed --> offers
+
+Compiling is what this costs, so how many structures get kernels is bounded, by a number and by the
+time that is left. A forecast is too rough to decide by, and good enough to say what is tried.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from anabranch.costs import Roofline, costs_of, forecast
+from anabranch.fuse.abreast import Group, joint, name_of, together
+from anabranch.fuse.sharing import Part, grouped, joint_resources, offers, parts, sketch
+from anabranch.ir.dag import dag_of
+from anabranch.ir.key import structure_text
+from anabranch.ir.protocols import Cost, Costs
+from anabranch.ir.task import Task
+from anabranch.kernels.recall import Candidate
+from anabranch.line import KERNEL_SECONDS, Job, Planned, seconds_left
+from anabranch.pack import pack
+from anabranch.schedule.adapted import adapted
+from anabranch.tune import Tuner, settled
+
+MOST = 12
+"""Structures that get kernels."""
+START, EACH = 5.0, 1.3
+"""Seconds that it takes anyway, to begin with the process that runs kernels first, and for each
+structure: seven compilations on sixteen processors."""
+FORK = 2.0
+"""Microseconds that a fork and a join with other streams take at most: a launch that is longer than
+its longest part by more gains nothing anywhere."""
+BESIDE = 0.15
+"""Microseconds that a launch takes longer for each part beside the longest: 0.5 for the four
+branches of an Inception module on an H200."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Groups of equal structure, each as one task with a kernel, and what was tried for it.
+    `settled`: it would be offered again."""
+
+    groups: tuple[Group, ...]
+    tasks: tuple[Task, ...]
+    tried: tuple[Candidate, ...]
+    settled: bool
+
+    @property
+    def names(self) -> str:
+        return ", ".join(task.name for task in self.tasks)
+
+
+def proposed(job: Job, made: Planned, left: float, start: float) -> list[Offer]:
+    """What is worth trying in so many seconds, what a forecast likes best first."""
+    spec = job.target.spec
+    known = parts(made.selection, spec)
+    alike: dict[str, list[Group]] = {}
+    for group in grouped(made.tasks, known, spec):
+        alike.setdefault(structure_text(joint(group).body), []).append(group)
+    if not alike:
+        return []
+    most = MOST if left == math.inf else max(0, min(MOST, int((left - START) / EACH)))
+    ranked = sorted(alike, key=partial(_predicted, made=made, known=known, alike=alike))
+    if len(ranked) > most:
+        what = f"{len(ranked) - most} of {len(ranked)} sets of independent tasks"
+        why = "others promise more" if most == MOST else "there is no time to compile their kernels"
+        job.trace.add("refused", "abreast", what, why)
+    return _with_kernels(job, made, [alike[key] for key in ranked[:most]], known, start)
+
+
+def _predicted(
+    key: str, made: Planned, known: Mapping[str, Part], alike: Mapping[str, Sequence[Group]]
+) -> float:
+    """The latency of the plan with these groups, by a model."""
+    sketches = {name_of(group): sketch(group, known) for group in alike[key]}
+    us = {name_of(group): [known[task.name].us for task in group] for group in alike[key]}
+    tasks = together(made.tasks, sketches, alike[key])
+    members = {name_of(group): [task.name for task in group] for group in alike[key]}
+    schedule = adapted(made.choice.schedule, dag_of(tasks), members)
+
+    def cost(task: Task) -> Cost:
+        own = us.get(task.name)
+        if own is None:
+            return made.costs.task(task)
+        return Cost(max(own) + BESIDE * (len(own) - 1), "estimated")
+
+    return forecast(tasks, schedule, cost, made.sequential.spec).latency
+
+
+def _with_kernels(
+    job: Job,
+    made: Planned,
+    alike: Sequence[Sequence[Group]],
+    known: Mapping[str, Part],
+    start: float,
+) -> list[Offer]:
+    """The groups that a generated kernel runs, and not more slowly than they run apart."""
+    prepare, left = partial(pack, spec=job.target.spec), seconds_left(job.options, start)
+    costs = costs_of(job.target, prepare, job.cache, job.trace, left, KERNEL_SECONDS)
+    every = [group for groups in alike for group in groups]
+    tuner = Tuner(job.target, job.options, job.cache)
+    picked = tuner.abreast(list(map(joint, every)), offers(every, known), costs, job.trace)
+    safe = picked.settled and settled(costs)
+    tasks = {task.name: task for task in picked.tasks.tasks}
+    found: list[Offer] = []
+    for groups in alike:
+        own = [tasks[name_of(group)] for group in groups if name_of(group) in tasks]
+        if len(own) < len(groups):
+            names = ", ".join(map(name_of, groups))
+            job.trace.add("refused", "abreast", names, "no kernel runs them in one launch")
+            continue
+        own = [_held(task, group, known) for task, group in zip(own, groups, strict=True)]
+        offer = Offer(tuple(groups), tuple(own), picked.candidates[own[0].name], safe)
+        why = _hopeless(offer, made.costs, costs, Roofline(job.target.spec))
+        if why:
+            job.trace.add("refused", "abreast", offer.names, why)
+        else:
+            found.append(offer)
+    return found
+
+
+def _held(task: Task, group: Group, known: Mapping[str, Part]) -> Task:
+    """The task with what its launch takes of the machine, as far as its parts tell."""
+    assert task.kernel is not None
+    return replace(
+        task, kernel=replace(task.kernel, resources=joint_resources(task.kernel, group, known))
+    )
+
+
+def _hopeless(offer: Offer, apart: Costs, whole: Costs, rough: Costs) -> str:
+    """Why a plan cannot get faster by it, in a row or on streams; "" if it may."""
+    task, group = offer.tasks[0], offer.groups[0]
+    found = [whole.task(task), *map(apart.task, group)]
+    if any(cost.source == "estimated" for cost in found):  # numbers of two kinds tell nothing
+        found = [rough.task(task), *map(rough.task, group)]
+    us, each = found[0].us, [cost.us for cost in found[1:]]
+    if us < min(sum(each), max(each) + FORK):
+        return ""
+    return f"{us:.2f} us in one launch, {sum(each):.2f} in a row, the longest {max(each):.2f}"

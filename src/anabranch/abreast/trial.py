@@ -1,0 +1,117 @@
+"""Plans with some tasks in common launches: offers -> the fastest plan that they make.
+
+    the plan as it is 95.7   with offer 1  95.2   with 2  95.9   with 3  95.3   side by side
+    the plan as it is 95.7   with 1 and 3  94.8   the same in a row  97.0       side by side
+      --> 1 and 3, scheduled in earnest
+
+A launch alone says little: what it is worth depends on what runs beside it and on what waits for
+its parts. So each offer is tried in the plan, under the plan's own schedule, and those that pay are
+tried together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from anabranch.abreast.propose import Offer
+from anabranch.errors import ScheduleError
+from anabranch.fuse.abreast import name_of, together
+from anabranch.ir.dag import dag_of
+from anabranch.ir.protocols import Cost
+from anabranch.ir.schedule import Schedule, sequential_launches
+from anabranch.ir.task import TaskGraph
+from anabranch.kernels.select import Selection
+from anabranch.line import Planned
+from anabranch.schedule.adapted import adapted
+from anabranch.trace import Trace
+
+SHARES = (1.0, 0.5)
+"""Of the offers that pay alone, how many are tried together, the best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A plan's tasks with these offers, under a schedule."""
+
+    offers: tuple[Offer, ...]
+    tasks: TaskGraph
+    schedule: Schedule
+
+
+def best(
+    made: Planned, offers: Sequence[Offer], more: Callable[[], bool], trace: Trace
+) -> Trial | None:
+    """The fastest of all that were tried, None if that is the plan as it is. `more`: whether there
+    is time to try more."""
+    alone = [trial for offer in offers if (trial := _trial(made, (offer,)))]
+    was, *costs = _raced(made, alone)
+    if not alone or not more():
+        return _fastest(alone, was, costs)
+    for trial, cost in zip(alone, costs, strict=True):
+        if cost.us >= was.us:
+            why = f"{cost.us:.2f} us {cost.source}, {was.us:.2f} with a launch for each"
+            trace.add("refused", "abreast", trial.offers[0].names, why)
+    ranked = sorted(zip(costs, alone, strict=True), key=lambda pair: pair[0].us)
+    paying = [trial.offers[0] for cost, trial in ranked if cost.us < was.us]
+    if not paying:
+        return None
+    several = list(_several(made, paying))
+    now, *others = _raced(made, several)
+    return _fastest(several, now, others)
+
+
+def selection_of(made: Planned, trial: Trial) -> Selection:
+    """The plan's selection with the offers of the trial in place of their parts."""
+    tried = dict(made.selection.candidates)
+    tried |= {task.name: offer.tried for offer in trial.offers for task in offer.tasks}
+    candidates = {task.name: tried[task.name] for task in trial.tasks.tasks}
+    return replace(made.selection, tasks=trial.tasks, candidates=candidates)
+
+
+def _trial(made: Planned, offers: Sequence[Offer]) -> Trial | None:
+    """The plan with these offers, under its own schedule; None if they wait for each other."""
+    kernels = {task.name: task for offer in offers for task in offer.tasks}
+    groups = [group for offer in offers for group in offer.groups]
+    try:
+        tasks = together(made.tasks, kernels, groups)
+    except ScheduleError:
+        return None
+    members = {name_of(group): [task.name for task in group] for group in groups}
+    schedule = adapted(made.choice.schedule, dag_of(tasks), members)
+    return Trial(tuple(offers), tasks, schedule)
+
+
+def _several(made: Planned, paying: Sequence[Offer]) -> Iterator[Trial]:
+    """Of the offers that pay as many as go together, the first ones first; also in a row, for what
+    shares a launch need not share the machine in any other way."""
+    for count in dict.fromkeys(max(1, round(share * len(paying))) for share in SHARES):
+        taken: Trial | None = None
+        for offer in paying[:count]:
+            own = taken.offers if taken is not None else ()
+            if not _overlap(own, offer):
+                taken = _trial(made, (*own, offer)) or taken
+        if taken is not None:
+            yield taken
+            row = Schedule("sequential", sequential_launches(dag_of(taken.tasks)))
+            if taken.schedule.streams > 1:
+                yield replace(taken, schedule=row)
+
+
+def _overlap(taken: Sequence[Offer], offer: Offer) -> bool:
+    """Whether some task is in groups of both."""
+    names = {task.name for group in offer.groups for task in group}
+    return any(task.name in names for one in taken for group in one.groups for task in group)
+
+
+def _raced(made: Planned, trials: Sequence[Trial]) -> list[Cost]:
+    """What the plan takes, and each trial, side by side."""
+    plans = [(made.tasks, made.choice.schedule)]
+    return made.costs.race([*plans, *((trial.tasks, trial.schedule) for trial in trials)])
+
+
+def _fastest(trials: Sequence[Trial], was: Cost, costs: Sequence[Cost]) -> Trial | None:
+    found = min(zip(costs, trials, strict=True), key=lambda pair: pair[0].us, default=None)
+    if found is None or found[0].us >= was.us:
+        return None
+    return found[1]
