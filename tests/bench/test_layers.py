@@ -7,8 +7,8 @@ from tests.kernels.triton.bodies import gpu
 
 from anabranch.bench.layers import ABREAST, LARGE, SAMPLE, attention
 from anabranch.ir import ops
+from anabranch.ir.components import components
 from anabranch.ir.graph import types
-from anabranch.kernels.triton.abreast import components
 from anabranch.kernels.triton.write import program, variants
 
 LAYERS = {**SAMPLE, **LARGE, **ABREAST, "attention": attention(3, 5, 7, 16, mask="b1")}

@@ -14,6 +14,7 @@ from tests.kernels.triton.bodies import gpu
 from anabranch.errors import ScheduleError
 from anabranch.fuse.abreast import MOST, Group, joint, levelled, name_of, together
 from anabranch.fuse.partition import partition
+from anabranch.ir.components import components
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph
@@ -23,7 +24,6 @@ from anabranch.ir.step import random_tensor
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.verify import verify_tasks
-from anabranch.kernels.triton.abreast import components
 from anabranch.kernels.triton.write import variants
 from anabranch.trace import Trace
 

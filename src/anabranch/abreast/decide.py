@@ -51,7 +51,7 @@ def abreast(job: Job, made: Planned, start: float) -> Planned:
         job.trace.add("refused", "abreast", names, "no plan with them is faster")
         return made
     aside = replace(job, trace=job.trace.aside())
-    found = _in_earnest(aside, made, trial, start)
+    found = _in_earnest(aside, made, trial, start, more())
     names = ", ".join(offer.names for offer in trial.offers)
     was, now = _compared(job, made, found)
     why = f"{now.us:.2f} us {now.source}, {was.us:.2f} with a launch for each"
@@ -77,12 +77,12 @@ def _seconds(job: Job, start: float) -> float:
     return limit if left is None else min(limit, left)
 
 
-def _in_earnest(job: Job, made: Planned, trial: Trial, start: float) -> Planned:
+def _in_earnest(job: Job, made: Planned, trial: Trial, start: float, time_left: bool) -> Planned:
     """The trial as it would be compiled; the schedule it was tried under is one more to choose
-    from."""
+    from. Where no time is left, other schedules are not searched for."""
     selection = with_probes(selection_of(made, trial), made.costs)
     safe = made.settled and all(offer.settled for offer in trial.offers)
-    found = scheduled(job, made.graph, made.signature, selection, safe, start)
+    found = scheduled(job, made.graph, made.signature, selection, safe, start, not time_left)
     chosen = found.choice.schedule
     own, other = made.costs.race([(found.tasks, chosen), (found.tasks, trial.schedule)])
     if other.us >= own.us or tied(other, own):

@@ -17,13 +17,14 @@ from functools import partial
 
 from anabranch.costs.work import CONTRACT, per_processor
 from anabranch.fuse.abreast import Group, joint, levelled, name_of
+from anabranch.ir.components import components
 from anabranch.ir.key import digest_text, structure_text
 from anabranch.ir.protocols import Provider
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.kernels.recall import Candidate
 from anabranch.kernels.select import Selection
-from anabranch.kernels.triton.abreast import NAME, components, variants
+from anabranch.kernels.triton.abreast import NAME, variants
 from anabranch.kernels.triton.write import program
 
 SHORT = 12.0

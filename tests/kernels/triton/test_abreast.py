@@ -10,7 +10,7 @@ from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
 from tests.kernels.triton.test_compile import SPILLED, compiled
 
-from anabranch.kernels.triton.abreast import components
+from anabranch.ir.components import components
 from anabranch.kernels.triton.write import program, variants
 
 BRANCHES = read("""

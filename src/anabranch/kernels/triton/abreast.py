@@ -20,7 +20,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from anabranch.ir.graph import Graph, types
 from anabranch.kernels.triton.names import names_of
@@ -33,22 +32,6 @@ WARPS = (4, 8)
 ALIGNED = 16
 """Bytes that every part's scratch begins at a multiple of."""
 INDENT = "    "
-
-
-def components(body: Graph) -> tuple[Graph, ...]:
-    """The parts of a body that no node connects, in the order of their first nodes. They may read
-    the same inputs."""
-    home: dict[str, int] = {}
-    groups: dict[int, list[int]] = {}
-    for at, node in enumerate(body.nodes):
-        met = sorted({home[name] for name in node.uses if name in home})
-        own = met[0] if met else at
-        groups.setdefault(own, []).append(at)
-        for other in met[1:]:
-            groups[own] = sorted([*groups[own], *groups.pop(other)])
-            home.update({name: own for name, place in home.items() if place == other})
-        home.update(dict.fromkeys(node.results, own))
-    return tuple(_part(body, groups[first]) for first in sorted(groups, key=lambda k: groups[k][0]))
 
 
 def parts_of(variant: str) -> list[str]:
@@ -113,19 +96,6 @@ def abreast(body: Graph, programs: Sequence[Program]) -> Program:
         scratch[-1],
         counters[-1],
         all(program.pdl for program in programs),
-    )
-
-
-def _part(body: Graph, nodes: Sequence[int]) -> Graph:
-    own = tuple(body.nodes[at] for at in nodes)
-    read = {name for node in own for name in node.uses}
-    made = {name for node in own for name in node.results}
-    return replace(
-        body,
-        inputs=tuple(value for value in body.inputs if value.name in read),
-        constants=tuple(value for value in body.constants if value.name in read),
-        nodes=own,
-        outputs=tuple(ref for ref in body.outputs if ref.name in made),
     )
 
 
