@@ -51,7 +51,8 @@ def abreast(job: Job, made: Planned, start: float) -> Planned:
         job.trace.add("refused", "abreast", names, "no plan with them is faster")
         return made
     aside = replace(job, trace=job.trace.aside())
-    found = _in_earnest(aside, made, trial, start, more())
+    enough = time.perf_counter() - begun + _schedule_seconds(job) < left
+    found = _in_earnest(aside, made, trial, start, enough)
     names = ", ".join(offer.names for offer in trial.offers)
     was, now = _compared(job, made, found)
     why = f"{now.us:.2f} us {now.source}, {was.us:.2f} with a launch for each"
@@ -77,12 +78,19 @@ def _seconds(job: Job, start: float) -> float:
     return limit if left is None else min(limit, left)
 
 
-def _in_earnest(job: Job, made: Planned, trial: Trial, start: float, time_left: bool) -> Planned:
+def _schedule_seconds(job: Job) -> float:
+    """What scheduling has taken, whichever graph took longest."""
+    told = (e for e in job.trace.events if e.kind == "stage" and e.what == "schedule")
+    return max((float(dict(event.data)["seconds"]) for event in told), default=0.0)
+
+
+def _in_earnest(job: Job, made: Planned, trial: Trial, start: float, enough: bool) -> Planned:
     """The trial as it would be compiled; the schedule it was tried under is one more to choose
-    from. Where no time is left, other schedules are not searched for."""
+    from. Where there is not enough time, other schedules are not
+    searched for."""
     selection = with_probes(selection_of(made, trial), made.costs)
     safe = made.settled and all(offer.settled for offer in trial.offers)
-    found = scheduled(job, made.graph, made.signature, selection, safe, start, not time_left)
+    found = scheduled(job, made.graph, made.signature, selection, safe, start, not enough)
     chosen = found.choice.schedule
     own, other = made.costs.race([(found.tasks, chosen), (found.tasks, trial.schedule)])
     if other.us >= own.us or tied(other, own):

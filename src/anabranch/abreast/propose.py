@@ -19,7 +19,6 @@ from anabranch.costs import Roofline, costs_of, forecast
 from anabranch.fuse.abreast import Group, joint, name_of, together
 from anabranch.fuse.sharing import Part, grouped, joint_resources, offers, parts, sketch
 from anabranch.ir.dag import dag_of
-from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.task import Task
 from anabranch.kernels.recall import Candidate
@@ -28,11 +27,12 @@ from anabranch.pack import pack
 from anabranch.schedule.adapted import adapted
 from anabranch.tune import Tuner, settled
 
-MOST = 12
+MOST = 20
 """Structures that get kernels."""
-START, EACH = 5.0, 1.3
+START, EACH = 5.0, 0.75
 """Seconds that it takes anyway, to begin with the process that runs kernels first, and for each
-structure: seven compilations on sixteen processors."""
+structure: two kernels, one of them in five modes of launch, at 0.4 seconds for each of its parts,
+on sixteen processors."""
 FORK = 2.0
 """Microseconds that a fork and a join with other streams take at most: a launch that is longer than
 its longest part by more gains nothing anywhere."""
@@ -63,28 +63,43 @@ def proposed(job: Job, made: Planned, left: float, start: float) -> list[Offer]:
     """What is worth trying in so many seconds, what a forecast likes best first."""
     spec = job.target.spec
     known = parts(made.selection, spec)
-    alike: dict[str, list[Group]] = {}
-    for group in grouped(made.tasks, known, spec):
-        alike.setdefault(structure_text(joint(group).body), []).append(group)
+    alike = grouped(made.tasks, known, spec)
     if not alike:
         return []
-    most = MOST if left == math.inf else max(0, min(MOST, int((left - START) / EACH)))
     base = made.costs.timeline(made.tasks, made.choice.schedule).latency
-    lost = {
-        key: _predicted(groups, made, known) - base - UNTOLD * len(groups)
-        for key, groups in alike.items()
-    }
-    ranked = sorted((key for key in alike if lost[key] < 0), key=lost.__getitem__)
-    if len(ranked) < len(alike):
-        what = f"{len(alike) - len(ranked)} of {len(alike)} sets of independent tasks"
+    lost = [_predicted(groups, made, known) - base - UNTOLD * len(groups) for groups in alike]
+    ranked = sorted(range(len(alike)), key=lost.__getitem__)
+    likely = [alike[i] for i in ranked if lost[i] < 0]
+    most = MOST if left == math.inf else max(0, min(MOST, int((left - START) / EACH)))
+    _tell(job, alike, likely, most)
+    kept = _apart_first(likely)[:most]
+    return _with_kernels(job, made, kept, known, start) if kept else []
+
+
+def _tell(job: Job, alike: Sequence[object], likely: Sequence[object], most: int) -> None:
+    """Say what is left out."""
+    if len(likely) < len(alike):
+        what = f"{len(alike) - len(likely)} of {len(alike)} sets of independent tasks"
         job.trace.add("refused", "abreast", what, "by forecast they would make the plan slower")
-    if len(ranked) > most:
-        what = f"{len(ranked) - most} of {len(ranked)} sets of independent tasks"
+    if len(likely) > most:
+        what = f"{len(likely) - most} of {len(likely)} sets of independent tasks"
         why = "others promise more" if most == MOST else "there is no time to compile their kernels"
         job.trace.add("refused", "abreast", what, why)
-    if not ranked[:most]:
-        return []
-    return _with_kernels(job, made, [alike[key] for key in ranked[:most]], known, start)
+
+
+def _apart_first(likely: Sequence[list[Group]]) -> list[list[Group]]:
+    """In this order, but those that have tasks of others before them last."""
+    apart: list[list[Group]] = []
+    later: list[list[Group]] = []
+    taken: set[str] = set()
+    for groups in likely:
+        names = {task.name for group in groups for task in group}
+        if taken.isdisjoint(names):
+            apart.append(groups)
+            taken |= names
+        else:
+            later.append(groups)
+    return apart + later
 
 
 def _predicted(groups: Sequence[Group], made: Planned, known: Mapping[str, Part]) -> float:

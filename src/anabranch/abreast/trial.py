@@ -27,6 +27,8 @@ from anabranch.line import Planned
 from anabranch.schedule.adapted import adapted
 from anabranch.trace import Trace
 
+PROMISE = 0.002
+"""Of the plan's time, what must seem to be saved."""
 SHARES = (1.0, 0.5)
 """Of the offers that pay alone, how many are tried together, the best first."""
 
@@ -116,8 +118,8 @@ def _raced(made: Planned, trials: Sequence[Trial]) -> list[Cost]:
 
 
 def _fastest(trials: Sequence[Trial], was: Cost, costs: Sequence[Cost]) -> Trial | None:
-    """The fastest, None if the plan as it is takes no longer."""
+    """The fastest, None if it saves next to nothing."""
     cost, trial = min(
         zip(costs, trials, strict=True), key=lambda pair: pair[0].us, default=(was, None)
     )
-    return trial if cost.us < was.us else None
+    return trial if cost.us < (1 - PROMISE) * was.us else None

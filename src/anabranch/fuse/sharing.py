@@ -96,13 +96,21 @@ def parts(selection: Selection, spec: TargetSpec) -> dict[str, Part]:
     return found
 
 
-def grouped(tasks: TaskGraph, known: Mapping[str, Part], spec: TargetSpec) -> list[Group]:
-    """Groups of tasks that could be one launch each, by levels from the start and from the end.
-    Those of the one kind may share tasks with those of the other."""
+def grouped(tasks: TaskGraph, known: Mapping[str, Part], spec: TargetSpec) -> list[list[Group]]:
+    """Groups of tasks that could be one launch each, those of equal structure together: by levels
+    from the start, then by levels from the end what these have otherwise. The one may share tasks
+    with the other, or wait for it in a circle, so they are kept apart."""
     us = {name: part.us for name, part in known.items()}
     fits = partial(_fits, known=known, spec=spec)
-    found = [group for late in (False, True) for group in levelled(tasks, us, fits, late)]
-    return list({name_of(group): group for group in found}.values())
+    found: dict[tuple[bool, str], list[Group]] = {}
+    seen: set[str] = set()
+    for late in (False, True):
+        for group in levelled(tasks, us, fits, late):
+            if name_of(group) not in seen:
+                seen.add(name_of(group))
+                key = late, structure_text(joint(group).body)
+                found.setdefault(key, []).append(group)
+    return list(found.values())
 
 
 def offers(groups: Sequence[Group], known: Mapping[str, Part]) -> dict[str, tuple[str, ...]]:
