@@ -54,7 +54,7 @@ def abreast(job: Job, made: Planned, start: float) -> Planned:
     enough = time.perf_counter() - begun + _schedule_seconds(job) < left
     found = _in_earnest(aside, made, trial, start, enough)
     names = ", ".join(offer.names for offer in trial.offers)
-    was, now = _compared(job, made, found)
+    was, now = compared(job, made, found)
     why = f"{now.us:.2f} us {now.source}, {was.us:.2f} with a launch for each"
     if now.us >= was.us or tied(now, was):
         noise = ": a tie" if now.us < was.us else ""
@@ -99,7 +99,7 @@ def _in_earnest(job: Job, made: Planned, trial: Trial, start: float, enough: boo
     return replace(found, choice=Choice(trial.schedule, ((trial.schedule, other), *rest)))
 
 
-def _compared(job: Job, made: Planned, found: Planned) -> tuple[Cost, Cost]:
+def compared(job: Job, made: Planned, found: Planned) -> tuple[Cost, Cost]:
     """What both plans take, side by side, as they will be launched."""
     pair = [(plan.tasks, plan.choice.schedule) for plan in (made, found)]
     was, now = made.costs.race(pair)
