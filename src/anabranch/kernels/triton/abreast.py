@@ -11,8 +11,8 @@
 A launch costs about a microsecond, and a fork to another stream with its join two or three: layers
 of a few microseconds that do not depend on each other run together for the price of the longest,
 as long as the GPU has room for all CTAs. Every part is the kernel it would be alone, with numbers
-of its own in place of the grid's; only warps are the same for all, and registers and shared memory
-those of the part that needs most.
+of its own in place of the grid's, and loads as many steps ahead; only warps are the same for all,
+and registers and shared memory those of the part that needs most.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ def abreast(body: Graph, programs: Sequence[Program]) -> Program:
     values = tuple(dict.fromkeys(name for program in programs for name in program.pointers))
     scratch, counters = _sums([-(-p.scratch // ALIGNED) * ALIGNED for p in programs], programs)
     functions: dict[str, str] = {}
+    stages = max(program.stages for program in programs)
     for at, program in enumerate(programs):
-        functions |= dict(_functions(program, f"part_{at}"))
+        functions |= dict(_functions(program, f"part_{at}", stages))
     given = [f"{names[name]}_ptr" for name in values]
     given += ["scratch_ptr"] * bool(scratch[-1]) + ["counters_ptr"] * bool(counters[-1])
     entry = entry_name(NAME, body)
@@ -92,7 +93,7 @@ def abreast(body: Graph, programs: Sequence[Program]) -> Program:
         tuple(table[name].dtype for name in values),
         (first, 1, 1),
         programs[0].warps,
-        max(program.stages for program in programs),
+        stages,
         scratch[-1],
         counters[-1],
         all(program.pdl for program in programs),
@@ -115,17 +116,27 @@ def _sums(scratch: Sequence[int], programs: Sequence[Program]) -> tuple[list[int
     return starts, counters
 
 
-def _functions(program: Program, name: str) -> Iterator[tuple[str, str]]:
-    """A program's functions by name; its entry as one of them, with the CTA's number added."""
+def _functions(program: Program, name: str, stages: int) -> Iterator[tuple[str, str]]:
+    """A program's functions by name; its entry as one of them, with the CTA's number added.
+    `stages`: of loops that say nothing."""
     lines = program.text.splitlines()
     for node in ast.parse(program.text).body:
         if isinstance(node, ast.FunctionDef):
             first = min(decorator.lineno for decorator in node.decorator_list)
             own = lines[first - 1 : node.end_lineno]
             if node.name == program.entry:
+                if program.stages != stages:
+                    own = [_staged(line, program.stages) for line in own]
                 yield name, "\n".join(_numbered(own, program, name))
             else:
                 yield node.name, "\n".join(own)
+
+
+def _staged(line: str, stages: int) -> str:
+    """The head of a loop that says how many steps ahead it loads; any other line as it is."""
+    return re.sub(
+        r"^(\s*for \w+ in) range\((.*)\):$", rf"\1 tl.range(\2, num_stages={stages}):", line
+    )
 
 
 def _numbered(lines: Sequence[str], program: Program, name: str) -> list[str]:
