@@ -48,6 +48,9 @@ def overlapped(
     if found is None:
         return plan, None
     mode, cost = found
+    if found == _read(kept):
+        why = f"{mode or 'none'}, {cost.us:.1f} us; recalled from the cache"
+        trace.add("chosen", "overlap", plan.tasks.name, why)
     if cache is not None:
         cache.put("plans", key, json.dumps([mode, cost.us, cost.spread]))
     return replace(plan, tasks=in_mode(plan.tasks, mode)) if mode else plan, cost

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from anabranch.ir.components import components
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.protocols import Cost
+from anabranch.ir.task import Task
 from anabranch.ir.verify import verify_schedule, verify_tasks
 from anabranch.line import Job
 from anabranch.options import Options
@@ -123,6 +125,20 @@ def test_what_is_no_faster_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) ->
         made = compile_model(asked)
         assert made.plan == plain.plan and made.found.schedules == plain.found.schedules
         assert said(asked.trace, "refused") and not said(asked.trace, "applied")
+
+
+def test_estimates_do_not_replace_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    guess = Recorded.task
+
+    def known(self: Recorded, task: Task) -> Cost:
+        cost, kernel = guess(self, task), task.kernel
+        one = kernel is not None and kernel.name != "abreast"
+        return replace(cost, source="recorded") if one else cost
+
+    monkeypatch.setattr(Recorded, "task", known)
+    asked = job(cells())
+    assert wide(compile_model(asked)) == []
+    assert "only estimated" in said(asked.trace, "refused")[-1].why
 
 
 def test_a_gain_within_the_noise_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

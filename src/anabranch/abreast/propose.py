@@ -39,6 +39,8 @@ its longest part by more gains nothing anywhere."""
 BESIDE = 0.15
 """Microseconds that a launch takes longer for each part beside the longest: 0.5 for the four
 branches of an Inception module on an H200."""
+MEMORY = 0.25
+"""Of the device's memory, what plans that are timed side by side may hold."""
 UNTOLD = 1.2
 """Microseconds that a group may look slower in a forecast and be tried: for the four branches of an
 Inception module the forecast has streams 0.6 us ahead, where on an H200 they were 0.6 behind."""
@@ -71,6 +73,9 @@ def proposed(job: Job, made: Planned, left: float, start: float) -> list[Offer]:
     ranked = sorted(range(len(alike)), key=lost.__getitem__)
     likely = [alike[i] for i in ranked if lost[i] < 0]
     most = MOST if left == math.inf else max(0, min(MOST, int((left - START) / EACH)))
+    held = made.sequential.footprint.peak_bytes
+    if spec.memory_bytes and held:  # so many plans are timed side by side
+        most = min(most, int(MEMORY * spec.memory_bytes / held))
     _tell(job, alike, likely, most)
     kept = _apart_first(likely)[:most]
     return _with_kernels(job, made, kept, known, start) if kept else []
@@ -83,7 +88,7 @@ def _tell(job: Job, alike: Sequence[object], likely: Sequence[object], most: int
         job.trace.add("refused", "abreast", what, "by forecast they would make the plan slower")
     if len(likely) > most:
         what = f"{len(likely) - most} of {len(likely)} sets of independent tasks"
-        why = "others promise more" if most == MOST else "there is no time to compile their kernels"
+        why = "others promise more" if most == MOST else "there is no time or memory to try them"
         job.trace.add("refused", "abreast", what, why)
 
 
@@ -162,10 +167,13 @@ def _held(task: Task, group: Group, known: Mapping[str, Part]) -> Task:
 def _hopeless(offer: Offer, apart: Costs, whole: Costs, rough: Costs) -> str:
     """Why a plan cannot get faster by it, in a row or on streams; "" if it may."""
     task, group = offer.tasks[0], offer.groups[0]
-    found = [whole.task(task), *map(apart.task, group)]
-    if any(cost.source == "estimated" for cost in found):  # numbers of two kinds tell nothing
-        found = [rough.task(task), *map(rough.task, group)]
-    us, each = found[0].us, [cost.us for cost in found[1:]]
+    together, parts = whole.task(task), list(map(apart.task, group))
+    guessed = {cost.source == "estimated" for cost in (together, *parts)}
+    if together.source == "estimated" and len(guessed) > 1:
+        return "only estimated, where the times of its parts are known"
+    if True in guessed:  # numbers of two kinds tell nothing
+        together, parts = rough.task(task), list(map(rough.task, group))
+    us, each = together.us, [cost.us for cost in parts]
     if us < min(sum(each), max(each) + FORK):
         return ""
     return f"{us:.2f} us in one launch, {sum(each):.2f} in a row, the longest {max(each):.2f}"
