@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from tests.fuse.test_abreast import woven
 
 from anabranch.abreast.propose import Offer
-from anabranch.abreast.trial import best, selection_of
+from anabranch.abreast.trial import ALONE, best, selection_of
 from anabranch.fuse.abreast import joint
 from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost
@@ -61,8 +62,8 @@ def names(group: str) -> str:
     return "_and_".join(f"t{number}" for number in group)
 
 
-def always() -> bool:
-    return True
+def always() -> float:
+    return math.inf
 
 
 def test_offers_that_pay_alone_are_tried_together() -> None:
@@ -73,7 +74,7 @@ def test_offers_that_pay_alone_are_tried_together() -> None:
     assert found is not None
     assert {task.name for task in found.tasks.tasks} == {names("01"), names("23"), "t4", "t5"}
     assert [event.what for event in trace.events if event.kind == "refused"] == [names("45")]
-    assert machine.raced[0] == 1 + 3 + 1 and len(machine.raced) == 2
+    assert machine.raced[:2] == [1 + 1, 1 + 3]
     chosen = selection_of(made(machine), found)
     assert chosen.tasks is found.tasks
     assert chosen.candidates.keys() == {task.name for task in found.tasks.tasks}
@@ -122,9 +123,16 @@ def test_pairs_that_are_slower_together_are_not_taken_together() -> None:
     assert found is not None and len(found.offers) == 1
 
 
-def test_without_time_the_best_alone_is_taken() -> None:
-    machine = Machine(lambda found, _: 20.0 - 2 * (names("23") in found) - len(found) % 2)
-    found = best(made(machine), [offer("01"), offer("23")], lambda: False, Trace())
-    assert found is not None and [one.names for one in found.offers] == [names("23")]
-    assert len(machine.raced) == 1
-    assert found.schedule.streams == 2
+def test_without_time_only_all_of_them_are_tried() -> None:
+    machine = Machine(lambda found, _: 20.0 - (names("01") in found) - (names("23") in found))
+    found = best(made(machine), [offer("01"), offer("23")], lambda: 0.0, Trace())
+    assert found is not None and len(found.offers) == 2 and len(machine.raced) == 1
+
+
+def test_where_timing_a_plan_takes_long_few_are_tried_alone() -> None:
+    """One plan took two of twelve seconds: of the rest, a part is for as many as fit."""
+    left = iter([12.0, 10.0, 0.0])
+    machine = Machine(lambda found, _: 20.0 - (names("01") in found))
+    several = [offer("01"), offer("23"), offer("45"), offer("03"), offer("12")] * 4
+    assert best(made(machine), several, lambda: next(left), Trace()) is not None
+    assert machine.raced[1] == 1 + int(ALONE * 10.0 / 2)

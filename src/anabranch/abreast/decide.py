@@ -42,16 +42,16 @@ def abreast(job: Job, made: Planned, start: float) -> Planned:
     if not offers:
         return made
 
-    def more() -> bool:
-        return time.perf_counter() - begun < left
+    def rest() -> float:
+        return left - (time.perf_counter() - begun)
 
-    trial = best(made, offers, more, job.trace)
+    trial = best(made, offers, rest, job.trace)
     if trial is None:
         names = ", ".join(offer.names for offer in offers)
         job.trace.add("refused", "abreast", names, "no plan with them is faster")
         return made
     aside = replace(job, trace=job.trace.aside())
-    enough = time.perf_counter() - begun + _schedule_seconds(job) < left
+    enough = rest() > _schedule_seconds(job)
     found = _in_earnest(aside, made, trial, start, enough)
     names = ", ".join(offer.names for offer in trial.offers)
     was, now = compared(job, made, found)

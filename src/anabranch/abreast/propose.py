@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from anabranch.costs import Roofline, costs_of, forecast
+from anabranch.costs.memo import Memo
+from anabranch.costs.work import Work, work
 from anabranch.fuse.abreast import Group, joint, name_of, together
 from anabranch.fuse.sharing import Part, grouped, joint_resources, offers, parts, sketch
 from anabranch.ir.dag import dag_of
@@ -27,8 +29,8 @@ from anabranch.pack import pack
 from anabranch.schedule.adapted import adapted
 from anabranch.tune import Tuner, settled
 
-MOST = 20
-"""Structures that get kernels."""
+FORECASTS, MOST = 60, 20
+"""Structures that are tried in forecasts, and those that get kernels."""
 START, EACH = 5.0, 0.75
 """Seconds that it takes anyway, to begin with the process that runs kernels first, and for each
 structure: two kernels, one of them in five modes of launch, at 0.4 seconds for each of its parts,
@@ -65,12 +67,16 @@ def proposed(job: Job, made: Planned, left: float, start: float) -> list[Offer]:
     """What is worth trying in so many seconds, what a forecast likes best first."""
     spec = job.target.spec
     known = parts(made.selection, spec)
-    alike = grouped(made.tasks, known, spec)
+    alike = sorted(grouped(made.tasks, known, spec), key=lambda groups: -_saved(groups, known))
     if not alike:
         return []
     base = made.costs.timeline(made.tasks, made.choice.schedule).latency
-    lost = [_predicted(groups, made, known) - base - UNTOLD * len(groups) for groups in alike]
-    ranked = sorted(range(len(alike)), key=lost.__getitem__)
+    works = Memo(lambda task: work(task, spec))
+    lost = [
+        _predicted(groups, made, known, works) - base - UNTOLD * len(groups)
+        for groups in alike[:FORECASTS]
+    ]
+    ranked = sorted(range(len(lost)), key=lost.__getitem__)
     likely = [alike[i] for i in ranked if lost[i] < 0]
     most = MOST if left == math.inf else max(0, min(MOST, int((left - START) / EACH)))
     held = made.sequential.footprint.peak_bytes
@@ -85,7 +91,7 @@ def _tell(job: Job, alike: Sequence[object], likely: Sequence[object], most: int
     """Say what is left out."""
     if len(likely) < len(alike):
         what = f"{len(alike) - len(likely)} of {len(alike)} sets of independent tasks"
-        job.trace.add("refused", "abreast", what, "by forecast they would make the plan slower")
+        job.trace.add("refused", "abreast", what, "little to save, or slower by forecast")
     if len(likely) > most:
         what = f"{len(likely) - most} of {len(likely)} sets of independent tasks"
         why = "others promise more" if most == MOST else "there is no time or memory to try them"
@@ -107,7 +113,15 @@ def _apart_first(likely: Sequence[list[Group]]) -> list[list[Group]]:
     return apart + later
 
 
-def _predicted(groups: Sequence[Group], made: Planned, known: Mapping[str, Part]) -> float:
+def _saved(groups: Sequence[Group], known: Mapping[str, Part]) -> float:
+    """All but the longest part of each: what they would save in a row."""
+    us = [[known[task.name].us for task in group] for group in groups]
+    return sum(sum(each) - max(each) for each in us)
+
+
+def _predicted(
+    groups: Sequence[Group], made: Planned, known: Mapping[str, Part], works: Memo[Work]
+) -> float:
     """The latency of the plan with these groups, by a model."""
     sketches = {name_of(group): sketch(group, known) for group in groups}
     us = {name_of(group): [known[task.name].us for task in group] for group in groups}
@@ -121,7 +135,7 @@ def _predicted(groups: Sequence[Group], made: Planned, known: Mapping[str, Part]
             return made.costs.task(task)
         return Cost(max(own) + BESIDE * (len(own) - 1), "estimated")
 
-    return forecast(tasks, schedule, cost, made.sequential.spec).latency
+    return forecast(tasks, schedule, cost, made.sequential.spec, works).latency
 
 
 def _with_kernels(

@@ -1,7 +1,7 @@
 """Plans with some tasks in common launches: offers -> the fastest plan that they make.
 
-    the plan as it is 95.7   with offer 1  95.2   with 2  95.9   with 3  95.3   side by side
     the plan as it is 95.7   with all      96.3   the same in a row  97.4       side by side
+    the plan as it is 95.7   with offer 1  95.2   with 2  95.9   with 3  95.3   side by side
     the plan as it is 95.7   with 1 and 3  94.8   the same in a row  97.0       side by side
       --> 1 and 3
 
@@ -12,6 +12,7 @@ tried together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,8 @@ from anabranch.trace import Trace
 
 PROMISE = 0.002
 """Of the plan's time, what must seem to be saved."""
+ALONE = 0.6
+"""Of the time that is left, what trying offers one by one may take."""
 SHARES = (1.0, 0.5)
 """Of the offers that pay alone, how many are tried together, the best first."""
 
@@ -43,29 +46,30 @@ class Trial:
 
 
 def best(
-    made: Planned, offers: Sequence[Offer], more: Callable[[], bool], trace: Trace
+    made: Planned, offers: Sequence[Offer], left: Callable[[], float], trace: Trace
 ) -> Trial | None:
-    """The fastest of all that were tried, None if that is the plan as it is. `more`: whether there
-    is time to try more."""
-    alone = [trial for offer in offers if (trial := _trial(made, (offer,)))]
-    first = [*alone, *_together(made, offers)]
-    was, *costs = _raced(made, first)
-    found = _fastest(first, was, costs)
-    if not more():
-        return found
-    for trial, cost in zip(alone, costs, strict=False):
-        if cost.us >= was.us:
-            why = f"{cost.us:.2f} us {cost.source}, {was.us:.2f} with a launch for each"
+    """The fastest of all that were tried, None if that is the plan as it is. `left`: seconds that
+    trying may still take."""
+    begun, first = left(), list(_together(made, offers))
+    most, _ = _fastest(made, first)
+    rest = left()
+    if rest <= 0:
+        return most
+    each = (begun - rest) / max(1, len(first)) if rest < math.inf else 0.0
+    count = int(ALONE * rest / each) if each > 0 else len(offers)
+    alone = [trial for offer in offers[:count] if (trial := _trial(made, (offer,)))]
+    one, costs = _fastest(made, alone)
+    for trial, cost in zip(alone, costs[1:], strict=True):
+        if cost.us >= costs[0].us:
+            why = f"{cost.us:.2f} us {cost.source}, {costs[0].us:.2f} with a launch for each"
             trace.add("refused", "abreast", trial.offers[0].names, why)
-    ranked = sorted(zip(costs, alone, strict=False), key=lambda pair: pair[0].us)
-    paying = [trial.offers[0] for cost, trial in ranked if cost.us < was.us]
-    if len(paying) < 2:
-        return found
-    several = [found] if found is not None else []
-    for count in dict.fromkeys(max(2, round(share * len(paying))) for share in SHARES):
-        several += _together(made, paying[:count])
-    now, *others = _raced(made, several)
-    return _fastest(several, now, others)
+    ranked = sorted(zip(costs[1:], alone, strict=True), key=lambda pair: pair[0].us)
+    paying = [trial.offers[0] for cost, trial in ranked if cost.us < costs[0].us]
+    last = [trial for trial in (most, one) if trial is not None]
+    if left() > 0 and len(paying) > 1:
+        for number in dict.fromkeys(max(2, round(share * len(paying))) for share in SHARES):
+            last += _together(made, paying[:number])
+    return last[0] if len(last) == 1 else _fastest(made, last)[0]
 
 
 def selection_of(made: Planned, trial: Trial) -> Selection:
@@ -111,15 +115,13 @@ def _overlap(taken: Sequence[Offer], offer: Offer) -> bool:
     return any(task.name in names for one in taken for group in one.groups for task in group)
 
 
-def _raced(made: Planned, trials: Sequence[Trial]) -> list[Cost]:
-    """What the plan takes, and each trial, side by side."""
+def _fastest(made: Planned, trials: Sequence[Trial]) -> tuple[Trial | None, list[Cost]]:
+    """The fastest of these, None if it saves next to nothing; what the plan takes, and each of
+    them, side by side."""
+    if not trials:
+        return None, []
     plans = [(made.tasks, made.choice.schedule)]
-    return made.costs.race([*plans, *((trial.tasks, trial.schedule) for trial in trials)])
-
-
-def _fastest(trials: Sequence[Trial], was: Cost, costs: Sequence[Cost]) -> Trial | None:
-    """The fastest, None if it saves next to nothing."""
-    cost, trial = min(
-        zip(costs, trials, strict=True), key=lambda pair: pair[0].us, default=(was, None)
-    )
-    return trial if cost.us < (1 - PROMISE) * was.us else None
+    costs = made.costs.race([*plans, *((trial.tasks, trial.schedule) for trial in trials)])
+    least = min(range(1, len(costs)), key=lambda i: costs[i].us)
+    pays = costs[least].us < (1 - PROMISE) * costs[0].us
+    return trials[least - 1] if pays else None, costs
