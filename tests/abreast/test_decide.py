@@ -73,6 +73,7 @@ def test_branches_share_a_launch_and_the_plan_computes_the_same(scheduler: str) 
     made: Compilation = compile_model(asked)
     tasks = made.plan.tasks
     assert len(wide(made)) == 2
+    assert scheduler in ("best", made.plan.schedule.scheduler)
     verify_tasks(tasks)
     verify_schedule(made.plan.schedule, dag_of(tasks))
     check_plan(made.plan)
