@@ -13,9 +13,11 @@ from tests.kernels.triton import interpreter
 from torch import Tensor, nn
 
 import anabranch
+from anabranch.abreast import decide
 from anabranch.cache import Cache
 from anabranch.compiler import Compilation, compile_model
 from anabranch.costs import Recorded
+from anabranch.errors import TargetError
 from anabranch.ir.components import components
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
@@ -150,6 +152,16 @@ def test_a_gain_within_the_noise_is_none(monkeypatch: pytest.MonkeyPatch) -> Non
     asked = job(cells())
     assert wide(compile_model(asked)) == []
     assert said(asked.trace, "refused")[-1].why.endswith(": a tie")
+
+
+def test_where_it_fails_the_plan_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise TargetError("cannot run a plan", "out of memory", "wait")
+
+    monkeypatch.setattr(decide, "compared", fails)
+    asked = job(cells())
+    assert wide(compile_model(asked)) == []
+    assert said(asked.trace, "refused")[-1].why == "cannot run a plan: out of memory"
 
 
 def test_without_time_nothing_is_compiled() -> None:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from anabranch.abreast.propose import proposed
 from anabranch.abreast.trial import Trial, best, selection_of
 from anabranch.costs import tied
+from anabranch.errors import AnabranchError
 from anabranch.ir.key import tasks_text
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import text_schedule
@@ -53,9 +54,13 @@ def abreast(job: Job, made: Planned, start: float) -> Planned:
         return made
     aside = replace(job, trace=job.trace.aside())
     enough = rest() > _schedule_seconds(job)
-    found = _in_earnest(aside, made, trial, start, enough)
     names = ", ".join(offer.names for offer in trial.offers)
-    was, now = compared(job, made, found)
+    try:
+        found = _in_earnest(aside, made, trial, start, enough)
+        was, now = compared(job, made, found)
+    except AnabranchError as failed:  # there is a plan already
+        job.trace.add("refused", "abreast", names, f"{failed.what}: {failed.why}")
+        return made
     why = f"{now.us:.2f} us {now.source}, {was.us:.2f} with a launch for each"
     if now.us >= was.us or tied(now, was):
         noise = ": a tie" if now.us < was.us else ""
@@ -87,8 +92,7 @@ def _schedule_seconds(job: Job) -> float:
 
 def _in_earnest(job: Job, made: Planned, trial: Trial, start: float, enough: bool) -> Planned:
     """The trial as it would be compiled; the schedule it was tried under is one more to choose
-    from. Where there is not enough time, other schedules are not
-    searched for."""
+    from. Where there is not `enough` time, few others are looked for."""
     selection = with_probes(selection_of(made, trial), made.costs)
     safe = made.settled and all(offer.settled for offer in trial.offers)
     found = scheduled(job, made.graph, made.signature, selection, safe, start, not enough)
