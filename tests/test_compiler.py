@@ -112,8 +112,8 @@ def test_seeds_of_the_caller_are_not_touched() -> None:
 def test_dumps_every_stage(tmp_path: Path) -> None:
     compile_model(job("squeezenet", dump=tmp_path / "out"))
     names = {file.name for file in (tmp_path / "out").iterdir()}
-    assert {"00_capture.txt", "02_fuse.txt", "05_schedule.txt", "07_pack.txt"} <= names
-    assert "arena" in (tmp_path / "out" / "07_pack.txt").read_text()
+    assert {"00_capture.txt", "02_fuse.txt", "05_schedule.txt", "08_pack.txt"} <= names
+    assert "arena" in (tmp_path / "out" / "08_pack.txt").read_text()
 
 
 def test_debug_logs_as_much_as_was_asked(caplog: pytest.LogCaptureFixture) -> None:

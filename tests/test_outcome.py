@@ -129,6 +129,7 @@ def test_the_question_says_what_decides(cache: Cache, monkeypatch: pytest.Monkey
         "max_streams": 3,
         "max_group_size": 2,
         "max_groups": 2,
+        "abreast": "none",
     }
     assert set(others) == set(outcome.OPTIONS)
     different = [asked(job(cache, "squeezenet", **{k: v})) for k, v in others.items()]
@@ -197,4 +198,4 @@ def test_stages_in_between_have_their_nouns(cache: Cache, tmp_path: Path) -> Non
     assert isinstance(compile_model(one, "pack"), Plan) and recalled(one.trace)
     dumping = job(cache, "squeezenet", "sim:h200", scheduler="critical", dump=tmp_path)
     compile_model(dumping)
-    assert not recalled(dumping.trace) and (tmp_path / "07_pack.txt").exists()
+    assert not recalled(dumping.trace) and (tmp_path / "08_pack.txt").exists()

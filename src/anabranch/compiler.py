@@ -1,7 +1,7 @@
 """The pipeline: from a model to a loaded plan, one line per stage, in order.
 
-    capture -> rewrite -> fuse -> kernels -> probe -> schedule -> search -> pack -> load -> verify
-                           ^---------------------------------------'
+    capture -> rewrite -> fuse -> kernels -> probe -> schedule -> search -> abreast
+                           ^---------------------------------------'       -> pack -> load -> verify
 
 This is the only file that knows the order. It closes the outer loop, too: `search` judges a
 rewritten graph by running the line from `fuse` to `schedule` on it. `stop_after` takes any stage's
@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from anabranch.abreast.decide import abreast
 from anabranch.accept import verify
 from anabranch.autograph.path import Path
 from anabranch.errors import NumericsError, OptionError, TargetError
@@ -50,7 +51,7 @@ from anabranch.tune import Tuner
 
 STAGES = (
     *("capture", "rewrite", "fuse", "kernels", "probe", "schedule"),
-    *("search", "pack", "load", "verify"),
+    *("search", "abreast", "pack", "load", "verify"),
 )
 
 PLAIN: dict[str, Any] = {
@@ -93,7 +94,7 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
     for name in schedulers_of(job.options):
         scheduler(name)
     # What is recalled at once has no nouns between fuse and pack to stop at, or to look at.
-    whole = job.options.dump is None and stop_after not in STAGES[2:7]
+    whole = job.options.dump is None and stop_after not in STAGES[2:8]
     try:
         for number, (stage, noun) in enumerate(_stages(job, whole)):
             if job.options.dump is not None:
@@ -167,6 +168,9 @@ def _decided(
             if path.rounds:
                 trace.retell(mark, end, made.trace)
     yield "search", made.graph
+    with trace.stage("abreast"):
+        made = abreast(job, made, start)
+    yield "abreast", made.tasks
     with trace.stage("pack"):
         plan = made.packer.plan(made.choice.schedule, trace)
         plan, cost = overlapped(plan, job.target, job.cache, trace)

@@ -29,7 +29,7 @@ _LIBRARY = {"kernels": "library", "search": "none"}
 SYSTEMS: dict[str, dict[str, Any]] = {
     "anabranch": {},
     "autograph": {"kernels": "library", "scheduler": "nimble", "search": "autograph"},
-    "deepcuts": {"scheduler": "sequential", "search": "none"},
+    "deepcuts": {"scheduler": "sequential", "search": "none", "abreast": "none"},
     "ios": {**_LIBRARY, "scheduler": "ios-both"},
     "opara": {**_LIBRARY, "scheduler": "opara-paper"},
     "nimble": {**_LIBRARY, "scheduler": "nimble"},
@@ -53,9 +53,10 @@ class Options(BaseModel):
     what happens to a batch between two compiled ones: "pad" up, for models that treat each of a
     batch alone, or "refuse" it. strict: a fallback is an error. verify: compare with the model in
     higher precision before the plan is accepted. kernels: "library" leaves generated kernels, and
-    what only they can fuse, out. search: whether an equal graph is sought that is faster
-    ("autograph": when run in parallel; "taso": in sum; "none": the graph is taken as it is); fields
-    that begin with it say how.
+    what only they can fuse, out. abreast: "all" lets independent tasks share a launch where that is
+    faster, "none" never. search: whether an equal graph is sought that is faster ("autograph": when
+    run in parallel; "taso": in sum; "none": the graph is taken as it is); fields that begin with it
+    say how.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,6 +69,7 @@ class Options(BaseModel):
     strict: bool = False
     verify: bool = True
     kernels: Literal["all", "library"] = "all"
+    abreast: Literal["all", "none"] = "all"
     channels_last: bool = True
     search: Literal["autograph", "taso", "none"] = "autograph"
     # The paper gives no number for any of these. alpha: what the critical path weighs beside the

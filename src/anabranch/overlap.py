@@ -11,7 +11,7 @@ unless another is faster by more than the spread. Kernels of libraries stay as t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,7 +39,7 @@ def overlapped(
 ) -> tuple[Plan, Cost | None]:
     """The plan with its generated kernels in the fastest mode, and what it then takes, None where
     nothing was measured. Modes touch the same memory: nothing is packed anew."""
-    if not _may(plan.tasks, target):
+    if not may_overlap(plan.tasks, target):
         return plan, None
     schedule, machine = text_schedule(plan.schedule), target.spec.fingerprint
     key = f"{SCHEME}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
@@ -48,6 +48,9 @@ def overlapped(
     if found is None:
         return plan, None
     mode, cost = found
+    if found == _read(kept):
+        why = f"{mode or 'none'}, {cost.us:.1f} us; recalled from the cache"
+        trace.add("chosen", "overlap", plan.tasks.name, why)
     if cache is not None:
         cache.put("plans", key, json.dumps([mode, cost.us, cost.spread]))
     return replace(plan, tasks=in_mode(plan.tasks, mode)) if mode else plan, cost
@@ -57,7 +60,7 @@ def overlapped(
 def compiling(tasks: TaskGraph, target: Target, cache: Cache | None) -> Iterator[Wait]:
     """While the block runs, the kernels are compiled in every mode, in processes of their own; who
     measures in the block waits for their end first, with what this gives."""
-    if not _may(tasks, target):
+    if not may_overlap(tasks, target):
         yield lambda: None
         return
     kernels = _kernels(in_mode(tasks, mode) for mode in MODES)
@@ -66,17 +69,28 @@ def compiling(tasks: TaskGraph, target: Target, cache: Cache | None) -> Iterator
         yield lambda: done.result()
 
 
-def in_mode(tasks: TaskGraph, mode: str) -> TaskGraph:
-    """The tasks with all generated kernels in this mode."""
-    changed = [_changed(task, mode) if _generated(task) else task for task in tasks.tasks]
-    return replace(tasks, tasks=tuple(changed))
-
-
-def _may(tasks: TaskGraph, target: Target) -> bool:
+def may_overlap(tasks: TaskGraph, target: Target) -> bool:
     """Whether this machine can overlap any kernel of these tasks."""
     spec = target.spec
     able = spec.kind == "cuda" and spec.capability >= OLDEST and not spec.simulated
     return able and any(map(_generated, tasks.tasks))
+
+
+def side_by_side(plans: Sequence[Plan], target: Target) -> list[Cost] | None:
+    """What finished plans take, None where one of them does not run as a graph."""
+    try:
+        runs = [target.load(plan) for plan in plans]
+    except TargetError:
+        return None
+    if any(run.failure for run in runs):
+        return None
+    return target.time(runs, BUDGET)
+
+
+def in_mode(tasks: TaskGraph, mode: str) -> TaskGraph:
+    """The tasks with all generated kernels in this mode."""
+    changed = [_changed(task, mode) if _generated(task) else task for task in tasks.tasks]
+    return replace(tasks, tasks=tuple(changed))
 
 
 def _fastest(

@@ -19,12 +19,13 @@ from anabranch.fuse import partition
 from anabranch.fuse.choose import choose
 from anabranch.fuse.joining import with_joins
 from anabranch.fuse.pairs import is_pair
+from anabranch.fuse.sharing import GENERATED, Offers, Sharing
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Costs, Limits, Provider, Target
-from anabranch.ir.task import TaskGraph
+from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels import ALL, PROVIDERS
 from anabranch.kernels.recall import Memory
-from anabranch.kernels.select import Selection, select_all
+from anabranch.kernels.select import Selection, select_all, select_some
 from anabranch.merge import merged
 from anabranch.options import Options
 from anabranch.rehearse import Rehearsal
@@ -85,6 +86,20 @@ class Tuner:
             trial = rehearsal.before(costs.trial)
             memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
             return select_all(cuts, spec, self.providers, trial, check, Trace(), memory)
+
+    def abreast(
+        self, tasks: Sequence[Task], offers: Offers, costs: Costs, trace: Trace
+    ) -> Selection:
+        """Of these tasks, each of independent parts, those that a generated kernel runs, with the
+        fastest of what is offered for them."""
+        spec, check = self.target.spec, checker(self.target, self.cache)
+        makers = [Sharing(provider, offers) for provider in ALL if provider.name == GENERATED]
+        with Rehearsal(self.target, self.cache, trace) as rehearsal:
+            trial = rehearsal.before(costs.trial)
+            memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
+            whole = TaskGraph("abreast", (), (), tuple(tasks), (), ())
+            found = select_some(whole, spec, makers, trial, check, trace, memory)
+            return replace(found, settled=memory.settled())
 
     def merged(
         self, graph: Graph, selection: Selection, costs: Costs, limits: Limits

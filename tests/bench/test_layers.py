@@ -9,8 +9,8 @@ from anabranch.bench.layers import ABREAST, LARGE, SAMPLE, attention
 from anabranch.bench.pairs import PAIRS
 from anabranch.fuse import partition
 from anabranch.ir import ops
+from anabranch.ir.components import components
 from anabranch.ir.graph import types
-from anabranch.kernels.triton.abreast import components
 from anabranch.kernels.triton.write import program, variants
 from anabranch.trace import Trace
 

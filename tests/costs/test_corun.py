@@ -131,6 +131,15 @@ def test_in_a_network_what_is_read_is_further_away() -> None:
     assert Simulator.of(dag, demands, SPEC, Calibration(cold=0.5)).latency((0, 1), (0, 0)) == 10
 
 
+def test_independent_parts_wait_for_the_longest_alone() -> None:
+    """4 us of traffic, of which no part has more than 1: half of that is waited for."""
+    dag = Dag.of(("a", "b"), [(0, 1)])
+    for awaited, us in ((None, 18.0), (1.0, 16.5), (9.0, 18.0)):
+        parts = Demand(8.0, 1, 4, 1, 0.0, 4.0, awaited)
+        simulator = Simulator.of(dag, [parts] * 2, SPEC, Calibration(cold=0.5))
+        assert simulator.latency((0, 1), (0, 0)) == us
+
+
 def test_starts_of_a_run_come_one_after_another() -> None:
     """Four tasks of 2 us: at 0, 5, 6 and 7."""
     calibration = Calibration(split_us=5.0, root_us=1.0)

@@ -36,6 +36,33 @@ def test_what_stays_inside_a_launch_is_no_traffic(make: Any) -> None:
     assert work(twice, make.spec).launches == 2
 
 
+def test_of_independent_parts_each_waits_for_its_own_traffic(make: Any) -> None:
+    one, two = make.conv(64, 56, 64, 3), make.conv(32, 56, 32, 3)
+    assert work(one, make.spec).awaited_us is None
+    other = replace(
+        two.body,
+        inputs=(replace(two.body.inputs[0], name="x2"),),
+        constants=(replace(two.body.constants[0], name="w2"),),
+        nodes=(replace(two.body.nodes[0], name="y2", args=_named(two.body.nodes[0].args)),),
+        outputs=(Ref("y2"),),
+    )
+    body = Graph(
+        "both",
+        (*one.body.inputs, *other.inputs),
+        (*one.body.constants, *other.constants),
+        (*one.body.nodes, *other.nodes),
+        (*one.body.outputs, *other.outputs),
+    )
+    both = work(Task("both", body), make.spec)
+    assert both.awaited_us == pytest.approx(work(one, make.spec).moved_us)
+    apart = work(one, make.spec).moved_us + work(two, make.spec).moved_us
+    assert both.moved_us == pytest.approx(apart)
+
+
+def _named(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(Ref(f"{arg.name}2") if isinstance(arg, Ref) else arg for arg in args)
+
+
 def test_views_are_nothing(make: Any) -> None:
     type = TensorType((8, 1), torch.float16)
     node = Node("v", "aten.view.default", (Ref("x"), (8, 1)), (), (type,))

@@ -13,7 +13,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.select import FEWEST, select, select_all, within
+from anabranch.kernels.select import FEWEST, select, select_all, select_some, within
 from anabranch.trace import Trace
 
 SPEC = TargetSpec("cuda", "a GPU")
@@ -143,3 +143,17 @@ def test_many_structures_try_fewer_kernels_of_each() -> None:
     assert within(few, 10) == few
     many = {str(i): offer(9) for i in range(9)}
     assert {len(kept) - 1 for kept in within(many, 10).values()} == {FEWEST}
+
+
+def test_tasks_that_nothing_runs_may_be_left_out() -> None:
+    """Of relu and exp only one has a kernel that runs; who asks for some gets that."""
+    relu, exp = body("a"), replace(body("b"), nodes=(replace(body("b").nodes[0], op=EXP),))
+    tasks = TaskGraph("t", relu.inputs, (), (Task("a", relu), Task("b", exp)), (), ())
+
+    def trial(asked: Sequence[Task]) -> list[Cost | None]:
+        return [None if task.name == "b" else Cost(1.0, "measured") for task in asked]
+
+    found = select_some(tasks, SPEC, [Fake("xy")], trial, lambda task: "", Trace())
+    assert [task.name for task in found.tasks.tasks] == ["a"] and list(found.candidates) == ["a"]
+    with pytest.raises(TargetError, match="task b"):
+        select(tasks, SPEC, [Fake("xy")], trial, lambda task: "", Trace())

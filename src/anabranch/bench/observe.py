@@ -69,7 +69,7 @@ def observe(
             trace.add("refused", "record", what, "the file holds it")
             continue
         model, args = load_model(name, batch, dtype, here.device)
-        options = {"target": target, "tf32": dtype == "tf32", "verify": False}
+        options = {"target": target, "tf32": dtype == "tf32", "verify": False, "abreast": "none"}
         try:
             made = compile(model, args, trace=trace, scheduler="sequential", **options)
             if recorder is None:

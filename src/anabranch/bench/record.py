@@ -75,7 +75,8 @@ def record(
         trace.progress("record", done, len(cells), f"{name} {dtype} batch {batch}")
         model, args = load_model(name, batch, dtype, here.device)
         tf32 = dtype == "tf32"
-        options = {"target": target, "tf32": tf32, "scheduler": "sequential", "search": "none"}
+        options = {"target": target, "tf32": tf32, "scheduler": "sequential"}
+        options |= {"search": "none", "abreast": "none"}  # every task by itself
         try:
             compiled = compile(model, args, trace=trace, verify=False, **options)
             made, tried = compiled.entries[-1].compilation, considered(compiled)

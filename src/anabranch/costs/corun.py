@@ -23,7 +23,7 @@ an event costs a few list operations however much is running.
 
 Cache. Tasks are timed alone in a row of themselves, with all they read near at hand. After other
 kernels it is further away, be it weights or what they have just written: a task waits for `cold`
-times its traffic. Waiting holds no processor either.
+times its traffic, of independent parts in one launch the longest. That holds no processor either.
 
 Costs are those of one of `ROW` in a row, and carry their part of the run's `start_us`, which is
 taken off: a chain is the sum of what is left, and the start once.
@@ -55,7 +55,8 @@ ROOTS = 16
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What a kernel takes alone: microseconds and launches; its CTAs and how many of them a
-    processor holds; arithmetic and traffic at peak rates."""
+    processor holds; arithmetic and traffic at peak rates; what a CTA waits for of the traffic, None
+    for all of it."""
 
     us: float
     launches: int
@@ -63,6 +64,7 @@ class Demand:
     per_sm: int
     busy_us: float = 0.0
     moved_us: float = 0.0
+    awaited_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,8 @@ def _kernels(
         lead = min(own, calibration.launch_us * demand.launches)
         body = own - lead
         moved = min(demand.moved_us, demand.us)  # of a table of embeddings little is read
-        late = calibration.cold * moved if preds else 0.0
+        awaited = moved if demand.awaited_us is None else min(demand.awaited_us, moved)
+        late = calibration.cold * awaited if preds else 0.0
         at_once = spec.sms * demand.per_sm
         ctas = max(1, demand.ctas)
         ctas = math.ceil(ctas / max(1, math.ceil(ctas / (at_once * TURNS))))

@@ -57,6 +57,7 @@ def demand_of(us: float, work: Work) -> Demand:
         work.per_sm,
         work.busy_us,
         work.moved_us,
+        work.awaited_us,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from anabranch.ir import ops
+from anabranch.ir.components import components
 from anabranch.ir.graph import Graph, Node, types
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Resources, Task
@@ -30,7 +31,8 @@ class Work:
     """`busy_us`: time of the arithmetic alone at peak rates; `moved_us`: of the traffic alone.
     `depth`: multiply-adds one after the other in the longest contraction, 0 without one; `share`:
     the part of the machine's CTA slots that it fills; `launches`: 0 if there is nothing to do.
-    `ctas`: of its largest launch; `per_sm`: how many of them a processor holds."""
+    `ctas`: of its largest launch; `per_sm`: how many of them a processor holds. `awaited_us`: of
+    the traffic, what one CTA may have to wait for: that of one independent part, None for all."""
 
     busy_us: float
     moved_us: float
@@ -39,6 +41,7 @@ class Work:
     launches: int
     ctas: int = 1
     per_sm: int = 1
+    awaited_us: float | None = None
 
 
 def work(task: Task, spec: TargetSpec) -> Work:
@@ -65,6 +68,7 @@ def work(task: Task, spec: TargetSpec) -> Work:
         launches=kernel.launches if kernel is not None else 1,
         ctas=ctas,
         per_sm=per_sm,
+        awaited_us=_awaited(body, table, spec) if len(body.outputs) > 1 and not several else None,
     )
 
 
@@ -95,6 +99,14 @@ def _border(body: Graph, table: Mapping[str, TensorType]) -> int:
     names = [value.name for value in body.inputs] + [c.name for c in body.constants]
     crossing = [name for name in names if name in read] + [ref.name for ref in body.outputs]
     return sum(table[name].numel * table[name].dtype.itemsize for name in dict.fromkeys(crossing))
+
+
+def _awaited(body: Graph, table: Mapping[str, TensorType], spec: TargetSpec) -> float | None:
+    """Microseconds of the traffic of the part that has most, where there are several parts."""
+    parts = components(body)
+    if len(parts) < 2:
+        return None
+    return max(_border(part, table) for part in parts) / spec.bandwidth * 1e6
 
 
 def _depth(node: Node, table: Mapping[str, TensorType]) -> int:

@@ -63,6 +63,26 @@ def select(
     return select_all([tasks], spec, providers, trial, check, trace, memory)[0]
 
 
+def select_some(
+    tasks: TaskGraph,
+    spec: TargetSpec,
+    providers: Sequence[Provider],
+    trial: Trial,
+    check: Check,
+    trace: Trace,
+    memory: Memory = NOWHERE,
+) -> Selection:
+    """As `select`, without the tasks that no kernel runs."""
+    alike = _alike(tasks)
+    decisions = _decisions(
+        {k: g[0] for k, g in alike.items()}, spec, providers, trial, check, memory
+    )
+    left = {key: group for key, group in alike.items() if key in decisions}
+    names = {task.name for group in left.values() for task in group}
+    kept = replace(tasks, tasks=tuple(task for task in tasks.tasks if task.name in names))
+    return _selected(kept, left, decisions, spec, providers, trace)
+
+
 def select_all(
     cuts: Sequence[TaskGraph],
     spec: TargetSpec,
@@ -76,16 +96,29 @@ def select_all(
     whoever compiles or measures it has work for all its hands until it ends."""
     groups = [_alike(cut) for cut in cuts]
     first = {key: group[0] for alike in groups for key, group in alike.items()}
-    bodies = {key: task.body for key, task in first.items()}
-    known = recall(bodies, spec, providers, memory)
-    fresh = {key: task for key, task in first.items() if key not in known}
-    decided = _decided(fresh, spec, providers, trial, check)
-    remember(decided, spec, providers, memory)
-    decisions = known | decided
+    decisions = _decisions(first, spec, providers, trial, check, memory, strict=True)
     return [
         _selected(cut, alike, decisions, spec, providers, trace)
         for cut, alike in zip(cuts, groups, strict=True)
     ]
+
+
+def _decisions(
+    first: Mapping[str, Task],
+    spec: TargetSpec,
+    providers: Sequence[Provider],
+    trial: Trial,
+    check: Check,
+    memory: Memory,
+    strict: bool = False,
+) -> dict[str, Decision]:
+    """What is known or now decided of these structures."""
+    bodies = {key: task.body for key, task in first.items()}
+    known = recall(bodies, spec, providers, memory)
+    fresh = {key: task for key, task in first.items() if key not in known}
+    decided = _decided(fresh, spec, providers, trial, check, strict)
+    remember(decided, spec, providers, memory)
+    return known | decided
 
 
 def _alike(tasks: TaskGraph) -> dict[str, list[Task]]:
@@ -123,8 +156,10 @@ def _decided(
     providers: Sequence[Provider],
     trial: Trial,
     check: Check,
+    strict: bool,
 ) -> dict[str, Decision]:
-    """Decisions for these structures, by trying all candidates in one batch."""
+    """Decisions for these structures, by trying all candidates in one batch. What nothing runs has
+    none; if `strict`, that is an error."""
     offers = within({key: _offers(task, spec, providers) for key, task in fresh.items()})
     flat = [
         replace(fresh[key], kernel=kernel) for key, offer in offers.items() for _, kernel in offer
@@ -135,7 +170,9 @@ def _decided(
         tried = _known([Candidate(kernel, next(costs)) for _, kernel in offer])
         tried = _decide(fresh[key], tried, check)
         if not any(candidate.chosen for candidate in tried):
-            raise _nothing_runs(fresh[key], tried)
+            if strict:
+                raise _nothing_runs(fresh[key], tried)
+            continue
         decided[key] = Decision(tuple(tried), tuple(maker for maker, _ in offer))
     return decided
 

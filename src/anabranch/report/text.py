@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Unpack
 
 from anabranch.ir.text import text_kernel
+from anabranch.kernels.triton.abreast import NAME as ABREAST
 from anabranch.report import history
 from anabranch.report.flow import busy, critical_chain, flow
 from anabranch.report.headline import Headline, headline
@@ -116,6 +117,10 @@ def _fused(parts: Parts, found: Sequence[Row]) -> list[str]:
     named = [count(views, "view")] * bool(views) + [count(joins, "concatenation")] * bool(joins)
     free = f"; {' and '.join(named)} cost nothing" if named else ""
     lines = [f"Fused: {count(nodes, 'node')} -> {count(len(found), 'task')}{free}"]
+    shared = sum(row.task.kernel is not None and row.task.kernel.name == ABREAST for row in found)
+    for event in parts["events"]:
+        if shared and (event.kind, event.where) == ("applied", "abreast"):
+            lines += _wrapped(f"{count(shared, 'launch')} of independent tasks: {event.why}")
     most = fused.most_common(GROUPS)
     lines += _table([(f"{n}x", ops) for ops, n in most], ">", (6,))
     rest = sum(fused.values()) - sum(n for _, n in most)

@@ -10,7 +10,7 @@ from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
 from tests.kernels.triton.test_compile import SPILLED, compiled
 
-from anabranch.kernels.triton.abreast import components
+from anabranch.ir.components import components
 from anabranch.kernels.triton.write import program, variants
 
 BRANCHES = read("""
@@ -75,6 +75,16 @@ def test_the_grid_is_that_of_all_parts_and_so_is_what_they_leave_behind() -> Non
     assert whole.stages == 3 and not whole.pdl
     assert sorted(whole.pointers) == sorted({name for one in alone for name in one.pointers})
     assert whole.text.count("tl.program_id") == 1 and "return\n" not in whole.text
+
+
+def test_each_part_loads_as_many_steps_ahead_as_it_would_alone() -> None:
+    """Two stages in the first part, three in the second; the others have no loops that load."""
+    text = program(BRANCHES, f"abreast:{PARTS}").text
+    first, second = (text[text.index(f"def part_{k}(") :] for k in (0, 1))
+    assert "for step in tl.range(part * 3, (part + 1) * 3, num_stages=2):" in first
+    assert "for step in range(1):" in second and "num_stages=3" not in text
+    alike = program(BRANCHES, f"abreast:{PARTS}".replace(".s2", ".s3")).text
+    assert "num_stages" not in alike
 
 
 def test_offers_have_equal_warps_and_are_few() -> None:

@@ -11,8 +11,8 @@
 A launch costs about a microsecond, and a fork to another stream with its join two or three: layers
 of a few microseconds that do not depend on each other run together for the price of the longest,
 as long as the GPU has room for all CTAs. Every part is the kernel it would be alone, with numbers
-of its own in place of the grid's; only warps are the same for all, and registers and shared memory
-those of the part that needs most.
+of its own in place of the grid's, and loads as many steps ahead; only warps are the same for all,
+and registers and shared memory those of the part that needs most.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from anabranch.ir.graph import Graph, types
 from anabranch.kernels.triton.names import names_of
@@ -33,22 +32,6 @@ WARPS = (4, 8)
 ALIGNED = 16
 """Bytes that every part's scratch begins at a multiple of."""
 INDENT = "    "
-
-
-def components(body: Graph) -> tuple[Graph, ...]:
-    """The parts of a body that no node connects, in the order of their first nodes. They may read
-    the same inputs."""
-    home: dict[str, int] = {}
-    groups: dict[int, list[int]] = {}
-    for at, node in enumerate(body.nodes):
-        met = sorted({home[name] for name in node.uses if name in home})
-        own = met[0] if met else at
-        groups.setdefault(own, []).append(at)
-        for other in met[1:]:
-            groups[own] = sorted([*groups[own], *groups.pop(other)])
-            home.update({name: own for name, place in home.items() if place == other})
-        home.update(dict.fromkeys(node.results, own))
-    return tuple(_part(body, groups[first]) for first in sorted(groups, key=lambda k: groups[k][0]))
 
 
 def parts_of(variant: str) -> list[str]:
@@ -80,8 +63,9 @@ def abreast(body: Graph, programs: Sequence[Program]) -> Program:
     values = tuple(dict.fromkeys(name for program in programs for name in program.pointers))
     scratch, counters = _sums([-(-p.scratch // ALIGNED) * ALIGNED for p in programs], programs)
     functions: dict[str, str] = {}
+    stages = max(program.stages for program in programs)
     for at, program in enumerate(programs):
-        functions |= dict(_functions(program, f"part_{at}"))
+        functions |= dict(_functions(program, f"part_{at}", stages))
     given = [f"{names[name]}_ptr" for name in values]
     given += ["scratch_ptr"] * bool(scratch[-1]) + ["counters_ptr"] * bool(counters[-1])
     entry = entry_name(NAME, body)
@@ -109,23 +93,10 @@ def abreast(body: Graph, programs: Sequence[Program]) -> Program:
         tuple(table[name].dtype for name in values),
         (first, 1, 1),
         programs[0].warps,
-        max(program.stages for program in programs),
+        stages,
         scratch[-1],
         counters[-1],
         all(program.pdl for program in programs),
-    )
-
-
-def _part(body: Graph, nodes: Sequence[int]) -> Graph:
-    own = tuple(body.nodes[at] for at in nodes)
-    read = {name for node in own for name in node.uses}
-    made = {name for node in own for name in node.results}
-    return replace(
-        body,
-        inputs=tuple(value for value in body.inputs if value.name in read),
-        constants=tuple(value for value in body.constants if value.name in read),
-        nodes=own,
-        outputs=tuple(ref for ref in body.outputs if ref.name in made),
     )
 
 
@@ -145,17 +116,27 @@ def _sums(scratch: Sequence[int], programs: Sequence[Program]) -> tuple[list[int
     return starts, counters
 
 
-def _functions(program: Program, name: str) -> Iterator[tuple[str, str]]:
-    """A program's functions by name; its entry as one of them, with the CTA's number added."""
+def _functions(program: Program, name: str, stages: int) -> Iterator[tuple[str, str]]:
+    """A program's functions by name; its entry as one of them, with the CTA's number added.
+    `stages`: of loops that say nothing."""
     lines = program.text.splitlines()
     for node in ast.parse(program.text).body:
         if isinstance(node, ast.FunctionDef):
             first = min(decorator.lineno for decorator in node.decorator_list)
             own = lines[first - 1 : node.end_lineno]
             if node.name == program.entry:
+                if program.stages != stages:
+                    own = [_staged(line, program.stages) for line in own]
                 yield name, "\n".join(_numbered(own, program, name))
             else:
                 yield node.name, "\n".join(own)
+
+
+def _staged(line: str, stages: int) -> str:
+    """The head of a loop that says how many steps ahead it loads; any other line as it is."""
+    return re.sub(
+        r"^(\s*for \w+ in) range\((.*)\):$", rf"\1 tl.range(\2, num_stages={stages}):", line
+    )
 
 
 def _numbered(lines: Sequence[str], program: Program, name: str) -> list[str]:

@@ -12,12 +12,13 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from anabranch.ir.components import components
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.triton import attention, contraction, pair, pointwise, rows, window
 from anabranch.kernels.triton.abreast import NAME as ABREAST
-from anabranch.kernels.triton.abreast import abreast, components, parts_of
+from anabranch.kernels.triton.abreast import abreast, parts_of
 from anabranch.kernels.triton.abreast import variants as side_by_side
 from anabranch.kernels.triton.dependent import EARLY, FETCHING, dependent, split
 from anabranch.kernels.triton.page import header

@@ -1,0 +1,71 @@
+"""What a network gains from independent tasks in common launches: the same plan with and without.
+
+    PYTHONPATH=src python3 benchmarks/common_launches.py zoo:googlenet [--search none] [--json FILE]
+
+Compiled twice from one cache, first without; kernels, and the graph that was found, are the same.
+Both plans are then timed side by side. `seconds` is what trying it took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import anabranch
+from anabranch.bench.provenance import provenance, versions
+from anabranch.models import load_model
+
+SECONDS = 2.0
+"""Of timing, for both plans."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="independent tasks in common launches")
+    parser.add_argument("model")
+    parser.add_argument("--dtype", default="fp16")
+    parser.add_argument("--search", default="none", help="none, or autograph: takes longer")
+    parser.add_argument("--cache", type=Path, help="a folder that later runs go on with")
+    parser.add_argument("--json", type=Path, help="where to write what was found")
+    given = parser.parse_args()
+    model, args = load_model(given.model, 1, given.dtype, "cuda")
+    row: dict[str, Any] = {"model": given.model, "dtype": given.dtype, "search": given.search}
+    with tempfile.TemporaryDirectory() as folder:
+        cache = given.cache or Path(folder)
+        made = []
+        for abreast in ("none", "all"):
+            start = time.perf_counter()
+            options = {"search": given.search, "cache_dir": cache, "abreast": abreast}
+            made.append(anabranch.compile(model, args, target="cuda", **options))
+            row[f"compile_s_{abreast}"] = round(time.perf_counter() - start, 2)
+    runs = [fast.executable() for fast in made]
+    assert runs[0] is not None and runs[1] is not None
+    was, now = made[0].target.time([runs[0], runs[1]], SECONDS)
+    events = [event for event in made[1].trace.events if event.where == "abreast"]
+    row |= {
+        "us_without": round(was.us, 3),
+        "us_with": round(now.us, 3),
+        "spread": round(was.spread + now.spread, 3),
+        "launches": _wide(made[1]),
+        "seconds": sum(float(dict(e.data)["seconds"]) for e in events if e.kind == "stage"),
+        "said": [f"{e.kind} {e.what}: {e.why}" for e in events if e.kind != "stage"],
+    }
+    print("\n".join(row["said"]), file=sys.stderr)
+    print(", ".join(f"{name} {value}" for name, value in row.items() if name != "said"))
+    if given.json:
+        facts = provenance() | {"command": " ".join(sys.argv), "versions": versions()}
+        given.json.write_text(json.dumps({**facts, "rows": [row]}, indent=1) + "\n", "utf-8")
+    return 0
+
+
+def _wide(fast: anabranch.Compiled) -> int:
+    tasks = fast.entries[-1].plan.tasks.tasks
+    return sum(task.kernel is not None and task.kernel.name == "abreast" for task in tasks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,2 @@
+"""Several independent tasks in one launch, where the plan gets faster: `decide.abreast`, from a
+plan to the same or a better one. `propose` says which tasks, `trial` builds and times the plans."""

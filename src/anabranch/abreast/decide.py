@@ -1,0 +1,132 @@
+"""Whether tasks share launches: a plan -> the same, or a faster one with several tasks in one.
+
+    offers --> the best of what was tried --> scheduled in earnest --> | the plan as it was
+                                                                       | the best with them
+The plan as it was is always among those compared, and wins every tie. On machines where kernels may
+overlap those before them, the last word is that of plans in which they do (`overlap`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import replace
+
+from anabranch.abreast.propose import proposed
+from anabranch.abreast.trial import Trial, best, selection_of
+from anabranch.costs import tied
+from anabranch.errors import AnabranchError
+from anabranch.ir.key import tasks_text
+from anabranch.ir.protocols import Cost
+from anabranch.ir.schedule import text_schedule
+from anabranch.line import Job, Planned, scheduled, seconds_left
+from anabranch.overlap import may_overlap, overlapped, side_by_side
+from anabranch.schedule.best import Choice
+from anabranch.schedule.merging import MERGING
+from anabranch.tune import Tuner, with_probes
+
+SECONDS, WHOLE = 25.0, 106.0
+"""Seconds that trying may take, and that a compilation may have taken by then, where nobody asked
+for more: the last comparison comes after it, and a first compilation shall end within two
+minutes."""
+SCHEME = "abreast 1"
+
+
+def abreast(job: Job, made: Planned, start: float) -> Planned:
+    """The plan with independent tasks in common launches, if that is faster; else the very same."""
+    options, begun = job.options, time.perf_counter()
+    able = Tuner(job.target, options, job.cache).generates
+    if options.abreast == "none" or not able or options.scheduler in MERGING:
+        return made
+    left = _seconds(job, start)
+    offers = proposed(job, made, left, start)
+    if not offers:
+        return made
+
+    def rest() -> float:
+        return left - (time.perf_counter() - begun)
+
+    trial = best(made, offers, rest, job.trace)
+    if trial is None:
+        names = ", ".join(offer.names for offer in offers)
+        job.trace.add("refused", "abreast", names, "no plan with them is faster")
+        return made
+    aside = replace(job, trace=job.trace.aside())
+    enough = rest() > _schedule_seconds(job)
+    names = ", ".join(offer.names for offer in trial.offers)
+    try:
+        found = _in_earnest(aside, made, trial, start, enough)
+        was, now = compared(job, made, found)
+    except AnabranchError as failed:  # there is a plan already
+        job.trace.add("refused", "abreast", names, f"{failed.what}: {failed.why}")
+        return made
+    why = f"{now.us:.2f} us {now.source}, {was.us:.2f} with a launch for each"
+    if now.us >= was.us or tied(now, was):
+        noise = ": a tie" if now.us < was.us else ""
+        job.trace.add("refused", "abreast", names, why + noise)
+        return made
+    job.trace.add("applied", "abreast", names, why, us=was.us - now.us)
+    for event in aside.trace.events:
+        if event.kind == "chosen":
+            job.trace.add(event.kind, event.where, event.what, event.why, **dict(event.data))
+    return replace(found, trace=job.trace)
+
+
+def _seconds(job: Job, start: float) -> float:
+    """What it may take; where nothing is measured, as long as it needs within the budget."""
+    left = seconds_left(job.options, start)
+    limit = math.inf
+    if not job.target.spec.simulated:
+        taken = time.perf_counter() - start
+        asked = job.options.search_seconds or 0.0
+        limit = min(SECONDS, max(0.0, WHOLE + asked - taken))
+    return limit if left is None else min(limit, left)
+
+
+def _schedule_seconds(job: Job) -> float:
+    """What scheduling has taken, whichever graph took longest."""
+    told = (e for e in job.trace.events if e.kind == "stage" and e.what == "schedule")
+    return max((float(dict(event.data)["seconds"]) for event in told), default=0.0)
+
+
+def _in_earnest(job: Job, made: Planned, trial: Trial, start: float, enough: bool) -> Planned:
+    """The trial as it would be compiled; the schedule it was tried under is one more to choose
+    from. Where there is not `enough` time, few others are looked for."""
+    selection = with_probes(selection_of(made, trial), made.costs)
+    safe = made.settled and all(offer.settled for offer in trial.offers)
+    found = scheduled(job, made.graph, made.signature, selection, safe, start, not enough)
+    chosen = found.choice.schedule
+    if job.options.scheduler not in ("best", trial.schedule.scheduler):
+        return found  # who names a scheduler gets its plan
+    own, other = made.costs.race([(found.tasks, chosen), (found.tasks, trial.schedule)])
+    if other.us >= own.us or tied(other, own):
+        return found
+    rest = [pair for pair in found.choice.candidates if pair[0] != trial.schedule]
+    return replace(found, choice=Choice(trial.schedule, ((trial.schedule, other), *rest)))
+
+
+def compared(job: Job, made: Planned, found: Planned) -> tuple[Cost, Cost]:
+    """What both plans take, side by side, as they will be launched."""
+    pair = [(plan.tasks, plan.choice.schedule) for plan in (made, found)]
+    was, now = made.costs.race(pair)
+    slower = now.us > was.us and not tied(now, was)
+    if slower or not may_overlap(found.tasks, job.target):
+        return was, now
+    texts = [f"{tasks_text(tasks)}\n{text_schedule(schedule)}" for tasks, schedule in pair]
+    key = "\n".join([SCHEME, job.target.spec.fingerprint, *texts])
+    kept = job.cache.get("plans", key) if job.cache is not None else None
+    if kept is not None:
+        told = [Cost(us, "measured", spread) for us, spread in json.loads(kept)]
+        return told[0], told[1]
+    aside = job.trace.aside()
+    plans = [
+        overlapped(plan.packer.plan(plan.choice.schedule), job.target, job.cache, aside)[0]
+        for plan in (made, found)
+    ]
+    costs = side_by_side(plans, job.target)
+    if costs is None:
+        return was, now
+    if job.cache is not None:
+        job.cache.put("plans", key, json.dumps([(cost.us, cost.spread) for cost in costs]))
+    return costs[0], costs[1]
