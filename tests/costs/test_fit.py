@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.costs.corun import Demand, Simulator
+from anabranch.costs.corun import Simulator
+from anabranch.costs.demand import Demand
 from anabranch.costs.fit import Case, fit, judge, kendall, loss
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import Dag

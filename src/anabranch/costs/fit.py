@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from anabranch.costs.corun import Demand, Launches, Simulator, launches_of
+from anabranch.costs.corun import Launches, Simulator, launches_of
+from anabranch.costs.demand import Demand
 from anabranch.costs.observed import (
     Observations,
     ObservedGraph,
@@ -32,6 +33,8 @@ from anabranch.ir.dag import Dag
 from anabranch.ir.target import TargetSpec
 
 ROBUST = 0.2
+ORDER = 2.0
+"""What the error of a network's schedule beside its others counts, beside its error."""
 ROUNDS = 40
 FINEST = 1 / 32
 """Steps are halved down to this part of the first."""
@@ -41,6 +44,8 @@ PARAMETERS: dict[str, tuple[float, float, float]] = {
     "split_us": (0.0, 20.0, 1.0),
     "root_us": (0.0, 5.0, 0.4),
     "fork_us": (0.0, 3.0, 0.2),
+    "lane_us": (0.0, 4.0, 0.4),
+    "short_us": (0.0, 4.0, 0.4),
     "dispatch_us": (0.0, 3.0, 0.2),
     "sharing": (0.0, 2.0, 0.2),
     "bandwidth": (0.1, 3.0, 0.2),
@@ -189,7 +194,12 @@ def loss(cases: Sequence[Case], spec: TargetSpec, calibration: Calibration) -> f
     for case in cases:
         weight = 1.0 if case.kind == "network" else 1.0 / kinds[case.kind]
         pairs = zip(predict(case, spec, calibration), case.us, strict=True)
-        total += weight * statistics.fmean(_robust(math.log(p / us)) for p, us in pairs)
+        errors = [math.log(p / us) for p, us in pairs]
+        found = statistics.fmean(map(_robust, errors))
+        if case.kind == "network":
+            shared = statistics.fmean(errors)
+            found += ORDER * statistics.fmean(_robust(error - shared) for error in errors)
+        total += weight * found
         weights += weight
     return total / weights if weights else 0.0
 
