@@ -103,8 +103,8 @@ def test_forks(width: int) -> None:
 
 @pytest.mark.parametrize(("us", "late"), [(1.0, 0.0), (1.5, 0.0), (2.1, 0.6), (9.0, 1.0)])
 def test_behind_another_lane_nothing_was_made_ready(us: float, late: float) -> None:
-    """The first takes 1 us, then b and c beside each other, d last. b is in a's lane and so is d: c is late to
-    start, but a is too short for that to show, and d is late behind c, which takes longer."""
+    """First 1 us, then b and c beside each other, d last. b is in a's lane and so is d: c is late
+    to start, but a is too short for that to show, and d is late behind c, which takes longer."""
     dag = Dag.of(tuple("abcd"), [(0, 1), (0, 2), (1, 3), (2, 3)])
     demands = [small(1.0), small(0.5), small(us), small(1.0)]
     calibration = Calibration(lane_us=1.0, short_us=1.5)

@@ -28,7 +28,7 @@ from anabranch.ir.calibration import Calibration
 from anabranch.ir.target import TargetSpec
 from anabranch.trace import Trace
 
-GROUPS = 4
+GROUPS = 12
 START = Calibration(
     start_us=2.0,
     split_us=5.0,

@@ -153,13 +153,15 @@ class Limits:
     """What a scheduler may use. `max_group_size` and `max_groups` are IOS's pruning r and s, None
     for no pruning. `deadline`: seconds from now on that scheduling may take, None for as long as it
     needs: what is best by then is the answer. `spec`: the machine, of which schedulers use the size
-    and the cost of a fork. `trace` gets what was refused and why."""
+    and the cost of a fork. `compared`: whoever asks compares the plan with those of the other
+    schedulers, which then need not be done before. `trace` gets what was refused and why."""
 
     max_streams: int = 16
     max_group_size: int | None = 3
     max_groups: int | None = 8
     deadline: float | None = None
     spec: TargetSpec = A_LARGE_GPU
+    compared: bool = False
     trace: Trace = field(default_factory=Trace, compare=False, repr=False)
 
 

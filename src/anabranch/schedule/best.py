@@ -53,7 +53,7 @@ def best(
     limits: Limits | None = None,
 ) -> Choice:
     """The fastest of the named schedulers' plans and the sequential one; if one is named, its."""
-    limits = replace(limits or Limits(), trace=trace)
+    limits = replace(limits or Limits(), trace=trace, compared=len(names) > 1)
     found = _different(tasks, costs, names, limits)
     ranked = _ranked(list(zip(found, costs.rank(tasks, found), strict=True)))
     if len(names) == 1:
@@ -97,7 +97,7 @@ def _urgent(
 ) -> Iterator[Schedule]:
     """Of the plan of `RUSHED` a variant with priorities, which no model of ours tells apart."""
     for schedule in found:
-        if schedule.scheduler == RUSHED:
+        if schedule.scheduler == RUSHED and not any(launch.urgent for launch in schedule.launches):
             rushed = urgent(schedule, dag, times(tasks, costs))
             if rushed is not None:
                 yield rushed
