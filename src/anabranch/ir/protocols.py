@@ -82,6 +82,11 @@ class Executable(Protocol):
     def replay(self) -> None:
         """One run on what the input buffers hold, for timing."""
 
+    def shaken(self, pause: Callable[[str], float]) -> tuple[torch.Tensor, ...]:
+        """One run on what the input buffers hold, launch by launch, in which the stream of a task
+        sleeps before it for as many microseconds as `pause` says of its name. What comes out is
+        right all the same, or the plan is not."""
+
     def peak_bytes(self) -> int:
         """Memory that it really holds for intermediate values."""
 

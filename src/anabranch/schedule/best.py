@@ -97,7 +97,7 @@ def _urgent(
 ) -> Iterator[Schedule]:
     """Of the plan of `RUSHED` a variant with priorities, which no model of ours tells apart."""
     for schedule in found:
-        if schedule.scheduler == RUSHED and not any(launch.urgent for launch in schedule.launches):
+        if schedule.scheduler == RUSHED:
             rushed = urgent(schedule, dag, times(tasks, costs))
             if rushed is not None:
                 yield rushed

@@ -4,7 +4,7 @@ What was found block by block stands for the first time beside what the publishe
 do with the whole. All that the model does not rule out runs on the device where there is one, side
 by side, ours with priorities and without:
 
-    forecast   local 404   opara 417   nimble 421   critical 410   wavefront 412   ios 560 (left out)
+    forecast   local 404   opara 417   nimble 421   critical 410   wavefront 412   (ios 560)
     measured   local 401   opara 416   nimble 460   critical 400   wavefront 413   local-urgent 402
     taken      local: critical is faster by less than its spread
 
@@ -37,8 +37,8 @@ PUBLISHED: dict[str, Scheduler] = {
     "ios": ios.schedule,
 }
 MARGIN = 0.15
-"""A published plan is left out whose forecast is worse than the best one by more: nine tenths of all
-forecasts are off by less."""
+"""A published plan is left out whose forecast is worse than the best one by more: nine tenths of
+all forecasts are off by less."""
 
 Price = Callable[[Placing], float]
 
@@ -57,7 +57,7 @@ def settled(
     least = min(forecast.values())
     near = {launches for launches, us in forecast.items() if us <= least * (1 + MARGIN)}
     good = [s for launches, s in found.items() if s is mine or launches in near]
-    if (rushed := urgent(mine, dag, [costs.task(t).us for t in tasks.tasks])):
+    if rushed := urgent(mine, dag, [costs.task(t).us for t in tasks.tasks]):
         good.append(rushed)
     prices = costs.rank(tasks, good)
     if any(cost.source == "measured" for cost in prices):
