@@ -11,16 +11,18 @@ from anabranch.ir.calibration import Calibration
 
 CALIBRATIONS: dict[tuple[int, int], Calibration] = {
     (9, 0): Calibration(
-        start_us=1.87,
-        split_us=5.97,
-        root_us=1.31,
-        fork_us=0.39,
-        launch_us=0.64,
-        dispatch_us=0.11,
-        sharing=0.42,
-        bandwidth=2.56,
+        start_us=2.31,
+        split_us=5.98,
+        root_us=1.18,
+        fork_us=0.34,
+        launch_us=0.58,
+        lane_us=1.38,
+        short_us=2.38,
+        dispatch_us=0.27,
+        sharing=0.37,
+        bandwidth=2.23,
         arithmetic=0.6,
-        cold=2.89,
+        cold=2.56,
         origin="NVIDIA H200, fp16, batch 1, 2026-11-21",
     ),
 }
