@@ -11,18 +11,18 @@ from anabranch.ir.calibration import Calibration
 
 CALIBRATIONS: dict[tuple[int, int], Calibration] = {
     (9, 0): Calibration(
-        start_us=2.31,
-        split_us=5.98,
-        root_us=1.18,
+        start_us=2.25,
+        split_us=5.97,
+        root_us=1.28,
         fork_us=0.34,
-        launch_us=0.58,
-        lane_us=1.38,
-        short_us=2.38,
+        launch_us=0.54,
+        lane_us=1.96,
+        short_us=2.37,
         dispatch_us=0.27,
-        sharing=0.37,
-        bandwidth=2.23,
+        sharing=0.26,
+        bandwidth=1.61,
         arithmetic=0.6,
-        cold=2.56,
+        cold=2.47,
         origin="NVIDIA H200, fp16, batch 1, 2026-11-21",
     ),
 }
