@@ -80,7 +80,10 @@ def test_networks_are_predicted_by_what_was_fitted_without_them(found: Observati
     )
     assert record["held_out"]["median_error"] < 0.02
     assert record["held_out"]["worst_tau"] == 1.0
-    assert record["calibration"]["fork_us"] > 0
+    found_numbers = record["calibration"]
+    """Of two branches one is late by a fork or by a change of lanes: nothing here tells which."""
+    assert found_numbers["fork_us"] + found_numbers["lane_us"] > 0
+    assert {row["kernels"] for row in record["networks"]} == {"library"}
     assert record["calibration"]["origin"].startswith("fitted to some.json")
     assert record["provenance"]["versions"]["torch"]
 

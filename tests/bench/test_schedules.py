@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import pytest
 
-from anabranch.bench import schedules
-from anabranch.bench.schedules import Matrix, Row, means, run
+from anabranch.bench.schedules import Matrix, run
+from anabranch.bench.verdicts import OWN
 from anabranch.errors import OptionError, ScheduleError
 from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import Schedule
@@ -57,18 +56,6 @@ def test_measured_on_the_cpu() -> None:
     assert all(row["source"] == "measured" and row["us"] > 0 for row in record["rows"])
 
 
-def test_geometric_means() -> None:
-    def row(model: str, name: str, us: float | None) -> Row:
-        return Row(model, "fp16", 1, name, us)
-
-    rows = [row("a", "local", 10), row("a", "nimble", 20), row("a", "greedy", 40)]
-    rows += [row("b", "local", 10), row("b", "nimble", 5), row("b", "greedy", None)]
-    found = means(rows)
-    assert found["local"] == pytest.approx({"nimble": 1.0, "greedy": 4.0})
-    assert found["best"]["nimble"] == pytest.approx(math.sqrt(2.0))
-    assert found["best"]["local"] == pytest.approx(math.sqrt(2.0))
-
-
 def test_what_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
         raise ScheduleError("no plan today", "it is a holiday", "wait")
@@ -92,4 +79,4 @@ def test_what_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unknown_scheduler() -> None:
     with pytest.raises(OptionError, match="fifo"):
         run(Matrix(("zoo:deepfm/tiny",), ("fifo",), target="sim:h200"))
-    assert schedules.OWN in SCHEDULERS
+    assert OWN in SCHEDULERS

@@ -93,6 +93,32 @@ def test_calibrate_says_what_it_needs(cli: Callable[..., Any], model: str, tmp_p
     assert cli("record", "--calibrate", tmp_path / "none.json").status == 1
 
 
+def test_delays_change_no_bit(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    words = ("--delays", "--schedulers", "sequential,nimble", "--target", "cpu", "--dtype", "fp32")
+    ran = cli("bench", model, *words, "--runs", "3", "--json", out)
+    assert ran.status == 0, ran.err
+    assert "no bit differed in 6 runs" in ran.out
+    assert [row["runs"] for row in json.loads(out.read_text())["rows"]] == [3, 3]
+    assert cli("bench", model, "--delays", "--target", "sim:h200").status == 2
+
+
+def test_records_of_schedulers_are_summed_up(
+    cli: Callable[..., Any], model: str, tmp_path: Path
+) -> None:
+    words = ("--schedulers", "sequential,local", "--target", "cpu", "--kernels", "library")
+    files = [tmp_path / f"{dtype}.json" for dtype in ("fp32", "bf16")]
+    for file in files:
+        ran = cli("bench", model, *words, "--budget", "5", "--dtype", file.stem, "--json", file)
+        assert ran.status == 0, ran.err
+    ran = cli("bench", "--summary", *files, "--json", "-")
+    assert ran.status == 0, ran.err
+    assert [found["dtype"] for found in ran.json["verdicts"]] == ["fp32", "bf16"]
+    assert "geometric means over 2" in cli("bench", "--summary", *files).out
+    assert cli("bench", "--summary", files[0], files[0]).status == 2
+    assert cli("bench", "--summary", tmp_path / "none.json").status == 2
+
+
 def test_schedulers_side_by_side(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     words = ("--schedulers", "sequential,nimble,local", "--target", "cpu", "--dtype", "fp32")

@@ -99,6 +99,9 @@ class FakeRun:
 
     def replay(self) -> None: ...
 
+    def shaken(self, pause: Callable[[str], float]) -> tuple[torch.Tensor, ...]:
+        raise NotImplementedError
+
     def strays(self) -> str:
         return ""
 

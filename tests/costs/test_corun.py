@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.costs.corun import ROOTS, ROW, Demand, Launches, Simulator, launches_of
+from anabranch.costs.corun import ROOTS, Launches, Simulator, launches_of
+from anabranch.costs.demand import ROW, Demand
 from anabranch.costs.work import per_processor
 from anabranch.errors import VerifyError
 from anabranch.ir.calibration import Calibration
@@ -27,6 +28,8 @@ FREE = Calibration()
 ALL = Calibration(
     start_us=3.0,
     launch_us=0.8,
+    lane_us=0.6,
+    short_us=1.0,
     fork_us=0.3,
     split_us=2.0,
     root_us=0.5,
@@ -96,6 +99,19 @@ def test_forks(width: int) -> None:
     simulator = Simulator.of(dag, [small(2.0)] * (width + 2), SPEC, calibration)
     streams = [0, *range(width), 0]
     assert simulator.latency(range(width + 2), streams) == pytest.approx(6 + (width - 1) * 0.3)
+
+
+@pytest.mark.parametrize(("us", "late"), [(1.0, 0.0), (1.5, 0.0), (2.1, 0.6), (9.0, 1.0)])
+def test_behind_another_lane_nothing_was_made_ready(us: float, late: float) -> None:
+    """First 1 us, then b and c beside each other, d last. b is in a's lane and so is d: c is late
+    to start, but a is too short for that to show, and d is late behind c, which takes longer."""
+    dag = Dag.of(tuple("abcd"), [(0, 1), (0, 2), (1, 3), (2, 3)])
+    demands = [small(1.0), small(0.5), small(us), small(1.0)]
+    calibration = Calibration(lane_us=1.0, short_us=1.5)
+    simulator = Simulator.of(dag, demands, SPEC, calibration)
+    assert simulator.latency(range(4), [0, 0, 1, 0]) == pytest.approx(2 + us + late)
+    """Launched first, the long one is in the lane of both."""
+    assert simulator.latency((0, 2, 1, 3), [0, 1, 0, 1]) == pytest.approx(2 + us)
 
 
 def test_launches_are_apart() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from anabranch.costs.observed import (
     ObservedRun,
     ObservedTask,
     load_observations,
+    merged,
     observed_dag,
     observed_schedule,
     save_observations,
@@ -52,6 +54,24 @@ def test_is_read_back(found: Observations, tmp_path: Path, name: str) -> None:
     save_observations(found, tmp_path / name)
     assert load_observations(tmp_path / name) == found
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_several_are_merged(found: Observations) -> None:
+    """Tasks and sessions are counted on; tiny kernels are kept once, and no network comes twice."""
+    steps = graph(name="tiny", kind="steps")
+    first = found.model_copy(update={"graphs": (steps, *found.graphs)})
+    other = first.model_copy(update={"graphs": (steps, graph(kernels="all"))})
+    both = merged([first, other, found.model_copy(update={"graphs": (graph(batch=2),)})])
+    assert [g.kind for g in both.graphs] == ["steps", "network", "network", "network"]
+    assert [g.tasks for g in both.graphs] == [(0, 0), (0, 0), (1, 1), (2, 2)]
+    assert [g.session for g in both.graphs] == [0, 0, 1, 2]
+    assert len(both.tasks) == len(both.sessions) == 3
+    assert merged([found]) is found
+    with pytest.raises(TargetError, match="merge"):
+        merged([found, found])
+    elsewhere = found.model_copy(update={"spec": replace(found.spec, name="another")})
+    with pytest.raises(TargetError, match="another"):
+        merged([found, elsewhere])
 
 
 def test_the_same_observations_are_the_same_bytes(found: Observations, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Observations -> a record of how well the model of simultaneous kernels predicts, and its numbers.
 
 Every network is predicted by a calibration that was fitted without it, and without its kin and the
-small graphs of their tasks: families of networks are dealt to a few groups, each is held out in
-turn. The calibration that is handed out is fitted to all.
+small graphs of their tasks: families of networks are dealt to groups, as a rule one to each, and
+each group is held out in turn. The calibration that is handed out is fitted to all.
 
     network                schedules   median error   Kendall tau
     zoo:googlenet fp16 b1         15           4.1%          0.91
@@ -22,19 +22,21 @@ from typing import Any
 
 from anabranch.bench.provenance import provenance, versions
 from anabranch.costs.fit import Case, Verdict, case_of, fit, judge
-from anabranch.costs.observed import Observations
+from anabranch.costs.observed import Observations, ObservedGraph
 from anabranch.errors import OptionError
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.target import TargetSpec
 from anabranch.trace import Trace
 
-GROUPS = 4
+GROUPS = 12
 START = Calibration(
     start_us=2.0,
     split_us=5.0,
     root_us=1.5,
     fork_us=0.4,
     launch_us=0.5,
+    lane_us=1.0,
+    short_us=1.6,
     dispatch_us=0.1,
     sharing=0.2,
     arithmetic=0.6,
@@ -129,17 +131,18 @@ def _rows(
     cases: Sequence[tuple[str, Any, Case]], spec: TargetSpec, calibration: Calibration
 ) -> list[dict[str, Any]]:
     return [
-        _row(case, judge(case, spec, calibration), graph.dtype, graph.batch)
+        _row(case, judge(case, spec, calibration), graph)
         for _, graph, case in cases
         if graph.kind == "network"
     ]
 
 
-def _row(case: Case, verdict: Verdict, dtype: str, batch: int) -> dict[str, Any]:
+def _row(case: Case, verdict: Verdict, graph: ObservedGraph) -> dict[str, Any]:
     return {
         "network": case.name,
-        "dtype": dtype,
-        "batch": batch,
+        "dtype": graph.dtype,
+        "batch": graph.batch,
+        "kernels": graph.kernels,
         "median_error": round(verdict.error, 4),
         "tau": None if verdict.tau is None else round(verdict.tau, 4),
         "schedules": [

@@ -18,21 +18,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from anabranch import api
 from anabranch.bench.experiments import Experiment, copies, lone, pair, steps, tiny
 from anabranch.bench.machine import machine
 from anabranch.bench.proposals import proposals
 from anabranch.bench.recorder import Recorder, Subject
+from anabranch.bench.schedules import job_of
+from anabranch.cache import Cache
+from anabranch.compiler import compile_model
 from anabranch.costs.measured import Measured
-from anabranch.costs.observed import Observations
+from anabranch.costs.observed import Kernels, Observations
 from anabranch.costs.recorded import timing_key
 from anabranch.errors import AnabranchError, OptionError
 from anabranch.ir.protocols import Limits, Target
-from anabranch.ir.task import Task
-from anabranch.models import load_model
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.options import Options
 from anabranch.pack import pack
+from anabranch.targets import resolve
 from anabranch.trace import Trace
 
 Save = Callable[[Observations], None]
@@ -52,12 +54,12 @@ def observe(
     trace: Trace | None = None,
     into: Observations | None = None,
     target: str = "cuda",
-    compile: Callable[..., Any] = api.compile,
+    kernels: Kernels = "library",
     save: Save | None = None,
 ) -> Observations:
     """The observations of these networks, after what `into` holds of the same machine; networks
-    that it holds are not taken again. `save` gets all after every network. A network that fails is
-    a warning; AnabranchError of the last one if all do."""
+    that it holds with these kernels are not taken again. `save` gets all after every network. A
+    network that fails is a warning; AnabranchError of the last one if all do."""
     trace, here = trace or Trace(), machine(target)
     cells = [(m, d, b) for m in models for d in dtypes for b in batches]
     recorder: Recorder | None = None
@@ -65,19 +67,20 @@ def observe(
     for done, (name, dtype, batch) in enumerate(cells):
         what = f"{name} {dtype} batch {batch}"
         trace.progress("record", done, len(cells), what)
-        if into is not None and _holds(into, name, dtype, batch):
+        if into is not None and _holds(into, name, dtype, batch, kernels):
             trace.add("refused", "record", what, "the file holds it")
             continue
-        model, args = load_model(name, batch, dtype, here.device)
-        options = {"target": target, "tf32": dtype == "tf32", "verify": False, "abreast": "none"}
+        options = Options.read({"tf32": dtype == "tf32", "kernels": kernels, "search": "none"})
+        at = resolve(target, options.tf32)
         try:
-            made = compile(model, args, trace=trace, scheduler="sequential", **options)
+            with Cache.open(options.cache_dir) as cache:
+                job, _ = job_of(name, dtype, batch, at, options, cache, trace)
+                tasks: TaskGraph = compile_model(job, stop_after="probe")
             if recorder is None:
-                recorder = Recorder(into, made.target.spec)
-                _forks_and_joins(recorder, made.target, trace)
-            tasks = made.entries[-1].plan.tasks
-            whole = Subject(name, "network", batch, dtype, tasks, tasks.tasks)
-            _network(recorder, whole, made.target, trace, seconds)
+                recorder = Recorder(into, at.spec)
+                _forks_and_joins(recorder, at, trace)
+            whole = Subject(name, "network", batch, dtype, tasks, tasks.tasks, kernels=kernels)
+            _network(recorder, whole, at, trace, seconds)
         except OptionError:
             raise
         except AnabranchError as error:
@@ -86,7 +89,7 @@ def observe(
             continue
         if save is not None:
             save(recorder.found)
-        del model, args, made, tasks, whole
+        del job, tasks, whole
         here.release()
     trace.progress("record", len(cells), len(cells))
     found = recorder.found if recorder is not None else into
@@ -96,8 +99,9 @@ def observe(
     return found
 
 
-def _holds(found: Observations, name: str, dtype: str, batch: int) -> bool:
-    return any((g.name, g.dtype, g.batch) == (name, dtype, batch) for g in found.graphs)
+def _holds(found: Observations, name: str, dtype: str, batch: int, kernels: Kernels) -> bool:
+    wanted = (name, dtype, batch, kernels)
+    return any((g.name, g.dtype, g.batch, g.kernels) == wanted for g in found.graphs)
 
 
 def _network(
@@ -110,7 +114,7 @@ def _network(
     distinct = tuple({timing_key(task, tf32): task for task in whole.originals}.values())
     alone = _measured(target, trace, ALONE * seconds / max(1, len(distinct)))
     alone.warm(distinct)
-    limits = Limits(spec=target.spec, trace=trace)
+    limits = Limits(spec=target.spec, compared=True, trace=trace)
     thinking = time.perf_counter()
     schedules = proposals(whole.tasks, alone, limits)
     start += time.perf_counter() - thinking
@@ -162,7 +166,9 @@ def _experiment(
     recorder: Recorder, experiment: Experiment, of: Subject, alone: Measured, together: Measured
 ) -> None:
     graph, kind = experiment.tasks, experiment.kind
-    subject = Subject(graph.name, kind, of.batch, of.dtype, graph, experiment.originals, of.name)
+    subject = Subject(
+        graph.name, kind, of.batch, of.dtype, graph, experiment.originals, of.name, of.kernels
+    )
     recorder.add(subject, experiment.schedules, alone, together)
 
 

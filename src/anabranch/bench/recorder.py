@@ -15,6 +15,7 @@ from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.record import label
 from anabranch.costs.observed import (
     GraphKind,
+    Kernels,
     Observations,
     ObservedGraph,
     ObservedRun,
@@ -27,7 +28,7 @@ from anabranch.ir import ops
 from anabranch.ir.dag import bits, dag_of
 from anabranch.ir.graph import types
 from anabranch.ir.protocols import Cost, Costs
-from anabranch.ir.schedule import Launch, Schedule, text_schedule
+from anabranch.ir.schedule import Schedule, text_schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 
@@ -44,6 +45,7 @@ class Subject:
     tasks: TaskGraph
     originals: Sequence[Task]
     of: str = ""
+    kernels: Kernels = "library"
 
 
 class Recorder:
@@ -105,6 +107,7 @@ class Recorder:
             batch=subject.batch,
             dtype=subject.dtype,
             of=subject.of,
+            kernels=subject.kernels,
             session=len(self.found.sessions) - 1,
             tasks=rows,
             preds=tuple(preds),
@@ -146,7 +149,7 @@ def observed_task(task: Task, key: str, cost: Cost, spec: TargetSpec) -> Observe
 def _called(schedule: Schedule, names: dict[str, str]) -> Schedule:
     """The schedule with tasks called by these names."""
     launches = tuple(
-        Launch(names[launch.task], launch.stream, tuple(names[name] for name in launch.waits))
+        replace(launch, task=names[launch.task], waits=tuple(names[name] for name in launch.waits))
         for launch in schedule.launches
     )
     return Schedule(schedule.scheduler, launches)

@@ -6,10 +6,12 @@ interleaved on the device where there is one, simulated where the target is.
     {"version": 1, ..., "target": "sim:h200", "rows": [{"model": "zoo:googlenet", "dtype": "fp16",
         "batch": 1, "scheduler": "local", "us": 391.0, "spread": 0.0, "source": "recorded",
         "streams": 3, "waits": 22, "search_s": 1.3, "ratio": 1.0, "failure": ""}, ...],
-     "means": {"local": {"nimble": 1.09, ...}, "best": {...}}}
+     "means": {"local": {"nimble": 1.09, ...}, "best": {...}},
+     "verdicts": [{"model": "zoo:googlenet", ..., "other": "critical", "ratio": 1.01, "tie": true}]}
 
 `ratio`: how many times as long as the fastest of its model. `means`: geometric means, over all
-models, of the others' latency over ours; "best" is the fastest of what `best` tries.
+models, of the others' latency over ours; "best" is the fastest of what `best` tries. `verdicts`:
+ours against the fastest of all others, model by model.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from anabranch.bench.provenance import provenance, versions
+from anabranch.bench.verdicts import OWN, summary
 from anabranch.cache import Cache
 from anabranch.compiler import compile_model
 from anabranch.errors import AnabranchError, OptionError, VerifyError
@@ -33,28 +36,29 @@ from anabranch.ir.verify import verify_schedule
 from anabranch.line import Job, bounded_costs, limits_of
 from anabranch.models import load_model
 from anabranch.options import Options
-from anabranch.schedule import BEST, scheduler
+from anabranch.schedule import scheduler
 from anabranch.schedule.urgent import urgent
 from anabranch.schedule.weigh import times
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 
 VERSION = 1
-OWN, URGENT = "local", "local-urgent"
 
 Save = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """What to compare. budget: seconds that each scheduler may take for one model, and all their
-    measurements together but for the last, which compares them."""
+    """What to compare. kernels: "all", or "library" alone. budget: seconds that each scheduler may
+    take for one model, and all their measurements together but for the last, which compares them;
+    kernels are chosen before, in the time it takes."""
 
     models: Sequence[str]
     schedulers: Sequence[str]
     dtypes: Sequence[str] = ("fp16",)
     batches: Sequence[int] = (1,)
     target: str = "cpu"
+    kernels: str = "all"
     budget: float | None = None
     trust: bool = False
 
@@ -96,7 +100,8 @@ def run(matrix: Matrix, trace: Trace | None = None, save: Save | None = None) ->
     for done, (model, dtype, batch) in enumerate(cells):
         trace.progress("bench", done, len(cells), f"{model} {dtype} batch {batch}")
         rows += _cell(matrix, model, dtype, batch, trace)
-        record |= {"rows": [asdict(row) for row in rows], "means": means(rows)}
+        told = [asdict(row) for row in rows]
+        record |= {"rows": told, **summary(told)}
         if save is not None:
             save(record)
         gc.collect()
@@ -106,13 +111,14 @@ def run(matrix: Matrix, trace: Trace | None = None, save: Save | None = None) ->
 
 def _cell(matrix: Matrix, model: str, dtype: str, batch: int, trace: Trace) -> list[Row]:
     try:
-        options = Options.read({"tf32": dtype == "tf32", "budget": matrix.budget})
+        given = {"tf32": dtype == "tf32", "kernels": matrix.kernels, "search": "none"}
+        options = Options.read(given)
         target = resolve(matrix.target, options.tf32)
         with Cache.open(options.cache_dir) as cache:
-            job = _job(matrix, target, model, dtype, batch, options, cache, trace)
+            job, _ = job_of(model, dtype, batch, target, options, cache, trace, matrix.trust)
             tasks: TaskGraph = compile_model(job, stop_after="probe")
-            _, _, costs = bounded_costs(job, tasks, None, options.budget)
-            rows = compared(tasks, costs, limits_of(job, options.budget), matrix.schedulers)
+            _, _, costs = bounded_costs(job, tasks, None, matrix.budget)
+            rows = compared(tasks, costs, limits_of(job, matrix.budget), matrix.schedulers)
     except OptionError:
         raise
     except AnabranchError as failed:
@@ -121,19 +127,20 @@ def _cell(matrix: Matrix, model: str, dtype: str, batch: int, trace: Trace) -> l
     return [Row(**{**asdict(row), "model": model, "dtype": dtype, "batch": batch}) for row in rows]
 
 
-def _job(
-    matrix: Matrix,
-    target: Target,
+def job_of(
     model: str,
     dtype: str,
     batch: int,
+    target: Target,
     options: Options,
-    cache: Cache,
+    cache: Cache | None,
     trace: Trace,
-) -> Job:
+    trust: bool = False,
+) -> tuple[Job, tuple[Any, ...]]:
+    """What is to be compiled, and the inputs it is compiled for."""
     device = "cpu" if target.device.type == "meta" else target.device
-    loaded, args = load_model(model, batch, dtype, device, trust=matrix.trust)
-    return Job(loaded, args, {}, target, options, cache, trace)
+    loaded, args = load_model(model, batch, dtype, device, trust=trust)
+    return Job(loaded, args, {}, target, options, cache, trace), args
 
 
 def compared(tasks: TaskGraph, costs: Costs, limits: Limits, names: Sequence[str]) -> list[Row]:
@@ -180,29 +187,3 @@ def compared(tasks: TaskGraph, costs: Costs, limits: Limits, names: Sequence[str
             )
         )
     return rows
-
-
-def means(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """Of ours, and of what `best` would choose: for every scheduler the geometric mean, over the
-    models that both have a number for, of how many times as long it takes."""
-    cells: dict[tuple[str, str, int], dict[str, float]] = {}
-    for row in rows:
-        if row.us:
-            cells.setdefault((row.model, row.dtype, row.batch), {})[row.scheduler] = row.us
-    for cell in cells.values():
-        tried = [us for name, us in cell.items() if name in (*BEST, URGENT)]
-        if tried:
-            cell["best"] = min(tried)
-    names = list(dict.fromkeys(row.scheduler for row in rows))
-    return {own: _mean_ratios(list(cells.values()), own, names) for own in (OWN, "best")}
-
-
-def _mean_ratios(
-    cells: Sequence[dict[str, float]], own: str, names: Sequence[str]
-) -> dict[str, float]:
-    table = {}
-    for name in names:
-        logs = [math.log(cell[name] / cell[own]) for cell in cells if name in cell and own in cell]
-        if logs and name != own:
-            table[name] = math.exp(sum(logs) / len(logs))
-    return table

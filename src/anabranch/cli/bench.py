@@ -14,18 +14,21 @@ from typing import Annotated, Any
 import typer
 
 from anabranch.bench import schedules, suite, table
+from anabranch.bench.delays import RUNS
+from anabranch.bench.delays import Matrix as Delays
 from anabranch.bench.rivals import RIVALS
 from anabranch.bench.specialised import Matrix as Specialised
 from anabranch.cli import flags, screen
 from anabranch.cli.compile import check_folders
+from anabranch.cli.delays import run as run_delays
 from anabranch.cli.schedules import run as run_schedules
-from anabranch.cli.schedules import target_of
+from anabranch.cli.schedules import summarise, target_of
 from anabranch.cli.specialised import run as run_specialised
 from anabranch.cli.watch import Watch
 from anabranch.errors import OptionError
 from anabranch.options import SYSTEMS
 from anabranch.report import units
-from anabranch.schedule import SCHEDULERS
+from anabranch.schedule import BEST, SCHEDULERS
 from anabranch.trace import Trace
 
 COLUMNS = (
@@ -68,6 +71,17 @@ def run(
     specialised: Annotated[
         bool, typer.Option("--specialised", help="Run each batch's schedule at the other batches.")
     ] = False,
+    delays: Annotated[
+        bool, typer.Option("--delays", help="Run each scheduler's plan under random delays.")
+    ] = False,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="MODELS are files that --schedulers wrote: as one.")
+    ] = False,
+    runs: Annotated[int, typer.Option(help="Of each plan, with --delays.", min=1)] = RUNS,
+    kernels: Annotated[
+        str | None,
+        typer.Option(help="For --schedulers: all, or library.", show_default="all"),
+    ] = None,
     seconds: Annotated[float, typer.Option(help="Of timing, per system.", min=0.0)] = 1.0,
     rival_timeout: Annotated[float, typer.Option(help="Seconds to build one.", min=0.1)] = 540.0,
     cold: Annotated[bool, typer.Option("--cold", help="Compile ours with an empty cache.")] = False,
@@ -80,22 +94,28 @@ def run(
 ) -> None:
     """Time MODELS under anabranch and its rivals, side by side."""
     check_folders(markdown, screen.file_of(json))
+    if summary:
+        summarise(models, json)
+        return
     if specialised:
-        given = specialised_matrix(models, batch, dtype, schedulers, target, budget, trust)
-        run_specialised(given, json)
+        matrix_of = specialised_matrix(models, batch, dtype, schedulers, target, budget, trust)
+        run_specialised(matrix_of, json)
         return
     compared = flags.words(schedulers, SCHEDULERS, "--schedulers")
-    if compared and rivals is None:
-        own = schedules.Matrix(
-            models=tuple(models),
-            schedulers=compared,
-            dtypes=flags.dtypes(dtype),
-            batches=flags.numbers(batch, int, "--batch"),
-            target=target_of(target),
-            budget=budget,
-            trust=trust,
-        )
-        run_schedules(own, json)
+    if delays or (compared and rivals is None):
+        given: dict[str, Any] = {
+            "models": tuple(models),
+            "dtypes": flags.dtypes(dtype),
+            "batches": flags.numbers(batch, int, "--batch"),
+            "target": target_of(target),
+            "kernels": kernels or "all",
+            "budget": budget,
+            "trust": trust,
+        }
+        if delays:
+            run_delays(Delays(schedulers=compared or BEST, runs=runs, **given), json)
+        else:
+            run_schedules(schedules.Matrix(schedulers=compared, **given), json)
         return
     chosen = () if rivals == "none" else flags.words(rivals, RIVALS, "--rivals")
     matrix = suite.Matrix(

@@ -17,8 +17,9 @@ from anabranch.bench.observe import observe
 from anabranch.cli import flags, screen
 from anabranch.cli.compile import check_folders
 from anabranch.cli.watch import Watch
-from anabranch.costs.observed import load_observations, save_observations
+from anabranch.costs.observed import Kernels, load_observations, merged, save_observations
 from anabranch.costs.recorded import Profile, load_profile, save_profile
+from anabranch.errors import OptionError
 from anabranch.trace import Trace
 
 
@@ -38,11 +39,14 @@ def run(
     seconds: Annotated[
         float, typer.Option(help="For the schedules of one model, about.", min=0.1)
     ] = 60.0,
+    kernels: Annotated[
+        str, typer.Option(help="For the schedules: library, or all with generated ones.")
+    ] = "library",
     calibrate: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
             help="Fit the model of simultaneous kernels to these observations; -o gets "
-            "its numbers, and its errors on networks held out.",
+            "its numbers, and its errors on networks held out. Once for each file.",
             metavar="FILE",
         ),
     ] = None,
@@ -52,11 +56,11 @@ def run(
     check_folders(output)
     dtypes = flags.dtypes(dtype)
     batches = flags.numbers(batch, int, "--batch")
-    if calibrate is not None:
+    if calibrate:
         _calibrate(calibrate, output, json)
         return
     if schedules:
-        _schedules(models, dtypes, batches, seconds, target, output, json)
+        _schedules(models, dtypes, batches, seconds, target, kernels, output, json)
         return
     before = load_profile(output) if output.exists() else None
     save = _saver(output)
@@ -94,9 +98,11 @@ def _schedules(
     batches: Sequence[int],
     seconds: float,
     target: str,
+    kernels: str,
     output: Path,
     json: str | None,
 ) -> None:
+    chosen = _kernels(kernels)
     before = load_observations(output) if output.exists() else None
     with Watch("recording", "record") as watch:
         found = observe(
@@ -107,6 +113,7 @@ def _schedules(
             Trace(watch),
             before,
             target,
+            chosen,
             save=lambda found: save_observations(found, output),
         )
     runs = sum(len(graph.runs) for graph in found.graphs)
@@ -127,14 +134,22 @@ def _schedules(
     )
 
 
-def _calibrate(data: Path, output: Path, json: str | None) -> None:
-    found = load_observations(data)
+def _kernels(name: str) -> Kernels:
+    known: dict[str, Kernels] = {"library": "library", "all": "all"}
+    if name in known:
+        return known[name]
+    raise OptionError(f"--kernels cannot be {name!r}", "no such choice", "one of: library, all")
+
+
+def _calibrate(data: Sequence[Path], output: Path, json: str | None) -> None:
+    found = merged([load_observations(path) for path in data])
+    origin = ", ".join(path.name for path in data)
     with Watch("calibrating", "record") as watch:
-        record = calibrating.calibrate(found, data.name, Trace(watch), workers=os.cpu_count() or 1)
+        record = calibrating.calibrate(found, origin, Trace(watch), workers=os.cpu_count() or 1)
     output.write_text(dumps(record, indent=1) + "\n")
     console = screen.console(json)
     for row in record["networks"]:
-        name = f"{row['network']} {row['dtype']} batch {row['batch']}"
+        name = f"{row['network']} {row['dtype']} batch {row['batch']} {row['kernels']}"
         tau = "-" if row["tau"] is None else f"{row['tau']:.2f}"
         error = f"{row['median_error']:.1%}"
         console.print(f"{name:<40} {len(row['schedules']):>3} schedules {error:>7} tau {tau}")

@@ -5,6 +5,8 @@ local        391.0       0.0   recorded         3      22       1.26        1.00
 critical     395.5       0.0   recorded         4      54       0.00        1.01
 ...
 geometric means over 13 models: nimble takes 1.06 x local's time, ...
+model           local us   fastest other      us   / local
+zoo:googlenet      391.0   critical        395.5       tie
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from anabranch.bench import schedules
+from anabranch.bench.verdicts import merged
 from anabranch.cli import screen
 from anabranch.cli.place import place
 from anabranch.cli.watch import Watch
@@ -48,6 +51,13 @@ def run(matrix: schedules.Matrix, json: str | None) -> None:
     screen.write_json(json, record)
 
 
+def summarise(files: list[str], json: str | None) -> None:
+    """The records in these files as one."""
+    record = merged(files)
+    _summary(screen.console(json), record)
+    screen.write_json(json, record)
+
+
 def target_of(name: str) -> str:
     """A target that schedules can be compared on: without a GPU auto is the simulated one."""
     return place(name)[0]
@@ -55,6 +65,10 @@ def target_of(name: str) -> str:
 
 def _show(console: Console, record: dict[str, Any]) -> None:
     console.print(screen.table(COLUMNS, [_row(row) for row in record["rows"]]))
+    _summary(console, record)
+
+
+def _summary(console: Console, record: dict[str, Any]) -> None:
     models = {(row["model"], row["dtype"], row["batch"]) for row in record["rows"]}
     rows = [
         [name, *(_ratio(record["means"][own].get(name)) for own in record["means"])]
@@ -63,6 +77,21 @@ def _show(console: Console, record: dict[str, Any]) -> None:
     title = f"geometric means over {len(models)}, on {record['device']}"
     columns = ("<scheduler", *(f"/ {own}" for own in record["means"]))
     console.print(screen.table(columns, rows, title))
+    if record["verdicts"]:
+        columns = ("<model", "<dtype", "batch", "local us", "<fastest other", "us", "/ local")
+        console.print(screen.table(columns, [_verdict(found) for found in record["verdicts"]]))
+
+
+def _verdict(found: dict[str, Any]) -> list[str]:
+    return [
+        found["model"],
+        found["dtype"],
+        str(found["batch"]),
+        f"{found['us']:.1f}",
+        found["other"],
+        f"{found['other_us']:.1f}",
+        "tie" if found["tie"] else _ratio(found["ratio"]),
+    ]
 
 
 def _row(row: dict[str, Any]) -> list[str]:

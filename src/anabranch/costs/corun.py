@@ -8,6 +8,10 @@ those that wait for none, the second `split_us` after the first, each further `r
 `ROOTS`, which is what was seen). Launches anywhere are `dispatch_us` apart. The first `launch_us`
 of a kernel holds no processor: there the launches of several streams overlap.
 
+Lanes. While a kernel runs, the next one of its lane (`costs.lanes`) is made ready. A launch that
+waits for one of another lane has that before it: it starts up to `lane_us` later, if the other took
+longer than `short_us`, for behind a shorter one nothing is made ready in time in its own lane, too.
+
 Slots. Then its CTAs queue for the processors, behind those of kernels that came before. One CTA
 takes the part of a processor that its registers, threads or shared memory take. What fits starts at
 once and runs for the kernel's time divided by the number of turns that it needs alone; the rest
@@ -37,6 +41,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from anabranch.costs.demand import Demand, Kernels, kernels_of
+from anabranch.costs.lanes import lanes
 from anabranch.errors import VerifyError
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import Dag, bits
@@ -44,37 +50,19 @@ from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
 
 EPSILON = 1e-9
-TURNS = 4
-"""A kernel of more turns is taken as one of fewer and longer ones."""
-ROW = 8
-"""How often a task runs in a row when it is timed alone."""
 ROOTS = 16
 """So many starts of a run come one after another; more were not seen to take longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """What a kernel takes alone: microseconds and launches; its CTAs and how many of them a
-    processor holds; arithmetic and traffic at peak rates; what a CTA waits for of the traffic, None
-    for all of it."""
-
-    us: float
-    launches: int
-    ctas: int
-    per_sm: int
-    busy_us: float = 0.0
-    moved_us: float = 0.0
-    awaited_us: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Launches:
-    """A schedule by numbers: for each launch its task, the launches that wait for it, and how many
-    it waits for itself."""
+    """A schedule by numbers: for each launch its task, the launches that wait for it, how many it
+    waits for itself, and its lane."""
 
     task: tuple[int, ...]
     dependents: tuple[tuple[int, ...], ...]
     preds: tuple[int, ...]
+    lane: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +90,7 @@ class Simulator:
     simulator.latency(order, streams)      tasks by number, in launch order; the stream of each task
     """
 
-    def __init__(self, preds: Sequence[int], kernels: _Kernels, calibration: Calibration) -> None:
+    def __init__(self, preds: Sequence[int], kernels: Kernels, calibration: Calibration) -> None:
         self._preds, self._kernels, self._calibration = preds, kernels, calibration
 
     @classmethod
@@ -110,7 +98,7 @@ class Simulator:
         cls, dag: Dag, demands: Sequence[Demand], spec: TargetSpec, calibration: Calibration
     ) -> Simulator:
         """For tasks with these demands, which are numbered as in the dag."""
-        return cls(dag.preds, _kernels(dag, demands, spec, calibration), calibration)
+        return cls(dag.preds, kernels_of(dag, demands, spec, calibration), calibration)
 
     def part(self, nodes: Sequence[int]) -> Simulator:
         """For these tasks alone, given in rising order, with what the whole does to the cache."""
@@ -156,7 +144,7 @@ def _linked(
     """Streams and waits (both by launch) as links from each launch to those that wait for it."""
     last: dict[int, int] = {}
     dependents: list[list[int]] = [[] for _ in tasks]
-    preds: list[int] = []
+    preds: list[set[int]] = []
     for i, stream in enumerate(streams):
         direct = set(waits[i])
         if stream in last:
@@ -164,75 +152,17 @@ def _linked(
         last[stream] = i
         for p in direct:
             dependents[p].append(i)
-        preds.append(len(direct))
-    return Launches(tuple(tasks), tuple(map(tuple, dependents)), tuple(preds))
+        preds.append(direct)
+    return Launches(
+        tuple(tasks), tuple(map(tuple, dependents)), tuple(map(len, preds)), lanes(preds)
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Kernels:
-    """By task: `lead`, its time without processors; `turn`, the time of one turn of CTAs; `ctas`;
-    `held`, what one takes of a processor; and per CTA its demand of bandwidth, of arithmetic, and
-    how much of a kernel that is on every processor it is."""
-
-    lead: list[float]
-    turn: list[float]
-    ctas: list[int]
-    held: list[float]
-    bandwidth: list[float]
-    arithmetic: list[float]
-    cover: list[float]
-    processors: float
-
-    def part(self, nodes: Sequence[int]) -> _Kernels:
-        """Those of these tasks."""
-        columns = [[column[v] for v in nodes] for column in self.columns()]
-        lead, turn, ctas, held, bandwidth, arithmetic, cover = columns
-        counts = [int(count) for count in ctas]
-        return _Kernels(lead, turn, counts, held, bandwidth, arithmetic, cover, self.processors)
-
-    def columns(self) -> tuple[Sequence[float], ...]:
-        return (
-            self.lead,
-            self.turn,
-            self.ctas,
-            self.held,
-            self.bandwidth,
-            self.arithmetic,
-            self.cover,
-        )
-
-
-def _kernels(
-    dag: Dag, demands: Sequence[Demand], spec: TargetSpec, calibration: Calibration
-) -> _Kernels:
-    made = _Kernels([], [], [], [], [], [], [], float(spec.sms))
-    for demand, preds in zip(demands, dag.preds, strict=True):
-        own = demand.us - min(demand.us / 2, calibration.start_us / ROW)
-        lead = min(own, calibration.launch_us * demand.launches)
-        body = own - lead
-        moved = min(demand.moved_us, demand.us)  # of a table of embeddings little is read
-        awaited = moved if demand.awaited_us is None else min(demand.awaited_us, moved)
-        late = calibration.cold * awaited if preds else 0.0
-        at_once = spec.sms * demand.per_sm
-        ctas = max(1, demand.ctas)
-        ctas = math.ceil(ctas / max(1, math.ceil(ctas / (at_once * TURNS))))
-        resident = min(ctas, at_once)
-        scale = 1.0 / (body * resident) if body > 0 else 0.0
-        made.lead.append(lead + late)
-        made.turn.append(body / math.ceil(ctas / at_once))
-        made.ctas.append(ctas)
-        made.held.append(1.0 / demand.per_sm)
-        made.bandwidth.append(min(1.0 / resident, moved / calibration.bandwidth * scale))
-        made.arithmetic.append(min(1.0 / resident, demand.busy_us / calibration.arithmetic * scale))
-        made.cover.append(min(1.0, resident / spec.sms) / resident)
-    return made
-
-
-def _run(launches: Launches, kernels: _Kernels, calibration: Calibration) -> Outcome:
+def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> Outcome:
     """The event loop. It is one function with local names because schedulers call it thousands of
     times: `arrivals` are kernels whose CTAs will queue, by time; `ends` are batches of CTAs under
     way, by the clock of the work, which runs `slow` times slower than time."""
-    task, n = launches.task, len(launches.task)
+    task, lane, n = launches.task, launches.lane, len(launches.task)
     fork, apart, sharing = calibration.fork_us, calibration.dispatch_us, calibration.sharing
     ready, left = [0.0] * n, list(launches.preds)
     starts, done = [0.0] * n, [-1.0] * n
@@ -274,6 +204,8 @@ def _run(launches: Launches, kernels: _Kernels, calibration: Calibration) -> Out
                 took = kernels.turn[v] > 0 or kernels.lead[v] > 0
                 for rank, j in enumerate(launches.dependents[i]):
                     at = now + (rank * fork if took else 0.0)
+                    if lane[i] != lane[j]:
+                        at += kernels.ahead[v]
                     if at > ready[j]:
                         ready[j] = at
                     left[j] -= 1

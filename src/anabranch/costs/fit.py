@@ -3,8 +3,10 @@
 Least squares on the logarithm of predicted over measured latency, by the pattern search of Hooke
 and Jeeves (1961): one number at a time is moved up or down by its step, what is better is kept, and
 then all go on together in the direction they went. Steps that help grow, others are halved. Errors
-beyond `ROBUST` count linearly, so that one bad graph does not decide. Every network weighs the same
-however many schedules it has, and all small graphs of one kind as much as one network.
+beyond `ROBUST` count linearly, so that one bad graph does not decide. Schedulers ask which of two
+schedules is faster, so pairs of a network's schedules that are predicted the wrong way round count
+as well. Every network weighs the same however many schedules it has, and all small graphs of one
+kind as much as one network.
 
 What counts of a model is tested on networks that it was not fitted to (`bench.calibrate`).
 """
@@ -16,9 +18,11 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
-from anabranch.costs.corun import Demand, Launches, Simulator, launches_of
+from anabranch.costs.corun import Launches, Simulator, launches_of
+from anabranch.costs.demand import Demand
 from anabranch.costs.observed import (
     Observations,
     ObservedGraph,
@@ -32,6 +36,9 @@ from anabranch.ir.dag import Dag
 from anabranch.ir.target import TargetSpec
 
 ROBUST = 0.2
+ORDER, SURE = 0.03, 0.01
+"""What the order of a network's schedules counts beside their errors: as an error of 17% would, if
+every pair that the device told apart were predicted the wrong way round by a percent or more."""
 ROUNDS = 40
 FINEST = 1 / 32
 """Steps are halved down to this part of the first."""
@@ -41,6 +48,8 @@ PARAMETERS: dict[str, tuple[float, float, float]] = {
     "split_us": (0.0, 20.0, 1.0),
     "root_us": (0.0, 5.0, 0.4),
     "fork_us": (0.0, 3.0, 0.2),
+    "lane_us": (0.0, 4.0, 0.4),
+    "short_us": (0.0, 4.0, 0.4),
     "dispatch_us": (0.0, 3.0, 0.2),
     "sharing": (0.0, 2.0, 0.2),
     "bandwidth": (0.1, 3.0, 0.2),
@@ -117,10 +126,20 @@ def fit(
     told: Callable[[int, float], None] | None = None,
 ) -> Calibration:
     """The calibration that predicts these cases best, searched from `start` over the named
-    numbers. `told` gets each round and its loss."""
-    search = _Search(
-        start, lambda tried: loss(cases, spec, tried), {n: PARAMETERS[n][2] for n in names}
-    )
+    numbers: first for small errors, which lead far, then for the order, too. `told` gets each round
+    and its loss."""
+    for order in (0.0, ORDER):
+        start = _searched(partial(loss, cases, spec, order=order), start, names, told)
+    return start
+
+
+def _searched(
+    loss: Callable[[Calibration], float],
+    start: Calibration,
+    names: Sequence[str],
+    told: Callable[[int, float], None] | None,
+) -> Calibration:
+    search = _Search(start, loss, {name: PARAMETERS[name][2] for name in names})
     for round in range(ROUNDS):
         before = search.best
         for name in names:
@@ -182,16 +201,38 @@ class _Search:
         return True
 
 
-def loss(cases: Sequence[Case], spec: TargetSpec, calibration: Calibration) -> float:
-    """The weighted mean of squared logarithms."""
+def loss(
+    cases: Sequence[Case], spec: TargetSpec, calibration: Calibration, order: float = ORDER
+) -> float:
+    """The weighted mean of squared logarithms, and of what is out of order."""
     kinds = Counter(case.kind for case in cases)
     total = weights = 0.0
     for case in cases:
         weight = 1.0 if case.kind == "network" else 1.0 / kinds[case.kind]
         pairs = zip(predict(case, spec, calibration), case.us, strict=True)
-        total += weight * statistics.fmean(_robust(math.log(p / us)) for p, us in pairs)
+        errors = [math.log(p / us) for p, us in pairs]
+        total += weight * statistics.fmean(map(_robust, errors))
+        if case.kind == "network":
+            total += order * _disorder(case, errors)
         weights += weight
     return total / weights if weights else 0.0
+
+
+def _disorder(case: Case, errors: Sequence[float]) -> float:
+    """How much of its order is predicted wrong, from 0 to 1; `errors`: logarithms of predicted over
+    measured. A pair counts nothing where it is predicted the right way round by a percent, or by as
+    much as was measured, and in full where it is the wrong way round by that."""
+    measured = [math.log(us) for us in case.us]
+    count = total = 0.0
+    for i, slow in enumerate(case.us):
+        for j, fast in enumerate(case.us):
+            if slow - fast <= case.spreads[i] + case.spreads[j]:
+                continue
+            apart = measured[i] - measured[j]
+            lacking = min(apart, SURE) - (apart + errors[i] - errors[j])
+            total += min(1.0, max(0.0, lacking / (2 * SURE))) ** 2  # a kink would stop the search
+            count += 1
+    return total / count if count else 0.0
 
 
 def judge(case: Case, spec: TargetSpec, calibration: Calibration) -> Verdict:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from anabranch.costs.corun import Demand, Simulator, launches_of
+from anabranch.costs.corun import Simulator, launches_of
+from anabranch.costs.demand import Demand
 from anabranch.costs.work import Work, work
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import dag_of

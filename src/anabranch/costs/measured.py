@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 
 from anabranch.cache import Cache
-from anabranch.costs.corun import ROW
+from anabranch.costs.demand import ROW
 from anabranch.costs.forecast import forecast
 from anabranch.costs.memo import Memo
 from anabranch.costs.recorded import KernelFact, fact_of, kernel_text, probe_of

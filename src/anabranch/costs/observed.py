@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +35,7 @@ from anabranch.ir.task import Resources
 
 VERSION = 1
 GraphKind = Literal["network", "copies", "pair", "steps"]
+Kernels = Literal["library", "all"]
 
 
 class _Model(BaseModel):
@@ -68,13 +70,15 @@ class ObservedRun(_Model):
 
 class ObservedGraph(_Model):
     """Tasks by number, their dependencies by position, and the runs; `session`: who took them;
-    `of`: the network whose tasks a small graph is made of."""
+    `of`: the network whose tasks a small graph is made of; `kernels`: whether generated ones were
+    among those chosen from."""
 
     name: str
     kind: GraphKind
     batch: int = 1
     dtype: str = ""
     of: str = ""
+    kernels: Kernels = "library"
     session: int = 0
     tasks: tuple[int, ...]
     preds: tuple[tuple[int, ...], ...]
@@ -104,6 +108,47 @@ class Observations(_Model):
             if any(not 0 <= task < len(self.tasks) for task in graph.tasks):
                 raise ValueError(f"{graph.name} names a task that is not there")
         return self
+
+
+def merged(parts: Sequence[Observations]) -> Observations:
+    """All of them as one, of one kind of machine: tasks and sessions are counted on. TargetError if
+    they are of several, or a network is in two of them."""
+    whole = parts[0]
+    for part in parts[1:]:
+        if part.spec.name != whole.spec.name:
+            why = f"they are of {whole.spec.name} and {part.spec.name}"
+            raise TargetError("cannot merge observations", why, "merge those of one machine")
+        twice = _networks(whole) & _networks(part)
+        if twice:
+            what = " ".join(map(str, min(twice)))
+            raise TargetError("cannot merge observations", f"{what} is in two", "leave one out")
+        shift, session = len(whole.tasks), len(whole.sessions)
+        known = any(graph.kind == "steps" for graph in whole.graphs)
+        graphs = tuple(
+            graph.model_copy(
+                update={
+                    "tasks": tuple(task + shift for task in graph.tasks),
+                    "session": graph.session + session,
+                }
+            )
+            for graph in part.graphs
+            if graph.kind != "steps" or not known  # tiny kernels count once
+        )
+        update = {
+            "tasks": (*whole.tasks, *part.tasks),
+            "sessions": (*whole.sessions, *part.sessions),
+            "graphs": (*whole.graphs, *graphs),
+        }
+        whole = whole.model_copy(update=update)
+    return whole
+
+
+def _networks(found: Observations) -> set[tuple[str, str, int, str]]:
+    return {
+        (graph.name, graph.dtype, graph.batch, graph.kernels)
+        for graph in found.graphs
+        if graph.kind == "network"
+    }
 
 
 def load_observations(path: str | os.PathLike[str]) -> Observations:

@@ -17,7 +17,10 @@ class Calibration:
     """`start_us`: a run's own begin and end. `split_us`: how much later a second launch starts that
     waits for none; `root_us`: each further one. `fork_us`: how much later each further launch
     starts that waits for the same one. `launch_us`: the part of each launch in which it holds no
-    processor, and others may run. `dispatch_us`: the least time between two launches, anywhere.
+    processor, and others may run. `lane_us`: the part of a launch that is done ahead while the one
+    before it runs, if it goes on from that one and not from another; `short_us`: nothing is done
+    ahead behind one that takes no longer, and all only behind one that takes `lane_us` more.
+    `dispatch_us`: the least time between two launches, anywhere.
     `sharing`: how much kernels slow down where a second one is on the same processors, 0 not at
     all, 1 to half. `bandwidth`, `arithmetic`: the parts of the peak rates at which those that run
     together begin to slow down; of bandwidth more than 1, where the cache serves. `cold`: how long
@@ -29,6 +32,8 @@ class Calibration:
     root_us: float = 0.0
     fork_us: float = 0.0
     launch_us: float = 0.0
+    lane_us: float = 0.0
+    short_us: float = 0.0
     dispatch_us: float = 0.0
     sharing: float = 0.0
     bandwidth: float = 1.0

@@ -82,6 +82,11 @@ class Executable(Protocol):
     def replay(self) -> None:
         """One run on what the input buffers hold, for timing."""
 
+    def shaken(self, pause: Callable[[str], float]) -> tuple[torch.Tensor, ...]:
+        """One run on what the input buffers hold, launch by launch, in which the stream of a task
+        sleeps before it for as many microseconds as `pause` says of its name. What comes out is
+        right all the same, or the plan is not."""
+
     def peak_bytes(self) -> int:
         """Memory that it really holds for intermediate values."""
 
@@ -154,13 +159,15 @@ class Limits:
     """What a scheduler may use. `max_group_size` and `max_groups` are IOS's pruning r and s, None
     for no pruning. `deadline`: seconds from now on that scheduling may take, None for as long as it
     needs: what is best by then is the answer. `spec`: the machine, of which schedulers use the size
-    and the cost of a fork. `trace` gets what was refused and why."""
+    and the cost of a fork. `compared`: whoever asks compares the plan with those of the other
+    schedulers, which then need not be done before. `trace` gets what was refused and why."""
 
     max_streams: int = 16
     max_group_size: int | None = 3
     max_groups: int | None = 8
     deadline: float | None = None
     spec: TargetSpec = A_LARGE_GPU
+    compared: bool = False
     trace: Trace = field(default_factory=Trace, compare=False, repr=False)
 
 

@@ -53,7 +53,7 @@ def best(
     limits: Limits | None = None,
 ) -> Choice:
     """The fastest of the named schedulers' plans and the sequential one; if one is named, its."""
-    limits = replace(limits or Limits(), trace=trace)
+    limits = replace(limits or Limits(), trace=trace, compared=len(names) > 1)
     found = _different(tasks, costs, names, limits)
     ranked = _ranked(list(zip(found, costs.rank(tasks, found), strict=True)))
     if len(names) == 1:

@@ -8,6 +8,7 @@ block is searched once, together with the task before it, whose fork it is:
     rigid      the same under another model, of tasks that wait rather than slow each other down
     tidied     as fast, with fewer waits
     trial      the best few placings run on the device where there is one, interleaved
+    finals     all blocks together beside what the published schedulers make of the whole
 
     us  a 1, b 6, c 2, d 2, e 1; fork .5         nimble   b @0 | c @1 | d @2      8, 4 waits
          +--> b --+                              local    b @0 | c d @1           8, 2 waits
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from anabranch.costs.ties import fastest
@@ -32,10 +33,11 @@ from anabranch.ir.dag import bits, dag_of
 from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph, extract
-from anabranch.schedule.anneal import over, tidied
+from anabranch.schedule.anneal import over, priced, tidied
 from anabranch.schedule.blocks import blocks
 from anabranch.schedule.critical import ranks
 from anabranch.schedule.evaluate import Evaluator, Latency
+from anabranch.schedule.finals import settled
 from anabranch.schedule.improve import (
     MOVE,
     STILL,
@@ -74,7 +76,10 @@ def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
         n = len(dag.names)
         latency = search.evaluate.latency(range(n))
         whole = tidied(dag, whole, latency, TIDY_WORK // max(1, n), search.until)
-    return schedule_of("local", dag, whole)
+    if limits.compared or over(search.until) or not dag.names:
+        return schedule_of("local", dag, whole)
+    price = priced(dag, search.evaluate.latency(range(len(dag.names))), limits.spec.fork_us)
+    return settled(tasks, dag, whole, price, costs, search.left())
 
 
 @dataclass(slots=True)
@@ -101,6 +106,12 @@ class _Search:
         )
         self.measured = False
         self.until = None if limits.deadline is None else time.monotonic() + limits.deadline
+
+    def left(self) -> Limits:
+        """The limits, with the time that is left."""
+        if self.until is None:
+            return self.limits
+        return replace(self.limits, deadline=max(0.0, self.until - time.monotonic()))
 
     def solve(self, parts: Sequence[Block]) -> dict[Block, Placing]:
         """A placing for each block, over places in it; blocks of one signature share theirs."""

@@ -25,7 +25,10 @@ SLACK = 0.02
 
 
 def urgent(schedule: Schedule, dag: Dag, us: Sequence[float]) -> Schedule | None:
-    """Under the name "...-urgent"; None where no stream, or every one, would be urgent."""
+    """Under the name "...-urgent"; None where no stream, or every one, would be urgent, and where
+    some are already."""
+    if any(launch.urgent for launch in schedule.launches):
+        return None
     critical = _critical(dag, us)
     number = {name: v for v, name in enumerate(dag.names)}
     total: dict[int, float] = {}

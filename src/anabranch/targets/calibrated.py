@@ -11,16 +11,18 @@ from anabranch.ir.calibration import Calibration
 
 CALIBRATIONS: dict[tuple[int, int], Calibration] = {
     (9, 0): Calibration(
-        start_us=1.87,
+        start_us=2.25,
         split_us=5.97,
-        root_us=1.31,
-        fork_us=0.39,
-        launch_us=0.64,
-        dispatch_us=0.11,
-        sharing=0.42,
-        bandwidth=2.56,
+        root_us=1.28,
+        fork_us=0.34,
+        launch_us=0.54,
+        lane_us=1.96,
+        short_us=2.37,
+        dispatch_us=0.27,
+        sharing=0.26,
+        bandwidth=1.61,
         arithmetic=0.6,
-        cold=2.89,
+        cold=2.47,
         origin="NVIDIA H200, fp16, batch 1, 2026-11-21",
     ),
 }

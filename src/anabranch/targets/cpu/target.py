@@ -66,18 +66,25 @@ class CpuExecutable:
         """The buffers a call copies its inputs into."""
         return self._placed.inputs
 
-    def replay(self, spans: list[Span] | None = None) -> None:
+    def shaken(self, pause: Callable[[str], float]) -> tuple[Tensor, ...]:
+        with self._lock:
+            self.replay(pause=pause)
+            return self.outputs
+
+    def replay(
+        self, spans: list[Span] | None = None, pause: Callable[[str], float] | None = None
+    ) -> None:
         """One run (per repeat) on what the input buffers hold."""
         for _ in range(max(1, self.repeat)):
             done = {name: threading.Event() for name in self._waited}
             failed = threading.Event()
             others = [
-                self._workers.submit(self._run_lane, lane, done, failed, spans)
+                self._workers.submit(self._run_lane, lane, done, failed, spans, pause)
                 for lane in self._lanes[1:]
             ]
             try:
                 if self._lanes:
-                    self._run_lane(self._lanes[0], done, failed, spans)
+                    self._run_lane(self._lanes[0], done, failed, spans, pause)
             finally:
                 for other in others:
                     other.result()
@@ -95,6 +102,7 @@ class CpuExecutable:
         done: dict[str, threading.Event],
         failed: threading.Event,
         spans: list[Span] | None,
+        pause: Callable[[str], float] | None,
     ) -> None:
         with torch.no_grad():
             try:
@@ -103,6 +111,8 @@ class CpuExecutable:
                         done[name].wait()
                     if failed.is_set():
                         return
+                    if pause is not None:
+                        time.sleep(1e-6 * pause(launch.task))
                     start = time.perf_counter()
                     self._placed.calls[launch.task]()
                     if spans is not None:

@@ -31,6 +31,8 @@ from anabranch.targets.place import Placed, strays
 
 WARM_UPS = 2
 """Runs before capture: libraries initialise, choose algorithms and allocate workspaces in them."""
+CYCLES = 1800
+"""Of a microsecond, about: delays need no precision."""
 
 
 class CudaExecutable:
@@ -88,6 +90,17 @@ class CudaExecutable:
         else:
             for _ in range(max(1, self.repeat)):
                 self.launch_all()
+
+    def shaken(self, pause: Callable[[str], float]) -> tuple[Tensor, ...]:
+        def delayed(name: str, call: Callable[[], None]) -> None:
+            cycles = round(CYCLES * pause(name))
+            if cycles:
+                torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+            call()
+
+        with self._lock:
+            self.launch_all(delayed)
+            return self._current_outputs()
 
     def strays(self) -> str:
         return strays(self.plan, self._placed.arena)

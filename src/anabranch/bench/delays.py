@@ -1,0 +1,200 @@
+"""Do random delays change a bit? Models x schedulers, run launch by launch on streams that sleep.
+
+Every scheduler plans the same tasks with the same kernels. Before one launch in five its stream
+sleeps for a random while, so that streams come in orders that they never come in by themselves: a
+missing wait, or bytes that two unordered launches share, shows as an output that differs. What it
+is compared with is the sequential plan, run as users run it. Schedulers take turns, run by run, so
+that all have had about as many when time is up.
+
+    model            scheduler   streams   runs   different
+    zoo:googlenet    nimble            4    200           0
+    zoo:googlenet    local             5    200           0
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anabranch.bench.provenance import provenance, versions
+from anabranch.bench.schedules import job_of
+from anabranch.cache import Cache
+from anabranch.compiler import compile_model
+from anabranch.errors import AnabranchError, OptionError, VerifyError
+from anabranch.ir.dag import Dag, dag_of
+from anabranch.ir.protocols import Costs, Executable, Limits
+from anabranch.ir.schedule import Schedule
+from anabranch.ir.task import TaskGraph
+from anabranch.ir.verify import verify_schedule
+from anabranch.line import bounded_costs, limits_of
+from anabranch.options import Options
+from anabranch.schedule import scheduler
+from anabranch.targets import resolve
+from anabranch.trace import Trace
+
+VERSION = 1
+RUNS = 200
+LEAST = 200
+"""Runs of a network in all, by whatever schedulers, however little time there is."""
+SCHEDULING = 0.4
+"""Part of the budget that all schedulers together may take, about."""
+OFTEN, LONGEST_US = 0.2, 20.0
+
+Save = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """What to try. runs: of each scheduler's plan; budget: seconds for one network, after which
+    those with fewer runs keep what they have; kernels are chosen first, in the time it takes."""
+
+    models: Sequence[str]
+    schedulers: Sequence[str]
+    dtypes: Sequence[str] = ("fp16",)
+    batches: Sequence[int] = (1,)
+    target: str = "cpu"
+    kernels: str = "all"
+    runs: int = RUNS
+    budget: float | None = None
+    seed: int = 0
+    trust: bool = False
+
+
+@dataclass(slots=True)
+class Row:
+    """One scheduler's plan of one model; `different`: runs of which an output's bits differed."""
+
+    model: str
+    dtype: str
+    batch: int
+    scheduler: str
+    streams: int = 0
+    waits: int = 0
+    runs: int = 0
+    different: int = 0
+    failure: str = ""
+
+
+def run(matrix: Matrix, trace: Trace | None = None, save: Save | None = None) -> dict[str, Any]:
+    """The record; `save` gets it anew after every model. OptionError for names that mean nothing,
+    and for a target that runs nothing."""
+    trace = trace or Trace()
+    for name in matrix.schedulers:
+        scheduler(name)
+    spec = resolve(matrix.target).spec
+    if spec.simulated:
+        raise OptionError(
+            f"nothing can be delayed on {matrix.target}",
+            "a simulated target runs no kernels",
+            "take --target cpu, or a machine with a GPU",
+        )
+    rows: list[Row] = []
+    record: dict[str, Any] = {
+        "version": VERSION,
+        **provenance(),
+        "target": matrix.target,
+        "device": spec.name,
+        "versions": versions(),
+        "settings": asdict(matrix),
+    }
+    cells = [(m, d, b) for m in matrix.models for d in matrix.dtypes for b in matrix.batches]
+    for done, (model, dtype, batch) in enumerate(cells):
+        trace.progress("delays", done, len(cells), f"{model} {dtype} batch {batch}")
+        rows += _cell(matrix, model, dtype, batch, trace)
+        record |= {"rows": [asdict(row) for row in rows], "different": total(rows)}
+        if save is not None:
+            save(record)
+    trace.progress("delays", len(cells), len(cells))
+    return record
+
+
+def total(rows: Sequence[Row]) -> int:
+    """All runs that differed."""
+    return sum(row.different for row in rows)
+
+
+def _cell(matrix: Matrix, model: str, dtype: str, batch: int, trace: Trace) -> list[Row]:
+    start = time.monotonic()
+    rows = {name: Row(model, dtype, batch, name) for name in matrix.schedulers}
+    try:
+        given = {"tf32": dtype == "tf32", "kernels": matrix.kernels, "search": "none"}
+        options = Options.read(given)
+        target = resolve(matrix.target, options.tf32)
+        with Cache.open(options.cache_dir) as cache:
+            job, args = job_of(model, dtype, batch, target, options, cache, trace, matrix.trust)
+            tasks: TaskGraph = compile_model(job, stop_after="probe")
+            each = None if matrix.budget is None else SCHEDULING * matrix.budget / len(rows)
+            sequential, packer, costs = bounded_costs(job, tasks, None, each)
+            want = [out.clone() for out in target.load(sequential)(args)]
+            runs: dict[str, Executable] = {}
+            limits = limits_of(job, each)
+            for name, schedule in _schedules(rows, tasks, costs, limits):
+                run = runs[name] = target.load(packer.plan(schedule), repeat=0)
+                run(args)
+        until = None if matrix.budget is None else start + matrix.budget
+        _shake(runs, rows, want, matrix, until, trace)
+    except OptionError:
+        raise
+    except AnabranchError as failed:
+        trace.add("warning", "delays", f"{model} {dtype} batch {batch}", failed.what)
+        for row in rows.values():
+            row.failure = row.failure or failed.what
+    return list(rows.values())
+
+
+def _schedules(
+    rows: dict[str, Row], tasks: TaskGraph, costs: Costs, limits: Limits
+) -> Iterator[tuple[str, Schedule]]:
+    """By scheduler; who fails says why in its row."""
+    dag: Dag = dag_of(tasks)
+    for name, row in rows.items():
+        try:
+            schedule = scheduler(name)(tasks, costs, limits)
+            verify_schedule(schedule, dag)
+        except (AnabranchError, VerifyError) as failed:
+            row.failure = str(failed).partition("\n")[0]
+            continue
+        row.streams, row.waits = schedule.streams, schedule.waits
+        yield name, schedule
+
+
+def _shake(
+    runs: dict[str, Executable],
+    rows: dict[str, Row],
+    want: Sequence[Tensor],
+    matrix: Matrix,
+    until: float | None,
+    trace: Trace,
+) -> None:
+    """Turns of one run each, until all have had theirs, or time is up and all together enough."""
+    dice = random.Random(matrix.seed)
+
+    def pause(_: str) -> float:
+        return dice.random() * LONGEST_US if dice.random() < OFTEN else 0.0
+
+    count = 0
+    for turn in range(matrix.runs):
+        trace.progress("delays", turn, matrix.runs, "runs of each plan")
+        for name, run in runs.items():
+            late = until is not None and time.monotonic() > until
+            if late and count >= min(LEAST, matrix.runs * len(runs)):
+                return
+            got = run.shaken(pause)
+            rows[name].runs += 1
+            rows[name].different += not all(map(same_bits, got, want))
+            count += 1
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether all bytes are equal, those of NaNs and zeros too."""
+    return torch.equal(_bytes(a), _bytes(b))
+
+
+def _bytes(x: Tensor) -> Tensor:
+    return x.detach().contiguous().reshape(-1).view(torch.uint8)

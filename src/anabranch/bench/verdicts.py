@@ -1,0 +1,125 @@
+"""Rows of a comparison of schedulers -> how ours fares against all others, model by model.
+
+    zoo:googlenet fp16 batch 1   local 403.2   fastest other: critical 401.0   tie
+    zoo:sru       fp16 batch 1   local 262.0   fastest other: nimble   278.8   1.064
+    means                        nimble 1.07   opara 1.09   ios 1.21
+
+A difference of no more than both spreads together is a tie. `merged` makes one record of several,
+so that models may be measured by several processes, each on its GPU; numbers of one model are never
+taken from two of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anabranch.costs import tied
+from anabranch.errors import OptionError
+from anabranch.ir.protocols import Cost
+from anabranch.schedule import BEST
+
+OWN, URGENT = "local", "local-urgent"
+
+Row = Mapping[str, Any]
+Cell = tuple[str, str, int]
+
+
+def cells(rows: Sequence[Row]) -> dict[Cell, dict[str, Row]]:
+    """By model, dtype and batch, and then by scheduler, the rows with numbers."""
+    found: dict[Cell, dict[str, Row]] = {}
+    for row in rows:
+        if row["us"]:
+            cell = (row["model"], row["dtype"], row["batch"])
+            found.setdefault(cell, {})[row["scheduler"]] = row
+    return found
+
+
+def verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Of every model that ours has a number for: the fastest of the others, and how many times as
+    long it takes."""
+    found = []
+    for (model, dtype, batch), cell in cells(rows).items():
+        others = [row for name, row in cell.items() if name not in (OWN, URGENT)]
+        if OWN not in cell or not others:
+            continue
+        ours, best = cell[OWN], min(others, key=lambda row: float(row["us"]))
+        found.append(
+            {
+                "model": model,
+                "dtype": dtype,
+                "batch": batch,
+                "us": ours["us"],
+                "other": best["scheduler"],
+                "other_us": best["us"],
+                "ratio": best["us"] / ours["us"],
+                "tie": tied(_cost(ours), _cost(best)),
+            }
+        )
+    return found
+
+
+def means(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Of ours, and of what `best` would choose: for every scheduler the geometric mean, over the
+    models that both have a number for, of how many times as long it takes."""
+    table = [
+        {name: float(row["us"]) for name, row in cell.items()} for cell in cells(rows).values()
+    ]
+    for cell in table:
+        tried = [us for name, us in cell.items() if name in (*BEST, URGENT)]
+        if tried:
+            cell["best"] = min(tried)
+    names = list(dict.fromkeys(row["scheduler"] for row in rows))
+    return {own: _mean_ratios(table, own, names) for own in (OWN, "best")}
+
+
+def merged(paths: Sequence[str]) -> dict[str, Any]:
+    """One record of these files. OptionError where one cannot be read, was taken on another kind
+    of machine, or holds a model that another holds too."""
+    records = [_read(path) for path in paths]
+    first = records[0]
+    rows: list[Row] = []
+    for path, record in zip(paths, records, strict=True):
+        if record["device"] != first["device"]:
+            both = f"{first['device']} and {record['device']}"
+            raise OptionError(f"{path} does not fit", f"records of {both}", "merge those of one")
+        twice = cells(rows).keys() & cells(record["rows"]).keys()
+        if twice:
+            what = " ".join(map(str, min(twice)))
+            raise OptionError(f"{path} does not fit", f"{what} is in two files", "leave one out")
+        rows += record["rows"]
+    return {**first, "files": list(paths), "rows": rows, **summary(rows)}
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """What a record says beside its rows."""
+    return {"means": means(rows), "verdicts": verdicts(rows)}
+
+
+def _read(path: str) -> dict[str, Any]:
+    advice = "name files that `anabranch bench MODEL --schedulers all --json FILE` wrote"
+    try:
+        record = json.loads(Path(path).read_text())
+        cells(record["rows"]), record["device"]
+    except (OSError, ValueError, KeyError, TypeError) as broken:
+        why = f"{type(broken).__name__}: {broken}"
+        raise OptionError(f"cannot read the record {path}", why, advice) from None
+    return dict(record)
+
+
+def _cost(row: Row) -> Cost:
+    return Cost(row["us"], "measured", row["spread"] or 0.0)
+
+
+def _mean_ratios(
+    table: Sequence[Mapping[str, float]], own: str, names: Sequence[str]
+) -> dict[str, float]:
+    ratios = {}
+    for name in names:
+        logs = [math.log(cell[name] / cell[own]) for cell in table if name in cell and own in cell]
+        if logs and name != own:
+            ratios[name] = math.exp(sum(logs) / len(logs))
+    return ratios

@@ -1,0 +1,103 @@
+"""What kernels take of the machine, as the model of simultaneous kernels sees it.
+
+A `Demand` is what one takes alone; `Kernels` is all of a graph by column, with what the machine's
+calibration makes of it: time without processors, turns of CTAs, pressure. Out of it `costs.corun`
+makes latencies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anabranch.ir.calibration import Calibration
+from anabranch.ir.dag import Dag
+from anabranch.ir.target import TargetSpec
+
+TURNS = 4
+"""A kernel of more turns is taken as one of fewer and longer ones."""
+ROW = 8
+"""How often a task runs in a row when it is timed alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a kernel takes alone: microseconds and launches; its CTAs and how many of them a
+    processor holds; arithmetic and traffic at peak rates; what a CTA waits for of the traffic, None
+    for all of it."""
+
+    us: float
+    launches: int
+    ctas: int
+    per_sm: int
+    busy_us: float = 0.0
+    moved_us: float = 0.0
+    awaited_us: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """By task: `ahead`, what a launch behind it has before it in another lane; `lead`, its time
+    without processors; `turn`, the time of one turn of CTAs; `ctas`; `held`, what one takes of a
+    processor; and per CTA its demand of bandwidth, of arithmetic, and how much of a kernel that is
+    on every processor it is."""
+
+    ahead: list[float]
+    lead: list[float]
+    turn: list[float]
+    ctas: list[int]
+    held: list[float]
+    bandwidth: list[float]
+    arithmetic: list[float]
+    cover: list[float]
+    processors: float
+
+    def part(self, nodes: Sequence[int]) -> Kernels:
+        """Those of these tasks."""
+        columns = [[column[v] for v in nodes] for column in self.columns()]
+        ahead, lead, turn, ctas, held, bandwidth, arithmetic, cover = columns
+        counts = [int(count) for count in ctas]
+        return Kernels(
+            ahead, lead, turn, counts, held, bandwidth, arithmetic, cover, self.processors
+        )
+
+    def columns(self) -> tuple[Sequence[float], ...]:
+        return (
+            self.ahead,
+            self.lead,
+            self.turn,
+            self.ctas,
+            self.held,
+            self.bandwidth,
+            self.arithmetic,
+            self.cover,
+        )
+
+
+def kernels_of(
+    dag: Dag, demands: Sequence[Demand], spec: TargetSpec, calibration: Calibration
+) -> Kernels:
+    made = Kernels([], [], [], [], [], [], [], [], float(spec.sms))
+    for demand, preds in zip(demands, dag.preds, strict=True):
+        own = demand.us - min(demand.us / 2, calibration.start_us / ROW)
+        lead = min(own, calibration.launch_us * demand.launches)
+        body = own - lead
+        moved = min(demand.moved_us, demand.us)  # of a table of embeddings little is read
+        awaited = moved if demand.awaited_us is None else min(demand.awaited_us, moved)
+        late = calibration.cold * awaited if preds else 0.0
+        at_once = spec.sms * demand.per_sm
+        ctas = max(1, demand.ctas)
+        ctas = math.ceil(ctas / max(1, math.ceil(ctas / (at_once * TURNS))))
+        resident = min(ctas, at_once)
+        scale = 1.0 / (body * resident) if body > 0 else 0.0
+        longer = max(0.0, own + late - calibration.short_us)
+        made.ahead.append(min(calibration.lane_us, longer))
+        made.lead.append(lead + late)
+        made.turn.append(body / math.ceil(ctas / at_once))
+        made.ctas.append(ctas)
+        made.held.append(1.0 / demand.per_sm)
+        made.bandwidth.append(min(1.0 / resident, moved / calibration.bandwidth * scale))
+        made.arithmetic.append(min(1.0 / resident, demand.busy_us / calibration.arithmetic * scale))
+        made.cover.append(min(1.0, resident / spec.sms) / resident)
+    return made
