@@ -80,9 +80,8 @@ class Compilation:
 
     @property
     def cost(self) -> Cost:
-        """The latency of the plan's schedule."""
-        name = self.plan.schedule.scheduler
-        return next(cost for schedule, cost in self.found.schedules if schedule.scheduler == name)
+        """The latency of the plan, as its kernels are launched."""
+        return self.found.cost
 
 
 def compile_model(job: Job, stop_after: str | None = None) -> Any:
@@ -174,14 +173,14 @@ def _decided(
     with trace.stage("pack"):
         plan = made.packer.plan(made.choice.schedule, trace)
         plan, cost = overlapped(plan, job.target, job.cache, trace)
-        choice = made.choice.at(cost) if cost is not None else made.choice
     found = Outcome(
         made.graph,
         replace(made.selection, tasks=plan.tasks),
-        choice.candidates,
+        made.choice.candidates,
         made.costs.timeline(made.tasks, plan.schedule),
         made.sequential.footprint,
         plan,
+        cost or made.cost,
         made.settled,
         seconds_left(options, start) == 0.0,
     )

@@ -4,7 +4,7 @@
 |---|---|
 | latency_ms, latency_source | of the chosen plan: measured, recorded or estimated |
 | baselines | eager (where the model can run) and the sequential plan, in ms |
-| schedules | every candidate: name, latency_ms, source, streams, waits |
+| schedules | every candidate, before kernels overlap: name, latency_ms, source, streams, waits |
 | kernels | launches of the plan; tasks: how many of them |
 | peak_bytes, peak_bytes_sequential | intermediate values of this plan and of the sequential one |
 | max_relative_error | per output, against a higher-precision reference |

@@ -32,7 +32,7 @@ from anabranch.options import Options
 from anabranch.pack import brief
 from anabranch.trace import Event, Kind, Trace
 
-SCHEME = "outcome 1"
+SCHEME = "outcome 2"
 OPTIONS = ("scheduler", "kernels", "max_streams", "max_group_size", "max_groups", "abreast")
 """What of the options decides, beside what shows in the graph and in the target. The budget does
 not: a search that it cut short is found under the same budget only."""
@@ -43,8 +43,9 @@ TOLD_ANEW: tuple[Kind, ...] = ("stage", "progress", "time")
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What the stages from fuse to pack made of `graph`. `schedules`: all that were compared, best
-    first. `settled`: nothing was left out that might run another day; `rushed`: searching ended
-    with the budget."""
+    first, each kernel waiting for all before it; `cost`: that of the plan, as its kernels are
+    launched (`overlap`). `settled`: nothing was left out that might run another day; `rushed`:
+    searching ended with the budget."""
 
     graph: Graph
     selection: Selection
@@ -52,6 +53,7 @@ class Outcome:
     timeline: Timeline
     sequential: Footprint
     plan: Plan
+    cost: Cost
     settled: bool = True
     rushed: bool = False
 
@@ -87,6 +89,7 @@ class _Stored(BaseModel):
     schedules: list[tuple[Schedule, Cost]]
     timeline: Timeline
     sequential: Footprint
+    cost: Cost
     events: list[_Event]
 
 
@@ -135,7 +138,9 @@ def recall(
     for event in stored.events:
         trace.add(event.kind, event.where, event.what, event.why, **event.data)
     schedules = tuple(stored.schedules)
-    return Outcome(graph, selection, schedules, stored.timeline, stored.sequential, plan)
+    return Outcome(
+        graph, selection, schedules, stored.timeline, stored.sequential, plan, stored.cost
+    )
 
 
 def keep(
@@ -155,6 +160,7 @@ def keep(
         schedules=list(outcome.schedules),
         timeline=outcome.timeline,
         sequential=outcome.sequential,
+        cost=outcome.cost,
         events=[_event(event) for event in events if event.kind not in TOLD_ANEW],
     )
     name = _within(asked, budget) if outcome.rushed else asked

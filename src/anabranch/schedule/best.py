@@ -39,11 +39,6 @@ class Choice:
     schedule: Schedule
     candidates: tuple[tuple[Schedule, Cost], ...]
 
-    def at(self, cost: Cost) -> Choice:
-        """The same, its schedule now known to cost this."""
-        candidates = ((s, cost if s == self.schedule else c) for s, c in self.candidates)
-        return replace(self, candidates=tuple(candidates))
-
 
 def best(
     tasks: TaskGraph,
