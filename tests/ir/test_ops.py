@@ -74,11 +74,12 @@ def test_attention_answers_in_the_order_of_its_query_without_gaps() -> None:
     part = TensorType((1, 12, 128, 64), torch.half, (294912, 64, 2304, 1))
     heads = TensorType((1, 12, 128, 64), torch.half)
     args = tuple(map(Ref, "qkv"))
-    for query, strides in ((alone, alone.strides), (part, alone.strides), (heads, heads.strides)):
-        (found,) = ops.infer(name, args, (), {"q": query, "k": part, "v": part})
+    for asked, strides in ((alone, alone.strides), (part, alone.strides), (heads, heads.strides)):
+        (found,) = ops.infer(name, args, (), {"q": asked, "k": part, "v": part})
         assert found.strides == strides
     x = torch.randn(1, 16, 48)
     parts = [x[..., i : i + 16].view(1, 16, 2, 8).transpose(1, 2) for i in (0, 16, 32)]
     known = dict(zip("qkv", map(type_of, parts), strict=True))
-    answer = torch.nn.functional.scaled_dot_product_attention(*parts)
+    query, key, value = parts
+    answer = torch.nn.functional.scaled_dot_product_attention(query, key, value)
     assert ops.infer(name, args, (), known)[0] == type_of(answer)
