@@ -54,8 +54,9 @@ class Options(BaseModel):
     batch alone, or "refuse" it. strict: a fallback is an error. verify: compare with the model in
     higher precision before the plan is accepted. kernels: "library" leaves generated kernels, and
     what only they can fuse, out. search: whether an equal graph is sought that is faster
-    ("autograph": when run in parallel; "taso": in sum; "none": the graph is taken as it is); fields
-    that begin with it say how.
+    ("autograph": when run in parallel; "parts": as that, and parts of it are run with what may stand
+    in their place; "taso": in sum; "none": the graph is taken as it is); fields that begin with it
+    say how.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -69,7 +70,7 @@ class Options(BaseModel):
     verify: bool = True
     kernels: Literal["all", "library"] = "all"
     channels_last: bool = True
-    search: Literal["autograph", "taso", "none"] = "autograph"
+    search: Literal["parts", "autograph", "taso", "none"] = "parts"
     # The paper gives no number for any of these. alpha: what the critical path weighs beside the
     # sum; at 1 a longer path counts as much as as much more work. None: what the run of the graph
     # itself shows, 1 to 19 for networks with many branches, next to 0 for chains.

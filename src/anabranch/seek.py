@@ -15,17 +15,19 @@ from dataclasses import replace
 from anabranch.accept import verify
 from anabranch.autograph.appraise import Appraiser
 from anabranch.autograph.cuts import Cuts
-from anabranch.autograph.loop import Effort, Judges, Price, improved, rules_of, settings_of
-from anabranch.autograph.path import Path
+from anabranch.autograph.loop import Effort, Judges, Locals, Price, improved, settings_of
+from anabranch.autograph.path import Path, rules_of
 from anabranch.autograph.recall import question as question_of_search
 from anabranch.autograph.recall import recall as recall_path
 from anabranch.autograph.recall import remember
+from anabranch.contest import contest
 from anabranch.costs import tied
 from anabranch.costs.mixed import observed_alpha
 from anabranch.errors import AnabranchError, NumericsError
 from anabranch.frontend.captured import Captured
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
+from anabranch.ir.task import Task
 from anabranch.line import Job, Planned, planned, rescheduled, seconds_left, simplified
 from anabranch.options import Options
 from anabranch.rewrite.rules import ALL
@@ -62,9 +64,19 @@ def searched(
     def simplify(candidate: Graph) -> Graph:
         return simplified(aside, candidate)
 
-    def appraise(built: Sequence[Planned]) -> Price:
+    learned: list[tuple[Task, float]] = []
+
+    def appraiser(built: Sequence[Planned], weight: float) -> Appraiser:
         taken = [(task, one.costs.task(task).us) for one in built for task in one.tasks.tasks]
-        return Appraiser(taken, cuts, alpha)
+        return Appraiser((*learned, *taken), cuts, weight)
+
+    def appraise(built: Sequence[Planned]) -> Price:
+        return appraiser(built, alpha)
+
+    def play(graphs: Sequence[Graph]) -> Sequence[Cost | None]:
+        result = contest(job, graphs, seconds_left(options, start))
+        learned.extend(result.taken)
+        return result.costs
 
     def build(candidate: Graph) -> Planned:
         told = replace(job, trace=trace.aside())
@@ -88,6 +100,11 @@ def searched(
     judges = Judges(simplify, appraise, build, race)
     tried = rescheduled(aside, first, start, trial=True)
     alpha = _alpha(options, tried)
+    if options.search == "parts":
+        # The sum says about what a part takes; under it, merges look better than they are.
+        kinds = dict.fromkeys((0.0, alpha))
+        parts: Locals[Planned] = Locals(lambda b: [appraiser(b, w) for w in kinds], play)
+        judges = replace(judges, locals=parts, foresee=lambda b: appraiser(b, alpha).outlook)
     trace.add("chosen", "search", graph.name, f"the critical path weighs {alpha:g} times the sum")
     found = improved(graph, tried, ALL, settings_of(options), judges, effort, trace)
     made, path = first, Path(graph, graph, ())

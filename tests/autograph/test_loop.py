@@ -10,7 +10,8 @@ import pytest
 from tests.rewrite.graphs import read
 
 from anabranch.autograph import loop
-from anabranch.autograph.loop import Effort, Judges, Outcome, improved, rules_of, settings_of
+from anabranch.autograph.loop import Effort, Judges, Outcome, improved, settings_of
+from anabranch.autograph.path import rules_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.options import Options

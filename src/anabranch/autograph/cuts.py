@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
@@ -43,7 +43,8 @@ LIMIT = 200_000
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A task as prices see it. `text` tells it from others, `anywhere` wherever its values lie;
-    `rough_us`: its estimate; `likenesses`: what it is like, the nearest first. `free`: generated
+    `rough_us`: its estimate; `likenesses`: what it is like, the nearest first; `task`: one of
+    them, without a kernel. `free`: generated
     kernels may write its parts into their places, so that nothing is left to do. Where they may
     not, the graph as it was has the same concatenation, or that is soon known."""
 
@@ -52,6 +53,7 @@ class Piece:
     rough_us: float
     likenesses: tuple[Hashable, ...]
     free: bool
+    task: Task = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class Cuts:
         self._cuts: dict[int, tuple[Graph, Cut]] = {}
         self._pieces: dict[tuple[int, ...], tuple[tuple[Node, ...], Piece]] = {}
         self._told: dict[str, Piece] = {}
+        self._paid: dict[str, Piece] = {}
         self._written: dict[Hashable, tuple[Sequence[Node], str]] = {}
 
     def of(self, graph: Graph) -> Cut:
@@ -111,6 +114,22 @@ class Cuts:
             entry = _room(self._pieces)[key] = nodes, self._told[text]
         return entry[1]
 
+    def pieces(self, tasks: TaskGraph) -> list[Piece]:
+        """Of all tasks. A concatenation is free only if each part of it is the whole result of a
+        task, or comes from outside: a slice of something larger has its own place in memory."""
+        views = {name for node in tasks.aliases for name in (*node.results, *node.uses)}
+        found = map(self.piece, tasks.tasks)
+        return [
+            self._kept(piece) if piece.free and not views.isdisjoint(task.reads) else piece
+            for piece, task in zip(found, tasks.tasks, strict=True)
+        ]
+
+    def _kept(self, piece: Piece) -> Piece:
+        """The same, to be paid for."""
+        if piece.text not in self._paid:
+            _room(self._paid)[piece.text] = replace(piece, free=False)
+        return self._paid[piece.text]
+
     def _cut(self, graph: Graph) -> Cut:
         left = without_constants(graph)
         tasks = self.tasks(left)
@@ -121,12 +140,13 @@ class Cuts:
             for task in tasks.tasks
         )
         copies = sum(copy_us(type, self.spec) for type in _copied(left))
-        return Cut(tuple(map(self.piece, tasks.tasks)), preds, copies)
+        return Cut(tuple(self.pieces(tasks)), preds, copies)
 
     def _piece(self, text: str, task: Task) -> Piece:
-        rough = self._rough.task(Task(task.name, task.body)).us
+        bare = Task(task.name, task.body)
+        rough = self._rough.task(bare).us
         free = self._generates and all(node.op == CAT for node in task.body.nodes)
-        return Piece(text, STRIDES.sub("", text), rough, tuple(_likenesses(task)), free)
+        return Piece(text, STRIDES.sub("", text), rough, tuple(_likenesses(task)), free, bare)
 
     def _unwritten(self, group: Sequence[Node], facts: Facts) -> str:
         """As `why_not_written`, which does not depend on anything else."""

@@ -71,15 +71,17 @@ def select_all(
     check: Check,
     trace: Trace,
     memory: Memory = NOWHERE,
+    most: int = MOST,
 ) -> list[Selection]:
     """As `select` for each of several cuts of a graph, the candidates of all of them in one batch:
-    whoever compiles or measures it has work for all its hands until it ends."""
+    whoever compiles or measures it has work for all its hands until it ends. `most`: generated
+    kernels that are tried in all."""
     groups = [_alike(cut) for cut in cuts]
     first = {key: group[0] for alike in groups for key, group in alike.items()}
     bodies = {key: task.body for key, task in first.items()}
     known = recall(bodies, spec, providers, memory)
     fresh = {key: task for key, task in first.items() if key not in known}
-    decided = _decided(fresh, spec, providers, trial, check)
+    decided = _decided(fresh, spec, providers, trial, check, most)
     remember(decided, spec, providers, memory)
     decisions = known | decided
     return [
@@ -123,9 +125,10 @@ def _decided(
     providers: Sequence[Provider],
     trial: Trial,
     check: Check,
+    most: int,
 ) -> dict[str, Decision]:
     """Decisions for these structures, by trying all candidates in one batch."""
-    offers = within({key: _offers(task, spec, providers) for key, task in fresh.items()})
+    offers = within({key: _offers(task, spec, providers) for key, task in fresh.items()}, most)
     flat = [
         replace(fresh[key], kernel=kernel) for key, offer in offers.items() for _, kernel in offer
     ]
