@@ -56,7 +56,12 @@ def contest(job: Job, graphs: Sequence[Graph], left: float | None = None) -> Res
     able = [i for i, graph in enumerate(ready) if graph is not None]
     whole = side_by_side([graph for graph in ready if graph is not None])
     costs = costs_of(
-        job.target, partial(pack, spec=job.target.spec), job.cache, aside.trace, left, KERNEL_SECONDS
+        job.target,
+        partial(pack, spec=job.target.spec),
+        job.cache,
+        aside.trace,
+        left,
+        KERNEL_SECONDS,
     )
     tuner = Tuner(job.target, job.options, job.cache, MOST)
     try:

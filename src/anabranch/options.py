@@ -54,9 +54,9 @@ class Options(BaseModel):
     batch alone, or "refuse" it. strict: a fallback is an error. verify: compare with the model in
     higher precision before the plan is accepted. kernels: "library" leaves generated kernels, and
     what only they can fuse, out. search: whether an equal graph is sought that is faster
-    ("autograph": when run in parallel; "parts": as that, and parts of it are run with what may stand
-    in their place; "taso": in sum; "none": the graph is taken as it is); fields that begin with it
-    say how.
+    ("autograph": when run in parallel; "parts": so, and its parts are run with what may stand in
+    their place; "taso": in sum; "none": the graph is taken as it is); fields that begin with it say
+    how.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -163,6 +163,7 @@ class _Loop(Generic[T]):
         self._built = [first]
         self._surveys: dict[int, tuple[Graph, Survey]] = {}
         self._tried = {content_key(graph)}
+        self._failed: set[frozenset[str]] = set()
         self._best = Outcome(first, Path(graph, graph, ()))
 
     def run(self) -> Outcome[T]:
@@ -202,6 +203,7 @@ class _Loop(Generic[T]):
         better = now.us < was.us and not tied(now, was)
         _tell(self._trace, steps, was, now, better)
         if not better:
+            self._failed.add(_kind(candidate))
             return None
         rounds = (*near.path.rounds, Round(steps, was, now))
         return Outcome(built, Path(near.path.begin, candidate.found.graph, rounds))
@@ -262,13 +264,19 @@ class _Loop(Generic[T]):
         if self._judges.foresee is not None and len(worth) > 1:
             foreseen = self._judges.foresee(self._built)
             worth = [replace(one, us=foreseen(one.simple)) for one in worth]
-        best = min(worth, key=lambda one: one.us)
+        # What was no faster once will hardly be so with a little more or less of the same.
+        best = min(worth, key=lambda one: (_kind(one) in self._failed, one.us))
         self._tried.add(content_key(best.simple))
         return best
 
     def _over(self) -> bool:
         """Whether there is no time for one candidate more."""
         return self._until is not None and time.monotonic() + self._effort.each >= self._until
+
+
+def _kind(candidate: Candidate) -> frozenset[str]:
+    """The rules that lead to it."""
+    return frozenset(step.rule for step in candidate.found.steps)
 
 
 def _tell(trace: Trace, steps: Sequence[Step], was: Cost, now: Cost, better: bool) -> None:

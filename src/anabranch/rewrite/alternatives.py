@@ -17,11 +17,14 @@ from dataclasses import dataclass
 
 from anabranch.ir.key import content_key
 from anabranch.rewrite.backtrack import Budget, Found, Price, Step
-from anabranch.rewrite.intervals import Interval, Solver, Survey
+from anabranch.rewrite.intervals import Interval, Solver, Span, Survey
 from anabranch.rewrite.match import Refuse
 from anabranch.rewrite.search import Settings, put_together
 from anabranch.rewrite.stitch import Sewn, sew
 from anabranch.rewrite.transfer import renamed
+
+Did = tuple[str, tuple[str, ...]]
+"""A rule and the nodes it was applied to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +64,31 @@ def gathered(
     found: dict[str, dict[str, tuple[Found, float]]] = {key: {} for key in first}
     for price in prices:
         solver = Solver(survey, price, budget, refuse, until)
+        done: dict[Span, frozenset[Did]] = {}
         for last in range(len(survey.parts)):
             for interval, answers in solver.ending(last):
+                inner = _inside(done, interval.span)
+                done[interval.span] = inner.union(*map(_did, answers))
                 if first[interval.likeness] is interval:
-                    _take(found[interval.likeness], answers)
+                    own = [one for one in answers if not (one.steps and _did(one) <= inner)]
+                    _take(found[interval.likeness], own)
     return [
         Alternatives(first[key], places[key], _ranked(among.values()))
         for key, among in found.items()
         if among
     ]
+
+
+def _did(found: Found) -> frozenset[Did]:
+    return frozenset((step.rule, step.nodes) for step in found.steps)
+
+
+def _inside(done: Mapping[Span, frozenset[Did]], span: Span) -> frozenset[Did]:
+    """What was done in shorter intervals: a form that does no more than that is made of theirs."""
+    first, last = span
+    if first == last:
+        return frozenset()
+    return done.get((first, last - 1), frozenset()) | done.get((first + 1, last), frozenset())
 
 
 def _take(known: dict[str, tuple[Found, float]], answers: Sequence[Found]) -> None:

@@ -36,6 +36,9 @@ Price = Callable[[Graph], float]
 GROWTH, ROOM = 2, 8
 """A graph may have fewer than GROWTH times the nodes of the first, as in TASO, and ROOM more: a
 part may have only two nodes, and two that become one leave slices and joined weights behind."""
+PAYS = 0.999
+"""A step pays if it, with those since the last that did, brings the price below so much of what it
+was: what saves less is noise, in prices as on devices, and would go along with what does pay."""
 QUEUE = 500
 """Graphs that wait at most; twice as many and the dearer half is dropped. A budget far below never
 gets to them."""
@@ -202,7 +205,7 @@ def _followed(parent: State, one: Neighbour, found: Found) -> State:
     made = frozenset(node.name for node in found.graph.nodes if node.name not in kept)
     sources = _sources(parent.labels, one.nodes)
     labels = {**parent.labels, **dict.fromkeys(made, sources)}
-    if found.cost < parent.paid:
+    if found.cost < PAYS * parent.paid:
         return State(found, found.cost, labels)
     return State(found, parent.paid, labels, parent.fresh | made)
 

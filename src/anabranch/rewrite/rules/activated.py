@@ -4,9 +4,10 @@
     s = relu(convolution(x, v, c))    ->   r = slice(m, 1, 0, 64)
                                            s = slice(m, 1, 64, 96)
 
-and where a concatenation reads just these two, there are no slices. By the rules of `merging` and of `pieces` the same takes two steps, and between them both relus are
-launches of their own, which read slices: a graph so much dearer that no search follows it. TASO has
-its merges with and without a relu, too (SOSP 2019).
+Where a concatenation reads just these two, there are no slices. By the rules of `merging` and of
+`pieces` the same takes two steps, and between them both relus are launches of their own, which read
+slices: a graph so much dearer that no search follows it. TASO has its merges with and without a
+relu, too (SOSP 2019).
 """
 
 from __future__ import annotations
