@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from anabranch.costs import costs_of
+from anabranch.costs.forecast import begun, forecast
 from anabranch.errors import AnabranchError
 from anabranch.fuse.join import CAT
 from anabranch.ir.dag import dag_of
@@ -23,6 +24,7 @@ from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.line import KERNEL_SECONDS, Job, limits_of, simplified
+from anabranch.overlap import in_mode
 from anabranch.pack import pack
 from anabranch.schedule import critical
 from anabranch.trace import Trace
@@ -43,9 +45,9 @@ class Result:
     taken: tuple[tuple[Task, float], ...]
 
 
-def contest(job: Job, graphs: Sequence[Graph], left: float | None = None) -> Result:
-    """What these graphs take, comparable with each other. `left`: seconds that measuring may
-    take."""
+def contest(job: Job, graphs: Sequence[Graph], left: float | None = None, mode: str = "") -> Result:
+    """What these graphs take, comparable with each other. `left`: seconds that measuring may take;
+    `mode`: how the network launches its kernels, for a chain gains more by that than a fork."""
     aside = replace(job, trace=Trace(quiet=True))
     ready: list[Graph | None] = []
     for graph in graphs:
@@ -71,6 +73,10 @@ def contest(job: Job, graphs: Sequence[Graph], left: float | None = None) -> Res
         return Result((None,) * len(graphs), ())
     tasks = with_probes(selection, costs).tasks
     plans = [_scheduled(job, one, costs) for one in apart(tasks, len(able))]
+    if mode:
+        plans = [(in_mode(one, mode), schedule) for one, schedule in plans]
+        kernels = [t.kernel for one, _ in plans for t in one.tasks if t.kernel is not None]
+        job.target.prepare([k for k in kernels if k.source], job.cache, aside.trace)
     found: list[Cost | None] = [None] * len(graphs)
     for i, cost in zip(able, costs.race(plans, ROW), strict=True):
         found[i] = cost
@@ -135,5 +141,9 @@ def _scheduled(job: Job, tasks: TaskGraph, costs: Costs) -> tuple[TaskGraph, Sch
     if job.options.scheduler == "sequential":
         return tasks, plain
     listed = critical.schedule(tasks, costs, limits_of(job, None))
-    ranked = sorted((plain, listed), key=lambda one: costs.timeline(tasks, one).latency)
-    return tasks, ranked[0]
+    spec = begun(job.target.spec)
+
+    def us(schedule: Schedule) -> float:
+        return forecast(tasks, schedule, costs.task, spec).latency
+
+    return tasks, min(plain, listed, key=us)

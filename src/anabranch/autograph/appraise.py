@@ -102,10 +102,11 @@ class Times:
 class Scale:
     """What estimates are off by, as the known tasks say that are like a task in most.
 
-    Alike are, in this order: those of the same main node, whatever is fused to it; those of its
-    operator whose main operands, or only the first of them, have the same types; those of its
-    operator, if there are a few; of its kind; all. Of the same main node the most counts: in
-    another wrapping it shall not look faster than it is known to be. Of others, the median.
+    Alike are, in this order: those of the same main node, whatever is fused to it and whatever a
+    product is called; those of its operator whose main operands, or only the first of them, have
+    the same types; those of its operator, if there are a few; of its kind; all. Of the same main
+    node the most counts: in another wrapping it shall not look faster than it is known to be. Of
+    others, the median.
     """
 
     FEW = 3

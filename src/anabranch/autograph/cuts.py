@@ -69,7 +69,9 @@ class Cut:
 @dataclass(frozen=True, slots=True)
 class Same:
     """A main node: its operator, the types of its main operands, and of what it makes, wherever
-    they lie. A bias is no main operand: it may as well be added by somebody else."""
+    they lie. A bias is no main operand: it may as well be added by somebody else. A product under
+    any name is the same if as many numbers are each the sum of as many: a 1x1 convolution, a
+    linear and a product of matrices do not get faster by being called otherwise."""
 
     op: str
     operands: tuple[Shaped, ...]
@@ -172,6 +174,9 @@ def _likenesses(task: Task) -> Iterator[Hashable]:
         table, op = types(task.body), _label(node)
         read = tuple(_shaped(table[name]) for name in node.uses[:2])
         yield Same(op, read, tuple(map(_shaped, node.types)))
+        if ops.info(node.op).kind == "contract":
+            work = ops.flops(node, table), node.type.numel
+            yield Same("product", ((work, node.type.dtype),), ())
         yield op, read
         yield op, read[:1]
         yield op
