@@ -119,9 +119,9 @@ class Survey:
         graph = interval.graph
         outputs = tuple(Ref(sewn.names.get(ref.name, ref.name)) for ref in graph.outputs)
         constants = (*graph.constants, *sewn.constants)
-        whole = drop_dead(Graph(graph.name, graph.inputs, constants, sewn.nodes, outputs))
+        joined = drop_dead(Graph(graph.name, graph.inputs, constants, sewn.nodes, outputs))
         was = {sewn.names.get(name, name): type for name, type in self.wiring.types.items()}
-        return retyped(whole, was), labels
+        return retyped(joined, was), labels
 
 
 class Solver:
