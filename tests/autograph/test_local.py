@@ -83,3 +83,15 @@ def test_the_fastest_form_stays_if_it_is_faster_by_more_than_the_noise() -> None
     assert told["15.00 us measured, 20.00 without, as a part"] == "applied"
     assert told["9.50 us measured, 9.00 without, as a part"] == "refused"
     assert told["it cannot be run"] == "refused"
+
+
+def test_a_rule_is_rather_tried_by_itself_than_with_others() -> None:
+    """Together they promise more than either alone, but not twice as much."""
+    steps = [Step(rule, ("n0",), 1.0, 0.5) for rule in ("merge", "split")]
+    forms = (
+        (Found(chain(3), 3.0, (steps[0], steps[1])), 0.25),
+        (Found(chain(4), 4.0, (steps[0], steps[0])), 0.2),
+        (Found(chain(5), 5.0, (steps[1],)), 0.15),
+    )
+    one = Alternatives(part(9).interval, 1, forms)
+    assert lengths(entrants([one], Nodes())) == {9: [4, 5, 3]}

@@ -36,6 +36,10 @@ Shaped = tuple[tuple[int, ...], torch.dtype]
 CAT = "aten.cat.default"
 STRIDES = re.compile(r"\{[0-9,]*\}")
 """In the text of a type."""
+GAPS = 2.0
+"""How much longer a contraction is taken to be that reads values with gaps between neighbours, as
+every second channel of another: no load is wider than one of them. Not measured; careful, until one
+was run."""
 LIMIT = 200_000
 """Graphs, tasks and groups kept at most, of each; who meets more begins anew."""
 
@@ -147,8 +151,10 @@ class Cuts:
     def _piece(self, text: str, task: Task) -> Piece:
         bare = Task(task.name, task.body)
         rough = self._rough.task(bare).us
+        if any(map(gapped, _contracted(task))):
+            rough *= GAPS
         free = self._generates and all(node.op == CAT for node in task.body.nodes)
-        return Piece(text, STRIDES.sub("", text), rough, tuple(_likenesses(task)), free, bare)
+        return Piece(text, STRIDES.sub(_place, text), rough, tuple(_likenesses(task)), free, bare)
 
     def _unwritten(self, group: Sequence[Node], facts: Facts) -> str:
         """As `why_not_written`, which does not depend on anything else."""
@@ -200,6 +206,25 @@ def _main(task: Task) -> Node | None:
     nodes = task.body.nodes
     contract = (node for node in nodes if ops.info(node.op).kind == "contract")
     return next(contract, nodes[0] if nodes else None)
+
+
+def _place(strides: re.Match[str]) -> str:
+    """Where a value lies does not matter much, as long as its neighbours have no gaps."""
+    return "" if "1" in strides[0].strip("{}").split(",") else "{gaps}"
+
+
+def gapped(type: TensorType) -> bool:
+    """Whether no two of its elements are neighbours in memory."""
+    steps = [s for s, n in zip(type.strides, type.shape, strict=True) if n > 1]
+    return bool(steps) and min(steps) > 1
+
+
+def _contracted(task: Task) -> Iterator[TensorType]:
+    """The types of what contractions read."""
+    table = types(task.body)
+    for node in task.body.nodes:
+        if ops.info(node.op).kind == "contract":
+            yield from (table[name] for name in node.uses)
 
 
 def disarranged(type: TensorType) -> bool:

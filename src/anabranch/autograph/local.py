@@ -6,7 +6,8 @@ A whole network says of many substitutions at once that they pay or do not, and 
 it drowns in the noise: one launch in a hundred microseconds. A part of ten tasks shows it, and what
 is found for one module counts for all that are like it. Which parts and which forms of them are
 run, predictions say: the most of what a price hopes to save, over all places, until so many tasks
-would have to be compiled.
+would have to be compiled. A form that several rules lead to keeps its promise only if all of them
+do: it promises half as much for every rule above one, so each is mostly tried by itself.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from anabranch.trace import Trace
 PLANS, TASKS, EACH = 48, 24, 3
 """Parts that are run, tasks that are compiled for them, and forms of one part, at most: what takes
 some ten seconds."""
-HOPE = 0.002
-"""The least part of its price that a form must promise to save."""
+HOPE = 0.005
+"""The least part of its price that a form must promise to save, by what counts of its promise."""
 
 Entrant = tuple[Alternatives, tuple[Found, ...]]
 Contest = Callable[[Sequence[Graph]], Sequence[Cost | None]]
@@ -46,10 +47,10 @@ def entrants(known: Sequence[Alternatives], price: Informed) -> list[Entrant]:
     """The parts to run, each with the forms to run beside it."""
     ranked = sorted(
         (
-            (-promise * price(one.interval.graph) * one.places, i, found)
+            (-promise * _trust(found) * price(one.interval.graph) * one.places, i, found)
             for i, one in enumerate(known)
             for found, promise in one.found
-            if promise >= HOPE
+            if promise * _trust(found) >= HOPE
         ),
         key=lambda entry: entry[:2],
     )
@@ -63,6 +64,11 @@ def entrants(known: Sequence[Alternatives], price: Informed) -> list[Entrant]:
             taken.setdefault(i, []).append(found)
             tasks, plans = asked, plans + more
     return [(known[i], tuple(found)) for i, found in taken.items()]
+
+
+def _trust(found: Found) -> float:
+    """The part of its promise that counts."""
+    return float(2 ** (1 - len({step.rule for step in found.steps})))
 
 
 def settled(chosen: Sequence[Entrant], contest: Contest, trace: Trace) -> dict[str, Paid]:

@@ -55,7 +55,7 @@ def gathered(
     """For each interval unlike those before it what searches under these prices found, if that is
     anything; all prices have the budget of one search together. `until`: as in `backtrack`."""
     s = settings
-    budget = Budget(s.threshold, s.pops, s.prices // max(1, len(prices)), s.keep)
+    budget = Budget(s.threshold, s.pops, s.prices // max(1, len(prices)), s.keep, kinds=True)
     places: dict[str, int] = {}
     first: dict[str, Interval] = {}
     for interval in survey.intervals:
