@@ -29,6 +29,9 @@ some ten seconds."""
 HOPE = 0.005
 """The least part of its price that a form must promise to save, by what counts of its promise."""
 
+WHERE = "search.parts"
+"""Under what name events tell of it."""
+
 Entrant = tuple[Alternatives, tuple[Found, ...]]
 Contest = Callable[[Sequence[Graph]], Sequence[Cost | None]]
 """What graphs take as parts of another, side by side; None where one cannot run."""
@@ -99,11 +102,11 @@ def _tell(trace: Trace, one: Alternatives, form: Found, was: Cost | None, now: C
     names = [node.name for node in one.interval.graph.nodes]
     where = f"{rules_of(form.steps)} at %{names[0]} to %{names[-1]}"
     if was is None or now is None:
-        trace.add("refused", "search.parts", where, "it cannot be run")
+        trace.add("refused", WHERE, where, "it cannot be run")
         return
     places = f", in {one.places} places" if one.places > 1 else ""
     why = f"{now.us:.2f} us {now.source}, {was.us:.2f} without, as a part{places}"
     if now.us < was.us and not tied(now, was):
-        trace.add("applied", "search.parts", where, why, us=now.us)
+        trace.add("applied", WHERE, where, why, us=now.us)
     else:
-        trace.add("refused", "search.parts", where, why)
+        trace.add("refused", WHERE, where, why)

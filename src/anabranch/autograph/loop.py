@@ -27,7 +27,7 @@ from functools import partial
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
-from anabranch.autograph.local import Contest, Informed, entrants, settled
+from anabranch.autograph.local import WHERE, Contest, Informed, entrants, settled
 from anabranch.autograph.path import Path, Round, rules_of
 from anabranch.costs import tied
 from anabranch.ir.graph import Graph
@@ -220,14 +220,14 @@ class _Loop(Generic[T]):
             known = gathered(survey, prices, self._settings, until=until)
         chosen = entrants(known, prices[0])
         told = f"{len(known)} parts have other forms, {len(chosen)} of them are run"
-        self._trace.add("applied" if chosen else "refused", "search.parts", graph.name, told)
+        self._trace.add("applied" if chosen else "refused", WHERE, graph.name, told)
         paid = settled(chosen, judges.contest, self._trace) if chosen else {}
         if not paid:
             return None
         try:
             found = assembled(survey, paid)
         except ValueError as why:
-            self._trace.add("refused", "search.parts", graph.name, str(why))
+            self._trace.add("refused", WHERE, graph.name, str(why))
             return None
         simple = self._judges.simplify(found.graph)
         self._tried.add(content_key(simple))

@@ -22,6 +22,7 @@ from anabranch.report.history import Group
 from anabranch.report.occupancy import fullest, occupancy
 from anabranch.report.parts import Parts
 from anabranch.report.rows import Row, rows
+from anabranch.report.tried import tried_in_parts
 from anabranch.report.units import count, duration, ratio, significant, size
 
 WIDTH = 100
@@ -38,6 +39,7 @@ def explain(**parts: Unpack[Parts]) -> str:
         _concerns(parts),
         _rewritten(parts),
         _searched(parts),
+        tried_in_parts(parts["events"], GROUPS),
         _fused(parts, found),
         _chosen(found),
         _schedules(parts),
