@@ -23,6 +23,8 @@ from anabranch.rewrite.search import Settings, put_together
 from anabranch.rewrite.stitch import Sewn, sew
 from anabranch.rewrite.transfer import renamed
 
+SHARE = 2
+"""One in so many prices of a search: a form of few rules is found early."""
 Did = tuple[str, tuple[str, ...]]
 """A rule and the nodes it was applied to."""
 
@@ -53,9 +55,11 @@ def gathered(
     until: float | None = None,
 ) -> list[Alternatives]:
     """For each interval unlike those before it what searches under these prices found, if that is
-    anything; all prices have the budget of one search together. `until`: as in `backtrack`."""
+    anything; all prices together have a part of the budget of one search. `until`: as in
+    `backtrack`."""
     s = settings
-    budget = Budget(s.threshold, s.pops, s.prices // max(1, len(prices)), s.keep, kinds=True)
+    share = s.prices // (SHARE * max(1, len(prices)))
+    budget = Budget(s.threshold, s.pops, share, s.keep, kinds=True)
     places: dict[str, int] = {}
     first: dict[str, Interval] = {}
     for interval in survey.intervals:
