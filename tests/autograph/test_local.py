@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tests.autograph.test_loop import chain
 
-from anabranch.autograph.local import EACH, PLANS, TASKS, entrants, settled
+from anabranch.autograph.local import EACH, PLANS, TASKS, entrants, fewer, settled
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
-from anabranch.rewrite.alternatives import Alternatives
+from anabranch.rewrite.alternatives import Alternatives, Paid
 from anabranch.rewrite.backtrack import Found, Step
 from anabranch.rewrite.intervals import Interval
 from anabranch.trace import Trace
@@ -95,3 +95,11 @@ def test_a_rule_is_rather_tried_by_itself_than_with_others() -> None:
     )
     one = Alternatives(part(9).interval, 1, forms)
     assert lengths(entrants([one], Nodes())) == {9: [4, 5, 3]}
+
+
+def test_what_paid_least_is_left_out_first() -> None:
+    form = part(9, (8, 0.3)).found[0][0]
+    paid = {name: Paid(form, us) for name, us in {"a": 1.0, "b": 3.0, "c": 2.0}.items()}
+    assert [list(some) for some in fewer(paid)] == [["a", "b", "c"], ["b"]]
+    assert [list(some) for some in fewer({"a": paid["a"]})] == [["a"]]
+    assert list(fewer({})) == []

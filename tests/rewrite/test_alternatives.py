@@ -113,6 +113,26 @@ def test_of_parts_that_overlap_those_are_taken_that_gain_most_in_sum() -> None:
     assert whole({(0, 1): 5.0, (0, 0): 3.0, (1, 1): 3.0}) == 6.0
 
 
+def test_a_part_that_ends_before_a_concatenation_does_not_show_what_a_merge_costs() -> None:
+    """Alone, the products are better as one; with the concatenation, one of them is copied."""
+    graph = read("""graph g {
+      input %x: f32[4,4]
+      const %w: f32[4,2] = w
+      const %v: f32[4,2] = v
+      %a: f32[4,2] = aten.mm.default(%x, %w)
+      %b: f32[4,2] = aten.mm.default(%x, %v)
+      %c: f32[4,2] = aten.exp.default(%b)
+      %d: f32[4,4] = aten.cat.default([%a, %c], 1)
+      %e: f32[4,4] = aten.exp.default(%d)
+      return %e
+    }""")
+    survey = surveyed_as(graph, 10, 3, 2)
+    spans = [one.interval.span for one in gathered(survey, [weighed(0.0)], SMALL)]
+    assert spans == [(0, 1)]
+    whole = surveyed_as(graph, 10, 4, 1)
+    assert (0, 0) in [one.interval.span for one in gathered(whole, [weighed(0.0)], SMALL)]
+
+
 @given(st.integers(0, 10**6), st.booleans())
 @examples(max_examples=40, deadline=None)
 def test_whatever_pays_the_whole_is_equal(seed: int, merged: bool) -> None:

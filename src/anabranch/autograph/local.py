@@ -12,7 +12,7 @@ do: it promises half as much for every rule above one, so each is mostly tried b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from anabranch.autograph.path import rules_of
@@ -96,6 +96,15 @@ def settled(chosen: Sequence[Entrant], contest: Contest, trace: Trace) -> dict[s
             now, form = min(runs, key=lambda run: run[0].us)
             paid[one.interval.likeness] = Paid(form, was.us - now.us)
     return paid
+
+
+def fewer(paid: Mapping[str, Paid]) -> Iterator[dict[str, Paid]]:
+    """All that paid, and if that is nothing in the whole, the half of it that paid the most."""
+    if paid:
+        yield dict(paid)
+    if len(paid) > 1:
+        ranked = sorted(paid.items(), key=lambda entry: -entry[1].us)
+        yield dict(ranked[: len(ranked) // 2])
 
 
 def _tell(trace: Trace, one: Alternatives, form: Found, was: Cost | None, now: Cost | None) -> None:

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
-from anabranch.autograph.local import WHERE, Contest, Informed, entrants, settled
+from anabranch.autograph.local import WHERE, Contest, Informed, entrants, fewer, settled
 from anabranch.autograph.path import Path, Round, rules_of
 from anabranch.costs import tied
 from anabranch.ir.graph import Graph
@@ -36,7 +36,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.rule import Rule
 from anabranch.ir.uncollected import uncollected
 from anabranch.options import Options
-from anabranch.rewrite.alternatives import assembled, gathered
+from anabranch.rewrite.alternatives import Paid, assembled, gathered
 from anabranch.rewrite.backtrack import Found, Step
 from anabranch.rewrite.intervals import Survey
 from anabranch.rewrite.search import Settings, search, surveyed
@@ -222,14 +222,22 @@ class _Loop(Generic[T]):
         told = f"{len(known)} parts have other forms, {len(chosen)} of them are run"
         self._trace.add("applied" if chosen else "refused", WHERE, graph.name, told)
         paid = settled(chosen, judges.contest, self._trace) if chosen else {}
-        if not paid:
-            return None
+        for some in fewer(paid):
+            better = self._together(survey, some)
+            if better is not None or self._over():
+                return better
+        return None
+
+    def _together(self, survey: Survey, paid: Mapping[str, Paid]) -> Outcome[T] | None:
+        """The graph with these forms, as it was built, if it is faster and new."""
         try:
             found = assembled(survey, paid)
         except ValueError as why:
-            self._trace.add("refused", WHERE, graph.name, str(why))
+            self._trace.add("refused", WHERE, survey.wiring.graph.name, str(why))
             return None
         simple = self._judges.simplify(found.graph)
+        if content_key(simple) in self._tried:
+            return None
         self._tried.add(content_key(simple))
         return self._judged(Candidate(found, simple, -found.cost), self._best)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from anabranch.ir.graph import producers
 from anabranch.ir.key import content_key
 from anabranch.rewrite.backtrack import Budget, Found, Price, Step
 from anabranch.rewrite.intervals import Interval, Solver, Span, Survey
@@ -25,6 +26,7 @@ from anabranch.rewrite.transfer import renamed
 
 SHARE = 2
 """One in so many prices of a search: a form of few rules is found early."""
+SLICES = frozenset({"aten.slice.Tensor", "aten.select.int"})
 Did = tuple[str, tuple[str, ...]]
 """A rule and the nodes it was applied to."""
 
@@ -70,7 +72,8 @@ def gathered(
         solver = Solver(survey, price, budget, refuse, until)
         done: dict[Span, frozenset[Did]] = {}
         for last in range(len(survey.parts)):
-            for interval, answers in solver.ending(last):
+            for interval, found_here in solver.ending(last):
+                answers = [one for one in found_here if not _cut_short(survey, interval, one)]
                 inner = _inside(done, interval.span)
                 done[interval.span] = inner.union(*map(_did, answers))
                 if first[interval.likeness] is interval:
@@ -81,6 +84,21 @@ def gathered(
         for key, among in found.items()
         if among
     ]
+
+
+def _cut_short(survey: Survey, interval: Interval, found: Found) -> bool:
+    """Whether the interval ends too soon to show what the form costs: what was a result of its own
+    is a slice of another now, and a concatenation that stands behind would have to copy it, which
+    had its parts written into it."""
+    wiring, makers = survey.wiring, producers(found.graph)
+    inside = {node.name for node in interval.graph.nodes}
+    for was, now in zip(interval.graph.outputs, found.graph.outputs, strict=True):
+        maker = makers.get(now.name)
+        if maker is not None and maker.op in SLICES and wiring.producers[was.name].op not in SLICES:
+            readers = wiring.users.get(was.name, ())
+            if any(r.op == "aten.cat.default" and r.name not in inside for r in readers):
+                return True
+    return False
 
 
 def _did(found: Found) -> frozenset[Did]:
