@@ -54,9 +54,10 @@ class Options(BaseModel):
     batch alone, or "refuse" it. strict: a fallback is an error. verify: compare with the model in
     higher precision before the plan is accepted. kernels: "library" leaves generated kernels, and
     what only they can fuse, out. abreast: "all" lets independent tasks share a launch where that is
-    faster, "none" never. search: whether an equal graph is sought that is faster ("autograph": when
-    run in parallel; "taso": in sum; "none": the graph is taken as it is); fields that begin with it
-    say how.
+    faster, "none" never. search: whether an equal graph is sought that is faster
+    ("autograph": when run in parallel; "parts": so, and its parts are run with what may stand in
+    their place; "taso": in sum; "none": the graph is taken as it is); fields that begin with it say
+    how.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -71,7 +72,7 @@ class Options(BaseModel):
     kernels: Literal["all", "library"] = "all"
     abreast: Literal["all", "none"] = "all"
     channels_last: bool = True
-    search: Literal["autograph", "taso", "none"] = "autograph"
+    search: Literal["parts", "autograph", "taso", "none"] = "parts"
     # The paper gives no number for any of these. alpha: what the critical path weighs beside the
     # sum; at 1 a longer path counts as much as as much more work. None: what the run of the graph
     # itself shows, 1 to 19 for networks with many branches, next to 0 for chains.

@@ -39,21 +39,29 @@ def overlapped(
 ) -> tuple[Plan, Cost | None]:
     """The plan with its generated kernels in the fastest mode, and what it then takes, None where
     nothing was measured. Modes touch the same memory: nothing is packed anew."""
+    mode, cost = mode_of(plan, target, cache, trace)
+    return replace(plan, tasks=in_mode(plan.tasks, mode)) if mode else plan, cost
+
+
+def mode_of(
+    plan: Plan, target: Target, cache: Cache | None, trace: Trace
+) -> tuple[str, Cost | None]:
+    """The fastest mode of the plan, "" as it is, and what it takes in it."""
     if not may_overlap(plan.tasks, target):
-        return plan, None
+        return "", None
     schedule, machine = text_schedule(plan.schedule), target.spec.fingerprint
     key = f"{SCHEME}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
     kept = cache.get("plans", key) if cache is not None else None
     found = _read(kept) or _fastest(plan, target, cache, trace)
     if found is None:
-        return plan, None
+        return "", None
     mode, cost = found
     if found == _read(kept):
         why = f"{mode or 'none'}, {cost.us:.1f} us; recalled from the cache"
         trace.add("chosen", "overlap", plan.tasks.name, why)
     if cache is not None:
         cache.put("plans", key, json.dumps([mode, cost.us, cost.spread]))
-    return replace(plan, tasks=in_mode(plan.tasks, mode)) if mode else plan, cost
+    return mode, cost
 
 
 @contextmanager

@@ -15,23 +15,26 @@ from dataclasses import replace
 from anabranch.accept import verify
 from anabranch.autograph.appraise import Appraiser
 from anabranch.autograph.cuts import Cuts
-from anabranch.autograph.loop import Effort, Judges, Price, improved, rules_of, settings_of
-from anabranch.autograph.path import Path
+from anabranch.autograph.loop import Effort, Judges, Locals, Price, improved, settings_of
+from anabranch.autograph.path import Path, rules_of
 from anabranch.autograph.recall import question as question_of_search
 from anabranch.autograph.recall import recall as recall_path
 from anabranch.autograph.recall import remember
+from anabranch.contest import contest
 from anabranch.costs import tied
 from anabranch.costs.mixed import observed_alpha
 from anabranch.errors import AnabranchError, NumericsError
 from anabranch.frontend.captured import Captured
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
+from anabranch.ir.task import Task
 from anabranch.line import Job, Planned, planned, rescheduled, seconds_left, simplified
 from anabranch.options import Options
+from anabranch.overlap import in_mode, mode_of
 from anabranch.rewrite.rules import ALL
 from anabranch.tune import Tuner
 
-SEARCH, WHOLE = 20.0, 110.0
+SEARCH, WHOLE = 30.0, 120.0
 """Seconds that a search takes at most, and that a compilation may have taken at its end, where
 nobody asked for more."""
 
@@ -56,44 +59,16 @@ def searched(
     gets what the first one got, and must then still be faster.
     """
     options, target, trace = job.options, job.target, job.trace
-    cuts = Cuts(target.spec, Tuner(target, options, job.cache).generates)
-    aside = replace(job, trace=trace.aside())
-
-    def simplify(candidate: Graph) -> Graph:
-        return simplified(aside, candidate)
-
-    def appraise(built: Sequence[Planned]) -> Price:
-        taken = [(task, one.costs.task(task).us) for one in built for task in one.tasks.tasks]
-        return Appraiser(taken, cuts, alpha)
-
-    def build(candidate: Graph) -> Planned:
-        told = replace(job, trace=trace.aside())
-        try:
-            made = planned(told, captured, candidate, start)
-            if options.verify and not target.spec.simulated:
-                _verified(told, captured, made)
-        except NumericsError as wrong:
-            if options.strict:
-                raise
-            trace.add("warning", "search", candidate.name, f"not equal after all: {wrong.why}")
-            raise ValueError(f"{wrong.what}: {wrong.why}") from None
-        except AnabranchError as failed:
-            raise ValueError(f"{failed.what}: {failed.why}") from None
-        return made
-
-    def race(plans: Sequence[Planned]) -> list[Cost]:
-        return first.costs.race([(plan.tasks, plan.choice.schedule) for plan in plans])
-
-    effort = _effort(options, start)
-    judges = Judges(simplify, appraise, build, race)
-    tried = rescheduled(aside, first, start, trial=True)
+    judging = _Judging(job, captured, first, start)
+    tried = rescheduled(judging.aside, first, start, trial=True)
     alpha = _alpha(options, tried)
     trace.add("chosen", "search", graph.name, f"the critical path weighs {alpha:g} times the sum")
+    effort, judges = _effort(options, start), judging.judges(alpha)
     found = improved(graph, tried, ALL, settings_of(options), judges, effort, trace)
     made, path = first, Path(graph, graph, ())
     if found.path.rounds:
         best = rescheduled(replace(job, trace=found.built.trace), found.built, start)
-        was, now = race((first, best))
+        was, now = judging.race((first, best))
         if now.us < was.us and not tied(now, was):
             made, path = best, found.path
         else:
@@ -101,6 +76,83 @@ def searched(
             trace.add("refused", "search", rules_of(found.path.steps), why)
     remember(job.cache, question_of_search(graph, options, target), path)
     return made, path
+
+
+class _Judging:
+    """Who says what graphs take: by predictions, part by part, and built as a whole."""
+
+    def __init__(self, job: Job, captured: Captured, first: Planned, start: float) -> None:
+        self.aside = replace(job, trace=job.trace.aside())
+        self._job, self._captured, self._first, self._start = job, captured, first, start
+        self._cuts = Cuts(job.target.spec, Tuner(job.target, job.options, job.cache).generates)
+        self._learned: list[tuple[Task, float]] = []
+        self._modes: dict[int, tuple[Planned, str]] = {}
+
+    def judges(self, alpha: float) -> Judges[Planned]:
+        """`alpha`: what the critical path weighs."""
+
+        def appraise(built: Sequence[Planned]) -> Appraiser:
+            return self._appraiser(built, alpha)
+
+        def foresee(built: Sequence[Planned]) -> Price:
+            return appraise(built).outlook
+
+        def kinds(built: Sequence[Planned]) -> list[Appraiser]:
+            # The sum says about what a part takes; under it merges look as good as they can be.
+            return [self._appraiser(built, weight) for weight in dict.fromkeys((0.0, alpha))]
+
+        made = Judges(self._simplify, appraise, self._build, self.race)
+        if self._job.options.search != "parts":
+            return made
+        return replace(made, locals=Locals(kinds, self._contest), foresee=foresee)
+
+    def race(self, plans: Sequence[Planned]) -> list[Cost]:
+        """Side by side, each with its kernels launched as is best for it."""
+        launched = [(in_mode(p.tasks, m) if (m := self._mode(p)) else p.tasks, p) for p in plans]
+        return self._first.costs.race([(tasks, p.choice.schedule) for tasks, p in launched])
+
+    def _mode(self, plan: Planned) -> str:
+        if id(plan) not in self._modes:
+            packed, job = plan.packer.plan(plan.choice.schedule), self._job
+            mode, _ = mode_of(packed, job.target, job.cache, self.aside.trace)
+            self._modes[id(plan)] = plan, mode
+        return self._modes[id(plan)][1]
+
+    def _simplify(self, candidate: Graph) -> Graph:
+        return simplified(self.aside, candidate)
+
+    def _appraiser(self, built: Sequence[Planned], alpha: float) -> Appraiser:
+        taken = [(task, one.costs.task(task).us) for one in built for task in one.tasks.tasks]
+        return Appraiser((*self._learned, *taken), self._cuts, alpha)
+
+    def _contest(self, graphs: Sequence[Graph]) -> Sequence[Cost | None]:
+        left = seconds_left(self._job.options, self._start)
+        result = contest(self._job, graphs, left, self._mode(self._first))
+        self._learned.extend(result.taken)
+        return result.costs
+
+    def _build(self, candidate: Graph) -> Planned:
+        job, options = self._job, self._job.options
+        told = replace(job, trace=job.trace.aside())
+        try:
+            made = planned(told, self._captured, candidate, self._start)
+            if options.verify and not job.target.spec.simulated:
+                self._verify(told, made)
+        except NumericsError as wrong:
+            if options.strict:
+                raise
+            why = f"not equal after all: {wrong.why}"
+            job.trace.add("warning", "search", candidate.name, why)
+            raise ValueError(f"{wrong.what}: {wrong.why}") from None
+        except AnabranchError as failed:
+            raise ValueError(f"{failed.what}: {failed.why}") from None
+        return made
+
+    def _verify(self, job: Job, made: Planned) -> None:
+        """NumericsError if the graph computes something else than the model."""
+        run = job.target.load(made.packer.plan(made.choice.schedule), repeat=0)
+        call = job.model, job.args, job.kwargs
+        verify(run, self._captured, job.target, *call, job.options.seed)
 
 
 def _effort(options: Options, start: float) -> Effort:
@@ -120,9 +172,3 @@ def _alpha(options: Options, tried: Planned) -> float:
     if options.search_alpha is not None:
         return options.search_alpha
     return observed_alpha(tried.tasks, lambda task: tried.costs.task(task).us, tried.cost.us)
-
-
-def _verified(job: Job, captured: Captured, made: Planned) -> None:
-    """NumericsError if the graph computes something else than the model."""
-    run = job.target.load(made.packer.plan(made.choice.schedule), repeat=0)
-    verify(run, captured, job.target, job.model, job.args, job.kwargs, job.options.seed)

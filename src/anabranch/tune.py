@@ -8,7 +8,7 @@ all are measured side by side, and the winner is compared with the task's body (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,7 +25,7 @@ from anabranch.ir.protocols import Costs, Limits, Provider, Target
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels import ALL, PROVIDERS
 from anabranch.kernels.recall import Memory
-from anabranch.kernels.select import Selection, select_all, select_some
+from anabranch.kernels.select import MOST, Selection, select_all, select_some
 from anabranch.merge import merged
 from anabranch.options import Options
 from anabranch.rehearse import Rehearsal
@@ -39,11 +39,13 @@ kernel runs, each of these with clusters, which have several results, and the la
 
 @dataclass(frozen=True, slots=True)
 class Tuner:
-    """Finds kernels on one target; what was found is in the cache."""
+    """Finds kernels on one target; what was found is in the cache. `most`: how many generated
+    kernels are tried at once; where they are fewer than usual, decisions are not kept."""
 
     target: Target
     options: Options
     cache: Cache | None
+    most: int = MOST
 
     @property
     def generates(self) -> bool:
@@ -71,13 +73,18 @@ class Tuner:
             if self.generates:
                 rehearsal.start()
             trial = rehearsal.before(costs.trial)
-            memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
-            found, *others = select_all(cuts, spec, self.providers, trial, check, trace, memory)
+            memory = Memory(self.cache, name_of(self.target), self._keeps(costs, rehearsal))
+            ways = (self.providers, trial, check, trace, memory, self.most)
+            found, *others = select_all(cuts, spec, *ways)
             for whole in others:
                 found = _cheaper(whole, found, costs, trace)
             if self.generates and self.options.scheduler not in MERGING:
                 found = with_joins(found, spec, self.providers, trial, check, costs, trace, memory)
             return replace(found, settled=memory.settled())
+
+    def _keeps(self, *told: object) -> Callable[[], bool]:
+        """Whether decisions that rest on what these say are kept."""
+        return partial(settled, *told) if self.most >= MOST else lambda: False
 
     def each(self, cuts: Sequence[TaskGraph], costs: Costs) -> list[Selection]:
         """Every cut with kernels by itself: all that was tried on the way to a selection."""

@@ -121,3 +121,34 @@ def test_what_depends_on_constants_alone_costs_nothing() -> None:
     assert [constant.name for constant in after.constants] == ["s"]
     price = Appraiser(taken(partition(plain, Trace(), SPEC)), Cuts(SPEC, False), 1.0)
     assert price(folded) == price(plain)
+
+
+def test_a_product_is_no_faster_under_another_name() -> None:
+    """As a linear it is known; as a product of matrices it would be estimated otherwise."""
+    head = "graph g {\n  input %x: f32[64,32]\n  const %w: f32[16,32] = w\n"
+    plain = read(head + "  %y: f32[64,16] = aten.linear.default(%x, %w, None)\n  return %y\n}")
+    other = read(
+        head + "  %t: f32[32,16]{1,32} = aten.t.default(%w)\n"
+        "  %y: f32[64,16] = aten.mm.default(%x, %t)\n  return %y\n}"
+    )
+    (task,) = partition(plain, Trace(), SPEC).tasks
+    price = Appraiser([(task, 40.0)], Cuts(SPEC, True), 0.0)
+    assert price(plain) == 40.0 and price(other) == pytest.approx(40.0, rel=0.1)
+
+
+def test_values_with_gaps_between_them_are_dear_to_read() -> None:
+    """Every second channel of another is no value that is known, wherever it lies."""
+    window = "[1, 1], [0, 0], [1, 1], False, [0, 0], 1"
+    text = (
+        "graph g {{\n  input %x: f32[1,16,8,8]{}\n  const %w: f32[16,16,1,1] = w\n"
+        "  %a: f32[1,16,8,8]{{1024,1,128,16}} = "
+        f"aten.convolution.default(%x, %w, None, {window})\n  return %a\n}}}}"
+    )
+    dense, part, gaps = (
+        read(text.format(lies))
+        for lies in ("{1024,1,128,16}", "{2048,1,256,32}", "{2048,2,256,32}")
+    )
+    (task,) = partition(dense, Trace(), SPEC).tasks
+    price = Appraiser([(task, 5.0)], Cuts(SPEC, True), 0.0)
+    assert price(dense) == price(part) == 5.0
+    assert price(gaps) == pytest.approx(10.0)

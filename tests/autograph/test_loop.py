@@ -10,14 +10,18 @@ import pytest
 from tests.rewrite.graphs import read
 
 from anabranch.autograph import loop
-from anabranch.autograph.loop import Effort, Judges, Outcome, improved, rules_of, settings_of
+from anabranch.autograph.loop import Effort, Judges, Locals, Outcome, improved, settings_of
+from anabranch.autograph.path import rules_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.options import Options
+from anabranch.rewrite.alternatives import Alternatives, Paid
 from anabranch.rewrite.backtrack import Found, Step
+from anabranch.rewrite.intervals import Interval
 from anabranch.trace import Trace
 
 USUAL = Effort()
+OPTIONS = Options.read({}, environment=False)
 
 
 def chain(count: int) -> Graph:
@@ -152,3 +156,88 @@ def test_time_that_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rules_are_named_once() -> None:
     steps = [Step(rule, (), 1.0, 0.0) for rule in ("a -> b", "c -> d", "a -> b")]
     assert rules_of(steps) == "a -> b x2; c -> d"
+
+
+def part_of(length: int, to: int) -> Alternatives:
+    """A part of so many nodes, and a form of it."""
+    step = Step("long -> short", ("n0",), 1.0, 0.5)
+    form = Found(chain(to), float(to), (step,))
+    return Alternatives(Interval((0, 0), chain(length), {}, f"like {length}"), 1, ((form, 0.5),))
+
+
+class Lengths:
+    """A node takes a microsecond; everything has been run."""
+
+    def __call__(self, graph: Graph) -> float:
+        return float(len(graph.nodes))
+
+    def fresh(self, graph: Graph) -> frozenset[str]:
+        return frozenset()
+
+
+@pytest.mark.parametrize(("whole", "faster"), [(80.0, True), (95.0, False)])
+def test_what_paid_in_parts_must_pay_in_the_whole(
+    monkeypatch: pytest.MonkeyPatch, whole: float, faster: bool
+) -> None:
+    """Of two parts one has a faster form; the graph with it is built and raced, before any
+    candidate of a search."""
+    ran: list[int] = []
+    us = {9: 90.0, 6: whole}
+
+    def gathered(*given: object, **more: object) -> list[Alternatives]:
+        return [part_of(4, 3), part_of(5, 2)]
+
+    def assembled(survey: object, paid: dict[str, Paid]) -> Found:
+        assert list(paid) == ["like 5"] and paid["like 5"].us == 3.0
+        return Found(chain(6), -3.0, paid["like 5"].found.steps)
+
+    def build(graph: Graph) -> Built:
+        ran.append(len(graph.nodes))
+        return Built(graph, Cost(us[len(graph.nodes)], "measured"))
+
+    def contest(graphs: Sequence[Graph]) -> list[Cost | None]:
+        slow = {3: 4.5}
+        return [Cost(slow.get(n, float(n)), "measured") for n in (len(g.nodes) for g in graphs)]
+
+    monkeypatch.setattr(loop, "gathered", gathered)
+    monkeypatch.setattr(loop, "assembled", assembled)
+    monkeypatch.setattr(loop, "search", lambda graph, *rest: (Found(graph, 1.0),))
+    judges: Judges[Built] = Judges(
+        lambda graph: graph,
+        lambda built: lambda graph: float(len(graph.nodes)),
+        build,
+        lambda plans: [plan.cost for plan in plans],
+        Locals(lambda built: [Lengths()], contest),
+    )
+    first, settings = Built(chain(9), Cost(90.0, "measured")), settings_of(OPTIONS)
+    found = improved(chain(9), first, (), settings, judges, USUAL, Trace())
+    assert ran == [6] and bool(found.path.rounds) is faster
+    assert len(found.built.graph.nodes) == (6 if faster else 9)
+
+
+def test_of_candidates_the_best_foreseen_is_run_and_another_kind_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The price likes 5 best, who looks closer 7; then those by the rule that has failed wait."""
+    ran: list[int] = []
+    rules = {5: "merge", 6: "merge", 7: "merge", 8: "split"}
+
+    def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
+        found = (Found(chain(n), float(n), (Step(rules[n], (), 9.0, 1.0),)) for n in rules)
+        return (*found, Found(graph, 9.0))
+
+    def build(graph: Graph) -> Built:
+        ran.append(len(graph.nodes))
+        return Built(graph, Cost(100.0, "measured"))
+
+    monkeypatch.setattr(loop, "search", search)
+    judges: Judges[Built] = Judges(
+        lambda graph: graph,
+        lambda built: lambda graph: float(len(graph.nodes)),
+        build,
+        lambda plans: [plan.cost for plan in plans],
+        foresee=lambda built: lambda graph: abs(len(graph.nodes) - 7.1),
+    )
+    first = Built(chain(9), Cost(90.0, "measured"))
+    improved(chain(9), first, (), settings_of(OPTIONS), judges, Effort(measured=4), Trace())
+    assert ran == [7, 8, 6, 5]

@@ -24,7 +24,8 @@ from anabranch.costs.recorded import (
 )
 from anabranch.costs.roofline import Roofline
 from anabranch.errors import TargetError
-from anabranch.ir.protocols import Probe
+from anabranch.ir.calibration import Calibration
+from anabranch.ir.protocols import Cost, Probe
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import Resources
 
@@ -82,13 +83,32 @@ def test_a_schedule_is_recorded_only_if_all_its_tasks_are(make: Any, profile: Pr
     assert costs.timeline(make.graph(a, b), one_stream).latency == 5.0
 
 
-def test_plans_race_in_numbers_of_one_source(make: Any, profile: Profile) -> None:
+def test_plans_race_in_numbers_of_one_scale(make: Any, profile: Profile) -> None:
     costs, one = Recorded(profile), Schedule("one", (Launch("a", 0),))
     known = make.graph(make.relu("a", ctas=4)), one
     unknown = make.graph(make.relu("a", width=1024, ctas=4)), one
     assert [cost.source for cost in costs.race([known, known])] == ["recorded"] * 2
     rough = Roofline(make.spec)
-    assert costs.race([known, unknown]) == [rough.schedule(*known), rough.schedule(*unknown)]
+    (was,), (more,) = (plan.tasks for plan, _ in (known, unknown))
+    off = costs.task(was).us / rough.task(was).us
+    found, guessed = costs.race([known, unknown])
+    assert found == Cost(2.5, "recorded")
+    assert guessed.source == "estimated"
+    assert guessed.us == pytest.approx(off * rough.task(more).us)
+    nothing = costs.race([unknown])
+    assert nothing == [rough.schedule(*unknown)]
+
+
+def test_a_part_of_a_graph_does_not_begin_like_a_run(make: Any, profile: Profile) -> None:
+    """What waits for nothing there forks from what came before it."""
+    spec = replace(make.spec, calibration=Calibration(split_us=6.0, root_us=1.0, fork_us=0.5))
+    costs = Recorded(profile, spec=spec)
+    a, b = make.relu("a", ctas=4), make.relu("b", ctas=4)
+    twice = make.graph(a, b), Schedule("s", (Launch("a", 0), Launch("b", 1)))
+    (run,), (part,) = costs.race([twice]), costs.race([twice], in_a_row=8)
+    assert (run.us, part.us) == (2.5 + 6.0, 2.5 + 0.5)
+    rough = Roofline(spec)
+    assert rough.race([twice])[0].us - rough.race([twice], 8)[0].us == pytest.approx(5.5)
 
 
 def test_probes_by_kernel(make: Any, profile: Profile) -> None:

@@ -65,3 +65,21 @@ def test_types_are_inferred_once_for_alike_nodes_and_scalars_of_each_sort_apart(
     found = [ops.infer("aten.add.Scalar", (Ref("a"), one), (), ints) for one in (1, 1.0, True)]
     assert [types[0].dtype for types in found] == [torch.int64, torch.float32, torch.int64]
     assert ops.infer("aten.add.Scalar", (Ref("b"), 1), (), ints) is found[0]
+
+
+def test_attention_answers_in_the_order_of_its_query_without_gaps() -> None:
+    """As fused kernels do, whether queries are a tensor of their own or a slice of a product."""
+    name = "aten.scaled_dot_product_attention.default"
+    alone = TensorType((1, 12, 128, 64), torch.half, (98304, 64, 768, 1))
+    part = TensorType((1, 12, 128, 64), torch.half, (294912, 64, 2304, 1))
+    heads = TensorType((1, 12, 128, 64), torch.half)
+    args = tuple(map(Ref, "qkv"))
+    for asked, strides in ((alone, alone.strides), (part, alone.strides), (heads, heads.strides)):
+        (found,) = ops.infer(name, args, (), {"q": asked, "k": part, "v": part})
+        assert found.strides == strides
+    x = torch.randn(1, 16, 48)
+    parts = [x[..., i : i + 16].view(1, 16, 2, 8).transpose(1, 2) for i in (0, 16, 32)]
+    known = dict(zip("qkv", map(type_of, parts), strict=True))
+    query, key, value = parts
+    answer = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+    assert ops.infer(name, args, (), known)[0] == type_of(answer)

@@ -116,3 +116,23 @@ def test_refusals_are_heard() -> None:
     said: list[tuple[str, str]] = []
     backtrack(graph, Neighbours([MERGE]), nodes, WIDE, lambda what, why: said.append((what, why)))
     assert (f"{MERGE.name} at %a and %c", "a matrix is not a weight") in said
+
+
+def test_each_rule_may_show_what_it_does_alone() -> None:
+    """The best graph takes two rules; asked for kinds, each of them is there by itself too."""
+    graph = read("""graph g {
+      input %x: f32[4]
+      %a: f32[4] = aten.neg.default(%x)
+      %b: f32[4] = aten.neg.default(%a)
+      %c: f32[4] = aten.relu.default(%b)
+      %d: f32[4] = aten.relu.default(%c)
+      return %d
+    }""")
+    alone = backtrack(graph, Neighbours(RULES), nodes, Budget(1.05, 20, 100, 1))
+    assert [len(one.steps) for one in alone] == [2, 0]
+    kinds = backtrack(graph, Neighbours(RULES), nodes, Budget(1.05, 20, 100, 1, kinds=True))
+    assert kinds[:2] == alone
+    assert {step.rule for one in kinds[2:] for step in one.steps} == {
+        "neg(neg(x)) -> x",
+        "relu(relu(x)) -> relu(x)",
+    }

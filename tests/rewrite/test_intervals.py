@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.rewrite.graphs import kinds, read
-from tests.rewrite.searching import RULES, nodes
+from tests.rewrite.searching import RULES, nodes, weighed
 
-from anabranch.ir.graph import Graph
-from anabranch.rewrite.backtrack import Budget
+from anabranch.ir.graph import Graph, types
+from anabranch.rewrite.backtrack import Budget, Found
 from anabranch.rewrite.intervals import Solver, Survey, gain, intervals
 from anabranch.rewrite.neighbours import Neighbours
 from anabranch.rewrite.prove import different
@@ -59,3 +59,30 @@ def test_without_prices_left_nothing_is_searched() -> None:
     wiring = Wiring.of(GRAPH)
     solver = Solver(Survey(wiring, CUT, 7, Neighbours(RULES)), nodes, Budget(1.05, 10, 0, 3))
     assert all(len(found) == 1 for last in (0, 1) for _, found in solver.ending(last))
+
+
+def test_halves_that_are_put_together_have_the_types_of_what_they_read_now() -> None:
+    """The products are slices of one in the first part; their transposes in the second then lie
+    otherwise, and whether a reshape copies depends on it."""
+    graph = read("""graph g {
+      input %x: f32[4,4]
+      const %w: f32[4,2] = w
+      const %v: f32[4,2] = v
+      %a: f32[4,2] = aten.mm.default(%x, %w)
+      %b: f32[4,2] = aten.mm.default(%x, %v)
+      %c: f32[2,4]{1,2} = aten.t.default(%a)
+      %d: f32[2,4]{1,2} = aten.exp.default(%c)
+      %e: f32[2,4]{1,2} = aten.t.default(%b)
+      %f: f32[2,4]{1,2} = aten.neg.default(%e)
+      return %d, %f
+    }""")
+    wiring = Wiring.of(graph)
+    survey = Survey(wiring, (("a", "b"), ("c", "d", "e", "f")), 20, Neighbours(RULES))
+    one, two, both = survey.intervals
+    solver = Solver(survey, weighed(0.0), Budget(1.05, 10, 100, 3))
+    ((_, first),) = solver.ending(0)
+    merged = next(found for found in first if found.steps)
+    joined, _ = survey.joined(both, ((one, merged), (two, Found(two.graph, 0.0))))
+    known = types(joined)
+    assert known["c"].strides == known["e"].strides == (1, 4)
+    assert different(graph, joined) == ""

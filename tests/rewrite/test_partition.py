@@ -87,15 +87,21 @@ def test_roots_of_one_match_stay_together() -> None:
       const %w: f32[4,4] = w
       const %v: f32[4,4] = v
       %a: f32[4,4] = aten.mm.default(%x, %w)
-      %b: f32[4,4] = aten.exp.default(%a)
-      %c: f32[4,4] = aten.exp.default(%b)
+      %b: f32[4,4] = aten.softmax.int(%a, 0)
+      %c: f32[4,4] = aten.softmax.int(%b, 0)
       %d: f32[4,4] = aten.mm.default(%x, %v)
-      %e: f32[4,4] = aten.add.Tensor(%c, %d)
-      %f: f32[4,4] = aten.exp.default(%e)
+      %e: f32[4,4] = aten.mm.default(%c, %d)
+      %f: f32[4,4] = aten.softmax.int(%e, 0)
       return %f
     }""")
     assert parts(graph, [], 5) == (("a", "b", "c"), ("d", "e", "f"))
     assert parts(graph, [SISTERS], 5) == (("a", "b", "c", "d"), ("e",), ("f",))
+
+
+def test_what_becomes_one_launch_stays_together() -> None:
+    """The middle lies between a convolution and its relu, and is one launch."""
+    ops = ("t", "t", "t", "t", "neg", "t", "t", "t")
+    assert [len(part) for part in parts(chain(*ops), [], 5)] == [3, 2, 3]
 
 
 def test_equal_cells_are_cut_at_equal_places() -> None:
@@ -113,7 +119,8 @@ def test_equal_cells_are_cut_at_equal_places() -> None:
         ]
     text = ["graph g {", "  input %x: f32[4]", *lines, "  return %f12", "}"]
     cut = parts(read("\n".join(text)), [], 12)
-    starts = {part[0][0] for part in cut[1:]}
+    # The last one has no reader of its own: there a relu is the only one of what it reads.
+    starts = {part[0][0] for part in cut[1:-1]}
     assert len(starts) == 1 and len(cut) >= 7
 
 

@@ -76,7 +76,7 @@ def carried(before: Account | None, whole: Graph, terms: Terms) -> Account:
     leaving = [ref.name for ref in whole.outputs if ref.name in values.made]
     edge = _edge((*old.open, *fresh), values, leaving)
     tasks = terms.cuts.tasks(edge)
-    times = [terms.us(terms.cuts.piece(task)) for task in tasks.tasks]
+    times = list(map(terms.us, terms.cuts.pieces(tasks)))
     roots = alias_roots(tasks)
     preds = _preds(tasks, roots)
     ends = _ends(tasks, times, preds, old.ready)

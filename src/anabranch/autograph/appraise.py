@@ -16,7 +16,9 @@ from statistics import median
 
 from anabranch.autograph.account import Account, Terms, carried
 from anabranch.autograph.cuts import Cuts, Piece, Same
+from anabranch.autograph.outlook import outlook
 from anabranch.costs.mixed import mixed_cost
+from anabranch.costs.work import Work, work
 from anabranch.ir.graph import Graph
 from anabranch.ir.ops import CONVOLUTIONS, channels_last
 from anabranch.ir.task import Task
@@ -31,6 +33,8 @@ class Appraiser:
     def __init__(self, taken: Taken, cuts: Cuts, alpha: float) -> None:
         self._cuts, self._alpha = cuts, alpha
         pieces = [(cuts.piece(task), us) for task, us in taken]
+        self._tasks = {p.text: task for (p, _), (task, _) in zip(pieces, taken, strict=True)}
+        self._works: dict[str, Work] = {}
         self._times = Times(pieces)
         self._scale = Scale(pieces)
         self._us: dict[int, tuple[Piece, float]] = {}
@@ -49,6 +53,25 @@ class Appraiser:
     def carried(self, before: Account | None, whole: Graph) -> Account:
         """The price of a beginning of a network that goes on from another one."""
         return carried(before, whole, Terms(self._cuts, self.us, self._alpha, self._arranged))
+
+    def outlook(self, graph: Graph) -> float:
+        """What it would take with its tasks side by side."""
+        cut = self._cuts.of(graph)
+        works = list(map(self._work, cut.pieces))
+        copies = cut.copies_us if self._arranged else 0.0
+        return copies + outlook(cut, list(map(self.us, cut.pieces)), works, self._cuts.spec)
+
+    def fresh(self, graph: Graph) -> frozenset[str]:
+        """The tasks of it that nobody has run, by their text."""
+        pieces = self._cuts.of(graph).pieces
+        return frozenset(p.text for p in pieces if not p.free and self._times.of(p) is None)
+
+    def _work(self, piece: Piece) -> Work:
+        """What it asks of the machine: the kernel it is known with, or about."""
+        if piece.text not in self._works:
+            task = self._tasks.get(piece.text) or piece.task
+            self._works[piece.text] = work(task, self._cuts.spec)
+        return self._works[piece.text]
 
     def us(self, piece: Piece) -> float:
         """What it takes alone."""
@@ -79,10 +102,11 @@ class Times:
 class Scale:
     """What estimates are off by, as the known tasks say that are like a task in most.
 
-    Alike are, in this order: those of the same main node, whatever is fused to it; those of its
-    operator whose main operands, or only the first of them, have the same types; those of its
-    operator, if there are a few; of its kind; all. Of the same main node the most counts: in
-    another wrapping it shall not look faster than it is known to be. Of others, the median.
+    Alike are, in this order: those of the same main node, whatever is fused to it and whatever a
+    product is called; those of its operator whose main operands, or only the first of them, have
+    the same types; those of its operator, if there are a few; of its kind; all. Of the same main
+    node the most counts: in another wrapping it shall not look faster than it is known to be. Of
+    others, the median.
     """
 
     FEW = 3

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
@@ -36,6 +36,10 @@ Shaped = tuple[tuple[int, ...], torch.dtype]
 CAT = "aten.cat.default"
 STRIDES = re.compile(r"\{[0-9,]*\}")
 """In the text of a type."""
+GAPS = 2.0
+"""How much longer a contraction is taken to be that reads values with gaps between neighbours, as
+every second channel of another: no load is wider than one of them. Not measured; careful, until one
+was run."""
 LIMIT = 200_000
 """Graphs, tasks and groups kept at most, of each; who meets more begins anew."""
 
@@ -43,7 +47,8 @@ LIMIT = 200_000
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A task as prices see it. `text` tells it from others, `anywhere` wherever its values lie;
-    `rough_us`: its estimate; `likenesses`: what it is like, the nearest first. `free`: generated
+    `rough_us`: its estimate; `likenesses`: what it is like, the nearest first; `task`: one of
+    them, without a kernel. `free`: generated
     kernels may write its parts into their places, so that nothing is left to do. Where they may
     not, the graph as it was has the same concatenation, or that is soon known."""
 
@@ -52,6 +57,7 @@ class Piece:
     rough_us: float
     likenesses: tuple[Hashable, ...]
     free: bool
+    task: Task = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,9 @@ class Cut:
 @dataclass(frozen=True, slots=True)
 class Same:
     """A main node: its operator, the types of its main operands, and of what it makes, wherever
-    they lie. A bias is no main operand: it may as well be added by somebody else."""
+    they lie. A bias is no main operand: it may as well be added by somebody else. A product under
+    any name is the same if as many numbers are each the sum of as many: a 1x1 convolution, a
+    linear and a product of matrices do not get faster by being called otherwise."""
 
     op: str
     operands: tuple[Shaped, ...]
@@ -84,6 +92,7 @@ class Cuts:
         self._cuts: dict[int, tuple[Graph, Cut]] = {}
         self._pieces: dict[tuple[int, ...], tuple[tuple[Node, ...], Piece]] = {}
         self._told: dict[str, Piece] = {}
+        self._paid: dict[str, Piece] = {}
         self._written: dict[Hashable, tuple[Sequence[Node], str]] = {}
 
     def of(self, graph: Graph) -> Cut:
@@ -111,6 +120,22 @@ class Cuts:
             entry = _room(self._pieces)[key] = nodes, self._told[text]
         return entry[1]
 
+    def pieces(self, tasks: TaskGraph) -> list[Piece]:
+        """Of all tasks. A concatenation is free only if each part of it is the whole result of a
+        task, or comes from outside: a slice of something larger has its own place in memory."""
+        views = {name for node in tasks.aliases for name in (*node.results, *node.uses)}
+        found = map(self.piece, tasks.tasks)
+        return [
+            self._kept(piece) if piece.free and not views.isdisjoint(task.reads) else piece
+            for piece, task in zip(found, tasks.tasks, strict=True)
+        ]
+
+    def _kept(self, piece: Piece) -> Piece:
+        """The same, to be paid for."""
+        if piece.text not in self._paid:
+            _room(self._paid)[piece.text] = replace(piece, free=False)
+        return self._paid[piece.text]
+
     def _cut(self, graph: Graph) -> Cut:
         left = without_constants(graph)
         tasks = self.tasks(left)
@@ -121,12 +146,15 @@ class Cuts:
             for task in tasks.tasks
         )
         copies = sum(copy_us(type, self.spec) for type in _copied(left))
-        return Cut(tuple(map(self.piece, tasks.tasks)), preds, copies)
+        return Cut(tuple(self.pieces(tasks)), preds, copies)
 
     def _piece(self, text: str, task: Task) -> Piece:
-        rough = self._rough.task(Task(task.name, task.body)).us
+        bare = Task(task.name, task.body)
+        rough = self._rough.task(bare).us
+        if any(map(gapped, _contracted(task))):
+            rough *= GAPS
         free = self._generates and all(node.op == CAT for node in task.body.nodes)
-        return Piece(text, STRIDES.sub("", text), rough, tuple(_likenesses(task)), free)
+        return Piece(text, STRIDES.sub(_place, text), rough, tuple(_likenesses(task)), free, bare)
 
     def _unwritten(self, group: Sequence[Node], facts: Facts) -> str:
         """As `why_not_written`, which does not depend on anything else."""
@@ -152,6 +180,9 @@ def _likenesses(task: Task) -> Iterator[Hashable]:
         table, op = types(task.body), _label(node)
         read = tuple(_shaped(table[name]) for name in node.uses[:2])
         yield Same(op, read, tuple(map(_shaped, node.types)))
+        if ops.info(node.op).kind == "contract":
+            work = ops.flops(node, table), node.type.numel
+            yield Same("product", ((work, node.type.dtype),), ())
         yield op, read
         yield op, read[:1]
         yield op
@@ -175,6 +206,25 @@ def _main(task: Task) -> Node | None:
     nodes = task.body.nodes
     contract = (node for node in nodes if ops.info(node.op).kind == "contract")
     return next(contract, nodes[0] if nodes else None)
+
+
+def _place(strides: re.Match[str]) -> str:
+    """Where a value lies does not matter much, as long as its neighbours have no gaps."""
+    return "" if "1" in strides[0].strip("{}").split(",") else "{gaps}"
+
+
+def gapped(type: TensorType) -> bool:
+    """Whether no two of its elements are neighbours in memory."""
+    steps = [s for s, n in zip(type.strides, type.shape, strict=True) if n > 1]
+    return bool(steps) and min(steps) > 1
+
+
+def _contracted(task: Task) -> Iterator[TensorType]:
+    """The types of what contractions read."""
+    table = types(task.body)
+    for node in task.body.nodes:
+        if ops.info(node.op).kind == "contract":
+            yield from (table[name] for name in node.uses)
 
 
 def disarranged(type: TensorType) -> bool:

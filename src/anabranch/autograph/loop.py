@@ -21,19 +21,22 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
-from anabranch.autograph.path import Path, Round
+from anabranch.autograph.local import WHERE, Contest, Informed, entrants, fewer, settled
+from anabranch.autograph.path import Path, Round, rules_of
 from anabranch.costs import tied
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import content_key
 from anabranch.ir.protocols import Cost
 from anabranch.ir.rule import Rule
+from anabranch.ir.uncollected import uncollected
 from anabranch.options import Options
+from anabranch.rewrite.alternatives import Paid, assembled, gathered
 from anabranch.rewrite.backtrack import Found, Step
 from anabranch.rewrite.intervals import Survey
 from anabranch.rewrite.search import Settings, search, surveyed
@@ -56,16 +59,28 @@ T = TypeVar("T", bound=Judged)
 
 
 @dataclass(frozen=True, slots=True)
+class Locals(Generic[T]):
+    """Who judges parts of a graph. `prices`: under which forms of them are looked for, the first of
+    them about what a part takes."""
+
+    prices: Callable[[Sequence[T]], Sequence[Informed]]
+    contest: Contest
+
+
+@dataclass(frozen=True, slots=True)
 class Judges(Generic[T]):
     """Who says what graphs take. `simplify`: the graph as it would be built; `appraise`:
     predictions, by what is known of graphs that were built; `build`: a simplified graph with all
     that it takes to run it, ValueError if it cannot be run; `race`: several of these side by
-    side."""
+    side. `locals`: who judges parts, None if only the whole is judged. `foresee`: better
+    predictions than `appraise` has, for the few candidates that a search ends with."""
 
     simplify: Callable[[Graph], Graph]
     appraise: Callable[[Sequence[T]], Price]
     build: Callable[[Graph], T]
     race: Callable[[Sequence[T]], list[Cost]]
+    locals: Locals[T] | None = None
+    foresee: Callable[[Sequence[T]], Price] | None = None
 
 
 def settings_of(options: Options) -> Settings:
@@ -87,7 +102,8 @@ def settings_of(options: Options) -> Settings:
 class Effort:
     """How long to look. `measured`: candidates near one graph that are run; `promise`: the part of
     the time that a candidate must be predicted to save, to be run; `seconds`: after which nothing
-    new is begun, None for as long as it takes; `each`: what building a candidate may take of it."""
+    new is begun, None for as long as it takes; `each`: what building a candidate may take of it, as
+    long as none was built in less."""
 
     measured: int = 3
     promise: float = 0.005
@@ -145,13 +161,16 @@ class _Loop(Generic[T]):
         self._rules, self._settings, self._judges = rules, settings, judges
         self._effort, self._trace = effort, trace
         self._until = None if effort.seconds is None else time.monotonic() + effort.seconds
-        self._built = [first]
+        self._built, self._each = [first], effort.each
         self._surveys: dict[int, tuple[Graph, Survey]] = {}
         self._tried = {content_key(graph)}
+        self._failed: set[frozenset[str]] = set()
         self._best = Outcome(first, Path(graph, graph, ()))
 
     def run(self) -> Outcome[T]:
         order = count()
+        if self._judges.locals is not None and not self._over():
+            self._best = self._locally(self._judges.locals) or self._best
         queue = [(self._best.built.cost.us, next(order), self._effort.measured, self._best)]
         while queue and not self._over():
             us, number, tries, current = heapq.heappop(queue)
@@ -175,6 +194,7 @@ class _Loop(Generic[T]):
     def _judged(self, candidate: Candidate, near: Outcome[T]) -> Outcome[T] | None:
         """The candidate as it was built, if it is faster than the best so far."""
         steps = candidate.found.steps
+        begun = time.monotonic()
         try:
             built = self._judges.build(candidate.simple)
         except ValueError as why:
@@ -182,23 +202,62 @@ class _Loop(Generic[T]):
             return None
         self._built.append(built)
         was, now = self._judges.race((self._best.built, built))
+        self._each = min(self._each, time.monotonic() - begun)
         better = now.us < was.us and not tied(now, was)
         _tell(self._trace, steps, was, now, better)
         if not better:
+            self._failed.add(_kind(candidate))
             return None
         rounds = (*near.path.rounds, Round(steps, was, now))
         return Outcome(built, Path(near.path.begin, candidate.found.graph, rounds))
 
+    def _locally(self, judges: Locals[T]) -> Outcome[T] | None:
+        """The first graph with what paid in its parts, as it was built, if it is faster."""
+        graph, prices = self._best.path.graph, judges.prices(self._built)
+        survey, limit = self._survey(graph), self._limit()
+        until = None if limit is None else time.monotonic() + limit
+        with uncollected():
+            known = gathered(survey, prices, self._settings, until=until)
+        chosen = entrants(known, prices[0])
+        told = f"{len(known)} parts have other forms, {len(chosen)} of them are run"
+        self._trace.add("applied" if chosen else "refused", WHERE, graph.name, told)
+        paid = settled(chosen, judges.contest, self._trace) if chosen else {}
+        for some in fewer(paid):
+            better = self._together(survey, some)
+            if better is not None or self._over():
+                return better
+        return None
+
+    def _together(self, survey: Survey, paid: Mapping[str, Paid]) -> Outcome[T] | None:
+        """The graph with these forms, as it was built, if it is faster and new."""
+        try:
+            found = assembled(survey, paid)
+        except ValueError as why:
+            self._trace.add("refused", WHERE, survey.wiring.graph.name, str(why))
+            return None
+        simple = self._judges.simplify(found.graph)
+        if content_key(simple) in self._tried:
+            return None
+        self._tried.add(content_key(simple))
+        return self._judged(Candidate(found, simple, -found.cost), self._best)
+
+    def _survey(self, graph: Graph) -> Survey:
+        if id(graph) not in self._surveys:
+            self._surveys[id(graph)] = graph, surveyed(graph, self._rules, self._settings)
+        return self._surveys[id(graph)][1]
+
+    def _limit(self) -> float | None:
+        """Seconds that a search may take."""
+        if self._until is None:
+            return None
+        return SEARCHING * max(0.0, self._until - time.monotonic())
+
     def _candidate(self, graph: Graph) -> Candidate | None:
         """The most promising graph near this one that was not tried yet."""
         price = self._judges.appraise(self._built)
-        left = None if self._until is None else max(0.0, self._until - time.monotonic())
         hear = partial(self._trace.add, "refused", "search")
         show = partial(self._trace.progress, "search")
-        limit = left if left is None else SEARCHING * left
-        if id(graph) not in self._surveys:
-            self._surveys[id(graph)] = graph, surveyed(graph, self._rules, self._settings)
-        survey = self._surveys[id(graph)][1]
+        survey, limit = self._survey(graph), self._limit()
         found = search(graph, self._rules, price, self._settings, hear, show, limit, survey)
         base = price(graph)
         new: list[Candidate] = []
@@ -213,13 +272,22 @@ class _Loop(Generic[T]):
         )
         if not worth:
             return None
-        best = min(worth, key=lambda one: one.us)
+        if self._judges.foresee is not None and len(worth) > 1:
+            foreseen = self._judges.foresee(self._built)
+            worth = [replace(one, us=foreseen(one.simple)) for one in worth]
+        # What was no faster once will hardly be so with a little more or less of the same.
+        best = min(worth, key=lambda one: (_kind(one) in self._failed, one.us))
         self._tried.add(content_key(best.simple))
         return best
 
     def _over(self) -> bool:
         """Whether there is no time for one candidate more."""
-        return self._until is not None and time.monotonic() + self._effort.each >= self._until
+        return self._until is not None and time.monotonic() + self._each >= self._until
+
+
+def _kind(candidate: Candidate) -> frozenset[str]:
+    """The rules that lead to it."""
+    return frozenset(step.rule for step in candidate.found.steps)
 
 
 def _tell(trace: Trace, steps: Sequence[Step], was: Cost, now: Cost, better: bool) -> None:
@@ -229,12 +297,3 @@ def _tell(trace: Trace, steps: Sequence[Step], was: Cost, now: Cost, better: boo
     else:
         noise = ": a tie" if tied(now, was) else ""
         trace.add("refused", "search", rules_of(steps), why + noise)
-
-
-def rules_of(steps: Sequence[Step]) -> str:
-    """The rules of a path, each once, with how often."""
-    names = [step.rule for step in steps]
-    return "; ".join(
-        name + (f" x{names.count(name)}" if names.count(name) > 1 else "")
-        for name in dict.fromkeys(names)
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anabranch.ir.graph import Graph
@@ -31,3 +32,12 @@ class Path:
     @property
     def steps(self) -> tuple[Step, ...]:
         return tuple(step for round in self.rounds for step in round.steps)
+
+
+def rules_of(steps: Sequence[Step]) -> str:
+    """The rules of a path, each once, with how often."""
+    names = [step.rule for step in steps]
+    return "; ".join(
+        name + (f" x{names.count(name)}" if names.count(name) > 1 else "")
+        for name in dict.fromkeys(names)
+    )

@@ -11,6 +11,7 @@ The numbers of the machine are the spec's calibration; of one without, that a fo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from anabranch.costs.corun import Simulator, launches_of
 from anabranch.costs.demand import Demand
@@ -49,6 +50,17 @@ def forecast(
     return Timeline(spans, outcome.latency, _source(costs))
 
 
+def begun(spec: TargetSpec) -> TargetSpec:
+    """The machine as a part of a graph finds it: what waits for nothing in the part starts like
+    others that wait for one, and not like the launches that begin a run."""
+    known = calibration_of(spec)
+    return replace(spec, calibration=replace(known, split_us=known.fork_us, root_us=known.fork_us))
+
+
+def calibration_of(spec: TargetSpec) -> Calibration:
+    return spec.calibration or Calibration(fork_us=spec.fork_us)
+
+
 def demand_of(us: float, work: Work) -> Demand:
     """What a task asks of the machine that takes so long alone."""
     return Demand(
@@ -67,8 +79,7 @@ def _simulator(
 ) -> Simulator:
     works = [work_of(task) if work_of else work(task, spec) for task in tasks.tasks]
     demands = [demand_of(cost.us, w) for cost, w in zip(costs, works, strict=True)]
-    calibration = spec.calibration or Calibration(fork_us=spec.fork_us)
-    return Simulator.of(dag_of(tasks), demands, spec, calibration)
+    return Simulator.of(dag_of(tasks), demands, spec, calibration_of(spec))
 
 
 def _source(costs: Sequence[Cost]) -> Source:

@@ -154,20 +154,25 @@ class Measured:
         plans = [(tasks, schedule) for schedule in schedules]
         return self._side_by_side(f"schedules\n{tasks_text(tasks)}", texts, plans)
 
-    def race(self, plans: Sequence[tuple[TaskGraph, Schedule]]) -> list[Cost]:
+    def race(self, plans: Sequence[tuple[TaskGraph, Schedule]], in_a_row: int = 1) -> list[Cost]:
         """As `rank`, for schedules of several graphs."""
         texts = [f"{tasks_text(tasks)}\n{canonical_schedule(tasks, s)}" for tasks, s in plans]
-        return self._side_by_side("plans", texts, plans)
+        what = "plans" if in_a_row == 1 else f"plans, {in_a_row} in a row"
+        return self._side_by_side(what, texts, plans, in_a_row)
 
     def _side_by_side(
-        self, what: str, texts: Sequence[str], plans: Sequence[tuple[TaskGraph, Schedule]]
+        self,
+        what: str,
+        texts: Sequence[str],
+        plans: Sequence[tuple[TaskGraph, Schedule]],
+        in_a_row: int = 1,
     ) -> list[Cost]:
         by_text = dict(sorted(zip(texts, plans, strict=True), key=itemgetter(0)))
         if not by_text:
             return []
         key = f"{self._prefix}{what}\n{''.join(by_text)}"
         if self._unknown([key]):
-            trials = [self._schedule_trial(*plan) for plan in by_text.values()]
+            trials = [self._schedule_trial(*plan, in_a_row) for plan in by_text.values()]
             self._remember({key: self._stopwatch.measure(trials, decides=len(trials) > 1)})
         found = dict(zip(by_text, self._known[digest_text(key)], strict=True))
         if not any(found.values()):
@@ -210,10 +215,10 @@ class Measured:
             lambda: estimate,
         )
 
-    def _schedule_trial(self, tasks: TaskGraph, schedule: Schedule) -> Trial:
+    def _schedule_trial(self, tasks: TaskGraph, schedule: Schedule, in_a_row: int = 1) -> Trial:
         return Trial(
             f"{tasks.name} {schedule.scheduler}",
-            lambda: self.target.load(self._prepare(tasks, schedule)),
+            lambda: self.target.load(self._prepare(tasks, schedule), repeat=in_a_row),
             lambda: self._fallback.schedule(tasks, schedule),
         )
 

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from anabranch.costs.forecast import forecast
+from anabranch.costs.corrected import Corrected
+from anabranch.costs.forecast import begun, forecast
 from anabranch.costs.memo import Memo
 from anabranch.costs.roofline import Roofline
 from anabranch.costs.ties import comparable
@@ -185,13 +186,21 @@ class Recorded:
     def rank(self, tasks: TaskGraph, schedules: Sequence[Schedule]) -> list[Cost]:
         return [self.schedule(tasks, schedule) for schedule in schedules]
 
-    def race(self, plans: Sequence[tuple[TaskGraph, Schedule]]) -> list[Cost]:
-        """Estimates for all where one plan has a task that was not recorded: numbers of two sources
-        do not say which plan is faster."""
-        found = [self.schedule(*plan) for plan in plans]
-        if all(cost.source == "recorded" for cost in found):
-            return found
-        return [self._fallback.schedule(*plan) for plan in plans]
+    def race(self, plans: Sequence[tuple[TaskGraph, Schedule]], in_a_row: int = 1) -> list[Cost]:
+        """A task that was not recorded is estimated as those of these plans that were came out:
+        numbers of two scales do not say which plan is faster."""
+        tasks = [task for plan, _ in plans for task in plan.tasks]
+        found = [(task, self.task(task), self._fallback.task(task)) for task in tasks]
+        known = [one for one in found if one[1].source != "estimated"]
+        scale = Corrected(known)
+
+        def cost(task: Task) -> Cost:
+            said = self.task(task)
+            return scale.of(task, said) if said.source == "estimated" else said
+
+        spec = begun(self.spec) if in_a_row > 1 else self.spec
+        lines = (forecast(*plan, cost, spec, self._work) for plan in plans)
+        return [Cost(line.latency, line.source) for line in lines]
 
     def timeline(self, tasks: TaskGraph, schedule: Schedule) -> Timeline:
         """What would run when on the recorded machine."""

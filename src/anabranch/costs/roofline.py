@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from anabranch.costs.forecast import forecast
+from anabranch.costs.forecast import begun, forecast
 from anabranch.costs.memo import Memo
 from anabranch.costs.work import Work, work
 from anabranch.ir.protocols import Cost, Probe
@@ -57,8 +57,10 @@ class Roofline:
     def rank(self, tasks: TaskGraph, schedules: Sequence[Schedule]) -> list[Cost]:
         return [self.schedule(tasks, schedule) for schedule in schedules]
 
-    def race(self, plans: Sequence[tuple[TaskGraph, Schedule]]) -> list[Cost]:
-        return [self.schedule(tasks, schedule) for tasks, schedule in plans]
+    def race(self, plans: Sequence[tuple[TaskGraph, Schedule]], in_a_row: int = 1) -> list[Cost]:
+        spec = begun(self.spec) if in_a_row > 1 else self.spec
+        lines = (forecast(*plan, self.task, spec, self._work) for plan in plans)
+        return [Cost(line.latency, "estimated") for line in lines]
 
     def timeline(self, tasks: TaskGraph, schedule: Schedule) -> Timeline:
         """What would run when."""

@@ -158,6 +158,7 @@ VIEW_IF_POSSIBLE = frozenset(
 """Operators that rename elements where strides allow it, and copy them where not."""
 
 
+ATTENTION = "aten.scaled_dot_product_attention.default"
 CONVOLUTIONS = frozenset(
     {"aten.convolution.default", "aten.conv2d.default", "aten.conv_transpose2d.input"}
 )
@@ -270,6 +271,8 @@ def infer(
         )
         ANSWERS[asked] = tuple(type_of(result) for result in results)
     found = ANSWERS[asked]
+    if op == ATTENTION:
+        return _attention_layout(probe, found, types)
     return _conv_layout(probe, found, types) if op in CONVOLUTIONS else found
 
 
@@ -283,6 +286,23 @@ def _conv_layout(
     if len(shape) != 4 or not like:
         return found
     return (TensorType(shape, dtype, channels_last_strides(shape)),)
+
+
+def _attention_layout(
+    node: Node, found: tuple[TensorType, ...], types: Mapping[str, TensorType]
+) -> tuple[TensorType, ...]:
+    """Fused attention answers with its axes in the order in which they lie in the query, without
+    gaps; torch's meta kernel answers in the order of the shape, from which heads would be copied
+    back. It matters where queries are slices of a merged product."""
+    (answer,) = found
+    strides = types[_ref(node.args[0])].strides
+    if len(strides) != len(answer.shape) or 0 in strides or strides[-1] != 1:
+        return found
+    dense, size = [0] * len(strides), 1
+    for axis in sorted(range(len(strides)), key=lambda i: (strides[i], -i)):
+        dense[axis] = size
+        size *= max(answer.shape[axis], 1)
+    return (TensorType(answer.shape, answer.dtype, tuple(dense)),)
 
 
 def channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

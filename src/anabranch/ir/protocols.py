@@ -61,8 +61,9 @@ class Costs(Protocol):
         """Costs of several schedules of one graph, comparable with each other: measured costs
         are taken side by side, interleaved."""
 
-    def race(self, plans: Sequence[tuple[TaskGraph, Schedule]]) -> list[Cost]:
-        """As `rank`, of plans of several graphs."""
+    def race(self, plans: Sequence[tuple[TaskGraph, Schedule]], in_a_row: int = 1) -> list[Cost]:
+        """As `rank`, of plans of several graphs. `in_a_row`: how often each is run to be timed
+        once; more than once where it stands for a part of a graph, which begins as others end."""
 
 
 class Executable(Protocol):

@@ -91,12 +91,14 @@ def select_all(
     check: Check,
     trace: Trace,
     memory: Memory = NOWHERE,
+    most: int = MOST,
 ) -> list[Selection]:
     """As `select` for each of several cuts of a graph, the candidates of all of them in one batch:
-    whoever compiles or measures it has work for all its hands until it ends."""
+    whoever compiles or measures it has work for all its hands until it ends. `most`: generated
+    kernels that are tried in all."""
     groups = [_alike(cut) for cut in cuts]
     first = {key: group[0] for alike in groups for key, group in alike.items()}
-    decisions = _decisions(first, spec, providers, trial, check, memory, strict=True)
+    decisions = _decisions(first, spec, providers, trial, check, memory, True, most)
     return [
         _selected(cut, alike, decisions, spec, providers, trace)
         for cut, alike in zip(cuts, groups, strict=True)
@@ -111,12 +113,13 @@ def _decisions(
     check: Check,
     memory: Memory,
     strict: bool = False,
+    most: int = MOST,
 ) -> dict[str, Decision]:
     """What is known or now decided of these structures."""
     bodies = {key: task.body for key, task in first.items()}
     known = recall(bodies, spec, providers, memory)
     fresh = {key: task for key, task in first.items() if key not in known}
-    decided = _decided(fresh, spec, providers, trial, check, strict)
+    decided = _decided(fresh, spec, providers, trial, check, strict, most)
     remember(decided, spec, providers, memory)
     return known | decided
 
@@ -157,10 +160,11 @@ def _decided(
     trial: Trial,
     check: Check,
     strict: bool,
+    most: int,
 ) -> dict[str, Decision]:
     """Decisions for these structures, by trying all candidates in one batch. What nothing runs has
     none; if `strict`, that is an error."""
-    offers = within({key: _offers(task, spec, providers) for key, task in fresh.items()})
+    offers = within({key: _offers(task, spec, providers) for key, task in fresh.items()}, most)
     flat = [
         replace(fresh[key], kernel=kernel) for key, offer in offers.items() for _, kernel in offer
     ]

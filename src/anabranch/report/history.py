@@ -50,7 +50,7 @@ def grouped(events: Sequence[Event], kind: str) -> list[Group]:
         if event.kind == kind:
             groups.setdefault((event.where, _general(event)), []).append(event)
     found = [Group(kind, where, tuple(members)) for (where, _), members in groups.items()]
-    return sorted(found, key=lambda group: (group.where == "search", -len(group.events)))
+    return sorted(found, key=lambda group: (group.where.startswith("search"), -len(group.events)))
 
 
 def _general(event: Event) -> str:

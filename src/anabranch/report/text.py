@@ -23,6 +23,7 @@ from anabranch.report.history import Group
 from anabranch.report.occupancy import fullest, occupancy
 from anabranch.report.parts import Parts
 from anabranch.report.rows import Row, rows
+from anabranch.report.tried import tried_in_parts
 from anabranch.report.units import count, duration, ratio, significant, size
 
 WIDTH = 100
@@ -39,6 +40,7 @@ def explain(**parts: Unpack[Parts]) -> str:
         _concerns(parts),
         _rewritten(parts),
         _searched(parts),
+        tried_in_parts(parts["events"], GROUPS),
         _fused(parts, found),
         _chosen(found),
         _schedules(parts),

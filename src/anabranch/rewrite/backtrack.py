@@ -36,6 +36,9 @@ Price = Callable[[Graph], float]
 GROWTH, ROOM = 2, 8
 """A graph may have fewer than GROWTH times the nodes of the first, as in TASO, and ROOM more: a
 part may have only two nodes, and two that become one leave slices and joined weights behind."""
+PAYS = 0.999
+"""A step pays if it, with those since the last that did, brings the price below so much of what it
+was: what saves less is noise, in prices as on devices, and would go along with what does pay."""
 QUEUE = 500
 """Graphs that wait at most; twice as many and the dearer half is dropped. A budget far below never
 gets to them."""
@@ -64,12 +67,14 @@ class Found:
 @dataclass(frozen=True, slots=True)
 class Budget:
     """`threshold`: how much dearer than the best a graph may be and still be followed; `pops`: how
-    many graphs are looked at; `prices`: how many are priced; `keep`: how many are answered."""
+    many graphs are looked at; `prices`: how many are priced; `keep`: how many are answered, and if
+    `kinds`, for each rule the cheapest to which it leads alone as well."""
 
     threshold: float
     pops: int
     prices: int
     keep: int
+    kinds: bool = False
 
 
 Labels = Mapping[str, frozenset[int]]
@@ -154,7 +159,8 @@ class _Backtracking:
                 self._look(parent, one)
                 if self._priced >= self._budget.prices or late(until):
                     break
-        return best_of(self._answers, self._budget.keep)
+        best = best_of(self._answers, self._budget.keep)
+        return with_kinds(best, self._answers) if self._budget.kinds else best
 
     def _wish(self, parent: State) -> Wish:
         near, wants = partial(self._near, parent), partial(self._wants, parent)
@@ -178,10 +184,12 @@ class _Backtracking:
         self._seen.add(one.key)
         cost = self._price(one.graph)
         self._priced += 1
+        step = Step(one.rule, one.nodes, parent.found.cost, cost)
+        found = Found(one.graph, cost, (*parent.found.steps, step))
         if cost < self._budget.threshold * self._best:
-            step = Step(one.rule, one.nodes, parent.found.cost, cost)
-            found = Found(one.graph, cost, (*parent.found.steps, step))
             self._keep(_followed(parent, one, found))
+        elif self._budget.kinds and cost < PAYS * parent.paid:
+            self._answers.append(found)  # too dear beside the best to go on from
 
     def _keep(self, state: State) -> None:
         if not state.fresh:
@@ -202,7 +210,7 @@ def _followed(parent: State, one: Neighbour, found: Found) -> State:
     made = frozenset(node.name for node in found.graph.nodes if node.name not in kept)
     sources = _sources(parent.labels, one.nodes)
     labels = {**parent.labels, **dict.fromkeys(made, sources)}
-    if found.cost < parent.paid:
+    if found.cost < PAYS * parent.paid:
         return State(found, found.cost, labels)
     return State(found, parent.paid, labels, parent.fresh | made)
 
@@ -218,6 +226,16 @@ def best_of(found: Sequence[Found], keep: int) -> tuple[Found, ...]:
     ranked = sorted(found, key=lambda one: (one.cost, len(one.steps)))
     kept = ranked[:keep]
     return tuple(kept if any(one is found[0] for one in kept) else [*kept, found[0]])
+
+
+def with_kinds(best: tuple[Found, ...], found: Sequence[Found]) -> tuple[Found, ...]:
+    """And the cheapest of each kind that has one rule only."""
+    kinds: dict[str, Found] = {}
+    for one in sorted(found, key=lambda one: (one.cost, len(one.steps))):
+        rules = {step.rule for step in one.steps}
+        if len(rules) == 1:
+            kinds.setdefault(rules.pop(), one)
+    return (*best, *(one for one in kinds.values() if all(one is not other for other in best)))
 
 
 def late(until: float | None) -> bool:

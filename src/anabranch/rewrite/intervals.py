@@ -17,7 +17,7 @@ from itertools import product
 
 from anabranch.ir.graph import Graph, Ref
 from anabranch.rewrite.backtrack import Budget, Found, Labels, Price, Scope, Step, backtrack, late
-from anabranch.rewrite.build import drop_dead
+from anabranch.rewrite.build import drop_dead, retyped
 from anabranch.rewrite.match import Refuse
 from anabranch.rewrite.neighbours import Neighbours
 from anabranch.rewrite.stitch import Part, Sewn, Wiring, extracted, sew
@@ -98,7 +98,8 @@ class Survey:
         return self._moved[key][1]
 
     def joined(self, interval: Interval, halves: Halves) -> tuple[Graph, Labels]:
-        """Two halves as one graph. What rules made in a half comes from all of its parts."""
+        """Two halves as one graph. What rules made in a half comes from all of its parts.
+        ValueError if an operator does not take what the other half gives it now."""
         (a, one), (_, two) = halves
         key = a.span, id(one.graph), id(two.graph)
         if key not in self._joined:
@@ -118,7 +119,9 @@ class Survey:
         graph = interval.graph
         outputs = tuple(Ref(sewn.names.get(ref.name, ref.name)) for ref in graph.outputs)
         constants = (*graph.constants, *sewn.constants)
-        return drop_dead(Graph(graph.name, graph.inputs, constants, sewn.nodes, outputs)), labels
+        joined = drop_dead(Graph(graph.name, graph.inputs, constants, sewn.nodes, outputs))
+        was = {sewn.names.get(name, name): type for name, type in self.wiring.types.items()}
+        return retyped(joined, was), labels
 
 
 class Solver:
@@ -187,7 +190,10 @@ class Solver:
         for _, halved in sorted(ways, key=lambda way: -way[0]):
             steps = tuple(step for _, found in halved for step in found.steps)
             if len(seeds) < self._budget.keep and trail(steps) not in seeds:
-                graph, labels = self._survey.joined(interval, halved)
+                try:
+                    graph, labels = self._survey.joined(interval, halved)
+                except ValueError:
+                    continue
                 seeds[trail(steps)] = Found(graph, price(graph), steps), labels
         return Scope(interval.part_of, frozenset({first, last}), tuple(seeds.values()))
 

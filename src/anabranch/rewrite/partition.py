@@ -4,9 +4,14 @@ AutoGraph (AAAI 2023) cuts a graph by minimum flow until each part has fewer tha
 later lets neighbouring parts be searched together. What it leaves open, and what is chosen here:
 
 Capacities. The paper says only that they come from the rules. Here a cut costs, in this order of
-importance: each match of a rule that it severs; each value that crosses; each reader beyond it;
+importance: each match of a rule that it severs, and each pair of nodes that will be one launch,
+which counts as a few of them; each value that crosses; each reader beyond it;
 its distance from the middle. A match of several roots that no edge connects counts where it
 separates two of them.
+
+Waists. A network of cells is first cut between its cells, where few values cross, and each cell by
+itself: where a halving of the whole would fall depends on what stands elsewhere, and cells that are
+alike would be cut at unlike places, and searched again each time (`waists`).
 
 Terminals. The first quarter of the nodes, in graph order, is on the first side and the last
 quarter on the second, so that a cut is never a mere crumb and the recursion is logarithmic. Graph
@@ -29,14 +34,20 @@ from itertools import pairwise
 import networkx as nx
 from networkx.algorithms.flow import boykov_kolmogorov
 
+from anabranch.ir import ops
 from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Rule
 from anabranch.rewrite.field import Field, Sought
 from anabranch.rewrite.match import matches_in
 from anabranch.rewrite.stitch import Part, Wiring
+from anabranch.rewrite.waists import waists
 
 FORCED = 4
 """One in so many nodes is tied to the first side, and as many to the second."""
+
+FUSED = 4
+"""As many matches is it worth that what will be one launch is in one part: a part is priced, and
+timed, as if it were all there is."""
 
 SOURCE, SINK = -1, -2
 
@@ -97,6 +108,9 @@ def _network(wiring: Wiring, rules: Sequence[Rule]) -> Network:
             pairs |= set(pairwise(roots))
             for pair in pairs:
                 ties[pair] = ties.get(pair, 0) + 1
+    for i, (reader, *others) in crossing:
+        if not others and ops.info(graph.nodes[reader].op).kind == "pointwise":
+            ties[i, reader] = ties.get((i, reader), 0) + FUSED
     return Network(tuple(crossing), len(edges), ties)
 
 
@@ -106,6 +120,13 @@ def _divided(
     """The places in pieces below the size, first to last; `before`: places of earlier pieces."""
     if len(places) < max(size_l, 2):
         return [places] if places else []
+    cells = waists(places, network.crossing, network.ties, size_l)
+    if len(cells) > 1:
+        found: list[list[int]] = []
+        for cell in cells:
+            found += _divided(cell, network, size_l, before)
+            before = before.union(cell)
+        return found
     first = _first_side(places, network, before)
     left = [place for place in places if place in first]
     right = [place for place in places if place not in first]

@@ -256,15 +256,21 @@ class _Search:
         found = [Found(graph, self._price(graph))]
         for head in heads:
             if head.steps:
-                names = head.sewn.names
-                was = {names.get(name, name): type for name, type in self._wiring.types.items()}
-                whole = drop_dead(sewn_graph(self._wiring, head.sewn, graph.outputs))
                 try:
-                    # Two parts may compute the same only now that both are rewritten.
-                    whole = as_promised(cse(retyped(whole, was), Trace()), graph)
+                    whole = put_together(self._wiring, head.sewn)
                 except ValueError as why:
                     self._refuse(" and ".join(step.rule for step in head.steps), str(why))
                     continue
                 found.append(Found(whole, self._price(whole), head.steps))
         cheap = [one for one in found if one.cost <= found[0].cost]
         return best_of(cheap, self._settings.keep)
+
+
+def put_together(wiring: Wiring, sewn: Sewn) -> Graph:
+    """All parts of a graph as one again. ValueError if an operator does not take what another part
+    gives it now."""
+    graph, names = wiring.graph, sewn.names
+    was = {names.get(name, name): type for name, type in wiring.types.items()}
+    whole = drop_dead(sewn_graph(wiring, sewn, graph.outputs))
+    # Two parts may compute the same only now that both are rewritten.
+    return as_promised(cse(retyped(whole, was), Trace()), graph)

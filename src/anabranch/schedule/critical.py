@@ -32,6 +32,14 @@ def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
 
 def plan(dag: Dag, us: Sequence[float], max_streams: int, fork_us: float) -> Schedule:
     """Each node on the stream where it ends first, given each node's microseconds."""
+    order, stream_of = placed(dag, us, max_streams, fork_us)
+    return Schedule("critical", launches(dag, order, stream_of))
+
+
+def placed(
+    dag: Dag, us: Sequence[float], max_streams: int, fork_us: float
+) -> tuple[list[int], list[int]]:
+    """The same by number: launch order, and the stream of each node."""
     rank = ranks(dag, us)
     priority = sorted(range(len(us)), key=lambda v: (-rank[v], v))
     stream_of = [0] * len(us)
@@ -56,8 +64,7 @@ def plan(dag: Dag, us: Sequence[float], max_streams: int, fork_us: float) -> Sch
         stream_of[v], start[v], end[v] = best, begin[best], begin[best] + us[v]
         free[best] = end[v]
     place = {v: i for i, v in enumerate(priority)}
-    order = sorted(range(len(us)), key=lambda v: (start[v], place[v]))
-    return Schedule("critical", launches(dag, order, stream_of))
+    return sorted(range(len(us)), key=lambda v: (start[v], place[v])), stream_of
 
 
 def ranks(dag: Dag, us: Sequence[float]) -> list[float]:

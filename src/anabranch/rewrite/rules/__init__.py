@@ -3,6 +3,7 @@ feed the search, and stand in files of their own, a line for each family."""
 
 from anabranch.ir.rule import Rule
 from anabranch.rewrite.rules import (
+    activated,
     algebra,
     averages,
     channels,
@@ -24,6 +25,7 @@ from anabranch.rewrite.rules import (
 
 CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "merging": merging.RULES,
+    "activated": activated.RULES,
     "channels": channels.RULES,
     "groups": groups.RULES,
     "linears": linears.RULES,

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from anabranch.ir.graph import Constant
-from anabranch.ir.rule import Match, Operand, Pattern, Rule, wild
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.parts import bias_of, joined_bias, not_constant, slice_of
@@ -83,19 +83,32 @@ def one_window(match: Match) -> tuple[Window, list[Rims]] | str:
 
 def stacked(match: Match) -> tuple[Pattern, ...]:
     """The results as slices of one convolution, the weights one below the other."""
-    return _merged(match, window(match), w, v)
+    return halves(match, stacked_whole(match))
 
 
 def padded(match: Match) -> tuple[Pattern, ...]:
+    return halves(match, padded_whole(match))
+
+
+def stacked_whole(match: Match) -> Call:
+    return _merged(match, window(match), w, v)
+
+
+def padded_whole(match: Match) -> Call:
     found = one_window(match)
     assert not isinstance(found, str)
     by, (first, second) = found
     return _merged(match, by, rimmed(w, first), rimmed(v, second))
 
 
-def _merged(match: Match, by: Window, one: Operand, two: Operand) -> tuple[Pattern, ...]:
+def _merged(match: Match, by: Window, one: Operand, two: Operand) -> Call:
     n, m = match.w.shape[0], match.v.shape[0]
-    whole = convolve(x, cat((one, two)), joined_bias(match, (b, n), (c, m)), by)
+    return convolve(x, cat((one, two)), joined_bias(match, (b, n), (c, m)), by)
+
+
+def halves(match: Match, whole: Pattern) -> tuple[Pattern, ...]:
+    """The channels of the first, and those of the second."""
+    n, m = match.w.shape[0], match.v.shape[0]
     return slice_of(whole, 1, 0, n), slice_of(whole, 1, n, n + m)
 
 

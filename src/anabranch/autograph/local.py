@@ -1,0 +1,121 @@
+"""Locally: which substitutions pay where they stand, asked of the device part by part.
+
+    parts that may be better in another form --contest--> times --> the network with those that paid
+
+A whole network says of many substitutions at once that they pay or do not, and of a single one that
+it drowns in the noise: one launch in a hundred microseconds. A part of ten tasks shows it, and what
+is found for one module counts for all that are like it. Which parts and which forms of them are
+run, predictions say: the most of what a price hopes to save, over all places, until so many tasks
+would have to be compiled. A form that several rules lead to keeps its promise only if all of them
+do: it promises half as much for every rule above one, so each is mostly tried by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from anabranch.autograph.path import rules_of
+from anabranch.costs import tied
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Cost
+from anabranch.rewrite.alternatives import Alternatives, Paid
+from anabranch.rewrite.backtrack import Found
+from anabranch.trace import Trace
+
+PLANS, TASKS, EACH = 48, 24, 3
+"""Parts that are run, tasks that are compiled for them, and forms of one part, at most: what takes
+some ten seconds."""
+HOPE = 0.005
+"""The least part of its price that a form must promise to save, by what counts of its promise."""
+
+WHERE = "search.parts"
+"""Under what name events tell of it."""
+
+Entrant = tuple[Alternatives, tuple[Found, ...]]
+Contest = Callable[[Sequence[Graph]], Sequence[Cost | None]]
+"""What graphs take as parts of another, side by side; None where one cannot run."""
+
+
+class Informed(Protocol):
+    """A price, in about microseconds, that says what it does not know."""
+
+    def __call__(self, graph: Graph) -> float: ...
+
+    def fresh(self, graph: Graph) -> frozenset[str]:
+        """The tasks of the graph that nobody has run, by name."""
+
+
+def entrants(known: Sequence[Alternatives], price: Informed) -> list[Entrant]:
+    """The parts to run, each with the forms to run beside it."""
+    ranked = sorted(
+        (
+            (-promise * _trust(found) * price(one.interval.graph) * one.places, i, found)
+            for i, one in enumerate(known)
+            for found, promise in one.found
+            if promise * _trust(found) >= HOPE
+        ),
+        key=lambda entry: entry[:2],
+    )
+    taken: dict[int, list[Found]] = {}
+    tasks: frozenset[str] = frozenset()
+    plans = 0
+    for _, i, found in ranked:
+        more = 1 if i in taken else 2
+        asked = tasks | price.fresh(found.graph)
+        if plans + more <= PLANS and len(asked) <= TASKS and len(taken.get(i, ())) < EACH:
+            taken.setdefault(i, []).append(found)
+            tasks, plans = asked, plans + more
+    return [(known[i], tuple(found)) for i, found in taken.items()]
+
+
+def _trust(found: Found) -> float:
+    """The part of its promise that counts."""
+    return float(2 ** (1 - len({step.rule for step in found.steps})))
+
+
+def settled(chosen: Sequence[Entrant], contest: Contest, trace: Trace) -> dict[str, Paid]:
+    """By likeness, what was faster than the part as it was."""
+    graphs = [
+        graph
+        for one, found in chosen
+        for graph in (one.interval.graph, *(form.graph for form in found))
+    ]
+    costs = iter(contest(graphs))
+    paid: dict[str, Paid] = {}
+    for one, found in chosen:
+        was, times = next(costs), [next(costs) for _ in found]
+        for form, now in zip(found, times, strict=True):
+            _tell(trace, one, form, was, now)
+        runs = [
+            (now, form)
+            for form, now in zip(found, times, strict=True)
+            if was is not None and now is not None and now.us < was.us and not tied(now, was)
+        ]
+        if was is not None and runs:
+            now, form = min(runs, key=lambda run: run[0].us)
+            paid[one.interval.likeness] = Paid(form, was.us - now.us)
+    return paid
+
+
+def fewer(paid: Mapping[str, Paid]) -> Iterator[dict[str, Paid]]:
+    """All that paid, and if that is nothing in the whole, the half of it that paid the most."""
+    if paid:
+        yield dict(paid)
+    if len(paid) > 1:
+        ranked = sorted(paid.items(), key=lambda entry: -entry[1].us)
+        yield dict(ranked[: len(ranked) // 2])
+
+
+def _tell(trace: Trace, one: Alternatives, form: Found, was: Cost | None, now: Cost | None) -> None:
+    names = [node.name for node in one.interval.graph.nodes]
+    where = f"{rules_of(form.steps)} at %{names[0]} to %{names[-1]}"
+    if was is None or now is None:
+        trace.add("refused", WHERE, where, "it cannot be run")
+        return
+    places = f", in {one.places} places" if one.places > 1 else ""
+    why = f"{now.us:.2f} us {now.source}, {was.us:.2f} without, as a part{places}"
+    if now.us < was.us and not tied(now, was):
+        trace.add("applied", WHERE, where, why, us=now.us)
+    else:
+        trace.add("refused", WHERE, where, why)

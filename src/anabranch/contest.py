@@ -1,0 +1,149 @@
+"""Contest: parts of a network, and what may stand in their place, as they would be built and run.
+
+    graphs -> simplified -> side by side as one graph -> kernels for all in one batch
+           -> apart again, each under a schedule -> each a few times in a row, all interleaved
+
+What is compiled for one part is compiled for all, with work for every core; fewer kernels are tried
+for each body than where a plan is built in earnest, and no decision is kept for later. Forks, joins
+and launches are all in what is timed: that is what no price of tasks knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from anabranch.costs import costs_of
+from anabranch.costs.forecast import begun, forecast
+from anabranch.errors import AnabranchError
+from anabranch.fuse.join import CAT
+from anabranch.ir.dag import dag_of
+from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, rename
+from anabranch.ir.protocols import Cost, Costs
+from anabranch.ir.schedule import Schedule, sequential_launches
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.line import KERNEL_SECONDS, Job, limits_of, simplified
+from anabranch.overlap import in_mode
+from anabranch.pack import pack
+from anabranch.schedule import critical
+from anabranch.trace import Trace
+from anabranch.tune import Tuner, with_probes
+
+ROW = 8
+"""How often a part runs to be timed once: its forks and joins count, the start of a graph does
+not."""
+MOST = 320
+"""Generated kernels that are compiled for all parts together: some ten seconds on sixteen cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`costs`: of each graph, None where it cannot run; `taken`: what tasks of theirs take."""
+
+    costs: tuple[Cost | None, ...]
+    taken: tuple[tuple[Task, float], ...]
+
+
+def contest(job: Job, graphs: Sequence[Graph], left: float | None = None, mode: str = "") -> Result:
+    """What these graphs take, comparable with each other. `left`: seconds that measuring may take;
+    `mode`: how the network launches its kernels, for a chain gains more by that than a fork."""
+    aside = replace(job, trace=Trace(quiet=True))
+    ready: list[Graph | None] = []
+    for graph in graphs:
+        try:
+            ready.append(simplified(aside, graph))
+        except (AnabranchError, ValueError):
+            ready.append(None)
+    able = [i for i, graph in enumerate(ready) if graph is not None]
+    whole = side_by_side([graph for graph in ready if graph is not None])
+    costs = costs_of(
+        job.target,
+        partial(pack, spec=job.target.spec),
+        job.cache,
+        aside.trace,
+        left,
+        KERNEL_SECONDS,
+    )
+    tuner = Tuner(job.target, job.options, job.cache, MOST)
+    try:
+        selection = tuner.kernels(tuner.cuts(whole, aside.trace), costs, aside.trace)
+    except AnabranchError as failed:
+        job.trace.add("refused", "search", "parts", f"{failed.what}: {failed.why}")
+        return Result((None,) * len(graphs), ())
+    tasks = with_probes(selection, costs).tasks
+    plans = [_scheduled(job, one, costs) for one in apart(tasks, len(able))]
+    if mode:
+        plans = [(in_mode(one, mode), schedule) for one, schedule in plans]
+        kernels = [t.kernel for one, _ in plans for t in one.tasks if t.kernel is not None]
+        job.target.prepare([k for k in kernels if k.source], job.cache, aside.trace)
+    found: list[Cost | None] = [None] * len(graphs)
+    for i, cost in zip(able, costs.race(plans, ROW), strict=True):
+        found[i] = cost
+    taken = ((task, costs.task(task)) for task in tasks.tasks)
+    known = tuple((task, cost.us) for task, cost in taken if _tells(task, cost))
+    return Result(tuple(found), known)
+
+
+def _tells(task: Task, cost: Cost) -> bool:
+    """Whether the time of the task is known, and of use for prices: whether a concatenation is a
+    task of its own depends on who writes its parts."""
+    return cost.source != "estimated" and any(node.op != CAT for node in task.body.nodes)
+
+
+def side_by_side(graphs: Sequence[Graph]) -> Graph:
+    """One graph of all of them, which share nothing: what belongs to the first is called p0_..."""
+    inputs, constants = list[Input](), list[Constant]()
+    nodes, outputs = list[Node](), list[Ref]()
+    for i, graph in enumerate(graphs):
+        own = _title(i)
+        inputs += [Input(own + value.name, value.type) for value in graph.inputs]
+        constants += [replace(c, name=own + c.name) for c in graph.constants]
+        outputs += [Ref(own + ref.name) for ref in graph.outputs]
+        for node in graph.nodes:
+            table = {name: own + name for name in node.uses}
+            nodes.append(
+                Node(
+                    own + node.name,
+                    node.op,
+                    tuple(rename(arg, table) for arg in node.args),
+                    tuple((key, rename(arg, table)) for key, arg in node.kwargs),
+                    node.types,
+                    node.origin,
+                )
+            )
+    return Graph("parts", tuple(inputs), tuple(constants), tuple(nodes), tuple(outputs))
+
+
+def apart(tasks: TaskGraph, count: int) -> list[TaskGraph]:
+    """The task graphs of so many graphs that were put side by side."""
+    return [
+        TaskGraph(
+            f"part{i}",
+            tuple(value for value in tasks.inputs if value.name.startswith(_title(i))),
+            tuple(value for value in tasks.constants if value.name.startswith(_title(i))),
+            tuple(task for task in tasks.tasks if task.name.startswith(_title(i))),
+            tuple(node for node in tasks.aliases if node.name.startswith(_title(i))),
+            tuple(ref for ref in tasks.outputs if ref.name.startswith(_title(i))),
+            tuple(node for node in tasks.joins if node.name.startswith(_title(i))),
+        )
+        for i in range(count)
+    ]
+
+
+def _title(i: int) -> str:
+    return f"p{i}_"
+
+
+def _scheduled(job: Job, tasks: TaskGraph, costs: Costs) -> tuple[TaskGraph, Schedule]:
+    """Under the better of two schedules that are found at once, as far as is predicted."""
+    plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
+    if job.options.scheduler == "sequential":
+        return tasks, plain
+    listed = critical.schedule(tasks, costs, limits_of(job, None))
+    spec = begun(job.target.spec)
+
+    def us(schedule: Schedule) -> float:
+        return forecast(tasks, schedule, costs.task, spec).latency
+
+    return tasks, min(plain, listed, key=us)

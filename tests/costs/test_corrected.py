@@ -1,0 +1,49 @@
+"""Estimates on the scale of what is known: the nearest likeness counts, else the next."""
+
+from __future__ import annotations
+
+import pytest
+from tests.rewrite.graphs import read
+
+from anabranch.costs.corrected import Corrected
+from anabranch.ir.protocols import Cost
+from anabranch.ir.task import Task
+
+
+def convolution(taps: int, width: int, channels: int = 16) -> Task:
+    pad, shape = taps // 2, f"f32[1,{width},8,8]"
+    return Task(
+        "c",
+        read(
+            f"graph c {{\n  input %x: f32[1,{channels},8,8]\n"
+            f"  const %w: f32[{width},{channels},{taps},{taps}] = w\n"
+            f"  %a: {shape} = aten.convolution.default(%x, %w, None, [1, 1], [{pad}, {pad}], "
+            "[1, 1], False, [0, 0], 1)\n  return %a\n}"
+        ),
+    )
+
+
+def relu() -> Task:
+    text = "graph r {\n  input %x: f32[4]\n  %r: f32[4] = aten.relu.default(%x)\n  return %r\n}"
+    return Task("r", read(text))
+
+
+def known(task: Task, off: float) -> tuple[Task, Cost, Cost]:
+    return task, Cost(off * 4, "recorded"), Cost(4.0, "estimated")
+
+
+def test_the_nearest_likeness_says_how_far_an_estimate_is_off() -> None:
+    seen = [known(convolution(3, 8), 1.5), known(convolution(1, 8), 1.1), known(relu(), 0.5)]
+    scale, guess = Corrected(seen), Cost(10.0, "estimated", 1.0)
+    assert scale.of(convolution(3, 32), guess) == Cost(15.0, "estimated", 1.5)
+    assert scale.of(convolution(1, 32), guess).us == pytest.approx(11)
+    # Another window, or another input: all convolutions of the input, or all there are.
+    assert scale.of(convolution(5, 8), guess).us == pytest.approx(13)
+    assert scale.of(convolution(3, 8, 32), guess).us == pytest.approx(13)
+    assert scale.of(relu(), guess).us == 5.0
+
+
+def test_without_anything_known_an_estimate_stays_what_it_is() -> None:
+    guess = Cost(10.0, "estimated")
+    assert Corrected([]).of(relu(), guess) == guess
+    assert Corrected([known(convolution(3, 8), 1.5)]).of(relu(), guess).us == 15.0

@@ -1,0 +1,27 @@
+"""What was tried in parts, in lines: what paid first, and what is left out is counted."""
+
+from __future__ import annotations
+
+from anabranch.autograph.local import WHERE
+from anabranch.report.tried import tried_in_parts
+from anabranch.trace import Trace
+
+
+def test_what_paid_stands_first_with_both_times() -> None:
+    trace = Trace()
+    trace.add("applied", WHERE, "Net", "3 parts have other forms, 3 of them are run")
+    trace.add("refused", WHERE, "split at %a to %b", "9.50 us measured, 9.00 without, as a part")
+    trace.add("applied", WHERE, "merge at %c to %d", "8.00 us measured, 9.00 without, as a part")
+    trace.add("refused", "search", "merge", "90.00 us measured, 80.00 without, side by side")
+    assert tried_in_parts(trace.events, 5) == [
+        "Tried in parts: 2 forms, 1 of them faster",
+        "  + 8.00 us measured, 9.00 without, as a part",
+        "      merge at %c to %d",
+        "  - 9.50 us measured, 9.00 without, as a part",
+        "      split at %a to %b",
+    ]
+    assert tried_in_parts(trace.events, 1)[-1] == "  and 1 form more"
+
+
+def test_without_a_contest_there_is_nothing_to_say() -> None:
+    assert tried_in_parts(Trace().events, 5) == []
