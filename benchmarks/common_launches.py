@@ -28,7 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="independent tasks in common launches")
     parser.add_argument("model")
     parser.add_argument("--dtype", default="fp16")
-    parser.add_argument("--search", default="none", help="none, or autograph: takes longer")
+    parser.add_argument("--search", default="none", help="none, autograph or another")
     parser.add_argument("--cache", type=Path, help="a folder that later runs go on with")
     parser.add_argument("--json", type=Path, help="where to write what was found")
     given = parser.parse_args()

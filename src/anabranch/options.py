@@ -28,7 +28,7 @@ from anabranch.errors import OptionError
 _LIBRARY = {"kernels": "library", "search": "none"}
 SYSTEMS: dict[str, dict[str, Any]] = {
     "anabranch": {},
-    "autograph": {"kernels": "library", "scheduler": "nimble", "search": "autograph"},
+    "autograph": {"kernels": "library", "scheduler": "nimble", "search": "autograph-paper"},
     "deepcuts": {"scheduler": "sequential", "search": "none", "abreast": "none"},
     "ios": {**_LIBRARY, "scheduler": "ios-both"},
     "opara": {**_LIBRARY, "scheduler": "opara-paper"},
@@ -55,9 +55,9 @@ class Options(BaseModel):
     higher precision before the plan is accepted. kernels: "library" leaves generated kernels, and
     what only they can fuse, out. abreast: "all" lets independent tasks share a launch where that is
     faster, "none" never. search: whether an equal graph is sought that is faster
-    ("autograph": when run in parallel; "parts": so, and its parts are run with what may stand in
-    their place; "taso": in sum; "none": the graph is taken as it is); fields that begin with it say
-    how.
+    ("autograph": when run in parallel, and parts of it are run with what may stand in their place;
+    "autograph-paper": whole graphs alone, as published; "taso": in sum; "none": the graph is taken
+    as it is); fields that begin with it say how.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,7 +72,7 @@ class Options(BaseModel):
     kernels: Literal["all", "library"] = "all"
     abreast: Literal["all", "none"] = "all"
     channels_last: bool = True
-    search: Literal["parts", "autograph", "taso", "none"] = "parts"
+    search: Literal["autograph", "autograph-paper", "taso", "none"] = "autograph"
     # The paper gives no number for any of these. alpha: what the critical path weighs beside the
     # sum; at 1 a longer path counts as much as as much more work. None: what the run of the graph
     # itself shows, 1 to 19 for networks with many branches, next to 0 for chains.

@@ -102,7 +102,7 @@ class _Judging:
             return [self._appraiser(built, weight) for weight in dict.fromkeys((0.0, alpha))]
 
         made = Judges(self._simplify, appraise, self._build, self.race)
-        if self._job.options.search != "parts":
+        if self._job.options.search != "autograph":
             return made
         return replace(made, locals=Locals(kinds, self._contest), foresee=foresee)
 

@@ -23,7 +23,10 @@ Scheduler = Annotated[
 System = Annotated[str, typer.Option(help=f"A published system: {', '.join(SYSTEMS)}.")]
 Search = Annotated[
     str | None,
-    typer.Option(help="For an equal graph: parts, autograph, taso, none.", show_default="parts"),
+    typer.Option(
+        help="For an equal graph: autograph, autograph-paper, taso, none.",
+        show_default="autograph",
+    ),
 ]
 Budget = Annotated[float | None, typer.Option(help="Seconds that search and measurement may take.")]
 Json = Annotated[
