@@ -40,8 +40,8 @@ from anabranch.tune import Tuner, settled, with_probes
 
 MEMORY_LIMIT = 1.25
 """A parallel plan may take this much of the sequential plan's arena; waits are added to keep it."""
-KERNEL_SECONDS = 0.01
-"""Of timing for each candidate kernel, of which a network may have thousands: sixty samples of a
+KERNEL_SECONDS = 0.006
+"""Of timing for each candidate kernel, of which a network may have thousands: fifty samples of a
 kernel of 10 us, each of which is 8 runs in a row. Medians of so many tell 2% apart."""
 TRIAL = ("sequential", "critical")
 """Who schedules a graph that is only tried out, where the fastest of several was asked for."""

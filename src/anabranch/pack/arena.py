@@ -183,9 +183,9 @@ def _pack(
     for i in order:
         offset = -1
         if avoid is not conflict:
-            offset = _gap(np.flatnonzero(avoid[i] & placed), offsets, ends, sizes[i], best_fit)
+            offset = _gap((avoid[i] & placed).nonzero()[0], offsets, ends, sizes[i], best_fit)
         if offset < 0 or offset + sizes[i] > enough:
-            offset = _gap(np.flatnonzero(conflict[i] & placed), offsets, ends, sizes[i], best_fit)
+            offset = _gap((conflict[i] & placed).nonzero()[0], offsets, ends, sizes[i], best_fit)
         offsets[i] = offset
         ends[i] = offset + sizes[i]
         placed[i] = True
@@ -198,11 +198,11 @@ def _gap(near: Ints, offsets: Ints, ends: Ints, size: np.int64, best_fit: bool) 
     """Where `size` bytes fit among the buffers `near`, above them all if nowhere else."""
     if not near.size:
         return 0
-    near = near[np.argsort(offsets[near], kind="stable")]
-    tops = np.maximum.accumulate(ends[near])
     gaps = offsets[near]
+    ordered = gaps.argsort(kind="stable")
+    gaps, tops = gaps[ordered], np.maximum.accumulate(ends[near[ordered]])
     gaps[1:] -= tops[:-1]
-    fits = np.flatnonzero(gaps >= size)
+    (fits,) = (gaps >= size).nonzero()
     if not fits.size:
         return int(tops[-1])
     k = fits[gaps[fits].argmin()] if best_fit else fits[0]

@@ -51,7 +51,7 @@ from anabranch.schedule.rigid import problem, searched
 from anabranch.schedule.seeds import Weights, seeds
 from anabranch.schedule.weigh import computes, demand, shares
 
-WORK = 800_000
+WORK = 500_000
 """Evaluations times nodes that one graph may take: about four seconds."""
 TIDY_WORK = 60_000
 """The same, for the whole once its blocks are joined."""
