@@ -256,6 +256,17 @@ def test_attention_layers_with_a_fast_path_of_their_own_are_compiled_with_a_warn
     assert torch.backends.mha.get_fastpath_enabled()
 
 
+@pytest.mark.parametrize("sample", [torch.bernoulli, torch.poisson, lambda p: p.multinomial(2)])
+def test_operators_of_probabilities_are_given_such_when_they_are_timed(sample: Any) -> None:
+    class Sampled(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sum() + 0.0 * torch.sum(sample(x.sigmoid()))
+
+    x = torch.randn(3, 4)
+    fast = anabranch.compile(Sampled().eval(), (x,), **quick())
+    torch.testing.assert_close(fast(x), x.sum())
+
+
 def test_files_that_cannot_be_written_are_errors_that_name_them(tmp_path: Path) -> None:
     fast = anabranch.compile(nn.ReLU().eval(), (image(),), **quick())
     for write in (fast.save, fast.report):

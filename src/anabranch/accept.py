@@ -22,7 +22,7 @@ from anabranch.cache import Cache
 from anabranch.errors import NumericsError, TargetError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.structure import flatten_call
-from anabranch.ir import numbers
+from anabranch.ir import numbers, ops
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
@@ -137,8 +137,9 @@ def _kernel_differs(task: Task, target: Target) -> str:
     body = task.body
     alone = TaskGraph(task.name, body.inputs, body.constants, (task,), (), body.outputs)
     plan = fence(pack(alone, Schedule("alone", sequential_launches(dag_of(alone))), target.spec))
+    unit = ops.probabilities(body.nodes)
     inputs = [
-        random_tensor(value.type, seed=i, device=target.device)
+        random_tensor(value.type, i, target.device, value.name in unit)
         for i, value in enumerate(alone.inputs)
     ]
     try:

@@ -34,7 +34,7 @@ from anabranch.overlap import in_mode, mode_of
 from anabranch.rewrite.rules import ALL
 from anabranch.tune import Tuner
 
-SEARCH, WHOLE = 30.0, 120.0
+SEARCH, WHOLE = 30.0, 100.0
 """Seconds that a search takes at most, and that a compilation may have taken at its end, where
 nobody asked for more."""
 

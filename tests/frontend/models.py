@@ -169,6 +169,13 @@ CASES: dict[str, Callable[[], Case]] = {
         lambda: f(2, 5, 8),
         m=nn.MultiheadAttention(8, 2, batch_first=True),
     ),
+    "a transformer with a mask": lambda: case(
+        lambda net, x, y, mask: net.both(x, y, tgt_mask=mask),
+        lambda: f(2, 5, 8),
+        lambda: f(2, 3, 8),
+        lambda: nn.Transformer.generate_square_subsequent_mask(3),
+        both=nn.Transformer(8, 2, 1, 1, 16, batch_first=True),
+    ),
     "transformer layer": lambda: case(
         lambda net, x: net.layer(x),
         lambda: f(2, 5, 8),

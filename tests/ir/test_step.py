@@ -59,6 +59,8 @@ def test_random_tensors_are_seeded_and_strided() -> None:
     a, b, c = random_tensor(type, 1), random_tensor(type, 1), random_tensor(type, 2)
     assert torch.equal(a, b) and not torch.equal(a, c) and a.stride() == (1, 2)
     assert set(random_tensor(TensorType((50,), torch.int64), 0).tolist()) == {0, 1}
+    unit = random_tensor(TensorType((50,), torch.float32), 0, unit=True)
+    assert 0 <= unit.min() < 0.2 and 0.8 < unit.max() <= 1
 
 
 def test_errors_are_relative_and_nan_is_infinite() -> None:

@@ -8,6 +8,7 @@ import torch
 from anabranch.ir import ops
 from anabranch.ir.graph import Node, Ref
 from anabranch.ir.step import random_tensor
+from anabranch.ir.text import parse_graph
 from anabranch.ir.types import TensorType, type_of
 from anabranch.kernels.writers import can_write, native_out, writer
 
@@ -90,6 +91,18 @@ def test_max_pool_in_channels_last() -> None:
 def test_convolutions_and_attention_allocate() -> None:
     assert writer("aten.convolution.default") is None
     assert writer("aten.scaled_dot_product_attention.default") is None
+
+
+def test_losses_allocate() -> None:
+    """Some make what they are given larger, and write beyond it."""
+    text = """graph g {
+      input %x: f32[4,4]
+      input %y: f32[4,4]
+      %l: f32[] = aten.binary_cross_entropy.default(%x, %y)
+      return %l
+    }"""
+    (node,) = parse_graph(text).nodes
+    assert writer(node.op) is not None and not can_write(node)
 
 
 def test_overloads_that_only_copy_do_not_count() -> None:

@@ -29,7 +29,12 @@ from anabranch.frontend.operators import TRAINING, decompositions
 from anabranch.frontend.source import origin, raised_at
 from anabranch.frontend.structure import tree_text
 from anabranch.frontend.translate import Translation
-from anabranch.frontend.untouched import attributes_kept, quiet, random_state_kept
+from anabranch.frontend.untouched import (
+    attributes_kept,
+    masks_unread,
+    quiet,
+    random_state_kept,
+)
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf, Signature
@@ -79,7 +84,7 @@ def _export(
     device = check_devices(state, args, kwargs)
     args, kwargs = pytree.tree_map_only(torch.Tensor, _apart, (args, dict(kwargs)))
     stage = trace.stage("frontend.export")
-    with stage, quiet(trace), random_state_kept(), attributes_kept(module):
+    with stage, quiet(trace), random_state_kept(), attributes_kept(module), masks_unread():
         try:
             program: ExportedProgram = torch.export.export(module, args, dict(kwargs), strict=False)
             return program, device

@@ -1,4 +1,5 @@
-"""What stays as it was while a model is exported: screen, random numbers, its attributes."""
+"""What stays as it was while a model is exported (screen, random numbers, its attributes), and what
+must not be looked at."""
 
 from __future__ import annotations
 
@@ -60,6 +61,19 @@ def attributes_kept(module: nn.Module) -> Iterator[None]:
     finally:
         for live, copy in (*before, *contents):
             _restore(live, copy)
+
+
+@contextmanager
+def masks_unread() -> Iterator[None]:
+    """Transformers look whether a mask they are given is the causal one, to go a faster way; a
+    graph cannot look. As a mask like any other it gives the same."""
+    layers: Any = torch.nn.modules.transformer
+    own = layers._detect_is_causal_mask
+    layers._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        layers._detect_is_causal_mask = own
 
 
 def _restore(live: Any, copy: Any) -> None:

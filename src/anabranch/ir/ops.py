@@ -38,6 +38,22 @@ class OpInfo:
     random: bool = False
 
 
+PROBABILITIES = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("bernoulli", "binary_cross_entropy", "binomial", "logit", "multinomial", "poisson"),
+        *("special_entr", "xlogy"),
+    )
+)
+"""Operators whose floats are probabilities, or at least not negative. Given others they refuse to
+run; on a GPU some end the process."""
+
+
+def probabilities(nodes: Iterable[Node]) -> set[str]:
+    """The values that such operators read."""
+    return {name for node in nodes if packet_name(node.op) in PROBABILITIES for name in node.uses}
+
+
 def _conv_flops(node: Node, types: Mapping[str, TensorType]) -> int:
     weight = types[_ref(node.args[1])]
     transposed = "conv_transpose" in node.op or (

@@ -89,16 +89,19 @@ def rounding(graph: Graph) -> float:
     return 4 * max((FLOOR.get(type.dtype, 0.0) for type in held), default=1e-12)
 
 
-def random_tensor(type: TensorType, seed: int, device: torch.device | None = None) -> torch.Tensor:
-    """Fresh random content: normal numbers for floats, fair bits, 0 or 1 for integers, which may
-    be indices into a table of any size above one. Drawn where it will lie, which is what takes the
-    time."""
+def random_tensor(
+    type: TensorType, seed: int, device: torch.device | None = None, unit: bool = False
+) -> torch.Tensor:
+    """Fresh random content: normal numbers for floats, or such from 0 to 1 (`unit`), fair bits, 0
+    or 1 for integers, which may be indices into a table of any size above one. Drawn where it will
+    lie, which is what takes the time."""
     where = device or torch.device("cpu")
     generator = torch.Generator(where).manual_seed(seed)
     if type.dtype == torch.bool:
         flat = torch.rand(type.shape, generator=generator, device=where) < 0.5
     elif type.dtype.is_floating_point or type.dtype.is_complex:
-        flat = torch.randn(type.shape, generator=generator, device=where).to(type.dtype)
+        draw = torch.rand if unit else torch.randn
+        flat = draw(type.shape, generator=generator, device=where).to(type.dtype)
     else:
         flat = torch.randint(0, 2, type.shape, generator=generator, device=where).to(type.dtype)
     tensor = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=device)

@@ -48,8 +48,9 @@ def place(plan: Plan, device: torch.device, runners: Mapping[str, Runner]) -> Pl
     tasks = plan.tasks
     arena = torch.full((plan.arena_bytes,), POISON, dtype=torch.uint8, device=device)
     values: dict[str, Tensor] = {}
+    unit = ops.probabilities(node for task in tasks.tasks for node in task.body.nodes)
     for declared in tasks.inputs:
-        values[declared.name] = _some(declared.type, device)
+        values[declared.name] = _some(declared.type, device, declared.name in unit)
     inputs = tuple(values[declared.name] for declared in tasks.inputs)
     for constant in tasks.constants:
         if constant.value is None:
@@ -219,14 +220,18 @@ def _cut(arena: Tensor, offset: int, type: TensorType) -> Tensor:
     return flat.as_strided(type.shape, type.strides)
 
 
-def _some(type: TensorType, device: torch.device) -> Tensor:
+def _some(type: TensorType, device: torch.device, unit: bool) -> Tensor:
     """An input buffer with content that is safe to index by and fair to time: zeros would run
-    faster than data, and uninitialised integers may point anywhere."""
+    faster than data, and uninitialised integers may point anywhere. `unit`: from 0 to 1."""
     tensor = _empty(type, device)
     if not type.dtype.is_floating_point or type.dtype.itemsize == 1:
         once(tensor).zero_()
         return tensor
-    once(tensor).normal_(generator=torch.Generator(device).manual_seed(0))
+    generator = torch.Generator(device).manual_seed(0)
+    if unit:
+        once(tensor).uniform_(generator=generator)
+    else:
+        once(tensor).normal_(generator=generator)
     return tensor
 
 
