@@ -202,6 +202,7 @@ def test_only_what_may_win_is_timed_in_earnest(rehearsal: Rehearsal) -> None:
 
     names = [*(f"fine {i}" for i in range(FINALISTS + 2)), "raises"]
     costs = rehearsal.before(trial)([task(name) for name in names])
-    assert tried == [FINALISTS]
+    (few,) = tried
+    assert 2 <= few <= FINALISTS
     assert [cost is None for cost in costs] == [False] * (FINALISTS + 2) + [True]
     assert all(cost.us == 1e6 for cost in costs if cost is not None)  # none beats a finalist
