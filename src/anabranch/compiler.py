@@ -113,7 +113,7 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
 def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     """`whole`: an outcome may be recalled in place of the stages from fuse to pack."""
     start, trace, options, target = time.perf_counter(), job.trace, job.options, job.target
-    with trace.stage("capture"):
+    with trace.stage("capture"), uncollected():
         captured = job.captured or capture_or_recall(
             job.model, job.args, job.kwargs, job.cache, trace
         )
