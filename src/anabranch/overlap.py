@@ -51,14 +51,16 @@ def mode_of(
         return "", None
     schedule, machine = text_schedule(plan.schedule), target.spec.fingerprint
     key = f"{SCHEME}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
-    kept = cache.get("plans", key) if cache is not None else None
-    found = _read(kept) or _fastest(plan, target, cache, trace)
+    known = _read(cache.get("plans", key)) if cache is not None else None
+    if known is not None:
+        mode, cost = known
+        why = f"{mode or 'none'}, {cost.us:.1f} us; recalled from the cache"
+        trace.add("chosen", "overlap", plan.tasks.name, why)
+        return known
+    found = _fastest(plan, target, cache, trace)
     if found is None:
         return "", None
     mode, cost = found
-    if found == _read(kept):
-        why = f"{mode or 'none'}, {cost.us:.1f} us; recalled from the cache"
-        trace.add("chosen", "overlap", plan.tasks.name, why)
     if cache is not None:
         cache.put("plans", key, json.dumps([mode, cost.us, cost.spread]))
     return mode, cost

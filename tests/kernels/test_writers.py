@@ -102,7 +102,7 @@ def test_losses_allocate() -> None:
       return %l
     }"""
     (node,) = parse_graph(text).nodes
-    assert writer(node.op) is not None and not can_write(node)
+    assert not can_write(node) and writer(node.op) is None
 
 
 def test_overloads_that_only_copy_do_not_count() -> None:

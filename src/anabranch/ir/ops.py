@@ -46,7 +46,7 @@ PROBABILITIES = frozenset(
     )
 )
 """Operators whose floats are probabilities, or at least not negative. Given others they refuse to
-run; on a GPU some end the process."""
+run or answer NaN; on a GPU some end the process."""
 
 
 def probabilities(nodes: Iterable[Node]) -> set[str]:

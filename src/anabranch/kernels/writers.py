@@ -38,8 +38,6 @@ def can_write(node: Node) -> bool:
         return node.type.contiguous
     if ops.packet_name(node.op) == "aten.max_pool2d_with_indices":
         return True
-    if "loss" in node.op or ops.packet_name(node.op) == "aten.binary_cross_entropy":
-        return False  # some make the memory larger, fill it, and make it small again
     return writer(node.op) is not None
 
 
@@ -72,6 +70,8 @@ def native_out(op: str) -> torch._ops.OpOverload | None:
     """
     functional = ops.resolve(op)
     wanted = [(a.name, str(a.type)) for a in functional._schema.arguments]
+    if any(name == "reduction" for name, _ in wanted):
+        return None  # some losses make the memory larger, fill it, and make it small again
     packet = functional.overloadpacket
     for name in packet.overloads():
         candidate: torch._ops.OpOverload = getattr(packet, name)
