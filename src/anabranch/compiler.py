@@ -41,7 +41,7 @@ from anabranch.line import (
 )
 from anabranch.options import Options
 from anabranch.outcome import Outcome, keep, question, recall
-from anabranch.overlap import overlapped
+from anabranch.overlap.decide import SECONDS, overlapped
 from anabranch.schedule import scheduler
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
@@ -54,6 +54,9 @@ STAGES = (
     *("search", "abreast", "pack", "load", "verify"),
 )
 
+WHOLE = 108.0
+"""Seconds after which nobody looks for modes of launch kernel by kernel, unless a budget says so: a
+first compilation shall end within two minutes."""
 PLAIN: dict[str, Any] = {
     **{"fuel": 0, "search": "none", "kernels": "library", "scheduler": "sequential"},
     **{"channels_last": False, "check": 0},
@@ -172,7 +175,7 @@ def _decided(
     yield "abreast", made.tasks
     with trace.stage("pack"):
         plan = made.packer.plan(made.choice.schedule, trace)
-        plan, cost = overlapped(plan, job.target, job.cache, trace)
+        plan, cost = _overlapping(job, plan, start)
     found = Outcome(
         made.graph,
         replace(made.selection, tasks=plan.tasks),
@@ -185,6 +188,17 @@ def _decided(
         seconds_left(options, start) == 0.0,
     )
     return found, path
+
+
+def _overlapping(job: Job, plan: Plan, start: float) -> tuple[Plan, Cost | None]:
+    """The plan as its kernels are launched, and what it then takes, None where nobody knows."""
+    options, seconds = job.options, None
+    if options.overlap == "none":
+        return plan, None
+    if options.overlap == "each":
+        left, taken = seconds_left(options, start), time.perf_counter() - start
+        seconds = min(SECONDS, max(0.0, WHOLE - taken if left is None else left))
+    return overlapped(plan, job.target, job.cache, job.trace, seconds)
 
 
 def _known_outcome(job: Job, captured: Captured, graph: Graph) -> Outcome | None:

@@ -24,7 +24,7 @@ from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.line import KERNEL_SECONDS, Job, limits_of, simplified
-from anabranch.overlap import in_mode
+from anabranch.overlap.alike import in_mode
 from anabranch.pack import pack
 from anabranch.schedule import critical
 from anabranch.trace import Trace

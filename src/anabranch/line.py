@@ -27,7 +27,7 @@ from anabranch.ir.step import Stepper
 from anabranch.ir.task import TaskGraph
 from anabranch.kernels.select import Selection
 from anabranch.options import Options
-from anabranch.overlap import compiling
+from anabranch.overlap.alike import compiling
 from anabranch.pack import pack
 from anabranch.pack.once import Packer
 from anabranch.rewrite import simplify
@@ -133,7 +133,8 @@ def scheduled(
     """The stage from tasks with kernels to their schedule; `safe`: what was chosen so far would be
     chosen again."""
     options, tasks = job.options, selection.tasks
-    aside = nullcontext(_at_once) if trial else compiling(tasks, job.target, job.cache)
+    still = trial or options.overlap == "none"
+    aside = nullcontext(_at_once) if still else compiling(tasks, job.target, job.cache)
     names = TRIAL if trial and options.scheduler == "best" else schedulers_of(options)
     with job.trace.stage("schedule"), aside as compiled:
         left = seconds_left(options, start)

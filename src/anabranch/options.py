@@ -26,10 +26,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from anabranch.errors import OptionError
 
 _LIBRARY = {"kernels": "library", "search": "none"}
+_ALONE = {"abreast": "none", "overlap": "none"}
 SYSTEMS: dict[str, dict[str, Any]] = {
     "anabranch": {},
     "autograph": {"kernels": "library", "scheduler": "nimble", "search": "autograph-paper"},
-    "deepcuts": {"scheduler": "sequential", "search": "none", "abreast": "none"},
+    "deepcuts": {"scheduler": "sequential", **_ALONE, "search": "none"},
     "ios": {**_LIBRARY, "scheduler": "ios-both"},
     "opara": {**_LIBRARY, "scheduler": "opara-paper"},
     "nimble": {**_LIBRARY, "scheduler": "nimble"},
@@ -54,7 +55,9 @@ class Options(BaseModel):
     batch alone, or "refuse" it. strict: a fallback is an error. verify: compare with the model in
     higher precision before the plan is accepted. kernels: "library" leaves generated kernels, and
     what only they can fuse, out. abreast: "all" lets independent tasks share a launch where that is
-    faster, "none" never. search: whether an equal graph is sought that is faster
+    faster, "none" never. overlap: whether kernels start before those they follow have ended, where
+    a GPU can do that and it is faster: "each" in a way of its own, "alike" all in the same, or
+    "none". search: whether an equal graph is sought that is faster
     ("autograph": when run in parallel, and parts of it are run with what may stand in their place;
     "autograph-paper": whole graphs alone, as published; "taso": in sum; "none": the graph is taken
     as it is); fields that begin with it say how.
@@ -71,6 +74,7 @@ class Options(BaseModel):
     verify: bool = True
     kernels: Literal["all", "library"] = "all"
     abreast: Literal["all", "none"] = "all"
+    overlap: Literal["each", "alike", "none"] = "each"
     channels_last: bool = True
     search: Literal["autograph", "autograph-paper", "taso", "none"] = "autograph"
     # The paper gives no number for any of these. alpha: what the critical path weighs beside the
@@ -93,7 +97,7 @@ class Options(BaseModel):
     # Without them: one part (partition), the minimal parts alone (dp). For ablations.
     search_partition: bool = True
     search_dp: bool = True
-    # What the search may take. None: 20 seconds, or less where the compilation has taken long by
+    # What the search may take. None: 30 seconds, or less where the compilation has taken long by
     # then, for a first one of the largest networks shall end within two minutes.
     search_seconds: float | None = Field(default=None, gt=0)
     max_streams: int = Field(default=16, ge=1, le=64)

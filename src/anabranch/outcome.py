@@ -33,7 +33,15 @@ from anabranch.pack import brief
 from anabranch.trace import Event, Kind, Trace
 
 SCHEME = "outcome 2"
-OPTIONS = ("scheduler", "kernels", "max_streams", "max_group_size", "max_groups", "abreast")
+OPTIONS = (
+    "scheduler",
+    "kernels",
+    "max_streams",
+    "max_group_size",
+    "max_groups",
+    "abreast",
+    "overlap",
+)
 """What of the options decides, beside what shows in the graph and in the target. The budget does
 not: a search that it cut short is found under the same budget only."""
 TOLD_ANEW: tuple[Kind, ...] = ("stage", "progress", "time")

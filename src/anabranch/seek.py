@@ -30,7 +30,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
 from anabranch.line import Job, Planned, planned, rescheduled, seconds_left, simplified
 from anabranch.options import Options
-from anabranch.overlap import in_mode, mode_of
+from anabranch.overlap.alike import in_mode, mode_of
 from anabranch.rewrite.rules import ALL
 from anabranch.tune import Tuner
 
@@ -112,6 +112,8 @@ class _Judging:
         return self._first.costs.race([(tasks, p.choice.schedule) for tasks, p in launched])
 
     def _mode(self, plan: Planned) -> str:
+        if self._job.options.overlap == "none":
+            return ""
         if id(plan) not in self._modes:
             packed, job = plan.packer.plan(plan.choice.schedule), self._job
             mode, _ = mode_of(packed, job.target, job.cache, self.aside.trace)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.kernels.triton.bodies import gpu
-from tests.test_overlap import KERNEL, PLAN, TASKS
+from tests.overlap.test_decide import KERNEL, PLAN, TASKS
 
 from anabranch.abreast.decide import compared
 from anabranch.cache import Cache

@@ -24,7 +24,7 @@ from anabranch.ir.step import random_tensor
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.provider import TritonProvider
-from anabranch.overlap import in_mode
+from anabranch.overlap.alike import in_mode
 from anabranch.pack import pack
 from anabranch.pack.fence import fence
 from anabranch.targets.cuda.target import CudaTarget

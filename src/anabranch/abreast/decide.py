@@ -21,7 +21,7 @@ from anabranch.ir.key import tasks_text
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import text_schedule
 from anabranch.line import Job, Planned, scheduled, seconds_left
-from anabranch.overlap import may_overlap, overlapped, side_by_side
+from anabranch.overlap.alike import in_mode, may_overlap, mode_of, side_by_side
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
 from anabranch.tune import Tuner, with_probes
@@ -111,7 +111,8 @@ def compared(job: Job, made: Planned, found: Planned) -> tuple[Cost, Cost]:
     pair = [(plan.tasks, plan.choice.schedule) for plan in (made, found)]
     was, now = made.costs.race(pair)
     slower = now.us > was.us and not tied(now, was)
-    if slower or not may_overlap(found.tasks, job.target):
+    able = job.options.overlap != "none" and may_overlap(found.tasks, job.target)
+    if slower or not able:
         return was, now
     texts = [f"{tasks_text(tasks)}\n{text_schedule(schedule)}" for tasks, schedule in pair]
     key = "\n".join([SCHEME, job.target.spec.fingerprint, *texts])
@@ -120,9 +121,11 @@ def compared(job: Job, made: Planned, found: Planned) -> tuple[Cost, Cost]:
         told = [Cost(us, "measured", spread) for us, spread in json.loads(kept)]
         return told[0], told[1]
     aside = job.trace.aside()
+    plans = [plan.packer.plan(plan.choice.schedule) for plan in (made, found)]
+    modes = [mode_of(plan, job.target, job.cache, aside)[0] for plan in plans]
     plans = [
-        overlapped(plan.packer.plan(plan.choice.schedule), job.target, job.cache, aside)[0]
-        for plan in (made, found)
+        replace(plan, tasks=in_mode(plan.tasks, mode)) if mode else plan
+        for plan, mode in zip(plans, modes, strict=True)
     ]
     costs = side_by_side(plans, job.target)
     if costs is None:

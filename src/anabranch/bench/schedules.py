@@ -9,6 +9,10 @@ interleaved on the device where there is one, simulated where the target is.
      "means": {"local": {"nimble": 1.09, ...}, "best": {...}},
      "verdicts": [{"model": "zoo:googlenet", ..., "other": "critical", "ratio": 1.01, "tie": true}]}
 
+"local-overlap" is our plan with kernels that overlap those before them, which decide when the next
+may start as part of the plan (`anabranch.overlap`); all others launch a kernel when those it
+follows have ended.
+
 `ratio`: how many times as long as the fastest of its model. `means`: geometric means, over all
 models, of the others' latency over ours; "best" is the fastest of what `best` tries. `verdicts`:
 ours against the fastest of all others, model by model.
@@ -19,23 +23,26 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from anabranch.bench.provenance import provenance, versions
-from anabranch.bench.verdicts import OWN, summary
+from anabranch.bench.verdicts import OURS, OVERLAP, OWN, summary
 from anabranch.cache import Cache
 from anabranch.compiler import compile_model
 from anabranch.errors import AnabranchError, OptionError, VerifyError
 from anabranch.ir.dag import dag_of
-from anabranch.ir.protocols import Costs, Limits, Target
+from anabranch.ir.protocols import Cost, Costs, Limits, Target
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
 from anabranch.line import Job, bounded_costs, limits_of
 from anabranch.models import load_model
 from anabranch.options import Options
+from anabranch.overlap.decide import SECONDS, overlapped
+from anabranch.pack.once import Packer
 from anabranch.schedule import scheduler
 from anabranch.schedule.urgent import urgent
 from anabranch.schedule.weigh import times
@@ -81,6 +88,15 @@ class Row:
     failure: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A schedule, the seconds it took to find it, and the tasks as it launches them."""
+
+    schedule: Schedule
+    seconds: float
+    tasks: TaskGraph
+
+
 def run(matrix: Matrix, trace: Trace | None = None, save: Save | None = None) -> dict[str, Any]:
     """The record; `save` gets it anew after every model. OptionError for names that mean nothing;
     a model or a scheduler that fails is a row that says why."""
@@ -117,8 +133,10 @@ def _cell(matrix: Matrix, model: str, dtype: str, batch: int, trace: Trace) -> l
         with Cache.open(options.cache_dir) as cache:
             job, _ = job_of(model, dtype, batch, target, options, cache, trace, matrix.trust)
             tasks: TaskGraph = compile_model(job, stop_after="probe")
-            _, _, costs = bounded_costs(job, tasks, None, matrix.budget)
-            rows = compared(tasks, costs, limits_of(job, matrix.budget), matrix.schedulers)
+            _, packer, costs = bounded_costs(job, tasks, None, matrix.budget)
+            limits = limits_of(job, matrix.budget)
+            launched = partial(_launched, job, tasks, packer, matrix.budget)
+            rows = compared(tasks, costs, limits, matrix.schedulers, launched)
     except OptionError:
         raise
     except AnabranchError as failed:
@@ -143,47 +161,87 @@ def job_of(
     return Job(loaded, args, {}, target, options, cache, trace), args
 
 
-def compared(tasks: TaskGraph, costs: Costs, limits: Limits, names: Sequence[str]) -> list[Row]:
+def _launched(
+    job: Job, tasks: TaskGraph, packer: Packer, budget: float | None, schedule: Schedule
+) -> TaskGraph:
+    """The tasks with kernels that overlap those before them, where this schedule gains by it."""
+    seconds = SECONDS if budget is None else min(SECONDS, budget)
+    plan, _ = overlapped(packer.plan(schedule), job.target, job.cache, job.trace, seconds)
+    return plan.tasks
+
+
+def compared(
+    tasks: TaskGraph,
+    costs: Costs,
+    limits: Limits,
+    names: Sequence[str],
+    launched: Callable[[Schedule], TaskGraph] | None = None,
+) -> list[Row]:
     """A row for each of these schedulers on one task graph, of no model yet; with `OWN` one more,
-    for its plan with priorities, where it has several streams."""
+    for its plan with priorities, where it has several streams, and one for the faster of both with
+    kernels `launched` as is best for it, where that is another way."""
+    for task in tasks.tasks:  # nobody's search pays for what all need
+        costs.task(task)
+    found, failures = _planned(tasks, costs, limits, names)
+    prices = costs.rank(tasks, [made.schedule for made in found.values()])
+    priced = dict(zip(found, prices, strict=True))
+    ours = min((name for name in OURS if name in found), key=lambda n: priced[n].us, default=None)
+    if ours is not None and launched is not None:
+        start, schedule = time.perf_counter(), found[ours].schedule
+        changed = launched(schedule)
+        if changed is not tasks:
+            found[OVERLAP] = _Made(schedule, time.perf_counter() - start, changed)
+            prices = costs.race([(made.tasks, made.schedule) for made in found.values()])
+            priced = dict(zip(found, prices, strict=True))
+    fastest = min((cost.us for cost in prices), default=0.0)
+    order = sorted([*names, *(name for name in found if name not in names)], key=_place(names))
+    return [_row(name, found.get(name), priced.get(name), fastest, failures) for name in order]
+
+
+def _planned(
+    tasks: TaskGraph, costs: Costs, limits: Limits, names: Sequence[str]
+) -> tuple[dict[str, _Made], dict[str, str]]:
+    """What these schedulers made, ours with priorities, too; and why others made nothing."""
     dag = dag_of(tasks)
-    found: dict[str, tuple[Schedule, float]] = {}
+    found: dict[str, _Made] = {}
     failures: dict[str, str] = {}
-    [costs.task(task) for task in tasks.tasks]  # nobody's search pays for what all need
     for name in names:
         start = time.perf_counter()
         try:
             schedule = scheduler(name)(tasks, costs, limits)
             verify_schedule(schedule, dag)
-            found[name] = schedule, time.perf_counter() - start
+            found[name] = _Made(schedule, time.perf_counter() - start, tasks)
         except (AnabranchError, VerifyError) as failed:
             failures[name] = str(failed).partition("\n")[0]
-    names = [*names]
-    if OWN in found and (rushed := urgent(found[OWN][0], dag, times(tasks, costs))):
-        found[rushed.scheduler] = rushed, 0.0
-        names.insert(names.index(OWN) + 1, rushed.scheduler)
-    prices = costs.rank(tasks, [schedule for schedule, _ in found.values()])
-    priced = dict(zip(found, prices, strict=True))
-    fastest = min((cost.us for cost in prices), default=0.0)
-    rows = []
-    for name in names:
-        if name in failures or math.isinf(priced[name].us):
-            rows.append(Row("", "", 0, name, failure=failures.get(name, "its plan could not run")))
-            continue
-        (schedule, seconds), cost = found[name], priced[name]
-        rows.append(
-            Row(
-                "",
-                "",
-                0,
-                name,
-                cost.us,
-                cost.spread,
-                cost.source,
-                schedule.streams,
-                schedule.waits,
-                seconds,
-                cost.us / fastest if fastest else 1.0,
-            )
-        )
-    return rows
+    if OWN in found and (rushed := urgent(found[OWN].schedule, dag, times(tasks, costs))):
+        found[rushed.scheduler] = _Made(rushed, 0.0, tasks)
+    return found, failures
+
+
+def _place(names: Sequence[str]) -> Callable[[str], tuple[int, int]]:
+    """What variants of ours stand behind it."""
+    return lambda name: (
+        names.index(OWN if name not in names else name),
+        OURS.index(name) if name in OURS else 0,
+    )
+
+
+def _row(
+    name: str,
+    made: _Made | None,
+    cost: Cost | None,
+    fastest: float,
+    failures: Mapping[str, str],
+) -> Row:
+    if made is None or cost is None or math.isinf(cost.us):
+        return Row("", "", 0, name, failure=failures.get(name, "its plan could not run"))
+    return Row(
+        *("", "", 0, name),
+        us=cost.us,
+        spread=cost.spread,
+        source=cost.source,
+        streams=made.schedule.streams,
+        waits=made.schedule.waits,
+        search_s=made.seconds,
+        ratio=cost.us / fastest if fastest else 1.0,
+    )

@@ -1,12 +1,13 @@
 """Rows of a comparison of schedulers -> how ours fares against all others, model by model.
 
-    zoo:googlenet fp16 batch 1   local 403.2   fastest other: critical 401.0   tie
-    zoo:sru       fp16 batch 1   local 262.0   fastest other: nimble   278.8   1.064
+    zoo:googlenet fp16 batch 1   local 103.2   fastest other: critical 104.0   tie     95.6   1.088
+    zoo:sru       fp16 batch 1   local  22.9   fastest other: nimble    22.9   tie     20.9   1.096
     means                        nimble 1.07   opara 1.09   ios 1.21
 
-A difference of no more than both spreads together is a tie. `merged` makes one record of several,
-so that models may be measured by several processes, each on its GPU; numbers of one model are never
-taken from two of them.
+The last two columns are ours with kernels that overlap those before them, which no published
+scheduler has. A difference of no more than both spreads together is a tie. `merged` makes one
+record of several, so that models may be measured by several processes, each on its GPU; numbers of
+one model are never taken from two of them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from anabranch.errors import OptionError
 from anabranch.ir.protocols import Cost
 from anabranch.schedule import BEST
 
-OWN, URGENT = "local", "local-urgent"
+OWN, URGENT, OVERLAP = "local", "local-urgent", "local-overlap"
+OURS = (OWN, URGENT, OVERLAP)
 
 Row = Mapping[str, Any]
 Cell = tuple[str, str, int]
@@ -43,7 +45,7 @@ def verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     long it takes."""
     found = []
     for (model, dtype, batch), cell in cells(rows).items():
-        others = [row for name, row in cell.items() if name not in (OWN, URGENT)]
+        others = [row for name, row in cell.items() if name not in OURS]
         if OWN not in cell or not others:
             continue
         ours, best = cell[OWN], min(others, key=lambda row: float(row["us"]))
@@ -57,14 +59,25 @@ def verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 "other_us": best["us"],
                 "ratio": best["us"] / ours["us"],
                 "tie": tied(_cost(ours), _cost(best)),
+                **_overlapping(cell, best),
             }
         )
     return found
 
 
+def _overlapping(cell: Mapping[str, Row], best: Row) -> dict[str, Any]:
+    """The same of ours where kernels overlap; nothing where that was not tried."""
+    if OVERLAP not in cell:
+        return {}
+    ours = cell[OVERLAP]
+    tie = tied(_cost(ours), _cost(best))
+    return {"overlap_us": ours["us"], "overlap_ratio": best["us"] / ours["us"], "overlap_tie": tie}
+
+
 def means(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """Of ours, and of what `best` would choose: for every scheduler the geometric mean, over the
-    models that both have a number for, of how many times as long it takes."""
+    """Of ours, without and with kernels that overlap, and of what `best` would choose: for every
+    scheduler the geometric mean, over the models that both have a number for, of how many times as
+    long it takes."""
     table = [
         {name: float(row["us"]) for name, row in cell.items()} for cell in cells(rows).values()
     ]
@@ -73,7 +86,7 @@ def means(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
         if tried:
             cell["best"] = min(tried)
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
-    return {own: _mean_ratios(table, own, names) for own in (OWN, "best")}
+    return {own: _mean_ratios(table, own, names) for own in (OWN, OVERLAP, "best")}
 
 
 def merged(paths: Sequence[str]) -> dict[str, Any]:

@@ -78,7 +78,17 @@ def _summary(console: Console, record: dict[str, Any]) -> None:
     columns = ("<scheduler", *(f"/ {own}" for own in record["means"]))
     console.print(screen.table(columns, rows, title))
     if record["verdicts"]:
-        columns = ("<model", "<dtype", "batch", "local us", "<fastest other", "us", "/ local")
+        columns = (
+            "<model",
+            "<dtype",
+            "batch",
+            "local us",
+            "<fastest other",
+            "us",
+            "/ local",
+            "overlap us",
+            "/ overlap",
+        )
         console.print(screen.table(columns, [_verdict(found) for found in record["verdicts"]]))
 
 
@@ -91,6 +101,8 @@ def _verdict(found: dict[str, Any]) -> list[str]:
         found["other"],
         f"{found['other_us']:.1f}",
         "tie" if found["tie"] else _ratio(found["ratio"]),
+        f"{found['overlap_us']:.1f}" if "overlap_us" in found else "-",
+        "tie" if found.get("overlap_tie") else _ratio(found.get("overlap_ratio")),
     ]
 
 

@@ -19,7 +19,8 @@ from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.dependent import MODES, split
 from anabranch.kernels.triton.write import program
-from anabranch.overlap import compiling, overlapped
+from anabranch.overlap.alike import compiling
+from anabranch.overlap.decide import overlapped
 from anabranch.pack import pack
 from anabranch.pack.check import check_plan
 from anabranch.trace import Trace
@@ -63,7 +64,7 @@ class Machine:
 
 
 def run(machine: Any, cache: Cache | None = None) -> tuple[str, Cost | None]:
-    plan, cost = overlapped(PLAN, machine, cache, Trace())
+    plan, cost = overlapped(PLAN, machine, cache, Trace(), None)
     check_plan(plan)
     kernel = plan.tasks.tasks[0].kernel
     assert kernel is not None and kernel.source == program(BODY, kernel.variant).text

@@ -1,0 +1,176 @@
+"""Each kernel in a mode of its own: a plan, the best mode for all -> modes, one for each task.
+
+    all kernels in mode a            204.7 us
+    drawn modes, eight at a time     206.1  203.9  204.4 ...  199.2  198.8     (`belief`)
+    what they add up to              197.4, beside the former once more
+
+Where a kernel lets the next one start decides between less and more time, and is a matter of both:
+one that is started early holds multiprocessors that another could use. A single kernel's part is
+less than a run tells, so runs in which many kernels differ are looked at together. Equal kernels
+are taken to behave alike until they are seen not to.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from anabranch.errors import TargetError
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Cost, Executable, Target
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.kernels.triton.dependent import MODES
+from anabranch.kernels.triton.write import unnamed
+from anabranch.overlap.alike import generated, in_modes
+from anabranch.overlap.belief import Runs, Vector, drawn, expected
+
+AT_ONCE = 8
+"""Drawn modes that are run side by side, beside the best so far."""
+EACH = 0.02
+"""Seconds of timing for one of them."""
+LAST = 0.15
+"""The same where the best of them are compared for good."""
+FINALISTS = 2
+"""How many of the fastest runs come to that, beside what all runs together recommend."""
+OWN, SHARED = 0.3, 0.3
+"""What a mode may well add to a kernel's part: by itself, and for all that are equal to it. In
+microseconds, as seen on an H200, where a kernel takes 2 to 5."""
+NOISE = 0.004, 0.3
+"""What a run errs: of the plan's time, and microseconds at least. Kernels that are started early
+get in each other's way, which no sum of parts shows; it counts as noise."""
+SURE = 0.25
+"""Of a spread: a difference of medians that hundreds of samples do not show by chance."""
+LOST = 20
+"""How many times that a plan is said to add that does not run, or far too slowly."""
+
+Modes = tuple[str, ...]
+Picked = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A generated kernel: its place among the tasks, its modes that differ, first the one that all
+    are in, and for each other mode the changes that it stands for."""
+
+    place: int
+    modes: Modes
+    changes: tuple[tuple[int, ...], ...]
+
+
+def own_modes(
+    plan: Plan, mode: str, target: Target, seconds: float
+) -> tuple[Modes, Cost, Cost] | None:
+    """The fastest modes that were found in about so many seconds, what they take, and what `mode`
+    for all takes beside them; None if nothing is surely faster. `plan`: without modes."""
+    start, tasks = time.perf_counter(), plan.tasks
+    slots, scale = slots_of(tasks, mode)
+    alike = tuple(mode if generated(task) else "" for task in tasks.tasks)
+    base = _loaded(plan, alike, target)
+    if base is None or not slots:
+        return None
+    (first,) = target.time([base], EACH)
+    noise = max(NOISE[1], NOISE[0] * first.us)
+    runs, dice = Runs(scale, noise), np.random.default_rng(0)
+    seen: list[tuple[float, Picked]] = []
+    while time.perf_counter() - start < seconds:
+        tried = [_best(slots, drawn(runs, dice)) for _ in range(AT_ONCE)]
+        found = _run(plan, [_modes(alike, slots, picked) for picked in tried], base, target)
+        for us, picked in zip(found, tried, strict=True):
+            runs = runs.and_also(_changes(slots, picked), min(us, LOST * noise))
+        seen += zip(found, tried, strict=True)
+    fastest = [picked for us, picked in sorted(seen)[:FINALISTS] if us < 0]
+    last = dict.fromkeys([_best(slots, expected(runs)), *fastest])
+    modes = [_modes(alike, slots, picked) for picked in last if any(picked)]
+    return _settled(plan, modes, base, target) if modes else None
+
+
+def slots_of(tasks: TaskGraph, mode: str) -> tuple[list[Slot], Vector]:
+    """The generated kernels that have another mode, and what each change may well add."""
+    scale: list[float] = []
+    shared: dict[tuple[str, str], int] = {}
+    slots = []
+    for place, task in enumerate(tasks.tasks):
+        if generated(task):
+            modes, text = _different(task, mode)
+            changes = []
+            for other in modes[1:]:
+                if (text, other) not in shared:
+                    shared[text, other] = len(scale)
+                    scale.append(SHARED)
+                changes.append((shared[text, other], len(scale)))
+                scale.append(OWN)
+            if changes:
+                slots.append(Slot(place, modes, tuple(changes)))
+    return slots, np.array(scale)
+
+
+def _different(task: Task, mode: str) -> tuple[Modes, str]:
+    """The modes in which the kernel's text is another, `mode` first, and its text without any."""
+    kernel = task.kernel
+    assert kernel is not None
+    texts: dict[tuple[str, bool], str] = {}
+    plain = unnamed(kernel.body, kernel.variant).text
+    for name in dict.fromkeys((mode, "", *MODES)):
+        written = unnamed(kernel.body, f"{kernel.variant}.p{name}" if name else kernel.variant)
+        texts.setdefault((written.text, written.pdl), name)
+    return tuple(texts.values()), plain
+
+
+def _best(slots: Sequence[Slot], adds: Vector) -> Picked:
+    """For each kernel the mode, by its number, that would add the least."""
+    picked = []
+    for slot in slots:
+        us = [0.0, *(float(sum(adds[list(change)])) for change in slot.changes)]
+        picked.append(us.index(min(us)))
+    return tuple(picked)
+
+
+def _changes(slots: Sequence[Slot], picked: Picked) -> list[int]:
+    return [
+        change
+        for slot, number in zip(slots, picked, strict=True)
+        if number
+        for change in slot.changes[number - 1]
+    ]
+
+
+def _modes(alike: Modes, slots: Sequence[Slot], picked: Picked) -> Modes:
+    modes = list(alike)
+    for slot, number in zip(slots, picked, strict=True):
+        modes[slot.place] = slot.modes[number]
+    return tuple(modes)
+
+
+def _run(plan: Plan, tried: Sequence[Modes], base: Executable, target: Target) -> list[float]:
+    """How much more time each took than the plan with all kernels alike, beside it."""
+    runs = [_loaded(plan, modes, target) for modes in tried]
+    able = [run for run in runs if run is not None]
+    was, *costs = target.time([base, *able], EACH * (1 + len(able)))
+    left = iter(costs)
+    return [math.inf if run is None else next(left).us - was.us for run in runs]
+
+
+def _settled(
+    plan: Plan, last: Sequence[Modes], base: Executable, target: Target
+) -> tuple[Modes, Cost, Cost] | None:
+    """The fastest of these, if it is faster than the plan with all kernels alike."""
+    runs = [(modes, _loaded(plan, modes, target)) for modes in last]
+    able = [(modes, run) for modes, run in runs if run is not None]
+    if not able:
+        return None
+    was, *costs = target.time([base, *(run for _, run in able)], LAST * (1 + len(able)))
+    now, (modes, _) = min(zip(costs, able, strict=True), key=lambda pair: pair[0].us)
+    return (modes, now, was) if was.us - now.us > SURE * max(was.spread, now.spread) else None
+
+
+def _loaded(plan: Plan, modes: Modes, target: Target) -> Executable | None:
+    """None where it does not run as a graph."""
+    try:
+        run = target.load(replace(plan, tasks=in_modes(plan.tasks, modes)))
+    except TargetError:
+        return None
+    return None if run.failure else run
