@@ -11,7 +11,7 @@ An error is judged by the dtype and by the error of the plain graph in that dtyp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -167,7 +167,7 @@ def _eager_and_reference(
 
     def evaluated(precision: torch.dtype | None, exact: bool) -> tuple[Tensor, ...]:
         try:
-            with target.full_precision() if exact else nullcontext():
+            with target.full_precision() if exact else target.own_precision():
                 return eval_graph(graph, inputs, target.device, precision)
         except torch.OutOfMemoryError:
             with target.full_precision(lean=True):

@@ -150,6 +150,9 @@ class FakeTarget:
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
         raise NotImplementedError
 
+    def own_precision(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
         return nullcontext()
 

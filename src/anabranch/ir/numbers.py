@@ -33,7 +33,8 @@ def relative_error(out: Tensor, reference: Tensor) -> float:
     if out.shape != reference.shape:
         return float("inf")
     if not (out.dtype.is_floating_point or out.dtype.is_complex):
-        return 0.0 if torch.equal(out, reference.to(out.dtype)) else float("inf")
+        same = torch.equal(out, reference.to(device=out.device, dtype=out.dtype))
+        return 0.0 if same else float("inf")
     wide = torch.complex128 if out.dtype.is_complex else torch.float64
     a, b = out.to(wide), reference.to(device=out.device, dtype=wide)
     if not torch.equal(a.isfinite(), b.isfinite()):

@@ -129,6 +129,10 @@ class Target(Protocol):
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
         """Latency of any call, end to end, as its user sees it."""
 
+    def own_precision(self) -> AbstractContextManager[None]:
+        """Within it operators take the short cuts (tf32) that plans for this target take, whatever
+        the process has set."""
+
     def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
         """Within it no operator takes short cuts (tf32): for references. `lean`: none that takes
         much memory is run either, at the price of time."""

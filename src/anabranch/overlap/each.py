@@ -36,7 +36,7 @@ LAST = 0.15
 """The same where the best of them are compared for good."""
 FINALISTS = 2
 """How many of the fastest runs come to that, beside what all runs together recommend."""
-OWN, SHARED = 0.3, 0.3
+OWN, SHARED = 0.4, 0.3
 """What a mode may well add to a kernel's part: by itself, and for all that are equal to it. In
 microseconds, as seen on an H200, where a kernel takes 2 to 5."""
 NOISE = 0.004, 0.3

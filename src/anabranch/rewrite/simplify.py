@@ -1,6 +1,9 @@
 """Simplification: all that always helps, before anything is searched.
 
 captured -> retype -> [ PASSES until nothing changes ] -> layout -> [ PASSES again ] -> simplified
+
+For a GPU that may multiply in tf32, constant factors are rounded to that at the end, which is the
+one step that changes values on purpose.
 """
 
 from __future__ import annotations
@@ -15,8 +18,11 @@ from anabranch.rewrite.passes import PASSES
 from anabranch.rewrite.passes.depthwise import depthwise
 from anabranch.rewrite.passes.layout import layout
 from anabranch.rewrite.passes.retype import retype
+from anabranch.rewrite.passes.round_factors import ERROR, round_factors
 from anabranch.trace import Trace
 
+DEEP = 8
+"""How many times its own error a rounding may change a result that many layers lie behind."""
 ROUNDS = 10
 """More than any graph has needed; two passes that undo each other end here and not never."""
 
@@ -34,6 +40,9 @@ def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu"
             graph = _until_still(arranged, stepper)
         if options.kernels == "all":
             graph = stepper.step(graph, "depthwise", partial(depthwise, trace=stepper.trace))
+    if kind == "cuda" and options.tf32 and options.kernels == "all":
+        rounds = partial(round_factors, trace=stepper.trace)
+        graph = stepper.step(graph, "round_factors", rounds, tolerance=DEEP * ERROR)
     return graph
 
 

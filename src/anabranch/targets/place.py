@@ -22,6 +22,7 @@ from anabranch.ir.types import TensorType, copy_into, once, type_of
 from anabranch.kernels.writers import writer, writes_there
 
 Call = Callable[[], None]
+CPU = torch.device("cpu")
 POISON = 0xFF
 """Every byte of a fresh arena: a floating-point value that nobody wrote reads as NaN."""
 
@@ -104,12 +105,20 @@ def strays(plan: Plan, arena: Tensor) -> str:
     return f"{written.numel()} bytes are written outside all places, {near} B beside {name}"
 
 
-def run_aten(task: Task, values: dict[str, Tensor], workspace: Tensor | None) -> Call:
-    """The runner of provider "aten": the kernel's body, operator by operator."""
+def run_aten(
+    task: Task,
+    values: dict[str, Tensor],
+    workspace: Tensor | None,
+    device: torch.device = CPU,
+) -> Call:
+    """The runner of provider "aten": the kernel's body, operator by operator. `device`: where
+    operators that read no tensor make theirs."""
     kernel = task.kernel
     assert kernel is not None
     declared = types(task.body)
-    steps = [_step(node, kernel, task.writes, declared, values) for node in kernel.body.nodes]
+    steps = [
+        _step(node, kernel, task.writes, declared, values, device) for node in kernel.body.nodes
+    ]
     local = [name for node in kernel.body.nodes for name in node.results]
     temporary = set(local) - set(task.writes)
 
@@ -128,6 +137,7 @@ def _step(
     writes: Sequence[str],
     declared: Mapping[str, TensorType],
     values: dict[str, Tensor],
+    device: torch.device,
 ) -> Call:
     given = kernel.writes_out and bool(set(writes) & set(node.results))
     direct = given and writes_there(node, types(kernel.body))
@@ -158,8 +168,7 @@ def _step(
                 values[name] = _as_declared(own, declared[name])
 
     if ops.takes_device(node.op):
-        some = next(iter(values.values()), None)
-        device_kwargs["device"] = some.device if some is not None else torch.device("cpu")
+        device_kwargs["device"] = device
     return run
 
 

@@ -58,6 +58,13 @@ def constant_side(body: Graph, found: Contraction) -> str:
     return ""
 
 
+def rounded_ahead(factor: Expr, constants: frozenset[str]) -> bool:
+    """Whether a factor of a product in tf32 has no more bits than that. Tensor cores cut off what
+    is too many, which makes all that is computed smaller; so factors are rounded first, but for
+    constants, which are when the graph is simplified (`rewrite/passes/round_factors`)."""
+    return isinstance(factor, Load) and factor.value in constants
+
+
 def few(share: Share, tile: Tile, side: str, itemsize: int) -> bool:
     """Whether the CTA's steps are written out, its weights in registers."""
     across = tile.m if side == "left" else tile.n

@@ -43,7 +43,14 @@ from anabranch.kernels.dfg.walk import (
     substitute,
     substitute_store,
 )
-from anabranch.kernels.triton.ahead import Share, at_step, constant_side, few, write_fetches
+from anabranch.kernels.triton.ahead import (
+    Share,
+    at_step,
+    constant_side,
+    few,
+    rounded_ahead,
+    write_fetches,
+)
 from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.meeting import write_meeting
 from anabranch.kernels.triton.names import INDICES, names_of
@@ -118,7 +125,8 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
     place = {**row_place, **col_place, **batch_place}
     tiles = (-(-row.extent // tile.m), -(-col.extent // tile.n))
     _write_indices(out, tile, tiles, (row, col), masks, found.batches)
-    sums = _Sums(found, tile, steps, share, place, _starts(tile, tiles))
+    held = frozenset(constant.name for constant in body.constants)
+    sums = _Sums(found, tile, steps, share, place, _starts(tile, tiles), held)
     _write_sums(out, sums, constant_side(body, found) if ahead else "", ahead == "fetch")
     if share.split > 1:
         shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
@@ -140,8 +148,8 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What is added up: the contraction, how it is cut, what its axes are in terms of that, and
-    where the rows and columns of the tile begin."""
+    """What is added up: the contraction, how it is cut, what its axes are in terms of that, where
+    the rows and columns of the tile begin, and which values are constants."""
 
     found: Contraction
     tile: Tile
@@ -149,6 +157,7 @@ class _Sums:
     share: Share
     place: Place
     starts: tuple[str, str]
+    constants: frozenset[str]
 
     @property
     def lanes(self) -> tuple[Axis, Axis]:
@@ -233,7 +242,7 @@ def _write_out(out: Emission, sums: _Sums, shape: str) -> None:
         scope = _scope(out, sums, {})
         factors = [at_step(factor, sums.share, at) for factor in sums.factors]
         scope.expect(*factors)
-        texts = [_factor(scope, factor, sums.found.dtype) for factor in factors]
+        texts = [_factor(scope, factor, sums) for factor in factors]
         out.lines.extend(scope.lines)
         added.append(_added(texts, sums))
     out.lines += [f"total = tl.zeros({shape}, tl.float32)", *added]
@@ -253,7 +262,7 @@ def _write_loop(out: Emission, sums: _Sums, shape: str) -> None:
     if steps.ragged:
         scope.lines.append(f"deep_in = {scope.index(steps.at)} < {steps.extent}")
     scope.expect(*sums.factors)
-    texts = [_factor(scope, factor, sums.found.dtype) for factor in sums.factors]
+    texts = [_factor(scope, factor, sums) for factor in sums.factors]
     if steps.ragged:
         texts = [_ended(scope, sums, at, text) for at, text in enumerate(texts)]
     scope.lines.append(_added(texts, sums))
@@ -287,9 +296,13 @@ def _added(texts: Sequence[str], sums: _Sums) -> str:
     return f"total = tl.dot({texts[0]}, {texts[1]}, total{exact})"
 
 
-def _factor(scope: Emission, expr: Expr, dtype: torch.dtype) -> str:
-    name = scope.value(expr)
-    return name if expr.dtype == dtype else scope.assign("factor", f"{name}.to({DTYPES[dtype]})")
+def _factor(scope: Emission, expr: Expr, sums: _Sums) -> str:
+    name, dtype = scope.value(expr), sums.found.dtype
+    if expr.dtype != dtype:
+        return scope.assign("factor", f"{name}.to({DTYPES[dtype]})")
+    if sums.tile.tf32 and sums.tile.m > 1 and not rounded_ahead(expr, sums.constants):
+        return scope.assign("factor", f"nearest_tf32({name})")
+    return name
 
 
 def _write_results(out: Emission, found: Contraction, place: Place) -> None:

@@ -32,7 +32,7 @@ from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.nouns import Expr, Held
 from anabranch.kernels.dfg.walk import Place, replace_parts, substitute, substitute_store
-from anabranch.kernels.triton.ahead import Share
+from anabranch.kernels.triton.ahead import Share, rounded_ahead
 from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.meeting import write_meeting
 from anabranch.kernels.triton.names import INDICES, names_of
@@ -88,7 +88,7 @@ def write(body: Graph, variant: str) -> Program:
     tile = parse(variant)
     if (tile.m == 1) != (found.m == 1):
         raise ValueError(f"{variant} does not suit {found.m} rows")
-    cut = _cut(found, tile)
+    cut = _cut(found, tile, frozenset(constant.name for constant in body.constants))
     masks = {cut.row: "row_in"} if cut.row.extent % tile.m else {}
     masks |= {cut.col: "col_in"} if cut.col.extent % tile.n else {}
     spelled = {cut.row: "row", cut.col: "col", Axis("batch", found.batches): "batch"}
@@ -119,7 +119,8 @@ def write(body: Graph, variant: str) -> Program:
 @dataclass(frozen=True, slots=True)
 class _Cut:
     """A pair and how it is cut: its flat rows and columns, how many tiles of them there are, a
-    CTA's share of the chunks of the middle axis, and what all other axes are in terms of those."""
+    CTA's share of the chunks of the middle axis, what all other axes are in terms of those, and
+    which values are constants."""
 
     found: Pair
     tile: Tile
@@ -128,6 +129,7 @@ class _Cut:
     tiles: tuple[int, int]
     share: Share
     place: Place
+    constants: frozenset[str]
 
     @property
     def one(self) -> bool:
@@ -173,14 +175,15 @@ def found_in(body: Graph) -> Pair | str:
     return pair_of(lower(body))
 
 
-def _cut(found: Pair, tile: Tile) -> _Cut:
+def _cut(found: Pair, tile: Tile, constants: frozenset[str]) -> _Cut:
     row, row_place = flattened(found.rows, "row")
     col, col_place = flattened(found.cols, "col")
     batch_place = flattened(found.batch, "batch")[1]
     count = walk((*found.taps, found.between), tile.middle, "between", "chunk", flat=False).count
     share = Share(count, min(tile.split, count))
     tiles = (-(-row.extent // tile.m), -(-col.extent // tile.n))
-    return _Cut(found, tile, row, col, tiles, share, {**row_place, **col_place, **batch_place})
+    place = {**row_place, **col_place, **batch_place}
+    return _Cut(found, tile, row, col, tiles, share, place, constants)
 
 
 def _write_indices(out: Emission, cut: _Cut, masks: dict[Axis, str]) -> None:
@@ -244,7 +247,7 @@ def _write_first(out: Emission, cut: _Cut) -> None:
     image, weight = cut.image, cut.weight
     scope.expect(image, weight)
     kind = cut.found.dtypes[0]
-    texts = (_factor(scope, image, kind), _factor(scope, weight, kind))
+    texts = (_factor(scope, image, kind, cut), _factor(scope, weight, kind, cut))
     scope.lines.append(_added("first", texts, cut, kind))
     shape = f"[{tile.middle}, {tile.k}]" if cut.one else f"[{tile.m}, {tile.middle}]"
     out.lines.append(f"first = tl.zeros({shape}, tl.float32)")
@@ -268,7 +271,9 @@ def _write_second(out: Emission, cut: _Cut) -> None:
     kind = cut.found.dtypes[1]
     name = text if text.isidentifier() else out.assign("middle", text)
     rounded = name if kind == torch.float32 else f"{name}.to({DTYPES[kind]})"
-    other = _factor(out, cut.right, kind)
+    if kind == torch.float32 and cut.tile.tf32:
+        rounded = f"nearest_tf32({name})"
+    other = _factor(out, cut.right, kind, cut)
     out.lines.append(_added("total", (rounded, other), cut, kind))
 
 
@@ -282,9 +287,13 @@ def _added(sums: str, texts: tuple[str, str], cut: _Cut, kind: torch.dtype) -> s
     return f"{sums} = tl.dot({texts[0]}, {texts[1]}, {sums}{exact})"
 
 
-def _factor(scope: Emission, expr: Expr, dtype: torch.dtype) -> str:
+def _factor(scope: Emission, expr: Expr, dtype: torch.dtype, cut: _Cut) -> str:
     name = scope.value(expr)
-    return name if expr.dtype == dtype else scope.assign("factor", f"{name}.to({DTYPES[dtype]})")
+    if expr.dtype != dtype:
+        return scope.assign("factor", f"{name}.to({DTYPES[dtype]})")
+    if dtype == torch.float32 and cut.tile.tf32 and not rounded_ahead(expr, cut.constants):
+        return scope.assign("factor", f"nearest_tf32({name})")
+    return name
 
 
 def _write_results(out: Emission, cut: _Cut) -> None:

@@ -210,6 +210,9 @@ class CpuTarget:
             samples.append(1e6 * (time.perf_counter() - start))
         return _summarise(samples)
 
+    def own_precision(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
         return nullcontext()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import torch
 
@@ -39,7 +40,7 @@ class CudaTarget:
         self._urgent: list[torch.cuda.Stream] = []
         self._multiplying: set[tuple[int, bool]] = set()
         self._pool = torch.cuda.MemPool()
-        self._runners: dict[str, Runner] = {"aten": run_aten}
+        self._runners: dict[str, Runner] = {"aten": partial(run_aten, device=device)}
         self._cudnn = cudnn.Cudnn(tf32) if cudnn.available() else None
         if self._cudnn is not None:
             self._runners["cudnn"] = self._cudnn.runner
@@ -138,6 +139,9 @@ class CudaTarget:
 
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
         return timing.summarise(timing.interleaved([lambda: _drop(call())], budget)[0])
+
+    def own_precision(self) -> AbstractContextManager[None]:
+        return _precision(self.tf32)
 
     def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
         """Without cuDNN, which takes 20 ms to plan each new shape, and which is judged by this."""

@@ -56,6 +56,9 @@ class SimTarget:
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
         raise self._absent("time a call")
 
+    def own_precision(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
         return nullcontext()
 
