@@ -39,9 +39,11 @@ def network(name: str, size: str, dtype: torch.dtype) -> tuple[nn.Module, tuple[
 
 def quick(name: str, dtype: torch.dtype = torch.float16, **options: Any) -> anabranch.Compiled:
     """With the library's kernels, which need no compiler; `kernels="all"` for the others. Graphs
-    are taken as they are; what a search makes of them is tested in test_search."""
+    are taken as they are; what a search makes of them is tested in test_search. `strict`: nothing
+    is compiled again with less optimisation behind our back."""
     model, args = network(name, "tiny", dtype)
-    options = {"kernels": "library", "cache_dir": None, "search": "none", **options}
+    given = {"kernels": "library", "cache_dir": None, "search": "none", "strict": True}
+    options = {**given, **options}
     return anabranch.compile(model, args, target="cuda", **options)
 
 
@@ -67,6 +69,14 @@ def test_plans_of_generated_kernels_are_right(name: str, dtype: torch.dtype) -> 
     first = run(args, clone=True)
     for _ in range(20):
         assert all(torch.equal(x, y) for x, y in zip(run(args), first, strict=True))
+
+
+@pytest.mark.parametrize("name", ["resnet50", "bert_base", "googlenet", "squeezenet", "sru"])
+def test_plans_in_tf32_are_right(name: str) -> None:
+    """Tensor cores cut fp32 off, which no library is allowed to show, and neither are we."""
+    fast = quick(name, torch.float32, kernels="all", tf32=True)
+    kernels = [task.kernel for task in fast.entries[0].plan.tasks.tasks if task.kernel]
+    assert any(kernel.provider == "triton" for kernel in kernels)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

@@ -244,7 +244,7 @@ def _ours(
     named; empty for what users get."""
     named = "+".join(v if k in NAMING else f"{k}={v}" for k, v in asked.items())
     name = f"{OURS}:{named}" if named else OURS
-    start = time.perf_counter()
+    start, told = time.perf_counter(), len(trace.events)
     try:
         compiled = compile(cell.model, cell.args, trace=trace, **options, **asked)
         seconds = time.perf_counter() - start
@@ -258,7 +258,8 @@ def _ours(
     facts = {key: compiled.facts[key] for key in KEPT_FACTS if key in compiled.facts}
     peak, chosen = executable.peak_bytes(), str(facts.get("scheduler", ""))
     wanted = asked.get("scheduler", chosen)
-    note = chosen if chosen == wanted else f"{chosen} was faster"
+    fell = [f"fallback: {e.why}" for e in trace.events[told:] if e.kind == "fallback"]
+    note = "; ".join([chosen if chosen == wanted else f"{chosen} was faster", *fell])
     yield System(name, executable.replay, seconds, peak, difference, note, facts=facts)
     if not asked:
         yield System(f"{OURS}-call", lambda: compiled(*cell.args), seconds, peak, difference, note)
