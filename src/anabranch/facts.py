@@ -6,12 +6,15 @@
 | baselines | eager (where the model can run) and the sequential plan, in ms |
 | schedules | every candidate, before kernels overlap: name, latency_ms, source, streams, waits |
 | kernels | launches of the plan; tasks: how many of them |
+| modes | generated kernels of the plan by how they overlap the one before ("none": not at all) |
+| stages_s | seconds of the compilation by stage |
 | peak_bytes, peak_bytes_sequential | intermediate values of this plan and of the sequential one |
 | max_relative_error | per output, against a higher-precision reference |
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -20,8 +23,11 @@ from anabranch.accept import own_inputs
 from anabranch.compiler import Compilation
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
+from anabranch.ir.task import TaskGraph
 from anabranch.ir.types import DTYPE_NAMES
+from anabranch.kernels.triton.dependent import split
 from anabranch.line import Job
+from anabranch.overlap.alike import generated
 
 EAGER_SECONDS = 0.5
 """Spent on timing the model as it was."""
@@ -45,6 +51,7 @@ def facts_of(job: Job, made: Compilation) -> dict[str, Any]:
         "schedules": [_schedule(schedule, cost) for schedule, cost in made.found.schedules],
         "tasks": len(tasks.tasks),
         "kernels": sum(task.kernel.launches for task in tasks.tasks if task.kernel),
+        "modes": _modes(tasks),
         "streams": plan.schedule.streams,
         "event_waits": plan.schedule.waits,
         "peak_bytes": run.peak_bytes() if run is not None else plan.peak_bytes,
@@ -62,6 +69,11 @@ def facts_of(job: Job, made: Compilation) -> dict[str, Any]:
         "versions": dict(job.target.spec.versions),
         "options": job.options.model_dump(mode="json", exclude_defaults=True),
     }
+
+
+def _modes(tasks: TaskGraph) -> dict[str, int]:
+    kernels = [task.kernel for task in tasks.tasks if generated(task)]
+    return dict(Counter(split(kernel.variant)[1] or "none" for kernel in kernels if kernel))
 
 
 def _dtype(job: Job, made: Compilation) -> str:

@@ -155,6 +155,15 @@ def test_our_own_failure_is_a_row(compiler: Callable[..., Any]) -> None:
     assert rows[1]["ratio"] is None
 
 
+def test_a_fallback_is_noted(compiler: Callable[..., Any]) -> None:
+    def compile(*given: Any, trace: Trace, **options: Any) -> Any:
+        trace.add("fallback", "verify", "Net", "wrong by a hundredth")
+        return compiler(*given, **options)
+
+    rows = run(quick(), compile=compile)["rows"]
+    assert rows[0]["note"] == "sequential; fallback: wrong by a hundredth"
+
+
 def test_every_model_is_saved(compiler: Callable[..., Any]) -> None:
     saved: list[int] = []
     run(quick(batches=(1, 2)), compile=compiler, save=lambda r: saved.append(len(r["rows"])))

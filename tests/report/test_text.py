@@ -8,6 +8,7 @@ import pytest
 
 from anabranch.report.parts import Parts
 from anabranch.report.text import explain
+from anabranch.trace import Event
 
 Build = Mapping[str, Callable[..., Parts]]
 
@@ -37,6 +38,18 @@ def test_little_is_enough(parts: Build) -> None:
     assert text.startswith("small on NVIDIA H200, f16[1,32,56,56]\n  6 tasks (6 kernels) on ")
     assert "Fused: " in text
     assert "Schedules" not in text
+
+
+def test_how_kernels_overlap(parts: Build) -> None:
+    given = parts["small"]()
+    said = Event("applied", "overlap", "net", "2 kernels launched otherwise: 9.1 us, 9.9 alike", 0)
+    facts = {**given["facts"], "modes": {"a": 4, "w": 1, "none": 1}}
+    overlapping: Parts = {**given, "facts": facts, "events": [*given["events"], said]}
+    text = explain(**overlapping)
+    assert "Overlap: 5 of 6 generated kernels may start before" in text
+    assert "by mode: a 4, w 1" in text and "9.1 us, 9.9 alike" in text
+    still: Parts = {**given, "facts": {**given["facts"], "modes": {"none": 6}}}
+    assert "Overlap" not in explain(**still)
 
 
 def test_names_with_line_breaks_stay_in_their_line(parts: Build) -> None:

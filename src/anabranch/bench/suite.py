@@ -53,6 +53,8 @@ KEPT_FACTS = (
     "event_waits",
     "kernels",
     "tasks",
+    "modes",
+    "stages_s",
     "peak_bytes_sequential",
     "max_relative_error",
 )

@@ -44,6 +44,7 @@ def explain(**parts: Unpack[Parts]) -> str:
         _fused(parts, found),
         _chosen(found),
         _schedules(parts),
+        _overlapping(parts),
         _timelines(parts),
         _refused(parts),
         _memory(parts, head),
@@ -165,6 +166,21 @@ def _schedules(parts: Parts) -> list[str]:
         latency = duration(cost.us)
         table.append((mark, schedule.scheduler, latency, over, streams, waits, cost.source))
     return ["Schedules (* chosen)", *_table(table, "<<>>>>", (1, 24, 10, 10, 8, 7))]
+
+
+def _overlapping(parts: Parts) -> list[str]:
+    """Which kernels start before those they follow have ended, and what that is worth."""
+    modes = parts["facts"].get("modes") or {}
+    early = {mode: number for mode, number in modes.items() if mode != "none"}
+    if not early:
+        return []
+    by_mode = ", ".join(f"{mode} {number}" for mode, number in sorted(early.items()))
+    kernels = f"{sum(early.values())} of {count(sum(modes.values()), 'generated kernel')}"
+    lines = [f"Overlap: {kernels} may start before the one before has ended, by mode: {by_mode}"]
+    for event in parts["events"]:
+        if event.where == "overlap" and event.kind in ("chosen", "applied"):
+            lines += _wrapped(event.why)
+    return lines
 
 
 def _timelines(parts: Parts) -> list[str]:
