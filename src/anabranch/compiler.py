@@ -34,6 +34,7 @@ from anabranch.ir.uncollected import uncollected
 from anabranch.kernels.select import Selection
 from anabranch.line import (
     Job,
+    Planned,
     schedulers_of,
     seconds_left,
     simplified,
@@ -41,7 +42,8 @@ from anabranch.line import (
 )
 from anabranch.options import Options
 from anabranch.outcome import Outcome, keep, question, recall
-from anabranch.overlap.decide import SECONDS, overlapped
+from anabranch.overlap.alike import may_overlap
+from anabranch.overlap.decide import SECONDS, near, overlapped
 from anabranch.schedule import scheduler
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
@@ -175,7 +177,7 @@ def _decided(
     yield "abreast", made.tasks
     with trace.stage("pack"):
         plan = made.packer.plan(made.choice.schedule, trace)
-        plan, cost = _overlapping(job, plan, start)
+        plan, cost = _overlapping(job, made, plan, start)
     found = Outcome(
         made.graph,
         replace(made.selection, tasks=plan.tasks),
@@ -190,15 +192,20 @@ def _decided(
     return found, path
 
 
-def _overlapping(job: Job, plan: Plan, start: float) -> tuple[Plan, Cost | None]:
-    """The plan as its kernels are launched, and what it then takes, None where nobody knows."""
+def _overlapping(job: Job, made: Planned, plan: Plan, start: float) -> tuple[Plan, Cost | None]:
+    """The plan as its kernels are launched, and what it then takes, None where nobody knows. Where
+    no scheduler was asked for by name, another schedule may come to be the fastest."""
     options, seconds = job.options, None
     if options.overlap == "none":
         return plan, None
     if options.overlap == "each":
         left, taken = seconds_left(options, start), time.perf_counter() - start
         seconds = min(SECONDS, max(0.0, WHOLE - taken if left is None else left))
-    return overlapped(plan, job.target, job.cache, job.trace, seconds)
+    others = []
+    if options.scheduler == "best" and may_overlap(plan.tasks, job.target):
+        choice = made.choice
+        others = [made.packer.plan(s) for s in near(choice.candidates, choice.schedule)]
+    return overlapped(plan, job.target, job.cache, job.trace, seconds, others)
 
 
 def _known_outcome(job: Job, captured: Captured, graph: Graph) -> Outcome | None:

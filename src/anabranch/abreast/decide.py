@@ -21,7 +21,7 @@ from anabranch.ir.key import tasks_text
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import text_schedule
 from anabranch.line import Job, Planned, scheduled, seconds_left
-from anabranch.overlap.alike import in_mode, may_overlap, mode_of, side_by_side
+from anabranch.overlap.alike import in_their_modes, may_overlap, mode_of
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
 from anabranch.tune import Tuner, with_probes
@@ -123,11 +123,7 @@ def compared(job: Job, made: Planned, found: Planned) -> tuple[Cost, Cost]:
     aside = job.trace.aside()
     plans = [plan.packer.plan(plan.choice.schedule) for plan in (made, found)]
     modes = [mode_of(plan, job.target, job.cache, aside)[0] for plan in plans]
-    plans = [
-        replace(plan, tasks=in_mode(plan.tasks, mode)) if mode else plan
-        for plan, mode in zip(plans, modes, strict=True)
-    ]
-    costs = side_by_side(plans, job.target)
+    costs = in_their_modes(list(zip(plans, modes, strict=True)), job.target)
     if costs is None:
         return was, now
     if job.cache is not None:

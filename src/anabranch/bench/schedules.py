@@ -10,8 +10,8 @@ interleaved on the device where there is one, simulated where the target is.
      "verdicts": [{"model": "zoo:googlenet", ..., "other": "critical", "ratio": 1.01, "tie": true}]}
 
 "local-overlap" is our plan with kernels that overlap those before them, which decide when the next
-may start as part of the plan (`anabranch.overlap`); all others launch a kernel when those it
-follows have ended.
+may start as part of the plan (`anabranch.overlap`), under whichever of the usual schedules is the
+fastest then; all others launch a kernel when those it follows have ended.
 
 `ratio`: how many times as long as the fastest of its model. `means`: geometric means, over all
 models, of the others' latency over ours; "best" is the fastest of what `best` tries. `verdicts`:
@@ -41,9 +41,9 @@ from anabranch.ir.verify import verify_schedule
 from anabranch.line import Job, bounded_costs, limits_of
 from anabranch.models import load_model
 from anabranch.options import Options
-from anabranch.overlap.decide import SECONDS, overlapped
+from anabranch.overlap.decide import SECONDS, near, overlapped
 from anabranch.pack.once import Packer
-from anabranch.schedule import scheduler
+from anabranch.schedule import BEST, scheduler
 from anabranch.schedule.urgent import urgent
 from anabranch.schedule.weigh import times
 from anabranch.targets import resolve
@@ -52,6 +52,10 @@ from anabranch.trace import Trace
 VERSION = 1
 
 Save = Callable[[dict[str, Any]], None]
+Tried = Sequence[tuple[Schedule, Cost]]
+Launched = Callable[[Schedule, Tried], tuple[TaskGraph, Schedule]]
+"""A schedule of ours, and all that are usually tried with what they take -> the tasks and the
+schedule that are fastest where kernels overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +166,20 @@ def job_of(
 
 
 def _launched(
-    job: Job, tasks: TaskGraph, packer: Packer, budget: float | None, schedule: Schedule
-) -> TaskGraph:
-    """The tasks with kernels that overlap those before them, where this schedule gains by it."""
+    job: Job,
+    tasks: TaskGraph,
+    packer: Packer,
+    budget: float | None,
+    schedule: Schedule,
+    tried: Tried,
+) -> tuple[TaskGraph, Schedule]:
+    """The tasks with kernels that overlap those before them, where this schedule, or one of the
+    others, gains by it; and that schedule."""
     seconds = SECONDS if budget is None else min(SECONDS, budget)
-    plan, _ = overlapped(packer.plan(schedule), job.target, job.cache, job.trace, seconds)
-    return plan.tasks
+    others = [packer.plan(other) for other in near(tried, schedule)]
+    ways = job.target, job.cache, job.trace, seconds, others
+    plan, cost = overlapped(packer.plan(schedule), *ways)
+    return (plan.tasks if cost is not None else tasks), plan.schedule
 
 
 def compared(
@@ -175,11 +187,11 @@ def compared(
     costs: Costs,
     limits: Limits,
     names: Sequence[str],
-    launched: Callable[[Schedule], TaskGraph] | None = None,
+    launched: Launched | None = None,
 ) -> list[Row]:
     """A row for each of these schedulers on one task graph, of no model yet; with `OWN` one more,
-    for its plan with priorities, where it has several streams, and one for the faster of both with
-    kernels `launched` as is best for it, where that is another way."""
+    for its plan with priorities, where it has several streams, and one for what `compile` would
+    make of all that it tries, with kernels `launched` as is best."""
     for task in tasks.tasks:  # nobody's search pays for what all need
         costs.task(task)
     found, failures = _planned(tasks, costs, limits, names)
@@ -187,8 +199,9 @@ def compared(
     priced = dict(zip(found, prices, strict=True))
     ours = min((name for name in OURS if name in found), key=lambda n: priced[n].us, default=None)
     if ours is not None and launched is not None:
-        start, schedule = time.perf_counter(), found[ours].schedule
-        changed = launched(schedule)
+        start = time.perf_counter()
+        usual = [(found[n].schedule, c) for n, c in priced.items() if n in (*BEST, *OURS)]
+        changed, schedule = launched(found[ours].schedule, usual)
         if changed is not tasks:
             found[OVERLAP] = _Made(schedule, time.perf_counter() - start, changed)
             prices = costs.race([(made.tasks, made.schedule) for made in found.values()])

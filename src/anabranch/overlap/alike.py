@@ -74,6 +74,13 @@ def may_overlap(tasks: TaskGraph, target: Target) -> bool:
     return able and any(map(generated, tasks.tasks))
 
 
+def in_their_modes(plans: Sequence[tuple[Plan, str]], target: Target) -> list[Cost] | None:
+    """What these plans take, each in this mode, side by side; None where one of them does not run
+    as a graph."""
+    launched = [replace(p, tasks=in_mode(p.tasks, m)) if m else p for p, m in plans]
+    return side_by_side(launched, target)
+
+
 def side_by_side(plans: Sequence[Plan], target: Target) -> list[Cost] | None:
     """What finished plans take, None where one of them does not run as a graph."""
     try:

@@ -1,23 +1,29 @@
-"""How a finished plan launches its kernels: a plan --> the same plan, some kernels overlapping.
+"""How a finished plan launches its kernels: plans --> the fastest, some kernels overlapping.
 
-    ResNet-50    none 222.0 us    all in mode a 204.7    each in its own 197.4
+    ResNet-50, nimble       none 222.0 us    all in mode a 204.7
+    others in modes e, a    sequential 201.9   local 205.1        -> sequential
+    each kernel in its own                          197.4
 
-What was found is remembered, by everything the plan's time depends on.
+Kernels overlap along a stream, so that a schedule of fewer streams may gain more than one that was
+faster before: schedules that come near are timed anew. What was found is remembered, by everything
+the plan's time depends on.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from anabranch.cache import Cache
 from anabranch.ir.key import tasks_text
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Target
-from anabranch.ir.schedule import text_schedule
+from anabranch.ir.schedule import Schedule, text_schedule
 from anabranch.kernels.triton.dependent import MODES
-from anabranch.overlap.alike import generated, in_mode, in_modes, mode_of
-from anabranch.overlap.each import Modes, own_modes
+from anabranch.overlap.alike import generated, in_mode, in_modes, in_their_modes, mode_of
+from anabranch.overlap.each import SURE, Modes, own_modes
 from anabranch.trace import Trace
 
 SECONDS = 8.0
@@ -25,7 +31,12 @@ SECONDS = 8.0
 a hundred kernels."""
 LEAST = 1.0
 """Fewer seconds show nothing; nothing is looked for in them."""
-SCHEME = "each 1"
+SCHEME, OF_SCHEDULES = "each 1", "of schedules 1"
+NEAR, OTHERS = 1.25, 4
+"""Schedules that take up to so many times as long without overlap are tried with it, and so many at
+most, one of a single stream first."""
+BOTH = ("e", "a")
+"""The modes that are best as a rule; others are tried in these and in the first plan's."""
 
 
 def overlapped(
@@ -34,13 +45,16 @@ def overlapped(
     cache: Cache | None,
     trace: Trace,
     seconds: float | None = SECONDS,
+    others: Sequence[Plan] = (),
 ) -> tuple[Plan, Cost | None]:
     """The plan with its generated kernels in the fastest modes that were found, and what it then
     takes, None where nothing was measured. `seconds`: how long to look for modes kernel by kernel,
-    beside the fraction of one that comparing the same mode for all takes; None: not at all."""
+    beside the second or two that comparing the same mode for all takes; None: not at all.
+    `others`: the same tasks under other schedules, one of which may be taken instead."""
     mode, cost = mode_of(plan, target, cache, trace)
     if cost is None:
         return plan, None
+    plan, mode, cost = _schedule(plan, mode, cost, others, target, cache, trace)
     found = None
     if seconds is not None:
         found = _each(plan, mode, target, cache, trace, seconds)
@@ -48,6 +62,58 @@ def overlapped(
         modes, now = found
         return replace(plan, tasks=in_modes(plan.tasks, modes)), now
     return (replace(plan, tasks=in_mode(plan.tasks, mode)) if mode else plan), cost
+
+
+def near(candidates: Sequence[tuple[Schedule, Cost]], chosen: Schedule) -> list[Schedule]:
+    """Other schedules that may be faster where kernels overlap."""
+    us = next((cost.us for s, cost in candidates if s == chosen), math.inf)
+    fit = [s for s, cost in candidates if s != chosen and cost.us <= NEAR * us]
+    few = [s for s in fit if s.streams == 1]
+    return [*few[:1], *(s for s in fit if s.streams > 1)][:OTHERS]
+
+
+def _schedule(
+    plan: Plan,
+    mode: str,
+    cost: Cost,
+    others: Sequence[Plan],
+    target: Target,
+    cache: Cache | None,
+    trace: Trace,
+) -> tuple[Plan, str, Cost]:
+    """Of these plans the fastest in a mode for all, that mode, and what it takes; the first one
+    unless another is surely faster."""
+    if not others:
+        return plan, mode, cost
+    tried = [(plan, mode), *((other, m) for other in others for m in dict.fromkeys((*BOTH, mode)))]
+    texts = [f"{text_schedule(one.schedule)}\n{m}" for one, m in tried]
+    head = f"{OF_SCHEDULES}\n{target.spec.fingerprint}\n{tasks_text(plan.tasks)}"
+    key = "\n".join([head, *texts])
+    kept = cache.get("plans", key) if cache is not None else None
+    costs = _costs(kept, len(tried))
+    if costs is None:
+        costs = in_their_modes(tried, target)
+        if costs is None:
+            return plan, mode, cost
+        if cache is not None:
+            cache.put("plans", key, json.dumps([(c.us, c.spread) for c in costs]))
+    least = min(range(len(costs)), key=lambda i: costs[i].us)
+    was, now = costs[0], costs[least]
+    if was.us - now.us <= SURE * max(was.spread, now.spread):
+        return plan, mode, cost
+    found, how = tried[least]
+    why = f"{now.us:.1f} us in mode {how or 'none'}, {plan.schedule.scheduler} {was.us:.1f}"
+    trace.add("chosen", "overlap", found.schedule.scheduler, f"faster where kernels overlap: {why}")
+    return found, how, now
+
+
+def _costs(kept: str | None, count: int) -> list[Cost] | None:
+    """What was measured by an earlier process."""
+    try:
+        found = [Cost(us, "measured", spread) for us, spread in json.loads(kept or "")]
+        return found if len(found) == count else None
+    except (ValueError, TypeError):
+        return None
 
 
 def _each(

@@ -1,0 +1,45 @@
+"""Kernels that overlap compute the same bits as kernels that wait, however often they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.gpu.test_plans import network
+
+import anabranch
+from anabranch.kernels.triton.dependent import split
+from anabranch.overlap.alike import may_overlap
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "googlenet", "resnet50", "bert_base"])
+def test_the_same_bits(name: str, tmp_path: Path) -> None:
+    """Kernels come out of one cache, so they differ in nothing but how they are launched."""
+    model, args = network(name, "tiny", torch.float16)
+    fresh = [tuple(torch.randn_like(x) if x.is_floating_point() else x for x in args)
+             for _ in range(5)]  # fmt: skip
+    wants: list[tuple[torch.Tensor, ...]] = []
+    for overlap in ("none", "alike", "each"):
+        fast = anabranch.compile(
+            model,
+            args,
+            target="cuda",
+            search="none",
+            abreast="none",
+            scheduler="critical",
+            overlap=overlap,
+            cache_dir=tmp_path,
+            strict=True,
+        )
+        run = fast.executable()
+        assert run is not None and not run.failure
+        got = [out for inputs in fresh for _ in range(20) for out in run(inputs, clone=True)]
+        wants = wants or [tuple(got)]
+        assert all(torch.equal(x, y) for x, y in zip(got, wants[0], strict=True))
+        tasks = fast.entries[0].plan.tasks
+        modes = {split(task.kernel.variant)[1] for task in tasks.tasks if task.kernel}
+        if overlap == "none":
+            assert modes == {""}
+            if not may_overlap(tasks, fast.target):
+                pytest.skip("kernels overlap from compute capability 9.0 on")

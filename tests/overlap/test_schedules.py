@@ -1,0 +1,96 @@
+"""Overlap may make another schedule the fastest: those that come near are timed with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tests.kernels.triton.bodies import gpu
+from tests.overlap.test_each import COUNT, PLAN
+
+from anabranch.cache import Cache
+from anabranch.errors import TargetError
+from anabranch.ir.protocols import Cost
+from anabranch.ir.schedule import Launch, Schedule
+from anabranch.ir.target import TargetSpec
+from anabranch.kernels.triton.dependent import split
+from anabranch.overlap.decide import NEAR, OTHERS, near, overlapped
+from anabranch.trace import Trace
+
+
+def schedule(name: str, streams: int) -> Schedule:
+    launches = (Launch(f"sum{i}", i % streams) for i in range(COUNT))
+    return Schedule(name, tuple(launches))
+
+
+ROW, TWO, THREE = schedule("row", 1), schedule("two", 2), schedule("three", 3)
+
+
+@dataclass
+class Machine:
+    """A plan takes what `us` says of its schedule and the mode of all its kernels."""
+
+    us: dict[tuple[str, str], float]
+    spec: TargetSpec = field(default_factory=gpu)
+    timed: int = 0
+    broken: str = ""
+
+    def prepare(self, kernels: Any, cache: Any = None, trace: Any = None) -> None:
+        pass
+
+    def load(self, plan: Any, repeat: int = 1) -> Any:
+        if plan.schedule.scheduler == self.broken:
+            raise TargetError("no graph", "it is broken", "leave it out")
+        mode = split(plan.tasks.tasks[0].kernel.variant)[1]
+        return SimpleNamespace(us=self.us.get((plan.schedule.scheduler, mode), 99.0), failure="")
+
+    def time(self, runs: Any, budget: float) -> list[Cost]:
+        self.timed += 1
+        return [Cost(run.us, "measured", 0.4) for run in runs]
+
+
+def run(machine: Any, cache: Cache | None = None) -> tuple[str, str, float]:
+    first, others = replace(PLAN, schedule=TWO), [replace(PLAN, schedule=ROW)]
+    plan, cost = overlapped(first, machine, cache, Trace(), None, others)
+    assert cost is not None and plan.tasks.tasks[0].kernel is not None
+    return plan.schedule.scheduler, split(plan.tasks.tasks[0].kernel.variant)[1], cost.us
+
+
+def test_a_row_gains_more() -> None:
+    us = {("two", ""): 10.0, ("two", "l"): 9.0, ("row", ""): 11.0, ("row", "e"): 8.5}
+    assert run(Machine(us)) == ("row", "e", 8.5)
+
+
+def test_the_mode_of_the_first_is_tried_with_others() -> None:
+    us = {("two", ""): 10.0, ("two", "n"): 9.0, ("row", "n"): 8.0, ("row", "l"): 1.0}
+    assert run(Machine(us)) == ("row", "n", 8.0)
+
+
+def test_the_first_stays_unless_another_is_surely_faster() -> None:
+    us = {("two", ""): 10.0, ("two", "l"): 9.0, ("row", "e"): 8.95}
+    assert run(Machine(us)) == ("two", "l", 9.0)
+
+
+def test_a_schedule_that_fails_changes_nothing() -> None:
+    us = {("two", ""): 10.0, ("two", "l"): 9.0, ("row", "e"): 1.0}
+    assert run(Machine(us, broken="row")) == ("two", "l", 9.0)
+
+
+def test_it_is_found_once(tmp_path: Path) -> None:
+    us = {("two", ""): 10.0, ("two", "l"): 9.0, ("row", "e"): 8.0}
+    with Cache.open(tmp_path) as cache:
+        machine = Machine(us)
+        first, timed = run(machine, cache), machine.timed
+        assert run(machine, cache) == first == ("row", "e", 8.0) and machine.timed == timed
+
+
+def test_which_come_near() -> None:
+    far, many = schedule("far", 4), [schedule(f"s{i}", 2 + i % 3) for i in range(9)]
+    candidates = [(TWO, 10.0), (THREE, 10.5), (ROW, 12.0), (far, 10.0 * NEAR + 1)]
+    costs = [(s, Cost(us, "measured")) for s, us in candidates]
+    assert near(costs, TWO) == [ROW, THREE]  # one stream first
+    assert near(costs, ROW) == [TWO, THREE, far]
+    crowd = [(s, Cost(10.0, "measured")) for s in [TWO, *many]]
+    assert len(near(crowd, TWO)) == OTHERS
