@@ -12,6 +12,8 @@ import anabranch
 from anabranch.kernels.triton.dependent import split
 from anabranch.overlap.alike import may_overlap
 
+pytestmark = pytest.mark.gpu
+
 
 @pytest.mark.parametrize("name", ["squeezenet", "googlenet", "resnet50", "bert_base"])
 def test_the_same_bits(name: str, tmp_path: Path) -> None:
