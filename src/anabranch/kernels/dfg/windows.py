@@ -7,6 +7,7 @@ convolution(x, w, b) at (n, k, h, w)   = b[k] + sum[c, i, j](x[n, c, h + i, w + 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -143,19 +144,36 @@ def _overlap(call: Call, start: Index, size: int, low: int, high: int) -> Expr:
 
 def _adaptive_avg_pool(rank: int) -> Lowering:
     def lowering(call: Call) -> tuple[At, ...]:
-        lead = len(call.x.shape) - rank
-        before, after = call.x.shape[lead:], call.type.shape[lead:]
-        if any(n % m for n, m in zip(before, after, strict=True)):
-            raise Refusal(f"windows of {before} to {after} differ in size")
-        size = tuple(n // m for n, m in zip(before, after, strict=True))
-        none = (0,) * rank
-        window = Window(call.node.name, size, size, none, (1,) * rank)
-        total = 1
-        for n in size:
-            total *= n
+        window, lead = _even_window(call, rank)
+        total = math.prod(window.size)
         return (_averaged(call, window, lead, lambda image: const(total, call.dtype)),)
 
     return lowering
+
+
+def _adaptive_max_pool(rank: int) -> Lowering:
+    def lowering(call: Call) -> tuple[At, ...]:
+        window, lead = _even_window(call, rank)
+        if not call.type.dtype.is_floating_point:
+            raise Refusal(f"{call.node.op} of {call.type.dtype} has no lowering")
+
+        def at(point: Point, within: Within) -> Expr:
+            x = call.x.at((*point[:lead], *window.points(point[lead:])), within)
+            return reduce("max", window.axes, x)
+
+        return (at,)
+
+    return lowering
+
+
+def _even_window(call: Call, rank: int) -> tuple[Window, int]:
+    """The windows of an image that is divided evenly, and the dimensions before it."""
+    lead = len(call.x.shape) - rank
+    before, after = call.x.shape[lead:], call.type.shape[lead:]
+    if any(n % m for n, m in zip(before, after, strict=True)):
+        raise Refusal(f"windows of {before} to {after} differ in size")
+    size = tuple(n // m for n, m in zip(before, after, strict=True))
+    return Window(call.node.name, size, size, (0,) * rank, (1,) * rank), lead
 
 
 def _convolution(call: Call) -> tuple[At, ...]:
@@ -243,6 +261,7 @@ WINDOWS: dict[str, Lowering] = {
     **{f"aten.avg_pool{rank}d": _avg_pool(rank) for rank in (1, 2, 3)},
     **{f"aten.adaptive_avg_pool{rank}d": _adaptive_avg_pool(rank) for rank in (1, 2, 3)},
     "aten._adaptive_avg_pool2d": _adaptive_avg_pool(2),
+    **{f"aten.adaptive_max_pool{rank}d": _adaptive_max_pool(rank) for rank in (1, 2, 3)},
     **{
         f"aten.{name}": _convolution
         for name in ("convolution", "conv1d", "conv2d", "conv3d", "_convolution")
