@@ -24,6 +24,7 @@ from anabranch.kernels.dfg.build import (
 )
 from anabranch.kernels.dfg.index import Axis, Index, axis
 from anabranch.kernels.dfg.nouns import Expr, Within
+from anabranch.kernels.dfg.transposed import transposed
 from anabranch.kernels.dfg.values import At, Call, Lowering, Point, Refusal, Value
 
 
@@ -177,18 +178,18 @@ def _even_window(call: Call, rank: int) -> tuple[Window, int]:
 
 
 def _convolution(call: Call) -> tuple[At, ...]:
-    """Any convolution but a transposed one, as a sum of products in fp32 for half types."""
+    """A convolution as a sum of products, in fp32 for half types."""
     x, weight, bias = (call.given.get(name) for name in ("input", "weight", "bias"))
     assert isinstance(x, Value) and isinstance(weight, Value)
     rank = len(weight.shape) - 2
-    if call.given.get("transposed"):
-        raise Refusal("a transposed convolution has no lowering")
     if len(x.shape) != rank + 2 or isinstance(call.given.get("padding"), str):
         raise Refusal("a convolution without a batch, or with named padding, has no lowering")
     stride, padding, dilation = (
         per_dimension(call.given.get(name), rank, default)
         for name, default in (("stride", 1), ("padding", 0), ("dilation", 1))
     )
+    if call.given.get("transposed"):
+        return transposed(call, stride, padding, dilation)
     window = Window(call.node.name, weight.shape[2:], stride, padding, dilation)
     share, each = weight.shape[1], weight.shape[0] // call.given.get("groups", 1)
     channel = Axis(f"{call.node.name}_c", share)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from anabranch.kernels.dfg.index import Axis, Quotient, axis
+from anabranch.kernels.dfg.index import Axis, Quotient, Remainder, axis
 from anabranch.kernels.dfg.nouns import Arith, Cast, Dfg, Expr, Load, Reduce, free_axes
 from anabranch.kernels.dfg.walk import loads, reductions
 from anabranch.kernels.triton.space import apart, largest_load, ordered
@@ -107,15 +107,16 @@ def _with_groups_apart(dfg: Dfg, fold: Reduce) -> Dfg:
 
 
 def _group_size(one: Axis, factor: Expr) -> int:
-    """What the axis is divided by where the factor depends on it in no other way, else 1 or 0."""
-    found: set[int] = set()
+    """What the axis, or the axis and a number, is divided by where the factor depends on it in no
+    other way, else 1 or 0."""
+    found, plain = set[int](), axis(one.name, one.extent)
     for load in loads(factor):
         for index in load.index:
             for atom, _ in index.terms:
                 if atom == one:
                     found.add(1)
-                elif isinstance(atom, Quotient) and atom.index == axis(one.name, one.extent):
-                    found.add(atom.by)
+                elif isinstance(atom, Quotient | Remainder):
+                    found.update([atom.by] if atom.index - atom.index.constant == plain else ())
     return min(found, default=0)
 
 
