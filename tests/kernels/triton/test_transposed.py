@@ -65,7 +65,7 @@ def test_any_window(data: st.DataObject) -> None:
     groups, rank = data.draw(st.sampled_from([1, 1, 2])), data.draw(st.integers(1, 2))
     n, c, k = data.draw(st.integers(1, 2)), *(data.draw(st.sampled_from([2, 3, 8])) for _ in "ck")
     x = (n, c * groups, *(data.draw(st.integers(3, 6)) for _ in range(rank)))
-    if kernel == 1 and stride > 1 or len(set(x[2:])) > 1:
+    if (kernel == 1 and stride > 1) or len(set(x[2:])) > 1:
         return
     if stride * (x[2] - 1) + dilation * (kernel - 1) + 1 <= 2 * padding:
         return
