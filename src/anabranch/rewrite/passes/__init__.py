@@ -5,6 +5,7 @@ profit, and is not in the table; nor is `depthwise`, which is for generated kern
 from collections.abc import Callable
 
 from anabranch.ir.graph import Graph
+from anabranch.rewrite.passes.attention import attention
 from anabranch.rewrite.passes.canonical import canonical
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.passes.dead_code import dead_code
@@ -19,6 +20,7 @@ PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {
     "functional": functional,
     "canonical": canonical,
     "identities": identities,
+    "attention": attention,
     "fold_batch_norm": fold_batch_norm,
     "flatten_cat": flatten_cat,
     "fold_constants": fold_constants,
