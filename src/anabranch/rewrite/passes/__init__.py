@@ -1,6 +1,7 @@
 """The passes, one per file, in the order in which they run; each takes a graph and a trace and
 returns the same graph if it changes nothing. `layout` runs once, after them, where convolutions
-profit, and is not in the table; nor is `depthwise`, which is for generated kernels."""
+profit, and is not in the table; nor are `depthwise` and `grouped_heads`, which are for generated
+kernels."""
 
 from collections.abc import Callable
 
