@@ -192,6 +192,21 @@ graph g {{
     assert event.kind == "refused" and why in event.why
 
 
+def test_what_is_empty_is_no_join() -> None:
+    """A batch of nothing has no memory that its parts could be slices of."""
+    graph = parse_graph("""
+    graph g {
+      input %x: f32[0,4,2,2]
+      %a: f32[0,4,2,2] = aten.relu.default(%x)
+      %b: f32[0,4,2,2] = aten.tanh.default(%x)
+      %cat: f32[0,8,2,2] = aten.cat.default([%a, %b], 1)
+      return %cat
+    }""")
+    trace = Trace()
+    assert fitting(partition(graph, Trace(), CPU.spec), trace) == ()
+    assert [event.why for event in trace.events] == ["%cat is empty"]
+
+
 def test_a_join_is_kept_where_it_is_faster() -> None:
     plain = with_kernels(partition(GRAPH, Trace(), CPU.spec))
     after = {task.name for task in touching(plain, JOINED)}

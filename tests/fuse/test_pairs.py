@@ -169,3 +169,55 @@ def test_no_pair_of_what_is_empty() -> None:
     }"""
     groups, refused = paired(parse_graph(text))
     assert groups == ["a", "b"] and "is empty" in refused[0]
+
+
+def around(taps: int, before: str, returned: str = "%last") -> Graph:
+    """Light work before a convolution of 64 channels, and its result in the order of the shape."""
+    image = "f16[1,64,7,7]{3136,1,448,64}"
+    rest = f"[1, 1], [{taps // 2}, {taps // 2}], [1, 1], False, [0, 0], 1"
+    return read(f"""
+    graph net {{
+      input %x: {image}
+      input %s: f16[1,64,1,1]
+      const %w: f16[64,64,{taps},{taps}]{{{64 * taps * taps},1,{64 * taps},64}} = w
+      %light: {image} = {before}
+      %conv: {image} = aten.convolution.default(%light, %w, None, {rest})
+      %sum: {image} = aten.add.Tensor(%conv, %x)
+      %last: f16[1,64,7,7] = aten.clone.default(%sum)
+      return {returned}
+    }}""")
+
+
+def test_light_work_runs_where_a_contraction_reads() -> None:
+    graph = around(1, "aten.mul.Tensor(%x, %s)")
+    groups, refused = paired(graph)
+    assert groups == ["light+conv+sum", "last"]
+    assert refused == ["%conv + %last: another pair of one of them gains more"]
+
+
+def test_a_change_of_layout_is_how_a_contraction_stores() -> None:
+    """What is before the convolution is returned too, so it stays."""
+    groups, refused = paired(around(1, "aten.mul.Tensor(%x, %s)", "%light, %last"))
+    assert groups == ["light", "conv+sum+last"]
+    assert refused == ["%light + %conv: %light is returned"]
+
+
+def test_what_is_dear_is_not_computed_for_each_tap() -> None:
+    groups, refused = paired(around(3, "aten.sigmoid.default(%x)"))
+    assert groups == ["light", "conv+sum+last"]
+    assert refused == ["%light + %conv: %light would be computed again for each window it lies in"]
+    assert paired(around(3, "aten.relu.default(%x)"))[0] == ["light+conv+sum", "last"]
+    assert paired(around(1, "aten.sigmoid.default(%x)"))[0] == ["light+conv+sum", "last"]
+
+
+def test_a_concatenation_alone_is_left_to_joins() -> None:
+    graph = read("""
+    graph net {
+      input %x: f16[1,32,7,7]{1568,1,224,32}
+      input %y: f16[1,32,7,7]{1568,1,224,32}
+      const %w: f16[64,64,1,1] = w
+      %cat: f16[1,64,7,7]{3136,1,448,64} = aten.cat.default([%x, %y], 1)
+      %conv: f16[1,64,7,7]{3136,1,448,64} = aten.convolution.default(%cat, %w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+      return %conv
+    }""")  # noqa: E501
+    assert paired(graph) == (["cat", "conv"], [])

@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from anabranch.fuse.legal import Facts, body_of, why_not_written
+from anabranch.fuse.legal import AGAIN, GATHERS, Facts, body_of, why_not_written
 from anabranch.fuse.paths import Paths
 from anabranch.fuse.reach import Reach
 from anabranch.ir import ops
@@ -34,14 +34,9 @@ from anabranch.trace import Trace
 
 Group = tuple[Node, ...]
 
-MOVES = JOINS | {
-    f"aten.{name}"
-    for name in (
-        *("clone", "contiguous", "constant_pad_nd", "embedding", "index_select"),
-        *("reshape", "_unsafe_view", "flatten", "unflatten"),
-    )
-}
-"""Moves whose element is computed where it is needed as cheaply as it is read."""
+MOVES = JOINS | GATHERS | {f"aten.{name}" for name in ("clone", "contiguous", "copy")}
+MOVES |= {f"aten.{name}" for name in ("reshape", "_unsafe_view", "flatten", "unflatten")}
+"""Moves that may be part of a cluster."""
 MOST_NODES = 500
 MOST_VALUES = 64
 """Values that a cluster may read and write: each is a pointer in registers."""
@@ -216,7 +211,8 @@ def _why_not_inside(
     """Why a node may not compute what it reads by itself."""
     maker, read, whole = facts.makers[root], facts.types[value].numel, facts.types[root].numel
     kind = ops.info(reader.op).kind
-    wanted = reader.type.numel if kind == "pointwise" else read
+    larger = kind == "pointwise" or ops.packet_name(reader.op) in AGAIN
+    wanted = reader.type.numel if larger else read
     if max(wanted, read) > min(read, whole) and ops.info(maker.op).kind != "factory":
         return f"%{root} is broadcast: it would be computed again for each element"
     for node, size in ((reader, reader.type.numel), (maker, read)):

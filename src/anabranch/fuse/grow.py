@@ -23,6 +23,7 @@ from anabranch.fuse.legal import (
     ADD,
     ADDMM,
     CONVOLUTION,
+    GATHERS,
     GELU,
     LINEAR,
     RELU,
@@ -48,8 +49,6 @@ EPILOGUES: dict[str, tuple[tuple[str, ...], ...]] = {
 
 
 PAD = "aten.constant_pad_nd.default"
-GATHERS = frozenset({PAD, "aten.cat.default", "aten.embedding.default"})
-"""Moves whose element is computed where it is needed as cheaply as it is read."""
 
 
 def grow(
@@ -130,7 +129,7 @@ def _join_reader(
     kind = ops.info(node.op).kind
     own = home.get(node.name, [node])
     readers = facts.readers.get(node.name, ())
-    known = kind in ("pointwise", "contract", "reduce") or node.op in GATHERS
+    known = kind in ("pointwise", "contract", "reduce") or ops.packet_name(node.op) in GATHERS
     if not known or node is not own[-1] or not readers:
         return
     reader = readers[0]

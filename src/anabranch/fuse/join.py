@@ -93,6 +93,8 @@ def _why_not(task: Task, tasks: TaskGraph, taken: Mapping[str, str]) -> str:
     """Why the concatenation cannot be a join; "" if it can."""
     (node,) = task.body.nodes
     table = types(task.body)
+    if not node.type.numel:
+        return f"%{node.name} is empty"
     made = {name: t for t in tasks.tasks for name in t.writes}
     renamed = {name for alias in tasks.aliases for name in alias.uses}
     returned = {ref.name for ref in tasks.outputs}

@@ -23,6 +23,8 @@ from anabranch.ir.graph import Arg, Graph, Input, Node, Ref, producers, types, u
 from anabranch.ir.protocols import A_LARGE_GPU
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg import lower
+from anabranch.kernels.dfg.lower import LOWERINGS
+from anabranch.kernels.dfg.nouns import COMPUTE
 from anabranch.kernels.triton.write import variants
 
 CONVOLUTION, ADD, RELU = "aten.convolution.default", "aten.add.Tensor", "aten.relu.default"
@@ -35,6 +37,27 @@ CHEAP = frozenset(
     )
 )
 """What may as well be computed once for each window that reads it: an instruction or two."""
+AGAIN = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("gather", "index", "index_select", "repeat"),
+        *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"),
+        *(f"upsample_nearest{rank}d" for rank in (1, 2, 3)),
+        *(f"_upsample_nearest_exact{rank}d" for rank in (1, 2, 3)),
+    )
+)
+"""Moves that read an element as often as they like."""
+GATHERS = AGAIN | {
+    f"aten.{name}"
+    for name in (
+        *("cat", "constant_pad_nd", "embedding", "new_empty", "flip", "roll", "tril", "triu"),
+        *("channel_shuffle", "native_channel_shuffle", "pixel_shuffle", "pixel_unshuffle"),
+        *("slice_scatter", "select_scatter"),
+        *(f"reflection_pad{rank}d" for rank in (1, 2, 3)),
+        *(f"replication_pad{rank}d" for rank in (1, 2, 3)),
+    )
+}
+"""Moves whose element is computed where it is needed as cheaply as it is read."""
 MOST_PROLOGUE_READS = 4
 """Values that each point of a window may be made of, the weights not counted."""
 LIBRARY_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -93,6 +116,9 @@ def why_not_pointwise(node: Node, group: Sequence[Node], facts: Facts) -> str:
     """Why a node cannot join the group that reads it; "" if it can. No intermediate result is
     written then, so nobody else may read it."""
     inside = {member.name for member in group}
+    for member in (node, *group):
+        if ops.info(member.op).kind != "contract" and (why := _unknown(member)):
+            return why
     for result in node.results:
         if result in facts.returned:
             return f"%{result} is returned"
@@ -107,6 +133,14 @@ def why_not_pointwise(node: Node, group: Sequence[Node], facts: Facts) -> str:
         elif reader.type.shape != node.type.shape:
             return f"%{node.name} is broadcast: it would be computed again for each element"
     return ""
+
+
+def _unknown(node: Node) -> str:
+    """Why no kernel is ever written for the operator; "" if that depends."""
+    if ops.packet_name(node.op) not in LOWERINGS:
+        return f"{node.op} has no lowering"
+    other = next((type for type in node.types if type.dtype not in COMPUTE), None)
+    return f"%{node.name} is of {other.dtype}, for which there are no kernels" if other else ""
 
 
 def why_not_written(

@@ -6,26 +6,36 @@ r"""Pairs: a contraction and what it reads, in one launch, through the chip's ow
 A convolution, linear layer or pooling, with what runs with it, whose result is read by the
 contraction of one other group alone, may run with that group, if a template writes both as one
 kernel and its best tile is not expected to be slower than the best tiles of both: tiles of the
-second one compute the first one again, so this pays where the first one's channels fit a tile. A
-group is in one pair at most; the one that gains most is taken. Which way is faster, `choose`
+second one compute the first one again, so this pays where the first one's channels fit a tile.
+
+Light work joins a contraction in the same way: what is computed of its input, element by element,
+runs where it is read, and a change of layout where results are stored.
+
+    x -- {mul, by what SE says} -- {conv 1x1, add} -- {clone, contiguous} --
+
+A group is in one pair at most; the one that gains most is taken. Which way is faster, `choose`
 decides by measured times.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from anabranch.fuse.legal import Facts, body_of
+from anabranch.fuse.cluster import MOVES
+from anabranch.fuse.legal import CHEAP, CONVOLUTION, MOST_PROLOGUE_READS, Facts, body_of
 from anabranch.ir import ops
 from anabranch.ir.graph import Node
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
+from anabranch.kernels.dfg.joins import JOINS
 from anabranch.kernels.triton.expected import expected_us, why_not_one
 from anabranch.trace import Trace
 
 Group = tuple[Node, ...]
 
+CLONE = "aten.clone.default"
 SLACK = 1.15
 """How much slower than both a pair may be expected to be and still be tried: expectations are off
 by 3 to 10%."""
@@ -67,10 +77,8 @@ def _offers(
     for at, group in enumerate(groups):
         readers = facts.readers.get(group[-1].name, [])
         others = {home.get(node.name, at) for node in readers} - {at}
-        others = {
-            other for other in others if [*map(_contracts, _anchors(groups[other]))] == [True]
-        }
-        if len(_anchors(group)) != 1 or not others:
+        others = {other for other in others if _suits(group, groups[other])}
+        if not others:
             continue
         other = min(others)
         nodes = tuple(sorted((*group, *groups[other]), key=lambda n: facts.position[n.name]))
@@ -91,6 +99,14 @@ def _offers(
         trace.add("refused", "fuse", _said(groups, at, other), why)
 
 
+def _suits(first: Group, second: Group) -> bool:
+    """Whether the two are of kinds that go together, one contraction at least among them."""
+    ours, theirs = ([_contracts(node) for node in _anchors(one)] for one in (first, second))
+    if theirs == [True]:
+        return len(ours) == 1 or (not ours and _light(first))
+    return ours == [True] and all(node.op == CLONE for node in second)
+
+
 def why_not_pair(first: Group, second: Group, facts: Facts) -> str:
     """Why two groups, of which the second one reads the first one's result, cannot be one kernel;
     "" if they can. What lies between is never in memory, so nobody else may read it."""
@@ -102,12 +118,34 @@ def why_not_pair(first: Group, second: Group, facts: Facts) -> str:
             return f"%{name} is returned"
         if outside:
             return f"%{name} is also read by %{outside[0].name}"
+    nodes = sorted((*first, *second), key=lambda node: facts.position[node.name])
+    if not _anchors(second):
+        return why_not_one(body_of(nodes, facts))
     reading = [node for node in second if first[-1].name in node.uses]
     for node in reading:
         if not _contracts(node) or node.uses.count(first[-1].name) > 1:
             return f"%{node.name} reads %{first[-1].name} otherwise than as its input"
-    nodes = sorted((*first, *second), key=lambda node: facts.position[node.name])
-    return _waits(nodes, facts) or why_not_one(body_of(nodes, facts))
+    why = _waits(nodes, facts) if _anchors(first) else _again(first, reading, facts)
+    return why or why_not_one(body_of(nodes, facts))
+
+
+def _again(light: Group, reading: Sequence[Node], facts: Facts) -> str:
+    """Why light work is too much to be done wherever an element is read: for each tile of columns,
+    and for each tap of a window."""
+    made = {name for node in light for name in node.results}
+    read = {name for node in light for name in node.uses} - made
+    if len(read) > MOST_PROLOGUE_READS:
+        return f"%{reading[0].name} would read {len(read)} values for each it multiplies"
+    for anchor in reading:
+        weight = facts.types[anchor.uses[1]].shape if len(anchor.uses) > 1 else ()
+        costly = (n for n in light if ops.packet_name(n.op) not in CHEAP and n.op != CLONE)
+        if (
+            anchor.op == CONVOLUTION
+            and any(n > 1 for n in weight[2:])
+            and (n := next(costly, None))
+        ):
+            return f"%{n.name} would be computed again for each window it lies in"
+    return ""
 
 
 def _waits(nodes: Sequence[Node], facts: Facts) -> str:
@@ -133,7 +171,16 @@ def _contracts(node: Node) -> bool:
     return ops.info(node.op).kind == "contract"
 
 
+def _light(group: Group) -> bool:
+    """Whether the group computes element by element, or moves what it reads; a concatenation alone
+    may cost nothing at all, which is for others to try."""
+    pointwise = [ops.info(node.op).kind == "pointwise" for node in group]
+    moves = [ops.packet_name(node.op) in MOVES for node in group]
+    alone = not any(pointwise) and any(ops.packet_name(node.op) in JOINS for node in group)
+    return all(map(operator.or_, pointwise, moves)) and not alone
+
+
 def _said(groups: Sequence[Group], first: int, second: int) -> str:
-    """Both groups by their anchors."""
-    anchors = [node for at in (first, second) for node in _anchors(groups[at])]
+    """Both groups by their anchors, or by their last nodes."""
+    anchors = [node for at in (first, second) for node in _anchors(groups[at]) or groups[at][-1:]]
     return " + ".join(f"%{node.name}" for node in anchors)

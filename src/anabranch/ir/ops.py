@@ -89,18 +89,21 @@ def _kind(kind: Kind, names: str) -> dict[str, OpInfo]:
 OPS: dict[str, OpInfo] = {
     **_kind(
         "pointwise",
-        "abs add addcdiv addcmul bitwise_and bitwise_not bitwise_or celu ceil clamp clamp_max "
-        "clamp_min cos div elu eq erf exp expm1 fill floor floor_divide fmod ge gelu gt "
-        "hardsigmoid hardswish hardtanh isinf isnan le leaky_relu lerp log log1p log2 log_sigmoid "
-        "logical_and logical_not logical_or lt masked_fill maximum minimum mish mul ne neg pow "
+        "abs add addcdiv addcmul bitwise_and bitwise_not bitwise_or bitwise_xor celu ceil clamp "
+        "clamp_max clamp_min cos div elu eq erf erfc exp exp2 expm1 fill floor floor_divide fmod "
+        "frac ge gelu gt hardsigmoid hardswish hardtanh heaviside hypot isinf isnan le leaky_relu "
+        "lerp log log10 log1p log2 log_sigmoid logaddexp logical_and logical_not logical_or "
+        "logical_xor logit lt masked_fill maximum minimum mish mul nan_to_num ne neg pow "
         "reciprocal relu relu6 remainder round rsqrt rsub selu sgn sigmoid sign silu sin softplus "
-        "sqrt square sub tan tanh threshold trunc where full_like ones_like zeros_like _to_copy",
+        "special_logit special_xlogy sqrt square sub tan tanh threshold trunc where xlogy "
+        "empty_like full_like ones_like zeros_like _prelu_kernel _to_copy",
     ),
     **_kind(
         "reduce",
         "_adaptive_avg_pool2d _log_softmax _softmax adaptive_avg_pool1d adaptive_avg_pool2d "
-        "adaptive_avg_pool3d adaptive_max_pool2d all amax amin any argmax argmin avg_pool1d "
-        "avg_pool2d avg_pool3d batch_norm cumsum group_norm layer_norm linalg_vector_norm "
+        "adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d all amax "
+        "amin aminmax any argmax argmin avg_pool1d avg_pool2d avg_pool3d batch_norm cumsum glu "
+        "group_norm instance_norm layer_norm linalg_vector_norm "
         "log_softmax logsumexp max max_pool1d max_pool2d max_pool2d_with_indices max_pool3d "
         "max_pool3d_with_indices mean min native_batch_norm native_group_norm native_layer_norm "
         "norm prod rms_norm softmax std sum var var_mean _native_batch_norm_legit "
@@ -108,9 +111,13 @@ OPS: dict[str, OpInfo] = {
     ),
     **_kind(
         "move",
-        "cat clone constant_pad_nd contiguous copy embedding flip gather index index_select pad "
-        "pixel_shuffle roll scatter select_scatter slice_scatter stack repeat tril "
-        "triu upsample_bilinear2d upsample_nearest2d",
+        "cat channel_shuffle clone constant_pad_nd contiguous copy embedding flip gather index "
+        "index_select native_channel_shuffle new_empty pad pixel_shuffle pixel_unshuffle "
+        "reflection_pad1d reflection_pad2d reflection_pad3d repeat replication_pad1d "
+        "replication_pad2d replication_pad3d roll scatter select_scatter slice_scatter stack tril "
+        "triu upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d "
+        "upsample_nearest3d upsample_trilinear3d _upsample_nearest_exact1d "
+        "_upsample_nearest_exact2d _upsample_nearest_exact3d",
     ),
     **_kind(
         "view",

@@ -120,10 +120,15 @@ class Known:
             self.constant.update(node.results)
 
 
+EMPTY = frozenset({"aten.empty", "aten.empty_like", "aten.new_empty"})
+"""What holds anything at all."""
+
+
 def computable(node: Node) -> bool:
     """Whether the same arguments always give the same results: neither random nor unknown."""
     entry = ops.info(node.op)
-    return entry.kind != "opaque" and not entry.random and ops.packet_name(node.op) != "aten.empty"
+    name = ops.packet_name(node.op)
+    return entry.kind != "opaque" and not entry.random and name not in EMPTY
 
 
 @dataclass(frozen=True, slots=True)

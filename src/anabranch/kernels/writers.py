@@ -30,6 +30,17 @@ Writer = Callable[..., None]
 own arguments."""
 
 
+DENSE = frozenset(
+    f"aten.{name}{rank}d"
+    for rank in (1, 2, 3)
+    for name in (
+        *("reflection_pad", "replication_pad", "upsample_nearest", "_upsample_nearest_exact"),
+        *("upsample_linear", "upsample_bilinear", "upsample_trilinear"),
+    )
+)
+"""Moves whose kernels walk over memory as they would have laid it out, and not as it lies."""
+
+
 def can_write(node: Node) -> bool:
     """Whether the node's operator can put its results into given memory without an extra copy."""
     if node.op in ("aten.linear.default", "aten.embedding.default"):
@@ -46,7 +57,7 @@ def writes_there(node: Node, table: Mapping[str, TensorType]) -> bool:
     strides will do; kernels over windows and axes ignore those of the memory they are given."""
     if not can_write(node):
         return False
-    if ops.info(node.op).kind in ("pointwise", "move"):
+    if ops.info(node.op).kind in ("pointwise", "move") and ops.packet_name(node.op) not in DENSE:
         return True
     found = ops.infer(node.op, node.args, node.kwargs, table)
     return all(map(ops.same_layout, found, node.types))

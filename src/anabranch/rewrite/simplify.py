@@ -16,6 +16,7 @@ from anabranch.ir.step import Pass, Stepper
 from anabranch.options import Options
 from anabranch.rewrite.passes import PASSES
 from anabranch.rewrite.passes.depthwise import depthwise
+from anabranch.rewrite.passes.grouped_heads import grouped_heads
 from anabranch.rewrite.passes.layout import layout
 from anabranch.rewrite.passes.retype import retype
 from anabranch.rewrite.passes.round_factors import ERROR, round_factors
@@ -32,6 +33,9 @@ def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu"
     layout that tensor cores want."""
     graph = stepper.step(graph, "retype", retype)
     graph = _until_still(graph, stepper)
+    if kind == "cuda" and options.kernels == "all":
+        grouped = stepper.step(graph, "grouped_heads", partial(grouped_heads, trace=stepper.trace))
+        graph = grouped if grouped is graph else _until_still(grouped, stepper)
     if kind == "cuda" and options.channels_last:
         arranged = stepper.step(
             graph, "layout", partial(layout, trace=stepper.trace, tf32=options.tf32)

@@ -98,7 +98,7 @@ def test_refusals() -> None:
         ("%r: f32[4,4] = aten.cumsum.default(%x, 0)", "aten.cumsum.default has no lowering"),
         ("%r: f32[4,4]{0,1} = aten.relu.default(%x)", "%r has several elements at one place"),
         ("%r: f8e4m3[4,4] = aten._to_copy.default(%x)", "is of torch.float8_e4m3fn"),
-        ("%r: f32[4,4] = aten.pow.Tensor_Tensor(%x, %x)", "a power has a tensor"),
+        ("%r: f32[4] = aten.linalg_vector_norm.default(%x, 3, [1])", "a norm of order 3"),
     ):
         assert why in text(f"{head}{line}\n return %r\n}}")
 

@@ -227,3 +227,28 @@ def test_what_is_not_a_number_stays_so() -> None:
       return %r, %m, %c
     }""")
     check(graph, ["rows:1x4.w1", "rows:2x2.w1"], [x])
+
+
+@given(st.data(), FLOATS)
+@settings(max_examples=20)
+def test_group_norms(data: st.DataObject, dtype: torch.dtype) -> None:
+    """X + a number for each channel -> group norm -> silu, in any layout on both sides."""
+    groups, each = data.draw(st.sampled_from([1, 2, 5])), data.draw(st.sampled_from([1, 3, 4]))
+    n, h, w = data.draw(st.integers(1, 2)), data.draw(SIZES), data.draw(SIZES)
+    c = groups * each
+    if each * h * w == 1:
+        return  # a norm of one number
+    x, out = (data.draw(typed((n, c, h, w), dtype)) for _ in range(2))
+    name = DTYPE_NAMES[dtype]
+    graph = read(f"""
+    graph g {{
+      input %x: {x.text}
+      input %t: {name}[{n},{c},1,1]
+      const %w: {name}[{c}] = w
+      const %b: {name}[{c}] = b
+      %sum: {x.text} = aten.add.Tensor(%x, %t)
+      %norm: {out.text} = aten.group_norm.default(%sum, {groups}, %w, %b)
+      %r: {out.text} = aten.silu.default(%norm)
+      return %r
+    }}""")
+    check(graph, [*variants(graph, gpu(1))[:1], "rows:2x16.w4"])

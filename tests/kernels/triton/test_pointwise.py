@@ -15,6 +15,7 @@ UNARY = [
     *("logical_not", "reciprocal", "relu", "relu6", "round", "sgn", "sigmoid", "sign", "silu"),
     *("sin", "square", "tanh", "trunc", "hardsigmoid", "hardswish", "hardtanh", "gelu", "mish"),
     *("elu", "celu", "selu", "leaky_relu", "softplus", "log_sigmoid", "zeros_like", "ones_like"),
+    *("frac", "erfc"),
 ]
 
 
@@ -24,7 +25,7 @@ def test_unary(op: str) -> None:
     check(graph, variants(graph, gpu(132)))
 
 
-@pytest.mark.parametrize("op", ["log", "log2", "log1p", "sqrt", "rsqrt"])
+@pytest.mark.parametrize("op", ["log", "log2", "log10", "log1p", "sqrt", "rsqrt"])
 def test_unary_of_positive_numbers(op: str) -> None:
     x = torch.rand(3, 37) + 0.01
     graph = call(f"aten.{op}.default", x)
@@ -46,6 +47,17 @@ CALLS: dict[str, tuple[object, ...]] = {
     "aten.minimum.default": (torch.arange(9), torch.arange(9).flip(0)),
     "aten.pow.Tensor_Scalar": (SMALL, 3),
     "aten.pow.Scalar": (2.0, SMALL),
+    "aten.pow.Tensor_Tensor": (SMALL, torch.tensor([2.0, -3.0, 0.0, 1.0, 0.5, -0.25, 5.0])),
+    "aten._prelu_kernel.default": (SMALL, torch.randn(1, 1, 7)),
+    "aten.hypot.default": (SMALL, torch.randn(6, 7)),
+    "aten.logaddexp.default": (SMALL, torch.tensor([0.0, 90.0, -90.0, 1.0, -1.0, 2.0, 3.0])),
+    "aten.xlogy.Tensor": (torch.tensor([0.0, 1.0, -2.0, 0.0]), torch.tensor([0.0, 2.0, 3.0, 5.0])),
+    "aten.heaviside.default": (torch.tensor([-1.0, 0.0, 2.0, 0.0]), torch.tensor([5.0])),
+    "aten.nan_to_num.default": (
+        torch.tensor([float("nan"), float("inf"), -float("inf"), 2.0]),
+        *(7.0, None, -9.0),
+    ),
+    "aten.logit.default": (torch.rand(5, 7), 0.1),
     "aten.clamp.default": (SMALL, -0.5, 0.25),
     "aten.clamp.Tensor": (SMALL, torch.tensor(-1.0), torch.rand(7)),
     "aten.clamp_min.default": (SMALL, 0.1),
@@ -74,6 +86,8 @@ CALLS: dict[str, tuple[object, ...]] = {
     "aten.unsqueeze.default": (SMALL, -2),
     "aten.reshape.default": (torch.randn(4, 6, 5).transpose(0, 1), [8, 15]),
     "aten.t.default": (torch.randn(5, 3),),
+    "aten.log_sigmoid_forward.default": (SMALL,),
+    "aten.glu.default": (torch.randn(2, 70, 3), 1),
     "aten.native_batch_norm.default": (
         *(torch.randn(2, 5, 3, 3), torch.randn(5), torch.randn(5), torch.randn(5)),
         *(torch.rand(5) + 0.1, False, 0.1, 1e-5),
@@ -85,3 +99,12 @@ CALLS: dict[str, tuple[object, ...]] = {
 def test_calls(op: str) -> None:
     graph, tensors = body(op, CALLS[op])
     check(graph, variants(graph, gpu(132)), tensors)
+
+
+@pytest.mark.parametrize("exponent", [0.75, -1.5, 2.0, 17.0, -18.0, 0.25, 2.2])
+def test_powers(exponent: float) -> None:
+    """Of negative numbers and of 0 too; half types as they are computed by ATen."""
+    x = torch.cat([torch.randn(30) * 2, torch.zeros(1)])
+    for given in (x, x.half()):
+        graph, tensors = body("aten.pow.Tensor_Scalar", (given, exponent))
+        check(graph, variants(graph, gpu(132)), tensors)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.kernels.triton.bodies import body, gpu
 from tests.kernels.triton.interpreter import check
 
+from anabranch.ir.graph import Graph, Ref
 from anabranch.kernels.triton.write import variants
 
 X = torch.randn(3, 5, 37)
@@ -24,6 +27,16 @@ CALLS: dict[str, tuple[object, ...]] = {
     "aten.layer_norm.default": (X, [5, 37], torch.randn(5, 37), torch.randn(5, 37)),
     "aten.rms_norm.default": (X, [37], torch.randn(37)),
     "aten.adaptive_avg_pool2d.default": (IMAGE, [1, 1]),
+    "aten.adaptive_max_pool2d.default": (IMAGE, [1, 1]),
+    "aten.linalg_vector_norm.default": (X, 2, [0, 1]),
+    "aten.logsumexp.default": (X, [2], True),
+    "aten.max.default": (X,),
+    "aten.argmin.default": (X, 1),
+    "aten.argmax.default": (X, None, True),
+    "aten.any.dim": (X > 1.5, 1),
+    "aten.all.default": (X > -9,),
+    "aten.instance_norm.default": (IMAGE, None, None, None, None, True, 0.1, 1e-5, False),
+    "aten.group_norm.default": (IMAGE, 3, torch.randn(12), torch.randn(12)),
     "aten.linear.default": (torch.randn(2, 70), torch.randn(9, 70), torch.randn(9)),
     "aten.addmm.default": (torch.randn(9), torch.randn(1, 70), torch.randn(70, 9)),
 }
@@ -34,3 +47,33 @@ def test_calls(op: str) -> None:
     graph, tensors = body(op, CALLS[op])
     found = [variant for variant in variants(graph, gpu(132)) if variant.startswith("rows")]
     check(graph, [*found[:2], "rows:2x16.w4"], tensors)
+
+
+def both(op: str, x: torch.Tensor) -> tuple[Graph, list[torch.Tensor]]:
+    """A call with two results, both of them wanted."""
+    graph, tensors = body(op, (x, 1) if op != "aten.aminmax.default" else (x, {"dim": 1}))
+    results = graph.nodes[0].results
+    return replace(graph, outputs=tuple(map(Ref, results))), tensors
+
+
+@pytest.mark.parametrize("op", ["aten.max.dim", "aten.min.dim", "aten.aminmax.default"])
+def test_extremes_with_their_places(op: str) -> None:
+    """Of several equal ones the first; nan is larger, and smaller, than all others."""
+    x = torch.randint(-3, 3, (6, 37)).float()
+    x[2, 20], x[4, 5], x[4, 9] = float("inf"), float("nan"), float("nan")
+    x[5] = -float("inf")
+    for given in (x, x.nan_to_num(0, 9, -9).int()):
+        graph, tensors = both(op, given)
+        check(graph, [*variants(graph, gpu(132))[:2], "rows:2x16.w4"], tensors)
+
+
+def test_infinite_sums_of_exponentials() -> None:
+    x = torch.tensor([[float("inf"), 1.0], [-float("inf"), -float("inf")], [1000.0, 999.0]])
+    graph, tensors = body("aten.logsumexp.default", (x, [1]))
+    check(graph, variants(graph, gpu(132))[:2], tensors)
+
+
+@pytest.mark.parametrize("order", [0, 1, float("inf"), -float("inf")])
+def test_norms_of_other_orders(order: float) -> None:
+    graph, tensors = body("aten.linalg_vector_norm.default", (X.round(), order, [-1], True))
+    check(graph, variants(graph, gpu(132))[:2], tensors)

@@ -91,8 +91,8 @@ def test_long_lines_are_wrapped_at_a_call() -> None:
 REFUSED = {
     "unknown": ("%r: f32[4] = aten.cumsum.default(%x, 0)", "has no lowering"),
     "complex": ("%r: c64[4] = aten._to_copy.default(%x, dtype=torch.complex64)", "no kernels"),
-    "power": ("%r: f32[4] = aten.pow.Tensor_Scalar(%x, 1.7)", "power 1.7"),
-    "indices": ("%r: f32[], %r.1: i64[] = aten.max.dim(%x, 0)", "no lowering"),
+    "norm": ("%r: f32[] = aten.linalg_vector_norm.default(%x, 3)", "norm of order 3"),
+    "order": ("%r: f32[4], %r.1: i64[4] = aten.sort.default(%x)", "no lowering"),
 }
 
 

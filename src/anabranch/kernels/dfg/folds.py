@@ -172,6 +172,19 @@ def _rms_norm(call: Call) -> tuple[At, ...]:
     return (at,)
 
 
+def _glu(call: Call) -> tuple[At, ...]:
+    """The first half of an axis, as far as the second half lets it through."""
+    dim = call.given.get("dim", -1) % len(call.x.shape)
+    half = call.type.shape[dim]
+
+    def at(point: Point, within: Within) -> Expr:
+        other = (*point[:dim], point[dim] + half, *point[dim + 1 :])
+        gate = cast(call.x.at(other, within), floating(call))
+        return arith("mul", cast(call.x.at(point, within), gate.dtype), arith("sigmoid", gate))
+
+    return (at,)
+
+
 def _batch_norm(call: Call) -> tuple[At, ...]:
     """Inference: the running statistics are constants, so it is pointwise."""
     if call.given.get("training"):
@@ -193,10 +206,20 @@ def _batch_norm(call: Call) -> tuple[At, ...]:
     return (at,)
 
 
+def _instance_norm(call: Call) -> tuple[At, ...]:
+    """Each channel of each image by itself: groups of one channel."""
+    if not call.given.get("use_input_stats"):
+        raise Refusal("instance norm takes its statistics from elsewhere")
+    return _grouped(call, 1)
+
+
 def _group_norm(call: Call) -> tuple[At, ...]:
+    return _grouped(call, call.x.shape[1] // call.given["num_groups"])
+
+
+def _grouped(call: Call, size: int) -> tuple[At, ...]:
     """Channels of one group are normalised together: channel = group * size + place."""
     shape = call.x.shape
-    size = shape[1] // call.given["num_groups"]
     n, dtype = size * count(shape, range(2, len(shape))), floating(call)
     axes = [
         Axis(f"{call.node.name}_{d}", size if d == 1 else shape[d]) for d in range(1, len(shape))
@@ -230,7 +253,8 @@ FOLDS: dict[str, Lowering] = {
     **{"aten.var": _var(), "aten.std": _var(root=True), "aten.var_mean": _var(with_mean=True)},
     **{"aten.layer_norm": _layer_norm, "aten.native_layer_norm": _layer_norm},
     "aten.rms_norm": _rms_norm,
-    "aten.group_norm": _group_norm,
+    **{"aten.group_norm": _group_norm, "aten.instance_norm": _instance_norm},
+    "aten.glu": _glu,
     **{
         f"aten.{name}": _batch_norm
         for name in ("batch_norm", "native_batch_norm", "_native_batch_norm_legit_no_training")

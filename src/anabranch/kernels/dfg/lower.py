@@ -20,6 +20,8 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, types
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg.build import cast, load
+from anabranch.kernels.dfg.elsewhere import ELSEWHERE
+from anabranch.kernels.dfg.extremes import EXTREMES
 from anabranch.kernels.dfg.folds import FOLDS
 from anabranch.kernels.dfg.index import Axis, axis, number
 from anabranch.kernels.dfg.joins import Part, parts_of
@@ -29,7 +31,14 @@ from anabranch.kernels.dfg.pointwise import POINTWISE
 from anabranch.kernels.dfg.values import At, Call, Lowering, Point, Refusal, Value, arguments
 from anabranch.kernels.dfg.windows import WINDOWS
 
-LOWERINGS: dict[str, Lowering] = {**POINTWISE, **MOVES, **FOLDS, **WINDOWS}
+LOWERINGS: dict[str, Lowering] = {
+    **POINTWISE,
+    **MOVES,
+    **ELSEWHERE,
+    **FOLDS,
+    **EXTREMES,
+    **WINDOWS,
+}
 """How each operator is lowered, by its name without the overload."""
 
 OVERLOADS_REFUSED = frozenset({"aten.where.default", "aten.sum.dim_DimnameList"})

@@ -224,7 +224,7 @@ def address(index: tuple[Index, ...], type: TensorType) -> Index:
 def parts(expr: Expr) -> tuple[Expr, ...]:
     """The expressions it is made of, one level down; what its indices gather included."""
     match expr:
-        case Load():
+        case Load() | Held():
             return tuple(g for index in expr.index for g in _gathers(index))
         case Cast(arg) | Reduce(arg=arg):
             return (arg,)

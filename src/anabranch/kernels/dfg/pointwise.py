@@ -1,22 +1,22 @@
 """Pointwise operators: what each computes from its operands at one point.
 
-    aten.gelu(x) = 0.5 * x * (1 + erf(x / sqrt(2)))
+    aten.addcmul(x, a, b, value=2) = x + a * b * 2
 
 Operands arrive broadcast, in the type of ATen's promotion (fp32 for half types).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
 import torch
 
+from anabranch.kernels.dfg.activations import ACTIVATIONS
 from anabranch.kernels.dfg.build import arith, cast, const
-from anabranch.kernels.dfg.nouns import COMPUTE, Const, Expr, Within
+from anabranch.kernels.dfg.nouns import COMPUTE, Expr, Within
+from anabranch.kernels.dfg.powers import POWERS
 from anabranch.kernels.dfg.values import (
     At,
     Call,
+    Formula,
     Lowering,
     Operands,
     Point,
@@ -24,8 +24,6 @@ from anabranch.kernels.dfg.values import (
     Value,
     promoted,
 )
-
-Formula = Callable[[Operands], Expr]
 
 
 def pointwise(formula: Formula, compares: bool = False) -> Lowering:
@@ -106,33 +104,6 @@ def _remainder(of: Operands) -> Expr:
     return arith("where", wrong, arith("add", rest, b), rest)
 
 
-def _pow(of: Operands) -> Expr:
-    base, exponent = of["self"], of["exponent"]
-    if isinstance(base, Const) and base.value > 0 and base.dtype.is_floating_point:
-        return arith("exp2", arith("mul", exponent, math.log2(base.value)))
-    if not isinstance(exponent, Const):
-        raise Refusal("a power has a tensor for its exponent")
-    return power(base, exponent.value)
-
-
-def power(base: Expr, exponent: float) -> Expr:
-    """Products and roots; other powers are refused."""
-    if base.dtype.is_floating_point and exponent in (0.5, -0.5):
-        return arith("sqrt" if exponent > 0 else "rsqrt", base)
-    if exponent != int(exponent) or abs(exponent) > 16:
-        raise Refusal(f"the power {exponent} has no lowering")
-    if exponent < 0:
-        if not base.dtype.is_floating_point:
-            raise Refusal("a negative power of integers has no lowering")
-        return arith("div", const(1, base.dtype), power(base, -exponent))
-    result: Expr = const(1, base.dtype)
-    for bit in bin(int(exponent))[2:]:
-        result = result if isinstance(result, Const) else arith("mul", result, result)
-        if bit == "1":
-            result = base if isinstance(result, Const) else arith("mul", result, base)
-    return result
-
-
 def _clamp(of: Operands) -> Expr:
     x = of["self"]
     for name, op in (("min", "max"), ("max", "min")):
@@ -141,90 +112,29 @@ def _clamp(of: Operands) -> Expr:
     return x
 
 
-def _hardtanh(of: Operands) -> Expr:
-    return between(of["self"], of["min_val"], of["max_val"])
-
-
-def between(x: Expr, low: Expr | float, high: Expr | float) -> Expr:
-    return arith("min", arith("max", x, low), high)
-
-
-def _sigmoid_linear(of: Operands) -> Expr:
-    return arith("mul", of["self"], arith("sigmoid", of["self"]))
-
-
-def _gate(of: Operands) -> Expr:
-    """Hard sigmoid."""
-    return arith("div", between(arith("add", of["self"], 3.0), 0.0, 6.0), 6.0)
-
-
-def _hardswish(of: Operands) -> Expr:
-    gate = between(arith("add", of["self"], 3.0), 0.0, 6.0)
-    return arith("div", arith("mul", of["self"], gate), 6.0)
-
-
-def _gelu(of: Operands) -> Expr:
-    x = of["self"]
-    if of.raw("approximate") == "tanh":
-        cube = arith("mul", arith("mul", x, x), x)
-        inner = arith("mul", arith("add", x, arith("mul", cube, 0.044715)), math.sqrt(2 / math.pi))
-        bell = arith("tanh", inner)
-    else:
-        bell = arith("erf", arith("mul", x, math.sqrt(0.5)))
-    return arith("mul", arith("mul", x, 0.5), arith("add", bell, 1.0))
-
-
-def _elu(of: Operands) -> Expr:
-    x, alpha, scale = of["self"], of["alpha"], of["scale"]
-    curve = arith("expm1", arith("mul", x, of["input_scale"]))
-    low = arith("mul", curve, arith("mul", alpha, scale))
-    return arith("where", arith("gt", x, 0), arith("mul", x, scale), low)
-
-
-def _celu(of: Operands) -> Expr:
-    x, alpha = of["self"], of["alpha"]
-    low = arith("mul", arith("expm1", arith("div", x, alpha)), alpha)
-    return arith("where", arith("gt", x, 0), x, low)
-
-
-def _selu(of: Operands) -> Expr:
-    x, alpha, scale = of["self"], 1.6732632423543772, 1.0507009873554805
-    low = arith("mul", arith("expm1", x), alpha * scale)
-    return arith("where", arith("gt", x, 0), arith("mul", x, scale), low)
-
-
-def _leaky_relu(of: Operands) -> Expr:
-    x = of["self"]
-    return arith("where", arith("gt", x, 0), x, arith("mul", x, of["negative_slope"]))
-
-
-def _softplus(of: Operands) -> Expr:
-    x, beta = of["self"], of["beta"]
-    steep = arith("mul", x, beta)
-    soft = arith("div", arith("log1p", arith("exp", steep)), beta)
-    return arith("where", arith("gt", steep, of["threshold"]), x, soft)
-
-
-def _mish(of: Operands) -> Expr:
-    x = of["self"]
-    soft = arith("where", arith("gt", x, 20.0), x, arith("log1p", arith("exp", x)))
-    return arith("mul", x, arith("tanh", soft))
-
-
-def _log_sigmoid(of: Operands) -> Expr:
-    x = of["self"]
-    tail = arith("log1p", arith("exp", arith("neg", arith("abs", x))))
-    return arith("sub", arith("min", x, 0.0), tail)
-
-
-def _threshold(of: Operands) -> Expr:
-    return arith("where", arith("le", of["self"], of["threshold"]), of["value"], of["self"])
-
-
 def _sign(of: Operands) -> Expr:
     x = of["self"]
     below = arith("where", arith("lt", x, 0), const(-1, x.dtype), const(0, x.dtype))
     return arith("where", arith("gt", x, 0), const(1, x.dtype), below)
+
+
+def _heaviside(of: Operands) -> Expr:
+    x = of["self"]
+    step = arith("where", arith("gt", x, 0), const(1, x.dtype), const(0, x.dtype))
+    step = arith("where", arith("eq", x, 0), of["values"], step)
+    return arith("where", arith("ne", x, x), const(0, x.dtype), step)
+
+
+def _nan_to_num(of: Operands) -> Expr:
+    """What is no number, or infinite, becomes the number given, or the largest there is."""
+    x = of["self"]
+    if not of.dtype.is_floating_point:
+        return x
+    most = torch.finfo(of.dtype).max
+    high, low, nan = (of.raw(name) for name in ("posinf", "neginf", "nan"))
+    found = arith("where", arith("gt", x, most), most if high is None else high, x)
+    found = arith("where", arith("lt", x, -most), -most if low is None else low, found)
+    return arith("where", arith("ne", x, x), nan or 0.0, found)
 
 
 def _isinf(of: Operands) -> Expr:
@@ -278,7 +188,7 @@ def _to_copy(of: Operands) -> Expr:
     return of["self"]
 
 
-ARITHMETIC = frozenset({_add, _sub, _rsub, _clamp, _pow, _addcmul, _lerp, _remainder})
+ARITHMETIC = frozenset({_add, _sub, _rsub, _clamp, _addcmul, _lerp, _remainder, *POWERS.values()})
 """What ATen computes otherwise, or not at all, for truth values."""
 
 FORMULAS: dict[str, Formula] = {
@@ -288,19 +198,18 @@ FORMULAS: dict[str, Formula] = {
     "bitwise_not": unary("not"),
     **{f"bitwise_{name}": binary(name) for name in ("and", "or", "xor")},
     **{"mul": binary("mul"), "maximum": binary("max"), "minimum": binary("min")},
-    **{"add": _add, "sub": _sub, "rsub": _rsub, "div": _div, "pow": _pow},
+    **{"add": _add, "sub": _sub, "rsub": _rsub, "div": _div},
     **{"fmod": binary("rem"), "remainder": _remainder},
     "floor_divide": lambda of: floor_divide(of["self"], of["other"]),
-    "relu": lambda of: arith("max", of["self"], 0),
-    "relu6": lambda of: between(of["self"], 0, 6),
     "tan": lambda of: arith("div", arith("sin", of["self"]), arith("cos", of["self"])),
     "reciprocal": lambda of: arith("div", const(1, COMPUTE[of.dtype]), of["self"]),
     "square": lambda of: arith("mul", of["self"], of["self"]),
-    **{"clamp": _clamp, "clamp_min": _clamp, "clamp_max": _clamp, "hardtanh": _hardtanh},
-    **{"silu": _sigmoid_linear, "hardsigmoid": _gate, "hardswish": _hardswish, "gelu": _gelu},
-    **{"elu": _elu, "celu": _celu, "selu": _selu, "leaky_relu": _leaky_relu},
-    **{"softplus": _softplus, "mish": _mish, "log_sigmoid": _log_sigmoid},
-    **{"threshold": _threshold, "sign": _sign, "sgn": _sign},
+    **{"clamp": _clamp, "clamp_min": _clamp, "clamp_max": _clamp},
+    **ACTIVATIONS,
+    **POWERS,
+    **{"sign": _sign, "sgn": _sign, "heaviside": _heaviside, "nan_to_num": _nan_to_num},
+    "frac": lambda of: arith("sub", of["self"], arith("trunc", of["self"])),
+    "erfc": lambda of: arith("sub", const(1, COMPUTE[of.dtype]), arith("erf", of["self"])),
     **{"addcmul": _addcmul, "addcdiv": _addcdiv, "lerp": _lerp},
     **{"where": _where, "masked_fill": _masked_fill, "_to_copy": _to_copy},
     "full_like": lambda of: const(of.raw("fill_value"), COMPUTE[of.dtype]),

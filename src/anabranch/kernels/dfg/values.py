@@ -125,6 +125,10 @@ class Operands:
         return self.call.given.get(name)
 
 
+Formula = Callable[[Operands], Expr]
+"""What a pointwise operator computes at one point."""
+
+
 def promoted(call: Call) -> torch.dtype:
     """The type that ATen compares these operands in."""
     args = [

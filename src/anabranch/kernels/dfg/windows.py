@@ -7,6 +7,7 @@ convolution(x, w, b) at (n, k, h, w)   = b[k] + sum[c, i, j](x[n, c, h + i, w + 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from anabranch.kernels.dfg.build import (
 )
 from anabranch.kernels.dfg.index import Axis, Index, axis
 from anabranch.kernels.dfg.nouns import Expr, Within
+from anabranch.kernels.dfg.transposed import transposed
 from anabranch.kernels.dfg.values import At, Call, Lowering, Point, Refusal, Value
 
 
@@ -143,34 +145,51 @@ def _overlap(call: Call, start: Index, size: int, low: int, high: int) -> Expr:
 
 def _adaptive_avg_pool(rank: int) -> Lowering:
     def lowering(call: Call) -> tuple[At, ...]:
-        lead = len(call.x.shape) - rank
-        before, after = call.x.shape[lead:], call.type.shape[lead:]
-        if any(n % m for n, m in zip(before, after, strict=True)):
-            raise Refusal(f"windows of {before} to {after} differ in size")
-        size = tuple(n // m for n, m in zip(before, after, strict=True))
-        none = (0,) * rank
-        window = Window(call.node.name, size, size, none, (1,) * rank)
-        total = 1
-        for n in size:
-            total *= n
+        window, lead = _even_window(call, rank)
+        total = math.prod(window.size)
         return (_averaged(call, window, lead, lambda image: const(total, call.dtype)),)
 
     return lowering
 
 
+def _adaptive_max_pool(rank: int) -> Lowering:
+    def lowering(call: Call) -> tuple[At, ...]:
+        window, lead = _even_window(call, rank)
+        if not call.type.dtype.is_floating_point:
+            raise Refusal(f"{call.node.op} of {call.type.dtype} has no lowering")
+
+        def at(point: Point, within: Within) -> Expr:
+            x = call.x.at((*point[:lead], *window.points(point[lead:])), within)
+            return reduce("max", window.axes, x)
+
+        return (at,)
+
+    return lowering
+
+
+def _even_window(call: Call, rank: int) -> tuple[Window, int]:
+    """The windows of an image that is divided evenly, and the dimensions before it."""
+    lead = len(call.x.shape) - rank
+    before, after = call.x.shape[lead:], call.type.shape[lead:]
+    if any(n % m for n, m in zip(before, after, strict=True)):
+        raise Refusal(f"windows of {before} to {after} differ in size")
+    size = tuple(n // m for n, m in zip(before, after, strict=True))
+    return Window(call.node.name, size, size, (0,) * rank, (1,) * rank), lead
+
+
 def _convolution(call: Call) -> tuple[At, ...]:
-    """Any convolution but a transposed one, as a sum of products in fp32 for half types."""
+    """A convolution as a sum of products, in fp32 for half types."""
     x, weight, bias = (call.given.get(name) for name in ("input", "weight", "bias"))
     assert isinstance(x, Value) and isinstance(weight, Value)
     rank = len(weight.shape) - 2
-    if call.given.get("transposed"):
-        raise Refusal("a transposed convolution has no lowering")
     if len(x.shape) != rank + 2 or isinstance(call.given.get("padding"), str):
         raise Refusal("a convolution without a batch, or with named padding, has no lowering")
     stride, padding, dilation = (
         per_dimension(call.given.get(name), rank, default)
         for name, default in (("stride", 1), ("padding", 0), ("dilation", 1))
     )
+    if call.given.get("transposed"):
+        return transposed(call, stride, padding, dilation)
     window = Window(call.node.name, weight.shape[2:], stride, padding, dilation)
     share, each = weight.shape[1], weight.shape[0] // call.given.get("groups", 1)
     channel = Axis(f"{call.node.name}_c", share)
@@ -243,6 +262,7 @@ WINDOWS: dict[str, Lowering] = {
     **{f"aten.avg_pool{rank}d": _avg_pool(rank) for rank in (1, 2, 3)},
     **{f"aten.adaptive_avg_pool{rank}d": _adaptive_avg_pool(rank) for rank in (1, 2, 3)},
     "aten._adaptive_avg_pool2d": _adaptive_avg_pool(2),
+    **{f"aten.adaptive_max_pool{rank}d": _adaptive_max_pool(rank) for rank in (1, 2, 3)},
     **{
         f"aten.{name}": _convolution
         for name in ("convolution", "conv1d", "conv2d", "conv3d", "_convolution")

@@ -21,7 +21,7 @@ from anabranch.ir.graph import Graph
 from anabranch.kernels.dfg.build import bounded, choose
 from anabranch.kernels.dfg.index import Axis, Index, axes_of, axis, number
 from anabranch.kernels.dfg.lower import held, lower, values_of
-from anabranch.kernels.dfg.nouns import Dfg, Expr, Held, Store, Within, all_parts
+from anabranch.kernels.dfg.nouns import Dfg, Expr, Held, Store, Within, all_parts, parts
 from anabranch.kernels.dfg.values import Call, Point, Refusal, Value, arguments
 from anabranch.kernels.dfg.walk import reductions, substitute_index, substitute_stores
 from anabranch.kernels.triton.roles import plain
@@ -148,6 +148,8 @@ def _why_not_after(dfg: Dfg, results: list[Held], sizes: tuple[int, int]) -> str
     """Why what is made of the result cannot be made of a block of it; "" if it can."""
     if len(results) != 1:
         return "what is made of it reads no element of it, or several"
+    if parts(results[0]):
+        return "what is made of it reads it at places that are themselves computed"
     *lead, row, col = results[0].index
     ends = [_alone(row), _alone(col)]
     if tuple(one.extent if one is not None else 1 for one in ends) != sizes:

@@ -36,7 +36,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.build import bounded
 from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Expr, Held, Load
+from anabranch.kernels.dfg.nouns import Expr, Held, Load, parts
 from anabranch.kernels.dfg.walk import (
     Place,
     replace_parts,
@@ -258,9 +258,13 @@ def _write_loop(out: Emission, sums: _Sums, shape: str) -> None:
             end = f"tl.minimum({end}, {steps.count})"
         span = f"part * {share.each}, {end}"
     out.lines.append(f"for step in range({span}):")
-    scope = _scope(out, sums, {sums.lanes[0]: "deep_in"} if steps.ragged else {})
-    if steps.ragged:
-        scope.lines.append(f"deep_in = {scope.index(steps.at)} < {steps.extent}")
+    masks = {sums.lanes[0]: "deep_in"} if steps.ragged else {}
+    if steps.ragged and isinstance(sums.factors[1], Load) and parts(sums.factors[1]):
+        masks[sums.lanes[1]] = "deep_in" if sums.tile.m == 1 else "deep_right_in"
+    scope = _scope(out, sums, masks)
+    for name in dict.fromkeys(masks.values()):
+        at = steps.at if name == "deep_in" else steps_of(sums.found, sums.tile.k, "deep_right").at
+        scope.lines.append(f"{name} = {scope.index(at)} < {steps.extent}")
     scope.expect(*sums.factors)
     texts = [_factor(scope, factor, sums) for factor in sums.factors]
     if steps.ragged:

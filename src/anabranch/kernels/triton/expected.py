@@ -3,8 +3,9 @@
     relu(conv3x3(x) + b)                  4.2      the best ranked tile of a contraction
     ... and the 1x1 behind it             5.0      of a pair; 7.1 for the two one after the other
 
-Only templates whose tiles are ranked by a time know an answer, and small windows, which take little
-more than a launch. It says what is worth a trial: what is kept is settled by measurement.
+Only templates whose tiles are ranked by a time know an answer, and small windows and pointwise
+kernels, which take little more than a launch. It says what is worth a trial: what is kept is
+settled by measurement.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from __future__ import annotations
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.target import TargetSpec
+from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.dfg.nouns import Dfg
 from anabranch.kernels.dfg.walk import loads
-from anabranch.kernels.triton import contraction, pair, pair_tiles, tiles, window
+from anabranch.kernels.triton import contraction, pair, pair_tiles, pointwise, tiles, window
 
-WINDOW_US = 2.0
-"""A depthwise convolution or a pooling at batch 1, on an H200, inside a CUDA graph."""
+LIGHT_US = 2.0
+"""A depthwise convolution or a pooling at batch 1, on an H200, inside a CUDA graph; what is
+computed element by element takes no more."""
 TAPPED = 1.4
 """What a product that computes the windows it reads takes, over what its tiles are ranked by: from
 1.2 to 1.6 for five layers of MobileNet on an H200."""
@@ -32,16 +36,23 @@ def expected_us(body: Graph, spec: TargetSpec) -> float | None:
         known += [slower * bound.us for _, bound in tiles.ranked(one, spec)[:1]]
     if not isinstance(two, str):
         known += [us for _, us in pair_tiles.ranked(two, spec)[:1]]
-    if not isinstance(three, str):
-        read = {load.value: load.type for load in loads(*(s.expr for s in three.dfg.stores))}
-        moved = [*read.values(), *(store.type for store in three.dfg.stores)]
-        known.append(WINDOW_US + sum(type.nbytes for type in moved) / spec.bandwidth * 1e6)
+    light = _light(same) if isinstance(three, str) else three.dfg
+    if light is not None:
+        read = {load.value: load.type for load in loads(*(s.expr for s in light.stores))}
+        moved = [*read.values(), *(store.type for store in light.stores)]
+        known.append(LIGHT_US + sum(type.nbytes for type in moved) / spec.bandwidth * 1e6)
     return min(known, default=None)
 
 
+def _light(body: Graph) -> Dfg | None:
+    """What a body computes element by element, if it does no more."""
+    dfg = lower(body)
+    return None if isinstance(dfg, str) or pointwise.why_not(dfg) else dfg
+
+
 def why_not_one(body: Graph) -> str:
-    """Why no template writes the body as a product of what another product, or a window, gives; ""
-    if one does."""
+    """Why no template writes the body as a product of what another product, a window or light work
+    gives; "" if one does."""
     same = canonical(body, content=False)
     two = pair.found_in(same)
     if not isinstance(two, str) or not isinstance(contraction.found_in(same), str):

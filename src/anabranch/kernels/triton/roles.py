@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import torch
 
-from anabranch.kernels.dfg.index import Axis, Index, Quotient, axis
+from anabranch.kernels.dfg.index import Axis, Quotient, Remainder, axis
 from anabranch.kernels.dfg.nouns import Arith, Cast, Dfg, Expr, Load, Reduce, free_axes
-from anabranch.kernels.dfg.walk import loads, reductions, substitute_stores
-from anabranch.kernels.triton.space import largest_load, ordered
+from anabranch.kernels.dfg.walk import loads, reductions
+from anabranch.kernels.triton.space import apart, largest_load, ordered
 from anabranch.kernels.triton.taps import count, why_not_read
 
 
@@ -102,31 +102,21 @@ def plain(factor: Expr) -> Expr:
 
 def _with_groups_apart(dfg: Dfg, fold: Reduce) -> Dfg:
     assert isinstance(fold.arg, Arith)
-    place: dict[Axis, Index] = {}
-    axes: list[Axis] = []
-    for one in dfg.axes:
-        by = {_group_size(one, factor) for factor in fold.arg.args} - {0, 1}
-        if len(by) != 1 or one.extent % min(by):
-            axes.append(one)
-            continue
-        (each,) = by
-        group = Axis(f"{one.name}_group", one.extent // each)
-        inner = Axis(f"{one.name}_in", each)
-        place[one] = axis(group.name, group.extent) * each + axis(inner.name, inner.extent)
-        axes += [group, inner]
-    return Dfg(tuple(axes), substitute_stores(dfg.stores, place)) if place else dfg
+    sizes = {one: {_group_size(one, f) for f in fold.arg.args} - {0, 1} for one in dfg.axes}
+    return apart(dfg, {one: min(by) for one, by in sizes.items() if len(by) == 1})
 
 
 def _group_size(one: Axis, factor: Expr) -> int:
-    """What the axis is divided by where the factor depends on it in no other way, else 1 or 0."""
-    found: set[int] = set()
+    """What the axis, or the axis and a number, is divided by where the factor depends on it in no
+    other way, else 1 or 0."""
+    found, plain = set[int](), axis(one.name, one.extent)
     for load in loads(factor):
         for index in load.index:
             for atom, _ in index.terms:
                 if atom == one:
                     found.add(1)
-                elif isinstance(atom, Quotient) and atom.index == axis(one.name, one.extent):
-                    found.add(atom.by)
+                elif isinstance(atom, Quotient | Remainder):
+                    found.update([atom.by] if atom.index - atom.index.constant == plain else ())
     return min(found, default=0)
 
 

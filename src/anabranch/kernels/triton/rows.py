@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +26,7 @@ import torch
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.build import LEAST
-from anabranch.kernels.dfg.index import Axis
+from anabranch.kernels.dfg.index import Axis, Quotient, axes_of, axis
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.nouns import Dfg, Expr, Reduce, Store, all_parts, free_axes, parts
 from anabranch.kernels.dfg.walk import loads, reductions, substitute_stores
@@ -33,7 +34,14 @@ from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.space import flattened, largest_load, next_power, ordered, slides
+from anabranch.kernels.triton.space import (
+    apart,
+    flattened,
+    largest_load,
+    next_power,
+    ordered,
+    slides,
+)
 
 LONGEST_TILE = 4096
 """Columns that are held in registers at once, at most."""
@@ -106,13 +114,16 @@ def rows_of(dfg: Dfg | str) -> Rows | str:
     found = reductions(*(store.expr for store in dfg.stores))
     if not found:
         return "it reduces nothing"
+    whole = dfg.axes
+    dfg = apart(dfg, _group_sizes(dfg, found))
+    found = reductions(*(store.expr for store in dfg.stores))
     sizes = {tuple(one.extent for one in fold.axes) for fold in found}
     if len(sizes) > 1:
         return f"it reduces over different axes: {sorted(sizes)}"
     bound = {one for fold in found for one in fold.axes}
     if any(axis in bound for fold in found for axis in free_axes(fold)):
         return "a reduction stands inside another"
-    if any(slides(axis, dfg) for axis in dfg.axes):
+    if any(slides(one, dfg) for one in dfg.axes if one in whole):
         return "windows slide along its results"
     outside = {axis for fold in found for axis in free_axes(fold)}
     row_axes = [axis for axis in dfg.axes if axis in outside and axis.extent > 1]
@@ -125,6 +136,21 @@ def rows_of(dfg: Dfg | str) -> Rows | str:
     if points > MOST_READS * sum(held.values()):
         return "it reads each element many times: that is work for a contraction, or for windows"
     return _flattened(dfg, found, row_axes, col_axes)
+
+
+def _group_sizes(dfg: Dfg, found: Sequence[Reduce]) -> dict[Axis, int]:
+    """How many neighbours share a reduction, of axes of which reductions see groups alone."""
+    seen: dict[Axis, set[int]] = {}
+    for load in loads(*(fold.arg for fold in found)):
+        for atom in (atom for index in load.index for atom, _ in index.terms):
+            if isinstance(atom, Quotient):
+                for one in axes_of(atom.index):
+                    plain = atom.index == axis(one.name, one.extent)
+                    seen.setdefault(one, set()).add(atom.by if plain else 0)
+            elif isinstance(atom, Axis):
+                seen.setdefault(atom, set()).add(0)
+    sizes = {one: by for one, by in seen.items() if one in dfg.axes and len(by) == 1}
+    return {one: max(*by, 1) for one, by in sizes.items()}
 
 
 def _flattened(dfg: Dfg, found: list[Reduce], row_axes: list[Axis], col_axes: list[Axis]) -> Rows:

@@ -10,12 +10,12 @@ there.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg.index import Axis, Index, axes_of, axis
 from anabranch.kernels.dfg.nouns import Dfg, Expr, Load, Store, free_axes
-from anabranch.kernels.dfg.walk import loads, reductions
+from anabranch.kernels.dfg.walk import loads, reductions, substitute_stores
 
 
 def ordered(axes: Sequence[Axis], guide: Load | Store) -> tuple[Axis, ...]:
@@ -42,6 +42,22 @@ def flattened(axes: Sequence[Axis], name: str) -> tuple[Axis, dict[Axis, Index]]
         step //= one.extent
         place[one] = index // step % one.extent
     return Axis(name, total), place
+
+
+def apart(dfg: Dfg, sizes: Mapping[Axis, int]) -> Dfg:
+    """The graph with some axes as two: groups of such sizes, and the place in the group. An axis
+    that its size does not divide stays whole."""
+    place: dict[Axis, Index] = {}
+    axes: list[Axis] = []
+    for one in dfg.axes:
+        each = sizes.get(one, 1)
+        if each == 1 or one.extent % each:
+            axes.append(one)
+            continue
+        group, inner = Axis(f"{one.name}_group", one.extent // each), Axis(f"{one.name}_in", each)
+        place[one] = axis(group.name, group.extent) * each + axis(inner.name, inner.extent)
+        axes += [group, inner]
+    return Dfg(tuple(axes), substitute_stores(dfg.stores, place)) if place else dfg
 
 
 def largest_load(*exprs: Expr) -> Load | None:

@@ -1,11 +1,12 @@
 """The passes, one per file, in the order in which they run; each takes a graph and a trace and
 returns the same graph if it changes nothing. `layout` runs once, after them, where convolutions
-profit, and is not in the table; nor are `depthwise` and `round_factors`, which are for generated
-kernels."""
+profit, and is not in the table; nor are `depthwise`, `grouped_heads` and `round_factors`, which are
+for generated kernels."""
 
 from collections.abc import Callable
 
 from anabranch.ir.graph import Graph
+from anabranch.rewrite.passes.attention import attention
 from anabranch.rewrite.passes.canonical import canonical
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.passes.dead_code import dead_code
@@ -20,6 +21,7 @@ PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {
     "functional": functional,
     "canonical": canonical,
     "identities": identities,
+    "attention": attention,
     "fold_batch_norm": fold_batch_norm,
     "flatten_cat": flatten_cat,
     "fold_constants": fold_constants,

@@ -1,0 +1,103 @@
+"""Powers and logarithms: products and roots where they will do, else by way of base 2.
+
+x ** 5       = x * (x * x) * (x * x)
+x ** 0.75    = exp2(0.75 * log2(x))          nan where x is negative, as it should be
+x ** y       = exp2(y * log2(abs(x)))        with the sign that a whole y gives it
+"""
+
+from __future__ import annotations
+
+import math
+
+from anabranch.kernels.dfg.build import arith, const
+from anabranch.kernels.dfg.nouns import Const, Expr
+from anabranch.kernels.dfg.values import Formula, Operands, Refusal
+
+MOST_PRODUCTS = 16
+"""Whole exponents up to this one are products."""
+
+
+def _pow(of: Operands) -> Expr:
+    base, exponent = of["self"], of["exponent"]
+    if isinstance(base, Const) and base.value > 0 and base.dtype.is_floating_point:
+        return arith("exp2", arith("mul", exponent, math.log2(base.value)))
+    if isinstance(exponent, Const):
+        return power(base, exponent.value)
+    if not base.dtype.is_floating_point:
+        raise Refusal("a power of integers has a tensor for its exponent")
+    return _any_power(base, exponent)
+
+
+def power(base: Expr, exponent: float) -> Expr:
+    """To a number: products and roots as far as they go."""
+    floating = base.dtype.is_floating_point
+    if floating and exponent in (0.5, -0.5):
+        return arith("sqrt" if exponent > 0 else "rsqrt", base)
+    if exponent != int(exponent) or (floating and abs(exponent) > MOST_PRODUCTS):
+        return _any_power(base, const(exponent, base.dtype))
+    if exponent < 0:
+        if not floating:
+            raise Refusal("a negative power of integers has no lowering")
+        return arith("div", const(1, base.dtype), power(base, -exponent))
+    result: Expr = const(1, base.dtype)
+    for bit in bin(int(exponent))[2:]:
+        result = result if isinstance(result, Const) else arith("mul", result, result)
+        if bit == "1":
+            result = base if isinstance(result, Const) else arith("mul", result, base)
+    return result
+
+
+def _any_power(base: Expr, exponent: Expr) -> Expr:
+    """Of floats, to any number."""
+    known = exponent.value if isinstance(exponent, Const) else None
+    if known is not None and known != int(known):
+        return arith("exp2", arith("mul", arith("log2", base), exponent))
+    size = arith("exp2", arith("mul", arith("log2", arith("abs", base)), exponent))
+    if known is not None and known % 2 == 0:
+        return size
+    turned = arith("where", arith("lt", base, 0), arith("neg", size), size)
+    if known is not None:
+        return turned
+    odd = arith("ne", arith("rem", exponent, 2.0), 0)
+    whole = arith("eq", arith("floor", exponent), exponent)
+    below = arith("where", whole, arith("where", odd, arith("neg", size), size), float("nan"))
+    signed = arith("where", arith("lt", base, 0), below, size)
+    one = arith("or", arith("eq", exponent, 0), arith("eq", base, 1))
+    return arith("where", one, const(1, base.dtype), signed)
+
+
+def _log10(of: Operands) -> Expr:
+    return arith("mul", arith("log2", of["self"]), math.log10(2))
+
+
+def _xlogy(of: Operands) -> Expr:
+    """0 where x is 0, whatever the logarithm; but nan stays nan."""
+    x, y = of["self"], of["other"]
+    product = arith("where", arith("eq", x, 0), 0.0, arith("mul", x, arith("log", y)))
+    return arith("where", arith("ne", y, y), y, product)
+
+
+def _logit(of: Operands) -> Expr:
+    x, eps = of["self"], of.raw("eps")
+    if eps is not None and eps >= 0:
+        x = arith("min", arith("max", x, eps), 1 - eps)
+    return arith("log", arith("div", x, arith("sub", const(1, x.dtype), x)))
+
+
+def _logaddexp(of: Operands) -> Expr:
+    """Both may be the same infinity, whose difference is nan."""
+    a, b = of["self"], of["other"]
+    small = arith("exp", arith("neg", arith("abs", arith("sub", a, b))))
+    far = arith("add", arith("max", a, b), arith("log1p", small))
+    return arith("where", arith("eq", a, b), arith("add", a, math.log(2)), far)
+
+
+def _hypot(of: Operands) -> Expr:
+    a, b = of["self"], of["other"]
+    return arith("sqrt", arith("add", arith("mul", a, a), arith("mul", b, b)))
+
+
+POWERS: dict[str, Formula] = {
+    **{"pow": _pow, "log10": _log10, "xlogy": _xlogy, "special_xlogy": _xlogy},
+    **{"logit": _logit, "special_logit": _logit, "logaddexp": _logaddexp, "hypot": _hypot},
+}

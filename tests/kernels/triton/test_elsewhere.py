@@ -1,0 +1,101 @@
+"""Moves whose places are computed, in any layout, alone and with neighbours in one kernel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kernels.triton.bodies import body, gpu, read
+from tests.kernels.triton.interpreter import check
+
+from anabranch.ir.types import DTYPE_NAMES
+from anabranch.kernels.triton.write import variants
+
+LINE = torch.randn(2, 5, 9)
+IMAGE = torch.randn(2, 12, 5, 7)
+LAST = IMAGE.to(memory_format=torch.channels_last)
+SOLID = torch.randn(1, 2, 4, 3, 5)
+CALLS: list[tuple[str, tuple[object, ...]]] = [
+    ("aten.pixel_shuffle.default", (LAST, 2)),
+    ("aten.pixel_unshuffle.default", (torch.randn(2, 3, 6, 9), 3)),
+    ("aten.channel_shuffle.default", (LAST, 3)),
+    ("aten.flip.default", (IMAGE, [1, -1])),
+    ("aten.roll.default", (IMAGE, [2, -9], [1, 3])),
+    ("aten.repeat.default", (LINE, [3, 1, 2, 2])),
+    ("aten.diagonal.default", (IMAGE, -1, 3, 1)),
+    ("aten.diagonal.default", (LINE, 2, 1, -1)),
+    ("aten.unfold.default", (LINE, -1, 4, 2)),
+    ("aten.tril.default", (LINE, 1)),
+    ("aten.triu.default", (torch.arange(20).reshape(5, 4), -2)),
+    ("aten.reflection_pad1d.default", (LINE, [8, 8])),
+    ("aten.reflection_pad2d.default", (LAST, [1, 0, 3, 4])),
+    ("aten.reflection_pad2d.default", (IMAGE, [2, -3, -1, 2])),
+    ("aten.reflection_pad3d.default", (SOLID, [1, 2, 0, 1, 3, 0])),
+    ("aten.replication_pad1d.default", (LINE, [11, 2])),
+    ("aten.replication_pad2d.default", (LAST, [0, 9, 1, 2])),
+    ("aten.upsample_nearest1d.vec", (LINE, None, [2.0])),
+    ("aten.upsample_nearest2d.vec", (LAST, [13, 3], None)),
+    ("aten.upsample_nearest2d.vec", (IMAGE, None, [1.7, 2.3])),
+    ("aten.upsample_nearest2d.default", (IMAGE, [10, 21], 2.0, 3.0)),
+    ("aten.upsample_nearest3d.vec", (SOLID, [8, 4, 5], None)),
+    ("aten._upsample_nearest_exact2d.vec", (IMAGE, [13, 3], None)),
+    ("aten._upsample_nearest_exact1d.vec", (LINE, None, [3.0])),
+    ("aten.upsample_linear1d.vec", (LINE, [25], True, None)),
+    ("aten.upsample_bilinear2d.vec", (LAST, None, False, [2.0, 1.5])),
+    ("aten.upsample_bilinear2d.vec", (IMAGE, [3, 1], True, None)),
+    ("aten.upsample_bilinear2d.default", (IMAGE, [5, 20], False)),
+    ("aten.upsample_trilinear3d.vec", (SOLID, [7, 3, 2], False, None)),
+    ("aten.slice_scatter.default", (LINE, torch.randn(2, 5, 3), 2, -7, 5)),
+    ("aten.slice_scatter.default", (LINE, torch.randn(2, 4, 9), 1, 1)),
+    ("aten.select_scatter.default", (LINE, torch.randn(2, 9), 1, -2)),
+    ("aten.copy.default", (LINE.int(), torch.randn(9) * 5)),
+    ("aten.gather.default", (LINE, 1, torch.tensor([[[4, 0, 1]], [[2, 2, 3]]]))),
+    ("aten.index.Tensor", (LINE, [None, torch.tensor([-1, 0, 4])])),
+    ("aten.index.Tensor", (IMAGE, [None, None, torch.tensor([[0], [4]]), torch.tensor([6, -7])])),
+]
+
+
+@pytest.mark.parametrize("at", range(len(CALLS)), ids=[op for op, _ in CALLS])
+def test_calls(at: int) -> None:
+    graph, tensors = body(*CALLS[at])
+    found = variants(graph, gpu(132))
+    check(graph, found[:2], tensors)
+
+
+@given(st.data())
+@settings(max_examples=40)
+def test_nearest_pixels_are_those_of_aten(data: st.DataObject) -> None:
+    """Sizes of which floats say another pixel than fractions do."""
+    n, m = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 200))
+    exact = data.draw(st.booleans())
+    name = "_upsample_nearest_exact1d" if exact else "upsample_nearest1d"
+    x = torch.arange(n, dtype=torch.float32).reshape(1, 1, n) + 1.0
+    graph, tensors = body(f"aten.{name}.vec", (x, [m], None))
+    check(graph, ["pointwise:64.w1"], tensors)
+
+
+# Not bfloat16: the interpreter's dot multiplies its bits as integers.
+@given(st.data(), st.sampled_from([torch.float32, torch.float16]))
+@settings(max_examples=15)
+def test_convolutions_behind_and_before_moves(data: st.DataObject, dtype: torch.dtype) -> None:
+    """Mirrored before, an enlarged residual behind: both in the convolution's own kernel."""
+    n, c, k = (data.draw(st.sampled_from([1, 3, 8])) for _ in range(3))
+    h, w = data.draw(st.integers(2, 5)), data.draw(st.integers(2, 5))
+    name, mode = DTYPE_NAMES[dtype], data.draw(st.sampled_from(["reflection", "replication"]))
+    graph = read(f"""
+    graph g {{
+      input %x: {name}[{n},{c},{2 * h},{2 * w}]
+      input %y: {name}[{n},{k},{h},{w}]
+      const %w: {name}[{k},{c},3,3] = w
+      %pad: {name}[{n},{c},{2 * h + 2},{2 * w + 2}] = aten.{mode}_pad2d.default(%x, [1, 1, 1, 1])
+      %conv: {name}[{n},{k},{2 * h},{2 * w}] = aten.convolution.default(%pad, %w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+      %up: {name}[{n},{k},{2 * h},{2 * w}] = aten.upsample_nearest2d.vec(%y, None, [2.0, 2.0])
+      %sum: {name}[{n},{k},{2 * h},{2 * w}] = aten.add.Tensor(%conv, %up)
+      return %sum
+    }}""")  # noqa: E501
+    if k == 1:
+        return  # one column is no work for a contraction
+    found = variants(graph, gpu(132))
+    assert found[0].startswith("contraction")
+    check(graph, [found[0], "contraction:16x16x16.k2.w4.s2"])

@@ -1,0 +1,113 @@
+"""Transposed convolutions of any stride, kernel, padding and groups, with what follows them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kernels.triton.bodies import body, gpu, read
+from tests.kernels.triton.interpreter import check
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.types import DTYPE_NAMES
+from anabranch.kernels.dfg import lower
+from anabranch.kernels.triton.roles import Contraction, contraction_of
+from anabranch.kernels.triton.write import variants
+
+
+def call(
+    *x: int, to: int, kernel: int, stride: int, padding: int, dilation: int = 1, groups: int = 1
+) -> tuple[Graph, list[torch.Tensor]]:
+    """One transposed convolution of images or lines, with a bias."""
+    rank = len(x) - 2
+    weight = torch.randn(x[1], to // groups, *[kernel] * rank)
+    more = next(
+        k
+        for k in range(stride)
+        if not (stride * (x[2] - 1) + dilation * (kernel - 1) + 1 - 2 * padding + k) % stride
+    )
+    return body(
+        "aten.convolution.default",
+        (
+            *(torch.randn(x), weight, torch.randn(to), [stride] * rank, [padding] * rank),
+            *([dilation] * rank, True, [more] * rank, groups),
+        ),
+    )
+
+
+def roles(graph: Graph) -> Contraction:
+    found = contraction_of(lower(graph))
+    assert isinstance(found, Contraction), found
+    return found
+
+
+def test_strides_as_large_as_the_kernel_are_one_product() -> None:
+    graph, tensors = call(1, 16, 5, 5, to=8, kernel=2, stride=2, padding=0)
+    found = roles(graph)
+    assert (found.m, found.n, found.k, found.batches) in ((25, 32, 16, 1), (32, 25, 16, 1))
+    check(graph, variants(graph, gpu(132))[:2], tensors)
+
+
+def test_larger_kernels_are_a_stack_of_products() -> None:
+    graph, tensors = call(1, 16, 5, 5, to=8, kernel=4, stride=2, padding=1)
+    found = roles(graph)
+    assert found.batches == 4 and found.k == 16 * 4 and {found.m, found.n} == {25, 8}
+    check(graph, variants(graph, gpu(132))[:2], tensors)
+
+
+@given(st.data())
+@settings(max_examples=40)
+def test_any_window(data: st.DataObject) -> None:
+    stride, kernel = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5))
+    dilation = data.draw(st.integers(1, 2)) if stride == 1 else 1
+    padding = data.draw(st.integers(0, max(kernel - 1, 0)))
+    groups, rank = data.draw(st.sampled_from([1, 1, 2])), data.draw(st.integers(1, 2))
+    n, c, k = data.draw(st.integers(1, 2)), *(data.draw(st.sampled_from([2, 3, 8])) for _ in "ck")
+    x = (n, c * groups, *(data.draw(st.integers(3, 6)) for _ in range(rank)))
+    if (kernel == 1 and stride > 1) or len(set(x[2:])) > 1:
+        return
+    if stride * (x[2] - 1) + dilation * (kernel - 1) + 1 <= 2 * padding:
+        return
+    to = k * groups
+    graph, tensors = call(
+        *x, to=to, kernel=kernel, stride=stride, padding=padding, dilation=dilation, groups=groups
+    )
+    check(graph, variants(graph, gpu(132))[:1], tensors)
+
+
+@pytest.mark.parametrize("kernel", [2, 4])
+def test_each_channel_by_itself(kernel: int) -> None:
+    """As bilinear upsampling with learned weights; a stride as large as the kernel sums nothing."""
+    padding = (kernel - 2) // 2
+    graph, tensors = call(1, 6, 4, 4, to=6, kernel=kernel, stride=2, padding=padding, groups=6)
+    found = variants(graph, gpu(132))
+    assert found[0].startswith("pointwise" if kernel == 2 else "window")
+    check(graph, found[:2], tensors)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_with_what_follows(dtype: torch.dtype) -> None:
+    name = DTYPE_NAMES[dtype]
+    graph = read(f"""
+    graph g {{
+      input %x: {name}[2,8,3,3]{{72,1,24,8}}
+      input %y: {name}[2,4,6,6]{{144,1,24,4}}
+      const %w: {name}[8,4,4,4] = w
+      const %b: {name}[4] = b
+      %conv: {name}[2,4,6,6]{{144,1,24,4}} = aten.convolution.default(%x, %w, %b, [2, 2], [1, 1], [1, 1], True, [0, 0], 1)
+      %sum: {name}[2,4,6,6]{{144,1,24,4}} = aten.add.Tensor(%conv, %y)
+      %r: {name}[2,4,6,6]{{144,1,24,4}} = aten.relu.default(%sum)
+      return %r
+    }}""")  # noqa: E501
+    check(graph, [*variants(graph, gpu(132))[:2], "contraction:16x16x16.k2.w4.s2"])
+
+
+def test_what_has_no_lowering() -> None:
+    both, _ = call(1, 4, 4, to=4, kernel=3, stride=2, padding=1, dilation=2)
+    assert lower(both) == "a transposed convolution has both a stride and a dilation"
+    odd = body(
+        "aten.convolution.default",
+        (*(torch.randn(1, 4, 4), torch.randn(4, 4, 3), None, [2], [1], [1], True, [0], 1),),
+    )[0]
+    assert lower(odd) == "a transposed convolution makes 7 results in strides of 2"

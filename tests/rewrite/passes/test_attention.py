@@ -1,0 +1,168 @@
+"""Attention written out in the ways in which models do it, and what is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.rewrite.graphs import captured, equal, kinds
+from torch import Tensor, nn
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph
+from anabranch.ir.step import Stepper
+from anabranch.options import Options
+from anabranch.rewrite.simplify import simplify
+from anabranch.trace import Trace
+
+B, T, H, E = 2, 7, 3, 8
+LOW = torch.finfo(torch.float32).min
+CAUSAL = torch.ones(T, T, dtype=torch.bool).tril()
+
+
+class Heads(nn.Module):
+    """Heads out of one product, attention as given, and heads side by side again."""
+
+    def __init__(self, attend: Callable[..., Tensor], keys: int = H) -> None:
+        super().__init__()
+        self.attend = attend
+        self.q, self.k, self.v = (nn.Linear(H * E, n * E) for n in (H, keys, keys))
+        self.bias = nn.Parameter(torch.randn(1, H, T, T))
+
+    def forward(self, x: Tensor, *more: Tensor) -> Tensor:
+        q, k, v = (
+            layer(x).view(x.shape[0], T, -1, E).transpose(1, 2)
+            for layer in (self.q, self.k, self.v)
+        )
+        return self.attend(self, q, k, v, *more).transpose(1, 2).reshape(x.shape[0], T, H * E)
+
+
+def plain(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.transpose(-2, -1) / E**0.5, -1) @ v
+
+
+def scaled_query(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return ((q * 0.3) @ k.transpose(-2, -1)).softmax(-1) @ v
+
+
+def biased(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return ((q @ k.transpose(-2, -1)) * 0.5 + net.bias).softmax(-1) @ v
+
+
+def padded(net: Heads, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return (mask + q @ k.permute(0, 1, 3, 2)).softmax(-1) @ v
+
+
+def causal(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = (q @ k.transpose(-2, -1)).mul(0.4).masked_fill(CAUSAL.logical_not(), LOW)
+    return torch.softmax(scores, -1) @ v
+
+
+def in_stacks(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """As matrices from the start."""
+    a, b, c = (x.reshape(-1, T, E) for x in (q, k, v))
+    found = torch.bmm(torch.bmm(a, b.mT).softmax(2), c)
+    return found.view(B, H, T, E)
+
+
+def einsum(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = torch.einsum("bhie,bhje->bhij", q, k) * 0.5
+    return torch.einsum("bhij,bhje->bhie", scores.softmax(-1), v)
+
+
+def of_one_head(net: Heads, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Three axes, other sizes of what is looked up, and a row of a mask for all."""
+    q, k, v = q[:, 0], k[:, 1, :5], torch.cat([v[:, 0, :5], v[:, 1, :5]], -1)
+    return ((q @ k.transpose(1, 2)) * 2 + mask).softmax(-1) @ v
+
+
+def simplified(graph: Graph, trace: Trace | None = None) -> Graph:
+    trace = trace or Trace()
+    return simplify(graph, Stepper(trace), Options(), "cpu")
+
+
+X = torch.randn(B, T, H * E)
+WAYS: dict[Callable[..., Tensor], tuple[Tensor, ...]] = {
+    **dict.fromkeys((plain, scaled_query, biased, causal, in_stacks, einsum), (X,)),
+    padded: (X, torch.randn(B, 1, 1, T)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=[way.__name__ for way in WAYS])
+def test_one_operator_of_many(way: Callable[..., Tensor]) -> None:
+    graph = captured(Heads(way), *WAYS[way])
+    after = equal(graph, simplified(graph))
+    found = kinds(after)
+    assert found.count("scaled_dot_product_attention") == 1 and "bmm" not in found
+    assert not {"_softmax", "clone", "mul", "div", "masked_fill", "add"} & set(found)
+
+
+def test_stacks_of_three_axes() -> None:
+    class Net(Heads):
+        def forward(self, x: Tensor, *more: Tensor) -> Tensor:
+            q, k, v = (f(x).view(B, T, H, E).transpose(1, 2) for f in (self.q, self.k, self.v))
+            return of_one_head(self, q, k, v, *more)
+
+    graph = captured(Net(of_one_head), X, torch.randn(5))
+    after = equal(graph, simplified(graph))
+    assert "scaled_dot_product_attention" in kinds(after) and "bmm" not in kinds(after)
+
+
+def test_heads_lie_as_they_were_made() -> None:
+    """No copy on either side: views of the projections go in, and come out for the next one."""
+    after = simplified(captured(Heads(plain), X))
+    table = {value.name: value.type for value in after.inputs}
+    table |= {constant.name: constant.type for constant in after.constants}
+    for node in after.nodes:
+        table.update(zip(node.results, node.types, strict=True))
+    kept = [node for node in after.nodes if not ops.is_view(node, table)]
+    assert [ops.packet_name(node.op) for node in kept] == [
+        *["aten.linear"] * 3,
+        "aten.scaled_dot_product_attention",
+    ]
+
+
+def also_the_weights(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    weights = torch.softmax(q @ k.transpose(-2, -1), -1)
+    return weights @ v + weights.mean()
+
+
+def along_queries(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.transpose(-2, -1)).softmax(-2) @ v
+
+
+def masked_by_who_calls(net: Heads, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return (q @ k.transpose(-2, -1)).masked_fill(mask, LOW).softmax(-1) @ v
+
+
+def hidden_rows(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.transpose(-2, -1)).masked_fill(CAUSAL, LOW).softmax(-1) @ v
+
+
+def scaled_behind_the_mask(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return ((q @ k.transpose(-2, -1) + net.bias) * 0.5).softmax(-1) @ v
+
+
+def capped(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.tanh(q @ k.transpose(-2, -1)).softmax(-1) @ v
+
+
+NONE: dict[Callable[..., Tensor], tuple[str, tuple[Tensor, ...]]] = {
+    also_the_weights: ("", (X,)),
+    along_queries: ("its softmax runs along another axis", (X,)),
+    masked_by_who_calls: ("is not known, and may hide whole rows", (X, ~CAUSAL)),
+    hidden_rows: ("hides whole rows", (X,)),
+    scaled_behind_the_mask: ("stands between a product and what is done to it first", (X,)),
+    capped: ("is aten.tanh.default, which attention does not do to scores", (X,)),
+}
+
+
+@pytest.mark.parametrize("way", NONE, ids=[way.__name__ for way in NONE])
+def test_what_stays_and_why(way: Callable[..., Tensor]) -> None:
+    why, inputs = NONE[way]
+    graph, trace = captured(Heads(way), *inputs), Trace()
+    after = equal(graph, simplified(graph, trace))
+    assert "scaled_dot_product_attention" not in kinds(after)
+    said = [event.why for event in trace.events if event.what.startswith("attention")]
+    assert (why == "" and not said) or any(why in one for one in said), said
