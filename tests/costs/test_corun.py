@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.costs.corun import ROOTS, Launches, Simulator, launches_of
-from anabranch.costs.demand import ROW, Demand
+from anabranch.costs.demand import ROW, Demand, evicted
 from anabranch.costs.work import per_processor
 from anabranch.errors import VerifyError
 from anabranch.ir.calibration import Calibration
@@ -23,7 +23,8 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Resources
 from anabranch.schedule.sync import launches as least_waits
 
-SPEC = TargetSpec("cuda", "four processors", sms=4, bandwidth=1e12, l2_bytes=10_000_000)
+SPEC = TargetSpec("cuda", "four processors", sms=4, bandwidth=1e12, l2_bytes=1)
+"""With a cache that holds next to nothing."""
 FREE = Calibration()
 ALL = Calibration(
     start_us=3.0,
@@ -145,6 +146,16 @@ def test_in_a_network_what_is_read_is_further_away() -> None:
     """Of 9 us of traffic in 4 us most cannot have been moved."""
     demands = [small(4.0, 4, moved_us=9.0)] * 2
     assert Simulator.of(dag, demands, SPEC, Calibration(cold=0.5)).latency((0, 1), (0, 0)) == 10
+
+
+def test_what_the_cache_holds_is_near() -> None:
+    """Both move a megabyte: all of it stays, half, nothing of it, or nobody knows."""
+    dag, demands = Dag.of(("a", "b"), [(0, 1)]), [small(4, 1, moved_us=1.0)] * 2
+    for size, share in ((2_000_000, 0.0), (1_333_334, 0.5), (1_000_000, 1.0), (10, 1.0), (0, 1.0)):
+        spec = replace(SPEC, l2_bytes=size)
+        assert evicted(demands, spec) == pytest.approx(share, abs=1e-5)
+        found = Simulator.of(dag, demands, spec, Calibration(cold=0.5)).latency((0, 1), (0, 0))
+        assert found == pytest.approx(8 + 0.5 * share, abs=1e-5)
 
 
 def test_independent_parts_wait_for_the_longest_alone() -> None:

@@ -28,6 +28,8 @@ an event costs a few list operations however much is running.
 Cache. Tasks are timed alone in a row of themselves, with all they read near at hand. After other
 kernels it is further away, be it weights or what they have just written: a task waits for `cold`
 times its traffic, of independent parts in one launch the longest. That holds no processor either.
+It is so in networks whose traffic the cache cannot hold from one run to the next
+(`costs.demand.evicted`); small ones wait for nothing.
 
 Costs are those of one of `ROW` in a row, and carry their part of the run's `start_us`, which is
 taken off: a chain is the sum of what is left, and the start once.

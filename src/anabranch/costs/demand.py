@@ -75,17 +75,27 @@ class Kernels:
         )
 
 
+def evicted(demands: Sequence[Demand], spec: TargetSpec) -> float:
+    """The part of what a run reads that it finds no more in the cache, having been there in the
+    last one: nothing while all its traffic fits, all from twice the size of the cache on."""
+    if not spec.l2_bytes:
+        return 1.0
+    traffic = sum(min(demand.moved_us, demand.us) for demand in demands) * 1e-6 * spec.bandwidth
+    return min(1.0, max(0.0, traffic / spec.l2_bytes - 1.0))
+
+
 def kernels_of(
     dag: Dag, demands: Sequence[Demand], spec: TargetSpec, calibration: Calibration
 ) -> Kernels:
     made = Kernels([], [], [], [], [], [], [], [], float(spec.sms))
+    cold = calibration.cold * evicted(demands, spec)
     for demand, preds in zip(demands, dag.preds, strict=True):
         own = demand.us - min(demand.us / 2, calibration.start_us / ROW)
         lead = min(own, calibration.launch_us * demand.launches)
         body = own - lead
         moved = min(demand.moved_us, demand.us)  # of a table of embeddings little is read
         awaited = moved if demand.awaited_us is None else min(demand.awaited_us, moved)
-        late = calibration.cold * awaited if preds else 0.0
+        late = cold * awaited if preds else 0.0
         at_once = spec.sms * demand.per_sm
         ctas = max(1, demand.ctas)
         ctas = math.ceil(ctas / max(1, math.ceil(ctas / (at_once * TURNS))))
