@@ -174,10 +174,19 @@ def test_solving(cli: Callable[..., Any], fire: Path) -> None:
     assert ran.status == 0, ran.err
     (row,) = ran.json["blocks"]
     assert {key: row[key] for key in ROW} == ROW
-    assert 4 < row["us"] < 6 and 0 < row["seconds"] < 10
+    assert 4 < row["us"] < 6 and 0 < row["seconds"] < 10 and row["looked_at"] == 51
     for key in ("seconds", "command", "commit", "date", "versions", "machine", "estimates"):
         assert ran.json[key], key
     assert "solved in" in ran.err
+
+
+def test_solving_with_pruning_looks_at_less(cli: Callable[..., Any], fire: Path) -> None:
+    """Groups of two, two a stage: a bound leaves some of what is counted out."""
+    words = ("--max-group-size", "2", "--max-groups", "2")
+    (row,) = cli("space", "--dag", fire, "--solve", *words, "--json", "-").json["blocks"]
+    (whole,) = cli("space", "--dag", fire, "--solve", "--json", "-").json["blocks"]
+    assert 0 < row["looked_at"] < row["transitions"] < whole["transitions"]
+    assert row["us"] >= whole["us"]
 
 
 def test_ios_operators_and_tasks(cli: Callable[..., Any], tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ file is one block, as it stands:
 
 `--exact` (`exact.py`) compares schedulers with the optimum of each block instead.
 `--solve` also runs IOS's dynamic programme on each block with estimated times, and says how long
-that takes. Where an exact count is too much, IOS's own pruning is counted, and the screen says so.
+that takes: unpruned it looks at every transition, with pruning at those that a bound leaves over
+(`schedule.best_first`), as the column looked_at says. Where an exact count is too much, IOS's own
+pruning is counted, and the screen says so.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ from anabranch.ir.task import Task
 from anabranch.line import Job
 from anabranch.models import load_model
 from anabranch.options import Options
+from anabranch.schedule.best_first import solve_bounded
 from anabranch.schedule.blocks import blocks
+from anabranch.schedule.bound import Weights, stage_bound
 from anabranch.schedule.estimate import stage_estimate
 from anabranch.schedule.ladder import GROUP_SIZE, GROUPS
 from anabranch.schedule.operators import operators
@@ -49,7 +53,7 @@ from anabranch.targets import resolve
 from anabranch.trace import Trace
 
 COLUMNS = ("operators", "width", "bound", "states", "transitions", "schedules")
-SOLVED = ("stages", "us", "seconds")
+SOLVED = ("looked_at", "stages", "us", "seconds")
 UNITS = ("ios", "tasks")
 UNKNOWN_US, UNKNOWN_SHARE = 1.0, 0.125
 """What --solve takes a node of a dag file to be."""
@@ -207,15 +211,22 @@ def _count(block: Block, r: int | None, s: int | None) -> Row:
 
 
 def _solve(block: Block, row: Row, r: int | None, s: int | None, spec: TargetSpec) -> Row:
-    """The programme's answer under the row's pruning; nothing where not even counting was done."""
+    """The programme's answer under the row's pruning; nothing where not even counting was done.
+    Unpruned it looks at all transitions, as the paper's does; pruned, also by a bound."""
     if row["transitions"] is None:
         return dict.fromkeys(SOLVED)
     if "max_groups" in row:
         r, s = GROUP_SIZE, GROUPS
     start = time.perf_counter()
-    found = solve(block.dag, stage_estimate(block.us, block.shares, spec.fork_us), r, s)
+    weights = block.us, block.shares, spec.fork_us
+    cost = stage_estimate(*weights)
+    if r is s is None:
+        found = solve(block.dag, cost)
+    else:
+        bound = stage_bound(block.dag, Weights.of(*weights), r)
+        found = solve_bounded(block.dag, cost, bound, r, s)
     seconds = time.perf_counter() - start
-    return {"stages": len(found.stages), "us": found.us, "seconds": seconds}
+    return dict(zip(SOLVED, (found.transitions, len(found.stages), found.us, seconds), strict=True))
 
 
 def _show(json: str | None, rows: list[Row], columns: tuple[str, ...]) -> None:

@@ -36,6 +36,7 @@ from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph, extract
 from anabranch.schedule.blocks import blocks
+from anabranch.schedule.bound import Weights
 from anabranch.schedule.estimate import Groups, StageCost, stage_estimate
 from anabranch.schedule.ladder import solve_block
 from anabranch.schedule.polish import polish
@@ -107,10 +108,9 @@ def estimated_stages(dag: Dag, us: list[float], share: list[float], limits: Limi
 
     def solver(block: Block, most: int) -> Solution:
         part = dag.restrict(sum(1 << v for v in block))
-        cost = stage_estimate(
-            [us[v] for v in block], [share[v] for v in block], limits.spec.fork_us
-        )
-        return solve_block(part, cost, limits, most, until)
+        inside = [us[v] for v in block], [share[v] for v in block], limits.spec.fork_us
+        cost, weights = stage_estimate(*inside), Weights.of(*inside)
+        return solve_block(part, cost, limits, most, until, weights=weights)
 
     found = [
         tuple(sum(1 << v for v in group) for group in stage)

@@ -9,15 +9,19 @@
 A set of nodes that may be merged stays one where chains are taken as one only if its nodes are
 chains of their own, and in halves only if no half cuts it.
 
-Counts decide, never the clock, so the same block gives the same stages on every machine.
+Where stages cost what `estimate` says, each step is taken best first (`best_first`), which loses
+nothing. Counts decide, never the clock, so the same block gives the same stages on every machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from anabranch.ir.dag import Dag, bits
 from anabranch.ir.protocols import Limits
+from anabranch.schedule.best_first import solve_bounded
+from anabranch.schedule.bound import Weights, stage_bound
 from anabranch.schedule.chains import chains, joined, levelled
 from anabranch.schedule.endings import TooMany
 from anabranch.schedule.estimate import Groups, StageCost
@@ -33,8 +37,10 @@ def solve_block(
     most: int,
     until: float | None,
     merges: Mapping[int, float] = NO_MERGES,
+    weights: Weights | None = None,
 ) -> Solution:
-    """The stages of a block, looking at about `most` transitions at each step."""
+    """The stages of a block, looking at about `most` transitions at each step. `weights`: those of
+    which `cost` is the estimate, and then what they rule out is not looked at."""
     r, s = limits.max_group_size, limits.max_groups
     units = chains(dag)
     shorter = len(units) < len(dag.names)
@@ -49,17 +55,42 @@ def solve_block(
             continue
         groups = min(groups or limits.max_streams, limits.max_streams)
         try:
+            limit = Pruning(size, groups, most, until)
             if not chained:
-                return solve(dag, cost, size, groups, most=most, until=until, merges=merges)
+                return _solved(dag, cost, limit, merges, weights)
             short, spread = joined(dag, units), _spread_cost(cost, units)
-            kept = _kept(merges, units)
-            found = solve(short, spread, size, groups, most=most, until=until, merges=kept)
+            heavy = weights and weights.spread(units)
+            found = _solved(short, spread, limit, _kept(merges, units), heavy)
             return _spread_solution(found, units)
         except TooMany:
             block = f"block {dag.names[0]}..{dag.names[-1]} ({len(dag.names)} tasks)"
             why = f"{what}: more than {most} transitions"
             limits.trace.add("refused", "schedule.ios", block, why)
-    return _halves(dag, cost, limits, most, until, merges)
+    return _halves(dag, cost, limits, most, until, merges, weights)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What one step may look at: r, s, transitions, and until when."""
+
+    group_size: int | None
+    groups: int
+    most: int
+    until: float | None
+
+
+def _solved(
+    dag: Dag,
+    cost: StageCost,
+    limit: Pruning,
+    merges: Mapping[int, float],
+    weights: Weights | None,
+) -> Solution:
+    """Best first where a bound is known. What a merged stage saves, no bound knows."""
+    r, s, most, until = limit.group_size, limit.groups, limit.most, limit.until
+    if weights is None or merges:
+        return solve(dag, cost, r, s, most=most, until=until, merges=merges)
+    return solve_bounded(dag, cost, stage_bound(dag, weights, r), r, s, most, until)
 
 
 def _kept(merges: Mapping[int, float], units: Sequence[int]) -> dict[int, float]:
@@ -94,13 +125,15 @@ def _halves(
     most: int,
     until: float | None,
     merges: Mapping[int, float],
+    weights: Weights | None,
 ) -> Solution:
     n, order = len(dag.names), levelled(dag)
     parts = [[1 << v for v in sorted(half)] for half in (order[: n // 2], order[n // 2 :])]
     found: list[Solution] = []
     for part in parts:
         inside, spread = dag.restrict(sum(part)), _spread_cost(cost, part)
-        solved = solve_block(inside, spread, limits, most, until, _kept(merges, part))
+        kept, heavy = _kept(merges, part), weights and weights.spread(part)
+        solved = solve_block(inside, spread, limits, most, until, kept, heavy)
         found.append(_spread_solution(solved, part))
     return Solution(
         tuple(stage for solution in found for stage in solution.stages),
