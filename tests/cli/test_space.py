@@ -189,6 +189,17 @@ def test_solving_with_pruning_looks_at_less(cli: Callable[..., Any], fire: Path)
     assert row["us"] >= whole["us"]
 
 
+def test_solving_what_is_too_wide(cli: Callable[..., Any], tmp_path: Path) -> None:
+    """Sixty nodes apart: nothing can be counted, the scheduler finds stages all the same."""
+    dag = tmp_path / "dag.json"
+    dag.write_text('{"nodes": 60, "edges": []}')
+    ran = cli("space", "--dag", dag, "--solve", "--json", "-")
+    (row,) = ran.json["blocks"]
+    assert row["states"] is None and row["stages"] > 1
+    assert 60 / 8 < row["us"] < 60
+    assert "width 60" in ran.err and "too wide for the exact programme, so two halves" in ran.err
+
+
 def test_ios_operators_and_tasks(cli: Callable[..., Any], tmp_path: Path) -> None:
     """Four convolutions and a concat; tanh and the sum are launches, but no operators of IOS."""
     path = tmp_path / "sums.py"

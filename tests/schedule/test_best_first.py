@@ -8,14 +8,14 @@ import pytest
 from anabranch.errors import ScheduleError
 from anabranch.ir.dag import Dag
 from anabranch.schedule.best_first import solve_bounded
-from anabranch.schedule.bound import Weights, stage_bound
+from anabranch.schedule.bound import Loads, stage_bound
 from anabranch.schedule.endings import TooMany
 from anabranch.schedule.estimate import Groups, stage_estimate
 from anabranch.schedule.programme import solve
 
 
 def test_costs_what_the_whole_programme_finds() -> None:
-    """Random graphs, weights and pruning: the same cost, of stages that add up to it, and never
+    """Random graphs, loads and pruning: the same cost, of stages that add up to it, and never
     more transitions."""
     fewer = 0
     for seed in range(400):
@@ -24,10 +24,10 @@ def test_costs_what_the_whole_programme_finds() -> None:
         edges = [(u, v) for v in range(n) for u in range(v) if dice.random() < 0.2]
         dag = Dag.of(tuple("abcdefghijk"[:n]), edges)
         us = [dice.choice([0.0, 1.0, 2.0, dice.uniform(0, 9)]) for _ in range(n)]
-        weights = us, [dice.random() for _ in us], dice.choice([0.0, 0.5, 2.0])
+        loads = us, [dice.random() for _ in us], dice.choice([0.0, 0.5, 2.0])
         r, s = dice.choice([None, 1, 2, 3]), dice.choice([None, 1, 2, 8])
-        cost = stage_estimate(*weights)
-        found = solve_bounded(dag, cost, stage_bound(dag, Weights.of(*weights), r), r, s)
+        cost = stage_estimate(*loads)
+        found = solve_bounded(dag, cost, stage_bound(dag, Loads.of(*loads), r), r, s)
         whole = solve(dag, cost, r, s)
         assert found.us == pytest.approx(whole.us)
         assert sum(map(cost, found.stages)) == pytest.approx(found.us)
@@ -63,11 +63,11 @@ def test_randwire_pruned_takes_a_third_of_the_time(randwire: Dag) -> None:
     """As IOS prunes, with r 3 and s 8, against all 1,170,663 transitions."""
     dice = random.Random(0)
     us = [dice.uniform(2, 9) for _ in range(33)]
-    weights = us, [dice.uniform(0.1, 0.6) for _ in us], 0.5
+    loads = us, [dice.uniform(0.1, 0.6) for _ in us], 0.5
     start = time.process_time()
-    exact = solve(randwire, stage_estimate(*weights))
+    exact = solve(randwire, stage_estimate(*loads))
     middle = time.process_time()
-    cost, bound = stage_estimate(*weights), stage_bound(randwire, Weights.of(*weights), 3)
+    cost, bound = stage_estimate(*loads), stage_bound(randwire, Loads.of(*loads), 3)
     pruned = solve_bounded(randwire, cost, bound, 3, 8)
     end = time.process_time()
     assert exact.us <= pruned.us == pytest.approx(solve(randwire, cost, 3, 8).us)

@@ -30,7 +30,7 @@ Bound = Callable[[int], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class Loads:
     """Of each node its microseconds and its work (microseconds times share); what a fork costs."""
 
     us: tuple[float, ...]
@@ -38,21 +38,21 @@ class Weights:
     fork_us: float
 
     @staticmethod
-    def of(us: Sequence[float], shares: Sequence[float], fork_us: float) -> Weights:
+    def of(us: Sequence[float], shares: Sequence[float], fork_us: float) -> Loads:
         work = tuple(time * share for time, share in zip(us, shares, strict=True))
-        return Weights(tuple(us), work, fork_us)
+        return Loads(tuple(us), work, fork_us)
 
-    def spread(self, units: Sequence[int]) -> Weights:
+    def spread(self, units: Sequence[int]) -> Loads:
         """Of units of nodes, as masks, that run one after another."""
         us = tuple(sum(self.us[v] for v in bits(unit)) for unit in units)
-        return Weights(
+        return Loads(
             us, tuple(sum(self.work[v] for v in bits(unit)) for unit in units), self.fork_us
         )
 
 
-def stage_bound(dag: Dag, weights: Weights, max_group_size: int | None = None) -> Bound:
+def stage_bound(dag: Dag, loads: Loads, max_group_size: int | None = None) -> Bound:
     """The bound for states of the dag, under the pruning."""
-    us, work, fork_us = weights.us, weights.work, weights.fork_us
+    us, work, fork_us = loads.us, loads.work, loads.fork_us
     until = _paths(dag, us)
     largest = _largest_group(dag, us, max_group_size)
     sums = {0: (0.0, 0.0, 0.0)}

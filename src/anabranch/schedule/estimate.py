@@ -31,9 +31,15 @@ def stage_estimate(us: Sequence[float], shares: Sequence[float], fork_us: float)
     known: dict[int, tuple[float, float]] = {}
 
     def weigh(group: int) -> tuple[float, float]:
-        inside = list(bits(group))
-        found = known[group] = sum(us[v] for v in inside), sum(work[v] for v in inside)
-        return found
+        """The length and the work, which a search asks for with one node less first."""
+        less = group ^ 1 << group.bit_length() - 1
+        inside = bits(group ^ less) if less in known else bits(group)
+        length, part = known.get(less, (0.0, 0.0))
+        for v in inside:
+            length += us[v]
+            part += work[v]
+        known[group] = length, part
+        return length, part
 
     def cost(groups: Groups) -> float:
         longest = area = 0.0
