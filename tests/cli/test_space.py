@@ -197,7 +197,9 @@ def test_solving_what_is_too_wide(cli: Callable[..., Any], tmp_path: Path) -> No
     (row,) = ran.json["blocks"]
     assert row["states"] is None and row["stages"] > 1
     assert 60 / 8 < row["us"] < 60
-    assert "width 60" in ran.err and "too wide for the exact programme, so two halves" in ran.err
+    assert (
+        "width 60" in ran.err and "too wide for the exact programme; instead: two halves" in ran.err
+    )
 
 
 def test_ios_operators_and_tasks(cli: Callable[..., Any], tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ def test_too_wide_is_told_once(compared: bool) -> None:
         limits = Limits(compared=compared, trace=Trace())
         solve_block(_combs(4, 5), cost, limits, most, None)
         (said,) = [event for event in limits.trace.events if "too wide" in event.why]
-        assert said.why.startswith("width 4, bound 1.94e+5: too wide for the exact programme, so ")
+        begin = f"width 4, bound 1.94e+5, more than {most} transitions: too wide for the exact"
+        assert said.why.startswith(f"{begin} programme; instead: ")
         assert instead in said.why and said.what == "block n0..n19 (20 tasks)"
         assert said.kind == ("refused" if compared else "fallback")
 

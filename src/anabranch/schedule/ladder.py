@@ -51,7 +51,8 @@ def solve_block(
     if how != EXACT:
         d = width(dag)
         bound = f"{Decimal(most_transitions(len(dag.names), d)):.2e}"
-        why = f"width {d}, bound {bound}: too wide for the exact programme, so {how}"
+        why = f"width {d}, bound {bound}, more than {most} transitions: too wide for the exact"
+        why += f" programme; instead: {how}"
         kind: Kind = "refused" if limits.compared else "fallback"
         limits.trace.add(kind, "schedule.ios", _block(dag), why)
     return found
