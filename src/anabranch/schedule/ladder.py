@@ -11,8 +11,8 @@ chains of their own, and in halves only if no half cuts it.
 
 Where stages cost what `estimate` says, each step is taken best first (`best_first`), which loses
 nothing. Where step 1 is too much, an event says the width, the bound on transitions, and what was
-done instead; who asked for this scheduler alone sees it. Counts decide, never the clock, so the
-same block gives the same stages on every machine.
+done instead; who asked for this scheduler alone sees it where that was pruning or halves. Counts
+decide, never the clock, so the same block gives the same stages on every machine.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def solve_block(
         bound = f"{Decimal(most_transitions(len(dag.names), d)):.2e}"
         why = f"width {d}, bound {bound}, more than {most} transitions: too wide for the exact"
         why += f" programme; instead: {how}"
-        kind: Kind = "refused" if limits.compared else "fallback"
+        hidden = limits.compared or how.startswith(EXACT)
+        kind: Kind = "refused" if hidden else "fallback"
         limits.trace.add(kind, "schedule.ios", _block(dag), why)
     return found
 
