@@ -174,10 +174,32 @@ def test_solving(cli: Callable[..., Any], fire: Path) -> None:
     assert ran.status == 0, ran.err
     (row,) = ran.json["blocks"]
     assert {key: row[key] for key in ROW} == ROW
-    assert 4 < row["us"] < 6 and 0 < row["seconds"] < 10
+    assert 4 < row["us"] < 6 and 0 < row["seconds"] < 10 and row["looked_at"] == 51
     for key in ("seconds", "command", "commit", "date", "versions", "machine", "estimates"):
         assert ran.json[key], key
     assert "solved in" in ran.err
+
+
+def test_solving_with_pruning_looks_at_less(cli: Callable[..., Any], fire: Path) -> None:
+    """Groups of two, two a stage: a bound leaves some of what is counted out."""
+    words = ("--max-group-size", "2", "--max-groups", "2")
+    (row,) = cli("space", "--dag", fire, "--solve", *words, "--json", "-").json["blocks"]
+    (whole,) = cli("space", "--dag", fire, "--solve", "--json", "-").json["blocks"]
+    assert 0 < row["looked_at"] < row["transitions"] < whole["transitions"]
+    assert row["us"] >= whole["us"]
+
+
+def test_solving_what_is_too_wide(cli: Callable[..., Any], tmp_path: Path) -> None:
+    """Sixty nodes apart: nothing can be counted, the scheduler finds stages all the same."""
+    dag = tmp_path / "dag.json"
+    dag.write_text('{"nodes": 60, "edges": []}')
+    ran = cli("space", "--dag", dag, "--solve", "--json", "-")
+    (row,) = ran.json["blocks"]
+    assert row["states"] is None and row["stages"] > 1
+    assert 60 / 8 < row["us"] < 60
+    assert (
+        "width 60" in ran.err and "too wide for the exact programme; instead: two halves" in ran.err
+    )
 
 
 def test_ios_operators_and_tasks(cli: Callable[..., Any], tmp_path: Path) -> None:

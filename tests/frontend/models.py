@@ -87,6 +87,17 @@ def _grad_modes(net: Any, x: Tensor) -> Tensor:
     return y.detach() + 1
 
 
+def _filled(net: Any, x: Tensor) -> Tensor:
+    """Memory that nobody has written to, written to."""
+    a, b = torch.empty_like(x), x.new_empty(3, 4)
+    c = torch.empty_like(x, memory_format=torch.channels_last)
+    a.copy_(x)
+    b[:, :2], b[:, 2:] = 1.5, 2.5
+    c.copy_(x)
+    d = torch.empty(3, device=x.device).fill_(2)
+    return a.sum() + b.sum() + (c * x).sum() + d.sum()
+
+
 def image() -> Tensor:
     return f(2, 3, 12, 12)
 
@@ -261,5 +272,11 @@ CASES: dict[str, Callable[[], Case]] = {
         lambda net, x: torch.zeros_like(x) + x.new_full((3,), 2.5) + torch.ones_like(x).cumsum(0),
         lambda: f(3),
     ),
+    "circular padding": lambda: case(
+        lambda net, x: F.conv2d(F.pad(x, (1, 2, 2, 1), mode="circular"), net.weight),
+        image,
+        weight=f(4, 3, 3, 3),
+    ),
+    "empty memory": lambda: case(_filled, lambda: f(2, 3, 4, 4)),
     "nothing": lambda: case(lambda net, x: None, lambda: f(3)),
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from anabranch.ir.types import TensorType
 from anabranch.report.headline import Baseline, headline
 from anabranch.report.parts import Parts
 
@@ -38,3 +40,17 @@ def test_the_plan_answers_where_facts_are_silent(parts: Build) -> None:
     assert predicted.source == "recorded"
     nothing = headline({**given, "facts": {}, "timelines": [], "schedules": []})
     assert nothing.us is None
+
+
+def test_the_batch_is_what_all_inputs_begin_with(parts: Build) -> None:
+    given = parts["small"]()
+    plan = given["plan"]
+    (first, *_) = plan.tasks.inputs
+    assert headline({**given, "facts": {}}).batch == first.type.shape[0]
+    assert headline({**given, "facts": {"batch": 7}}).batch == 7
+    other = replace(first, name="other", type=TensorType((99, 2), first.type.dtype))
+    number = replace(first, name="number", type=TensorType((), first.type.dtype))
+    for more, batch in ((number, first.type.shape[0]), (other, None)):
+        tasks = replace(plan.tasks, inputs=(*plan.tasks.inputs, more))
+        found = headline({**given, "facts": {}, "plan": replace(plan, tasks=tasks)})
+        assert found.batch == batch

@@ -6,7 +6,7 @@ from anabranch.ir.dag import Dag
 from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import text_schedule
 from anabranch.ir.task import TaskGraph
-from anabranch.schedule.opara import allocate, launch_order, schedule, schedule_paper
+from anabranch.schedule.opara import allocate, launch_order, schedule
 
 
 def test_googlenet_takes_28_streams(
@@ -17,7 +17,6 @@ def test_googlenet_takes_28_streams(
     order = launch_order(googlenet, [0.0] * len(kinds), kinds)
     assert len(set(allocate(googlenet, order))) == 28
     tasks = tasks_of(googlenet)
-    assert schedule_paper(tasks, fake_costs(), Limits()).streams == 28
     assert schedule(tasks, fake_costs(), Limits()).streams == 4
     assert schedule(tasks, fake_costs(), Limits(max_streams=2)).streams == 2
 
@@ -62,6 +61,6 @@ def test_text(
     a -->|        +--> d
          +--> c --+
     """
-    assert text_schedule(schedule_paper(tasks_of(diamond), fake_costs(), Limits())) == (
-        "schedule opara-paper {\n  a @0\n  b @0\n  c @1 after a\n  d @0 after c\n}\n"
+    assert text_schedule(schedule(tasks_of(diamond), fake_costs(), Limits())) == (
+        "schedule opara {\n  a @0\n  b @0\n  c @1 after a\n  d @0 after c\n}\n"
     )

@@ -8,7 +8,7 @@ import pytest
 from anabranch.ir.dag import Dag
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
-from anabranch.schedule.weigh import block_shared, computes, demand, shares
+from anabranch.schedule.weigh import computes, demand, shares
 
 SPEC = TargetSpec("cuda", "small", sms=2)
 
@@ -32,7 +32,7 @@ def test_demand_is_the_largest_fraction(task: Task) -> None:
 
 
 def test_unknown_resources(task: Task, diamond: Dag, tasks_of: Callable[[Dag], TaskGraph]) -> None:
-    assert demand(_with(task, None), SPEC) == block_shared(_with(task, None)) == 0.0
+    assert demand(_with(task, None), SPEC) == 0.0
     tasks = tasks_of(diamond)
     unknown = replace(tasks, tasks=tuple(_with(task, None) for task in tasks.tasks))
     assert shares(unknown, SPEC) == [4 / 4096] * 4

@@ -9,7 +9,9 @@ file is one block, as it stands:
 
 `--exact` (`exact.py`) compares schedulers with the optimum of each block instead.
 `--solve` also runs IOS's dynamic programme on each block with estimated times, and says how long
-that takes. Where an exact count is too much, IOS's own pruning is counted, and the screen says so.
+that takes: unpruned it looks at every transition, with pruning at those that a bound leaves over
+(`schedule.best_first`), as the column looked_at says. Where an exact count is too much, IOS's own
+pruning is counted, and the screen says so.
 """
 
 from __future__ import annotations
@@ -33,14 +35,18 @@ from anabranch.compiler import compile_model
 from anabranch.costs import Roofline
 from anabranch.errors import OptionError
 from anabranch.ir.dag import Dag, bits, dag_of
+from anabranch.ir.protocols import Limits
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
 from anabranch.line import Job
 from anabranch.models import load_model
 from anabranch.options import Options
+from anabranch.schedule.best_first import solve_bounded
 from anabranch.schedule.blocks import blocks
+from anabranch.schedule.bound import Loads, stage_bound
 from anabranch.schedule.estimate import stage_estimate
-from anabranch.schedule.ladder import GROUP_SIZE, GROUPS
+from anabranch.schedule.ios import TRANSITIONS
+from anabranch.schedule.ladder import GROUP_SIZE, GROUPS, solve_block
 from anabranch.schedule.operators import operators
 from anabranch.schedule.programme import solve
 from anabranch.schedule.space import space
@@ -49,7 +55,7 @@ from anabranch.targets import resolve
 from anabranch.trace import Trace
 
 COLUMNS = ("operators", "width", "bound", "states", "transitions", "schedules")
-SOLVED = ("stages", "us", "seconds")
+SOLVED = ("looked_at", "stages", "us", "seconds")
 UNITS = ("ios", "tasks")
 UNKNOWN_US, UNKNOWN_SHARE = 1.0, 0.125
 """What --solve takes a node of a dag file to be."""
@@ -207,15 +213,28 @@ def _count(block: Block, r: int | None, s: int | None) -> Row:
 
 
 def _solve(block: Block, row: Row, r: int | None, s: int | None, spec: TargetSpec) -> Row:
-    """The programme's answer under the row's pruning; nothing where not even counting was done."""
-    if row["transitions"] is None:
-        return dict.fromkeys(SOLVED)
+    """The programme's answer under the row's pruning, or what the scheduler ios does where there is
+    too much to count. Unpruned it looks at all transitions, as the paper's does; pruned, also by a
+    bound."""
     if "max_groups" in row:
         r, s = GROUP_SIZE, GROUPS
     start = time.perf_counter()
-    found = solve(block.dag, stage_estimate(block.us, block.shares, spec.fork_us), r, s)
+    loads = block.us, block.shares, spec.fork_us
+    cost = stage_estimate(*loads)
+    if row["transitions"] is None:
+        limits = Limits(max_group_size=r, max_groups=s, spec=spec)
+        known = Loads.of(*loads)
+        found = solve_block(block.dag, cost, limits, TRANSITIONS, None, loads=known)
+        for event in limits.trace.events:
+            if event.kind == "fallback":
+                screen.notices().print(f"{event.what}: {event.why}")
+    elif r is s is None:
+        found = solve(block.dag, cost)
+    else:
+        bound = stage_bound(block.dag, Loads.of(*loads), r)
+        found = solve_bounded(block.dag, cost, bound, r, s)
     seconds = time.perf_counter() - start
-    return {"stages": len(found.stages), "us": found.us, "seconds": seconds}
+    return dict(zip(SOLVED, (found.transitions, len(found.stages), found.us, seconds), strict=True))
 
 
 def _show(json: str | None, rows: list[Row], columns: tuple[str, ...]) -> None:

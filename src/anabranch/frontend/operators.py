@@ -83,8 +83,12 @@ FILLS: dict[str, int | None] = {
     "aten.new_zeros.default": 0,
     "aten.new_ones.default": 1,
     "aten.new_full.default": None,
+    "aten.new_empty.default": 0,
+    "aten.empty.memory_format": 0,
 }
-"""Operators that read a tensor only for its type. As `full` they depend on nothing and fold."""
+"""Operators that read a tensor only for its type, or that leave open what is in their result, as
+circular padding does before it fills it. As `full` they depend on nothing, fold, and are the same
+at every run, which no kernel's result could be compared with otherwise."""
 
 ATTENTION: dict[str, tuple[str | None, str | None, str | None]] = {
     # operator: where its schema has the mask, the dropout and the causal flag

@@ -127,6 +127,8 @@ class Translation:
             op, args, kwargs = plain
             found = found[0] if found is not None else None
         types = self._result_types(node, op, args, kwargs, found)
+        if op == "aten.empty_like.default":  # where not contiguous it stays an operator
+            op = "aten.zeros_like.default"
         if op in FILLS and types[0].contiguous:
             number = args[-1] if FILLS[op] is None else FILLS[op]
             op, args, kwargs = _FULL, (types[0].shape, number), (("dtype", types[0].dtype),)

@@ -25,10 +25,11 @@ class Baseline:
 @dataclass(frozen=True, slots=True)
 class Headline:
     """`us` is None where nobody knows the latency. `errors`: per output the relative error and,
-    where known, the error allowed."""
+    where known, the error allowed. `batch`: what all inputs have as their first size."""
 
     machine: str
     setting: tuple[str, ...]
+    batch: int | None
     us: float | None
     spread: float
     source: str
@@ -58,6 +59,7 @@ def headline(parts: Parts) -> Headline:
     return Headline(
         machine,
         tuple(setting),
+        _batch(parts),
         us,
         1e3 * (number(facts.get("latency_spread_ms")) or 0.0),
         source,
@@ -96,6 +98,13 @@ def _inputs(parts: Parts) -> Sequence[Any]:
     """The inputs, if they are few enough to be named in a line."""
     inputs = parts["plan"].tasks.inputs
     return inputs if len(inputs) <= 3 else ()
+
+
+def _batch(parts: Parts) -> int | None:
+    """As the facts say, else the first size of all inputs, those of no size left out."""
+    given = number(parts["facts"].get("batch"))
+    firsts = {v.type.shape[0] for v in parts["plan"].tasks.inputs if v.type.shape}
+    return int(given) if given is not None else firsts.pop() if len(firsts) == 1 else None
 
 
 def _baselines(given: Any, us: float | None) -> tuple[Baseline, ...]:

@@ -2,6 +2,7 @@
 
 net on NVIDIA H200, f16, batch 1
   1.84 ms measured, schedule ios: 2.31x eager (4.25 ms), 1.22x sequential (2.24 ms)
+  specialised: kernels, schedule and memory were chosen for batch 1 on NVIDIA H200; ...
 ...
 Chosen: the 20 slowest of 94 tasks, 71% of 2.24 ms alone
   task            us   part  kernel           runner-up                 stream  origin
@@ -68,7 +69,9 @@ def _result(name: str, head: Headline) -> list[str]:
     lines.append(
         f"  {counts}{count(head.streams, 'stream')} with {count(head.waits, 'event wait')}"
     )
-    return lines
+    batch = f"batch {head.batch}" if head.batch is not None else "these inputs"
+    made = f"specialised: kernels, schedule and memory were chosen for {batch} on {head.machine}"
+    return [*lines, *_wrapped(f"{made}; compile chooses anew for another batch or device")]
 
 
 def _concerns(parts: Parts) -> list[str]:

@@ -17,6 +17,7 @@ from anabranch.schedule import (
     merging,
     nimble,
     opara,
+    opara_paper,
     sequential,
     wavefront,
 )
@@ -26,7 +27,7 @@ SCHEDULERS: dict[str, Scheduler] = {
     "greedy": greedy.schedule,
     "wavefront": wavefront.schedule,
     "nimble": nimble.schedule,
-    "opara-paper": opara.schedule_paper,
+    "opara-paper": opara_paper.schedule,
     "opara": opara.schedule,
     "critical": critical.schedule,
     "local": local.schedule,

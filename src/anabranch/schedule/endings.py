@@ -50,18 +50,23 @@ def endings(
     """The endings of one source a group, in a fixed order. TooMany if above `most`.
 
     Nodes go from first to last: early ones have large groups that exclude most others, so the list
-    doubles only near its end and little of it is looked at in vain.
+    doubles only near its end and little of it is looked at in vain. As long as one node is in all
+    groups, as in a chain, a group stands alone and nothing is looked at.
     """
     found: list[list[int]] = [[0]]
+    shared = -1
     for v in bits(state):
         group = reach[v] & state
         if max_group_size is not None and group.bit_count() > max_group_size:
             continue
-        if max_groups is None:
+        shared &= group
+        if max_groups is not None and len(found) <= max_groups:
+            found.append([])
+        if shared:
+            found[min(1, len(found) - 1)].append(group)
+        elif max_groups is None:
             found[0] += [e | group for e in found[0] if not e & group]
         else:
-            if len(found) <= max_groups:
-                found.append([])
             for fewer, more in zip(found[-2::-1], found[:0:-1], strict=True):
                 more += [e | group for e in fewer if not e & group]
         if most is not None and sum(map(len, found)) > most:

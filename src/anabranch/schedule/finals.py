@@ -23,7 +23,7 @@ from anabranch.ir.dag import Dag
 from anabranch.ir.protocols import Cost, Costs, Limits, Scheduler
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import TaskGraph
-from anabranch.schedule import critical, ios, nimble, opara, wavefront
+from anabranch.schedule import critical, ios, nimble, opara, opara_paper, wavefront
 from anabranch.schedule.placing import Placing, placing_of, schedule_of
 from anabranch.schedule.urgent import urgent
 from anabranch.trace import Trace
@@ -33,7 +33,7 @@ PUBLISHED: dict[str, Scheduler] = {
     "wavefront": wavefront.schedule,
     "nimble": nimble.schedule,
     "opara": opara.schedule,
-    "opara-paper": opara.schedule_paper,
+    "opara-paper": opara_paper.schedule,
     "ios": ios.schedule,
 }
 MARGIN = 0.15

@@ -36,6 +36,7 @@ from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph, extract
 from anabranch.schedule.blocks import blocks
+from anabranch.schedule.bound import Loads
 from anabranch.schedule.estimate import Groups, StageCost, stage_estimate
 from anabranch.schedule.ladder import solve_block
 from anabranch.schedule.polish import polish
@@ -107,10 +108,9 @@ def estimated_stages(dag: Dag, us: list[float], share: list[float], limits: Limi
 
     def solver(block: Block, most: int) -> Solution:
         part = dag.restrict(sum(1 << v for v in block))
-        cost = stage_estimate(
-            [us[v] for v in block], [share[v] for v in block], limits.spec.fork_us
-        )
-        return solve_block(part, cost, limits, most, until)
+        inside = [us[v] for v in block], [share[v] for v in block], limits.spec.fork_us
+        cost, loads = stage_estimate(*inside), Loads.of(*inside)
+        return solve_block(part, cost, limits, most, until, loads=loads)
 
     found = [
         tuple(sum(1 << v for v in group) for group in stage)
@@ -151,6 +151,7 @@ def solved(
     known: dict[Hashable, Solution] = {}
     left = TRANSITIONS
     for block in sorted(first.values(), key=lambda block: (len(block), block)):
+        limits.trace.progress("schedule", len(known), len(first), "blocks solved")
         share = left // (len(first) - len(known))
         try:
             found = solver(block, max(share, TRANSITIONS // 100))
@@ -160,6 +161,7 @@ def solved(
             found = Solution(tuple((1 << i,) for i in range(len(block))), 0.0, 0, 0)
         known[keys[block]] = found
         left = max(0, left - found.transitions)
+    limits.trace.progress("schedule", len(first), len(first), "blocks solved")
     limits.trace.add(
         "applied", "schedule.ios", f"{len(parts)} blocks", f"{len(known)} different ones solved"
     )

@@ -9,20 +9,30 @@
 A set of nodes that may be merged stays one where chains are taken as one only if its nodes are
 chains of their own, and in halves only if no half cuts it.
 
-Counts decide, never the clock, so the same block gives the same stages on every machine.
+Where stages cost what `estimate` says, each step is taken best first (`best_first`), which loses
+nothing. Where step 1 is too much, an event says the width, the bound on transitions, and what was
+done instead; who asked for this scheduler alone sees it where that was pruning or halves. Counts
+decide, never the clock, so the same block gives the same stages on every machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
 
-from anabranch.ir.dag import Dag, bits
+from anabranch.ir.dag import Dag, bits, width
 from anabranch.ir.protocols import Limits
+from anabranch.schedule.best_first import solve_bounded
+from anabranch.schedule.bound import Loads, stage_bound
 from anabranch.schedule.chains import chains, joined, levelled
 from anabranch.schedule.endings import TooMany
 from anabranch.schedule.estimate import Groups, StageCost
 from anabranch.schedule.programme import NO_MERGES, Solution, solve
+from anabranch.schedule.space import most_transitions
+from anabranch.trace import Kind
 
+EXACT = "no pruning"
 GROUP_SIZE, GROUPS = 3, 8  # IOS's r and s, where step 4 needs them and the caller gave none
 
 
@@ -33,33 +43,88 @@ def solve_block(
     most: int,
     until: float | None,
     merges: Mapping[int, float] = NO_MERGES,
+    loads: Loads | None = None,
 ) -> Solution:
-    """The stages of a block, looking at about `most` transitions at each step."""
+    """The stages of a block, looking at about `most` transitions at each step. `loads`: those of
+    which `cost` is the estimate, and then what they rule out is not looked at."""
+    found, how = _stepwise(dag, cost, limits, most, until, merges, loads)
+    if how != EXACT:
+        d = width(dag)
+        bound = f"{Decimal(most_transitions(len(dag.names), d)):.2e}"
+        why = f"width {d}, bound {bound}, more than {most} transitions: too wide for the exact"
+        why += f" programme; instead: {how}"
+        hidden = limits.compared or how.startswith(EXACT)
+        kind: Kind = "refused" if hidden else "fallback"
+        limits.trace.add(kind, "schedule.ios", _block(dag), why)
+    return found
+
+
+def _block(dag: Dag) -> str:
+    return f"block {dag.names[0]}..{dag.names[-1]} ({len(dag.names)} tasks)"
+
+
+def _stepwise(
+    dag: Dag,
+    cost: StageCost,
+    limits: Limits,
+    most: int,
+    until: float | None,
+    merges: Mapping[int, float],
+    loads: Loads | None,
+) -> tuple[Solution, str]:
+    """The stages, and how they were found."""
     r, s = limits.max_group_size, limits.max_groups
     units = chains(dag)
     shorter = len(units) < len(dag.names)
     steps = [
-        ("no pruning", False, None, None),
+        (EXACT, False, None, None),
         (f"no pruning, {len(units)} chains", True, None, None),
         (f"groups of at most {r}, at most {s} of them", False, r, s),
         (f"the same, {len(units)} chains", True, r or GROUP_SIZE, s or GROUPS),
     ]
     for what, chained, size, groups in steps:
-        if (chained and not shorter) or (not chained and what != steps[0][0] and r is s is None):
+        if (chained and not shorter) or (not chained and what != EXACT and r is s is None):
             continue
         groups = min(groups or limits.max_streams, limits.max_streams)
         try:
+            limit = Pruning(size, groups, most, until)
             if not chained:
-                return solve(dag, cost, size, groups, most=most, until=until, merges=merges)
+                return _solved(dag, cost, limit, merges, loads), what
             short, spread = joined(dag, units), _spread_cost(cost, units)
-            kept = _kept(merges, units)
-            found = solve(short, spread, size, groups, most=most, until=until, merges=kept)
-            return _spread_solution(found, units)
+            heavy = loads and loads.spread(units)
+            found = _solved(short, spread, limit, _kept(merges, units), heavy)
+            return _spread_solution(found, units), what
         except TooMany:
-            block = f"block {dag.names[0]}..{dag.names[-1]} ({len(dag.names)} tasks)"
             why = f"{what}: more than {most} transitions"
-            limits.trace.add("refused", "schedule.ios", block, why)
-    return _halves(dag, cost, limits, most, until, merges)
+            limits.trace.add("refused", "schedule.ios", _block(dag), why)
+    how = (
+        f"two halves, each with groups of at most {r or GROUP_SIZE}, at most {s or GROUPS} of them"
+    )
+    return _halves(dag, cost, limits, most, until, merges, loads), f"{how}, or halved again"
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What one step may look at: r, s, transitions, and until when."""
+
+    group_size: int | None
+    groups: int
+    most: int
+    until: float | None
+
+
+def _solved(
+    dag: Dag,
+    cost: StageCost,
+    limit: Pruning,
+    merges: Mapping[int, float],
+    loads: Loads | None,
+) -> Solution:
+    """Best first where a bound is known. What a merged stage saves, no bound knows."""
+    r, s, most, until = limit.group_size, limit.groups, limit.most, limit.until
+    if loads is None or merges:
+        return solve(dag, cost, r, s, most=most, until=until, merges=merges)
+    return solve_bounded(dag, cost, stage_bound(dag, loads, r), r, s, most, until)
 
 
 def _kept(merges: Mapping[int, float], units: Sequence[int]) -> dict[int, float]:
@@ -94,13 +159,15 @@ def _halves(
     most: int,
     until: float | None,
     merges: Mapping[int, float],
+    loads: Loads | None,
 ) -> Solution:
     n, order = len(dag.names), levelled(dag)
     parts = [[1 << v for v in sorted(half)] for half in (order[: n // 2], order[n // 2 :])]
     found: list[Solution] = []
     for part in parts:
         inside, spread = dag.restrict(sum(part)), _spread_cost(cost, part)
-        solved = solve_block(inside, spread, limits, most, until, _kept(merges, part))
+        kept, heavy = _kept(merges, part), loads and loads.spread(part)
+        solved, _ = _stepwise(inside, spread, limits, most, until, kept, heavy)
         found.append(_spread_solution(solved, part))
     return Solution(
         tuple(stage for solution in found for stage in solution.stages),

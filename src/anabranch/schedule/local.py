@@ -131,7 +131,7 @@ class _Search:
             trace.progress("schedule", len(alike), len(alike), "blocks searched")
         why = f"{len(alike)} different ones searched"
         trace.add("applied", "schedule.local", f"{len(parts)} blocks", why)
-        if over(self.until):
+        if alike and over(self.until):
             why = f"time is over: {late} of {len(alike)} blocks as their seeds have them"
             trace.add("fallback", "schedule.local", self.tasks.name, why)
         return solved

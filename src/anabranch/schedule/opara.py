@@ -10,14 +10,11 @@ interrupted and two of a kind contend.
     a -->|        +--> d                   streams a c @0, b d @1: c comes first and claims a's
          +--> c --+                        stream, d claims b's, the first that it reads
 
-"opara-paper" does what the published code does: the demand of an op is the shared memory of one
-CTA, whatever the grid; alternation starts with compute; ties are first come, first served; there
-is no limit on streams. Where the text is silent, the next turn is the opposite of the kind just
-launched. Kinds come from the op table (contract computes) instead of substrings of names.
-
-"opara" differs in two places. Demand is the largest fraction of the whole machine's shared memory,
-threads and registers that the launch takes, grid included. A stream whose work is done is taken
-over instead of opening another (GoogLeNet: 4 instead of 28), and `max_streams` holds.
+Kinds come from the op table (contract computes) instead of substrings of names, and the next turn
+is the opposite of the kind just launched. Demand is the largest fraction of the whole machine's
+shared memory, threads and registers that the launch takes, grid included. A stream whose work is
+done is taken over instead of opening another (GoogLeNet: 4 instead of 28), and `max_streams` holds.
+`opara_paper` is what was published.
 """
 
 from __future__ import annotations
@@ -30,17 +27,7 @@ from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph, task_producers
 from anabranch.schedule.streams import fewer
 from anabranch.schedule.sync import launches
-from anabranch.schedule.weigh import block_shared, computes, demand
-
-
-def schedule_paper(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
-    """As the published code does it."""
-    dag = dag_of(tasks)
-    order = launch_order(
-        dag, [block_shared(task) for task in tasks.tasks], [computes(task) for task in tasks.tasks]
-    )
-    stream_of = allocate(dag, order, _inputs(tasks))
-    return Schedule("opara-paper", launches(dag, order, stream_of))
+from anabranch.schedule.weigh import computes, demand
 
 
 def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:

@@ -77,9 +77,7 @@ def solve(
         found = all_endings(dag.succs, state, most)
         return [e for e in found if _within(components(reach, e), max_group_size, max_groups)]
 
-    found = states(dag, None if most is None else max(_FEW_STATES, most // _ENDINGS))
-    if most is not None:
-        _refuse_if_above(most, found, last)
+    found = states(dag) if most is None else refuse_if_above(dag, most, last)
     grouped = groups_of if one_source else components
     latency: dict[int, float] = {}
     after = {mask: _after(reach, mask) for mask in merges}
@@ -151,13 +149,14 @@ def _within(groups: Groups, max_group_size: int | None, max_groups: int | None) 
     )
 
 
-def _refuse_if_above(
-    most: int, found: Sequence[int], last: Callable[[int, int | None], list[int]]
-) -> None:
-    """Estimates the transitions from states at equal distances, so that a refusal costs little."""
+def refuse_if_above(dag: Dag, most: int, last: Callable[[int, int | None], list[int]]) -> list[int]:
+    """The states, or TooMany: if there are many, or many transitions, as estimated from states at
+    equal distances, so that a refusal costs little. `last`: a state's endings, up to a number."""
+    found = states(dag, max(_FEW_STATES, most // _ENDINGS))
     sample = found[-1 :: -max(1, len(found) // _SAMPLES)]
     seen = 0
     for state in sample:
         seen += len(last(state, most))
         if seen * len(found) / len(sample) > most:
             raise TooMany
+    return found

@@ -56,8 +56,7 @@ def space(
     """Count states, transitions and schedules; gives up above `most` transitions, or
     above `MOST_STATES` states, which are all in memory at once."""
     n, d = len(dag.names), width(dag)
-    ratio = Fraction(n, max(d, 1))
-    bound = round(((ratio + 2) * (ratio + 1) / 2) ** d)
+    bound = most_transitions(n, d)
     try:
         found = states(dag, MOST_STATES if most is None else min(most, MOST_STATES))
     except TooMany:
@@ -77,3 +76,9 @@ def space(
     except TooMany:
         return Space(n, d, bound, len(found) - 1, None, None)
     return Space(n, d, bound, len(found) - 1, transitions, ways[found[-1]])
+
+
+def most_transitions(nodes: int, width: int) -> int:
+    """The paper's bound on the transitions of so many nodes of this width."""
+    ratio = Fraction(nodes, max(width, 1))
+    return round(((ratio + 2) * (ratio + 1) / 2) ** width)

@@ -45,12 +45,6 @@ def demand(task: Task, spec: TargetSpec) -> float:
     )
 
 
-def block_shared(task: Task) -> float:
-    """Bytes of shared memory a CTA: Opara's demand. 0 if unknown."""
-    resources = task.kernel.resources if task.kernel is not None else None
-    return 0.0 if resources is None else float(resources.shared)
-
-
 def computes(task: Task) -> bool:
     """Whether the task multiplies and accumulates; all others are bound by memory."""
     return any(ops.info(node.op).kind == "contract" for node in task.body.nodes)
