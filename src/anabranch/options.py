@@ -53,7 +53,8 @@ class Options(BaseModel):
     what happens to a batch between two compiled ones: "pad" up, for models that treat each of a
     batch alone, or "refuse" it. strict: a fallback is an error. verify: compare with the model in
     higher precision before the plan is accepted. kernels: "library" leaves generated kernels, and
-    what only they can fuse, out. abreast: "all" lets independent tasks share a launch where that is
+    what only they can fuse, out. folding: "exact" rounds no weight anew to half precision, where a
+    batch norm would go into it. abreast: "all" lets independent tasks share a launch where that is
     faster, "none" never. search: whether an equal graph is sought that is faster
     ("autograph": when run in parallel, and parts of it are run with what may stand in their place;
     "autograph-paper": whole graphs alone, as published; "taso": in sum; "none": the graph is taken
@@ -71,6 +72,7 @@ class Options(BaseModel):
     verify: bool = True
     kernels: Literal["all", "library"] = "all"
     abreast: Literal["all", "none"] = "all"
+    folding: Literal["all", "exact"] = "all"
     channels_last: bool = True
     search: Literal["autograph", "autograph-paper", "taso", "none"] = "autograph"
     # The paper gives no number for any of these. alpha: what the critical path weighs beside the
