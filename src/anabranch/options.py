@@ -95,8 +95,9 @@ class Options(BaseModel):
     # Without them: one part (partition), the minimal parts alone (dp). For ablations.
     search_partition: bool = True
     search_dp: bool = True
-    # What the search may take. None: 20 seconds, or less where the compilation has taken long by
-    # then, for a first one of the largest networks shall end within two minutes.
+    # What the search may take. Its work is counted, two thirds of this in seconds of a usual
+    # machine: the clock only stops what is slower. None: 45 seconds, or fewer where the compilation
+    # has taken long by then: a first one of the largest networks shall end within two minutes.
     search_seconds: float | None = Field(default=None, gt=0)
     max_streams: int = Field(default=16, ge=1, le=64)
     max_group_size: int = Field(default=3, ge=1)
