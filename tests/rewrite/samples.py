@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import max_pool2d, relu6
+from torch.nn.functional import max_pool2d, relu6, scaled_dot_product_attention
 
 
 class Twins(nn.Module):
@@ -153,6 +153,9 @@ class Written(nn.Module):
                 for scaled in (scores, scores * 0.5, scores / 2**0.5):
                     found = scaled.to(wide).softmax(-1).to(x.dtype) @ v
                     results.append(found.transpose(-1, -2).flatten(1).sum(1))
+        for left, right in ((q * 0.5, k), (q / 2, k), (q, k * 0.5), (q, k / 2)):
+            found = scaled_dot_product_attention(left, right, v)
+            results.append(found.flatten(1).sum(1))
         return torch.stack(results)
 
 

@@ -1,6 +1,7 @@
 """Attention written out, two products and a softmax, as one operator. Rules that might help.
 
     bmm(softmax(bmm(q, k) * s, -1), v)  =  scaled_dot_product_attention(q, t(k), v, scale=s)
+    attention(q / 8, k, v, scale=1)     =  attention(q, k, v, scale=1/8)
 
 As the operator, all scores of a head need not be in memory at once. People write the factor before
 the softmax, as a division, or in the queries; of four axes, the products are captured as batches
@@ -17,10 +18,11 @@ from math import prod
 
 import torch
 
+from anabranch.ir.graph import Ref
 from anabranch.ir.ops import ATTENTION
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
 from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.terms import floating, is_number, sizes
+from anabranch.rewrite.rules.terms import every, floating, is_number, positive, sizes
 from anabranch.rewrite.words import call, reshape, transpose
 
 Drawn = Mapping[str, object]
@@ -28,7 +30,7 @@ Drawn = Mapping[str, object]
 BMM, SOFTMAX, CAST = "aten.bmm.default", "aten._softmax.default", "aten._to_copy.default"
 FACTORS = {"": "", "mul": " * s", "div": " / s"}
 
-q, k, v, s, axis, apart, together, wide, narrow = wild("q k v s axis apart together wide narrow")
+q, k, v, x, s, axis, apart, together = wild("q k v x s axis apart together")
 
 
 def _rule(factor: str, reshaped: bool, raised: bool) -> Rule:
@@ -137,7 +139,53 @@ def _drawn(dice: random.Random, factor: str, reshaped: bool, raised: bool) -> Dr
     return drawn
 
 
-RULES: tuple[Rule, ...] = tuple(
-    _rule(factor, reshaped, raised)
-    for factor, reshaped, raised in product(FACTORS, (True, False), (False, True))
+def _scaled(factor: str, of: str) -> Rule:
+    """Queries or keys that are scaled are read as they are, by the operator with another scale."""
+    given: Call = call(f"aten.{factor}.Tensor", x, s)
+    sides = (given, k) if of == "q" else (q, given)
+
+    def may(match: Match) -> bool | str:
+        # The bound names of both sides: `x` stands for the one that is scaled.
+        return every(floating("x", "k" if of == "q" else "q", "v"), positive("s"))(match)
+
+    def put(match: Match) -> Pattern:
+        rest, factor_ = match.rest.arg, match.s.arg
+        assert isinstance(rest, tuple) and isinstance(factor_, int | float)
+        mask, dropout, causal, *more = rest
+        scale = more[0] if more else None
+        if scale is None:
+            scale = 1.0 / match.x.shape[-1] ** 0.5
+        assert isinstance(scale, int | float) and isinstance(mask, Ref | None)
+        assert isinstance(dropout, int | float) and isinstance(causal, bool)
+        scale = scale / factor_ if factor == "div" else scale * factor_
+        pair = (x, k) if of == "q" else (q, x)
+        return call(ATTENTION, *pair, v, mask, dropout, causal, scale, *more[1:])
+
+    def draw(dice: random.Random) -> Drawn:
+        n, h, rows, columns, depth = sizes(dice, 5)
+        queries, keys = draws.tensor(n, h, rows, depth), draws.tensor(n, h, columns, depth)
+        side = {"x": queries, "k": keys} if of == "q" else {"q": queries, "x": keys}
+        scale = dice.choice((None, 0.5, 1.0))
+        rest = (None, 0.0, dice.choice((False, True)), scale)
+        given = {"v": keys, "s": dice.choice((0.5, 2.0, 3, depth**-0.5)), "rest": rest}
+        return {**side, **given}
+
+    shown = f"x{FACTORS[factor]}"
+    found = f"attention({shown}, k, v)" if of == "q" else f"attention(q, {shown}, v)"
+    made = "attention(x, k, v)" if of == "q" else "attention(q, x, v)"
+    return Rule(
+        f"{found} -> {made} of another scale",
+        find=call(ATTENTION, *sides, v, rest="rest"),
+        replace=put,
+        when=may,
+        draw=draw,
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    *(
+        _rule(factor, reshaped, raised)
+        for factor, reshaped, raised in product(FACTORS, (True, False), (False, True))
+    ),
+    *(_scaled(factor, of) for of in ("q", "k") for factor in ("mul", "div")),
 )
