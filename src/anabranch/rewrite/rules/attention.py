@@ -20,13 +20,14 @@ import torch
 
 from anabranch.ir.graph import Ref
 from anabranch.ir.ops import ATTENTION
-from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.terms import every, floating, is_number, positive, sizes
 from anabranch.rewrite.words import call, reshape, transpose
 
 Drawn = Mapping[str, object]
 
+RESHAPE, TRANSPOSE = "aten.reshape.default", "aten.transpose.int"
 BMM, SOFTMAX, CAST = "aten.bmm.default", "aten._softmax.default", "aten._to_copy.default"
 FACTORS = {"": "", "mul": " * s", "div": " / s"}
 
@@ -103,13 +104,41 @@ def _operator(match: Match, factor: str, reshaped: bool) -> Pattern:
     scale = 1.0 / given if factor == "div" else float(given)
     heads = _heads(match, reshaped)
     (_, rows, depth), (*_, columns) = match.q.shape, match.k.shape
-    key = transpose(reshape(k, (*heads, depth, columns)), -1, -2)
-    found = call(
-        ATTENTION,
-        *(reshape(q, (*heads, rows, depth)), key, reshape(v, (*heads, columns, depth))),
-        *(None, 0.0, False, scale),
+    query, value = (
+        _apart(match, "q", (*heads, rows, depth)),
+        _apart(match, "v", (*heads, columns, depth)),
     )
+    key = _turned(match, _apart(match, "k", (*heads, depth, columns)))
+    found = call(ATTENTION, query, key, value, None, 0.0, False, scale)
     return reshape(found, match.root.type.shape)
+
+
+def _apart(match: Match, name: str, shape: tuple[int, ...]) -> Operand:
+    """The value with its heads on an axis of their own: as it was before it was reshaped, if it was
+    like that there, so that other rules see it."""
+    ref = match.bound[name]
+    assert isinstance(ref, Ref)
+    maker = match.known.producers.get(ref.name)
+    if maker is not None and maker.op == RESHAPE:
+        source = maker.args[0]
+        assert isinstance(source, Ref)
+        if match.known.types[source.name].shape == shape:
+            return source
+    return reshape(ref, shape)
+
+
+def _turned(match: Match, value: Operand) -> Operand:
+    """The value with its last two axes swapped: as it was before, if it was swapped just now."""
+    maker = match.known.producers.get(value.name) if isinstance(value, Ref) else None
+    if maker is not None and maker.op == TRANSPOSE:
+        rank, source = len(maker.type.shape), maker.args[0]
+        if {axis % rank for axis in maker.args[1:] if isinstance(axis, int)} == {
+            rank - 2,
+            rank - 1,
+        }:
+            assert isinstance(source, Ref)
+            return source
+    return transpose(value, -1, -2)
 
 
 def _heads(match: Match, reshaped: bool) -> tuple[int, ...]:
