@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from anabranch import accept, line
+from anabranch.cache import Cache
 from anabranch.compiler import CAREFUL, STAGES, Compilation, compile_model
 from anabranch.costs import costs_of as measured
 from anabranch.errors import NumericsError, OptionError, TargetError
@@ -136,6 +137,28 @@ def test_a_norm_that_half_precision_cannot_hold_stays_beside_its_weight() -> Non
     assert len(told) == 1 and told[0].endswith("no weight rounded anew")
     ops = [node.op for node in made.found.graph.nodes]
     assert "aten.addcmul.default" in ops and "aten.batch_norm.default" not in ops
+
+
+def test_what_was_wrong_once_is_not_tried_again(tmp_path: Path) -> None:
+    """For the same weights; a cache has it, and strict compilations look for themselves."""
+    x, cache = normal((1, 4, 7, 7), 215).half(), Cache(tmp_path / "cache.sqlite")
+    model = Narrow().eval().half()
+
+    def stages(**options: Any) -> list[str]:
+        asked = replace(job("squeezenet", **options), model=model, args=(x,), cache=cache)
+        made: Compilation = compile_model(asked)
+        assert made.errors and all(error <= allowed for error, allowed in made.errors)
+        assert sum(event.kind == "fallback" for event in asked.trace.events) == 1
+        return [event.where for event in asked.trace.events if event.kind == "stage"]
+
+    assert [stages().count("load") for _ in range(2)] == [2, 1]
+    with pytest.raises(NumericsError, match="relative error"):
+        stages(strict=True)
+    with torch.no_grad():
+        model.state_dict()["norm.weight"].zero_()
+    asked = replace(job("squeezenet"), model=model, args=(x,), cache=cache)
+    compile_model(asked)
+    assert not any(event.kind == "fallback" for event in asked.trace.events)
 
 
 def test_where_the_capture_is_wrong_two_attempts_are_enough(

@@ -40,7 +40,7 @@ from anabranch.line import (
     stages_of,
 )
 from anabranch.options import Options
-from anabranch.outcome import Outcome, keep, question, recall
+from anabranch.outcome import Outcome, keep, question, recall, refute, refuted
 from anabranch.overlap import overlapped
 from anabranch.schedule import scheduler
 from anabranch.schedule.best import Choice
@@ -144,6 +144,8 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
             job.model, job.args, job.kwargs, job.cache, trace
         )
     yield "capture", captured
+    if known_wrong := refuted(job.cache, captured.graph, options, target):
+        raise known_wrong
     known = answers.recall(job.cache, captured.graph)
     with trace.stage("rewrite"), uncollected():
         graph = simplified(job, captured.graph)
@@ -171,7 +173,11 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
         errors: tuple[tuple[float, float], ...] = ()
         if run is not None and options.verify:
             call = job.model, job.args, job.kwargs
-            errors = verify(run, captured, target, *call, options.seed, trace)
+            try:
+                errors = verify(run, captured, target, *call, options.seed, trace)
+            except NumericsError as wrong:
+                refute(job.cache, captured.graph, options, target, wrong)
+                raise
     if fresh:  # what turned out wrong is not kept
         _keep(job, captured, found, events)
     seconds = time.perf_counter() - start
