@@ -69,6 +69,7 @@ def test_what_is_not_expected_to_end_in_time_is_not_begun(clock: Clock) -> None:
     spend(meter, "price", 1.0, clock, 3.0)
     assert meter.affords("price", 3.0, then=4.0) and not meter.affords("price", 4.0, then=4.0)
     assert meter.deadline(5.0) == 50.0 - 20.0 and meter.left() == 27.0
+    assert not meter.affords("build", 1e3) and meter.stopped.startswith(SLOW)  # work, but later
     trace = Trace()
     meter.tell(trace, "g")
     assert [event.why for event in trace.events] == [meter.stopped]

@@ -67,7 +67,7 @@ class Meter:
         """Whether there is enough left for this, and for building a candidate of so much work
         `then`."""
         if self._work is not None and work + then > self._work:
-            self.stopped = WORK_DONE
+            self.stopped = self.stopped or WORK_DONE  # the clock may have had its say before
         elif self.late(kind, work, then):
             self.stopped = self._too_slow()
         else:
