@@ -47,6 +47,7 @@ FASTPATH = (
     "the results are those of torch.nn's attention layers without their fast path, which leaves "
     "zeros at padded places"
 )
+WRONG_CAPTURE = "the captured graph does not compute what the model computes"
 Errors = tuple[tuple[float, float], ...]
 """For each output its error and the error allowed."""
 
@@ -203,7 +204,7 @@ def _verify_capture(
         if not error <= allowed:
             raise NumericsError(
                 f"output {i} differs from the model's own by {error:.2e}",
-                "the captured graph does not compute what the model computes",
+                WRONG_CAPTURE,
                 "report the model; it may depend on state that capture cannot see",
             )
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anabranch.abreast.decide import abreast
-from anabranch.accept import verify
+from anabranch.accept import WRONG_CAPTURE, verify
 from anabranch.autograph.path import Path
 from anabranch.errors import NumericsError, OptionError, TargetError
 from anabranch.frontend.captured import Captured, renamed
@@ -41,7 +41,7 @@ from anabranch.line import (
     stages_of,
 )
 from anabranch.options import Options
-from anabranch.outcome import Outcome, keep, question, recall
+from anabranch.outcome import Outcome, keep, question, recall, refute, refuted
 from anabranch.overlap.alike import may_overlap
 from anabranch.overlap.decide import SECONDS, near, overlapped
 from anabranch.schedule import scheduler
@@ -59,11 +59,20 @@ STAGES = (
 WHOLE = 108.0
 """Seconds after which nobody looks for modes of launch kernel by kernel, unless a budget says so: a
 first compilation shall end within two minutes."""
+LEAST = 1.0
+"""Seconds of budget that a further attempt has at least."""
+EXACT: dict[str, Any] = {"search": "none", "folding": "exact"}
+LIBRARY: dict[str, Any] = {**EXACT, "kernels": "library", "abreast": "none"}
 PLAIN: dict[str, Any] = {
-    **{"fuel": 0, "search": "none", "kernels": "library", "scheduler": "sequential"},
+    **{**LIBRARY, "fuel": 0, "scheduler": "sequential"},
     **{"channels_last": False, "check": 0},
 }
-"""Options under which nothing is optimised: what is left where an optimisation went wrong."""
+CAREFUL = {
+    "without a search, and no weight rounded anew": EXACT,
+    "with library kernels alone": LIBRARY,
+    "as captured, one library call after another": PLAIN,
+}
+"""Where an optimisation went wrong: options under which less and less is done, at last nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,7 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
         )
     for name in schedulers_of(job.options):
         scheduler(name)
+    start = time.perf_counter()
     # What is recalled at once has no nouns between fuse and pack to stop at, or to look at.
     whole = job.options.dump is None and stop_after not in STAGES[2:8]
     try:
@@ -105,14 +115,30 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
                 _dump(job.options.dump, f"{number:02}_{stage}.txt", noun)
             if stage == stop_after:
                 return noun
+        return noun
     except NumericsError as wrong:
-        plain = job.options.model_copy(update=PLAIN)
-        if job.options.strict or plain == job.options:
+        careful = None if job.options.strict else _more_careful(job.options, wrong)
+        if careful is None:
             raise
-        why = f"{wrong.what}: compiled as captured, one library call after another"
+        how, options = careful
+        why = f"{wrong.what}: compiled {how}"
         job.trace.add("fallback", "verify", type(job.model).__name__, why)
-        return compile_model(replace(job, options=plain), stop_after)
-    return noun
+    if options.budget is not None:  # one for all attempts, and enough for each to end
+        left = options.budget - (time.perf_counter() - start)
+        options = options.model_copy(update={"budget": max(left, LEAST)})
+    # Out here, nothing holds what the failed attempt has loaded.
+    return compile_model(replace(job, options=options), stop_after)
+
+
+def _more_careful(options: Options, wrong: NumericsError) -> tuple[str, Options] | None:
+    """What to try next, and the options for it; None if there is nothing left. Where the capture
+    itself is wrong, optimising less does not help, but rounding less may."""
+    rungs = list(CAREFUL.items())
+    for how, update in rungs[-1:] if wrong.why == WRONG_CAPTURE else rungs:
+        more = options.model_copy(update=update)
+        if more != options:
+            return how, more
+    return None
 
 
 def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
@@ -123,6 +149,8 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
             job.model, job.args, job.kwargs, job.cache, trace
         )
     yield "capture", captured
+    if known_wrong := refuted(job.cache, captured.graph, options, target):
+        raise known_wrong
     known = answers.recall(job.cache, captured.graph)
     with trace.stage("rewrite"), uncollected():
         graph = simplified(job, captured.graph)
@@ -150,7 +178,11 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
         errors: tuple[tuple[float, float], ...] = ()
         if run is not None and options.verify:
             call = job.model, job.args, job.kwargs
-            errors = verify(run, captured, target, *call, options.seed, trace)
+            try:
+                errors = verify(run, captured, target, *call, options.seed, trace)
+            except NumericsError as wrong:
+                refute(job.cache, captured.graph, options, target, wrong)
+                raise
     if fresh:  # what turned out wrong is not kept
         _keep(job, captured, found, events)
     seconds = time.perf_counter() - start

@@ -54,7 +54,8 @@ class Options(BaseModel):
     what happens to a batch between two compiled ones: "pad" up, for models that treat each of a
     batch alone, or "refuse" it. strict: a fallback is an error. verify: compare with the model in
     higher precision before the plan is accepted. kernels: "library" leaves generated kernels, and
-    what only they can fuse, out. abreast: "all" lets independent tasks share a launch where that is
+    what only they can fuse, out. folding: "exact" rounds no weight anew to half precision, where a
+    batch norm would go into it. abreast: "all" lets independent tasks share a launch where that is
     faster, "none" never. overlap: whether kernels start before those they follow have ended, where
     a GPU can do that and it is faster: "each" in a way of its own, "alike" all in the same, or
     "none". search: whether an equal graph is sought that is faster
@@ -75,6 +76,7 @@ class Options(BaseModel):
     kernels: Literal["all", "library"] = "all"
     abreast: Literal["all", "none"] = "all"
     overlap: Literal["each", "alike", "none"] = "each"
+    folding: Literal["all", "exact"] = "all"
     channels_last: bool = True
     search: Literal["autograph", "autograph-paper", "taso", "none"] = "autograph"
     # The paper gives no number for any of these. alpha: what the critical path weighs beside the
@@ -97,8 +99,9 @@ class Options(BaseModel):
     # Without them: one part (partition), the minimal parts alone (dp). For ablations.
     search_partition: bool = True
     search_dp: bool = True
-    # What the search may take. None: 30 seconds, or less where the compilation has taken long by
-    # then, for a first one of the largest networks shall end within two minutes.
+    # What the search may take. Its work is counted, two thirds of this in seconds of a usual
+    # machine: the clock only stops what is slower. None: 45 seconds, or fewer where the compilation
+    # has taken long by then: a first one of the largest networks shall end within two minutes.
     search_seconds: float | None = Field(default=None, gt=0)
     max_streams: int = Field(default=16, ge=1, le=64)
     max_group_size: int = Field(default=3, ge=1)

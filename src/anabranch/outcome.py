@@ -11,6 +11,7 @@ new one. What might be decided otherwise another day (time ran out, memory was s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +20,9 @@ from pydantic import BaseModel, ValidationError
 
 from anabranch.cache import Cache
 from anabranch.costs import name_of
+from anabranch.errors import NumericsError
 from anabranch.ir.graph import Graph
+from anabranch.ir.key import content_key
 from anabranch.ir.plan import Footprint, Plan, Signature
 from anabranch.ir.protocols import Cost, Provider, Target
 from anabranch.ir.schedule import Schedule, Timeline
@@ -44,6 +47,10 @@ OPTIONS = (
 )
 """What of the options decides, beside what shows in the graph and in the target. The budget does
 not: a search that it cut short is found under the same budget only."""
+NOT_REFUTED = {
+    *("cache_dir", "debug", "dump", "check", "strict", "outputs", "batch", "budget"),
+}
+"""Options that change nothing about what is computed; less time finds less that may be wrong."""
 TOLD_ANEW: tuple[Kind, ...] = ("stage", "progress", "time")
 """Events of a run, and not of what it found."""
 
@@ -121,6 +128,34 @@ def question(
         repr(signature),
         text_graph(replace(graph, constants=bare)),
     ])  # fmt: skip
+
+
+def refute(
+    cache: Cache | None, graph: Graph, options: Options, target: Target, wrong: NumericsError
+) -> None:
+    """Remember that what these options make of the captured graph computes something else."""
+    if cache is not None:
+        told = json.dumps([wrong.what, wrong.why, wrong.next])
+        cache.put("plans", _refuted(graph, options, target), told)
+
+
+def refuted(
+    cache: Cache | None, graph: Graph, options: Options, target: Target
+) -> NumericsError | None:
+    """What an earlier compilation found wrong, None if nothing. Who looks for what is wrong, or
+    asks for an error, compiles again."""
+    if cache is None or options.strict or options.check or options.dump is not None:
+        return None
+    told = cache.get("plans", _refuted(graph, options, target))
+    return None if told is None else NumericsError(*json.loads(told))
+
+
+def _refuted(graph: Graph, options: Options, target: Target) -> str:
+    """The question, with the content of the weights: others may be rounded less."""
+    asked = options.model_dump_json(exclude=NOT_REFUTED)
+    ours = sources.digest(sources.WHOLE)
+    machine = f"{target.spec.fingerprint} {name_of(target)}"
+    return "\n".join([SCHEME, "refuted", ours, machine, asked, content_key(graph)])
 
 
 def recall(

@@ -15,7 +15,9 @@ from dataclasses import replace
 from anabranch.accept import verify
 from anabranch.autograph.appraise import Appraiser
 from anabranch.autograph.cuts import Cuts
-from anabranch.autograph.loop import Effort, Judges, Locals, Price, improved, settings_of
+from anabranch.autograph.effort import Effort
+from anabranch.autograph.judges import Judges, Locals, Price
+from anabranch.autograph.loop import improved, settings_of
 from anabranch.autograph.path import Path, rules_of
 from anabranch.autograph.recall import question as question_of_search
 from anabranch.autograph.recall import recall as recall_path
@@ -32,11 +34,19 @@ from anabranch.line import Job, Planned, planned, rescheduled, seconds_left, sim
 from anabranch.options import Options
 from anabranch.overlap.alike import in_mode, mode_of
 from anabranch.rewrite.rules import ALL
+from anabranch.trace import Trace
 from anabranch.tune import Tuner
 
-SEARCH, WHOLE = 30.0, 100.0
-"""Seconds that a search takes at most, and that a compilation may have taken at its end, where
-nobody asked for more."""
+WORK, SEARCH, WHOLE = 30.0, 45.0, 98.0
+"""Where nobody asked for more: what a search may do, in seconds of a usual machine; the seconds
+that it takes at most, the schedule of what it finds included; and those that a compilation may have
+taken at its end."""
+RATE = WORK / SEARCH
+"""Work for each second that was asked for: the clock is to have no say on a usual machine."""
+NEW = 0.25
+"""Of the time for cuts and kernels of the graph itself, what a candidate is expected to take."""
+SHARE = 1 / 3
+"""Of a budget for everything, the seconds of a search that its work is counted by."""
 
 
 def known_path(job: Job, graph: Graph) -> Path | None:
@@ -59,11 +69,17 @@ def searched(
     gets what the first one got, and must then still be faster.
     """
     options, target, trace = job.options, job.target, job.trace
-    judging = _Judging(job, captured, first, start)
+    begun = time.perf_counter()
+    limit = _limit(options, start)
+    judging = _Judging(job, captured, first, start, begun + limit)
     tried = rescheduled(judging.aside, first, start, trial=True)
+    trial = time.perf_counter() - begun
     alpha = _alpha(options, tried)
     trace.add("chosen", "search", graph.name, f"the critical path weighs {alpha:g} times the sum")
-    effort, judges = _effort(options, start), judging.judges(alpha)
+    # The schedule of what is found has its time within the limit, too.
+    left = limit - (time.perf_counter() - begun) - _took(trace, "schedule")
+    each = trial + _took(trace, "fuse", "kernels") * NEW
+    effort, judges = _effort(options, max(0.0, left), each), judging.judges(alpha)
     found = improved(graph, tried, ALL, settings_of(options), judges, effort, trace)
     made, path = first, Path(graph, graph, ())
     if found.path.rounds:
@@ -81,7 +97,11 @@ def searched(
 class _Judging:
     """Who says what graphs take: by predictions, part by part, and built as a whole."""
 
-    def __init__(self, job: Job, captured: Captured, first: Planned, start: float) -> None:
+    def __init__(
+        self, job: Job, captured: Captured, first: Planned, start: float, end: float
+    ) -> None:
+        """`start`, `end`: when the compilation began, and when the search is to be over."""
+        self._end = end
         self.aside = replace(job, trace=job.trace.aside())
         self._job, self._captured, self._first, self._start = job, captured, first, start
         self._cuts = Cuts(job.target.spec, Tuner(job.target, job.options, job.cache).generates)
@@ -128,7 +148,9 @@ class _Judging:
         return Appraiser((*self._learned, *taken), self._cuts, alpha)
 
     def _contest(self, graphs: Sequence[Graph]) -> Sequence[Cost | None]:
-        left = seconds_left(self._job.options, self._start)
+        whole = seconds_left(self._job.options, self._start)
+        left = max(0.0, self._end - time.perf_counter())
+        left = left if whole is None else min(left, whole)
         result = contest(self._job, graphs, left, self._mode(self._first))
         self._learned.extend(result.taken)
         return result.costs
@@ -157,14 +179,27 @@ class _Judging:
         verify(run, self._captured, job.target, *call, job.options.seed)
 
 
-def _effort(options: Options, start: float) -> Effort:
-    """Within what was asked for. Where nothing was, within SEARCH seconds, and as many as are left
-    of WHOLE; then a candidate may take a quarter of what the compilation has taken so far."""
+def _limit(options: Options, start: float) -> float:
+    """Seconds that the search may take: what was asked for, or else SEARCH, and as many as are left
+    of WHOLE; never more than are left of the budget."""
     left, taken = seconds_left(options, start), time.perf_counter() - start
     asked = options.search_seconds
     limit = min(SEARCH, max(0.0, WHOLE - taken)) if asked is None else asked
-    limit = limit if left is None else min(limit, left)
-    return Effort(options.search_measured, seconds=limit, each=0.0 if asked else taken / 4)
+    return limit if left is None else min(limit, left)
+
+
+def _effort(options: Options, seconds: float, each: float) -> Effort:
+    """Work by what was asked for alone, and not by what is left of it."""
+    asked = options.search_seconds
+    if asked is None:
+        asked = SEARCH if options.budget is None else min(SEARCH, SHARE * options.budget)
+    return Effort(options.search_measured, work=RATE * asked, seconds=seconds, each=each)
+
+
+def _took(trace: Trace, *stages: str) -> float:
+    """Seconds of these stages, for the graph as it was."""
+    found = {e.where: dict(e.data) for e in trace.events if e.kind == "stage" and e.where in stages}
+    return sum(float(data["seconds"]) for data in found.values())
 
 
 def _alpha(options: Options, tried: Planned) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from tests.rewrite.graphs import read
 
 from anabranch.autograph import loop
-from anabranch.autograph.loop import Effort, Judges, Locals, Outcome, improved, settings_of
+from anabranch.autograph.effort import BUILT, FEWEST, PRICE, WORK_DONE, Effort
+from anabranch.autograph.judges import Judges, Locals
+from anabranch.autograph.loop import Outcome, improved, settings_of
 from anabranch.autograph.path import rules_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
@@ -46,6 +49,7 @@ def looked(
     effort: Effort = USUAL,
     broken: Sequence[int] = (),
     spread: float = 0.0,
+    slow: Callable[[Graph], Graph] = lambda graph: graph,
 ) -> tuple[Outcome[Built], list[int], Trace]:
     """The outcome from a chain of nine nodes, by lengths: what each length takes, what a search at
     a length finds, which lengths cannot be built; and which were built, in order."""
@@ -58,7 +62,7 @@ def looked(
         ran.append(len(graph.nodes))
         if len(graph.nodes) in broken:
             raise ValueError("no kernel runs it")
-        return Built(graph, cost(graph))
+        return Built(slow(graph), cost(graph))
 
     def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
         length = len(graph.nodes)
@@ -151,6 +155,37 @@ def test_what_was_built_is_known_to_the_next_search(monkeypatch: pytest.MonkeyPa
 def test_time_that_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     found, ran, _ = looked({9: 90.0, 8: 80.0}, {9: (8,)}, monkeypatch, Effort(seconds=0.0))
     assert ran == [] and not found.path.rounds
+
+
+def test_a_candidate_that_would_end_too_late_is_not_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each takes ten seconds: of thirty, two are run, for the next may well be larger."""
+    now = 0.0
+    us = {length: 100.0 - length for length in range(1, 9)} | {9: 90.0}
+
+    def ten_seconds(graph: Graph) -> Graph:
+        nonlocal now
+        now += 10.0
+        return graph
+
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    effort = Effort(measured=5, work=1e6, seconds=30.0)
+    _, ran, trace = looked(us, {9: (8, 7, 6, 5)}, monkeypatch, effort, slow=ten_seconds)
+    assert len(ran) == 2 and now == 20.0
+    assert any("stopped by the clock" in event.why for event in trace.events)
+
+
+def test_work_that_is_done_is_the_same_on_slower_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    us = {length: 100.0 - length for length in range(1, 9)} | {9: 90.0}
+    work = FEWEST * PRICE + 2.5 * BUILT * 9
+    runs = []
+    for seconds in (None, 1e6):
+        effort = Effort(measured=5, work=work, seconds=seconds)
+        _, ran, trace = looked(us, {9: (8, 7, 6, 5)}, monkeypatch, effort)
+        assert any(event.why == WORK_DONE for event in trace.events)
+        runs.append(ran)
+    assert runs[0] == runs[1] and 0 < len(runs[0]) < 4
 
 
 def test_rules_are_named_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -67,6 +68,34 @@ def test_the_same_twice_on_the_simulated_gpu() -> None:
     assert different(first.path.begin, first.path.graph) == ""
     alone, _ = made(model, x, target="sim:h200", kernels="library", search="none")
     assert alone.path is None and first.cost.us < alone.cost.us
+
+
+def test_work_is_asked_for_and_not_what_is_left() -> None:
+    """However long the compilation has taken: the clock alone is set by that."""
+    for asked, work in (
+        ({}, seek.WORK),
+        ({"search_seconds": 8.0}, 8.0 * seek.RATE),
+        ({"budget": 30.0}, 30.0 * seek.SHARE * seek.RATE),
+        ({"budget": 1e6}, seek.WORK),
+    ):
+        options = Options.read(asked, environment=False)
+        for seconds in (0.0, 50.0):
+            effort = seek._effort(options, seconds, 3.0)
+            assert effort.work == pytest.approx(work) and effort.seconds == seconds
+    now = time.perf_counter()
+    options = Options.read({}, environment=False)
+    assert seek._limit(options, now) == pytest.approx(seek.SEARCH, abs=0.1)
+    assert seek._limit(options, now - seek.WHOLE + 5.0) == pytest.approx(5.0, abs=0.1)
+    assert seek._limit(options.model_copy(update={"budget": 9.0}), now - 4.0) < 5.1
+
+
+def test_the_schedule_of_what_is_found_has_its_time_within_the_limit() -> None:
+    trace = Trace()
+    trace.add("stage", "schedule", "schedule", seconds=6.5)
+    trace.add("stage", "fuse", "fuse", seconds=1.0)
+    trace.add("stage", "search", "search", seconds=60.0)
+    assert seek._took(trace, "schedule") == 6.5 and seek._took(trace, "fuse", "schedule") == 7.5
+    assert seek._took(Trace(), "schedule") == 0.0
 
 
 def test_explain_and_report_show_the_way(tmp_path: Any) -> None:

@@ -72,9 +72,11 @@ def test_plans_for_a_gpu_may_be_wrong_too() -> None:
 
 @pytest.mark.usefixtures("planted")
 def test_a_wrong_pass_is_found_shrunk_and_written(tmp_path: Path) -> None:
-    seed = next(s for s in range(99) if "torch.tanh(" in model_text(pruned(draw(s))))
-    options = {**QUICK, "verify": False}
-    tally = campaign.run(seed, 1, Setting("cpu", torch.float32, options), Trace(), tmp_path)
+    setting = Setting("cpu", torch.float32, {**QUICK, "verify": False})
+    drawn = (s for s in range(99) if "torch.tanh(" in model_text(pruned(draw(s))))
+    # Not every result depends on every tanh that is read: a softmax of one number does not.
+    seed = next(s for s in drawn if attempt(draw(s), setting).status == "unequal")
+    tally = campaign.run(seed, 1, setting, Trace(), tmp_path)
     (found,) = tally.failures
     assert tally.counts == {"unequal": 1} and found["seed"] == seed
     assert "is off by" in found["details"][0]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import max_pool2d, relu6
+from torch.nn.functional import max_pool2d, relu6, scaled_dot_product_attention
 
 
 class Twins(nn.Module):
@@ -113,6 +113,66 @@ class Halves(nn.Module):
         return torch.relu(self.conv(torch.cat([x.relu(), x.neg()], 1)))
 
 
+class Dense(nn.Module):
+    """Layers that read all layers before them, with and without norms and functions of their own:
+    DenseNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.BatchNorm2d(3 + 2 * i) for i in range(3))
+        self.convs = nn.ModuleList(nn.Conv2d(3 + 2 * i, 2, 3, padding=1) for i in range(4))
+        self.head, self.norm = nn.Conv2d(11, 4, 1), nn.BatchNorm2d(11)
+        self.wide = nn.Conv2d(27, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = [x]
+        for norm, conv in zip(self.norms, self.convs[:3], strict=True):
+            made.append(conv(norm(torch.cat(made, 1)).relu()))
+        made.append(self.convs[3](torch.cat(made, 1).relu()))
+        whole = torch.cat(made, 1)
+        wide = self.wide(torch.cat([x * i for i in range(1, 10)], 1))
+        return torch.sub(wide.sigmoid(), self.head(self.norm(whole)).tanh())
+
+
+class Written(nn.Module):
+    """Attention as people write it: by its formula."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = [part(x) for part in (self.q, self.k, self.v)]
+        results = []
+        for heads in (1, 2):
+            if heads > 1:
+                made = [part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in made]
+            q, k, v = made
+            for wide in (torch.float32, torch.float64):
+                scores = q @ k.transpose(-1, -2)
+                for scaled in (scores, scores * 0.5, scores / 2**0.5):
+                    found = scaled.to(wide).softmax(-1).to(x.dtype) @ v
+                    results.append(found.transpose(-1, -2).flatten(1).sum(1))
+        for left, right in ((q * 0.5, k), (q / 2, k), (q, k * 0.5), (q, k / 2)):
+            found = scaled_dot_product_attention(left, right, v)
+            results.append(found.flatten(1).sum(1))
+        return torch.stack(results)
+
+
+class Mixer(nn.Module):
+    """Layers along the tokens, with their transpositions said in two ways: MLP-Mixer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.b(self.a(x.transpose(1, 2)).relu()).transpose(1, 2)
+        z = self.d(self.c(x.permute(0, 2, 1)).relu()).permute(0, 2, 1)
+        turned = torch.bmm(x, y).transpose(1, 2) + torch.bmm(y.mT, z.mT)
+        return torch.mul(turned.sigmoid(), z)
+
+
 def _image() -> Tensor:
     return torch.rand(2, 3, 16, 16)
 
@@ -125,4 +185,7 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     "squashed": (Squashed(), (_image(),)),
     "products": (Products(), (torch.rand(3, 4), torch.rand(3, 4))),
     "halves": (Halves(), (_image(),)),
+    "dense": (Dense(), (_image(),)),
+    "written": (Written(), (torch.rand(2, 5, 8),)),
+    "mixer": (Mixer(), (torch.rand(2, 6, 6),)),
 }

@@ -46,8 +46,8 @@ class Informed(Protocol):
         """The tasks of the graph that nobody has run, by name."""
 
 
-def entrants(known: Sequence[Alternatives], price: Informed) -> list[Entrant]:
-    """The parts to run, each with the forms to run beside it."""
+def entrants(known: Sequence[Alternatives], price: Informed, most: int = TASKS) -> list[Entrant]:
+    """The parts to run, each with the forms to run beside it. `most`: tasks to be compiled."""
     ranked = sorted(
         (
             (-promise * _trust(found) * price(one.interval.graph) * one.places, i, found)
@@ -63,7 +63,7 @@ def entrants(known: Sequence[Alternatives], price: Informed) -> list[Entrant]:
     for _, i, found in ranked:
         more = 1 if i in taken else 2
         asked = tasks | price.fresh(found.graph)
-        if plans + more <= PLANS and len(asked) <= TASKS and len(taken.get(i, ())) < EACH:
+        if plans + more <= PLANS and len(asked) <= most and len(taken.get(i, ())) < EACH:
             taken.setdefault(i, []).append(found)
             tasks, plans = asked, plans + more
     return [(known[i], tuple(found)) for i, found in taken.items()]

@@ -21,13 +21,33 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
-from anabranch.autograph.local import WHERE, Contest, Informed, entrants, fewer, settled
+from anabranch.autograph.effort import (
+    FEWEST,
+    PRICE,
+    RUN,
+    TASK,
+    Effort,
+    Meter,
+    building,
+    counted,
+    surveying,
+)
+from anabranch.autograph.judges import Judges, Locals, Price, T
+from anabranch.autograph.local import (
+    PLANS,
+    TASKS,
+    WHERE,
+    Informed,
+    entrants,
+    fewer,
+    settled,
+)
 from anabranch.autograph.path import Path, Round, rules_of
 from anabranch.costs import tied
 from anabranch.ir.graph import Graph
@@ -36,51 +56,11 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.rule import Rule
 from anabranch.ir.uncollected import uncollected
 from anabranch.options import Options
-from anabranch.rewrite.alternatives import Paid, assembled, gathered
-from anabranch.rewrite.backtrack import Found, Step
+from anabranch.rewrite.alternatives import SHARE, Alternatives, Paid, assembled, gathered
+from anabranch.rewrite.backtrack import Found, Step, late
 from anabranch.rewrite.intervals import Survey
 from anabranch.rewrite.search import Settings, search, surveyed
 from anabranch.trace import Trace
-
-Price = Callable[[Graph], float]
-
-
-class Judged(Protocol):
-    """A graph with all that it takes to run it."""
-
-    @property
-    def graph(self) -> Graph: ...
-
-    @property
-    def cost(self) -> Cost: ...
-
-
-T = TypeVar("T", bound=Judged)
-
-
-@dataclass(frozen=True, slots=True)
-class Locals(Generic[T]):
-    """Who judges parts of a graph. `prices`: under which forms of them are looked for, the first of
-    them about what a part takes."""
-
-    prices: Callable[[Sequence[T]], Sequence[Informed]]
-    contest: Contest
-
-
-@dataclass(frozen=True, slots=True)
-class Judges(Generic[T]):
-    """Who says what graphs take. `simplify`: the graph as it would be built; `appraise`:
-    predictions, by what is known of graphs that were built; `build`: a simplified graph with all
-    that it takes to run it, ValueError if it cannot be run; `race`: several of these side by
-    side. `locals`: who judges parts, None if only the whole is judged. `foresee`: better
-    predictions than `appraise` has, for the few candidates that a search ends with."""
-
-    simplify: Callable[[Graph], Graph]
-    appraise: Callable[[Sequence[T]], Price]
-    build: Callable[[Graph], T]
-    race: Callable[[Sequence[T]], list[Cost]]
-    locals: Locals[T] | None = None
-    foresee: Callable[[Sequence[T]], Price] | None = None
 
 
 def settings_of(options: Options) -> Settings:
@@ -98,21 +78,8 @@ def settings_of(options: Options) -> Settings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How long to look. `measured`: candidates near one graph that are run; `promise`: the part of
-    the time that a candidate must be predicted to save, to be run; `seconds`: after which nothing
-    new is begun, None for as long as it takes; `each`: what building a candidate may take of it, as
-    long as none was built in less."""
-
-    measured: int = 3
-    promise: float = 0.005
-    seconds: float | None = None
-    each: float = 0.0
-
-
-SEARCHING = 0.5
-"""Of the time that is left, what one search may take: what it finds is to be measured, too."""
+GATHERING = 0.5
+"""Of the time that is left, what looking for forms of parts may take: they are to be run, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,25 +127,25 @@ class _Loop(Generic[T]):
     ) -> None:
         self._rules, self._settings, self._judges = rules, settings, judges
         self._effort, self._trace = effort, trace
-        self._until = None if effort.seconds is None else time.monotonic() + effort.seconds
-        self._built, self._each = [first], effort.each
+        self._meter, self._built = Meter(effort), [first]
         self._surveys: dict[int, tuple[Graph, Survey]] = {}
         self._tried = {content_key(graph)}
         self._failed: set[frozenset[str]] = set()
         self._best = Outcome(first, Path(graph, graph, ()))
 
     def run(self) -> Outcome[T]:
-        order = count()
-        if self._judges.locals is not None and not self._over():
+        order, meter = count(), self._meter
+        if self._judges.locals is not None:
             self._best = self._locally(self._judges.locals) or self._best
         queue = [(self._best.built.cost.us, next(order), self._effort.measured, self._best)]
-        while queue and not self._over():
+        while queue:
             us, number, tries, current = heapq.heappop(queue)
+            if not meter.affords("price", FEWEST * PRICE, building(current.path.graph)):
+                break
             candidate = self._candidate(current.path.graph)
             if candidate is None:
                 continue
-            if self._over():
-                queue.append((us, number, tries, current))
+            if not meter.affords("build", building(candidate.simple)):
                 break
             if tries > 1:
                 heapq.heappush(queue, (us, number, tries - 1, current))
@@ -186,23 +153,20 @@ class _Loop(Generic[T]):
             if better is not None:
                 self._best, us = better, better.built.cost.us
                 heapq.heappush(queue, (us, next(order), self._effort.measured, better))
-        if queue:
-            why = "there is no time for another candidate; search_seconds gives more"
-            self._trace.add("refused", "search", self._best.path.begin.name, why)
+        meter.tell(self._trace, self._best.path.begin.name)
         return self._best
 
     def _judged(self, candidate: Candidate, near: Outcome[T]) -> Outcome[T] | None:
         """The candidate as it was built, if it is faster than the best so far."""
         steps = candidate.found.steps
-        begun = time.monotonic()
         try:
-            built = self._judges.build(candidate.simple)
+            with self._meter.spending("build", lambda: building(candidate.simple)):
+                built = self._judges.build(candidate.simple)
+                was, now = self._judges.race((self._best.built, built))
         except ValueError as why:
             self._trace.add("refused", "search", rules_of(steps), str(why))
             return None
         self._built.append(built)
-        was, now = self._judges.race((self._best.built, built))
-        self._each = min(self._each, time.monotonic() - begun)
         better = now.us < was.us and not tied(now, was)
         _tell(self._trace, steps, was, now, better)
         if not better:
@@ -214,19 +178,43 @@ class _Loop(Generic[T]):
     def _locally(self, judges: Locals[T]) -> Outcome[T] | None:
         """The first graph with what paid in its parts, as it was built, if it is faster."""
         graph, prices = self._best.path.graph, judges.prices(self._built)
-        survey, limit = self._survey(graph), self._limit()
-        until = None if limit is None else time.monotonic() + limit
-        with uncollected():
-            known = gathered(survey, prices, self._settings, until=until)
-        chosen = entrants(known, prices[0])
+        meter, then = self._meter, building(graph)
+        if not meter.affords("price", FEWEST * PRICE, then):
+            return None
+        known = self._gathered(graph, prices, then)
+        most = meter.tasks(TASKS, PLANS, then)
+        chosen = entrants(known, prices[0], most)
         told = f"{len(known)} parts have other forms, {len(chosen)} of them are run"
         self._trace.add("applied" if chosen else "refused", WHERE, graph.name, told)
-        paid = settled(chosen, judges.contest, self._trace) if chosen else {}
+        paid: Mapping[str, Paid] = {}
+        if chosen:
+            runs = sum(1 + len(found) for _, found in chosen)
+            fresh = {
+                task for one, found in chosen for f in found for task in prices[0].fresh(f.graph)
+            }
+            with meter.spending("contest", lambda: RUN * runs + TASK * len(fresh)):
+                paid = settled(chosen, judges.contest, self._trace)
         for some in fewer(paid):
-            better = self._together(survey, some)
-            if better is not None or self._over():
+            if not meter.affords("build", then):
+                return None
+            better = self._together(self._survey(graph), some)
+            if better is not None:
                 return better
         return None
+
+    def _gathered(
+        self, graph: Graph, prices: Sequence[Informed], then: float
+    ) -> Sequence[Alternatives]:
+        """Forms of the graph's parts, looked for with half the prices that a search has."""
+        meter, counting = self._meter, list(map(counted, prices))
+        survey, until = self._survey(graph), self._ends(then, GATHERING)
+        half = meter.prices(self._settings.prices // SHARE, then)
+        settings = replace(self._settings, prices=SHARE * half)
+        with meter.spending("price", lambda: sum(one.work() for one in counting)), uncollected():
+            known = gathered(survey, counting, settings, until=until)
+        if late(until):
+            meter.cut_short()
+        return known
 
     def _together(self, survey: Survey, paid: Mapping[str, Paid]) -> Outcome[T] | None:
         """The graph with these forms, as it was built, if it is faster and new."""
@@ -243,22 +231,35 @@ class _Loop(Generic[T]):
 
     def _survey(self, graph: Graph) -> Survey:
         if id(graph) not in self._surveys:
-            self._surveys[id(graph)] = graph, surveyed(graph, self._rules, self._settings)
+            with self._meter.spending("survey", lambda: surveying(graph)):
+                self._surveys[id(graph)] = graph, surveyed(graph, self._rules, self._settings)
         return self._surveys[id(graph)][1]
 
-    def _limit(self) -> float | None:
-        """Seconds that a search may take."""
-        if self._until is None:
+    def _ends(self, then: float, part: float = 1.0) -> float | None:
+        """The moment by which a search must end that begins now, and may take such a part of the
+        time that is left."""
+        left, last = self._meter.left(), self._meter.deadline(then)
+        if left is None or last is None:
             return None
-        return SEARCHING * max(0.0, self._until - time.monotonic())
+        return min(time.monotonic() + part * left, last)
 
     def _candidate(self, graph: Graph) -> Candidate | None:
         """The most promising graph near this one that was not tried yet."""
-        price = self._judges.appraise(self._built)
+        price, then, meter = self._judges.appraise(self._built), building(graph), self._meter
         hear = partial(self._trace.add, "refused", "search")
         show = partial(self._trace.progress, "search")
-        survey, limit = self._survey(graph), self._limit()
-        found = search(graph, self._rules, price, self._settings, hear, show, limit, survey)
+        survey, until, asking = self._survey(graph), self._ends(then), counted(price)
+        settings = replace(self._settings, prices=meter.prices(self._settings.prices, then))
+        with meter.spending("price", asking.work):
+            left = None if until is None else max(0.0, until - time.monotonic())
+            found = search(graph, self._rules, asking, settings, hear, show, left, survey)
+            best = self._promising(graph, found, price)
+        if late(until):
+            meter.cut_short()
+        return best
+
+    def _promising(self, graph: Graph, found: Sequence[Found], price: Price) -> Candidate | None:
+        """Of what was found, what is new and promises the most."""
         base = price(graph)
         new: list[Candidate] = []
         for one in found:
@@ -279,10 +280,6 @@ class _Loop(Generic[T]):
         best = min(worth, key=lambda one: (_kind(one) in self._failed, one.us))
         self._tried.add(content_key(best.simple))
         return best
-
-    def _over(self) -> bool:
-        """Whether there is no time for one candidate more."""
-        return self._until is not None and time.monotonic() + self._each >= self._until
 
 
 def _kind(candidate: Candidate) -> frozenset[str]:

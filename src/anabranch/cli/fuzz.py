@@ -27,7 +27,7 @@ from anabranch.trace import Trace
 
 COLUMNS = ("drawn", "equal", "unequal", "failed", "refused", "seconds")
 SHOWN = 10
-PRICES = 300
+PRICES, SEARCHED = 300, 10.0
 AGAIN = {
     **{"target": "cpu", "dtype": "fp32", "scheduler": DRAWN},
     **{"check": "1", "budget": "1.0", "search": "autograph"},
@@ -85,6 +85,7 @@ def _setting(
     options["cache_dir"] = None
     # A small graph is searched in a fraction of a second, and what is not equal is an error.
     options |= {"search": search, "search_prices": PRICES, "strict": True}
+    options["search_seconds"] = SEARCHED
     kind = flags.check_dtype(dtype) or "fp32"
     if kind == "tf32":
         options["tf32"] = True

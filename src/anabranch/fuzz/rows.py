@@ -100,6 +100,15 @@ def positions(sheet: Sheet) -> None:
     sheet.add(f"{x} + {layer}(torch.arange({length}, device={x}.device))")
 
 
+WRITTEN = (
+    "F.softmax({q} @ {k}.transpose(-1, -2) / {root}, -1)",
+    "F.softmax({q} @ {k}.transpose(-1, -2) * {root}, -1)",
+    "F.softmax(({q} / {root}) @ {k}.transpose(-1, -2), -1)",
+    "F.softmax(({q} @ {k}.transpose(-1, -2)).float(), -1).type_as({q})",
+)
+"""How people write the weights of attention."""
+
+
 def attention(sheet: Sheet) -> None:
     x = sheet.pick(3, lambda value: value.shape[-1] % 2 == 0)
     batch, length, width = sheet.shape(x)
@@ -113,10 +122,19 @@ def attention(sheet: Sheet) -> None:
     if sheet.perhaps(0.5):
         mixed = sheet.add(f"F.scaled_dot_product_attention({q}, {k}, {v})")
     else:
-        scale = (width // 2) ** -0.5
-        weights = sheet.add(f"F.softmax({q} @ {k}.transpose(-1, -2) * {scale}, -1)")
-        mixed = sheet.add(f"{weights} @ {v}")
+        text = sheet.one(WRITTEN).format(q=q, k=k, root=(width // 2) ** 0.5)
+        mixed = sheet.add(f"{sheet.add(text)} @ {v}")
     sheet.add(f"{mixed}.transpose(1, 2).reshape({batch}, {length}, {width})")
+
+
+def mixer(sheet: Sheet) -> None:
+    """Layers along the second axis, between transpositions."""
+    x = sheet.pick(3)
+    swap = sheet.one((".transpose(1, 2)", ".permute(0, 2, 1)", ".mT"))
+    width = sheet.shape(x)[1]
+    layers = [sheet.layer(f"nn.Linear({width}, {width})") for _ in range(2)]
+    inner = sheet.one(("F.gelu({0})", "F.relu({0})", "{0}")).format(f"{layers[0]}({x}{swap})")
+    sheet.add(f"{layers[1]}({inner}){swap}")
 
 
 def recurrence(sheet: Sheet) -> None:

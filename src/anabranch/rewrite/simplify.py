@@ -16,6 +16,7 @@ from anabranch.ir.step import Pass, Stepper
 from anabranch.options import Options
 from anabranch.rewrite.passes import PASSES
 from anabranch.rewrite.passes.depthwise import depthwise
+from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
 from anabranch.rewrite.passes.grouped_heads import grouped_heads
 from anabranch.rewrite.passes.layout import layout
 from anabranch.rewrite.passes.retype import retype
@@ -32,16 +33,17 @@ def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu"
     """The graph, equal in value and cheaper. `kind` of target: on "cuda", convolutions get the
     layout that tensor cores want."""
     graph = stepper.step(graph, "retype", retype)
-    graph = _until_still(graph, stepper)
+    exact = options.folding == "exact"
+    graph = _until_still(graph, stepper, exact)
     if kind == "cuda" and options.kernels == "all":
         grouped = stepper.step(graph, "grouped_heads", partial(grouped_heads, trace=stepper.trace))
-        graph = grouped if grouped is graph else _until_still(grouped, stepper)
+        graph = grouped if grouped is graph else _until_still(grouped, stepper, exact)
     if kind == "cuda" and options.channels_last:
         arranged = stepper.step(
             graph, "layout", partial(layout, trace=stepper.trace, tf32=options.tf32)
         )
         if arranged is not graph:
-            graph = _until_still(arranged, stepper)
+            graph = _until_still(arranged, stepper, exact)
         if options.kernels == "all":
             graph = stepper.step(graph, "depthwise", partial(depthwise, trace=stepper.trace))
     if kind == "cuda" and options.tf32 and options.kernels == "all":
@@ -50,8 +52,10 @@ def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu"
     return graph
 
 
-def _until_still(graph: Graph, stepper: Stepper) -> Graph:
-    passes = {name: _heard(run, stepper.trace) for name, run in PASSES.items()}
+def _until_still(graph: Graph, stepper: Stepper, exact: bool) -> Graph:
+    table: dict[str, Callable[[Graph, Trace], Graph]] = {**PASSES}
+    table |= {"fold_batch_norm": partial(fold_batch_norm, exact=exact)}
+    passes = {name: _heard(run, stepper.trace) for name, run in table.items()}
     for _ in range(ROUNDS):
         before = graph
         graph = stepper.run(graph, passes)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import torch
 from tests.rewrite.graphs import equal, kinds, read
 
+from anabranch.ir.graph import Ref
 from anabranch.ir.text import text_graph
 from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
 from anabranch.trace import Trace
@@ -44,6 +46,18 @@ def test_one_graph_before_and_after() -> None:
         "[1, 1], False, [0, 0], 1)",
     ]
     assert after.nodes[-1].origin == "net.py:1 + net.py:2"
+
+
+def test_exactly_no_weight_of_half_precision_changes() -> None:
+    """The map is taken in single precision behind the convolution, whose weight is the model's."""
+    trace = Trace()
+    after = equal(read(TEXT), fold_batch_norm(read(TEXT), trace, exact=True), tolerance=1e-12)
+    assert kinds(after)[0] == "convolution" and after.nodes[0].args[1] == Ref("w")
+    assert kinds(after)[-2:] == ["addcmul", "_to_copy"]
+    assert [node.type.dtype for node in after.nodes[-2:]] == [torch.float32, torch.float16]
+    assert [event.why for event in trace.events] == ["a weight of half precision would be rounded"]
+    wide = read(TEXT.replace("f16", "f32"))
+    assert fold_batch_norm(wide, Trace(), exact=True) == fold_batch_norm(wide, Trace())
 
 
 def refusals(text: str) -> tuple[list[str], list[str]]:

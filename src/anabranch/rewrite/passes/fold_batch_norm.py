@@ -10,6 +10,9 @@ The new weights are nodes on constants, computed in at least single precision an
 constant folding then evaluates. A norm of a concatenation of convolutions goes into each of them.
 Where nothing stands before it that could take the factor, one pointwise `addcmul(t, x, s)` is
 cheaper than the library's two launches.
+
+Weights of half precision are rounded once more when they take the factor, which a short network
+may show beside the model. `exact`: there, the affine map stays pointwise, in single precision.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from anabranch.rewrite.refuse import refuse
 from anabranch.trace import Trace
 
 
-def fold_batch_norm(graph: Graph, trace: Trace) -> Graph:
-    """The graph without batch norms whose statistics are constants."""
+def fold_batch_norm(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
+    """The graph without batch norms whose statistics are constants. `exact`: no weight is rounded
+    to half precision."""
     readers, made = users(graph), producers(graph)
     returned = [ref.name for ref in graph.outputs]
     others = {
@@ -39,19 +43,22 @@ def fold_batch_norm(graph: Graph, trace: Trace) -> Graph:
         if why := _not_constant(builder, given):
             refuse(trace, f"fold %{node.name}", why)
             return None
+        if exact and node.type.dtype.itemsize < 4:
+            refuse(trace, f"fold %{node.name}", "a weight of half precision would be rounded")
+            return _pointwise(builder, node, given, torch.float32)
         source = made.get(node.uses[0])
         parts = _parts(source) if source is not None else ()
         before = [builder.known.producers.get(builder.substitute(name)) for name in parts]
         held = [node for node in before if node is not None and node.op in FACTORS]
         if source is None or not held or len(held) < len(parts):
-            return _pointwise(builder, node, given)
+            return _pointwise(builder, node, given, node.type.dtype)
         if len(set(parts)) < len(parts):
             refuse(trace, f"fold %{node.name} into %{source.name}", "it joins a value twice")
-            return _pointwise(builder, node, given)
+            return _pointwise(builder, node, given, node.type.dtype)
         for name, maker in zip((*parts, source.name), (*held, source), strict=True):
             if why := _not_foldable(builder, maker, others[name]):
                 refuse(trace, f"fold %{node.name} into %{maker.name}", why)
-                return _pointwise(builder, node, given)
+                return _pointwise(builder, node, given, node.type.dtype)
         return _into(builder, source, held, node, given)
 
     return rewrite(graph, visit)
@@ -180,22 +187,18 @@ FACTORS = {
 """What can take a factor for each of its output channels into its weight, and how."""
 
 
-def _pointwise(builder: Builder, node: Node, given: dict[str, Arg]) -> Ref:
-    """x*s + t as one launch, the constants in the dtype of x."""
+def _pointwise(builder: Builder, node: Node, given: dict[str, Arg], dtype: torch.dtype) -> Ref:
+    """x*s + t as one launch, in this dtype; the result has the dtype of x."""
     factor, term = _affine(builder, given, node.origin)
     channel = (1, node.type.shape[1], *(1,) * (len(node.type.shape) - 2))
     s, t = (
-        _cast(
-            builder,
-            _reshaped(builder, value, channel, node.origin),
-            node.type.dtype,
-            node.origin,
-        )
+        _cast(builder, _reshaped(builder, value, channel, node.origin), dtype, node.origin)
         for value in (factor, term)
     )
-    return builder.call(
+    made = builder.call(
         "aten.addcmul.default", t, given["input"], s, name=node.name, origin=node.origin
     )
+    return _cast(builder, made, node.type.dtype, node.origin)
 
 
 def _raised(builder: Builder, value: Arg, origin: str) -> Ref:

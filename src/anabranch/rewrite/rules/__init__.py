@@ -5,12 +5,14 @@ from anabranch.ir.rule import Rule
 from anabranch.rewrite.rules import (
     activated,
     algebra,
+    attention,
     averages,
     channels,
     composing,
     forms,
     found,
     groups,
+    latest,
     linearity,
     linears,
     matrices,
@@ -20,6 +22,7 @@ from anabranch.rewrite.rules import (
     pooling,
     products,
     sums,
+    turned,
     turns,
 )
 
@@ -27,9 +30,11 @@ CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "merging": merging.RULES,
     "activated": activated.RULES,
     "channels": channels.RULES,
+    "latest": latest.RULES,
     "groups": groups.RULES,
     "linears": linears.RULES,
     "products": products.RULES,
+    "attention": attention.RULES,
     "forms": forms.RULES,
     "composing": composing.RULES,
     "matrices": matrices.RULES,
@@ -40,6 +45,7 @@ CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "pieces": pieces.RULES,
     "movement": movement.RULES,
     "turns": turns.RULES,
+    "turned": turned.RULES,
     "sums": sums.RULES,
     "found": found.RULES,
 }

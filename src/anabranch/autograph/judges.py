@@ -1,0 +1,55 @@
+"""Judges: who says what graphs take, for whoever searches among them.
+
+simplify -> appraise, foresee: predictions -> build -> race: side by side, as they are run
+            locals: the same of parts of a graph
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from anabranch.autograph.local import Contest, Informed
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Cost
+
+Price = Callable[[Graph], float]
+
+
+class Judged(Protocol):
+    """A graph with all that it takes to run it."""
+
+    @property
+    def graph(self) -> Graph: ...
+
+    @property
+    def cost(self) -> Cost: ...
+
+
+T = TypeVar("T", bound=Judged)
+
+
+@dataclass(frozen=True, slots=True)
+class Locals(Generic[T]):
+    """Who judges parts of a graph. `prices`: under which forms of them are looked for, the first of
+    them about what a part takes."""
+
+    prices: Callable[[Sequence[T]], Sequence[Informed]]
+    contest: Contest
+
+
+@dataclass(frozen=True, slots=True)
+class Judges(Generic[T]):
+    """Who says what graphs take. `simplify`: the graph as it would be built; `appraise`:
+    predictions, by what is known of graphs that were built; `build`: a simplified graph with all
+    that it takes to run it, ValueError if it cannot be run; `race`: several of these side by
+    side. `locals`: who judges parts, None if only the whole is judged. `foresee`: better
+    predictions than `appraise` has, for the few candidates that a search ends with."""
+
+    simplify: Callable[[Graph], Graph]
+    appraise: Callable[[Sequence[T]], Price]
+    build: Callable[[Graph], T]
+    race: Callable[[Sequence[T]], list[Cost]]
+    locals: Locals[T] | None = None
+    foresee: Callable[[Sequence[T]], Price] | None = None
