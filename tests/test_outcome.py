@@ -130,6 +130,7 @@ def test_the_question_says_what_decides(cache: Cache, monkeypatch: pytest.Monkey
         "max_group_size": 2,
         "max_groups": 2,
         "abreast": "none",
+        "overlap": "none",
     }
     assert set(others) == set(outcome.OPTIONS)
     different = [asked(job(cache, "squeezenet", **{k: v})) for k, v in others.items()]

@@ -18,13 +18,17 @@ from anabranch.ir.step import Stepper
 from anabranch.options import Options
 from anabranch.rewrite import simplify
 from anabranch.rewrite.passes import PASSES
+from anabranch.rewrite.passes.round_factors import ERROR
 from anabranch.trace import Trace
 
-TF32 = Options(tf32=True)
+TF32, EXACT = Options(tf32=True), Options(tf32=True, kernels="library")
+"""With constants rounded to tf32, and as they are."""
 
 
-def simplified(graph: Graph, kind: str = "cpu", trace: Trace | None = None) -> Graph:
-    return simplify(graph, Stepper(trace or Trace(), check=1), TF32, kind)
+def simplified(
+    graph: Graph, kind: str = "cpu", trace: Trace | None = None, options: Options = TF32
+) -> Graph:
+    return simplify(graph, Stepper(trace or Trace(), check=1), options, kind)
 
 
 @given(st.integers(0, 10_000))
@@ -195,10 +199,14 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str]]] = {
 def test_modules(name: str) -> None:
     build, shape, expected = CASES[name]
     graph = captured(build(), torch.randn(shape))
-    for kind in ("cpu", "cuda"):
+    for kind, options, tolerance in (
+        ("cpu", TF32, 1e-5),
+        ("cuda", EXACT, 1e-5),
+        ("cuda", TF32, 4 * ERROR),
+    ):
         trace = Trace()
-        after = equal(graph, simplified(graph, kind, trace), tolerance=1e-5)
-        assert simplified(after, kind) is after
+        after = equal(graph, simplified(graph, kind, trace, options), tolerance=tolerance)
+        assert simplified(after, kind, options=options) is after
         assert Counter(op for op in kinds(after) if op != "clone") == Counter(expected)
         assert not any(event.kind == "warning" for event in trace.events)
         assert all(constant.value is not None for constant in after.constants)
