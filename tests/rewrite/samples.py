@@ -134,8 +134,8 @@ class Dense(nn.Module):
         return torch.sub(wide.sigmoid(), self.head(self.norm(whole)).tanh())
 
 
-class Written(nn.Module):
-    """Attention as people write it: by its formula."""
+class Scaled(nn.Module):
+    """Attention with queries or keys that are scaled before it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,16 +143,8 @@ class Written(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         made = [part(x) for part in (self.q, self.k, self.v)]
+        q, k, v = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in made)
         results = []
-        for heads in (1, 2):
-            if heads > 1:
-                made = [part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in made]
-            q, k, v = made
-            for wide in (torch.float32, torch.float64):
-                scores = q @ k.transpose(-1, -2)
-                for scaled in (scores, scores * 0.5, scores / 2**0.5):
-                    found = scaled.to(wide).softmax(-1).to(x.dtype) @ v
-                    results.append(found.transpose(-1, -2).flatten(1).sum(1))
         for left, right in ((q * 0.5, k), (q / 2, k), (q, k * 0.5), (q, k / 2)):
             found = scaled_dot_product_attention(left, right, v)
             results.append(found.flatten(1).sum(1))
@@ -186,6 +178,6 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     "products": (Products(), (torch.rand(3, 4), torch.rand(3, 4))),
     "halves": (Halves(), (_image(),)),
     "dense": (Dense(), (_image(),)),
-    "written": (Written(), (torch.rand(2, 5, 8),)),
+    "scaled": (Scaled(), (torch.rand(2, 5, 8),)),
     "mixer": (Mixer(), (torch.rand(2, 6, 6),)),
 }
