@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -17,7 +18,6 @@ from anabranch.schedule.opara_paper import (
     UNKNOWN,
     computes,
     demand,
-    launch_order,
     schedule,
 )
 
@@ -41,14 +41,15 @@ def test_the_turn_changes_with_every_launch() -> None:
     nothing; the fourth is memory's all the same, so that c4 waits for m2."""
     dag = Dag.of(("m0", "m1", "m2", "c3", "c4"), [(1, 4)])
     compute = [name.startswith("c") for name in dag.names]
-    assert launch_order(dag, [0] * 5, compute) == [3, 0, 1, 2, 4]
+    assert opara.launch_order(dag, [0] * 5, compute, by_count=True) == [3, 0, 1, 2, 4]
     assert opara.launch_order(dag, [0] * 5, compute) == [3, 0, 1, 4, 2]
 
 
 def test_least_demand_first_then_first_come() -> None:
     dag = Dag.of(tuple("abcdef"), [])
-    assert launch_order(dag, [2, UNKNOWN, 1, 1, UNKNOWN, 0], [True] * 6) == [5, 2, 3, 0, 1, 4]
-    assert launch_order(dag, [UNKNOWN] * 6, [False] * 6) == [0, 1, 2, 3, 4, 5]
+    order = partial(opara.launch_order, dag, by_count=True)
+    assert order([2, UNKNOWN, 1, 1, UNKNOWN, 0], [True] * 6) == [5, 2, 3, 0, 1, 4]
+    assert order([UNKNOWN] * 6, [False] * 6) == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """How a finished plan launches its kernels: plans --> the fastest, some kernels overlapping.
 
-    ResNet-50, nimble       none 222.0 us    all in mode a 204.7
-    others in modes e, a    sequential 201.9   local 205.1        -> sequential
-    each kernel in its own                          197.4
+    the plan, all kernels in its best mode      (`alike`)
+    | other schedules that came near, in modes e and a and in that one
+    | the fastest of them, each kernel in a mode of its own      (`each`)
 
 Kernels overlap along a stream, so that a schedule of fewer streams may gain more than one that was
 faster before: schedules that come near are timed anew. What was found is remembered, by everything
@@ -23,7 +23,7 @@ from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.schedule import Schedule, text_schedule
 from anabranch.kernels.triton.dependent import MODES
 from anabranch.overlap.alike import generated, in_mode, in_modes, in_their_modes, mode_of
-from anabranch.overlap.each import SURE, Modes, own_modes
+from anabranch.overlap.each import Modes, own_modes, surely_faster
 from anabranch.trace import Trace
 
 SECONDS = 8.0
@@ -99,7 +99,7 @@ def _schedule(
             cache.put("plans", key, json.dumps([(c.us, c.spread) for c in costs]))
     least = min(range(len(costs)), key=lambda i: costs[i].us)
     was, now = costs[0], costs[least]
-    if was.us - now.us <= SURE * max(was.spread, now.spread):
+    if not surely_faster(now, was):
         return plan, mode, cost
     found, how = tried[least]
     why = f"{now.us:.1f} us in mode {how or 'none'}, {plan.schedule.scheduler} {was.us:.1f}"

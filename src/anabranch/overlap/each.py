@@ -1,8 +1,8 @@
 """Each kernel in a mode of its own: a plan, the best mode for all -> modes, one for each task.
 
-    all kernels in mode a            204.7 us
-    drawn modes, eight at a time     206.1  203.9  204.4 ...  199.2  198.8     (`belief`)
-    what they add up to              197.4, beside the former once more
+    all kernels in one mode, a plan
+    modes that are drawn for each kernel, eight plans at a time, beside it       (`belief`)
+    what all runs together recommend, and the fastest of them, beside it once more
 
 Where a kernel lets the next one start decides between less and more time, and is a matter of both:
 one that is started early holds multiprocessors that another could use. A single kernel's part is
@@ -43,7 +43,7 @@ NOISE = 0.004, 0.3
 """What a run errs: of the plan's time, and microseconds at least. Kernels that are started early
 get in each other's way, which no sum of parts shows; it counts as noise."""
 SURE = 0.25
-"""Of a spread: a difference of medians that hundreds of samples do not show by chance."""
+"""Of a spread: medians of so many samples differ by less than that by chance."""
 LOST = 20
 """How many times that a plan is said to add that does not run, or far too slowly."""
 
@@ -164,7 +164,12 @@ def _settled(
         return None
     was, *costs = target.time([base, *(run for _, run in able)], LAST * (1 + len(able)))
     now, (modes, _) = min(zip(costs, able, strict=True), key=lambda pair: pair[0].us)
-    return (modes, now, was) if was.us - now.us > SURE * max(was.spread, now.spread) else None
+    return (modes, now, was) if surely_faster(now, was) else None
+
+
+def surely_faster(now: Cost, was: Cost) -> bool:
+    """Whether it is, of two that were timed for long side by side."""
+    return was.us - now.us > SURE * max(was.spread, now.spread)
 
 
 def _loaded(plan: Plan, modes: Modes, target: Target) -> Executable | None:

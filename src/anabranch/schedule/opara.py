@@ -42,8 +42,10 @@ def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
     return Schedule("opara", launches(dag, order, stream_of))
 
 
-def launch_order(dag: Dag, demands: Sequence[float], compute: Sequence[bool]) -> list[int]:
-    """Algorithm 2."""
+def launch_order(
+    dag: Dag, demands: Sequence[float], compute: Sequence[bool], by_count: bool = False
+) -> list[int]:
+    """Algorithm 2. `by_count`: the turn changes with every launch, whichever kind it was of."""
     missing = [preds.bit_count() for preds in dag.preds]
     ready: dict[bool, list[int]] = {True: [], False: []}
     for v, count in enumerate(missing):
@@ -52,11 +54,11 @@ def launch_order(dag: Dag, demands: Sequence[float], compute: Sequence[bool]) ->
     order: list[int] = []
     turn = True
     while ready[True] or ready[False]:
-        turn = turn if ready[turn] else not turn
-        v = min(ready[turn], key=lambda v: demands[v])
-        ready[turn].remove(v)
+        kind = turn if ready[turn] else not turn
+        v = min(ready[kind], key=lambda v: demands[v])
+        ready[kind].remove(v)
         order.append(v)
-        turn = not turn
+        turn = not turn if by_count else not kind
         for w in bits(dag.succs[v]):
             missing[w] -= 1
             if not missing[w]:

@@ -32,7 +32,7 @@ from anabranch.ir.dag import Dag, bits, dag_of
 from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import Task, TaskGraph, alias_roots, task_producers
-from anabranch.schedule.opara import allocate
+from anabranch.schedule.opara import allocate, launch_order
 
 MEMORY = frozenset(
     f"aten.{name}"
@@ -63,30 +63,9 @@ def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
     first = len(tasks.inputs)
     demands = [UNKNOWN] * first + [demand(task) for task in tasks.tasks]
     compute = [True] * first + [computes(task) for task in tasks.tasks]
-    order = launch_order(dag, demands, compute)
+    order = launch_order(dag, demands, compute, by_count=True)
     stream_of = allocate(dag, order, names)
     return Schedule("opara-paper", tuple(_launches(dag, order, stream_of, first)))
-
-
-def launch_order(dag: Dag, demands: Sequence[float], compute: Sequence[bool]) -> list[int]:
-    """Algorithm 2, as its code has it: the turn changes with every launch."""
-    missing = [preds.bit_count() for preds in dag.preds]
-    ready: dict[bool, list[int]] = {True: [], False: []}
-    for v, count in enumerate(missing):
-        if not count:
-            ready[compute[v]].append(v)
-    order: list[int] = []
-    while ready[True] or ready[False]:
-        turn = len(order) % 2 == 0
-        queue = ready[turn] or ready[not turn]
-        v = min(queue, key=lambda v: demands[v])
-        queue.remove(v)
-        order.append(v)
-        for w in bits(dag.succs[v]):
-            missing[w] -= 1
-            if not missing[w]:
-                ready[compute[w]].append(w)
-    return order
 
 
 def demand(task: Task) -> float:
