@@ -91,6 +91,7 @@ class Machine:
     adds: Callable[[int, str], float]
     spec: TargetSpec = field(default_factory=gpu)
     broken: str = "none"
+    noise: float = 0.1
     loaded: int = 0
     dice: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
 
@@ -107,7 +108,9 @@ class Machine:
 
     def time(self, runs: Any, budget: float) -> list[Cost]:
         CLOCK.now += budget
-        return [Cost(run.us + 0.1 * self.dice.standard_normal(), "measured", 0.2) for run in runs]
+        return [
+            Cost(run.us + self.noise * self.dice.standard_normal(), "measured", 0.2) for run in runs
+        ]
 
 
 def two_differ(place: int, mode: str) -> float:
@@ -131,10 +134,11 @@ def test_where_one_mode_is_best_for_all_nothing_is_found() -> None:
 
 
 def test_noise_alone_changes_nothing() -> None:
+    """Medians err by a twentieth of the spread."""
     for seed in range(5):
-        machine: Any = Machine(lambda place, mode: 0.0, dice=np.random.default_rng(seed))
-        found = own_modes(PLAN, "l", machine, 1.0)
-        assert found is None or found[2].us - found[1].us > 0.05  # five errors of a median in a row
+        dice = np.random.default_rng(seed)
+        machine: Any = Machine(lambda place, mode: 0.0, noise=0.01, dice=dice)
+        assert own_modes(PLAN, "l", machine, 1.0) is None
 
 
 def test_modes_that_fail_are_left_out() -> None:

@@ -4,6 +4,7 @@ import random
 import time
 
 import pytest
+from tests.schedule.dags import random_dag
 
 from anabranch.errors import ScheduleError
 from anabranch.ir.dag import Dag
@@ -21,8 +22,7 @@ def test_costs_what_the_whole_programme_finds() -> None:
     for seed in range(400):
         dice = random.Random(seed)
         n = dice.randint(0, 11)
-        edges = [(u, v) for v in range(n) for u in range(v) if dice.random() < 0.2]
-        dag = Dag.of(tuple("abcdefghijk"[:n]), edges)
+        dag = random_dag(dice, n, 0.2)
         us = [dice.choice([0.0, 1.0, 2.0, dice.uniform(0, 9)]) for _ in range(n)]
         loads = us, [dice.random() for _ in us], dice.choice([0.0, 0.5, 2.0])
         r, s = dice.choice([None, 1, 2, 3]), dice.choice([None, 1, 2, 8])
@@ -49,8 +49,7 @@ def test_without_a_bound_it_is_the_shortest_path() -> None:
     for seed in range(100):
         dice = random.Random(seed)
         n = dice.randint(1, 7)
-        edges = [(u, v) for v in range(n) for u in range(v) if dice.random() < 0.3]
-        dag = Dag.of(tuple("abcdefg"[:n]), edges)
+        dag = random_dag(dice, n, 0.3)
         table = [dice.random() for _ in range(1 << n)]
 
         def cost(groups: Groups, table: list[float] = table) -> float:

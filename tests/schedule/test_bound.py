@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.schedule.dags import random_dag
 
 from anabranch.ir.dag import Dag
 from anabranch.schedule.bound import Loads, stage_bound
@@ -45,8 +46,7 @@ def test_never_above_what_it_bounds_nor_by_more_than_an_ending_costs() -> None:
     for seed in range(200):
         dice = random.Random(seed)
         n = dice.randint(1, 9)
-        edges = [(u, v) for v in range(n) for u in range(v) if dice.random() < 0.25]
-        dag = Dag.of(tuple("abcdefghi"[:n]), edges)
+        dag = random_dag(dice, n, 0.25)
         us = [dice.choice([0.0, 1.0, 2.0, dice.uniform(0, 9)]) for _ in range(n)]
         loads = us, [dice.random() for _ in us], dice.choice([0.0, 0.5, 2.0])
         r, s = dice.choice([None, 1, 2, 3]), dice.choice([None, 1, 2])

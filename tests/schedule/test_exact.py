@@ -10,6 +10,7 @@ from itertools import permutations, product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.schedule.dags import random_dag
 
 from anabranch.errors import OptionError, ScheduleError
 from anabranch.ir.dag import Dag
@@ -77,8 +78,7 @@ def test_the_local_search_is_near_the_optimum() -> None:
     gaps = []
     for _ in range(60):
         n = dice.randint(3, 12)
-        edges = [(u, v) for v in range(n) for u in range(v) if dice.random() < 2 / n]
-        dag = Dag.of(tuple(map(str, range(n))), edges)
+        dag = random_dag(dice, n, 2 / n)
         us = [dice.choice([0.5, 1, 2, 3, 5, 8]) for _ in range(n)]
         shares = [dice.choice([0.05, 0.2, 0.4, 0.6, 0.9]) for _ in range(n)]
         given = problem(dag, us, shares, 0.5)

@@ -3,6 +3,8 @@ from __future__ import annotations
 import random
 import time
 
+from tests.schedule.dags import random_dag
+
 from anabranch.ir.dag import Dag, maximum_matching, minimum_equivalent, width
 from anabranch.schedule.nimble import chains, plan, repacked
 from anabranch.schedule.sync import launches
@@ -72,5 +74,4 @@ def test_fifteen_hundred_nodes() -> None:
 
 def _random(n: int, p: float, seed: int) -> Dag:
     dice = random.Random(seed)
-    edges = [(u, v) for v in range(n) for u in range(v) if dice.random() < p]
-    return Dag.of(tuple(f"n{i}" for i in range(n)), edges)
+    return random_dag(dice, n, p)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 
 import pytest
+from tests.schedule.dags import random_dag
 
 from anabranch.errors import ScheduleError
 from anabranch.ir.dag import Dag, bits
@@ -34,8 +35,7 @@ def test_agrees_with_brute_force(one_source: bool) -> None:
     for seed in range(300):
         dice = random.Random(seed)
         n = dice.randint(1, 7)
-        edges = [(u, v) for v in range(n) for u in range(v) if dice.random() < 0.3]
-        dag = Dag.of(tuple("abcdefg"[:n]), edges)
+        dag = random_dag(dice, n, 0.3)
         table = [dice.random() for _ in range(1 << n)]
         r, s = dice.choice([None, 1, 2, 3]), dice.choice([None, 1, 2, 3])
         if not one_source and r is not None:
@@ -56,8 +56,7 @@ def test_merges_agree_with_brute_force() -> None:
     for seed in range(400):
         dice = random.Random(seed)
         n = dice.randint(2, 7)
-        edges = [(u, v) for v in range(n) for u in range(v) if dice.random() < 0.25]
-        dag = Dag.of(tuple("abcdefg"[:n]), edges)
+        dag = random_dag(dice, n, 0.25)
         table = [dice.random() for _ in range(1 << n)]
         drawn = [dice.randrange(1, 1 << n) for _ in range(12)]
         after = dag.descendants()

@@ -1,8 +1,8 @@
 """Rows of a comparison of schedulers -> how ours fares against all others, model by model.
 
-    zoo:googlenet fp16 batch 1   local 103.2   fastest other: critical 104.0   tie     95.6   1.088
-    zoo:sru       fp16 batch 1   local  22.9   fastest other: nimble    22.9   tie     20.9   1.096
-    means                        nimble 1.07   opara 1.09   ios 1.21
+    zoo:googlenet fp16 batch 1   local 103.4   fastest other: wavefront 104.4    tie    94.3   1.107
+    zoo:sru       fp16 batch 1   local  23.2   fastest other: sequential 23.2    tie    19.3   1.204
+    means                        nimble 1.04   opara 1.05   ios 1.05
 
 The last two columns are ours with kernels that overlap those before them, which no published
 scheduler has. A difference of no more than both spreads together is a tie. `merged` makes one
