@@ -76,6 +76,44 @@ def test_what_others_read_stays(change: tuple[str, str]) -> None:
     assert after.constants[0] is graph.constants[0]
 
 
+TIED = """
+graph g {
+  input %i: i64[3]
+  const %e: f32[11,8] = e
+  %x: f32[3,8] = aten.embedding.default(%e, %i)
+  %t: f32[8,11] {1,8} = aten.t.default(%e)
+  %y: f32[3,11] = aten.mm.default(%x, %t)
+  %z: f32[3,11] = aten.relu.default(%y)
+  return %z
+}"""
+
+
+def test_a_tied_weight_is_read_as_a_rounded_copy() -> None:
+    graph = read(TIED)
+    after = round_factors(graph, Trace())
+    verify_graph(after)
+    e, copy = after.constants
+    assert e is graph.constants[0] and copy.value is not None and bits(copy.value) == {0}
+    assert [node.op.split(".")[1] for node in after.nodes] == ["embedding", "t", "t", "mm", "relu"]
+    assert after.nodes[0].uses[0] == e.name and after.nodes[2].uses == (copy.name,)
+    assert after.nodes[3].uses[1] == after.nodes[2].name
+    assert 0 < error(graph, after) < 2 * ERROR
+    assert round_factors(after, Trace()) is after
+
+
+def test_a_weight_behind_a_view_is_rounded_in_place() -> None:
+    text = NET.replace("const %v: f32[10,16] = v", "const %v: f32[16,10] = v")
+    text = text.replace(
+        "  %y: f32[2,10] =", "  %t: f32[10,16] {1,10} = aten.t.default(%v)\n  %y: f32[2,10] ="
+    )
+    graph = read(text.replace("(%m, %v, None)", "(%m, %t, None)"))
+    after = round_factors(graph, Trace())
+    verify_graph(after)
+    v = after.constants[2].value
+    assert v is not None and bits(v) == {0} and len(after.constants) == 3
+    assert [node.name for node in after.nodes] == [node.name for node in graph.nodes]
+
+
 def test_depthwise_weights_stay() -> None:
     """They are multiplied in fp32."""
     text = NET.replace("f32[16,8,3,3]", "f32[16,1,3,3]").replace("[0, 0], 1)", "[0, 0], 8)")

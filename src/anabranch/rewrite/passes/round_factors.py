@@ -7,16 +7,20 @@ Tensor cores do not round fp32: they cut it off, so that every product is a litt
 after fifty layers the result is off by a hundredth. A generated kernel rounds what it computes or
 reads; what is constant it takes to be rounded (`kernels.triton.ahead.rounded_ahead`). Where a
 library rounds, this changes nothing. Runs once, after all that computes with constants.
+
+A constant that others read too, such as an embedding that is the last layer's weight as well, keeps
+its bits: the contraction reads a rounded copy, through copies of the views it was read through.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Constant, Graph, Node, Ref, users
+from anabranch.ir.graph import Constant, Graph, Node, Ref, producers, rename, types, users
 from anabranch.ir.key import digest_text
 from anabranch.trace import Trace
 
@@ -34,32 +38,127 @@ ERROR = 2.0**-11
 """How much the largest rounding changes a number, as a part of it."""
 LOW = 0x2000
 """The lowest bit that stays."""
+COPY = "nearest"
+"""What names of rounded copies end in."""
 
 
 def round_factors(graph: Graph, trace: Trace) -> Graph:
-    """The graph with such constants rounded, where nothing else reads them."""
-    readers = users(graph)
-    returned = {ref.name for ref in graph.outputs}
-    constants = tuple(
-        c if c.name in returned else _rounded(c, readers.get(c.name, [])) for c in graph.constants
-    )
-    if all(new is old for new, old in zip(constants, graph.constants, strict=True)):
+    """The graph with constant factors rounded, and copies where others read them too."""
+    rounding = _Rounding(graph)
+    nodes = [new for node in graph.nodes for new in rounding.nodes(node)]
+    constants = [rounding.constant(constant) for constant in graph.constants]
+    count = rounding.count
+    if not count:
         return graph
-    count = sum(new is not old for new, old in zip(constants, graph.constants, strict=True))
     trace.add("applied", "rewrite", "round_factors", f"{count} constants rounded to tf32")
-    return replace(graph, constants=constants)
+    return replace(graph, constants=(*constants, *rounding.copies.values()), nodes=tuple(nodes))
 
 
-def _rounded(constant: Constant, readers: list[Node]) -> Constant:
-    if constant.value is None or constant.type.dtype != torch.float32 or not readers:
-        return constant
-    if not all(_is_factor(node, constant) for node in readers):
-        return constant
-    value = nearest(constant.value)
-    if torch.equal(value, constant.value):
-        return constant
+class _Rounding:
+    """One pass over a graph. `copies`: rounded constants beside those that others read too."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._made, self._readers = producers(graph), users(graph)
+        self._types = types(graph)
+        self._returned = {ref.name for ref in graph.outputs}
+        self._constants = {c.name: c for c in graph.constants if _rounds(c)}
+        self._taken = {*self._types}
+        self._names: dict[str, str] = {}
+        self._known: dict[str, bool] = {}
+        self.copies: dict[str, Constant] = {}
+        self.count = 0
+
+    def constant(self, constant: Constant) -> Constant:
+        """The constant, rounded where only contractions read it."""
+        if constant.name not in self._constants or not self._only_factor(constant.name):
+            return constant
+        self.count += 1
+        return _rounded(constant)
+
+    def nodes(self, node: Node) -> Iterator[Node]:
+        """The node, reading rounded copies, after the views of copies that it needs."""
+        args = list(node.args)
+        for at in self._factors(node):
+            chain = self._chain(args[at])
+            if chain is not None and not self._only_factor(chain[0]):
+                yield from self._copied(*chain)
+                args[at] = rename(args[at], self._names)
+        yield node if args == list(node.args) else replace(node, args=tuple(args))
+
+    def _only_factor(self, name: str) -> bool:
+        """Whether all that reads this value, through views or not, reads it as a factor."""
+        if name not in self._known:
+            readers = self._readers.get(name, [])
+            self._known[name] = (
+                bool(readers)
+                and name not in self._returned
+                and all(self._as_factor(node, name) for node in readers)
+            )
+        return self._known[name]
+
+    def _as_factor(self, node: Node, name: str) -> bool:
+        if ops.info(node.op).kind == "view":
+            return all(map(self._only_factor, node.results))
+        given = [i for i, arg in enumerate(node.args) if arg == Ref(name)]
+        alone = node.uses.count(name) == len(given)
+        return alone and bool(given) and set(given) <= set(self._factors(node))
+
+    def _factors(self, node: Node) -> tuple[int, ...]:
+        """Which arguments tensor cores multiply; depthwise convolutions multiply in fp32."""
+        if node.op == "aten.convolution.default" and ops.arguments(node)["groups"] != 1:
+            weight = node.args[1]
+            assert isinstance(weight, Ref)
+            return FACTORS[node.op] if self._types[weight.name].shape[1] > 1 else ()
+        return FACTORS.get(node.op, ())
+
+    def _chain(self, arg: object) -> tuple[str, tuple[Node, ...]] | None:
+        """The constant that this is, or is a view of, and the views, innermost first; None if it
+        is no constant that rounding changes."""
+        views: list[Node] = []
+        while isinstance(arg, Ref) and arg.name in self._made:
+            view = self._made[arg.name]
+            if ops.info(view.op).kind != "view" or len(view.results) != 1:
+                return None
+            views.append(view)
+            arg = view.args[0]
+        if not isinstance(arg, Ref) or arg.name not in self._constants:
+            return None
+        return arg.name, tuple(reversed(views))
+
+    def _copied(self, name: str, views: tuple[Node, ...]) -> Iterator[Node]:
+        """The views of the rounded copy that are not there yet."""
+        if name not in self.copies:
+            self._names[name] = self._fresh(name)
+            self.copies[name] = replace(_rounded(self._constants[name]), name=self._names[name])
+            self.count += 1
+        for view in views:
+            if view.name not in self._names:
+                self._names[view.name] = self._fresh(view.name)
+                source = rename(view.args[0], self._names)
+                yield replace(view, name=self._names[view.name], args=(source, *view.args[1:]))
+
+    def _fresh(self, name: str) -> str:
+        found = f"{name}_{COPY}"
+        while found in self._taken:
+            found += "_"
+        self._taken.add(found)
+        return found
+
+
+def _rounds(constant: Constant) -> bool:
+    """Whether rounding changes this constant."""
+    value = constant.value
+    return (
+        value is not None
+        and constant.type.dtype == torch.float32
+        and not torch.equal(nearest(value), value)
+    )
+
+
+def _rounded(constant: Constant) -> Constant:
+    assert constant.value is not None
     digest = digest_text(f"nearest tf32 {constant.digest}")
-    return Constant(constant.name, constant.type, digest, value)
+    return Constant(constant.name, constant.type, digest, nearest(constant.value))
 
 
 def nearest(value: torch.Tensor) -> torch.Tensor:
@@ -67,15 +166,3 @@ def nearest(value: torch.Tensor) -> torch.Tensor:
     bits = value.detach().view(torch.int32)
     rounded = ((bits + LOW // 2) & -LOW).view(torch.float32)
     return torch.where(value.isfinite(), rounded, value)
-
-
-def _is_factor(node: Node, constant: Constant) -> bool:
-    """Whether the node reads the constant as a factor alone; depthwise convolutions multiply
-    without tensor cores, in fp32."""
-    ref = Ref(constant.name)
-    given = [i for i, arg in enumerate(node.args) if arg == ref]
-    if not given or not set(given) <= set(FACTORS.get(node.op, ())):
-        return False
-    if node.op == "aten.convolution.default":
-        return constant.type.shape[1] > 1 or ops.arguments(node)["groups"] == 1
-    return list(node.uses).count(constant.name) == len(given)
