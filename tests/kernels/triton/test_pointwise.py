@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.kernels.triton.bodies import body, call, gpu
-from tests.kernels.triton.interpreter import check
+from tests.kernels.triton.interpreter import check, run
 
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.write import program, variants
 
 F = torch.float32
 UNARY = [
@@ -30,6 +30,16 @@ def test_unary_of_positive_numbers(op: str) -> None:
     x = torch.rand(3, 37) + 0.01
     graph = call(f"aten.{op}.default", x)
     check(graph, variants(graph, gpu(132)), [x])
+
+
+def test_the_far_tail_of_the_error_function_keeps_its_digits() -> None:
+    x = torch.tensor([5.0, 8.0, 9.2, 3.0, -4.0, 0.0, float("inf"), -float("inf"), float("nan")])
+    graph = call("aten.erfc.default", x)
+    (value,), (result,) = graph.inputs, graph.outputs
+    for variant in variants(graph, gpu(132)):
+        found = run(program(graph, variant), {value.name: x}, {result.name: value.type})
+        exact = torch.erfc(x.double()).float()
+        torch.testing.assert_close(found[result.name], exact, rtol=1e-5, atol=0, equal_nan=True)
 
 
 SMALL = torch.randn(5, 1, 7)
