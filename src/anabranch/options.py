@@ -40,7 +40,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 }
 """Published systems, by what each of them decides; the rest is done alike for all. AutoGraph
 launches on several streams as Nimble does; DeepCuts, like TASO, runs one kernel after another. With
-Nimble's streams TASO's graph is the same: it was chosen for its sum, whatever streams make of it."""
+Nimble's streams TASO's graph is the same: chosen for its sum, whatever streams make of it."""
 
 DEFAULT_CACHE_DIR = Path(platformdirs.user_cache_dir("anabranch"))
 

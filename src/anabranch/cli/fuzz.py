@@ -47,7 +47,9 @@ def run(
     ] = DRAWN,
     search: Annotated[
         str,
-        typer.Option(help="For an equal graph: autograph, autograph-paper, taso, taso-paper, none."),
+        typer.Option(
+            help="For an equal graph: autograph, autograph-paper, taso, taso-paper, none."
+        ),
     ] = "autograph",
     budget: Annotated[
         float, typer.Option(help="Seconds that search and measurement may take for each graph.")
