@@ -131,7 +131,7 @@ def test_schedulers_side_by_side(cli: Callable[..., Any], model: str, tmp_path: 
     assert cli("bench", model, "--schedulers", "fifo").status == 2
 
 
-def test_systems_side_by_side_and_their_summary(cli: Cli, tmp_path: Path) -> None:
+def test_systems_side_by_side_and_their_summary(cli: Callable[..., Any], tmp_path: Path) -> None:
     record, table = tmp_path / "net.json", tmp_path / "table.md"
     asked = ("bench", "zoo:deepfm/tiny", "--systems", "nimble", "--target", "sim:h200")
     assert cli(*asked, "--search-seconds", "1", "--json", record).status == 0

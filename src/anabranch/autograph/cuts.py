@@ -40,6 +40,8 @@ GAPS = 2.0
 """How much longer a contraction is taken to be that reads values with gaps between neighbours, as
 every second channel of another: no load is wider than one of them. Not measured; careful, until one
 was run."""
+WIDE = 16
+"""Channels in a group that fill a tile of tensor cores."""
 LIMIT = 200_000
 """Graphs, tasks and groups kept at most, of each; who meets more begins anew."""
 
@@ -177,7 +179,8 @@ def _room(kept: dict[K, V]) -> dict[K, V]:
 def _likenesses(task: Task) -> Iterator[Hashable]:
     node = _main(task)
     if node is not None:
-        table, op = types(task.body), _label(node)
+        table = types(task.body)
+        op = _label(node, table[node.uses[1]] if len(node.uses) > 1 else None)
         read = tuple(_shaped(table[name]) for name in node.uses[:2])
         yield Same(op, read, tuple(map(_shaped, node.types)))
         if ops.info(node.op).kind == "contract":
@@ -194,11 +197,14 @@ def _shaped(type: TensorType) -> Shaped:
     return type.shape, type.dtype
 
 
-def _label(node: Node) -> str:
-    """The operator; a convolution in groups is another one, for libraries run it otherwise."""
+def _label(node: Node, weight: TensorType | None = None) -> str:
+    """The operator; a convolution in groups is another one, for libraries run it otherwise, and one
+    with too few channels in a group for tensor cores says little of those that have enough."""
     name = ops.packet_name(node.op)
-    in_groups = node.op in CONVOLUTIONS and ops.arguments(node)["groups"] != 1
-    return f"{name} in groups" if in_groups else name
+    if node.op not in CONVOLUTIONS or ops.arguments(node)["groups"] == 1:
+        return name
+    small = weight is not None and weight.shape[1] < WIDE
+    return f"{name} in small groups" if small else f"{name} in groups"
 
 
 def _main(task: Task) -> Node | None:
