@@ -292,3 +292,15 @@ def test_on_a_simulated_gpu_rows_are_forecasts() -> None:
         assert len(row["against"]) == 2
     ratio = rows["anabranch:nimble"]["median_ms"] / rows["anabranch"]["median_ms"]
     assert rows["anabranch:nimble"]["ratio"] == pytest.approx(ratio)
+
+
+def test_a_limit_for_the_searches_of_published_systems(
+    compiler: Callable[..., Any], asked: list[dict[str, Any]]
+) -> None:
+    names = ("autograph", "anabranch+search=taso")
+    run(quick(systems=names, search_seconds=3.0), compile=compiler)
+    assert [options.get("search_seconds") for options in asked] == [None, 3.0, None]
+    asked.clear()
+    rows = run(quick(systems=names, ours=False), compile=compiler)["rows"]
+    assert [row["system"] for row in rows] == [f"anabranch:{name}" for name in names]
+    assert len(asked) == 2 and all(row["ratio"] is None for row in rows)

@@ -24,8 +24,12 @@ from anabranch.rewrite.backtrack import Step
 
 SCHEME = "search 1"
 NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system"}
-SCHEDULING = {"scheduler", "max_streams", "max_group_size", "max_groups", "abreast", "overlap"}
-"""What a search does not depend on that tries its graphs one kernel after another."""
+APART = {
+    *("scheduler", "max_streams", "max_group_size", "max_groups", "abreast", "overlap"),
+    "search_alpha",
+}
+"""What a search does not depend on that goes by the sum, and tries its graphs one kernel after
+another."""
 
 
 class _Step(BaseModel):
@@ -116,7 +120,7 @@ def question(graph: Graph, options: Options, target: Target) -> str:
     place = {digest: i for i, digest in enumerate(digests)}
     constants = tuple(Constant(c.name, c.type, str(place[c.digest])) for c in graph.constants)
     named = Graph(graph.name, graph.inputs, constants, graph.nodes, graph.outputs)
-    apart = SCHEDULING if options.search == "taso-paper" else set[str]()
+    apart = APART if options.search == "taso-paper" else set[str]()
     asked = options.model_dump_json(exclude=NOT_ASKED | apart)
     machine = f"{target.spec.fingerprint} {name_of(target)}"
     ours = sources.digest(sources.WHOLE)

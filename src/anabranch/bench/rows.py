@@ -29,12 +29,17 @@ LINEUPS: dict[str, tuple[str, ...]] = {
         *("taso", "taso-nimble", "nimble", "autograph"),
         *("autograph+search_dp=false", "autograph+search_partition=false"),
         *(f"autograph+search_alpha={alpha}" for alpha in ALPHAS),
-        *(f"{OURS}+search_dp=false", f"{OURS}+search_partition=false", f"{OURS}+search=none"),
     ),
-    "batches": ("taso-nimble", "nimble", "autograph", f"{OURS}+search=none"),
+    "own-ablations": (
+        *(f"{OURS}+search_dp=false", f"{OURS}+search_partition=false"),
+        *(f"{OURS}+search_alpha={alpha}" for alpha in ALPHAS),
+        f"{OURS}+search=none",
+    ),
+    "batches": ("taso-nimble", "nimble", "autograph"),
 }
-"""Those of AutoGraph's table; its parts left out one by one; and those that show what a search
-gains at several batches. Who searches in sum is first: others begin with what it found."""
+"""Those of AutoGraph's table; its parts left out one by one; the same of ours, beside what users
+get; and what a published search gains, for several batches. Who searches in sum is first: others
+begin with what it found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,8 @@ class Matrix:
     more with each of these schedulers, and as each of these published systems ("autograph", or
     with options "anabranch+search=none"). seconds: of timing per system; rival_timeout: of
     building one. cold: ours starts with an empty cache, so that its compile time is that of a
-    first compilation. budget, search_seconds: those options, for all of ours."""
+    first compilation. ours: what users get is a row, too. budget: that option, for all of ours;
+    search_seconds: for published systems, whose searches build whole networks alone."""
 
     models: Sequence[str]
     dtypes: Sequence[str] = ("fp16",)
@@ -55,6 +61,7 @@ class Matrix:
     seconds: float = 1.0
     rival_timeout: float | None = 540.0
     cold: bool = False
+    ours: bool = True
     budget: float | None = None
     search_seconds: float | None = None
     trust: bool = False

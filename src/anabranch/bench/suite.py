@@ -148,16 +148,18 @@ def _cell(
     except Exception as failed:
         return [Row(name, dtype, batch, OURS, failure=_reason(failed))]
     options: dict[str, Any] = {"target": here.target, "tf32": dtype == "tf32"}
-    asked_for = {"budget": matrix.budget, "search_seconds": matrix.search_seconds}
-    options |= {name: value for name, value in asked_for.items() if value is not None}
+    options |= {"budget": matrix.budget} if matrix.budget is not None else {}
     options |= {"cache_dir": scratch} if matrix.cold else {}
     built: list[System] = []
     for asked in (
-        {},
+        *([{}] if matrix.ours else []),
         *({"scheduler": name} for name in matrix.schedulers),
         *(variant(name) for name in matrix.systems),
     ):
-        built += _ours(cell, here, options, asked, compile, trace)
+        limits = {}
+        if asked.get("system", OURS) != OURS and matrix.search_seconds is not None:
+            limits = {"search_seconds": matrix.search_seconds}
+        built += _ours(cell, here, {**options, **limits}, asked, compile, trace)
     for rival in rivals:
         trace.add("chosen", "bench", rival, f"building it for {name}")
         built.append(_rival(rival, cell, here, matrix))

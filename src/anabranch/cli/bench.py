@@ -88,8 +88,11 @@ def run(
     cold: Annotated[bool, typer.Option("--cold", help="Compile ours with an empty cache.")] = False,
     budget: flags.Budget = None,
     search_seconds: Annotated[
-        float | None, typer.Option(help="Of each search for an equal graph.", min=0.1)
+        float | None, typer.Option(help="Of each search of published --systems.", min=0.1)
     ] = None,
+    without_ours: Annotated[
+        bool, typer.Option("--without-ours", help="No row for what users get.")
+    ] = False,
     json: flags.Json = None,
     markdown: Annotated[
         Path | None, typer.Option(help="Write a markdown table here.", metavar="FILE")
@@ -135,6 +138,7 @@ def run(
         cold=cold,
         budget=budget,
         search_seconds=search_seconds,
+        ours=not without_ours,
         trust=trust,
     )
 
@@ -166,7 +170,7 @@ def systems_of(asked: str | None) -> tuple[str, ...]:
     """The systems of these names and lists, each once.
 
     >>> systems_of("batches,ios")
-    ('taso-nimble', 'nimble', 'autograph', 'anabranch+search=none', 'ios')
+    ('taso-nimble', 'nimble', 'autograph', 'ios')
     """
     if asked == "all":
         return tuple(SYSTEMS)
