@@ -24,7 +24,10 @@ NAMING = ("scheduler", "system")
 ALPHAS = (0, 0.25, 1, 4, 16)
 
 LINEUPS: dict[str, tuple[str, ...]] = {
-    "published": ("taso", "taso-nimble", "nimble", "ios", "autograph", f"{OURS}+search=none"),
+    "published": (
+        *("cudagraph", "taso", "taso-nimble", "nimble", "ios", "autograph"),
+        f"{OURS}+search=none",
+    ),
     "ablations": (
         *("taso", "taso-nimble", "nimble", "autograph"),
         *("autograph+search_dp=false", "autograph+search_partition=false"),
@@ -37,7 +40,7 @@ LINEUPS: dict[str, tuple[str, ...]] = {
     ),
     "batches": ("taso-nimble", "nimble", "autograph"),
 }
-"""Those of AutoGraph's table; its parts left out one by one; the same of ours, beside what users
+"""Those of AutoGraph's table, and what TASO starts from; its parts left out one by one; the same of ours, beside what users
 get; and what a published search gains, for several batches. Who searches in sum is first: others
 begin with what it found."""
 

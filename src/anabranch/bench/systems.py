@@ -28,6 +28,7 @@ from anabranch.report.units import significant
 PAIRS = (
     ("autograph", "nimble"),
     ("autograph", "taso-nimble"),
+    ("taso", "cudagraph"),
     ("taso-nimble", "nimble"),
     ("anabranch", "autograph"),
     ("anabranch", "search=none"),
