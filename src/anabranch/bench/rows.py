@@ -40,9 +40,9 @@ LINEUPS: dict[str, tuple[str, ...]] = {
     ),
     "batches": ("taso-nimble", "nimble", "autograph"),
 }
-"""Those of AutoGraph's table, and what TASO starts from; its parts left out one by one; the same of ours, beside what users
-get; and what a published search gains, for several batches. Who searches in sum is first: others
-begin with what it found."""
+"""Those of AutoGraph's table, and what TASO starts from; its parts left out one by one; the same of
+ours, beside what users get; and what a published search gains, for several batches. Who searches in
+sum is first: others begin with what it found."""
 
 
 @dataclass(frozen=True, slots=True)
