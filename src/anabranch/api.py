@@ -81,7 +81,7 @@ class Entry:
 
     plan: Plan
     run: Executable | None
-    find_facts: Callable[[], dict[str, Any]]
+    find_facts: Callable[..., dict[str, Any]]
     trees: tuple[pytree.TreeSpec, pytree.TreeSpec]
     compilation: Compilation | None = None
     flat: bool = field(init=False)
@@ -154,7 +154,7 @@ class Compiled:
             Entry(
                 compilation.plan,
                 compilation.run,
-                functools.cache(lambda: facts_of(job, compilation)),
+                functools.cache(functools.partial(facts_of, job, compilation)),
                 compilation.captured.trees,
                 compilation,
             )
@@ -177,13 +177,18 @@ class Compiled:
             run = self.target.load(plan)
             fell_back(run, self.options, self.trace)
         trees = (read_tree(plan.signature.input_tree), read_tree(plan.signature.output_tree))
-        self.entries.append(Entry(plan, run, lambda: dict(facts), trees))
+        self.entries.append(Entry(plan, run, lambda eager=True: dict(facts), trees))
 
     @property
     def facts(self) -> dict[str, Any]:
         """What is known of the newest plan, ready for JSON. The first look times the model as it
         was, for comparison."""
         return self.entries[-1].find_facts()
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """The facts, but for what the model takes as it was: nothing is timed for them."""
+        return self.entries[-1].find_facts(eager=False)
 
     def executable(self) -> Executable | None:
         """The newest plan as loaded, to replay and time; None on a simulated target."""

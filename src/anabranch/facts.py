@@ -10,6 +10,7 @@
 | stages_s | seconds of the compilation by stage |
 | peak_bytes, peak_bytes_sequential | intermediate values of this plan and of the sequential one |
 | max_relative_error | per output, against a higher-precision reference |
+| search | each step of the search that paid: rules, us without and with them |
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 from anabranch.accept import own_inputs
+from anabranch.autograph.path import rules_of
 from anabranch.compiler import Compilation
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
@@ -33,8 +35,8 @@ EAGER_SECONDS = 0.5
 """Spent on timing the model as it was."""
 
 
-def facts_of(job: Job, made: Compilation) -> dict[str, Any]:
-    """The facts of one compilation; times the model itself where it can run."""
+def facts_of(job: Job, made: Compilation, eager: bool = True) -> dict[str, Any]:
+    """The facts of one compilation; times the model itself where it can run, if `eager`."""
     tasks, plan, cost = made.plan.tasks, made.plan, made.cost
     run = made.run
     return {
@@ -46,7 +48,7 @@ def facts_of(job: Job, made: Compilation) -> dict[str, Any]:
         "latency_ms": cost.us / 1e3,
         "latency_spread_ms": cost.spread / 1e3,
         "latency_source": cost.source,
-        "baselines": _baselines(job, made),
+        "baselines": _baselines(job, made, eager),
         "scheduler": plan.schedule.scheduler,
         "schedules": [_schedule(schedule, cost) for schedule, cost in made.found.schedules],
         "tasks": len(tasks.tasks),
@@ -59,6 +61,7 @@ def facts_of(job: Job, made: Compilation) -> dict[str, Any]:
         "peak_bytes_planned": plan.peak_bytes,
         "peak_bytes_sequential": made.found.sequential.peak_bytes,
         "search_s": made.seconds,
+        "search": _searched(made),
         "stages_s": {
             event.what: dict(event.data)["seconds"]
             for event in job.trace.events
@@ -84,13 +87,21 @@ def _dtype(job: Job, made: Compilation) -> str:
     return "tf32" if job.options.tf32 and dtype == torch.float32 else DTYPE_NAMES[dtype]
 
 
-def _baselines(job: Job, made: Compilation) -> dict[str, float]:
+def _searched(made: Compilation) -> list[dict[str, Any]]:
+    rounds = made.path.rounds if made.path is not None else ()
+    return [
+        {"rules": rules_of(r.steps), "us_before": r.before.us, "us_after": r.after.us}
+        for r in rounds
+    ]
+
+
+def _baselines(job: Job, made: Compilation, asked: bool) -> dict[str, float]:
     # A scheduler that was named may have found one stream itself: then that is the sequential plan.
     known = made.found.schedules
     plain = [cost for schedule, cost in known if schedule.scheduler == "sequential"]
     plain = plain or [cost for schedule, cost in known if schedule.streams == 1]
     found = {"sequential": plain[0].us / 1e3} if plain else {}
-    if made.run is not None and callable(job.model):
+    if asked and made.run is not None and callable(job.model):
         args, kwargs = own_inputs(job.args, job.kwargs)
 
         def eager() -> None:

@@ -34,12 +34,13 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "ios": {**_LIBRARY, "scheduler": "ios-both"},
     "opara": {**_LIBRARY, "scheduler": "opara-paper"},
     "nimble": {**_LIBRARY, "scheduler": "nimble"},
-    "taso": {"kernels": "library", "scheduler": "sequential", "search": "taso"},
-    "taso-nimble": {"kernels": "library", "scheduler": "nimble", "search": "taso"},
+    "taso": {"kernels": "library", "scheduler": "sequential", "search": "taso-paper"},
+    "taso-nimble": {"kernels": "library", "scheduler": "nimble", "search": "taso-paper"},
     "cudagraph": {**_LIBRARY, "scheduler": "sequential"},
 }
 """Published systems, by what each of them decides; the rest is done alike for all. AutoGraph
-launches on several streams as Nimble does; DeepCuts, like TASO, runs one kernel after another."""
+launches on several streams as Nimble does; DeepCuts, like TASO, runs one kernel after another. With
+Nimble's streams TASO's graph is the same: chosen for its sum, whatever streams make of it."""
 
 DEFAULT_CACHE_DIR = Path(platformdirs.user_cache_dir("anabranch"))
 
@@ -60,8 +61,9 @@ class Options(BaseModel):
     a GPU can do that and it is faster: "each" in a way of its own, "alike" all in the same, or
     "none". search: whether an equal graph is sought that is faster
     ("autograph": when run in parallel, and parts of it are run with what may stand in their place;
-    "autograph-paper": whole graphs alone, as published; "taso": in sum; "none": the graph is taken
-    as it is); fields that begin with it say how.
+    "autograph-paper": whole graphs alone, as published, TASO's among them; "taso": in sum;
+    "taso-paper": in sum, one kernel after another, and taken as it is however it is scheduled then;
+    "none": the graph is taken as it is); fields that begin with it say how.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -78,7 +80,7 @@ class Options(BaseModel):
     overlap: Literal["each", "alike", "none"] = "each"
     folding: Literal["all", "exact"] = "all"
     channels_last: bool = True
-    search: Literal["autograph", "autograph-paper", "taso", "none"] = "autograph"
+    search: Literal["autograph", "autograph-paper", "taso", "taso-paper", "none"] = "autograph"
     # The paper gives no number for any of these. alpha: what the critical path weighs beside the
     # sum; at 1 a longer path counts as much as as much more work. None: what the run of the graph
     # itself shows, 1 to 19 for networks with many branches, next to 0 for chains.

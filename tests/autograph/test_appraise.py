@@ -152,3 +152,48 @@ def test_values_with_gaps_between_them_are_dear_to_read() -> None:
     price = Appraiser([(task, 5.0)], Cuts(SPEC, True), 0.0)
     assert price(dense) == price(part) == 5.0
     assert price(gaps) == pytest.approx(10.0)
+
+
+def test_moves_in_a_row_are_one_launch() -> None:
+    """Where kernels are generated; and a move that somebody else reads, too, is one of its own."""
+    lines = [
+        "graph g {",
+        "  input %x: f16[1,3,8,8]",
+        "  %pad: f16[1,3,10,10] = aten.constant_pad_nd.default(%x, [1, 1, 1, 1])",
+        "  %out: f16[1,12,5,5] = aten.pixel_unshuffle.default(%pad, 2)",
+        "  return %out",
+        "}",
+    ]
+    both, alone = read("\n".join(lines)), read("\n".join([*lines[:4], "  return %out, %pad", "}"]))
+    (pad, _) = partition(both, Trace(), SPEC).tasks
+    for generates, one, two in ((True, 0.0, 7.0), (False, 7.0, 7.0)):
+        price = Appraiser([(pad, 7.0)], Cuts(SPEC, generates), 0.0)
+        rest = price(both) - one
+        assert price(alone) == pytest.approx(rest + two) and rest > 0
+        assert price.fresh(both) == price.fresh(alone)
+
+
+def test_small_groups_say_little_of_wide_ones() -> None:
+    """Groups of four channels are slow on tensor cores: that is no reason for those of sixteen to
+    be, and is one for others of four."""
+
+    def grouped(channels: int, size: int) -> Graph:
+        window = f"[1, 1], [1, 1], [1, 1], False, [0, 0], {64 // channels}"
+        shape = f"f16[1,64,{size},{size}]"
+        return read(
+            f"graph g {{\n  input %x: {shape}\n  const %w: f16[64,{channels},3,3] = w\n"
+            f"  %y: {shape} = aten.convolution.default(%x, %w, None, {window})\n  return %y\n}}"
+        )
+
+    (small,) = partition(grouped(4, 8), Trace(), SPEC).tasks
+    rough = Roofline(SPEC).task(small).us
+    price = Appraiser([(small, 10 * rough)], Cuts(SPEC, True), 0.0)
+    again = price(grouped(4, 7)) / Roofline(SPEC).task(small).us
+    wide = price(grouped(16, 7)) / Roofline(SPEC).task(small).us
+    assert again > 8 and wide > 8  # nothing else is known
+    (one,) = partition(grouped(16, 8), Trace(), SPEC).tasks
+    known = Roofline(SPEC).task(one).us
+    told = [*((small, 10 * rough) for _ in range(3)), *((one, known) for _ in range(3))]
+    price = Appraiser(told, Cuts(SPEC, True), 0.0)
+    assert price(grouped(16, 7)) < 2 * known
+    assert price(grouped(4, 7)) > 8 * rough

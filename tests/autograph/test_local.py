@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.autograph.test_loop import chain
 
@@ -103,3 +103,14 @@ def test_what_paid_least_is_left_out_first() -> None:
     assert [list(some) for some in fewer(paid)] == [["a", "b", "c"], ["b"]]
     assert [list(some) for some in fewer({"a": paid["a"]})] == [["a"]]
     assert list(fewer({})) == []
+
+
+def test_each_rule_is_tried_before_one_is_tried_everywhere() -> None:
+    """One rule promises much in every part; another, little in one of them, has its turn."""
+    other = Step("few -> many", ("n0",), 1.0, 0.9)
+    forms = part(8, (7, 0.4), (6, 0.01)).found
+    modest = replace(forms[1][0], steps=(other,)), 0.01
+    parts = [part(20 + i, (10 + i, 0.5)) for i in range(9)]
+    known = [*parts, replace(part(8), found=(forms[0], modest))]
+    room = 2 * len({0, 1})
+    assert lengths(entrants(known, Nodes(1), room)) == {28: [18], 8: [6], 27: [17], 26: [16]}

@@ -14,7 +14,7 @@ from anabranch.autograph import loop
 from anabranch.autograph.effort import BUILT, FEWEST, PRICE, WORK_DONE, Effort
 from anabranch.autograph.judges import Judges, Locals
 from anabranch.autograph.loop import Outcome, improved, settings_of
-from anabranch.autograph.path import rules_of
+from anabranch.autograph.path import Path, Round, rules_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.options import Options
@@ -50,6 +50,7 @@ def looked(
     broken: Sequence[int] = (),
     spread: float = 0.0,
     slow: Callable[[Graph], Graph] = lambda graph: graph,
+    seeds: Sequence[Path] = (),
 ) -> tuple[Outcome[Built], list[int], Trace]:
     """The outcome from a chain of nine nodes, by lengths: what each length takes, what a search at
     a length finds, which lengths cannot be built; and which were built, in order."""
@@ -81,7 +82,7 @@ def looked(
     )
     trace, first = Trace(), Built(chain(9), cost(chain(9)))
     settings = settings_of(Options.read({}, environment=False))
-    return improved(chain(9), first, (), settings, judges, effort, trace), ran, trace
+    return improved(chain(9), first, (), settings, judges, effort, trace, seeds), ran, trace
 
 
 def test_it_goes_on_from_what_was_faster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +103,19 @@ def test_nothing_faster_leaves_the_graph_alone(monkeypatch: pytest.MonkeyPatch) 
     refused = [event.why for event in trace.events if event.kind == "refused"]
     assert any("95.00 us measured, 90.00 without" in why for why in refused)
     assert any(why.endswith("a tie") for why in refused)
+
+
+def test_what_others_found_is_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faster, the search goes on from it; slower, from the graph as it was."""
+    step = Step("theirs", ("n0",), 9.0, 6.0)
+    round = Round((step,), Cost(9.0, "measured"), Cost(6.0, "measured"))
+    seed = Path(chain(9), chain(6), (round,))
+    us = {9: 90.0, 6: 70.0, 5: 60.0}
+    found, ran, _ = looked(us, {9: (6,), 6: (5,)}, monkeypatch, seeds=(seed,))
+    assert ran == [6, 5] and len(found.built.graph.nodes) == 5
+    assert [step.rule for step in found.path.steps] == ["theirs", "long -> short"]
+    found, ran, _ = looked({9: 90.0, 6: 95.0}, {9: (6,)}, monkeypatch, seeds=(seed,))
+    assert ran == [6] and not found.path.rounds
 
 
 def test_noise_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:

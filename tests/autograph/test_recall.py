@@ -80,6 +80,17 @@ def test_other_questions() -> None:
     assert question(begin, loud, TARGET) == key
 
 
+def test_a_search_by_the_sum_does_not_ask_how_its_graph_will_be_scheduled() -> None:
+    begin = read(BEGIN)
+    for search, same in (("taso-paper", True), ("taso", False)):
+        asked = OPTIONS.model_copy(update={"search": search})
+        key = question(begin, asked, TARGET)
+        for change in ({"scheduler": "nimble"}, {"search_alpha": 4.0}, {"max_streams": 2}):
+            other = question(begin, asked.model_copy(update=change), TARGET)
+            assert (other == key) is same
+        assert question(begin, asked.model_copy(update={"search_dp": False}), TARGET) != key
+
+
 def test_what_does_not_fit_is_no_answer(tmp_path: File) -> None:
     begin = read(BEGIN)
     with Cache.open(tmp_path) as cache:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,12 @@ from torch import nn
 
 import anabranch
 from anabranch import seek
+from anabranch.cache import Cache
 from anabranch.compiler import Compilation, compile_model
 from anabranch.errors import NumericsError
 from anabranch.ir.graph import Graph
 from anabranch.line import Job, simplified
-from anabranch.options import Options
+from anabranch.options import SYSTEMS, Options
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import ALL
 from anabranch.targets import resolve
@@ -147,3 +149,30 @@ def test_taso_looks_at_the_sum_alone() -> None:
     found, trace = made(Twins().half(), torch.randn(4, 64).half(), target="sim:h200", search="taso")
     assert found.path is not None
     assert any(event.where == "search" for event in trace.events)
+
+
+def as_published(system: str, cache: Cache | None = None) -> tuple[Compilation, Trace]:
+    torch.manual_seed(0)
+    model, x = Twins().half(), torch.randn(4, 64).half()
+    given = {"system": system, "search_prices": 300, "cache_dir": None}
+    options = Options.read(given, environment=False)
+    one = Job(model.eval(), (x,), {}, resolve("sim:h200"), options, cache, Trace())
+    return compile_model(one), one.trace
+
+
+def test_taso_as_published_is_one_graph_for_all_schedules(tmp_path: Path) -> None:
+    paths = []
+    with Cache.open(tmp_path) as cache:
+        for system in ("taso", "taso-nimble"):
+            found, trace = as_published(system, cache)
+            assert found.path is not None and found.path.rounds
+            assert found.plan.schedule.scheduler == SYSTEMS[system]["scheduler"]
+            paths.append(found.path)
+            told = [event.why for event in trace.events if event.where == "search"]
+            assert any("recalled" in why for why in told) == (system == "taso-nimble")
+    assert paths[0] == paths[1]
+
+
+def test_autograph_as_published_knows_the_graph_of_taso() -> None:
+    taken = {s: as_published(s)[0].cost.us for s in ("nimble", "taso-nimble", "autograph")}
+    assert taken["autograph"] <= min(taken["nimble"], taken["taso-nimble"])

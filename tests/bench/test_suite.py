@@ -19,7 +19,8 @@ from anabranch.bench import rivals, table
 from anabranch.bench.machine import Machine, machine, precision
 from anabranch.bench.provenance import commit, versions
 from anabranch.bench.rivals import Prepared
-from anabranch.bench.suite import Matrix, run
+from anabranch.bench.rows import Matrix
+from anabranch.bench.suite import run
 from anabranch.errors import OptionError, TargetError
 from anabranch.trace import Trace
 
@@ -44,7 +45,7 @@ class FakeCompiled:
 
     def __init__(self, model: nn.Module, args: tuple[Tensor, ...], options: dict[str, Any]) -> None:
         self.model, self.args = model, args
-        self.facts = {"scheduler": "sequential", "streams": 1, "kernels": 3}
+        self.known = {"scheduler": "sequential", "streams": 1, "kernels": 3, "peak_bytes": 1024}
 
     def __call__(self, *args: Tensor) -> Any:
         return self.model(*args)
@@ -91,7 +92,11 @@ def test_a_record(compiler: Callable[..., Any]) -> None:
         assert row["difference"] < 1e-5
     assert rows[0]["ratio"] == 1.0 and rows[0]["tie"]
     assert rows[0]["peak_bytes"] == 1024 and rows[2]["peak_bytes"] is None
-    assert rows[0]["facts"] == {"scheduler": "sequential", "streams": 1, "kernels": 3}
+    told = {"scheduler": "sequential", "streams": 1, "kernels": 3}
+    assert rows[0]["facts"] == {**told, "substitutions": []}
+    assert set(rows[2]["against"]) == set(systems) - {"eager"}
+    ratio, low, high, tie = rows[2]["against"]["torchscript"]
+    assert low <= ratio <= high and isinstance(tie, bool)
 
 
 def test_what_the_compiler_is_asked(
@@ -178,7 +183,7 @@ def test_every_model_is_saved(compiler: Callable[..., Any]) -> None:
         {"systems": ("pytorch",)},
         {"systems": ("anabranch+search",)},
         {"systems": ("anabranch+search=deep",)},
-        {"target": "sim:h200"},
+        {"target": "sim:unknown"},
         {"dtypes": ("fp8",)},
     ],
 )
@@ -274,3 +279,28 @@ def test_markdown_of_a_tie_and_of_a_loss() -> None:
     assert "| **0.310** | **0.309** | tie |" in table.markdown({**base, "rows": tie})
     loss = [row("anabranch", 0.31, 1.0, tie=True), row("inductor", 0.2, 0.645)]
     assert "| 0.310 | **0.200** | 0.65 x |" in table.markdown({**base, "rows": loss})
+
+
+def test_on_a_simulated_gpu_rows_are_forecasts() -> None:
+    matrix = Matrix((NET,), target="sim:h200", systems=("nimble", "taso-nimble"))
+    record = json.loads(json.dumps(run(matrix)))
+    rows = {row["system"]: row for row in record["rows"]}
+    assert list(rows) == ["anabranch", "anabranch:nimble", "anabranch:taso-nimble"]
+    for row in rows.values():
+        assert row["failure"] == "" and row["source"] in ("recorded", "estimated")
+        assert row["median_ms"] > 0 and row["samples"] == 0 and row["difference"] is None
+        assert len(row["against"]) == 2
+    ratio = rows["anabranch:nimble"]["median_ms"] / rows["anabranch"]["median_ms"]
+    assert rows["anabranch:nimble"]["ratio"] == pytest.approx(ratio)
+
+
+def test_a_limit_for_the_searches_of_published_systems(
+    compiler: Callable[..., Any], asked: list[dict[str, Any]]
+) -> None:
+    names = ("autograph", "anabranch+search=taso")
+    run(quick(systems=names, search_seconds=3.0), compile=compiler)
+    assert [options.get("search_seconds") for options in asked] == [None, 3.0, None]
+    asked.clear()
+    rows = run(quick(systems=names, ours=False), compile=compiler)["rows"]
+    assert [row["system"] for row in rows] == [f"anabranch:{name}" for name in names]
+    assert len(asked) == 2 and all(row["ratio"] is None for row in rows)

@@ -129,3 +129,15 @@ def test_schedulers_side_by_side(cli: Callable[..., Any], model: str, tmp_path: 
     assert [row["scheduler"] for row in record["rows"]] == ["sequential", "nimble", "local"]
     assert set(record["means"]["local"]) == {"sequential", "nimble"}
     assert cli("bench", model, "--schedulers", "fifo").status == 2
+
+
+def test_systems_side_by_side_and_their_summary(cli: Callable[..., Any], tmp_path: Path) -> None:
+    record, table = tmp_path / "net.json", tmp_path / "table.md"
+    asked = ("bench", "zoo:deepfm/tiny", "--systems", "nimble", "--target", "sim:h200")
+    assert cli(*asked, "--search-seconds", "1", "--json", record).status == 0
+    held = json.loads(record.read_text())
+    assert [row["system"] for row in held["rows"]] == ["anabranch", "anabranch:nimble"]
+    assert held["settings"]["search_seconds"] == 1.0
+    shown = cli("bench", record, "--summary", "--markdown", table)
+    assert shown.status == 0 and "| ms | nimble | anabranch |" in shown.out
+    assert "| ms | nimble | anabranch |" in table.read_text()

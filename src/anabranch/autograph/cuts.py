@@ -10,7 +10,7 @@ under their identity, and they with it, that no other node may come to have it.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -40,6 +40,10 @@ GAPS = 2.0
 """How much longer a contraction is taken to be that reads values with gaps between neighbours, as
 every second channel of another: no load is wider than one of them. Not measured; careful, until one
 was run."""
+WIDE = 16
+"""Channels in a group that fill a tile of tensor cores."""
+PASSED = "\nread by a move alone"
+"""In the text of a move that is part of the next one."""
 LIMIT = 200_000
 """Graphs, tasks and groups kept at most, of each; who meets more begins anew."""
 
@@ -93,6 +97,7 @@ class Cuts:
         self._pieces: dict[tuple[int, ...], tuple[tuple[Node, ...], Piece]] = {}
         self._told: dict[str, Piece] = {}
         self._paid: dict[str, Piece] = {}
+        self._parts: dict[str, Piece] = {}
         self._written: dict[Hashable, tuple[Sequence[Node], str]] = {}
 
     def of(self, graph: Graph) -> Cut:
@@ -122,13 +127,26 @@ class Cuts:
 
     def pieces(self, tasks: TaskGraph) -> list[Piece]:
         """Of all tasks. A concatenation is free only if each part of it is the whole result of a
-        task, or comes from outside: a slice of something larger has its own place in memory."""
+        task, or comes from outside: a slice of something larger has its own place in memory. A
+        move that only another move reads is part of that one where kernels are generated."""
         views = {name for node in tasks.aliases for name in (*node.results, *node.uses)}
-        found = map(self.piece, tasks.tasks)
-        return [
-            self._kept(piece) if piece.free and not views.isdisjoint(task.reads) else piece
-            for piece, task in zip(found, tasks.tasks, strict=True)
-        ]
+        passed = _passed_on(tasks, views) if self._generates else set[str]()
+        found: list[Piece] = []
+        for task, piece in zip(tasks.tasks, map(self.piece, tasks.tasks), strict=True):
+            if task.name in passed:
+                piece = self._part(piece)
+            elif piece.free and not views.isdisjoint(task.reads):
+                piece = self._kept(piece)
+            found.append(piece)
+        return found
+
+    def _part(self, piece: Piece) -> Piece:
+        """The same, in another task: what it takes alone says nothing of that."""
+        if piece.text not in self._parts:
+            text, place = piece.text + PASSED, piece.anywhere + PASSED
+            part = replace(piece, text=text, anywhere=place, rough_us=0.0, free=True)
+            _room(self._parts)[piece.text] = part
+        return self._parts[piece.text]
 
     def _kept(self, piece: Piece) -> Piece:
         """The same, to be paid for."""
@@ -167,6 +185,28 @@ class Cuts:
         return entry[1]
 
 
+def _passed_on(tasks: TaskGraph, views: Set[str]) -> set[str]:
+    """The names of moves whose results one other move reads, and nobody else."""
+    readers: dict[str, list[Task]] = {}
+    for task in tasks.tasks:
+        for name in task.reads:
+            readers.setdefault(name, []).append(task)
+    kept = views | {ref.name for ref in tasks.outputs}
+    kept |= {name for node in tasks.joins for name in node.uses}
+    return {
+        task.name
+        for task in tasks.tasks
+        if _moves(task)
+        and kept.isdisjoint(task.writes)
+        and all(len(r := readers.get(name, [])) == 1 and _moves(r[0]) for name in task.writes)
+    }
+
+
+def _moves(task: Task) -> bool:
+    """Whether it only moves numbers to other places; a concatenation has a price of its own."""
+    return all(ops.info(n.op).kind == "move" and n.op != CAT for n in task.body.nodes)
+
+
 def _room(kept: dict[K, V]) -> dict[K, V]:
     """The same, with room for one more."""
     if len(kept) >= LIMIT:
@@ -177,7 +217,8 @@ def _room(kept: dict[K, V]) -> dict[K, V]:
 def _likenesses(task: Task) -> Iterator[Hashable]:
     node = _main(task)
     if node is not None:
-        table, op = types(task.body), _label(node)
+        table = types(task.body)
+        op = _label(node, table[node.uses[1]] if len(node.uses) > 1 else None)
         read = tuple(_shaped(table[name]) for name in node.uses[:2])
         yield Same(op, read, tuple(map(_shaped, node.types)))
         if ops.info(node.op).kind == "contract":
@@ -194,11 +235,14 @@ def _shaped(type: TensorType) -> Shaped:
     return type.shape, type.dtype
 
 
-def _label(node: Node) -> str:
-    """The operator; a convolution in groups is another one, for libraries run it otherwise."""
+def _label(node: Node, weight: TensorType | None = None) -> str:
+    """The operator; a convolution in groups is another one, for libraries run it otherwise, and one
+    with too few channels in a group for tensor cores says little of those that have enough."""
     name = ops.packet_name(node.op)
-    in_groups = node.op in CONVOLUTIONS and ops.arguments(node)["groups"] != 1
-    return f"{name} in groups" if in_groups else name
+    if node.op not in CONVOLUTIONS or ops.arguments(node)["groups"] == 1:
+        return name
+    small = weight is not None and weight.shape[1] < WIDE
+    return f"{name} in small groups" if small else f"{name} in groups"
 
 
 def _main(task: Task) -> Node | None:

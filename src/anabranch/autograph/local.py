@@ -5,9 +5,10 @@
 A whole network says of many substitutions at once that they pay or do not, and of a single one that
 it drowns in the noise: one launch in a hundred microseconds. A part of ten tasks shows it, and what
 is found for one module counts for all that are like it. Which parts and which forms of them are
-run, predictions say: the most of what a price hopes to save, over all places, until so many tasks
-would have to be compiled. A form that several rules lead to keeps its promise only if all of them
-do: it promises half as much for every rule above one, so each is mostly tried by itself.
+run, predictions say: the best that each rule alone promises, then the most of what a price hopes to
+save, over all places, until so many tasks would have to be compiled. A form that several rules lead
+to keeps its promise only if all of them do: it promises half as much for every rule above one, so
+each is mostly tried by itself.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ WHERE = "search.parts"
 """Under what name events tell of it."""
 
 Entrant = tuple[Alternatives, tuple[Found, ...]]
+Ranked = tuple[float, int, Found]
+"""A form of the part of this number, with what it promises below zero."""
 Contest = Callable[[Sequence[Graph]], Sequence[Cost | None]]
 """What graphs take as parts of another, side by side; None where one cannot run."""
 
@@ -48,14 +51,16 @@ class Informed(Protocol):
 
 def entrants(known: Sequence[Alternatives], price: Informed, most: int = TASKS) -> list[Entrant]:
     """The parts to run, each with the forms to run beside it. `most`: tasks to be compiled."""
-    ranked = sorted(
-        (
-            (-promise * _trust(found) * price(one.interval.graph) * one.places, i, found)
-            for i, one in enumerate(known)
-            for found, promise in one.found
-            if promise * _trust(found) >= HOPE
-        ),
-        key=lambda entry: entry[:2],
+    ranked = _each_rule_first(
+        sorted(
+            (
+                (-promise * _trust(found) * price(one.interval.graph) * one.places, i, found)
+                for i, one in enumerate(known)
+                for found, promise in one.found
+                if promise * _trust(found) >= HOPE
+            ),
+            key=lambda entry: entry[:2],
+        )
     )
     taken: dict[int, list[Found]] = {}
     tasks: frozenset[str] = frozenset()
@@ -67,6 +72,18 @@ def entrants(known: Sequence[Alternatives], price: Informed, most: int = TASKS) 
             taken.setdefault(i, []).append(found)
             tasks, plans = asked, plans + more
     return [(known[i], tuple(found)) for i, found in taken.items()]
+
+
+def _each_rule_first(ranked: Sequence[Ranked]) -> list[Ranked]:
+    """What the most is promised of by each rule alone, then all others: a price that likes one rule
+    too well, in every part, shall not leave the rest untried."""
+    first: dict[str, Ranked] = {}
+    for entry in ranked:
+        rules = {step.rule for step in entry[2].steps}
+        if len(rules) == 1:
+            first.setdefault(rules.pop(), entry)
+    leading = list(first.values())
+    return [*leading, *(e for e in ranked if not any(e is one for one in leading))]
 
 
 def _trust(found: Found) -> float:

@@ -107,9 +107,11 @@ def improved(
     judges: Judges[T],
     effort: Effort,
     trace: Trace,
+    seeds: Sequence[Path] = (),
 ) -> Outcome[T]:
-    """The fastest graph that was found; `first` is what the graph itself takes."""
-    return _Loop(graph, first, rules, settings, judges, effort, trace).run()
+    """The fastest graph that was found; `first` is what the graph itself takes, `seeds` lead to
+    graphs that others found."""
+    return _Loop(graph, first, rules, settings, judges, effort, trace).run(seeds)
 
 
 class _Loop(Generic[T]):
@@ -133,8 +135,10 @@ class _Loop(Generic[T]):
         self._failed: set[frozenset[str]] = set()
         self._best = Outcome(first, Path(graph, graph, ()))
 
-    def run(self) -> Outcome[T]:
+    def run(self, seeds: Sequence[Path] = ()) -> Outcome[T]:
         order, meter = count(), self._meter
+        for seed in seeds:
+            self._best = self._seeded(seed) or self._best
         if self._judges.locals is not None:
             self._best = self._locally(self._judges.locals) or self._best
         queue = [(self._best.built.cost.us, next(order), self._effort.measured, self._best)]
@@ -155,6 +159,15 @@ class _Loop(Generic[T]):
                 heapq.heappush(queue, (us, next(order), self._effort.measured, better))
         meter.tell(self._trace, self._best.path.begin.name)
         return self._best
+
+    def _seeded(self, seed: Path) -> Outcome[T] | None:
+        """What others found, as it was built, if it is faster."""
+        simple = self._judges.simplify(seed.graph)
+        self._tried.add(content_key(simple))
+        if not self._meter.affords("build", building(simple)):
+            return None
+        found = Found(seed.graph, 0.0, seed.steps)
+        return self._judged(Candidate(found, simple, 0.0), self._best)
 
     def _judged(self, candidate: Candidate, near: Outcome[T]) -> Outcome[T] | None:
         """The candidate as it was built, if it is faster than the best so far."""

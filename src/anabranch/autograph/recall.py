@@ -23,7 +23,13 @@ from anabranch.options import Options
 from anabranch.rewrite.backtrack import Step
 
 SCHEME = "search 1"
-NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch"}
+NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system"}
+APART = {
+    *("scheduler", "max_streams", "max_group_size", "max_groups", "abreast", "overlap"),
+    "search_alpha",
+}
+"""What a search does not depend on that goes by the sum, and tries its graphs one kernel after
+another."""
 
 
 class _Step(BaseModel):
@@ -114,7 +120,8 @@ def question(graph: Graph, options: Options, target: Target) -> str:
     place = {digest: i for i, digest in enumerate(digests)}
     constants = tuple(Constant(c.name, c.type, str(place[c.digest])) for c in graph.constants)
     named = Graph(graph.name, graph.inputs, constants, graph.nodes, graph.outputs)
-    asked = options.model_dump_json(exclude=NOT_ASKED)
+    apart = APART if options.search == "taso-paper" else set[str]()
+    asked = options.model_dump_json(exclude=NOT_ASKED | apart)
     machine = f"{target.spec.fingerprint} {name_of(target)}"
     ours = sources.digest(sources.WHOLE)
     return "\n".join([SCHEME, machine, asked, ours, text_graph(named, origins=False)])

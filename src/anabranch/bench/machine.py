@@ -11,7 +11,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,7 +29,8 @@ Call = Callable[[], Any]
 @dataclass(frozen=True, slots=True)
 class Machine:
     """`sample(calls, seconds)`: milliseconds of each call, by round. `peak_of(call)`: its bytes,
-    None where nobody knows. `capture(fn, args)`: a replay and its bytes; None without graphs."""
+    None where nobody knows. `capture(fn, args)`: a replay and its bytes; None without graphs.
+    `simulated`: nothing can be timed, and plans are forecast."""
 
     target: str
     device: torch.device
@@ -39,6 +40,7 @@ class Machine:
     release: Callable[[], None]
     survey: Callable[[], dict[str, str | int | float]]
     capture: Callable[[Callable[..., Any], tuple[Any, ...]], tuple[Call, int]] | None = None
+    simulated: bool = False
 
 
 def machine(target: str) -> Machine:
@@ -80,7 +82,15 @@ def _cpu() -> Machine:
     return Machine("cpu", torch.device("cpu"), _clock, _unknown, nothing, nothing, _processor)
 
 
-MACHINES: dict[str, Callable[[], Machine]] = {"cuda": _cuda, "cpu": _cpu}
+def _simulated() -> Machine:
+    return replace(_cpu(), target="sim:h200", simulated=True)
+
+
+MACHINES: dict[str, Callable[[], Machine]] = {
+    "cuda": _cuda,
+    "cpu": _cpu,
+    "sim:h200": _simulated,
+}
 
 
 @contextmanager

@@ -121,6 +121,7 @@ RIVALS: dict[str, Rival] = {
 USUAL = {
     "cuda": ("eager", "torchscript", "cudagraph", "inductor", "inductor-max"),
     "cpu": ("eager", "torchscript"),
+    "sim:h200": (),
 }
 """Compared with unless told otherwise, by target."""
 

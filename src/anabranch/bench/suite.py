@@ -6,7 +6,8 @@
       outputs are compared with eager's            difference
 
 `anabranch` is the replay of its CUDA graph, as `cudagraph` is of eager's; `anabranch-call` is the
-call that users make, inputs copied in and outputs copied out. A record is JSON-ready:
+call that users make, inputs copied in and outputs copied out. On a simulated GPU nothing runs, and
+rows have the forecast of ours. A record is JSON-ready:
 
     {"version": 1, "date": ..., "command": ..., "commit": ..., "machine": {...}, "versions": {...},
      "settings": {...}, "rows": [{"model": "zoo:resnet50", "dtype": "fp16", "batch": 1,
@@ -17,9 +18,10 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,18 +36,19 @@ from anabranch.bench.machine import Call, Machine, machine, precision
 from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.rehearse import NATIVE, rehearse
 from anabranch.bench.rivals import RIVALS, USUAL, forget_compiled
+from anabranch.bench.rows import OURS, Matrix, Row, named, variant
 from anabranch.bench.statistics import Ratio, Summary, paired, summary
+from anabranch.costs import costs_of
 from anabranch.errors import OptionError
 from anabranch.ir.numbers import relative_error
+from anabranch.ir.plan import Plan
 from anabranch.models import batch_of, load_model
-from anabranch.options import Options
+from anabranch.pack import pack
 from anabranch.schedule import SCHEDULERS
-from anabranch.trace import Trace
+from anabranch.targets import resolve
+from anabranch.trace import Event, Trace
 
 VERSION = 1
-OURS = "anabranch"
-NAMING = ("scheduler", "system")
-"""Options whose value alone names a row."""
 KEPT_FACTS = (
     "scheduler",
     "schedules",
@@ -57,59 +60,12 @@ KEPT_FACTS = (
     "stages_s",
     "peak_bytes_sequential",
     "max_relative_error",
+    "search",
 )
 
 Compile = Callable[..., Any]
 """`api.compile`, or a stand-in for it."""
 Save = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """What to run. rivals: None for the usual ones of the target. schedulers, systems: ours once
-    more with each of these schedulers, and as each of these published systems ("autograph", or
-    with options "anabranch+search=none"). seconds: of timing
-    per system; rival_timeout: of building one. cold: ours starts with an empty cache, so that its
-    compile time is that of a first compilation."""
-
-    models: Sequence[str]
-    dtypes: Sequence[str] = ("fp16",)
-    batches: Sequence[int] = (1,)
-    rivals: Sequence[str] | None = None
-    schedulers: Sequence[str] = ()
-    systems: Sequence[str] = ()
-    target: str = "auto"
-    seconds: float = 1.0
-    rival_timeout: float | None = 540.0
-    cold: bool = False
-    budget: float | None = None
-    trust: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One system on one model. Times are None where `failure` says why. ratio: how many times as
-    long as anabranch's replay; tie: no difference. difference: the largest relative error of an
-    output against eager's."""
-
-    model: str
-    dtype: str
-    batch: int
-    system: str
-    median_ms: float | None = None
-    p10_ms: float | None = None
-    p90_ms: float | None = None
-    samples: int = 0
-    compile_s: float | None = None
-    peak_bytes: int | None = None
-    ratio: float | None = None
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-    tie: bool = False
-    difference: float | None = None
-    note: str = ""
-    failure: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +82,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Something that was built: `call` to time, None if it failed and `failure` says why."""
+    """Something that was built: `call` to time, None if it failed and `failure` says why, or if
+    there is only a `plan`, of what cannot run here."""
 
     name: str
     call: Call | None
@@ -136,6 +93,7 @@ class System:
     note: str = ""
     failure: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+    plan: Plan | None = None
 
 
 def run(
@@ -183,7 +141,8 @@ def _cell(
     try:
         model, args = load_model(name, batch, dtype, here.device, trust=matrix.trust)
         batch = batch_of(name, args, batch) or batch
-        cell = Cell(name, dtype, batch, model, args, _outputs(model(*args)))
+        reference = () if here.simulated else _outputs(model(*args))
+        cell = Cell(name, dtype, batch, model, args, reference)
     except OptionError:
         raise
     except Exception as failed:
@@ -193,11 +152,14 @@ def _cell(
     options |= {"cache_dir": scratch} if matrix.cold else {}
     built: list[System] = []
     for asked in (
-        {},
+        *([{}] if matrix.ours else []),
         *({"scheduler": name} for name in matrix.schedulers),
         *(variant(name) for name in matrix.systems),
     ):
-        built += _ours(cell, here, options, asked, compile, trace)
+        limits = {}
+        if asked.get("system", OURS) != OURS and matrix.search_seconds is not None:
+            limits = {"search_seconds": matrix.search_seconds}
+        built += _ours(cell, here, {**options, **limits}, asked, compile, trace)
     for rival in rivals:
         trace.add("chosen", "bench", rival, f"building it for {name}")
         built.append(_rival(rival, cell, here, matrix))
@@ -214,26 +176,6 @@ def _cell(
             here.release()
 
 
-def variant(text: str) -> dict[str, str]:
-    """The options that "autograph+search_dp=false" stands for. OptionError if it means nothing.
-
-    >>> variant("autograph+search_dp=false")
-    {'system': 'autograph', 'search_dp': 'false'}
-    """
-    system, *more = text.split("+")
-    pairs = [word.partition("=") for word in more]
-    for word, (name, equals, _) in zip(more, pairs, strict=True):
-        if not name or not equals:
-            raise OptionError(
-                f"{word!r} is no option",
-                f"{text!r} was given",
-                "write a system and options, such as anabranch+search=none",
-            )
-    asked = {"system": system, **{name: value for name, _, value in pairs}}
-    Options.read(asked, environment=False)
-    return asked
-
-
 def _ours(
     cell: Cell,
     here: Machine,
@@ -244,27 +186,41 @@ def _ours(
 ) -> Iterator[System]:
     """Our replay and, for the plan that users get, our call. `asked`: options by which the row is
     named; empty for what users get."""
-    named = "+".join(v if k in NAMING else f"{k}={v}" for k, v in asked.items())
-    name = f"{OURS}:{named}" if named else OURS
+    name = named(asked)
     start, told = time.perf_counter(), len(trace.events)
     try:
         compiled = compile(cell.model, cell.args, trace=trace, **options, **asked)
         seconds = time.perf_counter() - start
-        difference = _difference(compiled(*cell.args), cell.reference)
         executable = compiled.executable()
+        difference = None
+        if executable is not None:
+            difference = _difference(compiled(*cell.args), cell.reference)
         here.synchronize()
     except Exception as failed:
         trace.add("warning", "bench", f"{cell.name} {name}", _reason(failed))
         yield System(name, None, failure=_reason(failed))
         return
-    facts = {key: compiled.facts[key] for key in KEPT_FACTS if key in compiled.facts}
-    peak, chosen = executable.peak_bytes(), str(facts.get("scheduler", ""))
+    events, known = trace.events[told:], compiled.known
+    facts = {key: known[key] for key in KEPT_FACTS if key in known}
+    facts["substitutions"] = [f"{e.what}: {e.why}" for e in events if _paid(e)]
+    peak, chosen = known.get("peak_bytes"), str(facts.get("scheduler", ""))
     wanted = asked.get("scheduler", chosen)
-    fell = [f"fallback: {e.why}" for e in trace.events[told:] if e.kind == "fallback"]
+    fell = [f"fallback: {e.why}" for e in events if e.kind == "fallback"]
     note = "; ".join([chosen if chosen == wanted else f"{chosen} was faster", *fell])
-    yield System(name, executable.replay, seconds, peak, difference, note, facts=facts)
-    if not asked:
+    replay = None if executable is None else executable.replay
+    plan = compiled.entries[-1].plan if here.simulated else None
+    yield System(name, replay, seconds, peak, difference, note, facts=facts, plan=plan)
+    if replay is not None and not asked:
         yield System(f"{OURS}-call", lambda: compiled(*cell.args), seconds, peak, difference, note)
+
+
+def _paid(event: Event) -> bool:
+    """Whether it tells of a substitution that was faster, in its part or in the whole."""
+    return (
+        event.kind in ("applied", "chosen")
+        and "us" in dict(event.data)
+        and (event.where in ("search", "search.parts"))
+    )
 
 
 def _rival(name: str, cell: Cell, here: Machine, matrix: Matrix) -> System:
@@ -290,6 +246,9 @@ def _rival(name: str, cell: Cell, here: Machine, matrix: Matrix) -> System:
 
 def _timed(cell: Cell, built: Sequence[System], here: Machine, seconds: float) -> Iterator[Row]:
     """A row for each system, of those that stand with the times of common rounds."""
+    if here.simulated:
+        yield from _foretold(cell, built, here)
+        return
     calls = {system.name: system.call for system in built if system.call is not None}
     try:
         taken = here.sample(list(calls.values()), seconds * len(calls))
@@ -317,9 +276,47 @@ def _timed(cell: Cell, built: Sequence[System], here: Machine, seconds: float) -
             ratio_low=ratio.low if ratio else None,
             ratio_high=ratio.high if ratio else None,
             tie=ratio.tie if ratio else False,
+            against=_against(own, {n: s for n, s in samples.items() if n != system.name}),
             difference=difference,
             note=system.note,
             failure=system.failure or failure,
+            facts=system.facts,
+        )
+
+
+def _against(
+    own: list[float] | None, others: Mapping[str, list[float]]
+) -> dict[str, tuple[float, float, float, bool]]:
+    """How many times as long as each of the others, in the rounds that they have in common."""
+    found = {name: paired(own, taken) for name, taken in others.items()} if own else {}
+    return {name: (r.ratio, r.low, r.high, r.tie) for name, r in found.items()}
+
+
+def _foretold(cell: Cell, built: Sequence[System], here: Machine) -> Iterator[Row]:
+    """Rows of plans that cannot run here, with what is forecast of them: on one scale for all."""
+    plans = {s.name: s.plan for s in built if s.plan is not None}
+    target = resolve(here.target, cell.dtype == "tf32")
+    costs = costs_of(target, partial(pack, spec=target.spec), None, Trace(quiet=True))
+    raced = costs.race([(plan.tasks, plan.schedule) for plan in plans.values()])
+    known = dict(zip(plans, raced, strict=True))
+    for system in built:
+        own, ours = known.get(system.name), known.get(OURS)
+        ratio = own.us / ours.us if own and ours else None
+        pairs = {n: own.us / c.us for n, c in known.items() if own and n != system.name}
+        yield Row(
+            cell.name,
+            cell.dtype,
+            cell.batch,
+            system.name,
+            median_ms=own.us / 1e3 if own else None,
+            source=own.source if own else "",
+            compile_s=system.compile_s,
+            peak_bytes=system.peak_bytes,
+            ratio=ratio,
+            tie=ratio == 1.0,
+            against={name: (r, r, r, r == 1.0) for name, r in pairs.items()},
+            note=system.note,
+            failure=system.failure,
             facts=system.facts,
         )
 

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from anabranch.bench import schedules, suite, table
+from anabranch.bench import rows, schedules, suite, table
+from anabranch.bench import systems as systems_side_by_side
 from anabranch.bench.delays import RUNS
 from anabranch.bench.delays import Matrix as Delays
 from anabranch.bench.rivals import RIVALS
@@ -62,11 +63,11 @@ def run(
         str | None,
         typer.Option(
             help=f"Ours once more as these: {', '.join(SYSTEMS)}; options may follow, "
-            "anabranch+search=none."
+            f"anabranch+search=none; or a list of them: {', '.join(rows.LINEUPS)}."
         ),
     ] = None,
     target: Annotated[
-        str, typer.Option(help="auto, cuda or cpu; for schedulers sim:h200 too.")
+        str, typer.Option(help="auto, cuda, cpu, or sim:h200, whose rows are forecasts.")
     ] = "auto",
     specialised: Annotated[
         bool, typer.Option("--specialised", help="Run each batch's schedule at the other batches.")
@@ -75,7 +76,7 @@ def run(
         bool, typer.Option("--delays", help="Run each scheduler's plan under random delays.")
     ] = False,
     summary: Annotated[
-        bool, typer.Option("--summary", help="MODELS are files that --schedulers wrote: as one.")
+        bool, typer.Option("--summary", help="MODELS are files that --json wrote: as one.")
     ] = False,
     runs: Annotated[int, typer.Option(help="Of each plan, with --delays.", min=1)] = RUNS,
     kernels: Annotated[
@@ -86,6 +87,12 @@ def run(
     rival_timeout: Annotated[float, typer.Option(help="Seconds to build one.", min=0.1)] = 540.0,
     cold: Annotated[bool, typer.Option("--cold", help="Compile ours with an empty cache.")] = False,
     budget: flags.Budget = None,
+    search_seconds: Annotated[
+        float | None, typer.Option(help="Of each search of published --systems.", min=0.1)
+    ] = None,
+    without_ours: Annotated[
+        bool, typer.Option("--without-ours", help="No row for what users get.")
+    ] = False,
     json: flags.Json = None,
     markdown: Annotated[
         Path | None, typer.Option(help="Write a markdown table here.", metavar="FILE")
@@ -95,7 +102,7 @@ def run(
     """Time MODELS under anabranch and its rivals, side by side."""
     check_folders(markdown, screen.file_of(json))
     if summary:
-        summarise(models, json)
+        _summarise(models, json, markdown)
         return
     if specialised:
         matrix_of = specialised_matrix(models, batch, dtype, schedulers, target, budget, trust)
@@ -118,18 +125,20 @@ def run(
             run_schedules(schedules.Matrix(schedulers=compared, **given), json)
         return
     chosen = () if rivals == "none" else flags.words(rivals, RIVALS, "--rivals")
-    matrix = suite.Matrix(
+    matrix = rows.Matrix(
         models=tuple(models),
         dtypes=flags.dtypes(dtype),
         batches=flags.numbers(batch, int, "--batch"),
         rivals=None if rivals is None else chosen,
         schedulers=compared,
-        systems=tuple(SYSTEMS) if systems == "all" else flags.words(systems),
+        systems=systems_of(systems),
         target=target,
         seconds=seconds,
         rival_timeout=rival_timeout,
         cold=cold,
         budget=budget,
+        search_seconds=search_seconds,
+        ours=not without_ours,
         trust=trust,
     )
 
@@ -143,6 +152,30 @@ def run(
     screen.write_json(json, record)
     if markdown is not None:
         screen.write_file(str(markdown), table.markdown(record))
+
+
+def _summarise(files: list[str], json: str | None, markdown: Path | None) -> None:
+    """What these files say together: of schedulers, or of systems, whose tables are markdown."""
+    records = systems_side_by_side.read(files)
+    if not any(map(systems_side_by_side.is_record, records)):
+        summarise(files, json)
+        return
+    text = systems_side_by_side.summary(records)
+    screen.console(json).print(text, markup=False, soft_wrap=True)
+    if markdown is not None:
+        screen.write_file(str(markdown), text)
+
+
+def systems_of(asked: str | None) -> tuple[str, ...]:
+    """The systems of these names and lists, each once.
+
+    >>> systems_of("batches,ios")
+    ('taso-nimble', 'nimble', 'autograph', 'ios')
+    """
+    if asked == "all":
+        return tuple(SYSTEMS)
+    lists = (rows.LINEUPS.get(word, (word,)) for word in flags.words(asked))
+    return tuple(dict.fromkeys(name for one in lists for name in one))
 
 
 def specialised_matrix(
@@ -170,7 +203,7 @@ def specialised_matrix(
 
 def _row(row: dict[str, Any]) -> list[str]:
     ratio = "-" if row["ratio"] is None else "tie" if row["tie"] else units.ratio(row["ratio"])
-    ours = row["system"] == suite.OURS
+    ours = row["system"] == rows.OURS
     return [
         row["model"],
         row["dtype"],

@@ -24,7 +24,7 @@ System = Annotated[str, typer.Option(help=f"A published system: {', '.join(SYSTE
 Search = Annotated[
     str | None,
     typer.Option(
-        help="For an equal graph: autograph, autograph-paper, taso, none.",
+        help="For an equal graph: autograph, autograph-paper, taso, taso-paper, none.",
         show_default="autograph",
     ),
 ]

@@ -46,7 +46,10 @@ def run(
         str, typer.Option(help="best, the name of one, or drawn: by each seed another.")
     ] = DRAWN,
     search: Annotated[
-        str, typer.Option(help="For an equal graph: autograph, autograph-paper, taso, none.")
+        str,
+        typer.Option(
+            help="For an equal graph: autograph, autograph-paper, taso, taso-paper, none."
+        ),
     ] = "autograph",
     budget: Annotated[
         float, typer.Option(help="Seconds that search and measurement may take for each graph.")

@@ -63,6 +63,20 @@ def test_calls(at: int) -> None:
     check(graph, found[:2], tensors)
 
 
+def test_an_image_in_squares() -> None:
+    """Zeros around it, squares as channels, and those side by side, in one kernel."""
+    graph = read(
+        """graph g {
+          input %x: f16[1,3,8,11]
+          %l: f16[1,3,8,11]{264,1,33,3} = aten.clone.default(%x, memory_format=torch.channels_last)
+          %pad: f16[1,3,10,14]{420,1,42,3} = aten.constant_pad_nd.default(%l, [1, 2, 1, 1])
+          %out: f16[1,12,5,7]{420,1,84,12} = aten.pixel_unshuffle.default(%pad, 2)
+          return %out
+        }"""
+    )
+    check(graph, variants(graph, gpu(132))[:2])
+
+
 @given(st.data())
 @settings(max_examples=40)
 def test_nearest_pixels_are_those_of_aten(data: st.DataObject) -> None:

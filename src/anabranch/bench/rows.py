@@ -1,0 +1,121 @@
+"""Rows: what a benchmark runs, and what it says of each system.
+
+    Matrix: networks x dtypes x batches, and the systems  ->  a Row for each of them
+
+"autograph+search_dp=false" is a published system with an option of its own; `LINEUPS` names lists
+of them that belong together.
+
+>>> variant("autograph+search_dp=false")
+{'system': 'autograph', 'search_dp': 'false'}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from anabranch.errors import OptionError
+from anabranch.options import Options
+
+OURS = "anabranch"
+NAMING = ("scheduler", "system")
+"""Options whose value alone names a row."""
+ALPHAS = (0, 0.25, 1, 4, 16)
+
+LINEUPS: dict[str, tuple[str, ...]] = {
+    "published": (
+        *("cudagraph", "taso", "taso-nimble", "nimble", "ios", "autograph"),
+        f"{OURS}+search=none",
+    ),
+    "ablations": (
+        *("taso", "taso-nimble", "nimble", "autograph"),
+        *("autograph+search_dp=false", "autograph+search_partition=false"),
+        *(f"autograph+search_alpha={alpha}" for alpha in ALPHAS),
+    ),
+    "own-ablations": (
+        *(f"{OURS}+search_dp=false", f"{OURS}+search_partition=false"),
+        *(f"{OURS}+search_alpha={alpha}" for alpha in ALPHAS),
+        f"{OURS}+search=none",
+    ),
+    "batches": ("taso-nimble", "nimble", "autograph"),
+}
+"""Those of AutoGraph's table, and what TASO starts from; its parts left out one by one; the same of
+ours, beside what users get; and what a published search gains, for several batches. Who searches in
+sum is first: others begin with what it found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """What to run. rivals: None for the usual ones of the target. schedulers, systems: ours once
+    more with each of these schedulers, and as each of these published systems ("autograph", or
+    with options "anabranch+search=none"). seconds: of timing per system; rival_timeout: of
+    building one. cold: ours starts with an empty cache, so that its compile time is that of a
+    first compilation. ours: what users get is a row, too. budget: that option, for all of ours;
+    search_seconds: for published systems, whose searches build whole networks alone."""
+
+    models: Sequence[str]
+    dtypes: Sequence[str] = ("fp16",)
+    batches: Sequence[int] = (1,)
+    rivals: Sequence[str] | None = None
+    schedulers: Sequence[str] = ()
+    systems: Sequence[str] = ()
+    target: str = "auto"
+    seconds: float = 1.0
+    rival_timeout: float | None = 540.0
+    cold: bool = False
+    ours: bool = True
+    budget: float | None = None
+    search_seconds: float | None = None
+    trust: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One system on one model. Times are None where `failure` says why. source: "measured", or
+    where nothing can run what the times are. ratio: how many times as long as anabranch's replay;
+    tie: no difference. against: the same beside every other system, by name: ratio, low, high,
+    tie. difference: the largest relative error of an output against eager's."""
+
+    model: str
+    dtype: str
+    batch: int
+    system: str
+    median_ms: float | None = None
+    p10_ms: float | None = None
+    p90_ms: float | None = None
+    samples: int = 0
+    source: str = "measured"
+    compile_s: float | None = None
+    peak_bytes: int | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    tie: bool = False
+    against: dict[str, tuple[float, float, float, bool]] = field(default_factory=dict)
+    difference: float | None = None
+    note: str = ""
+    failure: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def variant(text: str) -> dict[str, str]:
+    """The options that "autograph+search_dp=false" stands for. OptionError if it means nothing."""
+    system, *more = text.split("+")
+    pairs = [word.partition("=") for word in more]
+    for word, (name, equals, _) in zip(more, pairs, strict=True):
+        if not name or not equals:
+            raise OptionError(
+                f"{word!r} is no option",
+                f"{text!r} was given",
+                "write a system and options, such as anabranch+search=none",
+            )
+    asked = {"system": system, **{name: value for name, _, value in pairs}}
+    Options.read(asked, environment=False)
+    return asked
+
+
+def named(asked: dict[str, str]) -> str:
+    """The row of ours with these options; without any, what users get."""
+    words = "+".join(v if k in NAMING else f"{k}={v}" for k, v in asked.items())
+    return f"{OURS}:{words}" if words else OURS

@@ -1,0 +1,176 @@
+"""Records of systems side by side -> what a search gains, and beside whom, as tables in markdown.
+
+    | fp16          | torchscript | taso  | nimble | autograph | search=none | anabranch |
+    |---|---|---|---|---|---|---|
+    | inception_v3  | 2.715       | 0.701 | 0.536  | 0.521     | 0.301       | **0.298** |
+
+    | fp16          | autograph / nimble | autograph / taso-nimble | anabranch / search=none |
+    | inception_v3  | 0.971              | tie                     | 0.990                   |
+    and below: which substitutions paid in which network
+
+Records may come from several processes, each with networks of its own: numbers of one network are
+never taken from two of them. Ratios are paired within rounds; a tie is no difference by the
+interval of the median, and counts as measured in geometric means.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anabranch.bench.rows import OURS
+from anabranch.errors import OptionError
+from anabranch.report.units import significant
+
+PAIRS = (
+    ("autograph", "nimble"),
+    ("autograph", "taso-nimble"),
+    ("taso", "cudagraph"),
+    ("taso-nimble", "nimble"),
+    ("anabranch", "autograph"),
+    ("anabranch", "search=none"),
+)
+"""Whose time over whose is worth a column, where both are there."""
+
+Row = Mapping[str, Any]
+Cells = dict[tuple[str, str, int], dict[str, Row]]
+
+
+def is_record(record: Mapping[str, Any]) -> bool:
+    """Whether its rows are those of systems."""
+    return any("system" in row for row in record.get("rows", ()))
+
+
+def read(files: Sequence[str]) -> list[dict[str, Any]]:
+    """What is in these files; OptionError for one that is no record."""
+    found = []
+    for name in files:
+        try:
+            record = json.loads(Path(name).read_text())
+        except (OSError, ValueError) as failed:
+            raise OptionError(
+                f"{name} is no record", str(failed), "give files that bench --json wrote"
+            ) from None
+        found.append(record)
+    return found
+
+
+def summary(records: Sequence[Mapping[str, Any]]) -> str:
+    """The tables, one pair for each dtype and batch."""
+    cells: Cells = {}
+    for record in records:
+        for row in record["rows"]:
+            key = (row["dtype"], row["model"].removeprefix("zoo:"), row["batch"])
+            cells.setdefault(key, {})[_short(row["system"])] = row
+    kinds = dict.fromkeys((dtype, batch) for dtype, _, batch in cells)
+    lines: list[str] = []
+    for dtype, batch in kinds:
+        some = {m: held for (d, m, b), held in cells.items() if (d, b) == (dtype, batch)}
+        lines += [f"### {dtype}, batch {batch}", "", *_times(some), "", *_ratios(some), ""]
+    paid = list(_paid(cells))
+    lines += ["### What paid", "", *(paid or ["Nothing that was tried."])]
+    return "\n".join(lines) + "\n"
+
+
+def _short(system: str) -> str:
+    """Ours as it is named in a table: what users get keeps its name."""
+    return system.removeprefix(f"{OURS}:").removeprefix(f"{OURS}+")
+
+
+def _times(cells: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:
+    """Milliseconds, half the distance from the 10th to the 90th percentile behind; bold is the
+    fastest, and what ties with it. Forecasts say what they are."""
+    names = [name for name in _names(cells) if name != f"{OURS}-call"]
+    yield _line(["ms", *names])
+    yield _line(["---"] * (len(names) + 1))
+    for model, held in cells.items():
+        timed = {name: row for name, row in held.items() if row["median_ms"] is not None}
+        best = min(timed, key=lambda name: timed[name]["median_ms"], default="")
+        yield _line([model, *(_place(held.get(name), name == best, best) for name in names)])
+
+
+def _place(row: Row | None, bold: bool, best: str) -> str:
+    if row is None:
+        return ""
+    if row["median_ms"] is None:
+        return "-"
+    against = {_short(name): pair for name, pair in row.get("against", {}).items()}
+    bold = bold or (best in against and against[best][3])
+    text = significant(row["median_ms"])
+    text = f"**{text}**" if bold else text
+    if row["p90_ms"] is None:
+        return f"{text} ({row['source']})"
+    return f"{text} ± {(row['p90_ms'] - row['p10_ms']) / 2:.1g}"
+
+
+def _ratios(cells: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:
+    """Of each pair, how many times as long the first takes, and the geometric mean."""
+    names = set(_names(cells))
+    pairs = [pair for pair in PAIRS if names.issuperset(pair)]
+    if not pairs:
+        return
+    yield _line(["", *(f"{one} / {other}" for one, other in pairs)])
+    yield _line(["---"] * (len(pairs) + 1))
+    found: dict[tuple[str, str], list[float]] = {}
+    for model, held in cells.items():
+        texts = []
+        for one, other in pairs:
+            told = _against(held, one, other)
+            if told is not None:
+                found.setdefault((one, other), []).append(told[0])
+            texts.append("-" if told is None else _ratio(*told))
+        yield _line([model, *texts])
+    means = (_mean(found.get(pair, [])) for pair in pairs)
+    yield _line(["geometric mean", *means])
+
+
+def _ratio(ratio: float, low: float, high: float, tie: bool) -> str:
+    text = f"{ratio:.3f}" if low == high else f"{ratio:.3f} ({low:.3f} to {high:.3f})"
+    return f"{text} tie" if tie else text
+
+
+def _mean(ratios: Sequence[float]) -> str:
+    if not ratios:
+        return "-"
+    return f"{math.exp(math.fsum(map(math.log, ratios)) / len(ratios)):.3f}"
+
+
+def _against(
+    held: Mapping[str, Row], one: str, other: str
+) -> tuple[float, float, float, bool] | None:
+    if one not in held or other not in held:
+        return None
+    known = {_short(name): pair for name, pair in held[one].get("against", {}).items()}
+    return tuple(known[other]) if other in known else None
+
+
+def _paid(cells: Cells) -> Iterator[str]:
+    """Of ours with the search, what the device found faster."""
+    for (dtype, model, batch), held in cells.items():
+        facts = held[OURS]["facts"] if OURS in held else {}
+        found = facts.get("search") or []
+        where = f"{model} {dtype} batch {batch}"
+        if not found:
+            if OURS in held and held[OURS]["median_ms"] is not None:
+                yield f"- {where}: the graph was taken as it is"
+            continue
+        for step in found:
+            gain = step["us_before"] / step["us_after"]
+            yield f"- {where}: {gain:.3f}x when it was tried: {step['rules']}"
+        for told in facts.get("substitutions", []):
+            if "as a part" in told:
+                yield f"  - {told}"
+
+
+def _names(cells: Mapping[str, Mapping[str, Row]]) -> list[str]:
+    """Rivals first, ours last."""
+    found = list(dict.fromkeys(name for held in cells.values() for name in held))
+    ours = [name for name in found if name in (OURS, "search=none")]
+    return [*(name for name in found if name not in ours), *reversed(ours)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
