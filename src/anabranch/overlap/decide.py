@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from anabranch.cache import Cache
+from anabranch.deadline import Deadline
 from anabranch.ir.key import tasks_text
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Target
@@ -44,11 +45,11 @@ def overlapped(
     target: Target,
     cache: Cache | None,
     trace: Trace,
-    seconds: float | None = SECONDS,
+    until: Deadline | None,
     others: Sequence[Plan] = (),
 ) -> tuple[Plan, Cost | None]:
     """The plan with its generated kernels in the fastest modes that were found, and what it then
-    takes, None where nothing was measured. `seconds`: how long to look for modes kernel by kernel,
+    takes, None where nothing was measured. `until`: how long to look for modes kernel by kernel,
     beside the second or two that comparing the same mode for all takes; None: not at all.
     `others`: the same tasks under other schedules, one of which may be taken instead."""
     mode, cost = mode_of(plan, target, cache, trace)
@@ -56,8 +57,8 @@ def overlapped(
         return plan, None
     plan, mode, cost = _schedule(plan, mode, cost, others, target, cache, trace)
     found = None
-    if seconds is not None:
-        found = _each(plan, mode, target, cache, trace, seconds)
+    if until is not None:
+        found = _each(plan, mode, target, cache, trace, until)
     if found is not None:
         modes, now = found
         return replace(plan, tasks=in_modes(plan.tasks, modes)), now
@@ -117,7 +118,7 @@ def _costs(kept: str | None, count: int) -> list[Cost] | None:
 
 
 def _each(
-    plan: Plan, mode: str, target: Target, cache: Cache | None, trace: Trace, seconds: float
+    plan: Plan, mode: str, target: Target, cache: Cache | None, trace: Trace, until: Deadline
 ) -> tuple[Modes, Cost] | None:
     """Modes that are faster than the one for all; None if there are none, or was no time."""
     machine, schedule = target.spec.fingerprint, text_schedule(plan.schedule)
@@ -126,9 +127,9 @@ def _each(
     name, known = plan.tasks.name, _read(kept, plan)
     if known is not None:
         return known if known[0] else None
-    if seconds < LEAST:
+    if until.left() < LEAST:
         return None
-    found = own_modes(plan, mode, target, seconds)
+    found = own_modes(plan, mode, target, until)
     if found is None:
         why = f"no modes of their own are faster than {mode or 'none'} for all"
         trace.add("refused", "overlap", name, why)
@@ -139,7 +140,7 @@ def _each(
         )
         why = f"{others} kernels launched otherwise: {now.us:.1f} us, {was.us:.1f} with all alike"
         trace.add("applied", "overlap", name, why, us=was.us - now.us)
-    if cache is not None:
+    if cache is not None and not until.stopped():
         modes, us, spread = (found[0], found[1].us, found[1].spread) if found else ((), 0.0, 0.0)
         cache.put("plans", key, json.dumps([modes, us, spread]))
     return found[:2] if found else None
