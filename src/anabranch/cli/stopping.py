@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,5 +49,5 @@ def stoppable(stop: threading.Event | None = None) -> Iterator[threading.Event]:
 
 def _say(text: str) -> None:
     """On stderr, past the buffer, in the middle of whose own output the signal may have come."""
-    start = CLEAR if sys.stderr.isatty() else ""
+    start = CLEAR if os.isatty(2) else ""
     os.write(2, f"{start}{text}\n".encode())
