@@ -89,7 +89,7 @@ def measured(target: Target, name: str, body: Graph, tiles: int) -> Row:
     row.expected = [expected_us(body, target.spec), sum(known) if len(known) == 2 else None]
     tuner = Tuner(target, Options.read({"kernels": "all"}), None)
     prepare = partial(pack, spec=target.spec)
-    costs = costs_of(target, prepare, None, Trace(), None, KERNEL_SECONDS)
+    costs = costs_of(target, prepare, None, Trace(), each=KERNEL_SECONDS)
     try:
         first, second = tuner.each([apart, both], costs)
     except AnabranchError as failed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from anabranch import accept, line
 from anabranch.cache import Cache
 from anabranch.compiler import CAREFUL, STAGES, Compilation, compile_model
 from anabranch.costs import costs_of as measured
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import NumericsError, OptionError, TargetError
 from anabranch.fuzz.alone import filled, normal
 from anabranch.ir.graph import Graph
@@ -25,7 +28,7 @@ from anabranch.rewrite import simplify
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets import resolve
 from anabranch.targets.cpu.target import CpuExecutable, CpuTarget
-from anabranch.trace import Trace
+from anabranch.trace import Event, Trace
 from anabranch.zoo import ZOO
 
 
@@ -217,16 +220,66 @@ def test_a_plan_without_its_graph_is_said_or_refused(monkeypatch: pytest.MonkeyP
 
 def test_one_budget_for_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels, schedules and their measurements share it: nobody is given the whole twice."""
-    given: list[float | None] = []
+    given: list[Deadline] = []
 
     def costs_of(*args: Any) -> Any:
         given.append(args[4])
         return measured(*args)
 
     monkeypatch.setattr(line, "costs_of", costs_of)
-    compile_model(job("squeezenet", budget=60), "schedule")
-    kernels, schedules = (seconds or 0.0 for seconds in given)
-    assert 60 > kernels > schedules > 0
+    asked = job("squeezenet", budget=60)
+    begun = time.monotonic()
+    compile_model(asked, "schedule")
+    kernels, schedules = given
+    assert kernels == schedules and 60 <= kernels.moment - begun < 61
     given.clear()
     compile_model(job("squeezenet"), "schedule")
-    assert given == [None, None]
+    assert given == [ENDLESS, ENDLESS]
+
+
+class Pressed:
+    """Wants an end when a stage of this name has ended."""
+
+    def __init__(self, stage: str) -> None:
+        self.stop, self._stage = threading.Event(), stage
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "stage" and event.what == self._stage:
+            self.stop.set()
+
+
+@pytest.mark.parametrize("target", ["cpu", "sim:h200"])
+@pytest.mark.parametrize("stage", ["capture", "kernels", "schedule"])
+def test_stopped_it_returns_the_best_so_far(stage: str, target: str, tmp_path: Path) -> None:
+    """A whole plan, proved like any other, that says what it is; the next one is not taken for
+    done."""
+    pressed = Pressed(stage)
+    with Cache.open(tmp_path) as cache:
+        asked = replace(
+            job("squeezenet", search="autograph", search_prices=100),
+            target=resolve(target),
+            cache=cache,
+            trace=Trace(pressed),
+            deadline=Deadline(stop=pressed.stop),
+        )
+        made = compile_model(asked)
+        assert made.found.cut_short == "stop" and made.path is not None and not made.path.rounds
+        assert [e.what for e in asked.trace.events if e.kind == "stage"][-1] == "verify"
+        assert all(error <= allowed for error, allowed in made.errors)
+        told = [e.why for e in asked.trace.events if (e.kind, e.where) == ("refused", "search")]
+        assert told == ["no time is left to search"]
+        again = replace(asked, trace=Trace(), deadline=ENDLESS)
+        whole = compile_model(again)
+        assert whole.found.cut_short == ""
+        assert ("applied", "recall") not in [(e.kind, e.where) for e in again.trace.events]
+        if target != "cpu":  # where nothing is measured, what was stopped leaves no trace
+            assert whole.cost.us <= made.cost.us
+
+
+def test_an_interrupt_is_not_swallowed() -> None:
+    def interrupted(event: Event) -> None:
+        if event.kind == "stage" and event.what == "kernels":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compile_model(replace(job("squeezenet"), trace=Trace(interrupted)))

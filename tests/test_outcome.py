@@ -166,20 +166,28 @@ def test_what_is_not_an_outcome_is_decided_anew(
 def test_what_was_cut_short_is_found_within_that_budget(cache: Cache) -> None:
     one = job(cache, "squeezenet", "sim:h200", scheduler="critical")
     found = compile_model(one).found
-    assert found.settled and not found.rushed
+    assert found.settled and not found.cut_short
     known = replace(found, timeline=replace(found.timeline, latency=1.5))
 
-    def latency(budget: float | None) -> float | None:
+    def again(budget: float | None) -> outcome.Outcome | None:
         signature = found.plan.signature
-        again = outcome.recall(cache, "asked", found.graph, signature, one.target, budget, Trace())
-        return again.timeline.latency if again is not None else None
+        return outcome.recall(cache, "asked", found.graph, signature, one.target, budget, Trace())
+
+    def latency(budget: float | None) -> float | None:
+        kept = again(budget)
+        return kept.timeline.latency if kept is not None else None
 
     outcome.keep(cache, "asked", replace(known, settled=False), 3.0, ())
-    assert latency(3.0) is None
-    outcome.keep(cache, "asked", replace(known, rushed=True), 3.0, ())
+    outcome.keep(cache, "asked", replace(known, cut_short="stop"), 3.0, ())
+    assert latency(3.0) is None and latency(None) is None
+    outcome.keep(cache, "asked", replace(known, cut_short="budget"), 3.0, ())
     assert (latency(3.0), latency(4.0), latency(None)) == (1.5, None, None)
+    kept = again(3.0)
+    assert kept is not None and kept.cut_short == "budget"
     outcome.keep(cache, "asked", found, 5.0, ())
     assert latency(None) == latency(3.0) == found.timeline.latency
+    kept = again(3.0)
+    assert kept is not None and kept.cut_short == ""
 
 
 def test_estimates_for_want_of_time_are_not_kept(cache: Cache) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 from tests.kernels.triton.samples import SAMPLES
@@ -14,13 +15,15 @@ from anabranch import audition, rehearse
 from anabranch.audition import Verdict
 from anabranch.cache import Cache
 from anabranch.costs.heats import FINALISTS
+from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton import Program, write
-from anabranch.rehearse import START, Rehearsal
+from anabranch.rehearse import NO_TIME, START, Rehearsal
 from anabranch.targets.cpu.target import CpuTarget
+from anabranch.trace import Event as TraceEvent
 from anabranch.trace import Trace
 
 BODY = """\
@@ -152,6 +155,26 @@ def test_only_what_passed_is_tried(rehearsal: Rehearsal) -> None:
     costs = rehearsal.before(trial)([task("fine"), task("raises"), task("dies", source="")])
     assert tried == ["fine", "dies"]  # what has no source is a library's, and not rehearsed
     assert [cost is None for cost in costs] == [False, True, False]
+
+
+def test_what_no_time_is_left_for_is_left_out_this_time(trace: Trace, tmp_path: Path) -> None:
+    """Somebody wants an end once the first has been tried: the others wait for another day."""
+    stop = Event()
+
+    def heard(event: TraceEvent) -> None:
+        if event.kind == "progress":
+            stop.set()
+
+    tasks, until = [task("fine"), task("also fine"), task("dies")], Deadline(stop=stop)
+    with Cache.open(tmp_path) as cache:
+        with Rehearsal(CpuTarget(), cache, Trace(heard), DEEDS, until) as first:
+            assert first.refusals(tasks) == {1: NO_TIME, 2: NO_TIME} and not first.settled
+            assert first._process is None
+        with Rehearsal(CpuTarget(), cache, trace, DEEDS, until) as over:
+            over.start()
+            assert over.refusals(tasks) == {1: NO_TIME, 2: NO_TIME} and over._process is None
+        with Rehearsal(CpuTarget(), cache, trace, DEEDS) as another_day:
+            assert list(another_day.refusals(tasks)) == [2] and another_day.settled
 
 
 def test_it_may_be_started_ahead(rehearsal: Rehearsal) -> None:

@@ -44,7 +44,7 @@ def test_no_pair_without_a_measured_time(name: str) -> None:
     """An estimate knows no more than that a launch is saved."""
     made, trace, graph = tuner(), Trace(), with_values(GRAPHS[name])
     prepare = partial(pack, spec=made.target.spec)
-    costs = costs_of(made.target, prepare, None, Trace(), None, KERNEL_SECONDS)
+    costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
     found = made.kernels(made.cuts(graph, Trace()), costs, trace)
     assert len(found.tasks.tasks) > 1 and not any(map(is_pair, found.tasks.tasks))
     assert any(event.why == "only estimated" for event in trace.events)

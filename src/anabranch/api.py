@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from anabranch.cache import Cache
 from anabranch.compiler import Compilation, compile_model, fell_back
+from anabranch.deadline import Deadline
 from anabranch.errors import InputError, OptionError, TargetError
 from anabranch.facts import facts_of
 from anabranch.frontend.captured import Captured
@@ -44,6 +46,7 @@ def compile(
     *,
     target: str = "auto",
     trace: Trace | None = None,
+    stop: threading.Event | None = None,
     **options: Any,
 ) -> Compiled:
     """A callable that computes what `model` computes, faster.
@@ -51,14 +54,16 @@ def compile(
     model: in eval mode, or a function of tensors; its weights are treated as constants. args,
     kwargs: example inputs, whose shapes, dtypes and Python values the plan is made for; a lone
     tensor is one argument. target: auto | cuda | cpu | sim:h200. options: fields of
-    `anabranch.Options`, over the environment's.
+    `anabranch.Options`, over the environment's. stop: once it is set, by another thread or a signal
+    handler, searching and measuring end, and the best so far is returned, as if the budget had
+    passed; `facts["cut_short"]` says so.
 
     Raises CaptureError, TargetError, OptionError or NumericsError, each with what to do next.
     """
     chosen = Options.read(options)
     check_call(model, args, kwargs)
     compiled = Compiled(model, resolve(target, chosen.tf32), chosen, trace)
-    compiled.add((args,) if isinstance(args, Tensor) else tuple(args), kwargs)
+    compiled.add((args,) if isinstance(args, Tensor) else tuple(args), kwargs, stop=stop)
     return compiled
 
 
@@ -129,9 +134,10 @@ class Compiled:
         args: Sequence[Any],
         kwargs: Mapping[str, Any] | None = None,
         captured: Captured | None = None,
+        stop: threading.Event | None = None,
     ) -> Compiled:
         """Compile for one more signature of example inputs; `captured` is the graph of such a
-        call, where a front end has it already."""
+        call, where a front end has it already; `stop` as in `compile`."""
         if self.model is None:
             raise OptionError(
                 "a loaded plan cannot be compiled for other inputs",
@@ -148,6 +154,7 @@ class Compiled:
                 cache,
                 self.trace,
                 captured,
+                Deadline(stop=stop),
             )
             compilation: Compilation = compile_model(job)
         self.entries.append(

@@ -36,7 +36,6 @@ from anabranch.line import (
     Job,
     Planned,
     schedulers_of,
-    seconds_left,
     simplified,
     stages_of,
 )
@@ -106,7 +105,12 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
         )
     for name in schedulers_of(job.options):
         scheduler(name)
-    start = time.perf_counter()
+    deadline = job.deadline.within(job.options.budget)
+    return _attempted(replace(job, deadline=deadline), stop_after)
+
+
+def _attempted(job: Job, stop_after: str | None) -> Any:
+    job = replace(job, begun=time.monotonic())
     # What is recalled at once has no nouns between fuse and pack to stop at, or to look at.
     whole = job.options.dump is None and stop_after not in STAGES[2:8]
     try:
@@ -123,11 +127,11 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
         how, options = careful
         why = f"{wrong.what}: compiled {how}"
         job.trace.add("fallback", "verify", type(job.model).__name__, why)
-    if options.budget is not None:  # one for all attempts, and enough for each to end
-        left = options.budget - (time.perf_counter() - start)
-        options = options.model_copy(update={"budget": max(left, LEAST)})
+    # One deadline for all attempts, and enough time for each to end.
+    moment = max(job.deadline.moment, time.monotonic() + LEAST)
+    deadline = replace(job.deadline, moment=moment)
     # Out here, nothing holds what the failed attempt has loaded.
-    return compile_model(replace(job, options=options), stop_after)
+    return _attempted(replace(job, options=options, deadline=deadline), stop_after)
 
 
 def _more_careful(options: Options, wrong: NumericsError) -> tuple[str, Options] | None:
@@ -143,7 +147,7 @@ def _more_careful(options: Options, wrong: NumericsError) -> tuple[str, Options]
 
 def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     """`whole`: an outcome may be recalled in place of the stages from fuse to pack."""
-    start, trace, options, target = time.perf_counter(), job.trace, job.options, job.target
+    trace, options, target = job.trace, job.options, job.target
     with trace.stage("capture"), uncollected():
         captured = job.captured or capture_or_recall(
             job.model, job.args, job.kwargs, job.cache, trace
@@ -162,7 +166,7 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
         found = _known_outcome(job, captured, begin) if whole and decided else None
     told, fresh = len(trace.events), found is None
     if found is None:
-        found, path = yield from _decided(job, captured, graph, begin, path, start)
+        found, path = yield from _decided(job, captured, graph, begin, path)
         answers.keep(job.cache, captured.graph, known)
     events = trace.events[told:]
     plan = found.plan
@@ -185,31 +189,30 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
                 raise
     if fresh:  # what turned out wrong is not kept
         _keep(job, captured, found, events)
-    seconds = time.perf_counter() - start
-    yield "verify", Compilation(captured, path, found, run, errors, seconds)
+    yield "verify", Compilation(captured, path, found, run, errors, job.taken)
 
 
 def _decided(
-    job: Job, captured: Captured, graph: Graph, begin: Graph, path: Path | None, start: float
+    job: Job, captured: Captured, graph: Graph, begin: Graph, path: Path | None
 ) -> Generator[tuple[str, Any], None, tuple[Outcome, Path | None]]:
     """The stages from fuse to pack, what they found, and the way to its graph. `begin`: the graph,
     or what an earlier search found for it, by `path`."""
     trace, options = job.trace, job.options
     mark = len(trace.events)
-    made = yield from stages_of(job, captured, begin, start)
+    made = yield from stages_of(job, captured, begin)
     end = len(trace.events)
     with trace.stage("search"):
         if path is None and options.search != "none":
-            made, path = searched(job, captured, graph, made, start)
+            made, path = searched(job, captured, graph, made)
             if path.rounds:
                 trace.retell(mark, end, made.trace)
     yield "search", made.graph
     with trace.stage("abreast"):
-        made = abreast(job, made, start)
+        made = abreast(job, made)
     yield "abreast", made.tasks
     with trace.stage("pack"):
         plan = made.packer.plan(made.choice.schedule, trace)
-        plan, cost = _overlapping(job, made, plan, start)
+        plan, cost = _overlapping(job, made, plan)
     found = Outcome(
         made.graph,
         replace(made.selection, tasks=plan.tasks),
@@ -219,25 +222,26 @@ def _decided(
         plan,
         cost or made.cost,
         made.settled,
-        seconds_left(options, start) == 0.0,
+        job.deadline.cause(),
     )
     return found, path
 
 
-def _overlapping(job: Job, made: Planned, plan: Plan, start: float) -> tuple[Plan, Cost | None]:
+def _overlapping(job: Job, made: Planned, plan: Plan) -> tuple[Plan, Cost | None]:
     """The plan as its kernels are launched, and what it then takes, None where nobody knows. Where
     no scheduler was asked for by name, another schedule may come to be the fastest."""
-    options, seconds = job.options, None
-    if options.overlap == "none":
+    options, until = job.options, None
+    if options.overlap == "none" or job.deadline.stopped():
         return plan, None
     if options.overlap == "each":
-        left, taken = seconds_left(options, start), time.perf_counter() - start
-        seconds = min(SECONDS, max(0.0, WHOLE - taken if left is None else left))
+        until = job.deadline.within(SECONDS)
+        if options.budget is None:
+            until = until.within(max(0.0, WHOLE - job.taken))
     others = []
     if options.scheduler == "best" and may_overlap(plan.tasks, job.target):
         choice = made.choice
         others = [made.packer.plan(s) for s in near(choice.candidates, choice.schedule)]
-    return overlapped(plan, job.target, job.cache, job.trace, seconds, others)
+    return overlapped(plan, job.target, job.cache, job.trace, until, others)
 
 
 def _known_outcome(job: Job, captured: Captured, graph: Graph) -> Outcome | None:

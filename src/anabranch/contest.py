@@ -45,9 +45,9 @@ class Result:
     taken: tuple[tuple[Task, float], ...]
 
 
-def contest(job: Job, graphs: Sequence[Graph], left: float | None = None, mode: str = "") -> Result:
-    """What these graphs take, comparable with each other. `left`: seconds that measuring may take;
-    `mode`: how the network launches its kernels, for a chain gains more by that than a fork."""
+def contest(job: Job, graphs: Sequence[Graph], mode: str = "") -> Result:
+    """What these graphs take, comparable with each other. `mode`: how the network launches its
+    kernels, for a chain gains more by that than a fork."""
     aside = replace(job, trace=Trace(quiet=True))
     ready: list[Graph | None] = []
     for graph in graphs:
@@ -62,10 +62,10 @@ def contest(job: Job, graphs: Sequence[Graph], left: float | None = None, mode: 
         partial(pack, spec=job.target.spec),
         job.cache,
         aside.trace,
-        left,
+        job.deadline,
         KERNEL_SECONDS,
     )
-    tuner = Tuner(job.target, job.options, job.cache, MOST)
+    tuner = Tuner(job.target, job.options, job.cache, job.deadline, MOST)
     try:
         selection = tuner.kernels(tuner.cuts(whole, aside.trace), costs, aside.trace)
     except AnabranchError as failed:
@@ -140,7 +140,7 @@ def _scheduled(job: Job, tasks: TaskGraph, costs: Costs) -> tuple[TaskGraph, Sch
     plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
     if job.options.scheduler == "sequential":
         return tasks, plain
-    listed = critical.schedule(tasks, costs, limits_of(job, None))
+    listed = critical.schedule(tasks, costs, limits_of(job))
     spec = begun(job.target.spec)
 
     def us(schedule: Schedule) -> float:

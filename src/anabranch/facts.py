@@ -7,6 +7,7 @@
 | schedules | every candidate, before kernels overlap: name, latency_ms, source, streams, waits |
 | kernels | launches of the plan; tasks: how many of them |
 | modes | generated kernels of the plan by how they overlap the one before ("none": not at all) |
+| cut_short | why searching ended before it was done: "", budget, stop |
 | stages_s | seconds of the compilation by stage |
 | peak_bytes, peak_bytes_sequential | intermediate values of this plan and of the sequential one |
 | max_relative_error | per output, against a higher-precision reference |
@@ -62,6 +63,7 @@ def facts_of(job: Job, made: Compilation, eager: bool = True) -> dict[str, Any]:
         "peak_bytes_sequential": made.found.sequential.peak_bytes,
         "search_s": made.seconds,
         "search": _searched(made),
+        "cut_short": made.found.cut_short,
         "stages_s": {
             event.what: dict(event.data)["seconds"]
             for event in job.trace.events

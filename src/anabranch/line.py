@@ -11,12 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from anabranch.cache import Cache
 from anabranch.costs import costs_of
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
@@ -49,7 +50,8 @@ TRIAL = ("sequential", "critical")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be compiled, for what, and where to look things up and say what happened."""
+    """What is to be compiled, for what, where to look things up and say what happened, and until
+    when searching and measuring may go on. `begun`: when it began, of `time.monotonic`."""
 
     model: Any
     args: tuple[Any, ...]
@@ -59,6 +61,13 @@ class Job:
     cache: Cache | None
     trace: Trace
     captured: Captured | None = None
+    deadline: Deadline = ENDLESS
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def taken(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,29 +103,28 @@ def simplified(job: Job, graph: Graph) -> Graph:
 
 
 def stages_of(
-    job: Job, captured: Captured, graph: Graph, start: float, trial: bool = False
+    job: Job, captured: Captured, graph: Graph, trial: bool = False
 ) -> Generator[tuple[str, Any], None, Planned]:
     """From a rewritten graph to its schedule, with each stage's noun on the way. `trial`: the graph
     is only tried out, under a schedule that is found at once."""
     trace, options, target = job.trace, job.options, job.target
-    tuner = Tuner(target, options, job.cache)
+    tuner = Tuner(target, options, job.cache, job.deadline)
     with trace.stage("fuse"):
         cuts = tuner.cuts(graph, trace)
     yield "fuse", cuts[-1]
-    prepare, left = partial(pack, spec=target.spec), seconds_left(options, start)
-    tuning = costs_of(target, prepare, job.cache, trace, left, KERNEL_SECONDS)
+    prepare = partial(pack, spec=target.spec)
+    tuning = costs_of(target, prepare, job.cache, trace, job.deadline, KERNEL_SECONDS)
     with trace.stage("kernels"):
         selection = tuner.kernels(cuts, tuning, trace)
     yield "kernels", selection
     with trace.stage("probe"):
         selection = with_probes(selection, tuning)
         if options.scheduler in MERGING:
-            limits = limits_of(job, seconds_left(options, start))
-            graph, selection = tuner.merged(graph, selection, tuning, limits)
+            graph, selection = tuner.merged(graph, selection, tuning, limits_of(job))
         signature = renamed(captured, graph)
     yield "probe", selection.tasks
     safe = selection.settled and settled(tuning)
-    made = scheduled(job, graph, signature, selection, safe, start, trial)
+    made = scheduled(job, graph, signature, selection, safe, trial)
     yield "schedule", made.choice
     return made
 
@@ -127,28 +135,25 @@ def scheduled(
     signature: Signature,
     selection: Selection,
     safe: bool,
-    start: float,
     trial: bool = False,
 ) -> Planned:
     """The stage from tasks with kernels to their schedule; `safe`: what was chosen so far would be
     chosen again."""
     options, tasks = job.options, selection.tasks
-    still = trial or options.overlap == "none"
+    still = trial or options.overlap == "none" or job.deadline.stopped()
     aside = nullcontext(_at_once) if still else compiling(tasks, job.target, job.cache)
     names = TRIAL if trial and options.scheduler == "best" else schedulers_of(options)
     with job.trace.stage("schedule"), aside as compiled:
-        left = seconds_left(options, start)
-        sequential, packer, costs = bounded_costs(job, tasks, signature, left, compiled)
-        limits = limits_of(job, left)
-        choice = best_or_recall(tasks, costs, names, limits, job.cache)
+        sequential, packer, costs = bounded_costs(job, tasks, signature, compiled)
+        choice = best_or_recall(tasks, costs, names, limits_of(job), job.cache)
     safe = safe and settled(costs)
     trace = job.trace
     return Planned(graph, signature, selection, choice, sequential, packer, costs, safe, trace)
 
 
-def planned(job: Job, captured: Captured, graph: Graph, start: float) -> Planned:
+def planned(job: Job, captured: Captured, graph: Graph) -> Planned:
     """What the line makes of the graph, on trial."""
-    stages = stages_of(job, captured, graph, start, trial=True)
+    stages = stages_of(job, captured, graph, trial=True)
     while True:
         try:
             next(stages)
@@ -157,20 +162,19 @@ def planned(job: Job, captured: Captured, graph: Graph, start: float) -> Planned
             return made
 
 
-def rescheduled(job: Job, made: Planned, start: float, trial: bool = False) -> Planned:
+def rescheduled(job: Job, made: Planned, trial: bool = False) -> Planned:
     """The same tasks under the schedule that a trial, or whoever asks in earnest, gives them."""
-    return scheduled(job, made.graph, made.signature, made.selection, made.settled, start, trial)
+    return scheduled(job, made.graph, made.signature, made.selection, made.settled, trial)
 
 
 def bounded_costs(
     job: Job,
     tasks: TaskGraph,
-    signature: Signature | None,
-    left: float | None,
+    signature: Signature | None = None,
     quiet: Callable[[], None] = lambda: None,
 ) -> tuple[Plan, Packer, Costs]:
     """The sequential plan, who packs others within the bytes that they may take, and costs of
-    those; `left`: seconds that measuring may take; `quiet`: waits until one may measure."""
+    those; `quiet`: waits until one may measure."""
     spec = job.target.spec
     plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
     sequential = pack(tasks, plain, spec, signature)
@@ -180,7 +184,7 @@ def bounded_costs(
         quiet()
         return packer.any(asked, schedule)
 
-    return sequential, packer, costs_of(job.target, prepare, job.cache, job.trace, left)
+    return sequential, packer, costs_of(job.target, prepare, job.cache, job.trace, job.deadline)
 
 
 def _at_once() -> None:
@@ -191,21 +195,14 @@ def schedulers_of(options: Options) -> Sequence[str]:
     return BEST if options.scheduler == "best" else (options.scheduler,)
 
 
-def seconds_left(options: Options, start: float) -> float | None:
-    """Seconds of the budget that are left: one budget for all stages, whoever spends it."""
-    if options.budget is None:
-        return None
-    return max(0.0, options.budget - (time.perf_counter() - start))
-
-
-def limits_of(job: Job, left: float | None) -> Limits:
-    """What schedulers may use; `left`: seconds for all of them together."""
+def limits_of(job: Job) -> Limits:
+    """What schedulers may use."""
     options = job.options
     return Limits(
         max_streams=options.max_streams,
         max_group_size=options.max_group_size,
         max_groups=options.max_groups,
-        deadline=left,
+        deadline=job.deadline,
         spec=job.target.spec,
         trace=job.trace,
     )

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from anabranch.cache import Cache
 from anabranch.costs import name_of
+from anabranch.deadline import CutShort
 from anabranch.errors import NumericsError
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import content_key
@@ -59,8 +60,8 @@ TOLD_ANEW: tuple[Kind, ...] = ("stage", "progress", "time")
 class Outcome:
     """What the stages from fuse to pack made of `graph`. `schedules`: all that were compared, best
     first, each kernel waiting for all before it; `cost`: that of the plan, as its kernels are
-    launched (`overlap`). `settled`: nothing was left out that might run another day; `rushed`:
-    searching ended with the budget."""
+    launched (`overlap`). `settled`: nothing was left out that might run another day;
+    `cut_short`: why searching and measuring ended before they were done, "" if they were."""
 
     graph: Graph
     selection: Selection
@@ -70,7 +71,7 @@ class Outcome:
     plan: Plan
     cost: Cost
     settled: bool = True
-    rushed: bool = False
+    cut_short: CutShort = ""
 
 
 class _Candidate(BaseModel):
@@ -168,7 +169,10 @@ def recall(
     trace: Trace,
 ) -> Outcome | None:
     """The outcome for this question, its events told anew; None where there is none."""
-    text = cache.get("plans", asked) or cache.get("plans", _within(asked, budget))
+    cut_short: CutShort = ""
+    text = cache.get("plans", asked)
+    if text is None:
+        text, cut_short = cache.get("plans", _within(asked, budget)), "budget"
     if text is None:
         return None
     try:
@@ -182,7 +186,14 @@ def recall(
         trace.add(event.kind, event.where, event.what, event.why, **event.data)
     schedules = tuple(stored.schedules)
     return Outcome(
-        graph, selection, schedules, stored.timeline, stored.sequential, plan, stored.cost
+        graph,
+        selection,
+        schedules,
+        stored.timeline,
+        stored.sequential,
+        plan,
+        stored.cost,
+        cut_short=cut_short,
     )
 
 
@@ -190,8 +201,8 @@ def keep(
     cache: Cache, asked: str, outcome: Outcome, budget: float | None, events: Sequence[Event]
 ) -> None:
     """Store an outcome that is settled, with the events that led to it. One that cannot be told
-    beside its graph is not stored."""
-    if not outcome.settled:
+    beside its graph is not stored, nor one that somebody cut short: the next run goes on."""
+    if not outcome.settled or outcome.cut_short == "stop":
         return
     try:
         told = brief.write(outcome.plan, outcome.graph)
@@ -206,7 +217,7 @@ def keep(
         cost=outcome.cost,
         events=[_event(event) for event in events if event.kind not in TOLD_ANEW],
     )
-    name = _within(asked, budget) if outcome.rushed else asked
+    name = _within(asked, budget) if outcome.cut_short else asked
     cache.put("plans", name, stored.model_dump_json())
 
 

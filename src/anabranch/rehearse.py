@@ -27,6 +27,7 @@ from typing import Self
 from anabranch.audition import Verdict, written
 from anabranch.cache import Cache
 from anabranch.costs.heats import Trial, in_heats
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Task
@@ -36,18 +37,26 @@ from anabranch.trace import Trace
 SCHEME = "rehearsal 2"
 LIMIT = 60.0
 """Seconds that one kernel may take: building it is not among them."""
+NO_TIME = "no time was left to try it"
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1])"
 SERVE = "from anabranch.audition import main; main(*sys.argv[2:])"
 
 
 class Rehearsal:
     """Puts itself before a trial: what fails there is not tried here. The process is started when
-    it is first needed, or before, and ends with the block."""
+    it is first needed, or before, and ends with the block. What was not tried when `until` is over
+    is refused, this time."""
 
     def __init__(
-        self, target: Target, cache: Cache | None, trace: Trace, start: str = START
+        self,
+        target: Target,
+        cache: Cache | None,
+        trace: Trace,
+        start: str = START,
+        until: Deadline = ENDLESS,
     ) -> None:
         self._target, self._cache, self._trace, self._start = target, cache, trace, start
+        self._until = until
         self._process: subprocess.Popen[bytes] | None = None
         self._known: dict[str, Verdict] = {}
         self.settled = True
@@ -61,7 +70,7 @@ class Rehearsal:
 
     def start(self) -> None:
         """Start the process ahead: it takes seconds, in which kernels may be written."""
-        if not self._target.spec.simulated:
+        if not self._target.spec.simulated and not self._until.over():
             self._running()
 
     def before(self, trial: Trial) -> Trial:
@@ -116,7 +125,7 @@ class Rehearsal:
         """Learn of all tasks. One is blamed if a process that was started for it, and has run
         nothing else, says nothing."""
         total = len(left)
-        while left:
+        while left and not self._until.over():
             fresh, count, at = self._process is None, len(left), ""
             for key, verdict in self._answers(left, meanwhile):
                 at, meanwhile = key if verdict is None else "", None
@@ -124,6 +133,8 @@ class Rehearsal:
                     del left[key]
                     self._learn(key, verdict)
                     self._trace.progress("kernels", total - len(left), total, "kernels rehearsed")
+            if self._until.over():
+                break  # whatever it is at now is not to blame
             if fresh and len(left) == count:
                 died = self._died()
                 if not at:
@@ -136,12 +147,19 @@ class Rehearsal:
                 left = {at: left.pop(at), **left}
             if left:
                 self._end()  # it has died, or is about to
+        if left:
+            self._end()
+            self._leave_out(left, NO_TIME)
 
     def _not_started(self, left: Iterable[str], died: str) -> None:
         why = f"no process could be started to run kernels in: {died}"
         self._trace.add("warning", "kernels", "generated kernels", why)
+        self._leave_out(left, why)
+
+    def _leave_out(self, left: Iterable[str], why: str) -> None:
+        """It is not the kernels' fault: the verdict is not kept."""
         self.settled = False
-        self._known |= dict.fromkeys(left, Verdict(why))  # not the kernels' fault: not kept
+        self._known |= dict.fromkeys(left, Verdict(why))
 
     def _learn(self, key: str, verdict: Verdict) -> None:
         self._known[key] = verdict
@@ -164,6 +182,8 @@ class Rehearsal:
         if meanwhile is not None:
             meanwhile()
         for _ in keys:
+            if self._until.over():
+                return
             begun = process.stdout.readline()
             if not begun:
                 return

@@ -8,7 +8,6 @@ against the model and races them. What was found is remembered.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -25,12 +24,13 @@ from anabranch.autograph.recall import remember
 from anabranch.contest import contest
 from anabranch.costs import tied
 from anabranch.costs.mixed import observed_alpha
+from anabranch.deadline import Deadline
 from anabranch.errors import AnabranchError, NumericsError
 from anabranch.frontend.captured import Captured
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
-from anabranch.line import Job, Planned, planned, rescheduled, seconds_left, simplified
+from anabranch.line import Job, Planned, planned, rescheduled, simplified
 from anabranch.options import Options
 from anabranch.overlap.alike import in_mode, mode_of
 from anabranch.rewrite.rules import ALL
@@ -60,54 +60,62 @@ def known_path(job: Job, graph: Graph) -> Path | None:
     return path
 
 
-def searched(
-    job: Job, captured: Captured, graph: Graph, first: Planned, start: float
-) -> tuple[Planned, Path]:
+def searched(job: Job, captured: Captured, graph: Graph, first: Planned) -> tuple[Planned, Path]:
     """The best equal graph, planned; `first`, and no way to it, if there is none that is faster.
 
     Graphs are tried out, the first one too, under a schedule that is found at once; only the best
     gets what the first one got, and must then still be faster. As TASO was published, graphs are
     tried out one kernel after another, and the best of them is not asked what streams make of it.
+    What was found is remembered unless somebody stopped the search: the next one of this graph then
+    goes on.
     """
-    options, target, trace = job.options, job.target, job.trace
-    summed = options.search == "taso-paper"
-    seeds = _of_taso(job, captured, graph, first, start)
-    begun = time.perf_counter()
-    limit = _limit(options, start)
-    trying = _with(job, scheduler="sequential") if summed else job
-    judging = _Judging(trying, captured, first, start, begun + limit)
-    tried = rescheduled(judging.aside, first, start, trial=True)
-    trial = time.perf_counter() - begun
-    alpha = _alpha(options, tried)
-    trace.add("chosen", "search", graph.name, f"the critical path weighs {alpha:g} times the sum")
-    # The schedule of what is found has its time within the limit, too.
-    left = limit - (time.perf_counter() - begun) - _took(trace, "schedule")
-    each = trial + _took(trace, "fuse", "kernels") * NEW
-    effort, judges = _effort(options, max(0.0, left), each), judging.judges(alpha)
-    found = improved(graph, tried, ALL, settings_of(options), judges, effort, trace, seeds)
     made, path = first, Path(graph, graph, ())
-    if found.path.rounds:
-        best = rescheduled(replace(job, trace=found.built.trace), found.built, start)
-        was, now = judging.race((first, best))
-        if summed or (now.us < was.us and not tied(now, was)):
-            made, path = best, found.path
-        else:
-            why = f"{now.us:.2f} us {now.source}, {was.us:.2f} without, both scheduled in earnest"
-            trace.add("refused", "search", rules_of(found.path.steps), why)
-    remember(job.cache, question_of_search(graph, options, target), path)
+    if job.deadline.over():
+        job.trace.add("refused", "search", graph.name, "no time is left to search")
+    else:
+        made, path = _searched(job, captured, graph, first)
+    if not job.deadline.stopped():
+        remember(job.cache, question_of_search(graph, job.options, job.target), path)
     return made, path
 
 
-def _of_taso(
-    job: Job, captured: Captured, graph: Graph, first: Planned, start: float
-) -> tuple[Path, ...]:
+def _searched(job: Job, captured: Captured, graph: Graph, first: Planned) -> tuple[Planned, Path]:
+    options, trace = job.options, job.trace
+    summed = options.search == "taso-paper"
+    seeds = _of_taso(job, captured, graph, first)
+    until, before = job.deadline.within(_limit(job)), job.taken
+    judging = _Judging(
+        _with(job, scheduler="sequential") if summed else job, captured, first, until
+    )
+    tried = rescheduled(judging.aside, first, trial=True)
+    trial = job.taken - before
+    alpha = _alpha(options, tried)
+    trace.add("chosen", "search", graph.name, f"the critical path weighs {alpha:g} times the sum")
+    # The schedule of what is found has its time within the limit, too.
+    until = until.earlier(_took(trace, "schedule"))
+    each = trial + _took(trace, "fuse", "kernels") * NEW
+    effort, judges = _effort(options, until, each), judging.judges(alpha)
+    found = improved(graph, tried, ALL, settings_of(options), judges, effort, trace, seeds)
+    if found.path.rounds:
+        best = found.built
+        if not job.deadline.over():  # else the schedule of its trial is the best so far
+            best = rescheduled(replace(job, trace=best.trace), best)
+        was, now = judging.race((first, best))
+        if summed or (now.us < was.us and not tied(now, was)):
+            return best, found.path
+        why = f"{now.us:.2f} us {now.source}, {was.us:.2f} without, both scheduled in earnest"
+        trace.add("refused", "search", rules_of(found.path.steps), why)
+    return first, Path(graph, graph, ())
+
+
+def _of_taso(job: Job, captured: Captured, graph: Graph, first: Planned) -> tuple[Path, ...]:
     """What AutoGraph, as published, is compared with at its end where the path weighs nothing: the
     paper gives no number for that weight. Whoever asked for TASO before has found it."""
     if job.options.search != "autograph-paper":
         return ()
     asked = _with(replace(job, trace=job.trace.aside()), search="taso-paper")
     path = known_path(asked, graph)
-    path = searched(asked, captured, graph, first, start)[1] if path is None else path
+    path = searched(asked, captured, graph, first)[1] if path is None else path
     return (path,) if path.rounds else ()
 
 
@@ -118,13 +126,11 @@ def _with(job: Job, **changed: str) -> Job:
 class _Judging:
     """Who says what graphs take: by predictions, part by part, and built as a whole."""
 
-    def __init__(
-        self, job: Job, captured: Captured, first: Planned, start: float, end: float
-    ) -> None:
-        """`start`, `end`: when the compilation began, and when the search is to be over."""
-        self._end = end
+    def __init__(self, job: Job, captured: Captured, first: Planned, until: Deadline) -> None:
+        """`until`: when the search is to be over."""
+        self._until = until
         self.aside = replace(job, trace=job.trace.aside())
-        self._job, self._captured, self._first, self._start = job, captured, first, start
+        self._job, self._captured, self._first = job, captured, first
         self._cuts = Cuts(job.target.spec, Tuner(job.target, job.options, job.cache).generates)
         self._learned: list[tuple[Task, float]] = []
         self._modes: dict[int, tuple[Planned, str]] = {}
@@ -169,10 +175,8 @@ class _Judging:
         return Appraiser((*self._learned, *taken), self._cuts, alpha)
 
     def _contest(self, graphs: Sequence[Graph]) -> Sequence[Cost | None]:
-        whole = seconds_left(self._job.options, self._start)
-        left = max(0.0, self._end - time.perf_counter())
-        left = left if whole is None else min(left, whole)
-        result = contest(self._job, graphs, left, self._mode(self._first))
+        within = replace(self._job, deadline=self._until)
+        result = contest(within, graphs, self._mode(self._first))
         self._learned.extend(result.taken)
         return result.costs
 
@@ -180,7 +184,7 @@ class _Judging:
         job, options = self._job, self._job.options
         told = replace(job, trace=job.trace.aside())
         try:
-            made = planned(told, self._captured, candidate, self._start)
+            made = planned(told, self._captured, candidate)
             if options.verify and not job.target.spec.simulated:
                 self._verify(told, made)
         except NumericsError as wrong:
@@ -200,21 +204,19 @@ class _Judging:
         verify(run, self._captured, job.target, *call, job.options.seed)
 
 
-def _limit(options: Options, start: float) -> float:
-    """Seconds that the search may take: what was asked for, or else SEARCH, and as many as are left
-    of WHOLE; never more than are left of the budget."""
-    left, taken = seconds_left(options, start), time.perf_counter() - start
-    asked = options.search_seconds
-    limit = min(SEARCH, max(0.0, WHOLE - taken)) if asked is None else asked
-    return limit if left is None else min(limit, left)
+def _limit(job: Job) -> float:
+    """Seconds that the search may take, if the budget allows it: what was asked for, or else
+    SEARCH, and as many as are left of WHOLE."""
+    asked = job.options.search_seconds
+    return min(SEARCH, max(0.0, WHOLE - job.taken)) if asked is None else asked
 
 
-def _effort(options: Options, seconds: float, each: float) -> Effort:
+def _effort(options: Options, until: Deadline, each: float) -> Effort:
     """Work by what was asked for alone, and not by what is left of it."""
     asked = options.search_seconds
     if asked is None:
         asked = SEARCH if options.budget is None else min(SEARCH, SHARE * options.budget)
-    return Effort(options.search_measured, work=RATE * asked, seconds=seconds, each=each)
+    return Effort(options.search_measured, work=RATE * asked, until=until, each=each)
 
 
 def _took(trace: Trace, *stages: str) -> float:

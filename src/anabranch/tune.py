@@ -15,6 +15,7 @@ from functools import partial
 from anabranch.accept import checker
 from anabranch.cache import Cache
 from anabranch.costs import name_of
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.fuse import partition
 from anabranch.fuse.choose import choose
 from anabranch.fuse.joining import with_joins
@@ -39,12 +40,14 @@ kernel runs, each of these with clusters, which have several results, and the la
 
 @dataclass(frozen=True, slots=True)
 class Tuner:
-    """Finds kernels on one target; what was found is in the cache. `most`: how many generated
-    kernels are tried at once; where they are fewer than usual, decisions are not kept."""
+    """Finds kernels on one target; what was found is in the cache. `until`: when it is
+    over, no further kernel is tried. `most`: how many generated kernels are tried at once; where
+    they are fewer than usual, decisions are not kept."""
 
     target: Target
     options: Options
     cache: Cache | None
+    until: Deadline = ENDLESS
     most: int = MOST
 
     @property
@@ -69,7 +72,7 @@ class Tuner:
         are to be merged, which has its own way with concatenations. TargetError if a task has no
         kernel that runs."""
         spec, check = self.target.spec, checker(self.target, self.cache)
-        with Rehearsal(self.target, self.cache, trace) as rehearsal:
+        with Rehearsal(self.target, self.cache, trace, until=self.until) as rehearsal:
             if self.generates:
                 rehearsal.start()
             trial = rehearsal.before(costs.trial)
@@ -89,7 +92,7 @@ class Tuner:
     def each(self, cuts: Sequence[TaskGraph], costs: Costs) -> list[Selection]:
         """Every cut with kernels by itself: all that was tried on the way to a selection."""
         spec, check = self.target.spec, checker(self.target, self.cache)
-        with Rehearsal(self.target, self.cache, Trace()) as rehearsal:
+        with Rehearsal(self.target, self.cache, Trace(), until=self.until) as rehearsal:
             trial = rehearsal.before(costs.trial)
             memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
             return select_all(cuts, spec, self.providers, trial, check, Trace(), memory)
@@ -101,7 +104,7 @@ class Tuner:
         fastest of what is offered for them."""
         spec, check = self.target.spec, checker(self.target, self.cache)
         makers = [Sharing(provider, offers) for provider in ALL if provider.name == GENERATED]
-        with Rehearsal(self.target, self.cache, trace) as rehearsal:
+        with Rehearsal(self.target, self.cache, trace, until=self.until) as rehearsal:
             trial = rehearsal.before(costs.trial)
             memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
             whole = TaskGraph("abreast", (), (), tuple(tasks), (), ())

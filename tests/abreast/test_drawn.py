@@ -28,8 +28,8 @@ def test_whatever_shares_a_launch_is_right(monkeypatch: pytest.MonkeyPatch) -> N
     def fewest(self: Recorded, plans: Sequence[Any]) -> list[Cost]:
         return [Cost(float(len(tasks.tasks)), "recorded") for tasks, _ in plans]
 
-    def noted(job: Job, made: Planned, start: float) -> Planned:
-        found = abreast(job, made, start)
+    def noted(job: Job, made: Planned) -> Planned:
+        found = abreast(job, made)
         verify_tasks(found.tasks)
         changed.append(found is not made)
         assert len(found.tasks.tasks) <= len(made.tasks.tasks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 
@@ -20,6 +21,7 @@ from anabranch.autograph.effort import (
     building,
     counted,
 )
+from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
 from anabranch.rewrite.search import Carrying
 from anabranch.trace import Trace
@@ -49,7 +51,7 @@ def spend(meter: Meter, kind: effort.Kind, work: float, clock: Clock, seconds: f
 
 def test_work_is_what_ends_a_search_however_fast_the_machine_is(clock: Clock) -> None:
     for pace in (0.01, 1.0):
-        meter = Meter(Effort(work=10.0, seconds=clock.now + 20.0))
+        meter = Meter(Effort(work=10.0, until=Deadline.after(20.0)))
         spend(meter, "price", 6.0, clock, 6.0 * pace)
         assert meter.affords("build", 4.0) and not meter.stopped
         assert not meter.affords("build", 4.1) and meter.stopped == WORK_DONE
@@ -60,7 +62,7 @@ def test_work_is_what_ends_a_search_however_fast_the_machine_is(clock: Clock) ->
 
 
 def test_what_is_not_expected_to_end_in_time_is_not_begun(clock: Clock) -> None:
-    meter = Meter(Effort(work=100.0, seconds=50.0))
+    meter = Meter(Effort(work=100.0, until=Deadline.after(50.0)))
     assert meter.affords("build", 10.0)
     spend(meter, "build", 5.0, clock, 20.0)  # four times as slow as usual
     assert meter.affords("build", 7.0) and not meter.affords("build", 8.0)
@@ -68,7 +70,7 @@ def test_what_is_not_expected_to_end_in_time_is_not_begun(clock: Clock) -> None:
     assert meter.affords("price", 13.0, then=4.0) and not meter.affords("price", 15.0, then=4.0)
     spend(meter, "price", 1.0, clock, 3.0)
     assert meter.affords("price", 3.0, then=4.0) and not meter.affords("price", 4.0, then=4.0)
-    assert meter.deadline(5.0) == 50.0 - 20.0 and meter.left() == 27.0
+    assert meter.deadline(5.0).moment == 50.0 - 20.0 and meter.left() == 27.0
     assert not meter.affords("build", 1e3) and meter.stopped.startswith(SLOW)  # work, but later
     trace = Trace()
     meter.tell(trace, "g")
@@ -76,7 +78,7 @@ def test_what_is_not_expected_to_end_in_time_is_not_begun(clock: Clock) -> None:
 
 
 def test_the_first_candidate_is_expected_to_take_what_others_took(clock: Clock) -> None:
-    meter = Meter(Effort(seconds=10.0, each=8.0))
+    meter = Meter(Effort(until=Deadline.after(10.0), each=8.0))
     assert meter.affords("build", 0.1)
     clock.now += 3.0
     assert not meter.affords("build", 0.1)
@@ -85,7 +87,7 @@ def test_the_first_candidate_is_expected_to_take_what_others_took(clock: Clock) 
 
 
 def test_contests_shrink_with_the_time_that_is_left(clock: Clock) -> None:
-    meter = Meter(Effort(work=1000.0, seconds=20.0))
+    meter = Meter(Effort(work=1000.0, until=Deadline.after(20.0)))
     assert meter.tasks(24, 40, 1.0) == 24 and not meter.stopped
     clock.now = 12.0
     assert meter.tasks(24, 40, 1.0) == 12 and meter.stopped.startswith(SLOW)
@@ -99,7 +101,7 @@ def test_without_limits_all_is_afforded(clock: Clock) -> None:
     assert (
         meter.affords("build", 1e9) and meter.prices(8000) == 8000 and meter.tasks(24, 9, 9) == 24
     )
-    assert meter.deadline(1.0) is None and meter.left() is None
+    assert meter.deadline(1.0).left() == meter.left() == math.inf
 
 
 def test_prices_are_counted_with_and_without_beginnings() -> None:

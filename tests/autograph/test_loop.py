@@ -15,6 +15,7 @@ from anabranch.autograph.effort import BUILT, FEWEST, PRICE, WORK_DONE, Effort
 from anabranch.autograph.judges import Judges, Locals
 from anabranch.autograph.loop import Outcome, improved, settings_of
 from anabranch.autograph.path import Path, Round, rules_of
+from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.options import Options
@@ -167,7 +168,9 @@ def test_what_was_built_is_known_to_the_next_search(monkeypatch: pytest.MonkeyPa
 
 
 def test_time_that_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, ran, _ = looked({9: 90.0, 8: 80.0}, {9: (8,)}, monkeypatch, Effort(seconds=0.0))
+    found, ran, _ = looked(
+        {9: 90.0, 8: 80.0}, {9: (8,)}, monkeypatch, Effort(until=Deadline.after(0.0))
+    )
     assert ran == [] and not found.path.rounds
 
 
@@ -184,7 +187,7 @@ def test_a_candidate_that_would_end_too_late_is_not_begun(
         return graph
 
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    effort = Effort(measured=5, work=1e6, seconds=30.0)
+    effort = Effort(measured=5, work=1e6, until=Deadline.after(30.0))
     _, ran, trace = looked(us, {9: (8, 7, 6, 5)}, monkeypatch, effort, slow=ten_seconds)
     assert len(ran) == 2 and now == 20.0
     assert any("stopped by the clock" in event.why for event in trace.events)
@@ -195,7 +198,7 @@ def test_work_that_is_done_is_the_same_on_slower_machines(monkeypatch: pytest.Mo
     work = FEWEST * PRICE + 2.5 * BUILT * 9
     runs = []
     for seconds in (None, 1e6):
-        effort = Effort(measured=5, work=work, seconds=seconds)
+        effort = Effort(measured=5, work=work, until=Deadline.after(seconds))
         _, ran, trace = looked(us, {9: (8, 7, 6, 5)}, monkeypatch, effort)
         assert any(event.why == WORK_DONE for event in trace.events)
         runs.append(ran)

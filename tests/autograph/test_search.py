@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import anabranch
 from anabranch import seek
 from anabranch.cache import Cache
 from anabranch.compiler import Compilation, compile_model
+from anabranch.deadline import Deadline
 from anabranch.errors import NumericsError
 from anabranch.ir.graph import Graph
 from anabranch.line import Job, simplified
@@ -81,14 +82,13 @@ def test_work_is_asked_for_and_not_what_is_left() -> None:
         ({"budget": 1e6}, seek.WORK),
     ):
         options = Options.read(asked, environment=False)
-        for seconds in (0.0, 50.0):
-            effort = seek._effort(options, seconds, 3.0)
-            assert effort.work == pytest.approx(work) and effort.seconds == seconds
-    now = time.perf_counter()
-    options = Options.read({}, environment=False)
-    assert seek._limit(options, now) == pytest.approx(seek.SEARCH, abs=0.1)
-    assert seek._limit(options, now - seek.WHOLE + 5.0) == pytest.approx(5.0, abs=0.1)
-    assert seek._limit(options.model_copy(update={"budget": 9.0}), now - 4.0) < 5.1
+        for until in (Deadline.after(0.0), Deadline.after(50.0)):
+            effort = seek._effort(options, until, 3.0)
+            assert effort.work == pytest.approx(work) and effort.until == until
+    one = job(Twins(), torch.randn(4, 64))
+    assert seek._limit(one) == pytest.approx(seek.SEARCH, abs=0.1)
+    long_ago = replace(one, begun=one.begun - seek.WHOLE + 5.0)
+    assert seek._limit(long_ago) == pytest.approx(5.0, abs=0.1)
 
 
 def test_the_schedule_of_what_is_found_has_its_time_within_the_limit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from anabranch.cache import Cache
 from anabranch.costs.measured import Measured, canonical_schedule
 from anabranch.costs.roofline import Roofline
+from anabranch.deadline import Deadline
 from anabranch.errors import VerifyError
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Probe
@@ -177,16 +179,18 @@ def test_when_the_budget_is_spent_only_the_decision_is_measured(
     make: Any, target: Any, prepare: Any
 ) -> None:
     trace = Trace()
-    costs = Measured(target, prepare, trace=trace, budget=1e-9)
+    stop = threading.Event()
+    costs = Measured(target, prepare, trace=trace, until=Deadline(stop=stop))
     a, b = make.relu("a"), make.relu("b", width=9)
     graph = make.graph(a, b)
     assert costs.task(a).source == "measured"
+    stop.set()
     assert costs.task(b) == Roofline(make.spec).task(b)
     assert costs.trial([a, b])[1] == costs.task(b)
     assert costs.schedule(graph, ONE).source == "estimated"
     assert [cost.source for cost in costs.rank(graph, [ONE, TWO])] == ["measured"] * 2
     warnings = [event.why for event in trace.events if event.kind == "warning"]
-    assert warnings == ["the budget for measuring is spent: b and others estimated"]
+    assert warnings == ["no time is left to measure: b and others estimated"]
 
 
 def test_probes_come_from_one_run(make: Any, target: Any, prepare: Any) -> None:

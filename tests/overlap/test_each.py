@@ -15,6 +15,7 @@ from tests.kernels.triton.bodies import gpu
 from tests.kernels.triton.samples import SAMPLES
 
 from anabranch.cache import Cache
+from anabranch.deadline import Deadline
 from anabranch.errors import TargetError
 from anabranch.ir.graph import Ref, rename
 from anabranch.ir.plan import Plan
@@ -70,7 +71,7 @@ PLAN = net()
 class Clock:
     now = 0.0
 
-    def perf_counter(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
 
@@ -80,7 +81,7 @@ CLOCK = Clock()
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.overlap.each.time", CLOCK)
+    monkeypatch.setattr("anabranch.deadline.time", CLOCK)
 
 
 @dataclass
@@ -121,7 +122,7 @@ def two_differ(place: int, mode: str) -> float:
 
 def test_kernels_that_gain_by_another_mode_get_it() -> None:
     machine: Any = Machine(two_differ)
-    found = own_modes(PLAN, "l", machine, 3.0)
+    found = own_modes(PLAN, "l", machine, Deadline.after(3.0))
     assert found is not None
     modes, now, was = found
     assert modes == ("l", "w", "l", "l", "", "l")
@@ -130,7 +131,7 @@ def test_kernels_that_gain_by_another_mode_get_it() -> None:
 
 def test_where_one_mode_is_best_for_all_nothing_is_found() -> None:
     machine: Any = Machine(lambda place, mode: 0.0 if mode == "l" else 0.5)
-    assert own_modes(PLAN, "l", machine, 2.0) is None
+    assert own_modes(PLAN, "l", machine, Deadline.after(2.0)) is None
 
 
 def test_noise_alone_changes_nothing() -> None:
@@ -138,12 +139,12 @@ def test_noise_alone_changes_nothing() -> None:
     for seed in range(5):
         dice = np.random.default_rng(seed)
         machine: Any = Machine(lambda place, mode: 0.0, noise=0.01, dice=dice)
-        assert own_modes(PLAN, "l", machine, 1.0) is None
+        assert own_modes(PLAN, "l", machine, Deadline.after(1.0)) is None
 
 
 def test_modes_that_fail_are_left_out() -> None:
     machine: Any = Machine(two_differ, broken="w")
-    found = own_modes(PLAN, "l", machine, 6.0)
+    found = own_modes(PLAN, "l", machine, Deadline.after(6.0))
     assert found is not None and found[0] == ("l", "l", "l", "l", "", "l")
 
 
@@ -164,7 +165,9 @@ def test_modes_by_place() -> None:
 
 def run(machine: Any, cache: Cache | None, seconds: float | None) -> tuple[tuple[str, ...], str]:
     trace = Trace()
-    plan, cost = overlapped(PLAN, machine, cache, trace, seconds)
+    plan, cost = overlapped(
+        PLAN, machine, cache, trace, None if seconds is None else Deadline.after(seconds)
+    )
     check_plan(plan)
     assert cost is not None
     modes = tuple(split(task.kernel.variant)[1] for task in plan.tasks.tasks if task.kernel)
@@ -189,7 +192,7 @@ def test_a_damaged_memory_is_no_memory(tmp_path: Path) -> None:
     class Worn(Cache):
         def get(self, table: str, key: str) -> str | None:
             kept = super().get(table, key)
-            return json.dumps([["l"], 1.0, 0.0]) if kept and key.startswith("each") else kept
+            return json.dumps([["l"], [[1.0, 0.0]]]) if kept and key.startswith("each") else kept
 
     with Worn.open(tmp_path) as cache:
         first = run(Machine(two_differ), cache, 4.0)

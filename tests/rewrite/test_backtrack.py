@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.rewrite.graphs import drawn, kinds, read
 from tests.rewrite.searching import MERGE, MOVING, RULES, SHORTER, nodes, reachable, weighed
 
+from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Rule, wild
 from anabranch.ir.verify import verify_graph
@@ -101,7 +102,9 @@ def test_the_graph_itself_is_among_the_answers(keep: int) -> None:
 
 
 def test_a_moment_that_has_passed_ends_it() -> None:
-    assert [one.graph for one in backtrack(HIDDEN, ours(), nodes, WIDE, until=0.0)] == [HIDDEN]
+    assert [
+        one.graph for one in backtrack(HIDDEN, ours(), nodes, WIDE, until=Deadline.after(0.0))
+    ] == [HIDDEN]
 
 
 def test_refusals_are_heard() -> None:

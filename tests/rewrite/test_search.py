@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.rewrite.graphs import drawn, kinds, read
 from tests.rewrite.searching import MERGE, RULES, nodes, weighed
 
+from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.verify import verify_graph
 from anabranch.rewrite.backtrack import Price, backtrack
@@ -156,7 +157,9 @@ def test_weights_that_are_equal_here_and_not_there_are_two_structures() -> None:
 
 def test_a_deadline_that_has_passed_leaves_the_graph() -> None:
     graph = blocks(3)
-    assert [one.graph for one in search(graph, RULES, nodes, SMALL, deadline=-1.0)] == [graph]
+    assert [
+        one.graph for one in search(graph, RULES, nodes, SMALL, until=Deadline.after(-1.0))
+    ] == [graph]
 
 
 def test_refusals_and_progress_are_heard() -> None:

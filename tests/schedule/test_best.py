@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from anabranch import schedule as room
+from anabranch.deadline import Deadline
 from anabranch.errors import OptionError, ScheduleError
 from anabranch.ir.dag import Dag, dag_of
 from anabranch.ir.protocols import Costs, Limits
@@ -115,18 +117,18 @@ def test_one_deadline_for_all(
     diamond: Dag, tasks_of: TasksOf, fake_costs: MakeCosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one scheduler takes is gone for the next."""
-    left: list[float | None] = []
+    left: list[float] = []
 
     def slow(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
-        left.append(limits.deadline)
+        left.append(limits.deadline.left())
         time.sleep(0.05)
         return sequential.schedule(tasks, costs, limits)
 
     for name in ("nimble", "opara", "critical"):
         monkeypatch.setitem(room.SCHEDULERS, name, slow)
     names = ("nimble", "opara", "critical")
-    best(tasks_of(diamond), fake_costs(), names, Trace(), Limits(deadline=0.08))
-    first, second, third = (seconds or 0.0 for seconds in left)
+    best(tasks_of(diamond), fake_costs(), names, Trace(), Limits(deadline=Deadline.after(0.08)))
+    first, second, third = left
     assert first <= 0.08 and second <= first - 0.05 and third == 0.0
     best(tasks_of(diamond), fake_costs(), names, Trace(), Limits())
-    assert left[3:] == [None] * 3
+    assert left[3:] == [math.inf] * 3

@@ -6,6 +6,7 @@ import time
 import pytest
 from tests.schedule.dags import random_dag
 
+from anabranch.deadline import Deadline
 from anabranch.errors import ScheduleError
 from anabranch.ir.dag import Dag
 from anabranch.schedule.best_first import solve_bounded
@@ -92,7 +93,7 @@ def test_refuses_early(randwire: Dag) -> None:
 
 def test_deadline(randwire: Dag) -> None:
     with pytest.raises(ScheduleError, match="ran out of time"):
-        solve_bounded(randwire, lambda g: 1.0, lambda s: 0.0, until=time.monotonic() - 1)
+        solve_bounded(randwire, lambda g: 1.0, lambda s: 0.0, until=Deadline.after(-1.0))
 
 
 def test_infinite_costs(diamond: Dag) -> None:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from anabranch.deadline import Deadline
 from anabranch.ir.dag import Dag, dag_of
 from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import Schedule, happens_before, text_schedule
@@ -100,7 +101,7 @@ def test_refined_finds_the_measured_optimum(
         return measure(groups) + 3 * (len(groups) > 2) + sum(groups) % 7
 
     estimate = stage_estimate(us, [0.0] * len(us), 0.0)
-    found = refined(inception_e, estimate, slower, Limits(), 1_000_000, None)
+    found = refined(inception_e, estimate, slower, Limits(), 1_000_000)
     rounds = len(measured)
     exact = solve(inception_e, slower, None, 16)
     assert found.us == pytest.approx(exact.us)
@@ -110,14 +111,12 @@ def test_refined_finds_the_measured_optimum(
 def test_refining_stops_in_time(inception_e: Dag) -> None:
     trace = Trace()
     estimate = stage_estimate([1.0] * 11, [0.1] * 11, 0.5)
-    late = time.monotonic() - 1
     refined(
         inception_e,
         estimate,
         lambda groups: pytest.fail("too late"),
-        Limits(trace=trace),
+        Limits(deadline=Deadline.after(-1.0), trace=trace),
         10**6,
-        late,
     )
     assert [event.kind for event in trace.events] == ["fallback"]
 
@@ -125,7 +124,7 @@ def test_refining_stops_in_time(inception_e: Dag) -> None:
 def test_deadline(randwire: Dag) -> None:
     us = [1.0 + i % 3 for i in range(33)]
     trace = Trace()
-    found = plan(randwire, us, [0.1] * 33, Limits(deadline=1e-9, trace=trace))
+    found = plan(randwire, us, [0.1] * 33, Limits(deadline=Deadline.after(1e-9), trace=trace))
     verify_schedule(found, randwire)
     assert found.streams == 1
     kinds = [event.kind for event in trace.events]

@@ -6,7 +6,7 @@ from anabranch.ir.dag import Dag, bits
 from anabranch.ir.protocols import Limits
 from anabranch.schedule.bound import Loads
 from anabranch.schedule.estimate import stage_estimate
-from anabranch.schedule.ladder import solve_block
+from anabranch.schedule.ladder import Subproblem, solve_block
 from anabranch.schedule.programme import Solution
 from anabranch.trace import Trace
 
@@ -32,7 +32,7 @@ def test_steps_are_events(most: int, refusals: list[str]) -> None:
     dag = _combs(4, 5)
     trace = Trace()
     cost = stage_estimate([1.0] * 20, [0.1] * 20, 0.5)
-    found = solve_block(dag, cost, Limits(trace=trace), most, None)
+    found = solve_block(Subproblem(dag, cost), Limits(trace=trace), most)
     said = [event.why.partition(":")[0] for event in trace.events]
     assert said[: len(refusals)] == refusals
     assert (len(said) == len(refusals) + bool(refusals)) or most == 60
@@ -46,7 +46,7 @@ def test_too_wide_is_told_once(compared: bool) -> None:
     cost = stage_estimate([1.0] * 20, [0.1] * 20, 0.5)
     for most, instead in ((150_000, "no pruning, 4 chains"), (60, "two halves, each with groups")):
         limits = Limits(compared=compared, trace=Trace())
-        solve_block(_combs(4, 5), cost, limits, most, None)
+        solve_block(Subproblem(_combs(4, 5), cost), limits, most)
         (said,) = [event for event in limits.trace.events if "too wide" in event.why]
         begin = f"width 4, bound 1.94e+5, more than {most} transitions: too wide for the exact"
         assert said.why.startswith(f"{begin} programme; instead: ")
@@ -59,8 +59,8 @@ def test_best_first_or_not_the_stages_cost_the_same() -> None:
     us, shares = [1.0 + i % 4 for i in range(20)], [0.1 + i % 3 / 3 for i in range(20)]
     cost, loads = stage_estimate(us, shares, 0.5), Loads.of(us, shares, 0.5)
     for most in (10_000_000, 150_000, 110_000, 60):
-        found = solve_block(_combs(4, 5), cost, Limits(), most, None, loads=loads)
-        every = solve_block(_combs(4, 5), cost, Limits(), most, None)
+        found = solve_block(Subproblem(_combs(4, 5), cost, loads=loads), Limits(), most)
+        every = solve_block(Subproblem(_combs(4, 5), cost), Limits(), most)
         assert found.us == pytest.approx(every.us)
         assert found.transitions <= every.transitions
         assert _covered(_combs(4, 5), found)

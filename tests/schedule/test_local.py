@@ -13,6 +13,7 @@ from hypothesis.strategies import SearchStrategy
 from anabranch.cache import Cache
 from anabranch.compiler import compile_model
 from anabranch.costs import Measured
+from anabranch.deadline import Deadline
 from anabranch.ir.dag import Dag, dag_of
 from anabranch.ir.protocols import Cost, Costs, Executable, Limits
 from anabranch.ir.schedule import Schedule
@@ -127,7 +128,7 @@ def test_a_deadline_ends_it_early_with_an_event(
 ) -> None:
     trace = Trace()
     tasks = tasks_of(randwire)
-    found = local.schedule(tasks, fake_costs(), Limits(deadline=0.0, trace=trace))
+    found = local.schedule(tasks, fake_costs(), Limits(deadline=Deadline.after(0.0), trace=trace))
     assert len(found.launches) == len(tasks.tasks)
     assert [event.kind for event in trace.events if event.where == "schedule.local"] == [
         "applied",

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.dag import Dag
 from anabranch.ir.verify import verify_schedule
 from anabranch.schedule import greedy
@@ -24,7 +23,7 @@ def test_a_seam_is_mended() -> None:
     """
     dag = Dag.of(tuple("abcd"), [(0, 2), (1, 3)])
     cost = stage_estimate([1, 5, 5, 1], [0.1] * 4, 0.5)
-    found = polish(dag, [(1, 2), (4, 8)], cost, 16, None)
+    found = polish(dag, [(1, 2), (4, 8)], cost, 16, ENDLESS)
     assert found == [(0b0101, 0b1010)]
     assert cost(found[0]) == 6.5
 
@@ -36,7 +35,7 @@ def test_never_worse_and_legal(dags: SearchStrategy[Dag], data: st.DataObject) -
     us = data.draw(st.lists(st.integers(1, 9), min_size=n, max_size=n))
     cost = stage_estimate(us, [0.2] * n, 0.5)
     start = [tuple(1 << v for (v,) in stage) for stage in greedy.stages(dag)]
-    found = polish(dag, start, cost, 16, None)
+    found = polish(dag, start, cost, 16, ENDLESS)
     assert sum(map(cost, found)) <= sum(map(cost, start)) + 1e-6
     nodes = [tuple(tuple(v for v in range(n) if g >> v & 1) for g in s) for s in found]
     verify_schedule(stage_schedule("polished", dag, nodes, barrier=True), dag)
@@ -47,7 +46,7 @@ def test_never_worse_and_legal(dags: SearchStrategy[Dag], data: st.DataObject) -
 def test_what_is_optimal_stays(inception_e: Dag) -> None:
     cost = stage_estimate([1.0 + i % 4 for i in range(11)], [0.1] * 11, 0.5)
     best = list(solve(inception_e, cost).stages)
-    assert polish(inception_e, best, cost, 16, None) == best
+    assert polish(inception_e, best, cost, 16, ENDLESS) == best
 
 
 def test_it_stops_in_time(randwire: Dag) -> None:
@@ -55,4 +54,4 @@ def test_it_stops_in_time(randwire: Dag) -> None:
         pytest.fail("asked too late")
 
     start = [(1 << v,) for v in range(33)]
-    assert polish(randwire, start, never, 16, time.monotonic() - 1) == start
+    assert polish(randwire, start, never, 16, Deadline.after(-1.0)) == start

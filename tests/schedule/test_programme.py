@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 from tests.schedule.dags import random_dag
 
+from anabranch.deadline import Deadline
 from anabranch.errors import ScheduleError
 from anabranch.ir.dag import Dag, bits
 from anabranch.schedule.endings import TooMany, components, reaches
@@ -175,7 +176,7 @@ def test_refuses_early(randwire: Dag) -> None:
 
 def test_deadline(randwire: Dag) -> None:
     with pytest.raises(ScheduleError, match="ran out of time"):
-        solve(randwire, lambda groups: 1.0, until=time.monotonic() - 1)
+        solve(randwire, lambda groups: 1.0, until=Deadline.after(-1.0))
 
 
 def test_infinite_costs(diamond: Dag) -> None:

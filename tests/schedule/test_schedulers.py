@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from anabranch.deadline import Deadline
 from anabranch.errors import OptionError
 from anabranch.ir.dag import Dag, dag_of
 from anabranch.ir.protocols import A_LARGE_GPU as SPEC
@@ -105,7 +106,7 @@ def test_no_time_is_left(name: str, tasks_of: TasksOf, fake_costs: Callable[[], 
     dag = Dag.of(tuple(f"n{i}" for i in range(300)), edges)
     tasks, costs = tasks_of(dag), fake_costs()
     start = time.process_time()
-    found = SCHEDULERS[name](tasks, costs, Limits(deadline=0.0))
+    found = SCHEDULERS[name](tasks, costs, Limits(deadline=Deadline.after(0.0)))
     assert time.process_time() - start < 1.5
     verify_schedule(found, dag)
 

@@ -9,18 +9,17 @@ overlap those before them, the last word is that of plans in which they do (`ove
 from __future__ import annotations
 
 import json
-import math
-import time
 from dataclasses import replace
 
 from anabranch.abreast.propose import proposed
 from anabranch.abreast.trial import Trial, best, selection_of
 from anabranch.costs import tied
+from anabranch.deadline import Deadline
 from anabranch.errors import AnabranchError
 from anabranch.ir.key import tasks_text
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import text_schedule
-from anabranch.line import Job, Planned, scheduled, seconds_left
+from anabranch.line import Job, Planned, scheduled
 from anabranch.overlap.alike import in_their_modes, may_overlap, mode_of
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
@@ -33,30 +32,30 @@ minutes."""
 SCHEME = "abreast 1"
 
 
-def abreast(job: Job, made: Planned, start: float) -> Planned:
+def abreast(job: Job, made: Planned) -> Planned:
     """The plan with independent tasks in common launches, if that is faster; else the very same."""
-    options, begun = job.options, time.perf_counter()
+    options = job.options
     able = Tuner(job.target, options, job.cache).generates
     if options.abreast == "none" or not able or options.scheduler in MERGING:
         return made
-    left = _seconds(job, start)
-    offers = proposed(job, made, left, start)
+    if job.deadline.over():
+        job.trace.add("refused", "abreast", made.tasks.name, "no time is left to try it")
+        return made
+    until = _until(job)
+    offers = proposed(job, made, until)
     if not offers:
         return made
 
-    def rest() -> float:
-        return left - (time.perf_counter() - begun)
-
-    trial = best(made, offers, rest, job.trace)
+    trial = best(made, offers, until.left, job.trace)
     if trial is None:
         names = ", ".join(offer.names for offer in offers)
         job.trace.add("refused", "abreast", names, "no plan with them is faster")
         return made
     aside = replace(job, trace=job.trace.aside())
-    enough = rest() > _schedule_seconds(job)
+    enough = until.left() > _schedule_seconds(job)
     names = ", ".join(offer.names for offer in trial.offers)
     try:
-        found = _in_earnest(aside, made, trial, start, enough)
+        found = _in_earnest(aside, made, trial, enough)
         was, now = compared(job, made, found)
     except AnabranchError as failed:  # there is a plan already
         job.trace.add("refused", "abreast", names, f"{failed.what}: {failed.why}")
@@ -73,15 +72,12 @@ def abreast(job: Job, made: Planned, start: float) -> Planned:
     return replace(found, trace=job.trace)
 
 
-def _seconds(job: Job, start: float) -> float:
-    """What it may take; where nothing is measured, as long as it needs within the budget."""
-    left = seconds_left(job.options, start)
-    limit = math.inf
-    if not job.target.spec.simulated:
-        taken = time.perf_counter() - start
-        asked = job.options.search_seconds or 0.0
-        limit = min(SECONDS, max(0.0, WHOLE + asked - taken))
-    return limit if left is None else min(limit, left)
+def _until(job: Job) -> Deadline:
+    """When it is to be over; where nothing is measured, it takes what it needs of the budget."""
+    if job.target.spec.simulated:
+        return job.deadline
+    whole = WHOLE + (job.options.search_seconds or 0.0) - job.taken
+    return job.deadline.within(min(SECONDS, max(0.0, whole)))
 
 
 def _schedule_seconds(job: Job) -> float:
@@ -90,12 +86,12 @@ def _schedule_seconds(job: Job) -> float:
     return max((float(dict(event.data)["seconds"]) for event in told), default=0.0)
 
 
-def _in_earnest(job: Job, made: Planned, trial: Trial, start: float, enough: bool) -> Planned:
+def _in_earnest(job: Job, made: Planned, trial: Trial, enough: bool) -> Planned:
     """The trial as it would be compiled; the schedule it was tried under is one more to choose
     from. Where there is not `enough` time, few others are looked for."""
     selection = with_probes(selection_of(made, trial), made.costs)
     safe = made.settled and all(offer.settled for offer in trial.offers)
-    found = scheduled(job, made.graph, made.signature, selection, safe, start, not enough)
+    found = scheduled(job, made.graph, made.signature, selection, safe, not enough)
     chosen = found.choice.schedule
     if job.options.scheduler not in ("best", trial.schedule.scheduler):
         return found  # who names a scheduler gets its plan

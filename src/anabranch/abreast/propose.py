@@ -18,13 +18,14 @@ from functools import partial
 from anabranch.costs import Roofline, costs_of, forecast
 from anabranch.costs.memo import Memo
 from anabranch.costs.work import Work, work
+from anabranch.deadline import Deadline
 from anabranch.fuse.abreast import Group, joint, name_of, together
 from anabranch.fuse.sharing import Part, grouped, joint_resources, offers, parts, sketch
 from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.task import Task
 from anabranch.kernels.recall import Candidate
-from anabranch.line import KERNEL_SECONDS, Job, Planned, seconds_left
+from anabranch.line import KERNEL_SECONDS, Job, Planned
 from anabranch.pack import pack
 from anabranch.schedule.adapted import adapted
 from anabranch.tune import Tuner, settled
@@ -65,8 +66,8 @@ class Offer:
         return ", ".join(task.name for task in self.tasks)
 
 
-def proposed(job: Job, made: Planned, left: float, start: float) -> list[Offer]:
-    """What is worth trying in so many seconds, what a forecast likes best first."""
+def proposed(job: Job, made: Planned, until: Deadline) -> list[Offer]:
+    """What is worth trying until then, what a forecast likes best first."""
     spec = job.target.spec
     known = parts(made.selection, spec)
     alike = sorted(grouped(made.tasks, known, spec), key=lambda groups: -_saved(groups, known))
@@ -80,13 +81,14 @@ def proposed(job: Job, made: Planned, left: float, start: float) -> list[Offer]:
     ]
     ranked = sorted(range(len(lost)), key=lost.__getitem__)
     likely = [alike[i] for i in ranked if lost[i] < 0]
+    left = until.left()
     most = MOST if left == math.inf else max(0, min(MOST, int((left - START) / EACH)))
     held = made.sequential.footprint.peak_bytes
     if spec.memory_bytes and held:  # so many plans are timed side by side
         most = min(most, int(MEMORY * spec.memory_bytes / held))
     _tell(job, alike, likely, most)
     kept = _apart_first(likely)[:most]
-    return _with_kernels(job, made, kept, known, start) if kept else []
+    return _with_kernels(job, made, kept, known) if kept else []
 
 
 def _tell(job: Job, alike: Sequence[object], likely: Sequence[object], most: int) -> None:
@@ -145,13 +147,12 @@ def _with_kernels(
     made: Planned,
     alike: Sequence[Sequence[Group]],
     known: Mapping[str, Part],
-    start: float,
 ) -> list[Offer]:
     """The groups that a generated kernel runs, and not more slowly than they run apart."""
-    prepare, left = partial(pack, spec=job.target.spec), seconds_left(job.options, start)
-    costs = costs_of(job.target, prepare, job.cache, job.trace, left, KERNEL_SECONDS)
+    prepare = partial(pack, spec=job.target.spec)
+    costs = costs_of(job.target, prepare, job.cache, job.trace, job.deadline, KERNEL_SECONDS)
     every = [group for groups in alike for group in groups]
-    tuner = Tuner(job.target, job.options, job.cache)
+    tuner = Tuner(job.target, job.options, job.cache, job.deadline)
     picked = tuner.abreast(list(map(joint, every)), offers(every, known), costs, job.trace)
     safe = picked.settled and settled(costs)
     tasks = {task.name: task for task in picked.tasks.tasks}

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import Graph
 from anabranch.rewrite.search import Account, Carrying
 from anabranch.trace import Trace
@@ -33,6 +34,7 @@ FEWEST = 500
 """Prices without which a search of a network is not worth its beginning."""
 
 WORK_DONE = "the work that it may do is done; search_seconds gives more"
+STOPPED = "stopped as asked, with {left:.0f}% of its work undone; compile again to go on"
 TOO_SLOW = (
     "stopped by the clock, with {left:.0f}% of its work undone: a faster machine may find another "
     "graph; search_seconds gives more"
@@ -42,14 +44,14 @@ TOO_SLOW = (
 @dataclass(frozen=True, slots=True)
 class Effort:
     """`measured`: candidates near one graph that are run; `promise`: the part of the time that a
-    candidate must be predicted to save, to be run; `work`: in seconds of a usual machine, and
-    `seconds`: of this one, None for as much as it takes; `each`: what building a candidate is
-    expected to take of these, as long as none was built."""
+    candidate must be predicted to save, to be run; `work`: in seconds of a usual machine, None for
+    as much as it takes; `until`: when it ends on this one at the latest; `each`: the seconds that
+    building a candidate is expected to take, as long as none was built."""
 
     measured: int = 3
     promise: float = 0.005
     work: float | None = None
-    seconds: float | None = None
+    until: Deadline = ENDLESS
     each: float = 0.0
 
 
@@ -59,7 +61,7 @@ class Meter:
     def __init__(self, effort: Effort) -> None:
         self.stopped = ""
         self._all = self._work = effort.work
-        self._until = None if effort.seconds is None else time.monotonic() + effort.seconds
+        self._until = effort.until
         self._each = effort.each
         self._pace: dict[Kind, float] = {}
 
@@ -69,17 +71,14 @@ class Meter:
         if self._work is not None and work + then > self._work:
             self.stopped = self.stopped or WORK_DONE  # the clock may have had its say before
         elif self.late(kind, work, then):
-            self.stopped = self._too_slow()
+            self.stopped = self._cut()
         else:
             return True
         return False
 
     def late(self, kind: Kind, work: float, then: float = 0.0) -> bool:
         """Whether it would not end in time."""
-        if self._until is None:
-            return False
-        seconds = self._expected(kind, work) + (self._expected("build", then) if then else 0.0)
-        return time.monotonic() + seconds >= self._until
+        return self.deadline(then).earlier(self._expected(kind, work)).over()
 
     def prices(self, most: int, then: float = 0.0) -> int:
         """So many prices may be asked for, of these, if a candidate is to be built then."""
@@ -93,20 +92,20 @@ class Meter:
         if self._work is not None:
             most = max(0, min(most, int((self._work - runs * RUN - then) / TASK)))
         while most and self.late("contest", most * TASK + runs * RUN, then):
-            most, self.stopped = most // 2, self._too_slow()
+            most, self.stopped = most // 2, self._cut()
         return most
 
-    def deadline(self, then: float) -> float | None:
-        """The moment by which a search must end, if a candidate is to be built then."""
-        return None if self._until is None else self._until - self._expected("build", then)
+    def deadline(self, then: float) -> Deadline:
+        """By when a search must end, if a candidate is to be built then."""
+        return self._until.earlier(self._expected("build", then)) if then else self._until
 
-    def left(self) -> float | None:
+    def left(self) -> float:
         """Seconds."""
-        return None if self._until is None else max(0.0, self._until - time.monotonic())
+        return self._until.left()
 
     def cut_short(self) -> None:
         """Something ended at its deadline, and not with its work."""
-        self.stopped = self._too_slow()
+        self.stopped = self._cut()
 
     @contextmanager
     def spending(self, kind: Kind, work: Callable[[], float]) -> Iterator[None]:
@@ -134,9 +133,10 @@ class Meter:
         usual = work * max(1.0, *(self._pace.get(done, 0.0) for done in ALONE))
         return max(usual, self._each) if kind == "build" else usual
 
-    def _too_slow(self) -> str:
+    def _cut(self) -> str:
         whole = self._all or 0.0
-        return TOO_SLOW.format(left=100 * max(0.0, self._work or 0.0) / whole if whole else 100.0)
+        said = STOPPED if self._until.stopped() else TOO_SLOW
+        return said.format(left=100 * max(0.0, self._work or 0.0) / whole if whole else 100.0)
 
 
 def surveying(graph: Graph) -> float:

@@ -20,7 +20,6 @@ nobody searched for is always among those compared.
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -50,6 +49,7 @@ from anabranch.autograph.local import (
 )
 from anabranch.autograph.path import Path, Round, rules_of
 from anabranch.costs import tied
+from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import content_key
 from anabranch.ir.protocols import Cost
@@ -57,7 +57,7 @@ from anabranch.ir.rule import Rule
 from anabranch.ir.uncollected import uncollected
 from anabranch.options import Options
 from anabranch.rewrite.alternatives import SHARE, Alternatives, Paid, assembled, gathered
-from anabranch.rewrite.backtrack import Found, Step, late
+from anabranch.rewrite.backtrack import Found, Step
 from anabranch.rewrite.intervals import Survey
 from anabranch.rewrite.search import Settings, search, surveyed
 from anabranch.trace import Trace
@@ -225,7 +225,7 @@ class _Loop(Generic[T]):
         settings = replace(self._settings, prices=SHARE * half)
         with meter.spending("price", lambda: sum(one.work() for one in counting)), uncollected():
             known = gathered(survey, counting, settings, until=until)
-        if late(until):
+        if until.over():
             meter.cut_short()
         return known
 
@@ -248,13 +248,10 @@ class _Loop(Generic[T]):
                 self._surveys[id(graph)] = graph, surveyed(graph, self._rules, self._settings)
         return self._surveys[id(graph)][1]
 
-    def _ends(self, then: float, part: float = 1.0) -> float | None:
-        """The moment by which a search must end that begins now, and may take such a part of the
+    def _ends(self, then: float, part: float = 1.0) -> Deadline:
+        """By when a search must end that begins now, and may take such a part of the
         time that is left."""
-        left, last = self._meter.left(), self._meter.deadline(then)
-        if left is None or last is None:
-            return None
-        return min(time.monotonic() + part * left, last)
+        return self._meter.deadline(then).within(part * self._meter.left())
 
     def _candidate(self, graph: Graph) -> Candidate | None:
         """The most promising graph near this one that was not tried yet."""
@@ -264,10 +261,9 @@ class _Loop(Generic[T]):
         survey, until, asking = self._survey(graph), self._ends(then), counted(price)
         settings = replace(self._settings, prices=meter.prices(self._settings.prices, then))
         with meter.spending("price", asking.work):
-            left = None if until is None else max(0.0, until - time.monotonic())
-            found = search(graph, self._rules, asking, settings, hear, show, left, survey)
+            found = search(graph, self._rules, asking, settings, hear, show, until, survey)
             best = self._promising(graph, found, price)
-        if late(until):
+        if until.over():
             meter.cut_short()
         return best
 

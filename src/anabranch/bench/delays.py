@@ -14,9 +14,8 @@ that all have had about as many when time is up.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.schedules import job_of
 from anabranch.cache import Cache
 from anabranch.compiler import compile_model
+from anabranch.deadline import Deadline
 from anabranch.errors import AnabranchError, OptionError, VerifyError
 from anabranch.ir.dag import Dag, dag_of
 from anabranch.ir.protocols import Costs, Executable, Limits
@@ -120,7 +120,7 @@ def total(rows: Sequence[Row]) -> int:
 
 
 def _cell(matrix: Matrix, model: str, dtype: str, batch: int, trace: Trace) -> list[Row]:
-    start = time.monotonic()
+    until = Deadline.after(matrix.budget)
     rows = {name: Row(model, dtype, batch, name) for name in matrix.schedulers}
     try:
         given = {"tf32": dtype == "tf32", "kernels": matrix.kernels, "search": "none"}
@@ -130,14 +130,12 @@ def _cell(matrix: Matrix, model: str, dtype: str, batch: int, trace: Trace) -> l
             job, args = job_of(model, dtype, batch, target, options, cache, trace, matrix.trust)
             tasks: TaskGraph = compile_model(job, stop_after="probe")
             each = None if matrix.budget is None else SCHEDULING * matrix.budget / len(rows)
-            sequential, packer, costs = bounded_costs(job, tasks, None, each)
+            sequential, packer, costs = bounded_costs(job, tasks)
             want = [out.clone() for out in target.load(sequential)(args)]
             runs: dict[str, Executable] = {}
-            limits = limits_of(job, each)
-            for name, schedule in _schedules(rows, tasks, costs, limits):
+            for name, schedule in _schedules(rows, tasks, costs, limits_of(job), each):
                 run = runs[name] = target.load(packer.plan(schedule), repeat=0)
                 run(args)
-        until = None if matrix.budget is None else start + matrix.budget
         _shake(runs, rows, want, matrix, until, trace)
     except OptionError:
         raise
@@ -149,13 +147,14 @@ def _cell(matrix: Matrix, model: str, dtype: str, batch: int, trace: Trace) -> l
 
 
 def _schedules(
-    rows: dict[str, Row], tasks: TaskGraph, costs: Costs, limits: Limits
+    rows: dict[str, Row], tasks: TaskGraph, costs: Costs, limits: Limits, each: float | None
 ) -> Iterator[tuple[str, Schedule]]:
-    """By scheduler; who fails says why in its row."""
+    """By scheduler, of which each may take so many seconds; who fails says why in its row."""
     dag: Dag = dag_of(tasks)
     for name, row in rows.items():
         try:
-            schedule = scheduler(name)(tasks, costs, limits)
+            own = replace(limits, deadline=limits.deadline.within(each))
+            schedule = scheduler(name)(tasks, costs, own)
             verify_schedule(schedule, dag)
         except (AnabranchError, VerifyError) as failed:
             row.failure = str(failed).partition("\n")[0]
@@ -169,7 +168,7 @@ def _shake(
     rows: dict[str, Row],
     want: Sequence[Tensor],
     matrix: Matrix,
-    until: float | None,
+    until: Deadline,
     trace: Trace,
 ) -> None:
     """Turns of one run each, until all have had theirs, or time is up and all together enough."""
@@ -182,8 +181,7 @@ def _shake(
     for turn in range(matrix.runs):
         trace.progress("delays", turn, matrix.runs, "runs of each plan")
         for name, run in runs.items():
-            late = until is not None and time.monotonic() > until
-            if late and count >= min(LEAST, matrix.runs * len(runs)):
+            if until.over() and count >= min(LEAST, matrix.runs * len(runs)):
                 return
             got = run.shaken(pause)
             rows[name].runs += 1

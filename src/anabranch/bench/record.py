@@ -106,7 +106,7 @@ def considered(compiled: api.Compiled) -> list[Tried]:
     with Cache.open(compiled.options.cache_dir) as cache:
         tuner = Tuner(target, compiled.options, cache)
         prepare = partial(pack, spec=target.spec)
-        costs = costs_of(target, prepare, cache, compiled.trace, None, KERNEL_SECONDS)
+        costs = costs_of(target, prepare, cache, compiled.trace, each=KERNEL_SECONDS)
         selections += tuner.each(tuner.cuts(made.found.graph, Trace()), costs)
     return [(task, one.candidates[task.name]) for one in selections for task in one.tasks.tasks]
 

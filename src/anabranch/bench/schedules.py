@@ -24,14 +24,16 @@ import gc
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from threading import Event
 from typing import Any
 
 from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.verdicts import OURS, OVERLAP, OWN, summary
 from anabranch.cache import Cache
 from anabranch.compiler import compile_model
+from anabranch.deadline import Deadline
 from anabranch.errors import AnabranchError, OptionError, VerifyError
 from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost, Costs, Limits, Target
@@ -52,6 +54,8 @@ from anabranch.trace import Trace
 VERSION = 1
 
 Save = Callable[[dict[str, Any]], None]
+STOPPED = "stopped before it was done"
+
 Tried = Sequence[tuple[Schedule, Cost]]
 Launched = Callable[[Schedule, Tried], tuple[TaskGraph, Schedule]]
 """A schedule of ours, and all that are usually tried with what they take -> the tasks and the
@@ -61,8 +65,8 @@ schedule that are fastest where kernels overlap."""
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """What to compare. kernels: "all", or "library" alone. budget: seconds that each scheduler may
-    take for one model, and all their measurements together but for the last, which compares them;
-    kernels are chosen before, in the time it takes."""
+    take for one model, measurements included, but for the last, which compares them; kernels are
+    chosen before, in the time it takes."""
 
     models: Sequence[str]
     schedulers: Sequence[str]
@@ -101,9 +105,15 @@ class _Made:
     tasks: TaskGraph
 
 
-def run(matrix: Matrix, trace: Trace | None = None, save: Save | None = None) -> dict[str, Any]:
+def run(
+    matrix: Matrix,
+    trace: Trace | None = None,
+    save: Save | None = None,
+    stop: Event | None = None,
+) -> dict[str, Any]:
     """The record; `save` gets it anew after every model. OptionError for names that mean nothing;
-    a model or a scheduler that fails is a row that says why."""
+    a model or a scheduler that fails is a row that says why. `stop`: once it is set, what was done
+    is compared and no more is begun."""
     trace = trace or Trace()
     for name in matrix.schedulers:
         scheduler(name)
@@ -115,32 +125,39 @@ def run(matrix: Matrix, trace: Trace | None = None, save: Save | None = None) ->
         "device": resolve(matrix.target).spec.name,
         "versions": versions(),
         "settings": asdict(matrix),
+        "cut_short": "",
     }
+    deadline = Deadline(stop=stop)
     cells = [(m, d, b) for m in matrix.models for d in matrix.dtypes for b in matrix.batches]
     for done, (model, dtype, batch) in enumerate(cells):
         trace.progress("bench", done, len(cells), f"{model} {dtype} batch {batch}")
-        rows += _cell(matrix, model, dtype, batch, trace)
+        rows += _cell(matrix, model, dtype, batch, trace, deadline)
         told = [asdict(row) for row in rows]
-        record |= {"rows": told, **summary(told)}
+        record |= {"rows": told, **summary(told), "cut_short": deadline.cause()}
         if save is not None:
             save(record)
         gc.collect()
+        if deadline.stopped():
+            break
     trace.progress("bench", len(cells), len(cells))
     return record
 
 
-def _cell(matrix: Matrix, model: str, dtype: str, batch: int, trace: Trace) -> list[Row]:
+def _cell(
+    matrix: Matrix, model: str, dtype: str, batch: int, trace: Trace, deadline: Deadline
+) -> list[Row]:
     try:
         given = {"tf32": dtype == "tf32", "kernels": matrix.kernels, "search": "none"}
         options = Options.read(given)
         target = resolve(matrix.target, options.tf32)
         with Cache.open(options.cache_dir) as cache:
             job, _ = job_of(model, dtype, batch, target, options, cache, trace, matrix.trust)
+            job = replace(job, deadline=deadline)
             tasks: TaskGraph = compile_model(job, stop_after="probe")
-            _, packer, costs = bounded_costs(job, tasks, None, matrix.budget)
-            limits = limits_of(job, matrix.budget)
+            _, packer, costs = bounded_costs(job, tasks)
             launched = partial(_launched, job, tasks, packer, matrix.budget)
-            rows = compared(tasks, costs, limits, matrix.schedulers, launched)
+            asked = matrix.schedulers, launched, matrix.budget
+            rows = compared(tasks, costs, limits_of(job), *asked)
     except OptionError:
         raise
     except AnabranchError as failed:
@@ -175,9 +192,9 @@ def _launched(
 ) -> tuple[TaskGraph, Schedule]:
     """The tasks with kernels that overlap those before them, where this schedule, or one of the
     others, gains by it; and that schedule."""
-    seconds = SECONDS if budget is None else min(SECONDS, budget)
+    until = job.deadline.within(SECONDS).within(budget)
     others = [packer.plan(other) for other in near(tried, schedule)]
-    ways = job.target, job.cache, job.trace, seconds, others
+    ways = job.target, job.cache, job.trace, until, others
     plan, cost = overlapped(packer.plan(schedule), *ways)
     return (plan.tasks if cost is not None else tasks), plan.schedule
 
@@ -188,17 +205,18 @@ def compared(
     limits: Limits,
     names: Sequence[str],
     launched: Launched | None = None,
+    seconds: float | None = None,
 ) -> list[Row]:
     """A row for each of these schedulers on one task graph, of no model yet; with `OWN` one more,
     for its plan with priorities, where it has several streams, and one for what `compile` would
-    make of all that it tries, with kernels `launched` as is best."""
+    make of all that it tries, with kernels `launched` as is best. `seconds`: of each search."""
     for task in tasks.tasks:  # nobody's search pays for what all need
         costs.task(task)
-    found, failures = _planned(tasks, costs, limits, names)
+    found, failures = _planned(tasks, costs, limits, names, seconds)
     prices = costs.rank(tasks, [made.schedule for made in found.values()])
     priced = dict(zip(found, prices, strict=True))
     ours = min((name for name in OURS if name in found), key=lambda n: priced[n].us, default=None)
-    if ours is not None and launched is not None:
+    if ours is not None and launched is not None and not limits.deadline.stopped():
         start = time.perf_counter()
         usual = [(found[n].schedule, c) for n, c in priced.items() if n in (*BEST, *OURS)]
         changed, schedule = launched(found[ours].schedule, usual)
@@ -212,17 +230,29 @@ def compared(
 
 
 def _planned(
-    tasks: TaskGraph, costs: Costs, limits: Limits, names: Sequence[str]
+    tasks: TaskGraph,
+    costs: Costs,
+    limits: Limits,
+    names: Sequence[str],
+    seconds: float | None,
 ) -> tuple[dict[str, _Made], dict[str, str]]:
-    """What these schedulers made, ours with priorities, too; and why others made nothing."""
+    """What these schedulers made, ours with priorities, too; and why others made nothing. One that
+    was stopped is not compared: it would have found more."""
     dag = dag_of(tasks)
     found: dict[str, _Made] = {}
     failures: dict[str, str] = {}
     for name in names:
+        if limits.deadline.stopped():
+            failures[name] = STOPPED
+            continue
         start = time.perf_counter()
         try:
-            schedule = scheduler(name)(tasks, costs, limits)
+            own = replace(limits, deadline=limits.deadline.within(seconds))
+            schedule = scheduler(name)(tasks, costs, own)
             verify_schedule(schedule, dag)
+            if limits.deadline.stopped():
+                failures[name] = STOPPED
+                continue
             found[name] = _Made(schedule, time.perf_counter() - start, tasks)
         except (AnabranchError, VerifyError) as failed:
             failures[name] = str(failed).partition("\n")[0]

@@ -110,7 +110,7 @@ def _model(matrix: Matrix, model: str, trace: Trace) -> list[Row]:
             made[batch] = job, tasks, choice.schedule
         schedules = {batch: schedule for batch, (_, _, schedule) in made.items()}
         for batch, (job, tasks, _) in made.items():
-            _, _, costs = bounded_costs(job, tasks, None, matrix.budget)
+            _, _, costs = bounded_costs(job, tasks)
             fitting = {b: s for b, s in schedules.items() if not _misfit(s, tasks)}
             priced = dict(zip(fitting, costs.rank(tasks, [*fitting.values()]), strict=True))
             for other, schedule in schedules.items():

@@ -11,7 +11,8 @@
 | doctor | what is installed, what will be used, what is missing |
 | cache | ls, stats, clear, path |
 
-Exit status: 0 done, 1 the work failed, 2 wrong usage, 130 interrupted. Results go to stdout,
+Exit status: 0 done, 1 the work failed, 2 wrong usage, 130 interrupted; where there is a best so far
+(compile, explain, bench --schedulers) the first Ctrl-C ends with that. Results go to stdout,
 progress and errors to stderr; `--json FILE` writes what the screen says, `-` being stdout.
 """
 

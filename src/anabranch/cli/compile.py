@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from threading import Event
 from typing import Annotated, Any
 
 import torch
@@ -21,12 +22,14 @@ from anabranch import api
 from anabranch.accept import EAGER_TOLERANCE
 from anabranch.cli import flags, screen
 from anabranch.cli.place import place, planned_elsewhere
+from anabranch.cli.stopping import stoppable
 from anabranch.cli.watch import Watch
 from anabranch.errors import NumericsError, OptionError
 from anabranch.ir.numbers import relative_error
 from anabranch.ir.text import text_kernel
 from anabranch.models import batch_of, load_model
 from anabranch.report import units
+from anabranch.report.headline import CUT_SHORT
 from anabranch.trace import Trace
 
 TOP = 8
@@ -66,9 +69,10 @@ def run(
     options = {name: value for name, value in options.items() if value is not None}
     check, (chosen, device) = planned_elsewhere(target), place(target)
     loaded, args = load_model(model, batch, dtype, device, seed, trust)
-    with Watch(model) as watch:
+    rounded = {**options, "tf32": dtype == "tf32"}
+    with stoppable() as stop, Watch(model) as watch:
         compiled = api.compile(
-            loaded, args, target=chosen, trace=Trace(watch), tf32=dtype == "tf32", **options
+            loaded, args, target=chosen, trace=Trace(watch), stop=stop, **rounded
         )
     if output is not None:
         compiled.save(output)
@@ -79,7 +83,7 @@ def run(
     facts |= {"saved": str(output) if output else None, "report": str(report) if report else None}
     show(screen.console(json), facts)
     if check:
-        facts["cpu_check"] = _on_cpu(model, batch, dtype, seed, trust, options)
+        facts["cpu_check"] = _on_cpu(model, batch, dtype, seed, trust, options, stop)
         _show_check(screen.console(json), facts["cpu_check"])
     screen.write_json(json, facts)
     if check and not facts["cpu_check"]["agrees"]:
@@ -157,7 +161,8 @@ def _headline(facts: dict[str, Any]) -> str:
         f"{units.count(facts['kernels'], 'kernel')} on {units.count(facts['streams'], 'stream')}"
     )
     parts.append(f"peak {units.size(facts['peak_bytes'])}")
-    parts.append(f"compiled in {facts['search_s']:.1f} s")
+    cut = CUT_SHORT.get(facts["cut_short"], "")
+    parts.append(f"compiled in {facts['search_s']:.1f} s" + (f", {cut}" if cut else ""))
     where = f"simulated {facts['device']}" if _simulated(facts) else facts["device"]
     return f"{facts['name']} {facts['dtype']} on {where}: " + "; ".join(parts)
 
@@ -173,13 +178,15 @@ def _on_cpu(
     seed: int,
     trust: bool,
     options: dict[str, Any],
+    stop: Event,
 ) -> dict[str, Any]:
     """Facts of the model compiled for the CPU, run and compared with eager; in fp32, since a CPU
     emulates half precision, a hundred times slower."""
     own = None if model.endswith(".pt2") else "fp32"
     loaded, args = load_model(model, batch, own, "cpu", seed, trust)
-    with Watch(f"{model} on the CPU") as watch:
-        compiled = api.compile(loaded, args, target="cpu", trace=Trace(watch), **options)
+    with stoppable(stop), Watch(f"{model} on the CPU") as watch:
+        trace = Trace(watch)
+        compiled = api.compile(loaded, args, target="cpu", trace=trace, stop=stop, **options)
     with torch.no_grad():
         eager = [leaf for leaf in tree_leaves(loaded(*args)) if isinstance(leaf, Tensor)]
     outs = [leaf for leaf in tree_leaves(compiled(*args)) if isinstance(leaf, Tensor)]

@@ -14,6 +14,7 @@ from typing import Any
 from anabranch import api
 from anabranch.cli import flags, screen
 from anabranch.cli.place import place
+from anabranch.cli.stopping import stoppable
 from anabranch.cli.watch import Watch
 from anabranch.ir.plan import Plan, text_plan
 from anabranch.ir.schedule import text_schedule
@@ -50,11 +51,10 @@ def run(
     options: dict[str, Any] = {"system": system, "scheduler": scheduler, "search": search}
     options |= {"budget": budget, "seed": seed}
     options = {name: value for name, value in options.items() if value is not None}
-    with Watch(model) as watch:
+    options["tf32"] = dtype == "tf32"
+    with stoppable() as stop, Watch(model) as watch:
         trace = Trace(watch)
-        compiled = api.compile(
-            loaded, args, target=chosen, trace=trace, tf32=dtype == "tf32", **options
-        )
+        compiled = api.compile(loaded, args, target=chosen, trace=trace, stop=stop, **options)
     text = str(compiled.explain())
     console.print(text)
     events = [{**asdict(event), "data": dict(event.data)} for event in trace.events]

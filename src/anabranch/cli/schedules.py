@@ -19,6 +19,7 @@ from anabranch.bench import schedules
 from anabranch.bench.verdicts import merged
 from anabranch.cli import screen
 from anabranch.cli.place import place
+from anabranch.cli.stopping import stoppable
 from anabranch.cli.watch import Watch
 from anabranch.trace import Trace
 
@@ -45,8 +46,8 @@ def run(matrix: schedules.Matrix, json: str | None) -> None:
         if json not in (None, screen.STDOUT):
             screen.write_json(json, record)
 
-    with Watch("schedules", "bench") as watch:
-        record = schedules.run(matrix, Trace(watch), save)
+    with stoppable() as stop, Watch("schedules", "bench") as watch:
+        record = schedules.run(matrix, Trace(watch), save, stop)
     _show(screen.console(json), record)
     screen.write_json(json, record)
 

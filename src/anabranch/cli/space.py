@@ -46,7 +46,7 @@ from anabranch.schedule.blocks import blocks
 from anabranch.schedule.bound import Loads, stage_bound
 from anabranch.schedule.estimate import stage_estimate
 from anabranch.schedule.ios import TRANSITIONS
-from anabranch.schedule.ladder import GROUP_SIZE, GROUPS, solve_block
+from anabranch.schedule.ladder import GROUP_SIZE, GROUPS, Subproblem, solve_block
 from anabranch.schedule.operators import operators
 from anabranch.schedule.programme import solve
 from anabranch.schedule.space import space
@@ -223,8 +223,8 @@ def _solve(block: Block, row: Row, r: int | None, s: int | None, spec: TargetSpe
     cost = stage_estimate(*loads)
     if row["transitions"] is None:
         limits = Limits(max_group_size=r, max_groups=s, spec=spec)
-        known = Loads.of(*loads)
-        found = solve_block(block.dag, cost, limits, TRANSITIONS, None, loads=known)
+        asked = Subproblem(block.dag, cost, loads=Loads.of(*loads))
+        found = solve_block(asked, limits, TRANSITIONS)
         for event in limits.trace.events:
             if event.kind == "fallback":
                 screen.notices().print(f"{event.what}: {event.why}")

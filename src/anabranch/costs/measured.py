@@ -11,7 +11,7 @@ So equal layers and equal blocks, of one network or of many, are measured once.
 Numbers taken at different times do not compare well: clocks and temperatures move. `rank`
 therefore measures all its schedules side by side, in one interleaved batch, and remembers them as
 one answer; differences within the spreads are ties (`ties.tied`). That answer decides what is kept,
-so several schedules are measured even when the budget is spent; all else is then estimated.
+so several schedules are measured even when no time is left; all else is then estimated.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from anabranch.costs.roofline import Roofline
 from anabranch.costs.stopwatch import Answers, Stopwatch, Trial
 from anabranch.costs.ties import comparable
 from anabranch.costs.work import work
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Ref
 from anabranch.ir.key import digest_text, task_text, tasks_text
@@ -55,8 +56,8 @@ Prepare = Callable[[TaskGraph, Schedule], Plan]
 class Measured:
     """Costs of a target that is at hand.
 
-    `prepare` packs a plan; `budget`: seconds that measuring may take in all, None for as long as
-    it needs; `each`: seconds for one candidate. Not safe for concurrent use.
+    `prepare` packs a plan; `until`: when it is over, nothing more is measured; `each`: seconds for
+    one candidate. Not safe for concurrent use.
     """
 
     def __init__(
@@ -65,14 +66,14 @@ class Measured:
         prepare: Prepare,
         cache: Cache | None = None,
         trace: Trace | None = None,
-        budget: float | None = None,
+        until: Deadline = ENDLESS,
         each: float = EACH,
         fallback: Costs | None = None,
     ) -> None:
         self.target = target
         self._prepare, self._cache = prepare, cache
         self._trace = trace or Trace()
-        self._stopwatch = Stopwatch(target, self._trace, budget, each)
+        self._stopwatch = Stopwatch(target, self._trace, until, each)
         self._fallback = fallback or Roofline(target.spec)
         self._prefix = f"{SCHEME}\n{target.spec.fingerprint}\n"
         self._keys = Memo(lambda task: f"{self._prefix}task\n{task_text(task)}")
@@ -97,6 +98,8 @@ class Measured:
             wanted.setdefault(self._keys(task), task)
         missing = self._unknown(wanted)
         kernels = [task.kernel for task in map(wanted.get, missing) if task and task.kernel]
+        if self._stopwatch.until.over():
+            kernels = []  # none will be run, and the plan builds its own
         # Generated kernels are dear to compile and small: all are kept, those that fail too. Of a
         # library's engines only those are that a plan uses.
         self.target.prepare([k for k in kernels if k.source], self._cache, self._trace)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from anabranch.cache import Cache
 from anabranch.costs.measured import EACH, Measured, Prepare
 from anabranch.costs.recorded import Profile, Recorded
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.key import digest_text
 from anabranch.ir.protocols import Costs, Target
 from anabranch.trace import Trace
@@ -16,15 +17,15 @@ def costs_of(
     prepare: Prepare,
     cache: Cache | None = None,
     trace: Trace | None = None,
-    budget: float | None = None,
+    until: Deadline = ENDLESS,
     each: float = EACH,
 ) -> Costs:
-    """`Measured` for a target that can run plans, with so many seconds for each candidate;
-    `Recorded` for one that carries a profile."""
+    """`Measured` for a target that can run plans, until this is over, with so many seconds for
+    each candidate; `Recorded` for one that carries a profile."""
     profile = getattr(target, "profile", None)
     if isinstance(profile, Profile):
         return Recorded(profile, spec=target.spec)
-    return Measured(target, prepare, cache, trace, budget, each)
+    return Measured(target, prepare, cache, trace, until, each)
 
 
 def name_of(target: Target) -> str:

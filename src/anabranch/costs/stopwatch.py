@@ -1,4 +1,4 @@
-"""Times what may fail: executables to be built -> costs, within a budget of seconds.
+"""Times what may fail: executables to be built -> costs, until a deadline.
 
 All that can be built are timed in one interleaved batch. If the batch fails, each is timed alone,
 to see which is to blame. A candidate that cannot run is no error, whatever it raises: it is an
@@ -7,13 +7,12 @@ event, and None.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from anabranch.deadline import Deadline
 from anabranch.errors import VerifyError
 from anabranch.ir.protocols import Cost, Executable, Target
 from anabranch.trace import Trace
@@ -33,11 +32,11 @@ class Trial:
 
 
 class Stopwatch:
-    """Times trials on a target. `budget`: seconds in all, None for as long as it takes; `each`:
-    seconds for one trial."""
+    """Times trials on a target. `until`: when it is over, nothing more is begun; `each`: seconds
+    for one trial."""
 
-    def __init__(self, target: Target, trace: Trace, budget: float | None, each: float) -> None:
-        self.left = math.inf if budget is None else budget
+    def __init__(self, target: Target, trace: Trace, until: Deadline, each: float) -> None:
+        self.until = until
         self.settled = True
         """Whether all that is not known would not be known again: nothing was left out for want
         of time or of memory."""
@@ -46,18 +45,14 @@ class Stopwatch:
 
     def measure(self, trials: Sequence[Trial], decides: bool = False) -> Answers:
         """One cost for each trial, None where it failed; estimates if no time is left."""
-        if self.left <= 0 and not decides:
+        if self.until.over() and not decides:
             self.settled = False
             if not self._told:
-                why = f"the budget for measuring is spent: {trials[0].what} and others estimated"
+                why = f"no time is left to measure: {trials[0].what} and others estimated"
                 self._trace.add("warning", "costs", self._target.spec.name, why)
             self._told = True
             return [trial.estimate() for trial in trials]
-        start = time.perf_counter()
-        try:
-            return self._time(trials, [self.attempt(trial, trial.build) for trial in trials])
-        finally:
-            self.left -= time.perf_counter() - start
+        return self._time(trials, [self.attempt(trial, trial.build) for trial in trials])
 
     def _time(self, trials: Sequence[Trial], runs: Sequence[Executable | None]) -> Answers:
         """All runs interleaved; if that fails, one by one, to see which is to blame."""

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 
 from anabranch.cache import Cache
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Schedule, Source, Timeline
 from anabranch.ir.target import TargetSpec
@@ -162,15 +163,15 @@ A_LARGE_GPU = TargetSpec("cuda", "a GPU of 132 multiprocessors", sms=132)
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a scheduler may use. `max_group_size` and `max_groups` are IOS's pruning r and s, None
-    for no pruning. `deadline`: seconds from now on that scheduling may take, None for as long as it
-    needs: what is best by then is the answer. `spec`: the machine, of which schedulers use the size
-    and the cost of a fork. `compared`: whoever asks compares the plan with those of the other
-    schedulers, which then need not be done before. `trace` gets what was refused and why."""
+    for no pruning. `deadline`: what is best when it is over is the answer. `spec`: the machine, of
+    which schedulers use the size and the cost of a fork. `compared`: whoever asks compares the plan
+    with those of the other schedulers, which then need not be done before. `trace` gets what was
+    refused and why."""
 
     max_streams: int = 16
     max_group_size: int | None = 3
     max_groups: int | None = 8
-    deadline: float | None = None
+    deadline: Deadline = ENDLESS
     spec: TargetSpec = A_LARGE_GPU
     compared: bool = False
     trace: Trace = field(default_factory=Trace, compare=False, repr=False)

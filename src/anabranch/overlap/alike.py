@@ -7,7 +7,6 @@ All modes are timed side by side, and "none" wins unless another is faster by mo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,10 +21,11 @@ from anabranch.ir.schedule import text_schedule
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.kernels.triton.dependent import MODES
 from anabranch.kernels.triton.write import program
+from anabranch.overlap.kept import keep, recall
 from anabranch.trace import Trace
 
 OLDEST = (9, 0)
-SCHEME = "overlap 2"
+SCHEME = "overlap 3"
 BUDGET, EACH = 0.4, 0.06
 """Seconds of timing, over all modes, and for each of many plans."""
 Wait = Callable[[], None]
@@ -39,18 +39,17 @@ def mode_of(
         return "", None
     schedule, machine = text_schedule(plan.schedule), target.spec.fingerprint
     key = f"{SCHEME}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
-    known = _read(cache.get("plans", key)) if cache is not None else None
+    known = recall(cache, key, [1], [1])
     if known is not None:
-        mode, cost = known
+        (mode,), (cost,) = known
         why = f"{mode or 'none'}, {cost.us:.1f} us; recalled from the cache"
         trace.add("chosen", "overlap", plan.tasks.name, why)
-        return known
+        return mode, cost
     found = _fastest(plan, target, cache, trace)
     if found is None:
         return "", None
     mode, cost = found
-    if cache is not None:
-        cache.put("plans", key, json.dumps([mode, cost.us, cost.spread]))
+    keep(cache, key, [mode], [cost])
     return mode, cost
 
 
@@ -131,15 +130,6 @@ def _fastest(
     said = ", ".join(f"{mode or 'none'} {cost.us:.1f}" for mode, cost in costs.items())
     trace.add("chosen", "overlap", tasks.name, f"{best or 'none'}; us by mode: {said}")
     return best, costs[best]
-
-
-def _read(kept: str | None) -> tuple[str, Cost] | None:
-    """What was found by an earlier process; None for a text that says nothing of the kind."""
-    try:
-        mode, us, spread = json.loads(kept or "")
-        return (mode, Cost(us, "measured", spread)) if mode in ("", *MODES) else None
-    except (ValueError, TypeError):
-        return None
 
 
 def generated(task: Task) -> bool:

@@ -11,19 +11,19 @@ the plan's time depends on.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from anabranch.cache import Cache
+from anabranch.deadline import Deadline
 from anabranch.ir.key import tasks_text
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.schedule import Schedule, text_schedule
-from anabranch.kernels.triton.dependent import MODES
 from anabranch.overlap.alike import generated, in_mode, in_modes, in_their_modes, mode_of
 from anabranch.overlap.each import Modes, own_modes, surely_faster
+from anabranch.overlap.kept import keep, recall
 from anabranch.trace import Trace
 
 SECONDS = 8.0
@@ -31,7 +31,7 @@ SECONDS = 8.0
 a hundred kernels."""
 LEAST = 1.0
 """Fewer seconds show nothing; nothing is looked for in them."""
-SCHEME, OF_SCHEDULES = "each 1", "of schedules 1"
+SCHEME, OF_SCHEDULES = "each 2", "of schedules 2"
 NEAR, OTHERS = 1.25, 4
 """Schedules that take up to so many times as long without overlap are tried with it, and so many at
 most, one of a single stream first."""
@@ -44,11 +44,11 @@ def overlapped(
     target: Target,
     cache: Cache | None,
     trace: Trace,
-    seconds: float | None = SECONDS,
+    until: Deadline | None,
     others: Sequence[Plan] = (),
 ) -> tuple[Plan, Cost | None]:
     """The plan with its generated kernels in the fastest modes that were found, and what it then
-    takes, None where nothing was measured. `seconds`: how long to look for modes kernel by kernel,
+    takes, None where nothing was measured. `until`: how long to look for modes kernel by kernel,
     beside the second or two that comparing the same mode for all takes; None: not at all.
     `others`: the same tasks under other schedules, one of which may be taken instead."""
     mode, cost = mode_of(plan, target, cache, trace)
@@ -56,8 +56,8 @@ def overlapped(
         return plan, None
     plan, mode, cost = _schedule(plan, mode, cost, others, target, cache, trace)
     found = None
-    if seconds is not None:
-        found = _each(plan, mode, target, cache, trace, seconds)
+    if until is not None:
+        found = _each(plan, mode, target, cache, trace, until)
     if found is not None:
         modes, now = found
         return replace(plan, tasks=in_modes(plan.tasks, modes)), now
@@ -89,14 +89,12 @@ def _schedule(
     texts = [f"{text_schedule(one.schedule)}\n{m}" for one, m in tried]
     head = f"{OF_SCHEDULES}\n{target.spec.fingerprint}\n{tasks_text(plan.tasks)}"
     key = "\n".join([head, *texts])
-    kept = cache.get("plans", key) if cache is not None else None
-    costs = _costs(kept, len(tried))
+    known = recall(cache, key, [0], [len(tried)])
+    costs = known[1] if known is not None else in_their_modes(tried, target)
     if costs is None:
-        costs = in_their_modes(tried, target)
-        if costs is None:
-            return plan, mode, cost
-        if cache is not None:
-            cache.put("plans", key, json.dumps([(c.us, c.spread) for c in costs]))
+        return plan, mode, cost
+    if known is None:
+        keep(cache, key, (), costs)
     least = min(range(len(costs)), key=lambda i: costs[i].us)
     was, now = costs[0], costs[least]
     if not surely_faster(now, was):
@@ -107,28 +105,18 @@ def _schedule(
     return found, how, now
 
 
-def _costs(kept: str | None, count: int) -> list[Cost] | None:
-    """What was measured by an earlier process."""
-    try:
-        found = [Cost(us, "measured", spread) for us, spread in json.loads(kept or "")]
-        return found if len(found) == count else None
-    except (ValueError, TypeError):
-        return None
-
-
 def _each(
-    plan: Plan, mode: str, target: Target, cache: Cache | None, trace: Trace, seconds: float
+    plan: Plan, mode: str, target: Target, cache: Cache | None, trace: Trace, until: Deadline
 ) -> tuple[Modes, Cost] | None:
     """Modes that are faster than the one for all; None if there are none, or was no time."""
     machine, schedule = target.spec.fingerprint, text_schedule(plan.schedule)
     key = f"{SCHEME} {mode}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
-    kept = cache.get("plans", key) if cache is not None else None
-    name, known = plan.tasks.name, _read(kept, plan)
+    name, known = plan.tasks.name, recall(cache, key, [0, len(plan.tasks.tasks)], [0, 1])
     if known is not None:
-        return known if known[0] else None
-    if seconds < LEAST:
+        return (known[0], known[1][0]) if all(known) else None
+    if until.left() < LEAST:
         return None
-    found = own_modes(plan, mode, target, seconds)
+    found = own_modes(plan, mode, target, until)
     if found is None:
         why = f"no modes of their own are faster than {mode or 'none'} for all"
         trace.add("refused", "overlap", name, why)
@@ -139,18 +127,6 @@ def _each(
         )
         why = f"{others} kernels launched otherwise: {now.us:.1f} us, {was.us:.1f} with all alike"
         trace.add("applied", "overlap", name, why, us=was.us - now.us)
-    if cache is not None:
-        modes, us, spread = (found[0], found[1].us, found[1].spread) if found else ((), 0.0, 0.0)
-        cache.put("plans", key, json.dumps([modes, us, spread]))
+    if not until.stopped():
+        keep(cache, key, found[0] if found else (), [found[1]] if found else ())
     return found[:2] if found else None
-
-
-def _read(kept: str | None, plan: Plan) -> tuple[Modes, Cost] | None:
-    """What was found by an earlier process, no modes where nothing was; None for a text that says
-    nothing of the kind."""
-    try:
-        modes, us, spread = json.loads(kept or "")
-        fits = len(modes) in (0, len(plan.tasks.tasks)) and set(modes) <= {"", *MODES}
-        return (tuple(modes), Cost(us, "measured", spread)) if fits else None
-    except (ValueError, TypeError):
-        return None

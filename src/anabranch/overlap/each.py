@@ -13,12 +13,12 @@ are taken to behave alike until they are seen not to.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from anabranch.deadline import Deadline
 from anabranch.errors import TargetError
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Target
@@ -62,11 +62,11 @@ class Slot:
 
 
 def own_modes(
-    plan: Plan, mode: str, target: Target, seconds: float
+    plan: Plan, mode: str, target: Target, until: Deadline
 ) -> tuple[Modes, Cost, Cost] | None:
-    """The fastest modes that were found in about so many seconds, what they take, and what `mode`
+    """The fastest modes that were found until then, what they take, and what `mode`
     for all takes beside them; None if nothing is surely faster. `plan`: without modes."""
-    start, tasks = time.perf_counter(), plan.tasks
+    tasks = plan.tasks
     slots, scale = slots_of(tasks, mode)
     alike = tuple(mode if generated(task) else "" for task in tasks.tasks)
     base = _loaded(plan, alike, target)
@@ -76,7 +76,7 @@ def own_modes(
     noise = max(NOISE[1], NOISE[0] * first.us)
     runs, dice = Runs(scale, noise), np.random.default_rng(0)
     seen: list[tuple[float, Picked]] = []
-    while time.perf_counter() - start < seconds:
+    while not until.over():
         tried = [_best(slots, drawn(runs, dice)) for _ in range(AT_ONCE)]
         found = _run(plan, [_modes(alike, slots, picked) for picked in tried], base, target)
         for us, picked in zip(found, tried, strict=True):

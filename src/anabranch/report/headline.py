@@ -12,6 +12,8 @@ from typing import Any
 
 from anabranch.report.parts import Parts
 
+CUT_SHORT = {"budget": "cut short by the budget", "stop": "stopped before the search was done"}
+
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
@@ -25,7 +27,8 @@ class Baseline:
 @dataclass(frozen=True, slots=True)
 class Headline:
     """`us` is None where nobody knows the latency. `errors`: per output the relative error and,
-    where known, the error allowed. `batch`: what all inputs have as their first size."""
+    where known, the error allowed. `batch`: what all inputs have as their first size. `cut_short`:
+    in words, "" where nothing was."""
 
     machine: str
     setting: tuple[str, ...]
@@ -42,6 +45,7 @@ class Headline:
     peak: int
     peak_sequential: int | None
     search: float | None
+    cut_short: str
     errors: tuple[tuple[float, float | None], ...]
 
 
@@ -72,6 +76,7 @@ def headline(parts: Parts) -> Headline:
         _whole(facts, "peak_bytes", plan.peak_bytes),
         _whole(facts, "peak_bytes_sequential", -1) if "peak_bytes_sequential" in facts else None,
         number(facts.get("search_s")),
+        CUT_SHORT.get(str(facts.get("cut_short")), ""),
         _errors(facts.get("max_relative_error"), facts.get("allowed_relative_error")),
     )
 

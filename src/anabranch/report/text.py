@@ -249,7 +249,9 @@ def _numbers(parts: Parts, head: Headline) -> list[str]:
     if head.search is not None or spent:
         total = head.search if head.search is not None else sum(seconds for _, seconds in spent)
         each = ", ".join(f"{stage} {duration(1e6 * seconds)}" for stage, seconds in spent)
-        lines += _wrapped(f"compiled in {duration(1e6 * total)}" + (f": {each}" if each else ""))
+        said = f"compiled in {duration(1e6 * total)}"
+        said += f", {head.cut_short}" if head.cut_short else ""
+        lines += _wrapped(said + (f": {each}" if each else ""))
     return ["Numbers", *lines] if lines else []
 
 

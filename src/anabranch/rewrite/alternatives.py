@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import producers
 from anabranch.ir.key import content_key
 from anabranch.rewrite.backtrack import Budget, Found, Price, Step
@@ -54,7 +55,7 @@ def gathered(
     prices: Sequence[Price],
     settings: Settings,
     refuse: Refuse | None = None,
-    until: float | None = None,
+    until: Deadline = ENDLESS,
 ) -> list[Alternatives]:
     """For each interval unlike those before it what searches under these prices found, if that is
     anything; all prices together have a part of the budget of one search. `until`: as in

@@ -19,12 +19,12 @@ and budget give the same answer. A deadline is a safety stop only.
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Match
 from anabranch.rewrite.match import Refuse
@@ -110,14 +110,14 @@ def backtrack(
     price: Price,
     budget: Budget,
     refuse: Refuse | None = None,
-    until: float | None = None,
+    until: Deadline = ENDLESS,
     scope: Scope | None = None,
 ) -> tuple[Found, ...]:
     """The `keep` cheapest graphs found to which the last step has paid, best first, of equal ones
     that of fewer steps: what costs the same in other words would crowd out what is different. The
     graph itself is always among them, if need be as one more; it should have no dead or repeated
-    nodes, as after `simplify`, and what rules leave of these is taken away. `until`: a moment of
-    `time.monotonic`."""
+    nodes, as after `simplify`, and what rules leave of these is taken away. `until`: when it is
+    over, what was found by then is the answer."""
     return _Backtracking(graph, neighbours, price, budget, scope).run(refuse, until)
 
 
@@ -146,9 +146,9 @@ class _Backtracking:
             self._seen.add(neighbours.key(found.graph))
             self._keep(State(found, found.cost, labels))
 
-    def run(self, refuse: Refuse | None, until: float | None) -> tuple[Found, ...]:
+    def run(self, refuse: Refuse | None, until: Deadline) -> tuple[Found, ...]:
         for _ in range(self._budget.pops):
-            if not self._queue or self._priced >= self._budget.prices or late(until):
+            if not self._queue or self._priced >= self._budget.prices or until.over():
                 break
             *_, parent = heapq.heappop(self._queue)
             if parent.found.cost > self._budget.threshold * self._best:
@@ -157,7 +157,7 @@ class _Backtracking:
                 self._push(replace(parent, rest=True))
             for one in self._neighbours.of(parent.found.graph, self._wish(parent), refuse):
                 self._look(parent, one)
-                if self._priced >= self._budget.prices or late(until):
+                if self._priced >= self._budget.prices or until.over():
                     break
         best = best_of(self._answers, self._budget.keep)
         return with_kinds(best, self._answers) if self._budget.kinds else best
@@ -236,7 +236,3 @@ def with_kinds(best: tuple[Found, ...], found: Sequence[Found]) -> tuple[Found, 
         if len(rules) == 1:
             kinds.setdefault(rules.pop(), one)
     return (*best, *(one for one in kinds.values() if all(one is not other for other in best)))
-
-
-def late(until: float | None) -> bool:
-    return until is not None and time.monotonic() > until

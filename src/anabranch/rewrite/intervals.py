@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import Graph, Ref
-from anabranch.rewrite.backtrack import Budget, Found, Labels, Price, Scope, Step, backtrack, late
+from anabranch.rewrite.backtrack import Budget, Found, Labels, Price, Scope, Step, backtrack
 from anabranch.rewrite.build import drop_dead, retyped
 from anabranch.rewrite.match import Refuse
 from anabranch.rewrite.neighbours import Neighbours
@@ -133,7 +134,7 @@ class Solver:
         price: Price,
         budget: Budget,
         refuse: Refuse | None = None,
-        until: float | None = None,
+        until: Deadline = ENDLESS,
     ) -> None:
         """`budget.prices` is for all of them together."""
         self._survey, self._wiring, self._price = survey, survey.wiring, price
@@ -158,7 +159,7 @@ class Solver:
                 yield here
 
     def _search(self, interval: Interval) -> tuple[Found, ...]:
-        if late(self._until):
+        if self._until.over():
             return (Found(interval.graph, 0.0),)
         asked = 0
 

@@ -21,16 +21,16 @@ Parts that are alike are searched once. The graph itself is always among the ans
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.rule import Rule
 from anabranch.ir.uncollected import uncollected
-from anabranch.rewrite.backtrack import Budget, Found, Price, Step, best_of, late
+from anabranch.rewrite.backtrack import Budget, Found, Price, Step, best_of
 from anabranch.rewrite.build import drop_dead, retyped
 from anabranch.rewrite.expressions import Expressions, Keys, declared
 from anabranch.rewrite.intervals import Solver, Survey, Trail, gain, trail
@@ -138,16 +138,15 @@ def search(
     settings: Settings | None = None,
     refuse: Refuse | None = None,
     progress: Progress | None = None,
-    deadline: float | None = None,
+    until: Deadline = ENDLESS,
     survey: Survey | None = None,
 ) -> tuple[Found, ...]:
     """Equal graphs, best first, none dearer than the graph itself (simplified, please), which is
     always among them. Steps have the prices of the part in which they were found.
-    `deadline`: seconds after which what is found by then is the answer; without it the same
+    `until`: when it is over, what is found by then is the answer; without it the same
     arguments give the same answer. `survey`: of the graph under these rules and settings, if an
     earlier search had one."""
     settings = settings or Settings()
-    until = None if deadline is None else time.monotonic() + deadline
     tally = Tally()
     # All that is made lives on in the survey: looking for garbage took a third of the time.
     with uncollected():
@@ -181,7 +180,7 @@ class _Search:
         price: Price,
         settings: Settings,
         refuse: Refuse,
-        until: float | None,
+        until: Deadline,
     ) -> None:
         self._survey, self._wiring, self._price = survey, survey.wiring, price
         self._settings, self._refuse, self._until = settings, refuse, until
@@ -213,7 +212,7 @@ class _Search:
     def _best(self, ways: Sequence[Way], outputs: Sequence[Ref]) -> list[Head]:
         """The beginnings to go on with: the unchanged one first, and the `keep` cheapest others."""
         heads = self._distinct(ways, outputs)
-        if late(self._until):
+        if self._until.over():
             return heads[: self._settings.keep + 1]
         accounts = [
             self._carry(head.account, sewn_graph(self._wiring, head.sewn, outputs))

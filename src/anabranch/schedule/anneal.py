@@ -13,10 +13,10 @@ fewer waits.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from random import Random
 
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.dag import Dag, bits
 from anabranch.schedule.evaluate import Latency
 from anabranch.schedule.placing import Placing, Steps, breaks
@@ -37,7 +37,7 @@ def annealed(
     max_streams: int,
     warm_us: float,
     movable: Sequence[int] | None = None,
-    until: float | None = None,
+    until: Deadline = ENDLESS,
 ) -> Placing:
     """The cheapest placing met within so many evaluations. `warm_us`: the temperature at first;
     `movable`: the nodes that may move, all if not given; `until`: when to stop at the latest."""
@@ -49,7 +49,7 @@ def annealed(
     temperature = warm_us
     for turn in range(evaluations):
         temperature *= cooling
-        if turn % LOOK == 0 and over(until):
+        if turn % LOOK == 0 and until.over():
             break
         tried = steps.step(here)
         if tried == here:
@@ -73,7 +73,7 @@ def priced(dag: Dag, latency: Latency, fork_us: float) -> Callable[[Placing], fl
 
 
 def tidied(
-    dag: Dag, placing: Placing, latency: Latency, evaluations: int, until: float | None = None
+    dag: Dag, placing: Placing, latency: Latency, evaluations: int, until: Deadline = ENDLESS
 ) -> Placing:
     """Faster, or as fast with fewer waits: each node tries the streams of its neighbours."""
     us, waits = latency(placing.order, placing.stream_of), waits_of(dag, placing)
@@ -83,7 +83,7 @@ def tidied(
         for v in placing.order:
             near = bits(dag.preds[v] | dag.succs[v])
             for stream in sorted({placing.stream_of[u] for u in near} - {placing.stream_of[v]}):
-                if evaluations <= 0 or over(until):
+                if evaluations <= 0 or until.over():
                     return placing
                 evaluations -= 1
                 stream_of = (*placing.stream_of[:v], stream, *placing.stream_of[v + 1 :])
@@ -96,7 +96,3 @@ def tidied(
 
 def waits_of(dag: Dag, placing: Placing) -> int:
     return sum(len(launch.waits) for launch in launches(dag, placing.order, placing.stream_of))
-
-
-def over(until: float | None) -> bool:
-    return until is not None and time.monotonic() > until

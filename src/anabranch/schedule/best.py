@@ -14,7 +14,6 @@ has passed returns at once what it has without a search.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -74,11 +73,8 @@ def _different(
         scheduler(name)
     dag = dag_of(tasks)
     found: dict[tuple[Launch, ...], Schedule] = {}
-    until = None if limits.deadline is None else time.monotonic() + limits.deadline
     asked = [name for name in SCHEDULERS if name == "sequential" or name in names]
     for name in asked if len(names) > 1 else dict.fromkeys((*names, "sequential")):
-        if until is not None:  # one deadline for all, not one for each
-            limits = replace(limits, deadline=max(0.0, until - time.monotonic()))
         schedule = _tried(name, tasks, dag, costs, limits)
         if schedule is not None:
             same = found.setdefault(schedule.launches, schedule)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import ScheduleError
 from anabranch.ir.dag import Dag, width
 from anabranch.schedule.bound import Bound
@@ -39,7 +40,7 @@ def solve_bounded(
     max_group_size: int | None = None,
     max_groups: int | None = None,
     most: int | None = None,
-    until: float | None = None,
+    until: Deadline = ENDLESS,
 ) -> Solution:
     """The cheapest stages under the pruning, of one source a group; of several it may be others
     than `solve` finds. TooMany as there, by all transitions. `states` and `transitions` are those

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.dag import Dag
-from anabranch.schedule.anneal import GAIN, annealed, over, priced
+from anabranch.schedule.anneal import GAIN, annealed, priced
 from anabranch.schedule.evaluate import Latency
 from anabranch.schedule.placing import Placing
 
@@ -39,7 +40,7 @@ def improved(
     work: int,
     max_streams: int,
     fork_us: float,
-    until: float | None = None,
+    until: Deadline = ENDLESS,
 ) -> list[Placing]:
     """Placings no slower than the first start, best first, equal ones once; `work`: evaluations
     times the nodes that each looks at."""
@@ -64,7 +65,7 @@ def _by_windows(
     work: int,
     max_streams: int,
     fork_us: float,
-    until: float | None,
+    until: Deadline,
 ) -> Placing:
     """Passes over all windows, every other one half a window aside, until nothing gets faster."""
     n = len(placing.order)
@@ -74,7 +75,7 @@ def _by_windows(
     for turn in range(PASSES):
         idle += 1
         for at in range(-(MOVE // 2) if turn % 2 else 0, n, MOVE):
-            if work <= 0 or idle > 2 or over(until):
+            if work <= 0 or idle > 2 or until.over():
                 return placing
             low, high = max(0, at - STILL), min(n, at + MOVE + STILL)
             work -= WINDOW_EVALUATIONS * (high - low) + n

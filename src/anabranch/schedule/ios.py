@@ -25,11 +25,11 @@ kept.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 
+from anabranch.deadline import ENDLESS
 from anabranch.ir.dag import Dag, bits, dag_of
 from anabranch.ir.key import tasks_text
 from anabranch.ir.protocols import Costs, Limits
@@ -38,7 +38,7 @@ from anabranch.ir.task import TaskGraph, extract
 from anabranch.schedule.blocks import blocks
 from anabranch.schedule.bound import Loads
 from anabranch.schedule.estimate import Groups, StageCost, stage_estimate
-from anabranch.schedule.ladder import solve_block
+from anabranch.schedule.ladder import Subproblem, solve_block
 from anabranch.schedule.polish import polish
 from anabranch.schedule.programme import OutOfTime, Solution
 from anabranch.schedule.stages import Stage, stage_schedule
@@ -77,7 +77,6 @@ def schedule_measured(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedul
     dag = dag_of(tasks)
     us, share = times(tasks, costs), shares(tasks, limits.spec)
     known: dict[Hashable, float] = {}
-    until = _until(limits)
 
     def solver(block: Block, most: int) -> Solution:
         part = dag.restrict(sum(1 << v for v in block))
@@ -85,7 +84,7 @@ def schedule_measured(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedul
             [us[v] for v in block], [share[v] for v in block], limits.spec.fork_us
         )
         measure = stage_measure(_named(tasks, block), costs, known)
-        return refined(part, estimate, measure, limits, most // 8, until)
+        return refined(part, estimate, measure, limits, most // 8)
 
     def alike(block: Block) -> Hashable:
         return tasks_text(_named(tasks, block))
@@ -104,20 +103,19 @@ def plan(
 def estimated_stages(dag: Dag, us: list[float], share: list[float], limits: Limits) -> list[Stage]:
     """Stages under `stage_estimate`, polished. Blocks are alike when they have the same edges,
     times and shares: that is all the programme sees, and cheaper to compare than texts."""
-    until = _until(limits)
 
     def solver(block: Block, most: int) -> Solution:
         part = dag.restrict(sum(1 << v for v in block))
         inside = [us[v] for v in block], [share[v] for v in block], limits.spec.fork_us
         cost, loads = stage_estimate(*inside), Loads.of(*inside)
-        return solve_block(part, cost, limits, most, until, loads=loads)
+        return solve_block(Subproblem(part, cost, loads=loads), limits, most)
 
     found = [
         tuple(sum(1 << v for v in group) for group in stage)
         for stage in stages(dag, solver, partial(signature, dag, us, share), limits)
     ]
     cost = stage_estimate(us, share, limits.spec.fork_us)
-    better = polish(dag, found, cost, limits.max_streams, until)
+    better = polish(dag, found, cost, limits.max_streams, limits.deadline)
     return [tuple(tuple(bits(group)) for group in groups) for groups in better]
 
 
@@ -149,18 +147,20 @@ def solved(
     keys = {block: alike(block) for block in parts if len(block) > 1}
     first = {key: block for block, key in reversed(keys.items())}
     known: dict[Hashable, Solution] = {}
-    left = TRANSITIONS
+    left, late = TRANSITIONS, 0
     for block in sorted(first.values(), key=lambda block: (len(block), block)):
         limits.trace.progress("schedule", len(known), len(first), "blocks solved")
         share = left // (len(first) - len(known))
         try:
             found = solver(block, max(share, TRANSITIONS // 100))
-        except OutOfTime as late:
-            why = f"{late.what}: its tasks one after another"
-            limits.trace.add("fallback", "schedule.ios", f"block {dag.names[block[0]]}", why)
+        except OutOfTime:
+            late += 1
             found = Solution(tuple((1 << i,) for i in range(len(block))), 0.0, 0, 0)
         known[keys[block]] = found
         left = max(0, left - found.transitions)
+    if late:
+        why = f"time is over: the tasks of {late} of {len(first)} blocks one after another"
+        limits.trace.add("fallback", "schedule.ios", dag.names[0], why)
     limits.trace.progress("schedule", len(first), len(first), "blocks solved")
     limits.trace.add(
         "applied", "schedule.ios", f"{len(parts)} blocks", f"{len(known)} different ones solved"
@@ -174,25 +174,25 @@ def refined(
     measure: StageCost,
     limits: Limits,
     most: int,
-    until: float | None,
 ) -> Solution:
     """Solve with estimates, replace those of the best schedule by measurements, and again, until
     nothing in the best schedule is an estimate or the time is over."""
     known: dict[Groups, float] = {}
-    trace = limits.trace
+    trace, until = limits.trace, limits.deadline
+    limits = replace(limits, deadline=ENDLESS)  # it ends the rounds, not the search
 
     def cost(groups: Groups) -> float:
         us = known.get(groups)
         return estimate(groups) if us is None else us
 
     while True:
-        found = solve_block(dag, cost, limits, most, None)
+        found = solve_block(Subproblem(dag, cost), limits, most)
         limits = replace(limits, trace=Trace())  # the first round has said what was refused
         unknown = [groups for groups in found.stages if groups not in known]
         if not unknown:
             return found
         for groups in unknown:
-            if until is not None and time.monotonic() > until:
+            if until.over():
                 trace.add(
                     "fallback", "schedule.ios", dag.names[0], "time is over: estimates are left"
                 )
@@ -225,7 +225,3 @@ def _estimated(tasks: TaskGraph, dag: Dag, costs: Costs, limits: Limits) -> list
 
 def _named(tasks: TaskGraph, block: Block) -> TaskGraph:
     return extract(tasks, [tasks.tasks[v].name for v in block])
-
-
-def _until(limits: Limits) -> float | None:
-    return None if limits.deadline is None else time.monotonic() + limits.deadline

@@ -18,9 +18,10 @@ decide, never the clock, so the same block gives the same stages on every machin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 
+from anabranch.deadline import Deadline
 from anabranch.ir.dag import Dag, bits, width
 from anabranch.ir.protocols import Limits
 from anabranch.schedule.best_first import solve_bounded
@@ -36,46 +37,57 @@ EXACT = "no pruning"
 GROUP_SIZE, GROUPS = 3, 8  # IOS's r and s, where step 4 needs them and the caller gave none
 
 
-def solve_block(
-    dag: Dag,
-    cost: StageCost,
-    limits: Limits,
-    most: int,
-    until: float | None,
-    merges: Mapping[int, float] = NO_MERGES,
-    loads: Loads | None = None,
-) -> Solution:
-    """The stages of a block, looking at about `most` transitions at each step. `loads`: those of
-    which `cost` is the estimate, and then what they rule out is not looked at."""
-    found, how = _stepwise(dag, cost, limits, most, until, merges, loads)
+@dataclass(frozen=True, slots=True)
+class Subproblem:
+    """A block as the programme sees it: its dag, what stages cost, which sets of nodes may be
+    merged and what they then take. `loads`: those of which `cost` is the estimate, and then what
+    they rule out is not looked at."""
+
+    dag: Dag
+    cost: StageCost
+    merges: Mapping[int, float] = field(default_factory=lambda: NO_MERGES)
+    loads: Loads | None = None
+
+    def of(self, dag: Dag, units: Sequence[int]) -> Subproblem:
+        """The same over a dag whose nodes are such sets of nodes of this one."""
+        loads = self.loads and self.loads.spread(units)
+        return Subproblem(dag, _spread_cost(self.cost, units), _kept(self.merges, units), loads)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What one step may look at: r, s, transitions, and until when."""
+
+    group_size: int | None
+    groups: int
+    most: int
+    until: Deadline
+
+
+def solve_block(block: Subproblem, limits: Limits, most: int) -> Solution:
+    """The stages of a block, looking at about `most` transitions at each step. OutOfTime when the
+    deadline of the limits is over."""
+    found, how = _stepwise(block, limits, most)
     if how != EXACT:
-        d = width(dag)
-        bound = f"{Decimal(most_transitions(len(dag.names), d)):.2e}"
+        d = width(block.dag)
+        bound = f"{Decimal(most_transitions(len(block.dag.names), d)):.2e}"
         why = f"width {d}, bound {bound}, more than {most} transitions: too wide for the exact"
         why += f" programme; instead: {how}"
         hidden = limits.compared or how.startswith(EXACT)
         kind: Kind = "refused" if hidden else "fallback"
-        limits.trace.add(kind, "schedule.ios", _block(dag), why)
+        limits.trace.add(kind, "schedule.ios", _name(block.dag), why)
     return found
 
 
-def _block(dag: Dag) -> str:
+def _name(dag: Dag) -> str:
     return f"block {dag.names[0]}..{dag.names[-1]} ({len(dag.names)} tasks)"
 
 
-def _stepwise(
-    dag: Dag,
-    cost: StageCost,
-    limits: Limits,
-    most: int,
-    until: float | None,
-    merges: Mapping[int, float],
-    loads: Loads | None,
-) -> tuple[Solution, str]:
+def _stepwise(block: Subproblem, limits: Limits, most: int) -> tuple[Solution, str]:
     """The stages, and how they were found."""
     r, s = limits.max_group_size, limits.max_groups
-    units = chains(dag)
-    shorter = len(units) < len(dag.names)
+    units = chains(block.dag)
+    shorter = len(units) < len(block.dag.names)
     steps = [
         (EXACT, False, None, None),
         (f"no pruning, {len(units)} chains", True, None, None),
@@ -86,45 +98,44 @@ def _stepwise(
         if (chained and not shorter) or (not chained and what != EXACT and r is s is None):
             continue
         groups = min(groups or limits.max_streams, limits.max_streams)
+        limit = Pruning(size, groups, most, limits.deadline)
         try:
-            limit = Pruning(size, groups, most, until)
             if not chained:
-                return _solved(dag, cost, limit, merges, loads), what
-            short, spread = joined(dag, units), _spread_cost(cost, units)
-            heavy = loads and loads.spread(units)
-            found = _solved(short, spread, limit, _kept(merges, units), heavy)
+                return _solved(block, limit), what
+            found = _solved(block.of(joined(block.dag, units), units), limit)
             return _spread_solution(found, units), what
         except TooMany:
             why = f"{what}: more than {most} transitions"
-            limits.trace.add("refused", "schedule.ios", _block(dag), why)
+            limits.trace.add("refused", "schedule.ios", _name(block.dag), why)
     how = (
         f"two halves, each with groups of at most {r or GROUP_SIZE}, at most {s or GROUPS} of them"
     )
-    return _halves(dag, cost, limits, most, until, merges, loads), f"{how}, or halved again"
+    return _halves(block, limits, most), f"{how}, or halved again"
 
 
-@dataclass(frozen=True, slots=True)
-class Pruning:
-    """What one step may look at: r, s, transitions, and until when."""
-
-    group_size: int | None
-    groups: int
-    most: int
-    until: float | None
-
-
-def _solved(
-    dag: Dag,
-    cost: StageCost,
-    limit: Pruning,
-    merges: Mapping[int, float],
-    loads: Loads | None,
-) -> Solution:
+def _solved(block: Subproblem, limit: Pruning) -> Solution:
     """Best first where a bound is known. What a merged stage saves, no bound knows."""
+    dag, cost, merges, loads = block.dag, block.cost, block.merges, block.loads
     r, s, most, until = limit.group_size, limit.groups, limit.most, limit.until
     if loads is None or merges:
         return solve(dag, cost, r, s, most=most, until=until, merges=merges)
     return solve_bounded(dag, cost, stage_bound(dag, loads, r), r, s, most, until)
+
+
+def _halves(block: Subproblem, limits: Limits, most: int) -> Solution:
+    n, order = len(block.dag.names), levelled(block.dag)
+    parts = [[1 << v for v in sorted(half)] for half in (order[: n // 2], order[n // 2 :])]
+    found: list[Solution] = []
+    for part in parts:
+        solved, _ = _stepwise(block.of(block.dag.restrict(sum(part)), part), limits, most)
+        found.append(_spread_solution(solved, part))
+    return Solution(
+        tuple(stage for solution in found for stage in solution.stages),
+        sum(solution.us for solution in found),
+        sum(solution.states for solution in found),
+        sum(solution.transitions for solution in found),
+        frozenset(stage for solution in found for stage in solution.merged),
+    )
 
 
 def _kept(merges: Mapping[int, float], units: Sequence[int]) -> dict[int, float]:
@@ -150,29 +161,3 @@ def _spread_solution(found: Solution, units: Sequence[int]) -> Solution:
     stages = tuple(_spread(groups, units) for groups in found.stages)
     merged = frozenset(_spread(groups, units) for groups in found.merged)
     return Solution(stages, found.us, found.states, found.transitions, merged)
-
-
-def _halves(
-    dag: Dag,
-    cost: StageCost,
-    limits: Limits,
-    most: int,
-    until: float | None,
-    merges: Mapping[int, float],
-    loads: Loads | None,
-) -> Solution:
-    n, order = len(dag.names), levelled(dag)
-    parts = [[1 << v for v in sorted(half)] for half in (order[: n // 2], order[n // 2 :])]
-    found: list[Solution] = []
-    for part in parts:
-        inside, spread = dag.restrict(sum(part)), _spread_cost(cost, part)
-        kept, heavy = _kept(merges, part), loads and loads.spread(part)
-        solved, _ = _stepwise(inside, spread, limits, most, until, kept, heavy)
-        found.append(_spread_solution(solved, part))
-    return Solution(
-        tuple(stage for solution in found for stage in solution.stages),
-        sum(solution.us for solution in found),
-        sum(solution.states for solution in found),
-        sum(solution.transitions for solution in found),
-        frozenset(stage for solution in found for stage in solution.merged),
-    )

@@ -23,17 +23,17 @@ an event.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 
 from anabranch.costs.ties import fastest
+from anabranch.deadline import Deadline
 from anabranch.ir.dag import bits, dag_of
 from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph, extract
-from anabranch.schedule.anneal import over, priced, tidied
+from anabranch.schedule.anneal import priced, tidied
 from anabranch.schedule.blocks import blocks
 from anabranch.schedule.critical import ranks
 from anabranch.schedule.evaluate import Evaluator, Latency
@@ -76,10 +76,10 @@ def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
         n = len(dag.names)
         latency = search.evaluate.latency(range(n))
         whole = tidied(dag, whole, latency, TIDY_WORK // max(1, n), search.until)
-    if limits.compared or over(search.until) or not dag.names:
+    if limits.compared or search.until.over() or not dag.names:
         return schedule_of("local", dag, whole)
     price = priced(dag, search.evaluate.latency(range(len(dag.names))), limits.spec.fork_us)
-    return settled(tasks, dag, whole, price, costs, search.left())
+    return settled(tasks, dag, whole, price, costs, limits)
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class _Search:
     limits: Limits
     evaluate: Evaluator
     weights: Weights
-    until: float | None
+    until: Deadline
     measured: bool
     """Whether a device has decided between placings."""
 
@@ -105,13 +105,7 @@ class _Search:
             [computes(task) for task in tasks.tasks],
         )
         self.measured = False
-        self.until = None if limits.deadline is None else time.monotonic() + limits.deadline
-
-    def left(self) -> Limits:
-        """The limits, with the time that is left."""
-        if self.until is None:
-            return self.limits
-        return replace(self.limits, deadline=max(0.0, self.until - time.monotonic()))
+        self.until = limits.deadline
 
     def solve(self, parts: Sequence[Block]) -> dict[Block, Placing]:
         """A placing for each block, over places in it; blocks of one signature share theirs."""
@@ -123,7 +117,7 @@ class _Search:
         trace, late = self.limits.trace, 0
         for done, same in enumerate(alike.values()):
             trace.progress("schedule", done, len(alike), "blocks searched")
-            late += over(self.until)
+            late += self.until.over()
             placings = self._candidates(same[0], WORK * len(same[0]) // total)
             best = self._trial(same[0], placings)
             solved |= dict.fromkeys(same, best)
@@ -131,7 +125,7 @@ class _Search:
             trace.progress("schedule", len(alike), len(alike), "blocks searched")
         why = f"{len(alike)} different ones searched"
         trace.add("applied", "schedule.local", f"{len(parts)} blocks", why)
-        if alike and over(self.until):
+        if alike and self.until.over():
             why = f"time is over: {late} of {len(alike)} blocks as their seeds have them"
             trace.add("fallback", "schedule.local", self.tasks.name, why)
         return solved
@@ -144,7 +138,7 @@ class _Search:
         latency = self.evaluate.latency(part)
         starts = seeds(dag, weights, limits)
         starts.sort(key=lambda placing: latency(placing.order, placing.stream_of))
-        if over(self.until):
+        if self.until.over():
             return starts[:1]
         work = min(work, MOST_EVALUATIONS * len(part)) if small else work
         most, fork_us = limits.max_streams, limits.spec.fork_us
@@ -174,7 +168,7 @@ class _Search:
 
     def _trial(self, part: Block, placings: Sequence[Placing]) -> Placing:
         """The one that runs fastest; of those that tie the one that the model prefers."""
-        if len(placings) == 1 or over(self.until):
+        if len(placings) == 1 or self.until.over():
             return placings[0]
         alone = extract(self.tasks, [self.tasks.tasks[v].name for v in part])
         dag = dag_of(alone)

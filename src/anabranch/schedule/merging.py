@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
+from anabranch.deadline import ENDLESS
 from anabranch.ir.dag import bits, dag_of
 from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import Schedule
@@ -28,7 +29,7 @@ from anabranch.ir.task import TaskGraph
 from anabranch.schedule import ios
 from anabranch.schedule.estimate import stage_estimate
 from anabranch.schedule.ios import Block
-from anabranch.schedule.ladder import solve_block
+from anabranch.schedule.ladder import Subproblem, solve_block
 from anabranch.schedule.programme import Solution
 from anabranch.schedule.stages import stage_schedule
 from anabranch.schedule.weigh import shares, times
@@ -60,6 +61,7 @@ def chosen(
     us, share = times(tasks, costs), shares(tasks, limits.spec)
     if not MERGING[name]:
         limits = replace(limits, max_streams=1)
+    counted = replace(limits, deadline=ENDLESS)  # a second or two, and the merges are all there is
     place = {task: i for i, task in enumerate(dag.names)}
     masks = {sum(1 << place[task] for task in names): names for names in offers}
     by_mask = {mask: offers[names] for mask, names in masks.items()}
@@ -68,7 +70,7 @@ def chosen(
         part = dag.restrict(sum(1 << v for v in block))
         inside = [us[v] for v in block], [share[v] for v in block]
         cost = stage_estimate(*inside, limits.spec.fork_us)
-        return solve_block(part, cost, limits, most, None, _inside(block, by_mask))
+        return solve_block(Subproblem(part, cost, _inside(block, by_mask)), counted, most)
 
     def alike(block: Block) -> Hashable:
         merges = tuple(sorted(_inside(block, by_mask).items()))

@@ -15,9 +15,9 @@ A window that would look at too many transitions is left as it is.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
+from anabranch.deadline import Deadline
 from anabranch.ir.dag import Dag, bits
 from anabranch.schedule.endings import TooMany
 from anabranch.schedule.estimate import Groups, StageCost
@@ -30,9 +30,9 @@ GAIN = 1e-6  # microseconds; less is rounding
 
 
 def polish(
-    dag: Dag, stages: Sequence[Groups], cost: StageCost, max_groups: int, until: float | None
+    dag: Dag, stages: Sequence[Groups], cost: StageCost, max_groups: int, until: Deadline
 ) -> list[Groups]:
-    """Stages that cost no more; as far as it came at the moment `until`."""
+    """Stages that cost no more; as far as it came when `until` was over."""
     better = list(stages)
     for size in SIZES:
         seen: set[int] = set()
@@ -48,13 +48,13 @@ def _pass(
     cost: StageCost,
     size: int,
     max_groups: int,
-    until: float | None,
+    until: Deadline,
     seen: set[int],
 ) -> bool:
     """Improves the stages in place, from first to last; whether anything got cheaper."""
     gained = False
     first = 0
-    while first < len(stages) and (until is None or time.monotonic() < until):
+    while first < len(stages) and not until.over():
         last, window = first, 0
         while last < len(stages) and (window | sum(stages[last])).bit_count() <= size:
             window |= sum(stages[last])

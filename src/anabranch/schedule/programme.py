@@ -17,10 +17,10 @@ IOS's Fig. 5: a -> b, c alone; costs a .4, b .2, c .3, ab .6, b|c .4, a|c .7, ab
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import ScheduleError
 from anabranch.ir.dag import Dag, bits
 from anabranch.schedule.endings import (
@@ -63,11 +63,11 @@ def solve(
     max_groups: int | None = None,
     one_source: bool = True,
     most: int | None = None,
-    until: float | None = None,
+    until: Deadline = ENDLESS,
     merges: Mapping[int, float] = NO_MERGES,
 ) -> Solution:
     """The cheapest stages under the pruning, the same for the same arguments. TooMany, early, if it
-    would look at more than `most` transitions. OutOfTime at the moment `until`. `merges`: sets of
+    would look at more than `most` transitions. OutOfTime when `until` is over. `merges`: sets of
     nodes that may be a stage as one, and its microseconds."""
     reach = reaches(dag)
 
@@ -133,9 +133,9 @@ def _ready(after: Mapping[int, int], state: int) -> Iterator[int]:
     return (mask for mask, later in after.items() if not (mask & ~state or later & state))
 
 
-def check_clock(until: float | None) -> None:
-    """OutOfTime once the moment (of `time.monotonic`) has passed."""
-    if until is not None and time.monotonic() > until:
+def check_clock(until: Deadline) -> None:
+    """OutOfTime once the deadline is over."""
+    if until.over():
         raise OutOfTime(
             "the scheduler ran out of time",
             "its deadline passed before the search was done",

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.dag import Dag, bits
 from anabranch.schedule.evaluate import Latency
 from anabranch.schedule.improve import improved
@@ -101,7 +102,7 @@ def searched(
     starts: Sequence[Placing],
     max_streams: int,
     evaluations: int,
-    until: float | None = None,
+    until: Deadline = ENDLESS,
 ) -> Placing:
     """What the local search makes of the best of these placings on this machine."""
 

@@ -1,0 +1,166 @@
+"""Ctrl-C: the first ends the search with the best so far, the second the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.cli.stopping import SAID, stoppable
+from anabranch.pack import artifact
+
+PATIENCE = 60.0
+"""Seconds that no command may take to end once it was told to, however busy the machine is."""
+
+
+class Command:
+    """A command line in a process of its own, whose stderr is read as it comes."""
+
+    def __init__(self, cache: Path, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "anabranch", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "ANABRANCH_CACHE_DIR": str(cache), "COLUMNS": "200"},
+            # Whoever runs the tests in the background may have Ctrl-C ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        self.err = ""
+
+    def press(self, after: str) -> None:
+        """Ctrl-C, once a line of stderr has said this."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.err += line
+            if after in line:
+                self.process.send_signal(signal.SIGINT)
+                return
+        pytest.fail(f"it never said {after!r}: {self.err}")
+
+    def end(self) -> str:
+        """What is on stdout, when it has ended."""
+        out, err = self.process.communicate(timeout=PATIENCE)
+        self.err += err
+        return out
+
+
+Start = Callable[..., Command]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    begun: list[Command] = []
+
+    def command(*words: str) -> Command:
+        begun.append(Command(tmp_path / "cache", *words))
+        return begun[-1]
+
+    yield command
+    for one in begun:
+        one.process.kill()
+        one.process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("target", "model", "after"),
+    [
+        ("cpu", "zoo:squeezenet/tiny", "zoo:"),
+        ("cpu", "zoo:squeezenet", "capture"),
+        ("sim:h200", "zoo:squeezenet", "schedule "),
+    ],
+)
+def test_the_first_ends_with_the_best_so_far(
+    start: Start, tmp_path: Path, target: str, model: str, after: str
+) -> None:
+    """Before anything is known, before there are kernels, and while graphs are searched."""
+    plan, told = tmp_path / "plan.anabranch", tmp_path / "told.json"
+    files = "-o", str(plan), "--report", str(tmp_path / "report.html"), "--json", str(told)
+    command = start("compile", model, "--target", target, *files)
+    command.press(after)
+    out = command.end()
+    assert command.process.returncode == 0, command.err
+    assert command.err.count(SAID) == 1 and "interrupted" not in command.err
+    assert "stopped before the search was done" in out and f"saved: {plan}" in out
+    facts = json.loads(told.read_text())
+    assert facts["cut_short"] == "stop"
+    saved, kept = artifact.load(plan)
+    assert kept["cut_short"] == "stop" and len(saved.tasks.tasks) == facts["tasks"]
+    assert "stopped before the search was done" in (tmp_path / "report.html").read_text()
+
+
+def test_the_second_ends_the_command(start: Start, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.anabranch"
+    command = start("compile", "zoo:squeezenet/tiny", "--target", "cpu", "-o", str(plan))
+    command.press("zoo:")
+    command.press(SAID)
+    command.end()
+    assert command.process.returncode == 130
+    assert command.err.rstrip().endswith("interrupted") and not plan.exists()
+
+
+def test_explain_tells_it(start: Start) -> None:
+    command = start("explain", "zoo:squeezenet/tiny", "--target", "sim:h200")
+    command.press("zoo:")
+    out = command.end()
+    assert command.process.returncode == 0 and "stopped before the search was done" in out
+
+
+def test_a_comparison_of_schedulers_keeps_what_is_done(start: Start, tmp_path: Path) -> None:
+    told = tmp_path / "told.json"
+    models = "zoo:squeezenet/tiny", "zoo:resnet50"
+    command = start(
+        "bench", *models, "--target", "sim:h200", "--schedulers", "all", "--json", str(told)
+    )
+    command.press("[1/2]")
+    command.end()
+    assert command.process.returncode == 0, command.err
+    record = json.loads(told.read_text())
+    assert record["cut_short"] == "stop"
+    assert {row["model"] for row in record["rows"]} == {"zoo:squeezenet/tiny"}
+    assert {row["failure"] for row in record["rows"] if row["us"] is None} == {
+        "stopped before it was done"
+    }
+
+
+def test_ctrl_c_is_as_it_was_afterwards() -> None:
+    with stoppable() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with stoppable(stop), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)  # it is stopping already
+
+
+def test_whoever_handles_ctrl_c_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        with stoppable() as stop:
+            signal.raise_signal(signal.SIGINT)
+        assert heard == [signal.SIGINT] and not stop.is_set()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_change_nothing() -> None:
+    found: list[Any] = []
+
+    def work() -> None:
+        with stoppable() as stop:
+            found.append((stop.is_set(), signal.getsignal(signal.SIGINT)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [(False, signal.default_int_handler)]
