@@ -45,7 +45,7 @@ def test_help_names_every_verb(cli: Callable[..., Any]) -> None:
         ("bench",),
         ("bench", "zoo:sru/tiny", "--rivals", "nobody"),
         ("bench", "zoo:sru/tiny", "--batch", "1,x"),
-        ("bench", "zoo:sru/tiny", "--target", "sim:h200"),
+        ("bench", "zoo:sru/tiny", "--target", "tpu"),
         ("cache", "ls", "nothing"),
         ("cache",),
         ("space",),
