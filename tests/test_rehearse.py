@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +13,15 @@ from tests.kernels.triton.samples import SAMPLES
 
 from anabranch import audition, rehearse
 from anabranch.audition import Verdict
+from anabranch.auditions import START, Auditions
 from anabranch.cache import Cache
 from anabranch.costs.heats import FINALISTS
 from anabranch.ir.graph import Graph
-from anabranch.ir.protocols import Cost
+from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton import Program, write
-from anabranch.rehearse import START, Rehearsal
+from anabranch.rehearse import Rehearsal
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.trace import Trace
 
@@ -70,9 +72,22 @@ def trace() -> Trace:
     return Trace()
 
 
+@contextmanager
+def rehearsing(
+    trace: Trace, start: str = DEEDS, cache: Cache | None = None, target: Target | None = None
+) -> Iterator[Rehearsal]:
+    """With a process that begins with `start`."""
+    target = target or CpuTarget()
+    with (
+        Auditions(target, cache, start) as auditions,
+        Rehearsal(target, cache, trace, auditions) as made,
+    ):
+        yield made
+
+
 @pytest.fixture
 def rehearsal(trace: Trace) -> Iterator[Rehearsal]:
-    with Rehearsal(CpuTarget(), None, trace, DEEDS) as made:
+    with rehearsing(trace) as made:
         yield made
 
 
@@ -87,7 +102,7 @@ def test_the_library_is_prepared_once_while_kernels_are_rehearsed(trace: Trace) 
     ours = [task("fine"), task("dies")]
     body = ours[0].body
     library = replace(ours[0], kernel=Kernel("aten", "add", body, writes_out=True))
-    with Rehearsal(target, None, trace, DEEDS) as rehearsal:
+    with rehearsing(trace, target=target) as rehearsal:
         trial = rehearsal.before(lambda tasks: [Cost(1.0, "measured")] * len(tasks))
         for _ in range(2):
             costs = trial([ours[0], library, ours[1]])
@@ -156,33 +171,65 @@ def test_only_what_passed_is_tried(rehearsal: Rehearsal) -> None:
 
 def test_it_may_be_started_ahead(rehearsal: Rehearsal) -> None:
     rehearsal.start()
-    process = rehearsal._process
+    process = rehearsal._auditions.process
     assert process is not None
-    assert rehearsal.refusals([task("fine")]) == {} and rehearsal._process is process
+    assert rehearsal.refusals([task("fine")]) == {} and rehearsal._auditions.process is process
     assert list(rehearsal.refusals([task("dies")])) == [0]
 
 
+def test_one_process_serves_many_rehearsals(trace: Trace) -> None:
+    """It outlives a rehearsal that does not own it, and a kernel that kills it costs the others
+    nothing."""
+    target = CpuTarget()
+    with Auditions(target, None, DEEDS) as auditions:
+        with Rehearsal(target, None, trace, auditions) as one:
+            assert one.refusals([task("fine")]) == {}
+        first = auditions.process
+        assert first is not None and first.poll() is None
+        with Rehearsal(target, None, trace, auditions) as other:
+            assert list(other.refusals([task("a"), task("dies"), task("b")])) == [1]
+        second = auditions.process
+        assert second is not None and second is not first and second.poll() is None
+    assert first.poll() is not None and second.poll() is not None
+    assert auditions.process is None
+
+
+def test_bodies_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all kernels of a task the body is the same; what was read is equal to what was written."""
+    read: list[str] = []
+
+    def noted(text: str) -> Graph:
+        read.append(text)
+        return parse_graph(text)
+
+    monkeypatch.setattr(audition, "parse_graph", noted)
+    audition._parsed.cache_clear()
+    tasks = [task(f"v{i}") for i in range(5)]
+    assert [audition.read(audition.written(one)) for one in tasks] == tasks
+    assert len(read) == 1
+
+
 def test_what_dies_before_it_is_asked_is_started_again(trace: Trace) -> None:
-    with Rehearsal(CpuTarget(), None, trace, "raise SystemExit(1)") as never:
+    with rehearsing(trace, "raise SystemExit(1)") as never:
         never.start()
-        assert never._process is not None
-        never._process.wait()
+        assert never._auditions.process is not None
+        never._auditions.process.wait()
         (why,) = never.refusals([task("fine")]).values()
         assert "no process could be started" in why and not never.settled
 
 
 def test_nothing_runs_twice(trace: Trace, tmp_path: Path) -> None:
     tasks = [task("fine"), task("raises")]
-    with Cache.open(tmp_path) as cache, Rehearsal(CpuTarget(), cache, trace, DEEDS) as first:
+    with Cache.open(tmp_path) as cache, rehearsing(trace, DEEDS, cache) as first:
         found = first.refusals(tasks)
     assert list(found) == [1]
     never = "raise SystemExit(1)"
-    with Cache.open(tmp_path) as cache, Rehearsal(CpuTarget(), cache, trace, never) as again:
+    with Cache.open(tmp_path) as cache, rehearsing(trace, never, cache) as again:
         assert again.refusals(tasks) == found
-        assert again._process is None
+        assert again._auditions.process is None
         (why,) = again.refusals([task("new")]).values()
         assert "no process could be started" in why and "exit status 1" in why
-    with Cache.open(tmp_path) as cache, Rehearsal(CpuTarget(), cache, trace, DEEDS) as third:
+    with Cache.open(tmp_path) as cache, rehearsing(trace, DEEDS, cache) as third:
         assert third.refusals([task("new")]) == {}
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from anabranch.auditions import Auditions
 from anabranch.cache import Cache
 from anabranch.costs import costs_of
 from anabranch.frontend.captured import Captured, renamed
@@ -25,7 +26,7 @@ from anabranch.ir.protocols import Cost, Costs, Limits, Target
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.step import Stepper
 from anabranch.ir.task import TaskGraph
-from anabranch.kernels.select import Selection
+from anabranch.kernels.select import MOST, Selection
 from anabranch.options import Options
 from anabranch.overlap.alike import compiling
 from anabranch.pack import pack
@@ -49,7 +50,8 @@ TRIAL = ("sequential", "critical")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be compiled, for what, and where to look things up and say what happened."""
+    """What is to be compiled, for what, and where to look things up and say what happened.
+    `auditions`: the process in which generated kernels run first, while it is compiled."""
 
     model: Any
     args: tuple[Any, ...]
@@ -59,6 +61,7 @@ class Job:
     cache: Cache | None
     trace: Trace
     captured: Captured | None = None
+    auditions: Auditions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,10 @@ class Planned:
         return next(c for s, c in self.choice.candidates if s == self.choice.schedule)
 
 
+def tuner_of(job: Job, most: int = MOST) -> Tuner:
+    return Tuner(job.target, job.options, job.cache, most, job.auditions)
+
+
 def simplified(job: Job, graph: Graph) -> Graph:
     options = job.options
     stepper = Stepper(job.trace, options.check, options.fuel, options.dump)
@@ -99,7 +106,7 @@ def stages_of(
     """From a rewritten graph to its schedule, with each stage's noun on the way. `trial`: the graph
     is only tried out, under a schedule that is found at once."""
     trace, options, target = job.trace, job.options, job.target
-    tuner = Tuner(target, options, job.cache)
+    tuner = tuner_of(job)
     with trace.stage("fuse"):
         cuts = tuner.cuts(graph, trace)
     yield "fuse", cuts[-1]

@@ -24,10 +24,10 @@ from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.task import Task
 from anabranch.kernels.recall import Candidate
-from anabranch.line import KERNEL_SECONDS, Job, Planned, seconds_left
+from anabranch.line import KERNEL_SECONDS, Job, Planned, seconds_left, tuner_of
 from anabranch.pack import pack
 from anabranch.schedule.adapted import adapted
-from anabranch.tune import Tuner, settled
+from anabranch.tune import settled
 
 FORECASTS, MOST = 60, 20
 """Structures that are tried in forecasts, and those that get kernels."""
@@ -151,7 +151,7 @@ def _with_kernels(
     prepare, left = partial(pack, spec=job.target.spec), seconds_left(job.options, start)
     costs = costs_of(job.target, prepare, job.cache, job.trace, left, KERNEL_SECONDS)
     every = [group for groups in alike for group in groups]
-    tuner = Tuner(job.target, job.options, job.cache)
+    tuner = tuner_of(job)
     picked = tuner.abreast(list(map(joint, every)), offers(every, known), costs, job.trace)
     safe = picked.settled and settled(costs)
     tasks = {task.name: task for task in picked.tasks.tasks}

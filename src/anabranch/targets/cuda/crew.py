@@ -20,7 +20,7 @@ from typing import Any
 
 from anabranch.targets.cuda import compile_worker
 
-IDLE = 15.0
+IDLE = 30.0
 """Seconds without work after which processes end: each holds a compiler of some 200 MB."""
 
 Process = subprocess.Popen[bytes]

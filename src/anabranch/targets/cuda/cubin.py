@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import os
 import re
 import tempfile
@@ -203,7 +202,8 @@ def _built(answer: dict[str, Any], given: int) -> Built:
 
 
 def weight(recipe: Recipe) -> float:
-    """About what compiling it takes, in some unit: the larger the tile of a thread, and the longer
-    the text, the more instructions."""
-    extents = sorted(map(int, EXTENT.findall(recipe.text)), reverse=True)[:2]
-    return len(recipe.text) * math.prod(extents) / recipe.warps
+    """About what compiling it takes, in some unit: the larger the tiles of a thread, which are
+    products of two extents, and the longer the text, the more instructions."""
+    extents = list(map(int, EXTENT.findall(recipe.text)))
+    tiles = sum(extents) + sum(extents) ** 2 - sum(extent**2 for extent in extents)
+    return len(recipe.text) * tiles / recipe.warps

@@ -48,6 +48,10 @@ class CudaTarget:
         if triton.available():
             self._runners["triton"] = self._triton.runner
 
+    def start(self) -> None:
+        """Get ready for a batch of generated kernels that is to come: who compiles is started."""
+        self._triton.start()
+
     def prepare(
         self, kernels: Sequence[Kernel], cache: Cache | None = None, trace: Trace | None = None
     ) -> None:
