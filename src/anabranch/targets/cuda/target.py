@@ -93,6 +93,13 @@ class CudaTarget:
             placed = place(plan, self.device, self._runners)
             return CudaExecutable(plan, placed, self._streams, self._urgent, repeat)
 
+    def again(self, run: Executable, plan: Plan) -> CudaExecutable:
+        """As `load`, at the price of a capture."""
+        assert isinstance(run, CudaExecutable), "an executable of another target"
+        with torch.cuda.device(self.device), torch.no_grad(), _precision(self.tf32):
+            self.prepare([task.kernel for task in run.unmade(plan) if task.kernel])
+            return run.again(plan)
+
     def _own_workspaces(self, plan: Plan) -> None:
         """Have cuBLAS make the workspaces of the streams that multiply matrices in a pool of ours.
 
