@@ -13,7 +13,7 @@ from tests.kernels.triton.samples import SAMPLES
 
 from anabranch import audition, rehearse
 from anabranch.audition import Verdict
-from anabranch.auditions import START, Auditions
+from anabranch.auditions import START, Auditions, Process
 from anabranch.cache import Cache
 from anabranch.costs.heats import FINALISTS
 from anabranch.ir.graph import Graph
@@ -21,7 +21,7 @@ from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton import Program, write
-from anabranch.rehearse import Rehearsal
+from anabranch.rehearse import Rehearsal, compile_ahead
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.trace import Trace
 
@@ -192,6 +192,29 @@ def test_one_process_serves_many_rehearsals(trace: Trace) -> None:
         assert second is not None and second is not first and second.poll() is None
     assert first.poll() is not None and second.poll() is not None
     assert auditions.process is None
+
+
+def test_kernels_are_compiled_where_compilers_are(trace: Trace) -> None:
+    """And not run, dangerous as they may be; the process goes on. One that has died is no loss."""
+    kernels = [one.kernel for one in map(task, ("dies", "hangs", "fine")) if one.kernel]
+    target = CpuTarget()
+    with Auditions(target, None, DEEDS) as auditions:
+        compile_ahead(kernels, auditions)
+        assert not _held(auditions)  # nobody starts one for this
+        auditions.start()
+        compile_ahead(kernels, auditions)
+        (process,) = _held(auditions)
+        assert process.poll() is None
+        with Rehearsal(target, None, trace, auditions) as rehearsal:
+            assert rehearsal.refusals([task("fine")]) == {}
+        assert _held(auditions) == [process]
+        process.kill()
+        compile_ahead(kernels, auditions)
+        assert not _held(auditions)
+
+
+def _held(auditions: Auditions) -> list[Process]:
+    return [auditions.process] if auditions.process is not None else []
 
 
 def test_bodies_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

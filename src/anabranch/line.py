@@ -25,12 +25,13 @@ from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Cost, Costs, Limits, Target
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.step import Stepper
-from anabranch.ir.task import TaskGraph
+from anabranch.ir.task import Kernel, TaskGraph
 from anabranch.kernels.select import MOST, Selection
 from anabranch.options import Options
 from anabranch.overlap.alike import compiling
 from anabranch.pack import pack
 from anabranch.pack.once import Packer
+from anabranch.rehearse import compile_ahead
 from anabranch.rewrite import simplify
 from anabranch.schedule import BEST
 from anabranch.schedule.best import Choice
@@ -141,7 +142,8 @@ def scheduled(
     chosen again."""
     options, tasks = job.options, selection.tasks
     still = trial or options.overlap == "none"
-    aside = nullcontext(_at_once) if still else compiling(tasks, job.target, job.cache)
+    ahead = partial(compile_ahead, auditions=job.auditions) if job.auditions else _nothing
+    aside = nullcontext(_at_once) if still else compiling(tasks, job.target, job.cache, ahead)
     names = TRIAL if trial and options.scheduler == "best" else schedulers_of(options)
     with job.trace.stage("schedule"), aside as compiled:
         left = seconds_left(options, start)
@@ -192,6 +194,10 @@ def bounded_costs(
 
 def _at_once() -> None:
     """Nobody is to be waited for."""
+
+
+def _nothing(kernels: Sequence[Kernel]) -> None:
+    """Nobody compiles ahead."""
 
 
 def schedulers_of(options: Options) -> Sequence[str]:

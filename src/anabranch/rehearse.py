@@ -22,12 +22,12 @@ from functools import partial
 from typing import Self
 
 from anabranch.audition import Verdict, written
-from anabranch.auditions import Auditions
+from anabranch.auditions import Auditions, Process
 from anabranch.cache import Cache
 from anabranch.costs.heats import Trial, in_heats
 from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Cost, Target
-from anabranch.ir.task import Task
+from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_kernel
 from anabranch.trace import Trace
 
@@ -151,11 +151,9 @@ class Rehearsal:
         """For each task, in the order in which they are compiled, its key with None when it is
         begun, and with its verdict; fewer if the process dies."""
         process, keys = self._auditions.running(), list(tasks)
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout is not None
         try:
-            wanted = [written(task) for task in tasks.values()]
-            process.stdin.write(json.dumps(wanted).encode() + b"\n")
-            process.stdin.flush()
+            _ask(process, list(tasks.values()), run=True)
         except BrokenPipeError:
             return
         if meanwhile is not None:
@@ -176,6 +174,31 @@ class Rehearsal:
 
     def _key(self, task: Task) -> str:
         return f"{SCHEME}\n{self._target.spec.fingerprint}\n{task_text(task)}"
+
+
+def compile_ahead(kernels: Sequence[Kernel], auditions: Auditions) -> None:
+    """Have generated kernels compiled into the cache, by compilers that are at hand there: others
+    would have to be started. Not while kernels are rehearsed. What was not compiled, whatever the
+    reason, is not in the cache, and will be compiled by who needs it."""
+    process = auditions.process
+    tasks = [Task(kernel.name, kernel.body, kernel) for kernel in kernels if kernel.source]
+    if process is None or not tasks:
+        return
+    assert process.stdout is not None
+    try:
+        _ask(process, tasks, run=False)
+        answered = process.stdout.readline()
+    except BrokenPipeError:
+        answered = b""
+    if not answered:
+        auditions.end()
+
+
+def _ask(process: Process, tasks: Sequence[Task], run: bool) -> None:
+    assert process.stdin is not None
+    asked = {"tasks": [written(task) for task in tasks], "run": run}
+    process.stdin.write(json.dumps(asked).encode() + b"\n")
+    process.stdin.flush()
 
 
 def _generated(task: Task) -> bool:

@@ -55,15 +55,27 @@ def mode_of(
 
 
 @contextmanager
-def compiling(tasks: TaskGraph, target: Target, cache: Cache | None) -> Iterator[Wait]:
+def compiling(
+    tasks: TaskGraph,
+    target: Target,
+    cache: Cache | None,
+    ahead: Callable[[Sequence[Kernel]], None] = lambda _: None,
+) -> Iterator[Wait]:
     """While the block runs, the kernels are compiled in every mode, in processes of their own; who
-    measures in the block waits for their end first, with what this gives."""
+    measures in the block waits for their end first, with what this gives. `ahead`: whoever may put
+    some of them into the cache faster."""
     if not may_overlap(tasks, target):
         yield lambda: None
         return
     kernels = _kernels(in_mode(tasks, mode) for mode in MODES)
     with ThreadPoolExecutor(1, "anabranch-overlap") as pool:
-        done = pool.submit(target.prepare, kernels, cache)
+
+        def compile_all() -> None:
+            if cache is not None:
+                ahead(kernels)
+            target.prepare(kernels, cache)
+
+        done = pool.submit(compile_all)
         yield lambda: done.result()
 
 
