@@ -12,6 +12,7 @@ from tests.gpu.test_plans import network
 import anabranch
 from anabranch.kernels.triton.dependent import MODES, split
 from anabranch.overlap.alike import in_mode, may_overlap
+from anabranch.targets.cuda.capture import CudaExecutable
 
 pytestmark = pytest.mark.gpu
 
@@ -59,17 +60,18 @@ def test_a_plan_is_captured_anew_on_the_same_memory() -> None:
     if not may_overlap(plan.tasks, target):
         pytest.skip("kernels overlap from compute capability 9.0 on")
     first = target.load(plan)
+    assert isinstance(first, CudaExecutable)
     inputs = [torch.randn_like(x) for x in args]
     want = first(inputs, clone=True)
-    held = torch.cuda.memory_allocated()
     runs = []
     for mode in MODES:
         changed = replace(plan, tasks=in_mode(plan.tasks, mode))
         alone = target.load(changed)(inputs, clone=True)
-        runs.append(target.again(first, changed))
-        assert not runs[-1].failure
+        run = target.again(first, changed)
+        assert isinstance(run, CudaExecutable) and not run.failure
+        runs.append(run)
         assert all(map(torch.equal, alone, want))
     for run in (*runs, first, *reversed(runs)):
         for _ in range(20):
             assert all(map(torch.equal, run(inputs, clone=True), want))
-    assert torch.cuda.memory_allocated() - held < plan.arena_bytes
+    assert all(run._placed.arena is first._placed.arena for run in runs)

@@ -65,14 +65,17 @@ class CudaExecutable:
         return [task for task in plan.tasks.tasks if _named(task) not in self._made]
 
     def again(self, plan: Plan) -> CudaExecutable:
-        """The plan with other kernels for some tasks, on the same memory: captured, and neither
-        placed nor warmed up anew. What a library needed to begin it has had."""
+        """The plan with other kernels for some tasks, on the same memory: captured, and not placed
+        anew. What a library needed to begin it has had; kernels that are new run once before, for
+        nothing may be loaded while a graph is captured."""
         assert plan.slots == self.plan.slots and plan.schedule == self.plan.schedule
-        for task in self.unmade(plan):
+        fresh = self.unmade(plan)
+        for task in fresh:
             self._made[_named(task)] = self._placed.call(task)
         calls = {task.name: self._made[_named(task)] for task in plan.tasks.tasks}
         placed = replace(self._placed, calls=calls)
-        return CudaExecutable(plan, placed, self._streams, self._urgent, self.repeat, warm_ups=0)
+        runs = 1 if fresh else 0
+        return CudaExecutable(plan, placed, self._streams, self._urgent, self.repeat, runs)
 
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
         with self._lock, torch.no_grad():
