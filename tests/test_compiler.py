@@ -12,12 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from anabranch import accept, line
+from anabranch import accept, compiler, line
+from anabranch.auditions import Auditions
 from anabranch.cache import Cache
 from anabranch.compiler import CAREFUL, STAGES, Compilation, compile_model
 from anabranch.costs import costs_of as measured
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import NumericsError, OptionError, TargetError
+from anabranch.frontend import recall
+from anabranch.frontend.from_torch import capture
 from anabranch.fuzz.alone import filled, normal
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
@@ -29,6 +32,7 @@ from anabranch.schedule import SCHEDULERS
 from anabranch.targets import resolve
 from anabranch.targets.cpu.target import CpuExecutable, CpuTarget
 from anabranch.trace import Event, Trace
+from anabranch.tune import Tuner
 from anabranch.zoo import ZOO
 
 
@@ -283,3 +287,35 @@ def test_an_interrupt_is_not_swallowed() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         compile_model(replace(job("squeezenet"), trace=Trace(interrupted)))
+
+
+def test_the_process_for_first_runs_is_started_before_an_unknown_model_is_captured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where the model is known: then perhaps nothing need be tried. It ends with the work."""
+    told: list[str] = []
+
+    class Noted(Auditions):
+        def start(self) -> None:
+            told.append("started")
+
+        def end(self) -> None:
+            told.append("ended")
+
+    def captured(*args: Any) -> Any:
+        told.append("captured")
+        return capture(*args)
+
+    monkeypatch.setattr(compiler, "Auditions", Noted)
+    monkeypatch.setattr(recall, "capture", captured)
+    with Cache.open(tmp_path) as cache:
+        asked = replace(job("squeezenet"), cache=cache)
+        compile_model(asked, "capture")
+        assert told == ["captured", "ended"]  # no kernel is generated for this target
+        told.clear()
+        monkeypatch.setattr(Tuner, "generates", True)
+        compile_model(asked, "capture")
+        assert told == ["ended"]  # recalled
+        told.clear()
+        compile_model(replace(asked, cache=None), "capture")
+        assert told == ["started", "captured", "ended"]

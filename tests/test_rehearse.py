@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -13,15 +14,16 @@ from tests.kernels.triton.samples import SAMPLES
 
 from anabranch import audition, rehearse
 from anabranch.audition import Verdict
+from anabranch.auditions import START, Auditions, Process
 from anabranch.cache import Cache
 from anabranch.costs.heats import FINALISTS
-from anabranch.deadline import Deadline
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import Graph
-from anabranch.ir.protocols import Cost
+from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton import Program, write
-from anabranch.rehearse import NO_TIME, START, Rehearsal
+from anabranch.rehearse import NO_TIME, Rehearsal, compile_ahead
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.trace import Event as TraceEvent
 from anabranch.trace import Trace
@@ -73,9 +75,26 @@ def trace() -> Trace:
     return Trace()
 
 
+@contextmanager
+def rehearsing(
+    trace: Trace,
+    start: str = DEEDS,
+    cache: Cache | None = None,
+    target: Target | None = None,
+    until: Deadline = ENDLESS,
+) -> Iterator[Rehearsal]:
+    """With a process that begins with `start`."""
+    target = target or CpuTarget()
+    with (
+        Auditions(target, cache, start) as auditions,
+        Rehearsal(target, cache, trace, auditions, until) as made,
+    ):
+        yield made
+
+
 @pytest.fixture
 def rehearsal(trace: Trace) -> Iterator[Rehearsal]:
-    with Rehearsal(CpuTarget(), None, trace, DEEDS) as made:
+    with rehearsing(trace) as made:
         yield made
 
 
@@ -90,7 +109,7 @@ def test_the_library_is_prepared_once_while_kernels_are_rehearsed(trace: Trace) 
     ours = [task("fine"), task("dies")]
     body = ours[0].body
     library = replace(ours[0], kernel=Kernel("aten", "add", body, writes_out=True))
-    with Rehearsal(target, None, trace, DEEDS) as rehearsal:
+    with rehearsing(trace, target=target) as rehearsal:
         trial = rehearsal.before(lambda tasks: [Cost(1.0, "measured")] * len(tasks))
         for _ in range(2):
             costs = trial([ours[0], library, ours[1]])
@@ -167,45 +186,101 @@ def test_what_no_time_is_left_for_is_left_out_this_time(trace: Trace, tmp_path: 
 
     tasks, until = [task("fine"), task("also fine"), task("dies")], Deadline(stop=stop)
     with Cache.open(tmp_path) as cache:
-        with Rehearsal(CpuTarget(), cache, Trace(heard), DEEDS, until) as first:
+        with rehearsing(Trace(heard), cache=cache, until=until) as first:
             assert first.refusals(tasks) == {1: NO_TIME, 2: NO_TIME} and not first.settled
-            assert first._process is None
-        with Rehearsal(CpuTarget(), cache, trace, DEEDS, until) as over:
+            assert first._auditions.process is None
+        with rehearsing(trace, cache=cache, until=until) as over:
             over.start()
-            assert over.refusals(tasks) == {1: NO_TIME, 2: NO_TIME} and over._process is None
-        with Rehearsal(CpuTarget(), cache, trace, DEEDS) as another_day:
+            assert over.refusals(tasks) == {1: NO_TIME, 2: NO_TIME}
+            assert over._auditions.process is None
+        with rehearsing(trace, cache=cache) as another_day:
             assert list(another_day.refusals(tasks)) == [2] and another_day.settled
 
 
 def test_it_may_be_started_ahead(rehearsal: Rehearsal) -> None:
     rehearsal.start()
-    process = rehearsal._process
+    process = rehearsal._auditions.process
     assert process is not None
-    assert rehearsal.refusals([task("fine")]) == {} and rehearsal._process is process
+    assert rehearsal.refusals([task("fine")]) == {} and rehearsal._auditions.process is process
     assert list(rehearsal.refusals([task("dies")])) == [0]
 
 
+def test_one_process_serves_many_rehearsals(trace: Trace) -> None:
+    """It outlives a rehearsal that does not own it, and a kernel that kills it costs the others
+    nothing."""
+    target = CpuTarget()
+    with Auditions(target, None, DEEDS) as auditions:
+        with Rehearsal(target, None, trace, auditions) as one:
+            assert one.refusals([task("fine")]) == {}
+        first = auditions.process
+        assert first is not None and first.poll() is None
+        with Rehearsal(target, None, trace, auditions) as other:
+            assert list(other.refusals([task("a"), task("dies"), task("b")])) == [1]
+        second = auditions.process
+        assert second is not None and second is not first and second.poll() is None
+    assert first.poll() is not None and second.poll() is not None
+    assert auditions.process is None
+
+
+def test_kernels_are_compiled_where_compilers_are(trace: Trace) -> None:
+    """And not run, dangerous as they may be; the process goes on. One that has died is no loss."""
+    kernels = [one.kernel for one in map(task, ("dies", "hangs", "fine")) if one.kernel]
+    target = CpuTarget()
+    with Auditions(target, None, DEEDS) as auditions:
+        compile_ahead(kernels, auditions)
+        assert not _held(auditions)  # nobody starts one for this
+        auditions.start()
+        compile_ahead(kernels, auditions)
+        (process,) = _held(auditions)
+        assert process.poll() is None
+        with Rehearsal(target, None, trace, auditions) as rehearsal:
+            assert rehearsal.refusals([task("fine")]) == {}
+        assert _held(auditions) == [process]
+        process.kill()
+        compile_ahead(kernels, auditions)
+        assert not _held(auditions)
+
+
+def _held(auditions: Auditions) -> list[Process]:
+    return [auditions.process] if auditions.process is not None else []
+
+
+def test_bodies_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all kernels of a task the body is the same; what was read is equal to what was written."""
+    read: list[str] = []
+
+    def noted(text: str) -> Graph:
+        read.append(text)
+        return parse_graph(text)
+
+    monkeypatch.setattr(audition, "parse_graph", noted)
+    audition._parsed.cache_clear()
+    tasks = [task(f"v{i}") for i in range(5)]
+    assert [audition.read(audition.written(one)) for one in tasks] == tasks
+    assert len(read) == 1
+
+
 def test_what_dies_before_it_is_asked_is_started_again(trace: Trace) -> None:
-    with Rehearsal(CpuTarget(), None, trace, "raise SystemExit(1)") as never:
+    with rehearsing(trace, "raise SystemExit(1)") as never:
         never.start()
-        assert never._process is not None
-        never._process.wait()
+        assert never._auditions.process is not None
+        never._auditions.process.wait()
         (why,) = never.refusals([task("fine")]).values()
         assert "no process could be started" in why and not never.settled
 
 
 def test_nothing_runs_twice(trace: Trace, tmp_path: Path) -> None:
     tasks = [task("fine"), task("raises")]
-    with Cache.open(tmp_path) as cache, Rehearsal(CpuTarget(), cache, trace, DEEDS) as first:
+    with Cache.open(tmp_path) as cache, rehearsing(trace, DEEDS, cache) as first:
         found = first.refusals(tasks)
     assert list(found) == [1]
     never = "raise SystemExit(1)"
-    with Cache.open(tmp_path) as cache, Rehearsal(CpuTarget(), cache, trace, never) as again:
+    with Cache.open(tmp_path) as cache, rehearsing(trace, never, cache) as again:
         assert again.refusals(tasks) == found
-        assert again._process is None
+        assert again._auditions.process is None
         (why,) = again.refusals([task("new")]).values()
         assert "no process could be started" in why and "exit status 1" in why
-    with Cache.open(tmp_path) as cache, Rehearsal(CpuTarget(), cache, trace, DEEDS) as third:
+    with Cache.open(tmp_path) as cache, rehearsing(trace, DEEDS, cache) as third:
         assert third.refusals([task("new")]) == {}
 
 

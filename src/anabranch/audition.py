@@ -5,6 +5,7 @@ task --> load, run between fences on random data, look at the fences, time --> V
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -18,7 +19,7 @@ import torch
 from anabranch.cache import Cache
 from anabranch.costs.measured import repeat_of
 from anabranch.ir.dag import dag_of
-from anabranch.ir.graph import Constant
+from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.protocols import Target
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.step import random_tensor
@@ -66,15 +67,22 @@ def audition(task: Task, target: Target) -> Verdict:
 
 def main(device: str, tf32: str, folder: str) -> None:
     """The other side: lists of tasks in, and for each, as it is compiled, its position and, when
-    it has run, why it must not be used."""
+    it has run, why it must not be used; for a list that is only to be compiled, its length."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries that print must not be heard as answers
     where = torch.device(device)
     target = CpuTarget() if where.type == "cpu" else CudaTarget(where, tf32 == "1")
+    if isinstance(target, CudaTarget):
+        target.start()
     with Cache.open(Path(folder) if folder else None) as cache:
         for line in sys.stdin.buffer:
-            tasks = [read(item) for item in json.loads(line)]
+            asked = json.loads(line)
+            tasks = [read(item) for item in asked["tasks"]]
             kernels = [task.kernel for task in tasks if task.kernel]
+            if not asked["run"]:
+                target.prepare(kernels, cache)
+                _say(answers, len(kernels))
+                continue
             for number in itertools.chain.from_iterable(target.ready(kernels, cache)):
                 _say(answers, number)
                 try:
@@ -118,7 +126,7 @@ def written(task: Task) -> dict[str, Any]:
 
 def read(item: dict[str, Any]) -> Task:
     provider, name, variant, source = item["kernel"]
-    body, kernel_body = (parse_graph(item[text]) for text in ("body", "kernel_body"))
+    body, kernel_body = (_parsed(item[text]) for text in ("body", "kernel_body"))
     if item["program"] is not None:
         learn(kernel_body, variant, program_of(item["program"]))
     kernel = Kernel(
@@ -131,6 +139,12 @@ def read(item: dict[str, Any]) -> Task:
         source=source,
     )
     return Task(item["task"], body, kernel)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _parsed(text: str) -> Graph:
+    """All kernels of a task have its body."""
+    return parse_graph(text)
 
 
 def _filled(constant: Constant, seed: int, target: Target) -> Constant:

@@ -15,10 +15,12 @@ import pathlib
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from anabranch.abreast.decide import abreast
 from anabranch.accept import WRONG_CAPTURE, verify
+from anabranch.auditions import Auditions
 from anabranch.autograph.path import Path
 from anabranch.errors import NumericsError, OptionError, TargetError
 from anabranch.frontend.captured import Captured, renamed
@@ -38,6 +40,7 @@ from anabranch.line import (
     schedulers_of,
     simplified,
     stages_of,
+    tuner_of,
 )
 from anabranch.options import Options
 from anabranch.outcome import Outcome, keep, question, recall, refute, refuted
@@ -48,7 +51,6 @@ from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
 from anabranch.seek import known_path, searched
 from anabranch.trace import Event, Trace
-from anabranch.tune import Tuner
 
 STAGES = (
     *("capture", "rewrite", "fuse", "kernels", "probe", "schedule"),
@@ -114,12 +116,15 @@ def _attempted(job: Job, stop_after: str | None) -> Any:
     # What is recalled at once has no nouns between fuse and pack to stop at, or to look at.
     whole = job.options.dump is None and stop_after not in STAGES[2:8]
     try:
-        for number, (stage, noun) in enumerate(_stages(job, whole)):
-            if job.options.dump is not None:
-                _dump(job.options.dump, f"{number:02}_{stage}.txt", noun)
-            if stage == stop_after:
-                return noun
-        return noun
+        with Auditions(job.target, job.cache) as auditions:
+            for number, (stage, noun) in enumerate(
+                _stages(replace(job, auditions=auditions), whole)
+            ):
+                if job.options.dump is not None:
+                    _dump(job.options.dump, f"{number:02}_{stage}.txt", noun)
+                if stage == stop_after:
+                    return noun
+            return noun
     except NumericsError as wrong:
         careful = None if job.options.strict else _more_careful(job.options, wrong)
         if careful is None:
@@ -150,7 +155,7 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     trace, options, target = job.trace, job.options, job.target
     with trace.stage("capture"), uncollected():
         captured = job.captured or capture_or_recall(
-            job.model, job.args, job.kwargs, job.cache, trace
+            job.model, job.args, job.kwargs, job.cache, trace, partial(_get_ready, job)
         )
     yield "capture", captured
     if known_wrong := refuted(job.cache, captured.graph, options, target):
@@ -166,6 +171,7 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
         found = _known_outcome(job, captured, begin) if whole and decided else None
     told, fresh = len(trace.events), found is None
     if found is None:
+        _get_ready(job)
         found, path = yield from _decided(job, captured, graph, begin, path)
         answers.keep(job.cache, captured.graph, known)
     events = trace.events[told:]
@@ -190,6 +196,12 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     if fresh:  # what turned out wrong is not kept
         _keep(job, captured, found, events)
     yield "verify", Compilation(captured, path, found, run, errors, job.taken)
+
+
+def _get_ready(job: Job) -> None:
+    """Start the process in which kernels run first: it takes seconds, and kernels will be tried."""
+    if job.auditions is not None and tuner_of(job).generates:
+        job.auditions.start()
 
 
 def _decided(
@@ -260,7 +272,7 @@ def _keep(job: Job, captured: Captured, found: Outcome, events: Sequence[Event])
 
 
 def _question(job: Job, captured: Captured, graph: Graph) -> str:
-    providers = Tuner(job.target, job.options, job.cache).providers
+    providers = tuner_of(job).providers
     return question(graph, renamed(captured, graph), job.target, job.options, providers)
 
 

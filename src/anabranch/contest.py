@@ -23,12 +23,12 @@ from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, rename
 from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task, TaskGraph
-from anabranch.line import KERNEL_SECONDS, Job, limits_of, simplified
+from anabranch.line import KERNEL_SECONDS, Job, limits_of, simplified, tuner_of
 from anabranch.overlap.alike import in_mode
 from anabranch.pack import pack
 from anabranch.schedule import critical
 from anabranch.trace import Trace
-from anabranch.tune import Tuner, with_probes
+from anabranch.tune import with_probes
 
 ROW = 8
 """How often a part runs to be timed once: its forks and joins count, the start of a graph does
@@ -65,7 +65,7 @@ def contest(job: Job, graphs: Sequence[Graph], mode: str = "") -> Result:
         job.deadline,
         KERNEL_SECONDS,
     )
-    tuner = Tuner(job.target, job.options, job.cache, job.deadline, MOST)
+    tuner = tuner_of(job, MOST)
     try:
         selection = tuner.kernels(tuner.cuts(whole, aside.trace), costs, aside.trace)
     except AnabranchError as failed:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from anabranch.auditions import Auditions
 from anabranch.cache import Cache
 from anabranch.costs import costs_of
 from anabranch.deadline import ENDLESS, Deadline
@@ -25,12 +26,13 @@ from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Cost, Costs, Limits, Target
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.step import Stepper
-from anabranch.ir.task import TaskGraph
-from anabranch.kernels.select import Selection
+from anabranch.ir.task import Kernel, TaskGraph
+from anabranch.kernels.select import MOST, Selection
 from anabranch.options import Options
 from anabranch.overlap.alike import compiling
 from anabranch.pack import pack
 from anabranch.pack.once import Packer
+from anabranch.rehearse import compile_ahead
 from anabranch.rewrite import simplify
 from anabranch.schedule import BEST
 from anabranch.schedule.best import Choice
@@ -51,7 +53,8 @@ TRIAL = ("sequential", "critical")
 @dataclass(frozen=True, slots=True)
 class Job:
     """What is to be compiled, for what, where to look things up and say what happened, and until
-    when searching and measuring may go on. `begun`: when it began, of `time.monotonic`."""
+    when searching and measuring may go on. `begun`: when it began, of `time.monotonic`.
+    `auditions`: the process in which generated kernels run first, while it is compiled."""
 
     model: Any
     args: tuple[Any, ...]
@@ -63,6 +66,7 @@ class Job:
     captured: Captured | None = None
     deadline: Deadline = ENDLESS
     begun: float = field(default_factory=time.monotonic)
+    auditions: Auditions | None = None
 
     @property
     def taken(self) -> float:
@@ -96,6 +100,10 @@ class Planned:
         return next(c for s, c in self.choice.candidates if s == self.choice.schedule)
 
 
+def tuner_of(job: Job, most: int = MOST) -> Tuner:
+    return Tuner(job.target, job.options, job.cache, job.deadline, most, job.auditions)
+
+
 def simplified(job: Job, graph: Graph) -> Graph:
     options = job.options
     stepper = Stepper(job.trace, options.check, options.fuel, options.dump)
@@ -108,7 +116,7 @@ def stages_of(
     """From a rewritten graph to its schedule, with each stage's noun on the way. `trial`: the graph
     is only tried out, under a schedule that is found at once."""
     trace, options, target = job.trace, job.options, job.target
-    tuner = Tuner(target, options, job.cache, job.deadline)
+    tuner = tuner_of(job)
     with trace.stage("fuse"):
         cuts = tuner.cuts(graph, trace)
     yield "fuse", cuts[-1]
@@ -141,7 +149,8 @@ def scheduled(
     chosen again."""
     options, tasks = job.options, selection.tasks
     still = trial or options.overlap == "none" or job.deadline.stopped()
-    aside = nullcontext(_at_once) if still else compiling(tasks, job.target, job.cache)
+    ahead = partial(compile_ahead, auditions=job.auditions) if job.auditions else _nothing
+    aside = nullcontext(_at_once) if still else compiling(tasks, job.target, job.cache, ahead)
     names = TRIAL if trial and options.scheduler == "best" else schedulers_of(options)
     with job.trace.stage("schedule"), aside as compiled:
         sequential, packer, costs = bounded_costs(job, tasks, signature, compiled)
@@ -189,6 +198,10 @@ def bounded_costs(
 
 def _at_once() -> None:
     """Nobody is to be waited for."""
+
+
+def _nothing(kernels: Sequence[Kernel]) -> None:
+    """Nobody compiles ahead."""
 
 
 def schedulers_of(options: Options) -> Sequence[str]:

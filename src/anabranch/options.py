@@ -56,10 +56,11 @@ class Options(BaseModel):
     batch alone, or "refuse" it. strict: a fallback is an error. verify: compare with the model in
     higher precision before the plan is accepted. kernels: "library" leaves generated kernels, and
     what only they can fuse, out. folding: "exact" rounds no weight anew to half precision, where a
-    batch norm would go into it. abreast: "all" lets independent tasks share a launch where that is
-    faster, "none" never. overlap: whether kernels start before those they follow have ended, where
-    a GPU can do that and it is faster: "each" in a way of its own, "alike" all in the same, or
-    "none". search: whether an equal graph is sought that is faster
+    batch norm would go into it. abreast: whether independent tasks share a launch where that is
+    faster: "likely" tries it where a forecast sees more to win than timing can miss, "all" whatever
+    may pay, some ten seconds more, "none" never. overlap: whether kernels start before those they
+    follow have ended, where a GPU can do that and it is faster: "each" in a way of its own, "alike"
+    all in the same, or "none". search: whether an equal graph is sought that is faster
     ("autograph": when run in parallel, and parts of it are run with what may stand in their place;
     "autograph-paper": whole graphs alone, as published, TASO's among them; "taso": in sum;
     "taso-paper": in sum, one kernel after another, and taken as it is however it is scheduled then;
@@ -76,7 +77,7 @@ class Options(BaseModel):
     strict: bool = False
     verify: bool = True
     kernels: Literal["all", "library"] = "all"
-    abreast: Literal["all", "none"] = "all"
+    abreast: Literal["likely", "all", "none"] = "likely"
     overlap: Literal["each", "alike", "none"] = "each"
     folding: Literal["all", "exact"] = "all"
     channels_last: bool = True

@@ -15,22 +15,20 @@ next process begins with that one. What is remembered in the cache is not run ag
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import astuple
 from functools import partial
 from typing import Self
 
 from anabranch.audition import Verdict, written
+from anabranch.auditions import Auditions, Process
 from anabranch.cache import Cache
 from anabranch.costs.heats import Trial, in_heats
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Cost, Target
-from anabranch.ir.task import Task
+from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_kernel
 from anabranch.trace import Trace
 
@@ -38,26 +36,24 @@ SCHEME = "rehearsal 2"
 LIMIT = 60.0
 """Seconds that one kernel may take: building it is not among them."""
 NO_TIME = "no time was left to try it"
-START = "import sys, json; sys.path[:] = json.loads(sys.argv[1])"
-SERVE = "from anabranch.audition import main; main(*sys.argv[2:])"
 
 
 class Rehearsal:
-    """Puts itself before a trial: what fails there is not tried here. The process is started when
-    it is first needed, or before, and ends with the block. What was not tried when `until` is over
-    is refused, this time."""
+    """Puts itself before a trial: what fails there is not tried here. `auditions`: the process, if
+    others use it too; without it there is one of its own, which ends with the block. What was not
+    tried when `until` is over is refused, this time."""
 
     def __init__(
         self,
         target: Target,
         cache: Cache | None,
         trace: Trace,
-        start: str = START,
+        auditions: Auditions | None = None,
         until: Deadline = ENDLESS,
     ) -> None:
-        self._target, self._cache, self._trace, self._start = target, cache, trace, start
-        self._until = until
-        self._process: subprocess.Popen[bytes] | None = None
+        self._target, self._cache, self._trace = target, cache, trace
+        self._own, self._until = auditions is None, until
+        self._auditions = auditions or Auditions(target, cache)
         self._known: dict[str, Verdict] = {}
         self.settled = True
         """False where kernels were refused for no fault of theirs."""
@@ -66,12 +62,13 @@ class Rehearsal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        if self._own:
+            self._auditions.end()
 
     def start(self) -> None:
         """Start the process ahead: it takes seconds, in which kernels may be written."""
-        if not self._target.spec.simulated and not self._until.over():
-            self._running()
+        if not self._until.over():
+            self._auditions.start()
 
     def before(self, trial: Trial) -> Trial:
         """The trial, with None for generated kernels that failed their rehearsal, and in earnest
@@ -126,7 +123,7 @@ class Rehearsal:
         nothing else, says nothing."""
         total = len(left)
         while left and not self._until.over():
-            fresh, count, at = self._process is None, len(left), ""
+            fresh, count, at = self._auditions.process is None, len(left), ""
             for key, verdict in self._answers(left, meanwhile):
                 at, meanwhile = key if verdict is None else "", None
                 if verdict is not None:
@@ -136,7 +133,7 @@ class Rehearsal:
             if self._until.over():
                 break  # whatever it is at now is not to blame
             if fresh and len(left) == count:
-                died = self._died()
+                died = self._auditions.died()
                 if not at:
                     self._not_started(left, died)
                     left.clear()
@@ -146,9 +143,9 @@ class Rehearsal:
             elif at:
                 left = {at: left.pop(at), **left}
             if left:
-                self._end()  # it has died, or is about to
+                self._auditions.end()  # it has died, or is about to
         if left:
-            self._end()
+            self._auditions.end()
             self._leave_out(left, NO_TIME)
 
     def _not_started(self, left: Iterable[str], died: str) -> None:
@@ -171,12 +168,10 @@ class Rehearsal:
     ) -> Iterator[tuple[str, Verdict | None]]:
         """For each task, in the order in which they are compiled, its key with None when it is
         begun, and with its verdict; fewer if the process dies."""
-        process, keys = self._running(), list(tasks)
-        assert process.stdin is not None and process.stdout is not None
+        process, keys = self._auditions.running(), list(tasks)
+        assert process.stdout is not None
         try:
-            wanted = [written(task) for task in tasks.values()]
-            process.stdin.write(json.dumps(wanted).encode() + b"\n")
-            process.stdin.flush()
+            _ask(process, list(tasks.values()), run=True)
         except BrokenPipeError:
             return
         if meanwhile is not None:
@@ -197,39 +192,33 @@ class Rehearsal:
                 return
             yield key, Verdict(*json.loads(line))
 
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is not None:
-            return self._process
-        path = self._cache.stats().path if self._cache is not None else None
-        spec = self._target.spec
-        command = [sys.executable, "-P", "-c", f"{self._start}\n{SERVE}", json.dumps(sys.path)]
-        command += [str(self._target.device), str(int(spec.tf32)), str(path.parent) if path else ""]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for us; it ends when its input does
-        )
-        return self._process
-
-    def _died(self) -> str:
-        assert self._process is not None
-        self._process.kill()
-        return f"died with exit status {self._process.wait()}"
-
-    def _end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    with suppress(BrokenPipeError):  # of what it did not read
-                        pipe.close()
-            self._process = None
-
     def _key(self, task: Task) -> str:
         return f"{SCHEME}\n{self._target.spec.fingerprint}\n{task_text(task)}"
+
+
+def compile_ahead(kernels: Sequence[Kernel], auditions: Auditions) -> None:
+    """Have generated kernels compiled into the cache, by compilers that are at hand there: others
+    would have to be started. Not while kernels are rehearsed. What was not compiled, whatever the
+    reason, is not in the cache, and will be compiled by who needs it."""
+    process = auditions.process
+    tasks = [Task(kernel.name, kernel.body, kernel) for kernel in kernels if kernel.source]
+    if process is None or not tasks:
+        return
+    assert process.stdout is not None
+    try:
+        _ask(process, tasks, run=False)
+        answered = process.stdout.readline()
+    except BrokenPipeError:
+        answered = b""
+    if not answered:
+        auditions.end()
+
+
+def _ask(process: Process, tasks: Sequence[Task], run: bool) -> None:
+    assert process.stdin is not None
+    asked = {"tasks": [written(task) for task in tasks], "run": run}
+    process.stdin.write(json.dumps(asked).encode() + b"\n")
+    process.stdin.flush()
 
 
 def _generated(task: Task) -> bool:

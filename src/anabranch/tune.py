@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from anabranch.accept import checker
+from anabranch.auditions import Auditions
 from anabranch.cache import Cache
 from anabranch.costs import name_of
 from anabranch.deadline import ENDLESS, Deadline
@@ -42,13 +43,15 @@ kernel runs, each of these with clusters, which have several results, and the la
 class Tuner:
     """Finds kernels on one target; what was found is in the cache. `until`: when it is
     over, no further kernel is tried. `most`: how many generated kernels are tried at once; where
-    they are fewer than usual, decisions are not kept."""
+    they are fewer than usual, decisions are not kept. `auditions`: the process in which kernels run
+    first, where one serves all stages."""
 
     target: Target
     options: Options
     cache: Cache | None
     until: Deadline = ENDLESS
     most: int = MOST
+    auditions: Auditions | None = None
 
     @property
     def generates(self) -> bool:
@@ -72,7 +75,7 @@ class Tuner:
         are to be merged, which has its own way with concatenations. TargetError if a task has no
         kernel that runs."""
         spec, check = self.target.spec, checker(self.target, self.cache)
-        with Rehearsal(self.target, self.cache, trace, until=self.until) as rehearsal:
+        with self._rehearsal(trace) as rehearsal:
             if self.generates:
                 rehearsal.start()
             trial = rehearsal.before(costs.trial)
@@ -85,6 +88,9 @@ class Tuner:
                 found = with_joins(found, spec, self.providers, trial, check, costs, trace, memory)
             return replace(found, settled=memory.settled())
 
+    def _rehearsal(self, trace: Trace) -> Rehearsal:
+        return Rehearsal(self.target, self.cache, trace, self.auditions, self.until)
+
     def _keeps(self, *told: object) -> Callable[[], bool]:
         """Whether decisions that rest on what these say are kept."""
         return partial(settled, *told) if self.most >= MOST else lambda: False
@@ -92,7 +98,7 @@ class Tuner:
     def each(self, cuts: Sequence[TaskGraph], costs: Costs) -> list[Selection]:
         """Every cut with kernels by itself: all that was tried on the way to a selection."""
         spec, check = self.target.spec, checker(self.target, self.cache)
-        with Rehearsal(self.target, self.cache, Trace(), until=self.until) as rehearsal:
+        with self._rehearsal(Trace()) as rehearsal:
             trial = rehearsal.before(costs.trial)
             memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
             return select_all(cuts, spec, self.providers, trial, check, Trace(), memory)
@@ -104,7 +110,7 @@ class Tuner:
         fastest of what is offered for them."""
         spec, check = self.target.spec, checker(self.target, self.cache)
         makers = [Sharing(provider, offers) for provider in ALL if provider.name == GENERATED]
-        with Rehearsal(self.target, self.cache, trace, until=self.until) as rehearsal:
+        with self._rehearsal(trace) as rehearsal:
             trial = rehearsal.before(costs.trial)
             memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
             whole = TaskGraph("abreast", (), (), tuple(tasks), (), ())

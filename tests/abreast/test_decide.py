@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.kernels.triton import interpreter
 from torch import Tensor, nn
 
 import anabranch
-from anabranch.abreast import decide
+from anabranch.abreast import decide, propose
 from anabranch.cache import Cache
 from anabranch.compiler import Compilation, compile_model
 from anabranch.costs import Recorded
@@ -29,6 +30,7 @@ from anabranch.options import Options
 from anabranch.pack.check import check_plan
 from anabranch.targets import resolve
 from anabranch.trace import Event, Trace
+from anabranch.tune import Tuner
 
 
 class Cell(nn.Module):
@@ -162,6 +164,39 @@ def test_where_it_fails_the_plan_stays_as_it_was(monkeypatch: pytest.MonkeyPatch
     asked = job(cells())
     assert wide(compile_model(asked)) == []
     assert said(asked.trace, "refused")[-1].why == "cannot run a plan: out of memory"
+
+
+def test_where_a_forecast_sees_little_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless all is asked for: then timing has the last word."""
+    tried: list[str] = []
+    real = Tuner.abreast
+
+    def noted(self: Tuner, *args: Any) -> Any:
+        tried.append(self.options.abreast)
+        return real(self, *args)
+
+    monkeypatch.setattr(Tuner, "abreast", noted)
+    compile_model(job(cells()))
+    assert tried == ["likely"]  # the forecast saw enough
+    tried.clear()
+    monkeypatch.setattr(propose, "GAIN", 0.99)
+    asked = job(cells())
+    assert wide(compile_model(asked)) == [] and tried == []
+    assert "to be won by forecast, less than the noise" in said(asked.trace, "refused")[-1].why
+    assert len(wide(compile_model(job(cells(), abreast="all")))) == 2 and tried == ["all"]
+
+
+def test_groups_that_shorten_nothing_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a forecast sees is the sum of those sets alone that it likes."""
+    adds = {"a": -10.0, "b": 5.0, "c": -2.0}
+
+    def predicted(groups: Any, *_: Any) -> float:
+        return 100 + sum(adds[group[0].name] for group in groups)
+
+    monkeypatch.setattr(propose, "_predicted", predicted)
+    sets: Any = [[(SimpleNamespace(name=name),)] for name in "abc"]
+    nothing: Any = None
+    assert propose._together_us(sets, 100.0, nothing, nothing, nothing) == 88.0
 
 
 def test_without_time_nothing_is_compiled() -> None:

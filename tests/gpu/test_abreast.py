@@ -108,7 +108,7 @@ def test_plans_with_common_launches_are_right(number: int, late: bool, mode: str
 
 
 def compiled(model: Any, args: tuple[Tensor, ...], cache: Path, **options: Any) -> Any:
-    given = {"search": "none", "scheduler": "critical", "strict": True, **options}
+    given = {"search": "none", "scheduler": "critical", "strict": True, "abreast": "all", **options}
     return anabranch.compile(model, args, target="cuda", cache_dir=cache, **given)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 from tests.gpu.test_plans import network
 
 import anabranch
-from anabranch.kernels.triton.dependent import split
-from anabranch.overlap.alike import may_overlap
+from anabranch.kernels.triton.dependent import MODES, split
+from anabranch.overlap.alike import in_mode, may_overlap
+from anabranch.targets.cuda.capture import CudaExecutable
 
 pytestmark = pytest.mark.gpu
 
@@ -45,3 +47,31 @@ def test_the_same_bits(name: str, tmp_path: Path) -> None:
             assert modes == {""}
             if not may_overlap(tasks, fast.target):
                 pytest.skip("kernels overlap from compute capability 9.0 on")
+
+
+def test_a_plan_is_captured_anew_on_the_same_memory() -> None:
+    """In every mode, and after one another in any order, the bits are those of a plan that was
+    loaded for itself; nothing is placed anew."""
+    model, args = network("googlenet", "tiny", torch.float16)
+    fast = anabranch.compile(
+        model, args, target="cuda", search="none", overlap="none", cache_dir=None, strict=True
+    )
+    plan, target = fast.entries[0].plan, fast.target
+    if not may_overlap(plan.tasks, target):
+        pytest.skip("kernels overlap from compute capability 9.0 on")
+    first = target.load(plan)
+    assert isinstance(first, CudaExecutable)
+    inputs = [torch.randn_like(x) for x in args]
+    want = first(inputs, clone=True)
+    runs = []
+    for mode in MODES:
+        changed = replace(plan, tasks=in_mode(plan.tasks, mode))
+        alone = target.load(changed)(inputs, clone=True)
+        run = target.again(first, changed)
+        assert isinstance(run, CudaExecutable) and not run.failure
+        runs.append(run)
+        assert all(map(torch.equal, alone, want))
+    for run in (*runs, first, *reversed(runs)):
+        for _ in range(20):
+            assert all(map(torch.equal, run(inputs, clone=True), want))
+    assert all(run._placed.arena is first._placed.arena for run in runs)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from anabranch.accept import checker
+from anabranch.auditions import START, Auditions
 from anabranch.cache import Cache
 from anabranch.errors import TargetError
 from anabranch.ir.dag import dag_of
@@ -26,7 +27,7 @@ from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton import Program
 from anabranch.pack import pack
-from anabranch.rehearse import START, Rehearsal
+from anabranch.rehearse import Rehearsal
 from anabranch.targets.cuda import driver
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.targets.cuda.triton import Triton
@@ -296,7 +297,10 @@ write, real = runpy.run_path({__file__!r})["write"], triton.Triton
 triton.Triton = lambda device, capability: real(device, capability, write)
 """
     variants = ("plain", "faulty", "overrun", "scratch", "broken")
-    with Rehearsal(target, None, Trace(), start) as rehearsal:
+    with (
+        Auditions(target, None, start) as auditions,
+        Rehearsal(target, None, Trace(), auditions) as rehearsal,
+    ):
         bad = rehearsal.refusals([task_of(variant) for variant in variants])
     assert sorted(bad) == [1, 2, 4], bad
     assert "illegal memory access" in bad[1]

@@ -59,6 +59,9 @@ class Machine:
         self.loaded.append(mode)
         return SimpleNamespace(mode=mode, failure="" if self.us[mode] is not None else "no graph")
 
+    def again(self, run: Any, plan: Any) -> Any:
+        return self.load(plan)
+
     def time(self, runs: Any, budget: float) -> list[Cost]:
         return [Cost(self.us[run.mode] or 0.0, "measured", 0.5) for run in runs]
 
@@ -104,6 +107,23 @@ def test_compiling_goes_on_while_others_search() -> None:
         threading.Timer(0.05, machine.go.set).start()
         wait()  # else for ten seconds
         assert machine.prepared == [list(MODES)] and machine.go.is_set()
+
+
+def test_who_has_compilers_at_hand_is_asked_first(tmp_path: Path) -> None:
+    """Where there is a cache that takes what they make; the target is asked all the same."""
+    machine: Any = Machine({})
+    asked: list[list[str]] = []
+
+    def ahead(kernels: Any) -> None:
+        assert len(machine.prepared) == len(asked)
+        asked.append([split(kernel.variant)[1] for kernel in kernels])
+
+    with Cache.open(tmp_path) as cache, compiling(TASKS, machine, cache, ahead) as wait:
+        wait()
+    assert asked == machine.prepared == [list(MODES)]
+    with compiling(TASKS, machine, None, ahead) as wait:
+        wait()
+    assert len(asked) == 1 and len(machine.prepared) == 2
 
 
 def test_nothing_is_compiled_for_machines_that_cannot_overlap() -> None:

@@ -29,6 +29,7 @@ from anabranch.kernels.triton.write import program
 from anabranch.overlap.alike import in_modes
 from anabranch.overlap.decide import overlapped
 from anabranch.overlap.each import own_modes, slots_of
+from anabranch.overlap.launched import Launched
 from anabranch.pack import pack
 from anabranch.pack.check import check_plan
 from anabranch.trace import Trace
@@ -87,13 +88,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 @dataclass
 class Machine:
     """A plan takes 100 us and what `adds` says of each kernel's place and mode, with some noise; to
-    load it takes 5 ms."""
+    load it takes 35 ms, and to capture it again 5."""
 
     adds: Callable[[int, str], float]
     spec: TargetSpec = field(default_factory=gpu)
     broken: str = "none"
     noise: float = 0.1
     loaded: int = 0
+    captured: int = 0
     dice: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
 
     def prepare(self, kernels: Any, cache: Any = None, trace: Any = None) -> None:
@@ -101,11 +103,21 @@ class Machine:
 
     def load(self, plan: Any, repeat: int = 1) -> Any:
         self.loaded += 1
+        CLOCK.now += 0.035
+        return self._captured(plan)
+
+    def again(self, run: Any, plan: Any) -> Any:
+        assert run.plan.slots == plan.slots and run.plan.schedule == plan.schedule
+        self.captured += 1
         CLOCK.now += 0.005
+        return self._captured(plan)
+
+    def _captured(self, plan: Any) -> Any:
         modes = [split(task.kernel.variant)[1] for task in plan.tasks.tasks]
         if self.broken in modes:
             raise TargetError(f"no mode {self.broken}", "it is broken", "leave it out")
-        return SimpleNamespace(us=100 + sum(map(self.adds, range(COUNT), modes)), failure="")
+        us = 100 + sum(map(self.adds, range(COUNT), modes))
+        return SimpleNamespace(us=us, failure="", plan=plan)
 
     def time(self, runs: Any, budget: float) -> list[Cost]:
         CLOCK.now += budget
@@ -127,6 +139,31 @@ def test_kernels_that_gain_by_another_mode_get_it() -> None:
     modes, now, was = found
     assert modes == ("l", "w", "l", "l", "", "l")
     assert now.us == pytest.approx(100, abs=0.5) and was.us == pytest.approx(101.4, abs=0.5)
+
+
+def test_memory_is_placed_once() -> None:
+    """All that is tried differs in kernels alone, so it is captured, and not loaded."""
+    machine: Any = Machine(two_differ)
+    own_modes(PLAN, "l", machine, Deadline.after(3.0))
+    assert machine.loaded == 1 and machine.captured > 20
+
+
+def test_a_task_in_a_mode_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[tuple[str, ...]] = []
+
+    def noted(tasks: TaskGraph, modes: tuple[str, ...]) -> TaskGraph:
+        written.append((tasks.tasks[0].name, *modes))
+        return in_modes(tasks, modes)
+
+    monkeypatch.setattr("anabranch.overlap.launched.in_modes", noted)
+    machine: Any = Machine(two_differ)
+    launched = Launched(PLAN, ("l",) * COUNT, machine)
+    for _ in range(2):
+        assert launched.of(("w", *("l",) * (COUNT - 1))) is not None
+    assert len(written) == len(set(written)) == COUNT + 1
+    run = launched.of(tuple(("", *MODES)[:COUNT]))
+    assert run is not None
+    assert run.plan.tasks == in_modes(PLAN.tasks, ("", *MODES)[:COUNT])
 
 
 def test_where_one_mode_is_best_for_all_nothing_is_found() -> None:
@@ -179,8 +216,9 @@ def test_the_plan_gets_them_and_says_so(tmp_path: Path) -> None:
         machine = Machine(two_differ)
         modes, said = run(machine, cache, 4.0)
         assert modes == ("l", "w", "l", "l", "", "l") and "2 kernels launched otherwise" in said
-        before = machine.loaded
-        assert run(machine, cache, 4.0)[0] == modes and machine.loaded == before  # remembered
+        before = machine.loaded, machine.captured
+        assert run(machine, cache, 4.0)[0] == modes
+        assert (machine.loaded, machine.captured) == before  # remembered
         assert run(machine, cache, None)[0] == ("l",) * COUNT  # all alike was asked for
 
 

@@ -22,7 +22,8 @@ from anabranch.ir.text import parse_graph
 from anabranch.kernels import PROVIDERS
 from anabranch.pack import pack
 from anabranch.targets import TARGETS, resolve
-from anabranch.targets.cpu.target import CpuTarget
+from anabranch.targets.cpu.target import RUNNERS, CpuTarget
+from anabranch.targets.place import place
 from anabranch.trace import Trace
 
 GRAPH = parse_graph("""
@@ -159,3 +160,20 @@ graph borrows {
     for _ in range(2):
         x = torch.randn(64, 64)
         torch.testing.assert_close(run([x])[0], 2 * x * x.relu().tanh())
+
+
+def test_calls_of_other_kernels_use_the_same_memory() -> None:
+    """What another kernel of a task writes lies where its readers look, aliases included."""
+    target = CpuTarget()
+    plan = plan_of(target)
+    placed = place(plan, target.device, RUNNERS)
+    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
+    placed.inputs[0].copy_(x)
+    with torch.no_grad():
+        for task in plan.tasks.tasks:
+            placed.calls[task.name]()
+        for task in plan.tasks.tasks:
+            placed.values[task.writes[0]].fill_(float("nan"))
+            placed.call(task)()
+    for ref, want in zip(plan.tasks.outputs, expected(x), strict=True):
+        torch.testing.assert_close(placed.values[ref.name], want)

@@ -6,7 +6,7 @@ anew to the model at hand. Whoever recalls a graph still compares its results wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import safetensors.torch
@@ -49,18 +49,22 @@ def capture_or_recall(
     kwargs: Mapping[str, Any],
     cache: Cache | None,
     trace: Trace,
+    unknown: Callable[[], None] = lambda: None,
 ) -> Captured:
-    """From the cache where the model is known there, else by export."""
+    """From the cache where the model is known there, else by export; before that, `unknown` is
+    called."""
     name = None
     if isinstance(model, nn.Module) and cache is not None:
         name = fingerprint(model, args, kwargs)
     if name is None or cache is None:
+        unknown()
         return capture(model, args, kwargs, trace)
     with uncollected():
         found = recall(cache, name, model)
     if found is not None:
         trace.add("applied", "capture", found.graph.name, "recalled from the cache")
         return found
+    unknown()
     captured = capture(model, args, kwargs, trace)
     remember(cache, name, captured)
     return captured

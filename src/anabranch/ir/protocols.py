@@ -117,6 +117,10 @@ class Target(Protocol):
         short plans; with 0 nothing is made ready for speed, for a single run. TargetError if the
         plan is for another kind of machine or cannot run here."""
 
+    def again(self, run: Executable, plan: Plan) -> Executable:
+        """A plan that differs from a loaded one in kernels alone, to be timed beside it: it may use
+        the memory of that one, so none of the two runs while the other does."""
+
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
         """Latency of each executable (of one of its repeats), taken interleaved, within about
         `budget` seconds in all."""

@@ -54,15 +54,27 @@ def mode_of(
 
 
 @contextmanager
-def compiling(tasks: TaskGraph, target: Target, cache: Cache | None) -> Iterator[Wait]:
+def compiling(
+    tasks: TaskGraph,
+    target: Target,
+    cache: Cache | None,
+    ahead: Callable[[Sequence[Kernel]], None] = lambda _: None,
+) -> Iterator[Wait]:
     """While the block runs, the kernels are compiled in every mode, in processes of their own; who
-    measures in the block waits for their end first, with what this gives."""
+    measures in the block waits for their end first, with what this gives. `ahead`: whoever may put
+    some of them into the cache faster."""
     if not may_overlap(tasks, target):
         yield lambda: None
         return
     kernels = _kernels(in_mode(tasks, mode) for mode in MODES)
     with ThreadPoolExecutor(1, "anabranch-overlap") as pool:
-        done = pool.submit(target.prepare, kernels, cache)
+
+        def compile_all() -> None:
+            if cache is not None:
+                ahead(kernels)
+            target.prepare(kernels, cache)
+
+        done = pool.submit(compile_all)
         yield lambda: done.result()
 
 
@@ -76,14 +88,14 @@ def may_overlap(tasks: TaskGraph, target: Target) -> bool:
 def in_their_modes(plans: Sequence[tuple[Plan, str]], target: Target) -> list[Cost] | None:
     """What these plans take, each in this mode, side by side; None where one of them does not run
     as a graph."""
-    launched = [replace(p, tasks=in_mode(p.tasks, m)) if m else p for p, m in plans]
-    return side_by_side(launched, target)
-
-
-def side_by_side(plans: Sequence[Plan], target: Target) -> list[Cost] | None:
-    """What finished plans take, None where one of them does not run as a graph."""
+    first: dict[int, Executable] = {}
+    runs: list[Executable] = []
     try:
-        runs = [target.load(plan) for plan in plans]
+        for plan, mode in plans:
+            launched = replace(plan, tasks=in_mode(plan.tasks, mode)) if mode else plan
+            own = first.get(id(plan))
+            runs.append(target.again(own, launched) if own else target.load(launched))
+            first.setdefault(id(plan), runs[-1])
     except TargetError:
         return None
     if any(run.failure for run in runs):
@@ -114,7 +126,8 @@ def _fastest(
     runs: dict[str, Executable] = {}
     for mode, changed in candidates.items():
         try:
-            run = target.load(replace(plan, tasks=changed))
+            other = replace(plan, tasks=changed)
+            run = target.again(runs[""], other) if "" in runs else target.load(other)
         except TargetError as failed:
             trace.add("refused", "overlap", f"mode {mode}", str(failed).partition("\n")[0])
             continue

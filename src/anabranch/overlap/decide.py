@@ -22,13 +22,14 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.schedule import Schedule, text_schedule
 from anabranch.overlap.alike import generated, in_mode, in_modes, in_their_modes, mode_of
-from anabranch.overlap.each import Modes, own_modes, surely_faster
+from anabranch.overlap.each import own_modes, surely_faster
 from anabranch.overlap.kept import keep, recall
+from anabranch.overlap.launched import Modes
 from anabranch.trace import Trace
 
-SECONDS = 8.0
+SECONDS = 4.0
 """What looking for modes of their own takes where nobody asked for less: some 150 runs of a plan of
-a hundred kernels."""
+a hundred kernels, each timed for 20 ms."""
 LEAST = 1.0
 """Fewer seconds show nothing; nothing is looked for in them."""
 SCHEME, OF_SCHEDULES = "each 2", "of schedules 2"

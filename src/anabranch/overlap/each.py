@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from anabranch.deadline import Deadline
-from anabranch.errors import TargetError
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost, Executable, Target
+from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels.triton.dependent import MODES
 from anabranch.kernels.triton.write import unnamed
-from anabranch.overlap.alike import generated, in_modes
+from anabranch.overlap.alike import generated
 from anabranch.overlap.belief import Runs, Vector, drawn, expected
+from anabranch.overlap.launched import Launched, Modes
 
 AT_ONCE = 8
 """Drawn modes that are run side by side, beside the best so far."""
@@ -47,7 +47,6 @@ SURE = 0.25
 LOST = 20
 """How many times that a plan is said to add that does not run, or far too slowly."""
 
-Modes = tuple[str, ...]
 Picked = tuple[int, ...]
 
 
@@ -69,23 +68,25 @@ def own_modes(
     tasks = plan.tasks
     slots, scale = slots_of(tasks, mode)
     alike = tuple(mode if generated(task) else "" for task in tasks.tasks)
-    base = _loaded(plan, alike, target)
-    if base is None or not slots:
+    if not slots:
         return None
-    (first,) = target.time([base], EACH)
+    launched = Launched(plan, alike, target)
+    if launched.first is None:
+        return None
+    (first,) = target.time([launched.first], EACH)
     noise = max(NOISE[1], NOISE[0] * first.us)
     runs, dice = Runs(scale, noise), np.random.default_rng(0)
     seen: list[tuple[float, Picked]] = []
     while not until.over():
         tried = [_best(slots, drawn(runs, dice)) for _ in range(AT_ONCE)]
-        found = _run(plan, [_modes(alike, slots, picked) for picked in tried], base, target)
+        found = _run(launched, [_modes(alike, slots, picked) for picked in tried], target)
         for us, picked in zip(found, tried, strict=True):
             runs = runs.and_also(_changes(slots, picked), min(us, LOST * noise))
         seen += zip(found, tried, strict=True)
     fastest = [picked for us, picked in sorted(seen)[:FINALISTS] if us < 0]
     last = dict.fromkeys([_best(slots, expected(runs)), *fastest])
     modes = [_modes(alike, slots, picked) for picked in last if any(picked)]
-    return _settled(plan, modes, base, target) if modes else None
+    return _settled(launched, modes, target) if modes else None
 
 
 def slots_of(tasks: TaskGraph, mode: str) -> tuple[list[Slot], Vector]:
@@ -145,24 +146,27 @@ def _modes(alike: Modes, slots: Sequence[Slot], picked: Picked) -> Modes:
     return tuple(modes)
 
 
-def _run(plan: Plan, tried: Sequence[Modes], base: Executable, target: Target) -> list[float]:
+def _run(launched: Launched, tried: Sequence[Modes], target: Target) -> list[float]:
     """How much more time each took than the plan with all kernels alike, beside it."""
-    runs = [_loaded(plan, modes, target) for modes in tried]
+    assert launched.first is not None
+    runs = [launched.of(modes) for modes in tried]
     able = [run for run in runs if run is not None]
-    was, *costs = target.time([base, *able], EACH * (1 + len(able)))
+    was, *costs = target.time([launched.first, *able], EACH * (1 + len(able)))
     left = iter(costs)
     return [math.inf if run is None else next(left).us - was.us for run in runs]
 
 
 def _settled(
-    plan: Plan, last: Sequence[Modes], base: Executable, target: Target
+    launched: Launched, last: Sequence[Modes], target: Target
 ) -> tuple[Modes, Cost, Cost] | None:
     """The fastest of these, if it is faster than the plan with all kernels alike."""
-    runs = [(modes, _loaded(plan, modes, target)) for modes in last]
+    assert launched.first is not None
+    runs = [(modes, launched.of(modes)) for modes in last]
     able = [(modes, run) for modes, run in runs if run is not None]
     if not able:
         return None
-    was, *costs = target.time([base, *(run for _, run in able)], LAST * (1 + len(able)))
+    every = [launched.first, *(run for _, run in able)]
+    was, *costs = target.time(every, LAST * len(every))
     now, (modes, _) = min(zip(costs, able, strict=True), key=lambda pair: pair[0].us)
     return (modes, now, was) if surely_faster(now, was) else None
 
@@ -170,12 +174,3 @@ def _settled(
 def surely_faster(now: Cost, was: Cost) -> bool:
     """Whether it is, of two that were timed for long side by side."""
     return was.us - now.us > SURE * max(was.spread, now.spread)
-
-
-def _loaded(plan: Plan, modes: Modes, target: Target) -> Executable | None:
-    """None where it does not run as a graph."""
-    try:
-        run = target.load(replace(plan, tasks=in_modes(plan.tasks, modes)))
-    except TargetError:
-        return None
-    return None if run.failure else run

@@ -36,12 +36,14 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A plan's memory and calls: `values` by name, `calls` by task, in no particular order."""
+    """A plan's memory and calls: `values` by name, `calls` by task, in no particular order. `call`
+    makes the call of a task of the plan that has another kernel, on the same memory."""
 
     arena: Tensor
     values: dict[str, Tensor]
     inputs: tuple[Tensor, ...]
     calls: dict[str, Call]
+    call: Callable[[Task], Call]
 
 
 def place(plan: Plan, device: torch.device, runners: Mapping[str, Runner]) -> Placed:
@@ -72,13 +74,14 @@ def place(plan: Plan, device: torch.device, runners: Mapping[str, Runner]) -> Pl
     pool = {slot.value for slot in plan.slots if slot.space == "pool"}
     late = _aliases(tasks.aliases, alias_roots(tasks), pool, values, device)
     workspaces = {w.task: arena[w.offset : w.offset + w.nbytes] for w in plan.workspaces}
-    calls: dict[str, Call] = {}
-    for task in tasks.tasks:
+
+    def call(task: Task) -> Call:
         assert task.kernel is not None, f"task {task.name} has no kernel"
-        call = runners[task.kernel.provider](task, values, workspaces.get(task.name))
+        own = runners[task.kernel.provider](task, values, workspaces.get(task.name))
         renamed = [node for name in task.writes for node in late.get(name, ())]
-        calls[task.name] = _then_aliases(call, renamed, values, device)
-    return Placed(arena, values, inputs, calls)
+        return _then_aliases(own, renamed, values, device)
+
+    return Placed(arena, values, inputs, {task.name: call(task) for task in tasks.tasks}, call)
 
 
 def strays(plan: Plan, arena: Tensor) -> str:

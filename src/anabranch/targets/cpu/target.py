@@ -163,6 +163,9 @@ class CpuTarget:
         with torch.no_grad():
             return CpuExecutable(plan, place(plan, self.device, RUNNERS), repeat)
 
+    def again(self, run: Executable, plan: Plan) -> CpuExecutable:
+        return self.load(plan, run.repeat)
+
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
         loaded = [run for run in runs if isinstance(run, CpuExecutable)]
         assert len(loaded) == len(runs), "executables of another target"

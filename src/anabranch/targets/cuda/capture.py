@@ -18,13 +18,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Launch
-from anabranch.ir.task import alias_roots
+from anabranch.ir.task import Task, alias_roots
 from anabranch.ir.types import copy_into
 from anabranch.ir.uncollected import uncollected
 from anabranch.targets.place import Placed, strays
@@ -45,8 +46,9 @@ class CudaExecutable:
         streams: Sequence[torch.cuda.Stream],
         urgent: Sequence[torch.cuda.Stream] = (),
         repeat: int = 1,
+        warm_ups: int = WARM_UPS,
     ) -> None:
-        self.plan, self.repeat, self.failure = plan, repeat, ""
+        self.plan, self.repeat, self.failure, self._warm_ups = plan, repeat, "", warm_ups
         self._placed, self._streams, self._urgent = placed, streams, urgent
         self._waited = {name for launch in plan.schedule.launches for name in launch.waits}
         self._releases = _releases(plan)
@@ -55,7 +57,25 @@ class CudaExecutable:
         self._pool_bytes = 0
         self._lock = threading.Lock()
         self._idle = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._made = {_named(task): placed.calls[task.name] for task in plan.tasks.tasks}
         self._prepare()
+
+    def unmade(self, plan: Plan) -> list[Task]:
+        """Those tasks of `again` whose kernels have not been made ready yet."""
+        return [task for task in plan.tasks.tasks if _named(task) not in self._made]
+
+    def again(self, plan: Plan) -> CudaExecutable:
+        """The plan with other kernels for some tasks, on the same memory: captured, and not placed
+        anew. What a library needed to begin it has had; kernels that are new run once before, for
+        nothing may be loaded while a graph is captured."""
+        assert plan.slots == self.plan.slots and plan.schedule == self.plan.schedule
+        fresh = self.unmade(plan)
+        for task in fresh:
+            self._made[_named(task)] = self._placed.call(task)
+        calls = {task.name: self._made[_named(task)] for task in plan.tasks.tasks}
+        placed = replace(self._placed, calls=calls)
+        runs = 1 if fresh else 0
+        return CudaExecutable(plan, placed, self._streams, self._urgent, self.repeat, runs)
 
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
         with self._lock, torch.no_grad():
@@ -162,7 +182,7 @@ class CudaExecutable:
         side = self._streams[0]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
+            for _ in range(self._warm_ups):
                 self.launch_all()
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
@@ -188,6 +208,13 @@ class CudaExecutable:
             return
         self._graph, self._outputs = graph, self._current_outputs()
         self._pool_bytes = max(0, torch.cuda.max_memory_allocated() - before)
+
+
+def _named(task: Task) -> tuple[str, str, str, str]:
+    """A kernel on the memory of a task: its text depends on nothing else."""
+    kernel = task.kernel
+    assert kernel is not None, f"task {task.name} has no kernel"
+    return task.name, kernel.provider, kernel.name, kernel.variant
 
 
 def _releases(plan: Plan) -> dict[str, list[str]]:

@@ -5,7 +5,8 @@
               └─ thread ── process                  ┘
 
 A process that dies, of a defect in the compiler or of a text that takes for ever, costs the text
-it was at: the next text gets a new process. About 0.6 s a text and core.
+it was at: the next text gets a new process. About 0.6 s a text and core. What takes longest is
+begun first: a text that takes four seconds, begun last, would have the other cores wait for it.
 """
 
 from __future__ import annotations
@@ -13,24 +14,26 @@ from __future__ import annotations
 import base64
 import json
 import os
-import subprocess
-import sys
+import re
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from anabranch.targets.cuda import compile_worker
+from anabranch.targets.cuda.crew import Crew, Process, ask, end
+from anabranch.targets.cuda.elf import facts
 
 MOST = 16
 """Processes at once: each holds a compiler of some 200 MB."""
 LIMIT = 120.0
 """Seconds after which a text is given up."""
-SCHEME = "cubin 1"
+SCHEME = "cubin 2"
+POINTER = 8
+"""Bytes of a parameter."""
+EXTENT = re.compile(r"tl\.arange\(0, (\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,35 +106,50 @@ def workers(recipes: int) -> int:
 
 
 @contextmanager
-def compiling(recipes: Sequence[Recipe]) -> Iterator[Iterator[tuple[Recipe, Built]]]:
+def compiling(
+    recipes: Sequence[Recipe], crew: Crew | None = None
+) -> Iterator[Iterator[tuple[Recipe, Built]]]:
     """Compiles while the block runs; gives an iterator over what is ready, as it gets ready. What
-    is not ready when the block is left is given up."""
+    is not ready when the block is left is given up. `crew`: whose processes work, and stay."""
+    own = crew or Crew()
     with tempfile.TemporaryDirectory(prefix="anabranch") as folder:
-        crew = _Crew(folder)
+        batch = _Batch(own, folder)
         pool = ThreadPoolExecutor(workers(len(recipes)), "anabranch-compile")
         try:
-            waiting = {pool.submit(crew.compile, recipe): recipe for recipe in recipes}
+            longest = sorted(recipes, key=weight, reverse=True)
+            waiting = {pool.submit(batch.compile, recipe): recipe for recipe in longest}
             yield ((waiting[done], done.result()) for done in as_completed(waiting))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            crew.dismiss()
+            batch.give_up()
             pool.shutdown(wait=True)
+            if crew is None:
+                own.dismiss()
 
 
-class _Crew:
-    """One process for each thread that asks."""
+class _Batch:
+    """Texts that are compiled together, by processes of one crew."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._own = threading.local()
+    def __init__(self, crew: Crew, folder: str) -> None:
+        self._crew, self._folder = crew, folder
         self._lock = threading.Lock()
-        self._all: list[subprocess.Popen[bytes]] = []
-        self._dismissed = False
+        self._busy: set[Process] = set()
+        self._given_up = False
 
     def compile(self, recipe: Recipe) -> Built:
-        process = self._process()
-        if process is None:
-            return "compiling was interrupted"
+        with self._lock:
+            if self._given_up:
+                return "compiling was interrupted"
+            process = self._crew.take()
+            self._busy.add(process)
+        try:
+            return self._answer(process, recipe)
+        finally:
+            with self._lock:
+                self._busy.remove(process)
+            self._crew.give(process)
+
+    def _answer(self, process: Process, recipe: Recipe) -> Built:
         late = threading.Event()
 
         def give_up() -> None:
@@ -141,69 +159,51 @@ class _Crew:
         timer = threading.Timer(LIMIT, give_up)
         timer.start()
         try:
-            line = _ask(process, json.dumps(recipe.request()).encode() + b"\n")
+            answer = ask(process, recipe.request() | {"folder": self._folder})
         finally:
             timer.cancel()
-        if line:
-            return _built(json.loads(line))
-        process.kill()
-        status = process.wait()
-        self._own.process = None
+        if answer is not None:
+            return _built(answer, len(recipe.types))
+        end([process])
         if late.is_set():
             return f"compiling took longer than {LIMIT:.0f} s"
-        return f"the compiler died with exit status {status}"
+        return f"the compiler died with exit status {process.returncode}"
 
-    def dismiss(self) -> None:
+    def give_up(self) -> None:
+        """Stop what is being compiled."""
         with self._lock:
-            self._dismissed = True
-            for process in self._all:
+            self._given_up = True
+            for process in self._busy:
                 process.kill()
-        for process in self._all:
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None and process.returncode is not None:
-                    _close(pipe)
-
-    def _process(self) -> subprocess.Popen[bytes] | None:
-        process: subprocess.Popen[bytes] | None = getattr(self._own, "process", None)
-        if process is not None:
-            return process
-        # -P: the folder of the script has files that are named like packages it needs.
-        script = str(Path(compile_worker.__file__))
-        command = [sys.executable, "-P", script, json.dumps(sys.path), self._folder]
-        with self._lock:
-            if self._dismissed:
-                return None
-            self._own.process = process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for us; they end when their input does
-            )
-            self._all.append(process)
-        return process
 
 
-def _ask(process: subprocess.Popen[bytes], line: bytes) -> bytes:
-    """The answer to a request; b"" if the process has died."""
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        process.stdin.write(line)
-        process.stdin.flush()
-        return process.stdout.readline()
-    except (BrokenPipeError, ValueError):
-        return b""
-
-
-def _close(pipe: Any) -> None:
-    try:
-        pipe.close()
-    except BrokenPipeError:
-        return
-
-
-def _built(answer: dict[str, Any]) -> Built:
+def _built(answer: dict[str, Any], given: int) -> Built:
+    """The entry has more parameters than the text, how many depends on Triton's version: pointers
+    to scratch memory, which may be null if unused."""
     if "refused" in answer:
         return str(answer["refused"])
-    return Cubin(base64.b64decode(answer.pop("code")), **answer)
+    code = base64.b64decode(answer.pop("code"))
+    try:
+        found = facts(code)
+    except ValueError as failed:
+        return str(failed)
+    if len(found.parameters) < given or set(found.parameters) - {POINTER}:
+        return f"its entry takes other parameters than pointers: {found.parameters}"
+    return Cubin(
+        code,
+        found.entry,
+        answer["warps"],
+        answer["shared"],
+        len(found.parameters),
+        answer["scratch"],
+        found.registers,
+        found.local,
+    )
+
+
+def weight(recipe: Recipe) -> float:
+    """About what compiling it takes, in some unit: the larger the tiles of a thread, which are
+    products of two extents, and the longer the text, the more instructions."""
+    extents = list(map(int, EXTENT.findall(recipe.text)))
+    tiles = sum(extents) + sum(extents) ** 2 - sum(extent**2 for extent in extents)
+    return len(recipe.text) * tiles / recipe.warps

@@ -48,6 +48,10 @@ class CudaTarget:
         if triton.available():
             self._runners["triton"] = self._triton.runner
 
+    def start(self) -> None:
+        """Get ready for a batch of generated kernels that is to come: who compiles is started."""
+        self._triton.start()
+
     def prepare(
         self, kernels: Sequence[Kernel], cache: Cache | None = None, trace: Trace | None = None
     ) -> None:
@@ -88,6 +92,13 @@ class CudaTarget:
             self.prepare([task.kernel for task in plan.tasks.tasks if task.kernel])
             placed = place(plan, self.device, self._runners)
             return CudaExecutable(plan, placed, self._streams, self._urgent, repeat)
+
+    def again(self, run: Executable, plan: Plan) -> CudaExecutable:
+        """As `load`, at the price of a capture."""
+        assert isinstance(run, CudaExecutable), "an executable of another target"
+        with torch.cuda.device(self.device), torch.no_grad(), _precision(self.tf32):
+            self.prepare([task.kernel for task in run.unmade(plan) if task.kernel])
+            return run.again(plan)
 
     def _own_workspaces(self, plan: Plan) -> None:
         """Have cuBLAS make the workspaces of the streams that multiply matrices in a pool of ours.

@@ -35,12 +35,15 @@ from anabranch.ir.task import Kernel, Resources, Task
 from anabranch.ir.types import TensorType, type_of
 from anabranch.kernels.triton import Program
 from anabranch.kernels.triton.write import program
+from anabranch.targets.cuda.crew import Crew
 from anabranch.targets.cuda.cubin import (
+    MOST,
     Built,
     Cubin,
     Recipe,
     compiling,
     read_built,
+    workers,
     write_built,
 )
 from anabranch.targets.cuda.driver import Driver, Launch, open_driver
@@ -96,9 +99,14 @@ class Triton:
         self._device, self._capability = device, 10 * capability[0] + capability[1]
         self._write, self._open = write, driver
         self._driver: Driver | None = None
+        self._crew = Crew()
         self._built: dict[Recipe, Built] = {}
         self._loaded: dict[Recipe, Loaded] = {}
         self._kept: set[tuple[Recipe, int]] = set()
+
+    def start(self) -> None:
+        """Have compilers at hand for a batch of texts that is to come."""
+        self._crew.start(workers(MOST))
 
     def program(self, kernel: Kernel) -> Program:
         """What a kernel runs, written anew. TargetError if the kernel says something else."""
@@ -150,7 +158,7 @@ class Triton:
         if not missing:
             yield first
         else:
-            with compiling(missing) as compiled:
+            with compiling(missing, self._crew) as compiled:
                 yield first
                 for done, (recipe, built) in enumerate(compiled, 1):
                     self._built[recipe] = built
@@ -213,7 +221,7 @@ class Triton:
         """A kernel on the device, compiled if need be. TargetError if that cannot be."""
         if recipe not in self._loaded:
             if recipe not in self._built:
-                with compiling([recipe]) as ready:
+                with compiling([recipe], self._crew) as ready:
                     self._built.update(ready)
             built = self._built[recipe]
             if isinstance(built, str):

@@ -44,6 +44,9 @@ class SimTarget:
     def load(self, plan: Plan, repeat: int = 1) -> Executable:
         raise self._absent("run a plan")
 
+    def again(self, run: Executable, plan: Plan) -> Executable:
+        raise self._absent("run a plan")
+
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
         raise self._absent("measure a plan")
 
