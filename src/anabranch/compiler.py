@@ -36,7 +36,7 @@ from anabranch.ir.uncollected import uncollected
 from anabranch.kernels.select import Selection
 from anabranch.line import (
     Job,
-    Planned,
+    launched,
     schedulers_of,
     simplified,
     stages_of,
@@ -44,8 +44,6 @@ from anabranch.line import (
 )
 from anabranch.options import Options
 from anabranch.outcome import Outcome, keep, question, recall, refute, refuted
-from anabranch.overlap.alike import may_overlap
-from anabranch.overlap.decide import SECONDS, near, overlapped
 from anabranch.schedule import scheduler
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
@@ -57,9 +55,6 @@ STAGES = (
     *("search", "abreast", "pack", "load", "verify"),
 )
 
-WHOLE = 108.0
-"""Seconds after which nobody looks for modes of launch kernel by kernel, unless a budget says so: a
-first compilation shall end within two minutes."""
 LEAST = 1.0
 """Seconds of budget that a further attempt has at least."""
 EXACT: dict[str, Any] = {"search": "none", "folding": "exact"}
@@ -224,7 +219,7 @@ def _decided(
     yield "abreast", made.tasks
     with trace.stage("pack"):
         plan = made.packer.plan(made.choice.schedule, trace)
-        plan, cost = _overlapping(job, made, plan)
+        plan, cost = launched(job, made, plan)
     found = Outcome(
         made.graph,
         replace(made.selection, tasks=plan.tasks),
@@ -237,23 +232,6 @@ def _decided(
         job.deadline.cause(),
     )
     return found, path
-
-
-def _overlapping(job: Job, made: Planned, plan: Plan) -> tuple[Plan, Cost | None]:
-    """The plan as its kernels are launched, and what it then takes, None where nobody knows. Where
-    no scheduler was asked for by name, another schedule may come to be the fastest."""
-    options, until = job.options, None
-    if options.overlap == "none" or job.deadline.stopped():
-        return plan, None
-    if options.overlap == "each":
-        until = job.deadline.within(SECONDS)
-        if options.budget is None:
-            until = until.within(max(0.0, WHOLE - job.taken))
-    others = []
-    if options.scheduler == "best" and may_overlap(plan.tasks, job.target):
-        choice = made.choice
-        others = [made.packer.plan(s) for s in near(choice.candidates, choice.schedule)]
-    return overlapped(plan, job.target, job.cache, job.trace, until, others)
 
 
 def _known_outcome(job: Job, captured: Captured, graph: Graph) -> Outcome | None:

@@ -29,7 +29,8 @@ from anabranch.ir.step import Stepper
 from anabranch.ir.task import Kernel, TaskGraph
 from anabranch.kernels.select import MOST, Selection
 from anabranch.options import Options
-from anabranch.overlap.alike import compiling
+from anabranch.overlap.alike import compiling, may_overlap
+from anabranch.overlap.decide import SECONDS, near, overlapped
 from anabranch.pack import pack
 from anabranch.pack.once import Packer
 from anabranch.rehearse import compile_ahead
@@ -48,6 +49,10 @@ KERNEL_SECONDS = 0.006
 kernel of 10 us, each of which is 8 runs in a row. Medians of so many tell 2% apart."""
 TRIAL = ("sequential", "critical")
 """Who schedules a graph that is only tried out, where the fastest of several was asked for."""
+
+WHOLE = 108.0
+"""Seconds after which nobody looks for modes of launch kernel by kernel, unless a budget says so: a
+first compilation shall end within two minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +179,24 @@ def planned(job: Job, captured: Captured, graph: Graph) -> Planned:
 def rescheduled(job: Job, made: Planned, trial: bool = False) -> Planned:
     """The same tasks under the schedule that a trial, or whoever asks in earnest, gives them."""
     return scheduled(job, made.graph, made.signature, made.selection, made.settled, trial)
+
+
+def launched(job: Job, made: Planned, plan: Plan) -> tuple[Plan, Cost | None]:
+    """The plan of what was made as its kernels are launched, and what it then takes, None where
+    nobody knows. Where no scheduler was asked for by name, another schedule may come to be the
+    fastest."""
+    options, until = job.options, None
+    if options.overlap == "none" or job.deadline.stopped():
+        return plan, None
+    if options.overlap == "each":
+        until = job.deadline.within(SECONDS)
+        if options.budget is None:
+            until = until.within(max(0.0, WHOLE - job.taken))
+    others = []
+    if options.scheduler == "best" and may_overlap(plan.tasks, job.target):
+        choice = made.choice
+        others = [made.packer.plan(s) for s in near(choice.candidates, choice.schedule)]
+    return overlapped(plan, job.target, job.cache, job.trace, until, others)
 
 
 def bounded_costs(

@@ -28,11 +28,12 @@ from anabranch.deadline import Deadline
 from anabranch.errors import AnabranchError, NumericsError
 from anabranch.frontend.captured import Captured
 from anabranch.ir.graph import Graph
+from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
-from anabranch.line import Job, Planned, planned, rescheduled, simplified
+from anabranch.line import Job, Planned, launched, planned, rescheduled, simplified
 from anabranch.options import Options
-from anabranch.overlap.alike import in_mode, mode_of
+from anabranch.overlap.alike import in_mode, in_their_modes, mode_of
 from anabranch.rewrite.rules import ALL
 from anabranch.trace import Trace
 from anabranch.tune import Tuner
@@ -100,7 +101,7 @@ def _searched(job: Job, captured: Captured, graph: Graph, first: Planned) -> tup
         best = found.built
         if not job.deadline.over():  # else the schedule of its trial is the best so far
             best = rescheduled(replace(job, trace=best.trace), best)
-        was, now = judging.race((first, best))
+        was, now = judging.last((first, best))
         if summed or (now.us < was.us and not tied(now, was)):
             return best, found.path
         why = f"{now.us:.2f} us {now.source}, {was.us:.2f} without, both scheduled in earnest"
@@ -155,8 +156,18 @@ class _Judging:
 
     def race(self, plans: Sequence[Planned]) -> list[Cost]:
         """Side by side, each with its kernels launched as is best for it."""
-        launched = [(in_mode(p.tasks, m) if (m := self._mode(p)) else p.tasks, p) for p in plans]
-        return self._first.costs.race([(tasks, p.choice.schedule) for tasks, p in launched])
+        in_modes = [(in_mode(p.tasks, m) if (m := self._mode(p)) else p.tasks, p) for p in plans]
+        return self._first.costs.race([(tasks, p.choice.schedule) for tasks, p in in_modes])
+
+    def last(self, plans: Sequence[Planned]) -> list[Cost]:
+        """Side by side as each would be launched if it were the one."""
+        target, ended = self._job.target, list[Plan]()
+        for made in plans:
+            plan, cost = launched(self.aside, made, made.packer.plan(made.choice.schedule))
+            if cost is None:
+                return self.race(plans)
+            ended.append(plan)
+        return in_their_modes([(plan, "") for plan in ended], target) or self.race(plans)
 
     def _mode(self, plan: Planned) -> str:
         if self._job.options.overlap == "none":

@@ -17,7 +17,9 @@ from anabranch.compiler import Compilation, compile_model
 from anabranch.deadline import Deadline
 from anabranch.errors import NumericsError
 from anabranch.ir.graph import Graph
-from anabranch.line import Job, simplified
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Cost
+from anabranch.line import Job, Planned, simplified
 from anabranch.options import SYSTEMS, Options
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import ALL
@@ -71,6 +73,31 @@ def test_the_same_twice_on_the_simulated_gpu() -> None:
     assert different(first.path.begin, first.path.graph) == ""
     alone, _ = made(model, x, target="sim:h200", kernels="library", search="none")
     assert alone.path is None and first.cost.us < alone.cost.us
+
+
+@pytest.mark.parametrize("us, kept", [((20.0, 19.0), True), ((19.0, 20.0), False)])
+def test_what_decides_at_last_is_the_plan_as_it_is_launched(
+    us: tuple[float, float], kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels that overlap, each in a way of its own, may want the graph as it was."""
+    asked: list[list[Plan]] = []
+
+    def launched(job: Job, made: Planned, plan: Plan) -> tuple[Plan, Cost]:
+        return plan, Cost(1.0, "measured")
+
+    def in_their_modes(plans: list[tuple[Plan, str]], target: Any) -> list[Cost]:
+        asked.append([plan for plan, _ in plans])
+        return [Cost(each, "measured") for each in us]
+
+    monkeypatch.setattr(seek, "launched", launched)
+    monkeypatch.setattr(seek, "in_their_modes", in_their_modes)
+    torch.manual_seed(0)
+    model, x = Twins().half(), torch.randn(4, 64).half()
+    found, _ = made(model, x, target="sim:h200", kernels="library")
+    ((first, best),) = asked
+    assert len(best.tasks.tasks) < len(first.tasks.tasks)
+    assert found.path is not None and bool(found.path.rounds) == kept
+    assert len(found.plan.tasks.tasks) == len((best if kept else first).tasks.tasks)
 
 
 def test_work_is_asked_for_and_not_what_is_left() -> None:
