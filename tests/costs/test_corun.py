@@ -7,13 +7,15 @@ import math
 import random
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.costs.corun import ROOTS, Launches, Simulator, launches_of
+from anabranch.costs.corun import ROOTS, Simulator
 from anabranch.costs.demand import ROW, Demand, evicted
+from anabranch.costs.launches import Launches, launches_of
 from anabranch.costs.work import per_processor
 from anabranch.errors import VerifyError
 from anabranch.ir.calibration import Calibration
@@ -42,7 +44,7 @@ ALL = Calibration(
 )
 
 
-def small(us: float, ctas: int = 1, per_sm: int = 1, **more: float) -> Demand:
+def small(us: float, ctas: int = 1, per_sm: int = 1, **more: Any) -> Demand:
     return Demand(us, 1, ctas, per_sm, **more)
 
 
@@ -274,8 +276,10 @@ def test_waits_are_those_of_the_schedulers(seed: int, n: int, streams: int) -> N
     """By numbers and by names it is the same schedule."""
     dag, demands, stream_of = chance(seed, n, streams)
     schedule = Schedule("chance", least_waits(dag, range(n), stream_of))
-    simulator = Simulator.of(dag, demands, SPEC, ALL)
-    assert simulator.launches(range(n), stream_of) == launches_of(schedule, dag.names)
+    for bound in (0, 1, 2):
+        some = [replace(demand, bound=i % 3 < bound) for i, demand in enumerate(demands)]
+        simulator = Simulator.of(dag, some, SPEC, ALL)
+        assert simulator.launches(range(n), stream_of) == simulator.captured(schedule, dag.names)
 
 
 @given(**GRAPHS)

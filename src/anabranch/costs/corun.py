@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from anabranch.costs.demand import Demand, Kernels, kernels_of
-from anabranch.costs.lanes import lanes
+from anabranch.costs.launches import Launches, launches_of, linked
 from anabranch.errors import VerifyError
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import Dag, bits
@@ -57,32 +57,12 @@ ROOTS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Launches:
-    """A schedule by numbers: for each launch its task, the launches that wait for it, how many it
-    waits for itself, and its lane."""
-
-    task: tuple[int, ...]
-    dependents: tuple[tuple[int, ...], ...]
-    preds: tuple[int, ...]
-    lane: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """By launch: when it became ready, and when it ended; and when all had."""
 
     starts: tuple[float, ...]
     ends: tuple[float, ...]
     latency: float
-
-
-def launches_of(schedule: Schedule, names: Sequence[str]) -> Launches:
-    """The schedule with tasks numbered as in `names`."""
-    number = {name: i for i, name in enumerate(names)}
-    place = {launch.task: i for i, launch in enumerate(schedule.launches)}
-    streams = [launch.stream for launch in schedule.launches]
-    waits = [[place[name] for name in launch.waits] for launch in schedule.launches]
-    return _linked([number[launch.task] for launch in schedule.launches], streams, waits)
 
 
 class Simulator:
@@ -120,44 +100,33 @@ class Simulator:
         """When each launch would start and end."""
         return _run(launches, self._kernels, self._calibration)
 
+    def captured(self, schedule: Schedule, names: Sequence[str]) -> Launches:
+        """A schedule with the waits that it has; tasks are numbered as in `names`."""
+        return launches_of(schedule, names, self._kernels.bound)
+
     def launches(self, order: Sequence[int], streams: Sequence[int]) -> Launches:
-        """An order and streams with the waits they need: those that order and streams imply, at
-        any distance, are left out."""
+        """An order and streams with the waits they need: those that others imply, at any distance,
+        are left out, that for the launch before on the stream included."""
         preds = self._preds
         place, last = [0] * len(preds), dict[int, int]()
         before = [0] * len(preds)
-        waits: list[list[int]] = []
+        direct: list[list[int]] = []
         for at, v in enumerate(order):
-            place[v], needed, implied = at, preds[v], 0
-            previous = last.get(streams[v])
+            needed, stream = preds[v], streams[v]
+            place[v], behind, mine = at, 0, 0
+            previous = last.get(stream)
             if previous is not None:
-                implied = before[previous] | 1 << previous
-            for u in bits(needed & ~implied):
-                implied |= before[u]
-            waits.append([place[u] for u in bits(needed & ~implied)])
-            before[v] = implied | needed
-            last[streams[v]] = v
-        return _linked(order, [streams[v] for v in order], waits)
-
-
-def _linked(
-    tasks: Sequence[int], streams: Sequence[int], waits: Sequence[Sequence[int]]
-) -> Launches:
-    """Streams and waits (both by launch) as links from each launch to those that wait for it."""
-    last: dict[int, int] = {}
-    dependents: list[list[int]] = [[] for _ in tasks]
-    preds: list[set[int]] = []
-    for i, stream in enumerate(streams):
-        direct = set(waits[i])
-        if stream in last:
-            direct.add(last[stream])
-        last[stream] = i
-        for p in direct:
-            dependents[p].append(i)
-        preds.append(direct)
-    return Launches(
-        tuple(tasks), tuple(map(tuple, dependents)), tuple(map(len, preds)), lanes(preds)
-    )
+                mine = before[previous] | 1 << previous
+            waits = needed & ~mine
+            for u in bits(waits):
+                behind |= before[u]
+            waits &= ~behind
+            if previous is not None and not behind >> previous & 1:
+                waits |= 1 << previous
+            direct.append([place[u] for u in bits(waits)])
+            before[v] = mine | behind | needed
+            last[stream] = v
+        return linked(order, direct, [streams[v] for v in order], self._kernels.bound)
 
 
 def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> Outcome:
