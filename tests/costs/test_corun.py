@@ -33,6 +33,7 @@ ALL = Calibration(
     launch_us=0.8,
     lane_us=0.6,
     short_us=1.0,
+    release_us=0.1,
     fork_us=0.3,
     split_us=2.0,
     root_us=0.5,
@@ -115,6 +116,19 @@ def test_behind_another_lane_nothing_was_made_ready(us: float, late: float) -> N
     assert simulator.latency(range(4), [0, 0, 1, 0]) == pytest.approx(2 + us + late)
     """Launched first, the long one is in the lane of both."""
     assert simulator.latency((0, 2, 1, 3), [0, 1, 0, 1]) == pytest.approx(2 + us)
+
+
+def test_a_kernel_tells_other_lanes_before_its_own_goes_on() -> None:
+    """c goes on from b, which d of another lane waits for, too: 0.2 us later. A chain tells nobody,
+    and neither does a task that takes no time."""
+    dag = Dag.of(tuple("abcd"), [(0, 1), (1, 2), (1, 3)])
+    told = Calibration(release_us=0.2)
+    demands = [small(1.0), small(2.0), small(4.0), small(1.0)]
+    simulator = Simulator.of(dag, demands, SPEC, told)
+    assert simulator.latency(range(4), [0, 0, 0, 1]) == pytest.approx(7.2)
+    assert simulator.latency(range(4), [0, 0, 0, 0]) == pytest.approx(8)
+    nothing = [small(1.0), small(0.0), small(4.0), small(1.0)]
+    assert Simulator.of(dag, nothing, SPEC, told).latency(range(4), [0, 0, 0, 1]) == 5
 
 
 def test_launches_are_apart() -> None:

@@ -41,6 +41,7 @@ START = Calibration(
     launch_us=0.5,
     lane_us=1.0,
     short_us=1.6,
+    release_us=0.1,
     dispatch_us=0.1,
     sharing=0.2,
     arithmetic=0.6,

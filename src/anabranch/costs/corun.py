@@ -11,6 +11,8 @@ of a kernel holds no processor: there the launches of several streams overlap.
 Lanes. While a kernel runs, the next one of its lane (`costs.lanes`) is made ready. A launch that
 waits for one of another lane has that before it: it starts up to `lane_us` later, if the other took
 longer than `short_us`, for behind a shorter one nothing is made ready in time in its own lane, too.
+And a kernel that another lane waits for has to tell it so, before the next of its own lane starts:
+`release_us` later.
 
 Slots. Then its CTAs queue for the processors, behind those of kernels that came before. One CTA
 takes the part of a processor that its registers, threads or shared memory take. What fits starts at
@@ -135,6 +137,7 @@ def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> Outc
     way, by the clock of the work, which runs `slow` times slower than time."""
     task, lane, n = launches.task, launches.lane, len(launches.task)
     fork, apart, sharing = calibration.fork_us, calibration.dispatch_us, calibration.sharing
+    release = calibration.release_us
     ready, left = [0.0] * n, list(launches.preds)
     starts, done = [0.0] * n, [-1.0] * n
     undone = [kernels.ctas[v] for v in task]
@@ -173,10 +176,10 @@ def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> Outc
             if not undone[i]:
                 done[i] = latency = now
                 took = kernels.turn[v] > 0 or kernels.lead[v] > 0
+                told = release if took and launches.heard[i] else 0.0
                 for rank, j in enumerate(launches.dependents[i]):
                     at = now + (rank * fork if took else 0.0)
-                    if lane[i] != lane[j]:
-                        at += kernels.ahead[v]
+                    at += told if lane[i] == lane[j] else kernels.ahead[v]
                     if at > ready[j]:
                         ready[j] = at
                     left[j] -= 1

@@ -53,6 +53,7 @@ PARAMETERS: dict[str, tuple[float, float, float]] = {
     "fork_us": (0.0, 3.0, 0.2),
     "lane_us": (0.0, 4.0, 0.4),
     "short_us": (0.0, 4.0, 0.4),
+    "release_us": (0.0, 2.0, 0.2),
     "dispatch_us": (0.0, 3.0, 0.2),
     "sharing": (0.0, 2.0, 0.2),
     "bandwidth": (0.1, 3.0, 0.2),

@@ -23,12 +23,14 @@ from anabranch.ir.schedule import Schedule
 @dataclass(frozen=True, slots=True)
 class Launches:
     """A schedule by numbers: for each launch its task, the launches that wait for it, how many it
-    waits for itself, and its lane. Equal ones are one captured graph."""
+    waits for itself, its lane, and whether launches of other lanes wait for it. Equal ones are one
+    captured graph."""
 
     task: tuple[int, ...]
     dependents: tuple[tuple[int, ...], ...]
     preds: tuple[int, ...]
     lane: tuple[int, ...]
+    heard: tuple[bool, ...]
 
 
 def launches_of(
@@ -88,5 +90,11 @@ def linked(
             [p for p in direct if streams[p] == streams[i]] if bound[tasks[i]] else direct
             for i, direct in enumerate(preds)
         ]
-    counts = tuple(map(len, preds))
-    return Launches(tuple(tasks), tuple(map(tuple, dependents)), counts, lanes(before))
+    lane = lanes(before)
+    heard = [False] * len(tasks)
+    for i, direct in enumerate(preds):
+        for p in direct:
+            if lane[p] != lane[i]:
+                heard[p] = True
+    counts, links = tuple(map(len, preds)), tuple(map(tuple, dependents))
+    return Launches(tuple(tasks), links, counts, lane, tuple(heard))
