@@ -119,7 +119,7 @@ def test_behind_another_lane_nothing_was_made_ready(us: float, late: float) -> N
 
 
 def test_a_kernel_tells_other_lanes_before_its_own_goes_on() -> None:
-    """c goes on from b, which d of another lane waits for, too: 0.2 us later. A chain tells nobody,
+    """C goes on from b, which d of another lane waits for, too: 0.2 us later. A chain tells nobody,
     and neither does a task that takes no time."""
     dag = Dag.of(tuple("abcd"), [(0, 1), (1, 2), (1, 3)])
     told = Calibration(release_us=0.2)
