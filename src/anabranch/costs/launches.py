@@ -7,8 +7,8 @@ they are left out, and schedules that differ by them alone are equal here:
     a @0   b @1 after a   c @1 after a   d @0 after c   -->   a -> b -> c -> d, not a -> d
 
 That they cost nothing is seen where a schedule draws its launches to sixteen streams at random: of
-NASNet-A Mobile's 689 captured edges 161 are implied by others, and with them the model takes it for
-3 to 10% slower than it is, in the other networks likewise.
+NASNet-A Mobile's 689 captured edges 161 are implied by others. Of 36 schedules that the model would
+predict 1% and more slower with such edges, 28 lie nearer to the rest of their network without.
 """
 
 from __future__ import annotations
