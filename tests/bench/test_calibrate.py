@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from anabranch.bench import calibrate as calibrating
 from anabranch.bench.calibrate import calibrate, family, summary
-from anabranch.costs.corun import Simulator, launches_of
+from anabranch.costs.corun import Simulator
 from anabranch.costs.fit import demand_of
+from anabranch.costs.launches import launches_of
 from anabranch.costs.observed import (
     Observations,
     ObservedGraph,
@@ -103,6 +105,34 @@ def test_kin_and_their_small_graphs_are_held_out_together(
     assert fitted[1] == {"zoo:googlenet", "zoo:resnet50", "zoo:sru", "2 conv"}
     assert fitted[3] == {"zoo:googlenet", "zoo:nasnet_mobile", "zoo:nasnet_large", "zoo:resnet50"}
     assert len(fitted[4]) == 6
+
+
+def test_schedules_captured_as_one_graph_are_one_measurement(found: Observations) -> None:
+    """The schedule on two streams again, its second branch on a third: other text, same edges."""
+    graph = found.graphs[0]
+    wide = graph.runs[1]
+    again = wide.model_copy(
+        update={
+            "schedule": wide.schedule.replace("width-1", "again").replace("@1", "@7"),
+            "us": wide.us * 1.02,
+        }
+    )
+    assert again.schedule != wide.schedule
+    more = graph.model_copy(update={"runs": (*graph.runs, again)})
+    record = calibrate(found.model_copy(update={"graphs": (more, *found.graphs[1:])}), "some.json")
+    row = next(row for row in record["networks"] if row["network"] == graph.name)
+    assert [entry["schedule"] for entry in row["schedules"]] == [
+        *("width-0", "width-1 = again", "width-2")
+    ]
+    merged = row["schedules"][1]
+    assert merged["repeats"] == [wide.us, again.us]
+    assert merged["us"] == pytest.approx(1.01 * wide.us)
+    known = record["repeatability"]
+    assert known["freedom"] == 1
+    assert known["deviation"] == pytest.approx(math.log(1.02) / math.sqrt(2))
+    assert merged["spread"] == pytest.approx(1.96 / 2 * known["deviation"] * merged["us"], abs=1e-3)
+    assert row["schedules"][0]["spread"] > merged["spread"] > wide.spread
+    assert calibrate(found, "some.json")["repeatability"] == {"deviation": 0.0, "freedom": 0}
 
 
 def test_several_processes_find_the_same(found: Observations) -> None:

@@ -7,13 +7,15 @@ import math
 import random
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.costs.corun import ROOTS, Launches, Simulator, launches_of
+from anabranch.costs.corun import ROOTS, Simulator
 from anabranch.costs.demand import ROW, Demand, evicted
+from anabranch.costs.launches import Launches, launches_of
 from anabranch.costs.work import per_processor
 from anabranch.errors import VerifyError
 from anabranch.ir.calibration import Calibration
@@ -31,6 +33,7 @@ ALL = Calibration(
     launch_us=0.8,
     lane_us=0.6,
     short_us=1.0,
+    release_us=0.1,
     fork_us=0.3,
     split_us=2.0,
     root_us=0.5,
@@ -42,7 +45,7 @@ ALL = Calibration(
 )
 
 
-def small(us: float, ctas: int = 1, per_sm: int = 1, **more: float) -> Demand:
+def small(us: float, ctas: int = 1, per_sm: int = 1, **more: Any) -> Demand:
     return Demand(us, 1, ctas, per_sm, **more)
 
 
@@ -113,6 +116,19 @@ def test_behind_another_lane_nothing_was_made_ready(us: float, late: float) -> N
     assert simulator.latency(range(4), [0, 0, 1, 0]) == pytest.approx(2 + us + late)
     """Launched first, the long one is in the lane of both."""
     assert simulator.latency((0, 2, 1, 3), [0, 1, 0, 1]) == pytest.approx(2 + us)
+
+
+def test_a_kernel_tells_other_lanes_before_its_own_goes_on() -> None:
+    """C goes on from b, which d of another lane waits for, too: 0.2 us later. A chain tells nobody,
+    and neither does a task that takes no time."""
+    dag = Dag.of(tuple("abcd"), [(0, 1), (1, 2), (1, 3)])
+    told = Calibration(release_us=0.2)
+    demands = [small(1.0), small(2.0), small(4.0), small(1.0)]
+    simulator = Simulator.of(dag, demands, SPEC, told)
+    assert simulator.latency(range(4), [0, 0, 0, 1]) == pytest.approx(7.2)
+    assert simulator.latency(range(4), [0, 0, 0, 0]) == pytest.approx(8)
+    nothing = [small(1.0), small(0.0), small(4.0), small(1.0)]
+    assert Simulator.of(dag, nothing, SPEC, told).latency(range(4), [0, 0, 0, 1]) == 5
 
 
 def test_launches_are_apart() -> None:
@@ -274,8 +290,10 @@ def test_waits_are_those_of_the_schedulers(seed: int, n: int, streams: int) -> N
     """By numbers and by names it is the same schedule."""
     dag, demands, stream_of = chance(seed, n, streams)
     schedule = Schedule("chance", least_waits(dag, range(n), stream_of))
-    simulator = Simulator.of(dag, demands, SPEC, ALL)
-    assert simulator.launches(range(n), stream_of) == launches_of(schedule, dag.names)
+    for bound in (0, 1, 2):
+        some = [replace(demand, bound=i % 3 < bound) for i, demand in enumerate(demands)]
+        simulator = Simulator.of(dag, some, SPEC, ALL)
+        assert simulator.launches(range(n), stream_of) == simulator.captured(schedule, dag.names)
 
 
 @given(**GRAPHS)

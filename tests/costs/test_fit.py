@@ -10,7 +10,8 @@ import pytest
 
 from anabranch.costs.corun import Simulator
 from anabranch.costs.demand import Demand
-from anabranch.costs.fit import ORDER, Case, fit, judge, kendall, loss
+from anabranch.costs.fit import ORDER, Case, fit, floored, judge, kendall, loss
+from anabranch.costs.repeats import LIMIT, Repeatability
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import Dag
 from anabranch.ir.target import TargetSpec
@@ -36,8 +37,9 @@ def case(name: str, n: int, kind: str = "network", noise: float = 0.0) -> Case:
     streams = [[rng.randrange(k) for _ in range(n)] for k in (1, 2, 3, 5, 8)]
     launches = tuple(simulator.launches(range(n), each) for each in streams)
     us = tuple(simulator.run(each).latency * rng.gauss(1, noise) for each in launches)
-    names = tuple(f"random-{len(set(each))}" for each in streams)
-    return Case(name, kind, dag, demands, names, launches, us, tuple(noise * value for value in us))
+    names = tuple((f"random-{len(set(each))}",) for each in streams)
+    spreads = tuple(noise * value for value in us)
+    return Case(name, kind, dag, demands, names, launches, us, spreads, tuple((t,) for t in us))
 
 
 def fork(width: int) -> Case:
@@ -52,7 +54,8 @@ def fork(width: int) -> Case:
     streams = [max(0, i % (width + 1) - 1) for i in range(n)]
     launches = simulator.launches(range(n), streams)
     us = simulator.run(launches).latency
-    return Case(f"fork{width}", "steps", dag, demands, ("fork",), (launches,), (us,), (0.0,))
+    name = f"fork{width}"
+    return Case(name, "steps", dag, demands, (("fork",),), (launches,), (us,), (0.0,), ((us,),))
 
 
 def test_finds_the_numbers_of_the_machine_again() -> None:
@@ -94,16 +97,31 @@ def test_order_counts_where_the_device_told_two_apart() -> None:
     simulator = Simulator.of(dag, demands, SPEC, START)
     launches = tuple(simulator.launches(range(3), each) for each in ([0, 0, 0], [0, 0, 1]))
     slow, fast = (simulator.run(each).latency for each in launches)
-    names = ("line", "beside")
+    names = (("line",), ("beside",))
 
     def one(us: tuple[float, float], spread: float, kind: str = "network") -> float:
-        each = Case("x", kind, dag, demands, names, launches, us, (spread, spread))
+        times = tuple((t,) for t in us)
+        each = Case("x", kind, dag, demands, names, launches, us, (spread, spread), times)
         return loss([each], SPEC, START)
 
     assert one((slow, fast), 0.0) == 0.0
     wrong = one((fast, slow), 0.0)
     assert wrong - one((fast, slow), 0.0, "copies") == pytest.approx(ORDER)
     assert wrong - one((fast, slow), slow) == pytest.approx(ORDER)
+
+
+def test_spreads_are_no_less_than_what_repeats_show() -> None:
+    """Of four repeats half as much as of one; who spreads more by itself keeps that."""
+    drawn = case("a", 12)
+    several = replace(
+        drawn, spreads=(0.0, 0.0, 1e9, 0.0, 0.0), repeats=((5.0,) * 4, *((5.0,),) * 4)
+    )
+    known = Repeatability(0.01, 9)
+    found = floored(several, known)
+    assert found.spreads[0] == pytest.approx(LIMIT / 4 * 0.01 * drawn.us[0])
+    assert found.spreads[1] == pytest.approx(LIMIT / 2 * 0.01 * drawn.us[1])
+    assert found.spreads[2] == 1e9
+    assert floored(several, Repeatability(0.0, 0)) == several
 
 
 def test_networks_weigh_the_same_and_small_graphs_as_one() -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from anabranch.bench.record import label
+from anabranch.costs.observed import ObservedTask, observed_bound
 from anabranch.costs.work import contracts_in_f32, work
-from anabranch.ir.graph import Graph, Node, Ref
+from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
 from anabranch.ir.task import Kernel, Resources, Task
 from anabranch.ir.types import TensorType
 
@@ -95,3 +97,29 @@ def test_tf32_counts_for_contractions_in_fp32_only(make: Any) -> None:
     assert work(half, with_tf32) == work(half, make.spec)
     assert contracts_in_f32(single)
     assert not contracts_in_f32(half)
+
+
+@pytest.mark.parametrize(
+    ("provider", "name", "expected"),
+    [("aten", "aten", True), ("aten", "addmm_activation", True), ("triton", "contraction", False)],
+)
+def test_products_of_cublas_are_bound_and_their_labels_say_so(
+    make: Any, provider: str, name: str, expected: bool
+) -> None:
+    x = TensorType((128, 768), torch.float16)
+    w = TensorType((768, 768), torch.float16)
+    y = Node("y", "aten.linear.default", (Ref("x"), Ref("w")), (), (x,))
+    body = Graph("product", (Input("x", x),), (Constant("w", w, "0"),), (y,), (Ref("y"),))
+    task = Task("product", body, Kernel(provider, name, body))
+    assert work(task, make.spec).bound is expected
+    assert observed_bound(ObservedTask(key="", us=1.0, label=label(task))) is expected
+    assert work(replace(task, kernel=None), make.spec).bound
+    assert not work(task, replace(make.spec, kind="cpu")).bound
+
+
+def test_other_kernels_of_libraries_are_not_bound(make: Any) -> None:
+    task = make.conv(64, 56, 64, 3)
+    for provider in ("aten", "cudnn"):
+        chosen = replace(task, kernel=Kernel(provider, "aten", task.body))
+        assert not work(chosen, make.spec).bound
+        assert not observed_bound(ObservedTask(key="", us=1.0, label=label(chosen)))

@@ -4,6 +4,9 @@ Every network is predicted by a calibration that was fitted without it, and with
 small graphs of their tasks: families of networks are dealt to groups, as a rule one to each, and
 each group is held out in turn. The calibration that is handed out is fitted to all.
 
+Schedules that are captured as one graph are one measurement, and tell how well one repeats itself:
+no order is asked of schedules that differ by less (`costs.repeats`).
+
     network                schedules   median error   Kendall tau
     zoo:googlenet fp16 b1         15           4.1%          0.91
 """
@@ -21,8 +24,9 @@ from functools import partial
 from typing import Any
 
 from anabranch.bench.provenance import provenance, versions
-from anabranch.costs.fit import Case, Verdict, case_of, fit, judge
+from anabranch.costs.fit import Case, Verdict, case_of, fit, floored, judge
 from anabranch.costs.observed import Observations, ObservedGraph
+from anabranch.costs.repeats import Repeatability, repeatability
 from anabranch.errors import OptionError
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.target import TargetSpec
@@ -37,6 +41,7 @@ START = Calibration(
     launch_us=0.5,
     lane_us=1.0,
     short_us=1.6,
+    release_us=0.1,
     dispatch_us=0.1,
     sharing=0.2,
     arithmetic=0.6,
@@ -63,9 +68,7 @@ def calibrate(
             "a model is judged by networks that it was not fitted to",
             "record schedules of more networks",
         )
-    cases = [
-        (family(graph.of or graph.name), graph, case_of(graph, found)) for graph in found.graphs
-    ]
+    cases, repeats = _cases(found)
     parts = [families[i::groups] for i in range(min(groups, len(families)))]
     kept = [[case for kin, _, case in cases if kin not in part] for part in (*parts, ())]
     *folds, final = _fits(kept, found.spec, trace, workers)
@@ -78,6 +81,7 @@ def calibrate(
         "version": 1,
         "provenance": {**provenance(), "versions": versions(), "observations": origin},
         "device": found.spec.name,
+        "repeatability": asdict(repeats),
         "held_out": summary(rows),
         "networks": rows,
         "folds": [
@@ -87,6 +91,19 @@ def calibrate(
         "calibration": asdict(replace(final, origin=origin_text)),
         "fitted": summary(_rows(cases, found.spec, final)),
     }
+
+
+def _cases(
+    found: Observations,
+) -> tuple[list[tuple[str, ObservedGraph, Case]], Repeatability]:
+    """Each graph's family, itself and its case; how well measurements of networks repeat."""
+    cases = [case_of(graph, found) for graph in found.graphs]
+    whole = [case for case in cases if case.kind == "network"]
+    known = repeatability(times for case in whole for times in case.repeats)
+    return [
+        (family(graph.of or graph.name), graph, floored(case, known))
+        for graph, case in zip(found.graphs, cases, strict=True)
+    ], known
 
 
 def _fits(
@@ -145,10 +162,18 @@ def _row(case: Case, verdict: Verdict, graph: ObservedGraph) -> dict[str, Any]:
         "kernels": graph.kernels,
         "median_error": round(verdict.error, 4),
         "tau": None if verdict.tau is None else round(verdict.tau, 4),
-        "schedules": [
-            {"schedule": name, "us": us, "spread": spread, "predicted": round(predicted, 2)}
-            for name, us, spread, predicted in zip(
-                case.schedules, case.us, case.spreads, verdict.predicted, strict=True
-            )
-        ],
+        "schedules": _schedules(case, verdict),
     }
+
+
+def _schedules(case: Case, verdict: Verdict) -> list[dict[str, Any]]:
+    """One entry a captured graph; its several times where there are several."""
+    entries: list[dict[str, Any]] = []
+    columns = (case.schedules, case.us, case.spreads, verdict.predicted, case.repeats)
+    for names, us, spread, predicted, times in zip(*columns, strict=True):
+        entry = {"schedule": " = ".join(names), "us": us, "spread": round(spread, 3)}
+        entry["predicted"] = round(predicted, 2)
+        if len(times) > 1:
+            entry["repeats"] = list(times)
+        entries.append(entry)
+    return entries

@@ -11,6 +11,8 @@ of a kernel holds no processor: there the launches of several streams overlap.
 Lanes. While a kernel runs, the next one of its lane (`costs.lanes`) is made ready. A launch that
 waits for one of another lane has that before it: it starts up to `lane_us` later, if the other took
 longer than `short_us`, for behind a shorter one nothing is made ready in time in its own lane, too.
+And a kernel that another lane waits for has to tell it so, before the next of its own lane starts:
+`release_us` later.
 
 Slots. Then its CTAs queue for the processors, behind those of kernels that came before. One CTA
 takes the part of a processor that its registers, threads or shared memory take. What fits starts at
@@ -44,7 +46,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from anabranch.costs.demand import Demand, Kernels, kernels_of
-from anabranch.costs.lanes import lanes
+from anabranch.costs.launches import Launches, launches_of, linked
 from anabranch.errors import VerifyError
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import Dag, bits
@@ -57,32 +59,12 @@ ROOTS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Launches:
-    """A schedule by numbers: for each launch its task, the launches that wait for it, how many it
-    waits for itself, and its lane."""
-
-    task: tuple[int, ...]
-    dependents: tuple[tuple[int, ...], ...]
-    preds: tuple[int, ...]
-    lane: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """By launch: when it became ready, and when it ended; and when all had."""
 
     starts: tuple[float, ...]
     ends: tuple[float, ...]
     latency: float
-
-
-def launches_of(schedule: Schedule, names: Sequence[str]) -> Launches:
-    """The schedule with tasks numbered as in `names`."""
-    number = {name: i for i, name in enumerate(names)}
-    place = {launch.task: i for i, launch in enumerate(schedule.launches)}
-    streams = [launch.stream for launch in schedule.launches]
-    waits = [[place[name] for name in launch.waits] for launch in schedule.launches]
-    return _linked([number[launch.task] for launch in schedule.launches], streams, waits)
 
 
 class Simulator:
@@ -120,44 +102,33 @@ class Simulator:
         """When each launch would start and end."""
         return _run(launches, self._kernels, self._calibration)
 
+    def captured(self, schedule: Schedule, names: Sequence[str]) -> Launches:
+        """A schedule with the waits that it has; tasks are numbered as in `names`."""
+        return launches_of(schedule, names, self._kernels.bound)
+
     def launches(self, order: Sequence[int], streams: Sequence[int]) -> Launches:
-        """An order and streams with the waits they need: those that order and streams imply, at
-        any distance, are left out."""
+        """An order and streams with the waits they need: those that others imply, at any distance,
+        are left out, that for the launch before on the stream included."""
         preds = self._preds
         place, last = [0] * len(preds), dict[int, int]()
         before = [0] * len(preds)
-        waits: list[list[int]] = []
+        direct: list[list[int]] = []
         for at, v in enumerate(order):
-            place[v], needed, implied = at, preds[v], 0
-            previous = last.get(streams[v])
+            needed, stream = preds[v], streams[v]
+            place[v], behind, mine = at, 0, 0
+            previous = last.get(stream)
             if previous is not None:
-                implied = before[previous] | 1 << previous
-            for u in bits(needed & ~implied):
-                implied |= before[u]
-            waits.append([place[u] for u in bits(needed & ~implied)])
-            before[v] = implied | needed
-            last[streams[v]] = v
-        return _linked(order, [streams[v] for v in order], waits)
-
-
-def _linked(
-    tasks: Sequence[int], streams: Sequence[int], waits: Sequence[Sequence[int]]
-) -> Launches:
-    """Streams and waits (both by launch) as links from each launch to those that wait for it."""
-    last: dict[int, int] = {}
-    dependents: list[list[int]] = [[] for _ in tasks]
-    preds: list[set[int]] = []
-    for i, stream in enumerate(streams):
-        direct = set(waits[i])
-        if stream in last:
-            direct.add(last[stream])
-        last[stream] = i
-        for p in direct:
-            dependents[p].append(i)
-        preds.append(direct)
-    return Launches(
-        tuple(tasks), tuple(map(tuple, dependents)), tuple(map(len, preds)), lanes(preds)
-    )
+                mine = before[previous] | 1 << previous
+            waits = needed & ~mine
+            for u in bits(waits):
+                behind |= before[u]
+            waits &= ~behind
+            if previous is not None and not behind >> previous & 1:
+                waits |= 1 << previous
+            direct.append([place[u] for u in bits(waits)])
+            before[v] = mine | behind | needed
+            last[stream] = v
+        return linked(order, direct, [streams[v] for v in order], self._kernels.bound)
 
 
 def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> Outcome:
@@ -166,6 +137,7 @@ def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> Outc
     way, by the clock of the work, which runs `slow` times slower than time."""
     task, lane, n = launches.task, launches.lane, len(launches.task)
     fork, apart, sharing = calibration.fork_us, calibration.dispatch_us, calibration.sharing
+    release = calibration.release_us
     ready, left = [0.0] * n, list(launches.preds)
     starts, done = [0.0] * n, [-1.0] * n
     undone = [kernels.ctas[v] for v in task]
@@ -204,10 +176,10 @@ def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> Outc
             if not undone[i]:
                 done[i] = latency = now
                 took = kernels.turn[v] > 0 or kernels.lead[v] > 0
+                told = release if took and launches.heard[i] else 0.0
                 for rank, j in enumerate(launches.dependents[i]):
                     at = now + (rank * fork if took else 0.0)
-                    if lane[i] != lane[j]:
-                        at += kernels.ahead[v]
+                    at += told if lane[i] == lane[j] else kernels.ahead[v]
                     if at > ready[j]:
                         ready[j] = at
                     left[j] -= 1

@@ -25,7 +25,7 @@ ROW = 8
 class Demand:
     """What a kernel takes alone: microseconds and launches; its CTAs and how many of them a
     processor holds; arithmetic and traffic at peak rates; what a CTA waits for of the traffic, None
-    for all of it."""
+    for all of it; whether it goes on from a launch of its own stream alone (`costs.work.bound`)."""
 
     us: float
     launches: int
@@ -34,6 +34,7 @@ class Demand:
     busy_us: float = 0.0
     moved_us: float = 0.0
     awaited_us: float | None = None
+    bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Kernels:
     """By task: `ahead`, what a launch behind it has before it in another lane; `lead`, its time
     without processors; `turn`, the time of one turn of CTAs; `ctas`; `held`, what one takes of a
     processor; and per CTA its demand of bandwidth, of arithmetic, and how much of a kernel that is
-    on every processor it is."""
+    on every processor it is; `bound`, as of a demand."""
 
     ahead: list[float]
     lead: list[float]
@@ -51,15 +52,16 @@ class Kernels:
     bandwidth: list[float]
     arithmetic: list[float]
     cover: list[float]
+    bound: list[bool]
     processors: float
 
     def part(self, nodes: Sequence[int]) -> Kernels:
         """Those of these tasks."""
         columns = [[column[v] for v in nodes] for column in self.columns()]
-        ahead, lead, turn, ctas, held, bandwidth, arithmetic, cover = columns
-        counts = [int(count) for count in ctas]
+        ahead, lead, turn, ctas, held, bandwidth, arithmetic, cover, bound = columns
+        counts, flags = list(map(int, ctas)), list(map(bool, bound))
         return Kernels(
-            ahead, lead, turn, counts, held, bandwidth, arithmetic, cover, self.processors
+            ahead, lead, turn, counts, held, bandwidth, arithmetic, cover, flags, self.processors
         )
 
     def columns(self) -> tuple[Sequence[float], ...]:
@@ -72,6 +74,7 @@ class Kernels:
             self.bandwidth,
             self.arithmetic,
             self.cover,
+            self.bound,
         )
 
 
@@ -87,7 +90,7 @@ def evicted(demands: Sequence[Demand], spec: TargetSpec) -> float:
 def kernels_of(
     dag: Dag, demands: Sequence[Demand], spec: TargetSpec, calibration: Calibration
 ) -> Kernels:
-    made = Kernels([], [], [], [], [], [], [], [], float(spec.sms))
+    made = Kernels([], [], [], [], [], [], [], [], [], float(spec.sms))
     cold = calibration.cold * evicted(demands, spec)
     for demand, preds in zip(demands, dag.preds, strict=True):
         own = demand.us - min(demand.us / 2, calibration.start_us / ROW)
@@ -110,4 +113,5 @@ def kernels_of(
         made.bandwidth.append(min(1.0 / resident, moved / calibration.bandwidth * scale))
         made.arithmetic.append(min(1.0 / resident, demand.busy_us / calibration.arithmetic * scale))
         made.cover.append(min(1.0, resident / spec.sms) / resident)
+        made.bound.append(demand.bound)
     return made

@@ -21,15 +21,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from anabranch.costs.corun import Launches, Simulator, launches_of
+from anabranch.costs.corun import Simulator
 from anabranch.costs.demand import Demand
+from anabranch.costs.launches import Launches, launches_of
 from anabranch.costs.observed import (
     Observations,
     ObservedGraph,
     ObservedTask,
+    observed_bound,
     observed_dag,
     observed_schedule,
 )
+from anabranch.costs.repeats import Repeatability, grouped
 from anabranch.costs.work import per_processor
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import Dag
@@ -50,6 +53,7 @@ PARAMETERS: dict[str, tuple[float, float, float]] = {
     "fork_us": (0.0, 3.0, 0.2),
     "lane_us": (0.0, 4.0, 0.4),
     "short_us": (0.0, 4.0, 0.4),
+    "release_us": (0.0, 2.0, 0.2),
     "dispatch_us": (0.0, 3.0, 0.2),
     "sharing": (0.0, 2.0, 0.2),
     "bandwidth": (0.1, 3.0, 0.2),
@@ -61,16 +65,19 @@ PARAMETERS: dict[str, tuple[float, float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A graph ready to be predicted: its tasks' demands, and its schedules with what they took."""
+    """A graph ready to be predicted: its tasks' demands, and its schedules with what they took.
+    Schedules that are captured as one graph (`costs.repeats`) are one here: their names, the median
+    of their times, and in `repeats` each of these."""
 
     name: str
     kind: str
     dag: Dag
     demands: tuple[Demand, ...]
-    schedules: tuple[str, ...]
+    schedules: tuple[tuple[str, ...], ...]
     launches: tuple[Launches, ...]
     us: tuple[float, ...]
     spreads: tuple[float, ...]
+    repeats: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +93,33 @@ class Verdict:
 def case_of(graph: ObservedGraph, found: Observations) -> Case:
     """The graph with all that predicting needs and the calibration does not change."""
     dag = observed_dag(graph)
-    schedules = [observed_schedule(run) for run in graph.runs]
     rows = {f"t{i}": found.tasks[row] for i, row in enumerate(graph.tasks)}
+    demands = tuple(demand_of(rows[name], found.spec) for name in dag.names)
+    bound = [demand.bound for demand in demands]
+    schedules = [observed_schedule(run) for run in graph.runs]
+    launches = [launches_of(schedule, dag.names, bound) for schedule in schedules]
+    groups = grouped(launches)
+    repeats = [tuple(graph.runs[i].us for i in group) for group in groups]
     return Case(
         graph.name,
         graph.kind,
         dag,
-        tuple(demand_of(rows[name], found.spec) for name in dag.names),
-        tuple(schedule.scheduler for schedule in schedules),
-        tuple(launches_of(schedule, dag.names) for schedule in schedules),
-        tuple(run.us for run in graph.runs),
-        tuple(run.spread for run in graph.runs),
+        demands,
+        tuple(tuple(schedules[i].scheduler for i in group) for group in groups),
+        tuple(launches[group[0]] for group in groups),
+        tuple(map(statistics.median, repeats)),
+        tuple(statistics.median(graph.runs[i].spread for i in group) for group in groups),
+        tuple(repeats),
     )
+
+
+def floored(case: Case, known: Repeatability) -> Case:
+    """The case with spreads that are no less than how well a measurement repeats itself."""
+    spreads = tuple(
+        max(spread, known.floor(us, len(times)))
+        for spread, us, times in zip(case.spreads, case.us, case.repeats, strict=True)
+    )
+    return replace(case, spreads=spreads)
 
 
 def demand_of(row: ObservedTask, spec: TargetSpec) -> Demand:
@@ -110,6 +132,7 @@ def demand_of(row: ObservedTask, spec: TargetSpec) -> Demand:
         1 if resources is None else per_processor(resources, spec),
         row.busy_us,
         row.moved_us,
+        bound=observed_bound(row),
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from anabranch.costs.corun import Simulator, launches_of
+from anabranch.costs.corun import Simulator
 from anabranch.costs.demand import Demand
 from anabranch.costs.work import Work, work
 from anabranch.ir.calibration import Calibration
@@ -44,7 +44,7 @@ def forecast(
     measured), else "estimated"; never "measured", for the whole was not."""
     costs = [cost_of(task) for task in tasks.tasks]
     simulator = _simulator(tasks, costs, spec, work_of)
-    outcome = simulator.run(launches_of(schedule, [task.name for task in tasks.tasks]))
+    outcome = simulator.run(simulator.captured(schedule, [task.name for task in tasks.tasks]))
     timed = zip(schedule.launches, outcome.starts, outcome.ends, strict=True)
     spans = tuple(Span(launch.task, launch.stream, start, end) for launch, start, end in timed)
     return Timeline(spans, outcome.latency, _source(costs))
@@ -71,6 +71,7 @@ def demand_of(us: float, work: Work) -> Demand:
         work.busy_us,
         work.moved_us,
         work.awaited_us,
+        work.bound,
     )
 
 

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 
 
 def lanes(preds: Sequence[Iterable[int]]) -> tuple[int, ...]:
-    """By launch, in launch order, given the launches that each waits for, streams included. One
-    that waits for a later one goes on from none."""
+    """By launch, in launch order, given those that each may go on from: all that it has an edge
+    from, less the edges that others imply (`costs.launches`). A later one is none."""
     found: list[int] = []
     last: list[int] = []
     for i, direct in enumerate(preds):

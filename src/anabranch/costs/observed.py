@@ -27,6 +27,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from anabranch.costs.recorded import Provenance
+from anabranch.costs.work import bound
 from anabranch.errors import TargetError
 from anabranch.ir.dag import Dag
 from anabranch.ir.schedule import Schedule, parse_schedule
@@ -184,6 +185,13 @@ def observed_dag(graph: ObservedGraph) -> Dag:
     """The dependencies, with the names that the schedules use."""
     edges = [(p, v) for v, preds in enumerate(graph.preds) for p in preds]
     return Dag.of(tuple(f"t{i}" for i in range(len(graph.tasks))), edges)
+
+
+def observed_bound(row: ObservedTask) -> bool:
+    """Whether its launches go on along their stream alone (`costs.work.bound`), by its label: the
+    kernel, its operators, and what goes in and out."""
+    kernel, _, rest = row.label.partition(": ")
+    return bound(kernel, rest.partition(" of ")[0].split())
 
 
 def observed_schedule(run: ObservedRun) -> Schedule:

@@ -20,6 +20,8 @@ class Calibration:
     processor, and others may run. `lane_us`: the part of a launch that is done ahead while the one
     before it runs, if it goes on from that one and not from another; `short_us`: nothing is done
     ahead behind one that takes no longer, and all only behind one that takes `lane_us` more.
+    `release_us`: how much later the next launch of its own
+    lane starts behind a kernel that launches of others wait for, too.
     `dispatch_us`: the least time between two launches, anywhere.
     `sharing`: how much kernels slow down where a second one is on the same processors, 0 not at
     all, 1 to half. `bandwidth`, `arithmetic`: the parts of the peak rates at which those that run
@@ -34,6 +36,7 @@ class Calibration:
     launch_us: float = 0.0
     lane_us: float = 0.0
     short_us: float = 0.0
+    release_us: float = 0.0
     dispatch_us: float = 0.0
     sharing: float = 0.0
     bandwidth: float = 1.0
