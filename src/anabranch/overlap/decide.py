@@ -27,8 +27,8 @@ from anabranch.overlap.kept import keep, recall
 from anabranch.overlap.launched import Modes
 from anabranch.trace import Trace
 
-SECONDS = 4.0
-"""What looking for modes of their own takes where nobody asked for less: some 150 runs of a plan of
+SECONDS = 6.0
+"""What looking for modes of their own takes where nobody asked for less: some 220 runs of a plan of
 a hundred kernels, each timed for 20 ms."""
 LEAST = 1.0
 """Fewer seconds show nothing; nothing is looked for in them."""
