@@ -73,6 +73,26 @@ def quick(**changes: Any) -> Matrix:
     return Matrix((NET,), **{**settings, **changes})
 
 
+def test_calls_beside_our_call_and_replays_beside_our_replay(
+    compiler: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replayed(model: nn.Module, args: Any, machine: Machine) -> Prepared:
+        return Prepared(lambda: model(*args), replayed=True)
+
+    monkeypatch.setitem(rivals.RIVALS, "replayed", replayed)
+    rows = run(quick(rivals=("eager", "replayed")), compile=compiler)["rows"]
+    found = {row["system"]: row for row in rows}
+    assert {name: row["beside"] for name, row in found.items()} == {
+        "anabranch": "anabranch",
+        "anabranch-call": "anabranch",
+        "eager": "anabranch-call",
+        "replayed": "anabranch",
+    }
+    for row in rows:
+        if row["system"] != row["beside"]:
+            assert row["ratio"] == row["against"][row["beside"]][0]
+
+
 def test_a_record(compiler: Callable[..., Any]) -> None:
     record = run(quick(batches=(1, 2), rivals=("eager", "torchscript")), compile=compiler)
     record = json.loads(json.dumps(record))

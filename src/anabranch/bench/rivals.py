@@ -47,11 +47,12 @@ Args = tuple[Any, ...]
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """Ready to time. `peak_bytes`: what its graph holds; None: ask for that of a call. `note`: for
-    whoever reads the numbers."""
+    whoever reads the numbers. `replayed`: `call` replays a graph on inputs that lie there."""
 
     call: Call
     peak_bytes: int | None = None
     note: str = ""
+    replayed: bool = False
 
 
 Rival = Callable[[nn.Module, Args, Machine], Prepared]
@@ -185,7 +186,7 @@ def _captured(fn: Callable[..., Any], args: Args, machine: Machine, note: str) -
             "there are no CUDA graphs on a CPU", "nothing can be captured", "use --target cuda"
         )
     replay, pool = machine.capture(fn, args)
-    return Prepared(replay, pool, note)
+    return Prepared(replay, pool, note, replayed=True)
 
 
 def _warm(call: Call) -> Call:

@@ -19,6 +19,8 @@ from anabranch.errors import OptionError
 from anabranch.options import Options
 
 OURS = "anabranch"
+CALL = f"{OURS}-call"
+"""Our replay, and the call that users make: inputs copied in, outputs copied out."""
 NAMING = ("scheduler", "system")
 """Options whose value alone names a row."""
 ALPHAS = (0, 0.25, 1, 4, 16)
@@ -73,9 +75,10 @@ class Matrix:
 @dataclass(frozen=True, slots=True)
 class Row:
     """One system on one model. Times are None where `failure` says why. source: "measured", or
-    where nothing can run what the times are. ratio: how many times as long as anabranch's replay;
-    tie: no difference. against: the same beside every other system, by name: ratio, low, high,
-    tie. difference: the largest relative error of an output against eager's."""
+    where nothing can run what the times are. ratio: how many times as long as ours takes, `beside`
+    which it is: our call for what is timed as it is called, else our replay; tie: no difference.
+    against: the same beside every other system, by name: ratio, low, high, tie. difference: the
+    largest relative error of an output against eager's."""
 
     model: str
     dtype: str
@@ -88,6 +91,7 @@ class Row:
     source: str = "measured"
     compile_s: float | None = None
     peak_bytes: int | None = None
+    beside: str = OURS
     ratio: float | None = None
     ratio_low: float | None = None
     ratio_high: float | None = None

@@ -2,7 +2,8 @@
 
     for each model, dtype, batch:
       ours and every rival are built in turn       compile_s; a failure or a timeout is a row too
-      all that stand are timed in common rounds    median, p10, p90; ratio to ours, paired
+      all that stand are timed in common rounds    median, p10, p90; ratio to ours, paired:
+                                                   calls to our call, replays to our replay
       outputs are compared with eager's            difference
 
 `anabranch` is the replay of its CUDA graph, as `cudagraph` is of eager's; `anabranch-call` is the
@@ -36,7 +37,7 @@ from anabranch.bench.machine import Call, Machine, machine, precision
 from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.rehearse import NATIVE, rehearse
 from anabranch.bench.rivals import RIVALS, USUAL, forget_compiled
-from anabranch.bench.rows import OURS, Matrix, Row, named, variant
+from anabranch.bench.rows import CALL, OURS, Matrix, Row, named, variant
 from anabranch.bench.statistics import Ratio, Summary, paired, summary
 from anabranch.costs import costs_of
 from anabranch.errors import OptionError
@@ -83,7 +84,7 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class System:
     """Something that was built: `call` to time, None if it failed and `failure` says why, or if
-    there is only a `plan`, of what cannot run here."""
+    there is only a `plan`, of what cannot run here. `replayed`: `call` replays a graph."""
 
     name: str
     call: Call | None
@@ -94,6 +95,7 @@ class System:
     failure: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     plan: Plan | None = None
+    replayed: bool = True
 
 
 def run(
@@ -211,7 +213,7 @@ def _ours(
     plan = compiled.entries[-1].plan if here.simulated else None
     yield System(name, replay, seconds, peak, difference, note, facts=facts, plan=plan)
     if replay is not None and not asked:
-        yield System(f"{OURS}-call", lambda: compiled(*cell.args), seconds, peak, difference, note)
+        yield System(CALL, lambda: compiled(*cell.args), seconds, peak, difference, note)
 
 
 def _paid(event: Event) -> bool:
@@ -241,7 +243,7 @@ def _rival(name: str, cell: Cell, here: Machine, matrix: Matrix) -> System:
         return System(name, None, failure=f"not done in {timeout:g} s")
     except Exception as failed:
         return System(name, None, failure=_reason(failed))
-    return System(name, ready.call, seconds, peak, difference, ready.note)
+    return System(name, ready.call, seconds, peak, difference, ready.note, replayed=ready.replayed)
 
 
 def _timed(cell: Cell, built: Sequence[System], here: Machine, seconds: float) -> Iterator[Row]:
@@ -258,7 +260,8 @@ def _timed(cell: Cell, built: Sequence[System], here: Machine, seconds: float) -
     samples = dict(zip(calls, taken, strict=False))
     for system in built:
         difference = system.difference if failure else _again(system, cell)
-        own, ours = samples.get(system.name), samples.get(OURS)
+        beside = OURS if system.replayed or CALL not in samples else CALL
+        own, ours = samples.get(system.name), samples.get(beside)
         numbers: Summary | None = summary(own) if own else None
         ratio: Ratio | None = paired(own, ours) if own and ours else None
         yield Row(
@@ -272,6 +275,7 @@ def _timed(cell: Cell, built: Sequence[System], here: Machine, seconds: float) -
             samples=numbers.samples if numbers else 0,
             compile_s=system.compile_s,
             peak_bytes=system.peak_bytes,
+            beside=beside,
             ratio=ratio.ratio if ratio else None,
             ratio_low=ratio.low if ratio else None,
             ratio_high=ratio.high if ratio else None,

@@ -40,7 +40,7 @@ COLUMNS = (
     "ms",
     "p10",
     "p90",
-    "/ anabranch",
+    "/ ours",
     "built in s",
     "peak",
     "<note",
