@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 from tests.kernels.triton.samples import SAMPLES
@@ -18,6 +18,7 @@ from anabranch.auditions import START, Auditions, Process
 from anabranch.cache import Cache
 from anabranch.costs.heats import FINALISTS
 from anabranch.deadline import ENDLESS, Deadline
+from anabranch.errors import TargetError
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Kernel, Task
@@ -220,6 +221,30 @@ def test_one_process_serves_many_rehearsals(trace: Trace) -> None:
         assert second is not None and second is not first and second.poll() is None
     assert first.poll() is not None and second.poll() is not None
     assert auditions.process is None
+
+
+def test_answers_that_nobody_heard_are_not_those_of_the_next(trace: Trace) -> None:
+    """Who is interrupted while kernels are tried leaves no verdicts behind for other kernels."""
+
+    def interrupted() -> None:
+        raise TargetError("no engine", "none was built", "ask for another")
+
+    target = CpuTarget()
+    with Auditions(target, None, DEEDS) as auditions:
+        with Rehearsal(target, None, trace, auditions) as one, pytest.raises(TargetError):
+            one.verdicts([task("fine")], interrupted)
+        with Rehearsal(target, None, trace, auditions) as other:
+            assert list(other.refusals([task("raises")])) == [0]
+
+
+def test_who_waits_in_another_thread_is_interrupted() -> None:
+    with Auditions(CpuTarget(), None, f"{START}\nimport time; time.sleep(60)") as auditions:
+        auditions.start()
+        waiting = Thread(target=compile_ahead, args=([task("a").kernel], auditions), daemon=True)
+        waiting.start()
+        auditions.interrupt()
+        waiting.join(10)
+        assert not waiting.is_alive() and not _held(auditions)
 
 
 def test_kernels_are_compiled_where_compilers_are(trace: Trace) -> None:

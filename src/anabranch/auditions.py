@@ -65,6 +65,12 @@ class Auditions:
         self.process.kill()
         return f"died with exit status {self.process.wait()}"
 
+    def interrupt(self) -> None:
+        """Whoever waits for an answer, in another thread, hears that there will be none."""
+        process = self.process
+        if process is not None:
+            process.kill()
+
     def end(self) -> None:
         if self.process is not None:
             self.process.kill()

@@ -154,8 +154,11 @@ def scheduled(
     chosen again."""
     options, tasks = job.options, selection.tasks
     still = trial or options.overlap == "none" or job.deadline.stopped()
-    ahead = partial(compile_ahead, auditions=job.auditions) if job.auditions else _nothing
-    aside = nullcontext(_at_once) if still else compiling(tasks, job.target, job.cache, ahead)
+    ahead, interrupt = _nothing, _at_once
+    if job.auditions is not None:
+        ahead, interrupt = partial(compile_ahead, auditions=job.auditions), job.auditions.interrupt
+    ways = (job.target, job.cache, ahead, interrupt)
+    aside = nullcontext(_at_once) if still else compiling(tasks, *ways)
     names = TRIAL if trial and options.scheduler == "best" else schedulers_of(options)
     with job.trace.stage("schedule"), aside as compiled:
         sequential, packer, costs = bounded_costs(job, tasks, signature, compiled)

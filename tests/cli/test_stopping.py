@@ -142,6 +142,16 @@ def test_ctrl_c_is_as_it_was_afterwards() -> None:
         signal.raise_signal(signal.SIGINT)  # it is stopping already
 
 
+def test_it_is_heard_where_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(number: int, text: bytes) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(os, "write", closed)
+    with stoppable() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+
+
 def test_whoever_handles_ctrl_c_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from tests.kernels.triton.bodies import gpu
 from tests.kernels.triton.samples import SAMPLES
 
@@ -124,6 +125,22 @@ def test_who_has_compilers_at_hand_is_asked_first(tmp_path: Path) -> None:
     with compiling(TASKS, machine, None, ahead) as wait:
         wait()
     assert len(asked) == 1 and len(machine.prepared) == 2
+
+
+def test_a_block_that_fails_is_not_kept_waiting(tmp_path: Path) -> None:
+    """Who compiles ahead is interrupted, and nothing more is compiled."""
+    machine: Any = Machine({})
+    begun, interrupted = threading.Event(), threading.Event()
+
+    def ahead(kernels: Any) -> None:
+        begun.set()
+        assert interrupted.wait(10)
+
+    ways = (machine, Cache.open(tmp_path), ahead, interrupted.set)
+    with pytest.raises(KeyboardInterrupt), compiling(TASKS, *ways):
+        begun.wait()
+        raise KeyboardInterrupt
+    assert interrupted.is_set() and machine.prepared == []
 
 
 def test_nothing_is_compiled_for_machines_that_cannot_overlap() -> None:

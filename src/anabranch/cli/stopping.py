@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 SAID = "stopping: the best so far; press again to abort"
@@ -37,8 +37,8 @@ def stoppable(stop: threading.Event | None = None) -> Iterator[threading.Event]:
         pressed += 1  # first of all: the next signal may come while this one is handled
         if pressed > 1:
             raise KeyboardInterrupt
+        stop.set()  # before it is said: nobody may be there to read it
         _say(SAID)
-        stop.set()
 
     signal.signal(signal.SIGINT, heard)
     try:
@@ -50,4 +50,5 @@ def stoppable(stop: threading.Event | None = None) -> Iterator[threading.Event]:
 def _say(text: str) -> None:
     """On stderr, past the buffer, in the middle of whose own output the signal may have come."""
     start = CLEAR if os.isatty(2) else ""
-    os.write(2, f"{start}{text}\n".encode())
+    with suppress(OSError):  # a closed stderr is no reason to tear the work apart
+        os.write(2, f"{start}{text}\n".encode())

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Event
 
 from anabranch.cache import Cache
 from anabranch.errors import TargetError
@@ -59,23 +60,32 @@ def compiling(
     target: Target,
     cache: Cache | None,
     ahead: Callable[[Sequence[Kernel]], None] = lambda _: None,
+    interrupt: Callable[[], None] = lambda: None,
 ) -> Iterator[Wait]:
     """While the block runs, the kernels are compiled in every mode, in processes of their own; who
     measures in the block waits for their end first, with what this gives. `ahead`: whoever may put
-    some of them into the cache faster."""
+    some of them into the cache faster; `interrupt`: ends that where the block fails, or is told to
+    end at once."""
     if not may_overlap(tasks, target):
         yield lambda: None
         return
     kernels = _kernels(in_mode(tasks, mode) for mode in MODES)
+    failed = Event()
     with ThreadPoolExecutor(1, "anabranch-overlap") as pool:
 
         def compile_all() -> None:
             if cache is not None:
                 ahead(kernels)
-            target.prepare(kernels, cache)
+            if not failed.is_set():
+                target.prepare(kernels, cache)
 
         done = pool.submit(compile_all)
-        yield lambda: done.result()
+        try:
+            yield lambda: done.result()
+        except BaseException:
+            failed.set()
+            interrupt()
+            raise
 
 
 def may_overlap(tasks: TaskGraph, target: Target) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.targets.cuda import crew as crews
 from anabranch.targets.cuda import cubin
 from anabranch.targets.cuda.crew import Crew, Process, ask
 from anabranch.targets.cuda.cubin import Cubin, Recipe, compiling
@@ -44,6 +45,21 @@ def test_a_dead_one_is_replaced() -> None:
     (other,) = taken(crew, 1)
     assert other is not process and other.poll() is None
     crew.dismiss()
+
+
+def test_what_could_not_be_started_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are free end all the same."""
+
+    def full() -> Process:
+        raise OSError("no more processes")
+
+    crew = Crew(idle=0.1)
+    with monkeypatch.context() as patched:
+        patched.setattr(crews, "_started", full)
+        with pytest.raises(OSError, match="no more"):
+            crew.take()
+    (process,) = taken(crew, 1)
+    process.wait(20)
 
 
 def test_they_end_when_nobody_asks() -> None:

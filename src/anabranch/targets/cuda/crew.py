@@ -46,15 +46,11 @@ class Crew:
     def take(self) -> Process:
         """A process that nobody else asks until it is given back, or dismissed."""
         with self._lock:
-            self._taken += 1
             if self._timer is not None:
                 self._timer.cancel()
-            while self._free:
-                process = self._free.pop()
-                if process.poll() is None:
-                    return process
-                end([process])
-            return _started()
+            process = self._living() or _started()
+            self._taken += 1  # not before: where none can be started, none is given back
+            return process
 
     def give(self, process: Process) -> None:
         """It may be taken again, if it lives."""
@@ -71,6 +67,14 @@ class Crew:
                 self._timer.cancel()
             free, self._free = self._free, []
         end(free)
+
+    def _living(self) -> Process | None:
+        while self._free:
+            process = self._free.pop()
+            if process.poll() is None:
+                return process
+            end([process])
+        return None
 
     def _later(self) -> None:
         if self._timer is not None:

@@ -134,11 +134,11 @@ class _Batch:
         self._crew, self._folder = crew, folder
         self._lock = threading.Lock()
         self._busy: set[Process] = set()
-        self._given_up = False
+        self._given_up = threading.Event()
 
     def compile(self, recipe: Recipe) -> Built:
         with self._lock:
-            if self._given_up:
+            if self._given_up.is_set():
                 return "compiling was interrupted"
             process = self._crew.take()
             self._busy.add(process)
@@ -147,6 +147,9 @@ class _Batch:
         finally:
             with self._lock:
                 self._busy.remove(process)
+                given_up = self._given_up.is_set()
+            if given_up:
+                end([process])  # it is dying: the next text it got would be blamed for that
             self._crew.give(process)
 
     def _answer(self, process: Process, recipe: Recipe) -> Built:
@@ -172,7 +175,7 @@ class _Batch:
     def give_up(self) -> None:
         """Stop what is being compiled."""
         with self._lock:
-            self._given_up = True
+            self._given_up.set()
             for process in self._busy:
                 process.kill()
 
