@@ -13,6 +13,7 @@ from tests.kernels.triton.bodies import gpu
 from tests.kernels.triton.samples import SAMPLES
 
 from anabranch.cache import Cache
+from anabranch.deadline import Deadline
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
@@ -20,6 +21,7 @@ from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.dependent import MODES, split
 from anabranch.kernels.triton.write import program
+from anabranch.overlap import decide
 from anabranch.overlap.alike import compiling
 from anabranch.overlap.decide import overlapped
 from anabranch.pack import pack
@@ -94,6 +96,27 @@ def test_it_is_found_once(tmp_path: Path) -> None:
     first = run(machine, cache)
     assert len(machine.loaded) == 1 + len(MODES)
     assert run(machine, cache) == first and len(machine.loaded) == 1 + len(MODES)
+
+
+def test_what_was_found_in_haste_is_for_the_hasty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def own_modes(_: Any, mode: str, machine: Any, until: Deadline) -> tuple[Any, Cost, Cost]:
+        asked.append(until.left())
+        now = Cost(40.0 - len(asked), "measured")
+        return ("w",), now, Cost(60.0, "measured")
+
+    monkeypatch.setattr(decide, "own_modes", own_modes)
+    machine: Any = Machine({mode: 60.0 for mode in ("", *MODES)})
+    found = []
+    with Cache.open(tmp_path) as cache:
+        for seconds in (2.0, 2.0, 60.0, 2.0, 60.0):
+            until = Deadline.after(seconds)
+            _, cost = overlapped(PLAN, machine, cache, Trace(), until)
+            found.append(cost.us if cost else None)
+    assert len(asked) == 2 and found == [39.0, 39.0, 38.0, 38.0, 38.0]
 
 
 def test_older_and_simulated_gpus_are_left_alone() -> None:

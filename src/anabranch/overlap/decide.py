@@ -32,6 +32,8 @@ SECONDS = 6.0
 a hundred kernels, each timed for 20 ms."""
 LEAST = 1.0
 """Fewer seconds show nothing; nothing is looked for in them."""
+ENOUGH = 0.9
+"""Of those seconds: what was found in less is kept for who has no more time either."""
 SCHEME, OF_SCHEDULES = "each 2", "of schedules 2"
 NEAR, OTHERS = 1.25, 4
 """Schedules that take up to so many times as long without overlap are tried with it, and so many at
@@ -111,10 +113,14 @@ def _each(
 ) -> tuple[Modes, Cost] | None:
     """Modes that are faster than the one for all; None if there are none, or was no time."""
     machine, schedule = target.spec.fingerprint, text_schedule(plan.schedule)
-    key = f"{SCHEME} {mode}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
-    name, known = plan.tasks.name, recall(cache, key, [0, len(plan.tasks.tasks)], [0, 1])
-    if known is not None:
-        return (known[0], known[1][0]) if all(known) else None
+    whole = f"{SCHEME} {mode}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
+    hasty = until.left() < ENOUGH * SECONDS
+    keys = [whole, f"hasty {whole}"] if hasty else [whole]
+    name, sizes = plan.tasks.name, [0, len(plan.tasks.tasks)]
+    for key in keys:
+        known = recall(cache, key, sizes, [0, 1])
+        if known is not None:
+            return (known[0], known[1][0]) if all(known) else None
     if until.left() < LEAST:
         return None
     found = own_modes(plan, mode, target, until)
@@ -129,5 +135,5 @@ def _each(
         why = f"{others} kernels launched otherwise: {now.us:.1f} us, {was.us:.1f} with all alike"
         trace.add("applied", "overlap", name, why, us=was.us - now.us)
     if not until.stopped():
-        keep(cache, key, found[0] if found else (), [found[1]] if found else ())
+        keep(cache, keys[-1], found[0] if found else (), [found[1]] if found else ())
     return found[:2] if found else None

@@ -58,6 +58,12 @@ def test_convolutions_of_any_shape(
         check(body, [f"pair:{tile}.w4.s2"])
 
 
+def test_one_pixel_that_is_padded_is_no_pair() -> None:
+    """All rows of the result read the same pixel, or none: the first product has but one row."""
+    body = convolutions(2, (1, 1), 2, 2, taps=(1, 1), padding=(0, 1), dtype="f16")
+    assert pair_of(lower(body)) == "neither factor of its first product depends on rows"
+
+
 @SMALL
 @given(
     rows=st.integers(1, 40),

@@ -144,6 +144,8 @@ def _inner_factors(
     first, second = inner.arg.args
     ours = [any(one in free_axes(factor) for one in rows) for factor in (first, second)]
     if not any(ours):
+        if math.prod(one.extent for one in rows) > 1:
+            return "neither factor of its first product depends on rows"  # one pixel, padded
         ours = [not any(a in free_axes(factor) for a in between) for factor in (first, second)]
     if all(ours):
         return "both factors of its first product depend on rows"
