@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from anabranch.cli.stopping import SAID, stoppable
+from anabranch.ir.uncollected import uncollected
 from anabranch.pack import artifact
 
 PATIENCE = 60.0
@@ -132,13 +133,14 @@ def test_a_comparison_of_schedulers_keeps_what_is_done(start: Start, tmp_path: P
 
 
 def test_ctrl_c_is_as_it_was_afterwards() -> None:
-    with stoppable() as stop:
+    """No garbage is collected meanwhile: what is raised while others hear of that is lost."""
+    with uncollected(), stoppable() as stop:
         signal.raise_signal(signal.SIGINT)
         assert stop.is_set()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with stoppable(stop), pytest.raises(KeyboardInterrupt):
+    with uncollected(), stoppable(stop), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)  # it is stopping already
 
 
