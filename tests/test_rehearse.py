@@ -14,7 +14,7 @@ from tests.kernels.triton.samples import SAMPLES
 
 from anabranch import audition, rehearse
 from anabranch.audition import Verdict
-from anabranch.auditions import START, Auditions, Process
+from anabranch.auditions import START, Auditions
 from anabranch.cache import Cache
 from anabranch.costs.heats import FINALISTS
 from anabranch.deadline import ENDLESS, Deadline
@@ -26,6 +26,7 @@ from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton import Program, write
 from anabranch.rehearse import NO_TIME, Rehearsal, compile_ahead
 from anabranch.targets.cpu.target import CpuTarget
+from anabranch.targets.cuda.crew import Process
 from anabranch.trace import Event as TraceEvent
 from anabranch.trace import Trace
 

@@ -12,16 +12,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from contextlib import suppress
 from typing import Self
 
 from anabranch.cache import Cache
 from anabranch.ir.protocols import Target
+from anabranch.targets.cuda.crew import Process, end
 
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1])"
 SERVE = "from anabranch.audition import main; main(*sys.argv[2:])"
-
-Process = subprocess.Popen[bytes]
 
 
 class Auditions:
@@ -73,10 +71,5 @@ class Auditions:
 
     def end(self) -> None:
         if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            for pipe in (self.process.stdin, self.process.stdout):
-                if pipe is not None:
-                    with suppress(BrokenPipeError):  # of what it did not read
-                        pipe.close()
+            end([self.process])
             self.process = None

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Self
 
 from anabranch.audition import Verdict, written
-from anabranch.auditions import Auditions, Process
+from anabranch.auditions import Auditions
 from anabranch.cache import Cache
 from anabranch.costs.heats import Trial, in_heats
 from anabranch.deadline import ENDLESS, Deadline
@@ -30,6 +30,7 @@ from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_kernel
+from anabranch.targets.cuda.crew import Process
 from anabranch.trace import Trace
 
 SCHEME = "rehearsal 2"

@@ -31,12 +31,11 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
-from anabranch.line import Job, Planned, launched, planned, rescheduled, simplified
+from anabranch.line import Job, Planned, launched, planned, rescheduled, simplified, tuner_of
 from anabranch.options import Options
 from anabranch.overlap.alike import in_mode, in_their_modes, mode_of
 from anabranch.rewrite.rules import ALL
 from anabranch.trace import Trace
-from anabranch.tune import Tuner
 
 WORK, SEARCH, WHOLE = 30.0, 45.0, 98.0
 """Where nobody asked for more: what a search may do, in seconds of a usual machine; the seconds
@@ -132,7 +131,7 @@ class _Judging:
         self._until = until
         self.aside = replace(job, trace=job.trace.aside())
         self._job, self._captured, self._first = job, captured, first
-        self._cuts = Cuts(job.target.spec, Tuner(job.target, job.options, job.cache).generates)
+        self._cuts = Cuts(job.target.spec, tuner_of(job).generates)
         self._learned: list[tuple[Task, float]] = []
         self._modes: dict[int, tuple[Planned, str]] = {}
 

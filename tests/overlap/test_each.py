@@ -145,7 +145,7 @@ def test_memory_is_placed_once() -> None:
     """All that is tried differs in kernels alone, so it is captured, and not loaded."""
     machine: Any = Machine(two_differ)
     own_modes(PLAN, "l", machine, Deadline.after(3.0))
-    assert machine.loaded == 1 and machine.captured > 20
+    assert machine.loaded == 1 and machine.captured > 80
 
 
 def test_a_task_in_a_mode_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,11 +19,11 @@ from anabranch.errors import AnabranchError
 from anabranch.ir.key import tasks_text
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import text_schedule
-from anabranch.line import Job, Planned, scheduled
+from anabranch.line import Job, Planned, scheduled, tuner_of
 from anabranch.overlap.alike import in_their_modes, may_overlap, mode_of
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
-from anabranch.tune import Tuner, with_probes
+from anabranch.tune import with_probes
 
 SECONDS, WHOLE = 12.0, 96.0
 """Seconds that trying may take, and that a compilation may have taken by then, where nobody asked
@@ -35,8 +35,7 @@ SCHEME = "abreast 1"
 def abreast(job: Job, made: Planned) -> Planned:
     """The plan with independent tasks in common launches, if that is faster; else the very same."""
     options = job.options
-    able = Tuner(job.target, options, job.cache).generates
-    if options.abreast == "none" or not able or options.scheduler in MERGING:
+    if options.abreast == "none" or not tuner_of(job).generates or options.scheduler in MERGING:
         return made
     if job.deadline.over():
         job.trace.add("refused", "abreast", made.tasks.name, "no time is left to try it")

@@ -23,8 +23,8 @@ CLEAR = "\r\x1b[2K"
 @contextmanager
 def stoppable(stop: threading.Event | None = None) -> Iterator[threading.Event]:
     """An event, this one if it is given, that the first Ctrl-C in the block sets; where it is set
-    already, Ctrl-C ends the command. Ctrl-C is left as it is where somebody else
-    handles or ignores it, and outside the main thread, where nobody hears it."""
+    already, Ctrl-C ends the command. Ctrl-C is left as it is where somebody else handles or ignores
+    it, and outside the main thread, where nobody hears it."""
     stop = stop or threading.Event()
     ours = threading.current_thread() is threading.main_thread()
     if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

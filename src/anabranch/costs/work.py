@@ -81,10 +81,9 @@ def work(task: Task, spec: TargetSpec) -> Work:
 
 def bound(kernel: str, operators: Sequence[str]) -> bool:
     """Whether this kernel's launches go on from the launch before on their stream or from none, by
-    its name (provider.name) and its body's operators. cuBLAS's are: its products are launched so
-    that they begin while the kernel before them drains, and capturing keeps that along a stream
-    alone. It shows on BERT with the library's kernels, where drawing launches to sixteen streams
-    costs about 1 us a product, and with generated kernels nothing.
+    its name (provider.name) and its body's operators. cuBLAS's are, as far as BERT shows: with the
+    library's kernels drawing launches to sixteen streams costs about 1 us a product, with generated
+    kernels nothing. Why is not known.
 
     >>> bound("aten.aten", ["linear"]), bound("triton.contraction", ["linear"])
     (True, False)

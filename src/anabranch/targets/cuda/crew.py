@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,14 +108,8 @@ def end(processes: Iterable[Process]) -> None:
         process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                _close(pipe)
-
-
-def _close(pipe: Any) -> None:
-    try:
-        pipe.close()
-    except BrokenPipeError:  # of what it did not read
-        return
+                with suppress(BrokenPipeError):  # of what it did not read
+                    pipe.close()
 
 
 def _started() -> Process:
