@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
+import time
 
+import pytest
 import torch
 from torch import nn
 
 from anabranch.bench import rivals
 from anabranch.bench.machine import machine
-from anabranch.targets.cuda import callables
+from anabranch.targets.cuda import callables, timing
 
 
 def test_a_captured_call_keeps_what_it_reads() -> None:
@@ -48,3 +50,20 @@ def test_peak_of_a_call() -> None:
 def test_survey_names_the_device() -> None:
     facts = callables.survey()
     assert facts["gpu"] and facts["cuda"] and "." in str(facts["capability"])
+
+
+def test_the_time_of_a_graph_is_the_devices() -> None:
+    """A host that takes a millisecond to launch what is over in microseconds."""
+    x = torch.zeros(1 << 20, device="cuda")
+    replay, _ = callables.capture_callable(lambda: x.add_(1))
+
+    def slowly() -> None:
+        start = time.perf_counter()
+        replay()
+        while time.perf_counter() - start < 1e-3:
+            pass
+
+    quick, slow = (timing.summarise(each).us for each in timing.interleaved([replay, slowly], 0.1))
+    assert quick < 50 and slow == pytest.approx(quick, abs=5)
+    (called,) = timing.interleaved([slowly], 0.1, ahead=False)
+    assert timing.summarise(called).us > 900

@@ -42,6 +42,8 @@ ALONE, WHOLE = 0.25, 0.35
 """Parts of the seconds for tasks alone and for schedules of the network."""
 LEAST, MOST = 0.01, 0.5
 """Seconds for one executable."""
+CAPTURES = 3
+"""Of each schedule of a network: captured anew, a graph does not take what it took before."""
 SAMPLE = 6
 """Tasks of a network that are timed with copies of themselves and with each other, in a turn."""
 
@@ -118,15 +120,16 @@ def _network(
     thinking = time.perf_counter()
     schedules = proposals(whole.tasks, alone, limits)
     start += time.perf_counter() - thinking
-    together = _measured(target, trace, WHOLE * seconds / len(schedules))
-    ran = recorder.add(whole, schedules, alone, together)
+    together = _measured(target, trace, WHOLE * seconds / len(schedules) / CAPTURES)
+    ran = recorder.add(whole, schedules, alone, together, CAPTURES)
     graphs = 0
     for experiment in _small(whole.name, distinct, alone):
         if time.perf_counter() - start > seconds:
             break
         _experiment(recorder, experiment, whole, alone, _measured(target, trace, 2 * LEAST))
         graphs += 1
-    took = f"{len(distinct)} tasks, {ran} of {len(schedules)} schedules, {graphs} small graphs"
+    whole_graphs = f"{ran} captures of {len(schedules)} schedules"
+    took = f"{len(distinct)} tasks, {whole_graphs}, {graphs} small graphs"
     trace.add("time", "record", whole.name, f"{took} in {time.perf_counter() - start:.1f} s")
 
 

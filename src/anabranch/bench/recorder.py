@@ -1,18 +1,18 @@
 """Adds graphs to observations: tasks alone, and their schedules side by side.
 
 recorder = Recorder(None, spec)
-recorder.add(subject, schedules, alone, together)     costs of tasks, costs of schedules
+recorder.add(subject, schedules, alone, together)     what times tasks, what times schedules
 recorder.found --> Observations
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.record import label
+from anabranch.costs.measured import Measured
 from anabranch.costs.observed import (
     GraphKind,
     Kernels,
@@ -76,21 +76,27 @@ class Recorder:
         self._rows = {}
 
     def add(
-        self, subject: Subject, schedules: Sequence[Schedule], alone: Costs, together: Costs
+        self,
+        subject: Subject,
+        schedules: Sequence[Schedule],
+        alone: Costs,
+        together: Measured,
+        captures: int = 1,
     ) -> int:
-        """Times the schedules and keeps those that ran; how many did. A graph of which none ran is
-        left out."""
+        """Times so many captures of each schedule and keeps those that ran; how many did. A graph
+        of which none ran is left out."""
         tasks = subject.tasks
         names = {task.name: f"t{i}" for i, task in enumerate(tasks.tasks)}
-        timed = zip(schedules, together.rank(tasks, schedules), strict=True)
+        timed = zip(schedules, together.captured(tasks, schedules, captures), strict=True)
         runs = tuple(
             ObservedRun(
                 schedule=text_schedule(_called(schedule, names)),
                 us=round(cost.us, 3),
                 spread=round(cost.spread, 3),
             )
-            for schedule, cost in timed
-            if cost.source == "measured" and 0 < cost.us < math.inf
+            for schedule, costs in timed
+            for cost in costs
+            if cost.source == "measured" and cost.us > 0
         )
         if not runs:
             return 0

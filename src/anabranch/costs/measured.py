@@ -163,6 +163,16 @@ class Measured:
         what = "plans" if in_a_row == 1 else f"plans, {in_a_row} in a row"
         return self._side_by_side(what, texts, plans, in_a_row)
 
+    def captured(
+        self, tasks: TaskGraph, schedules: Sequence[Schedule], times: int
+    ) -> list[list[Cost]]:
+        """What each schedule takes in so many captures of its own, all of them interleaved; less
+        where some fail. Nothing is remembered: what counts is that they were taken together."""
+        trials = [self._schedule_trial(tasks, schedule) for schedule in schedules] * times
+        found = self._stopwatch.measure(trials, decides=True)
+        apart = [found[i :: len(schedules)] for i in range(len(schedules))]
+        return [[cost for cost in costs if cost is not None] for costs in apart]
+
     def _side_by_side(
         self,
         what: str,

@@ -122,8 +122,8 @@ class Target(Protocol):
         the memory of that one, so none of the two runs while the other does."""
 
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
-        """Latency of each executable (of one of its repeats), taken interleaved, within about
-        `budget` seconds in all."""
+        """Latency of each executable on the device (of one of its repeats), taken interleaved,
+        within about `budget` seconds in all. What the host takes to launch it is left out."""
 
     def probe(self, run: Executable) -> dict[str, Probe]:
         """What each task of a loaded plan takes of the machine, by task name."""

@@ -149,7 +149,7 @@ class CudaTarget:
         return profile.timeline(run)
 
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
-        return timing.summarise(timing.interleaved([lambda: _drop(call())], budget)[0])
+        return timing.summarise(timing.interleaved([lambda: _drop(call())], budget, ahead=False)[0])
 
     def own_precision(self) -> AbstractContextManager[None]:
         return _precision(self.tf32)
