@@ -269,13 +269,13 @@ def test_slices_at_any_address(target: CudaTarget) -> None:
         assert torch.equal(values["out"], values["x"] + values["y"]), f"shift {shift}"
 
 
-def test_a_probe_agrees_with_the_profiler(target: CudaTarget) -> None:
-    from anabranch.targets.cuda import profile
+def test_what_is_known_of_a_cubin_is_what_its_node_says(target: CudaTarget) -> None:
+    from anabranch.targets.cuda import probe
 
     run = load(target, task_of("large"))
-    ours, seen = target.probe(run)["out"], profile.probe(run, {})["out"]
+    ours, seen = target.probe(run)["out"], probe.probe(run, {})["out"]
     assert ours.launches == seen.launches == 1
-    assert seen.resources is not None, "the profiler saw no kernel"
+    assert seen.resources is not None, "the graph has no kernel"
     assert ours.resources == seen.resources
 
 

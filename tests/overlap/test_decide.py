@@ -19,6 +19,7 @@ from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
+from anabranch.kernels.triton.carveout import LESS, WHOLE, parted
 from anabranch.kernels.triton.dependent import MODES, split
 from anabranch.kernels.triton.write import program
 from anabranch.overlap import decide
@@ -45,7 +46,8 @@ def opened() -> threading.Event:
 
 @dataclass
 class Machine:
-    """Loads anything; a plan takes what `us` says for its mode, and fails where that is None."""
+    """Loads anything; a plan takes what `us` says for its mode and carve-out ("e.c50"), or for its
+    mode in any, and fails where that is None."""
 
     us: dict[str, float | None]
     spec: TargetSpec = field(default_factory=gpu)
@@ -58,15 +60,17 @@ class Machine:
         self.go.wait(10)
 
     def load(self, plan: Any, repeat: int = 1) -> Any:
-        mode = split(plan.tasks.tasks[0].kernel.variant)[1]
-        self.loaded.append(mode)
-        return SimpleNamespace(mode=mode, failure="" if self.us[mode] is not None else "no graph")
+        base, carveout = parted(plan.tasks.tasks[0].kernel.variant)
+        mode = split(base)[1]
+        self.loaded.append(mode if carveout == WHOLE else f"{mode}.c{carveout}")
+        us = self.us.get(self.loaded[-1], self.us[mode])
+        return SimpleNamespace(us=us, failure="" if us is not None else "no graph")
 
     def again(self, run: Any, plan: Any) -> Any:
         return self.load(plan)
 
     def time(self, runs: Any, budget: float) -> list[Cost]:
-        return [Cost(self.us[run.mode] or 0.0, "measured", 0.5) for run in runs]
+        return [Cost(run.us or 0.0, "measured", 0.5) for run in runs]
 
 
 def run(machine: Any, cache: Cache | None = None) -> tuple[str, Cost | None]:
@@ -74,7 +78,9 @@ def run(machine: Any, cache: Cache | None = None) -> tuple[str, Cost | None]:
     check_plan(plan)
     kernel = plan.tasks.tasks[0].kernel
     assert kernel is not None and kernel.source == program(BODY, kernel.variant).text
-    return split(kernel.variant)[1], cost
+    base, carveout = parted(kernel.variant)
+    mode = split(base)[1]
+    return (mode if carveout == WHOLE else f"{mode}.c{carveout}"), cost
 
 
 def test_the_fastest_mode_stays() -> None:
@@ -94,8 +100,21 @@ def test_it_is_found_once(tmp_path: Path) -> None:
     us = {"": 10.0, "n": 9.0, "w": 12.0, "l": 8.5, "e": 8.0, "a": 8.5}
     machine, cache = Machine({**us}), Cache.open(tmp_path)
     first = run(machine, cache)
-    assert len(machine.loaded) == 1 + len(MODES)
-    assert run(machine, cache) == first and len(machine.loaded) == 1 + len(MODES)
+    assert machine.loaded == ["", *MODES, "e", *(f"e.c{percent}" for percent in LESS)]
+    loaded = len(machine.loaded)
+    assert run(machine, cache) == first and len(machine.loaded) == loaded
+
+
+def test_less_shared_memory_where_that_is_faster(tmp_path: Path) -> None:
+    us: dict[str, float | None] = {"": 10.0, "n": 9.0, "w": 12.0, "l": 8.5, "e": 8.0, "a": 8.5}
+    us |= {"e.c75": 7.95, "e.c50": 6.0, "e.c25": 9.0}
+    machine, cache = Machine(us), Cache.open(tmp_path)
+    assert run(machine, cache) == ("e.c50", Cost(6.0, "measured", 0.5))
+    loaded = len(machine.loaded)
+    assert run(machine, cache) == ("e.c50", Cost(6.0, "measured", 0.5))
+    assert len(machine.loaded) == loaded
+    assert run(Machine(us | {"e.c50": 7.9}))[0] == "e"  # a tie changes nothing
+    assert run(Machine(us | {"e.c25": None}))[0] == "e"  # nor does what cannot be compared
 
 
 def test_what_was_found_in_haste_is_for_the_hasty(

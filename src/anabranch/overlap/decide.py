@@ -3,6 +3,7 @@
     the plan, all kernels in its best mode      (`alike`)
     | other schedules that came near, in modes e and a and in that one
     | the fastest of them, each kernel in a mode of its own      (`each`)
+    | and with as much shared memory as suits all its kernels    (`parted`)
 
 Kernels overlap along a stream, so that a schedule of fewer streams may gain more than one that was
 faster before: schedules that come near are timed anew. What was found is remembered, by everything
@@ -25,6 +26,7 @@ from anabranch.overlap.alike import generated, in_mode, in_modes, in_their_modes
 from anabranch.overlap.each import own_modes, surely_faster
 from anabranch.overlap.kept import keep, recall
 from anabranch.overlap.launched import Modes
+from anabranch.overlap.parted import parted
 from anabranch.trace import Trace
 
 SECONDS = 6.0
@@ -62,9 +64,11 @@ def overlapped(
     if until is not None:
         found = _each(plan, mode, target, cache, trace, until)
     if found is not None:
-        modes, now = found
-        return replace(plan, tasks=in_modes(plan.tasks, modes)), now
-    return (replace(plan, tasks=in_mode(plan.tasks, mode)) if mode else plan), cost
+        own, cost = found
+        plan = replace(plan, tasks=in_modes(plan.tasks, own))
+    elif mode:
+        plan = replace(plan, tasks=in_mode(plan.tasks, mode))
+    return parted(plan, cost, target, cache, trace)
 
 
 def near(candidates: Sequence[tuple[Schedule, Cost]], chosen: Schedule) -> list[Schedule]:

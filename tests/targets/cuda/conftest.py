@@ -93,6 +93,7 @@ class FakeDriver:
 
     loaded: list[str] = field(default_factory=list)
     shared: list[int] = field(default_factory=list)
+    carveouts: list[int] = field(default_factory=list)
     launches: list[NotedLaunch] = field(default_factory=list)
 
     def load(self, code: bytes, entry: str) -> Any:
@@ -103,8 +104,8 @@ class FakeDriver:
     def attribute(self, function: Any, name: str) -> int:
         return {"shared": 16, "local": 0, "registers": 30, "most_shared": 0}[name]
 
-    def allow_shared(self, function: Any, nbytes: int) -> None:
-        self.shared.append(nbytes)
+    def set(self, function: Any, name: str, value: int) -> None:
+        (self.shared if name == "most_shared" else self.carveouts).append(value)
 
     def launch(self, function: Any, launch: Launch, stream: int, addresses: Sequence[int]) -> None:
         self.launches.append(NotedLaunch(function, launch, stream, tuple(addresses)))

@@ -20,6 +20,7 @@ from anabranch.kernels.triton import attention, contraction, pair, pointwise, ro
 from anabranch.kernels.triton.abreast import NAME as ABREAST
 from anabranch.kernels.triton.abreast import abreast, parts_of
 from anabranch.kernels.triton.abreast import variants as side_by_side
+from anabranch.kernels.triton.carveout import parted
 from anabranch.kernels.triton.dependent import EARLY, FETCHING, dependent, split
 from anabranch.kernels.triton.page import header
 from anabranch.kernels.triton.program import Program
@@ -53,19 +54,21 @@ LEARNED: dict[tuple[Graph, str], Program] = {}
 
 def program(body: Graph, variant: str) -> Program:
     """The kernel of this variant. ValueError where the body has no such kernel."""
-    same = canonical(body, content=False)
-    written = _program(same, variant)
+    same, (base, carveout) = canonical(body, content=False), parted(variant)
+    written = _program(same, base)
     names = dict(zip(_values(same), _values(body), strict=True))
     return replace(
         written,
-        text="\n".join([*header(body, variant), written.text]),
+        text="\n".join([*header(body, base), written.text]),
         pointers=tuple(names[name] for name in written.pointers),
+        carveout=carveout,
     )
 
 
 def unnamed(body: Graph, variant: str) -> Program:
     """As `program`, in names that equal bodies share and without its header."""
-    return _program(canonical(body, content=False), variant)
+    base, carveout = parted(variant)
+    return replace(_program(canonical(body, content=False), base), carveout=carveout)
 
 
 def learn(body: Graph, variant: str, written: Program) -> None:

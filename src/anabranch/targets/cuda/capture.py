@@ -122,6 +122,11 @@ class CudaExecutable:
             self.launch_all(delayed)
             return self._current_outputs()
 
+    @property
+    def side(self) -> torch.cuda.Stream:
+        """Where it was captured: libraries have what they need to launch there."""
+        return self._streams[0]
+
     def strays(self) -> str:
         return strays(self.plan, self._placed.arena)
 

@@ -19,9 +19,10 @@ from typing import Any, Protocol
 
 from anabranch.errors import TargetError
 
-ATTRIBUTES = {"shared": 1, "local": 3, "registers": 4, "most_shared": 8}
+ATTRIBUTES = {"shared": 1, "local": 3, "registers": 4, "most_shared": 8, "carveout": 9}
 """Our names for what the driver knows of a function: static bytes of shared memory, bytes of local
-memory and registers a thread, dynamic bytes of shared memory it may be launched with."""
+memory and registers a thread, dynamic bytes of shared memory it may be launched with, and the
+percentage of L1 memory that it prefers to be shared memory. The last two can be set."""
 PROGRAMMATIC = 6
 """CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: start while the kernel before it runs."""
 
@@ -43,7 +44,7 @@ class Driver(Protocol):
 
     def attribute(self, function: Any, name: str) -> int: ...
 
-    def allow_shared(self, function: Any, nbytes: int) -> None: ...
+    def set(self, function: Any, name: str, value: int) -> None: ...
 
     def launch(
         self, function: Any, launch: Launch, stream: int, addresses: Sequence[int]
@@ -104,9 +105,9 @@ class Bindings:
         which = self._cuda.CUfunction_attribute(ATTRIBUTES[name])
         return int(self._ask("cuFuncGetAttribute", which, function))
 
-    def allow_shared(self, function: Any, nbytes: int) -> None:
-        which = self._cuda.CUfunction_attribute(ATTRIBUTES["most_shared"])
-        self._ask("cuFuncSetAttribute", function, which, nbytes)
+    def set(self, function: Any, name: str, value: int) -> None:
+        which = self._cuda.CUfunction_attribute(ATTRIBUTES[name])
+        self._ask("cuFuncSetAttribute", function, which, value)
 
     def launch(self, function: Any, launch: Launch, stream: int, addresses: Sequence[int]) -> None:
         packed = pack(addresses)
@@ -176,9 +177,9 @@ class Library:
         self._ask("cuFuncGetAttribute", ctypes.byref(value), which, function)
         return value.value
 
-    def allow_shared(self, function: Any, nbytes: int) -> None:
-        which = ctypes.c_int(ATTRIBUTES["most_shared"])
-        self._ask("cuFuncSetAttribute", function, which, ctypes.c_int(nbytes))
+    def set(self, function: Any, name: str, value: int) -> None:
+        which = ctypes.c_int(ATTRIBUTES[name])
+        self._ask("cuFuncSetAttribute", function, which, ctypes.c_int(value))
 
     def launch(self, function: Any, launch: Launch, stream: int, addresses: Sequence[int]) -> None:
         packed = pack(addresses)

@@ -1,50 +1,26 @@
-"""What tasks take of the GPU, and when they run, as CUPTI sees it through torch.profiler.
+"""When tasks run, as CUPTI sees it through torch.profiler.
 
 Tasks are issued outside the graph, each inside a named range; a kernel belongs to the range that
-holds its start. Times of single kernels come from here, latencies never do: profiling perturbs.
+holds its start. Times of single kernels come from here, latencies never do: profiling perturbs. And
+CUPTI stays attached (pytorch #144455), by which launches take up to 20 times as long, so nothing is
+profiled that nobody asked to see.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from anabranch.ir.protocols import Probe
 from anabranch.ir.schedule import Span, Timeline
-from anabranch.ir.task import Resources
 from anabranch.targets.cuda.capture import CudaExecutable
 
 PREFIX = "anabranch::"
-
-
-def probe(run: CudaExecutable, workspaces: Mapping[str, int]) -> dict[str, Probe]:
-    """Launches, resources and temporary bytes of each task, run one after the other; `workspaces`:
-    what kernels of libraries with explicit workspaces ask for, by task."""
-    temporary: dict[str, int] = {}
-
-    def serial(name: str, call: Callable[[], None]) -> None:
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        with record_function(PREFIX + name):
-            call()
-            torch.cuda.synchronize()
-        held = torch.cuda.memory_allocated() - before
-        temporary[name] = max(0, torch.cuda.max_memory_allocated() - before - max(held, 0))
-
-    kernels = _kernels_by_task(_trace(lambda: run.launch_all(serial)))
-    found: dict[str, Probe] = {}
-    for launch in run.plan.schedule.launches:
-        events = kernels.get(launch.task, [])
-        workspace = workspaces.get(launch.task, 0)
-        found[launch.task] = Probe(workspace, temporary[launch.task], len(events), _largest(events))
-    return found
 
 
 def timeline(run: CudaExecutable) -> Timeline:
@@ -102,23 +78,3 @@ def _kernels_by_task(events: list[dict[str, Any]]) -> dict[str, list[dict[str, A
                 table.setdefault(name, []).append(event)
                 break
     return table
-
-
-def _largest(events: list[dict[str, Any]]) -> Resources | None:
-    kernels = [e for e in events if e.get("cat") == "kernel"]
-    if not kernels:
-        return None
-    main = max(kernels, key=lambda e: e["dur"])["args"]
-    return Resources(
-        ctas=_product(main["grid"]),
-        threads=_product(main["block"]),
-        registers=int(main.get("registers per thread", 0)),
-        shared=int(main.get("shared memory", 0)),
-    )
-
-
-def _product(sizes: list[int]) -> int:
-    result = 1
-    for size in sizes:
-        result *= size
-    return result

@@ -18,6 +18,7 @@ from anabranch.ir.task import Kernel
 from anabranch.targets.cuda import cudnn, profile, timing, triton
 from anabranch.targets.cuda.capture import CudaExecutable
 from anabranch.targets.cuda.device import read_spec
+from anabranch.targets.cuda.probe import probe
 from anabranch.targets.place import Runner, place, run_aten
 from anabranch.trace import Trace
 
@@ -142,7 +143,7 @@ class CudaTarget:
             for name, kernel in kernels.items()
             if kernel.provider == "cudnn" and self._cudnn
         }
-        return profile.probe(run, workspaces) | known
+        return probe(run, workspaces) | known
 
     def timeline(self, run: Executable) -> Timeline | None:
         assert isinstance(run, CudaExecutable), "an executable of another target"

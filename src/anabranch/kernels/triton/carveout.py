@@ -1,0 +1,36 @@
+"""The carve-out of a kernel: how much of a multiprocessor's L1 memory is shared memory under it.
+
+    contraction:64x32x64.k1.w4.s3.pa.c50      for two that are on a multiprocessor at once, 50%
+
+A multiprocessor parts its memory for one kernel at a time: a CTA of a kernel that asks for another
+part waits until the multiprocessor is empty. Left to itself the driver chooses for each kernel by
+what it needs, and then kernels that could run beside each other do not, or crowd on the few
+multiprocessors that are free. On an H200 a convolution of 114 CTAs that was launched while a
+pooling kernel without shared memory ended took 24 us instead of 6. So all kernels ask for the same:
+for all of it, or for less if a plan is faster with more L1 (`overlap.parted`).
+"""
+
+from __future__ import annotations
+
+WHOLE = 100
+"""Percent: as much shared memory as there is."""
+LESS = (75, 50, 25)
+
+
+def parted(variant: str) -> tuple[str, int]:
+    """The variant without its carve-out, and that in percent.
+
+    >>> parted("window:16x64u1.w4.pe.c50"), parted("pointwise:512.w2")
+    (('window:16x64u1.w4.pe', 50), ('pointwise:512.w2', 100))
+    """
+    base, dot, percent = variant.rpartition(".c")
+    return (base, int(percent)) if dot and percent.isdecimal() else (variant, WHOLE)
+
+
+def with_carveout(variant: str, percent: int) -> str:
+    """
+    >>> with_carveout("pointwise:512.w2.c50", 100), with_carveout("pointwise:512.w2", 75)
+    ('pointwise:512.w2', 'pointwise:512.w2.c75')
+    """
+    base, _ = parted(variant)
+    return base if percent == WHOLE else f"{base}.c{percent}"

@@ -1,0 +1,89 @@
+"""What nodes say of launches, from a driver that is made up: kernels, a copy, an event."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+
+from anabranch.errors import TargetError
+from anabranch.ir.task import Resources
+from anabranch.targets.cuda.nodes import Launched, nodes
+from anabranch.targets.cuda.probe import largest
+
+GRAPH, EVENT = 0x9000, 7
+KINDS = {0x10: 0, 0x20: 1, 0x30: EVENT, 0x40: 0}
+REGISTERS = {0xF1: 54, 0xF2: 32}
+STATIC = {0xF1: 256, 0xF2: 0}
+
+
+class FakeCuda:
+    """Handles are addresses; the second kernel is known as a kernel of a library alone."""
+
+    def __init__(self, failing: str = "") -> None:
+        self.failing = failing
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda *_: 719) if name == self.failing else getattr(type(self), f"_{name}")
+
+    @staticmethod
+    def _cuGraphGetNodes(graph: Any, found: Any, count: Any) -> int:
+        assert graph.value == GRAPH
+        if found is not None:
+            assert count._obj.value == len(KINDS) == len(found)
+            found[:] = list(KINDS)
+        count._obj.value = len(KINDS)
+        return 0
+
+    @staticmethod
+    def _cuGraphNodeGetType(node: Any, kind: Any) -> int:
+        kind._obj.value = KINDS[node.value]
+        return 0
+
+    @staticmethod
+    def _cuGraphKernelNodeGetParams_v2(node: Any, taken: Any) -> int:
+        first = node.value == 0x10
+        taken._obj.function = 0xF1 if first else None
+        taken._obj.kernel = None if first else 0xAA
+        taken._obj.grid[:] = [7, 14, 1] if first else [2, 1, 1]
+        taken._obj.block[:] = [128, 1, 1] if first else [32, 4, 2]
+        taken._obj.shared = 8192 if first else 0
+        return 0
+
+    @staticmethod
+    def _cuKernelGetFunction(function: Any, kernel: Any) -> int:
+        assert kernel.value == 0xAA
+        function._obj.value = 0xF2
+        return 0
+
+    @staticmethod
+    def _cuFuncGetAttribute(value: Any, which: Any, function: Any) -> int:
+        value._obj.value = {4: REGISTERS, 1: STATIC}[which.value][function.value]
+        return 0
+
+
+def test_kernels_copies_and_no_events() -> None:
+    first, copy, second = nodes(GRAPH, FakeCuda())
+    assert first == Resources(ctas=98, threads=128, registers=54, shared=8448)
+    assert copy is None
+    assert second == Resources(ctas=2, threads=256, registers=32, shared=0)
+    assert largest([second, copy, first]) == first
+    assert largest([None]) is None
+
+
+@pytest.mark.parametrize(
+    "call", ["cuGraphGetNodes", "cuGraphNodeGetType", "cuGraphKernelNodeGetParams_v2"]
+)
+def test_a_refusal_names_the_call(call: str) -> None:
+    with pytest.raises(TargetError, match=f"{call} failed") as failed:
+        list(nodes(GRAPH, FakeCuda(call)))
+    assert failed.value.why == "error 719"
+
+
+def test_the_parameters_lie_where_the_driver_puts_them() -> None:
+    driver = pytest.importorskip("cuda.bindings.driver", reason="compares with cuda-bindings")
+    theirs = driver.CUDA_KERNEL_NODE_PARAMS()
+    theirs.gridDimX, theirs.gridDimZ, theirs.blockDimY, theirs.sharedMemBytes = 3, 5, 4, 99
+    ours = ctypes.cast(int(theirs.getPtr()), ctypes.POINTER(Launched)).contents
+    assert (ours.grid[0], ours.grid[2], ours.block[1], ours.shared) == (3, 5, 4, 99)
