@@ -168,7 +168,7 @@ def test_what_answers_no_more_is_given_up(
 
 STUCK = f"{START}\nimport time; time.sleep(600)"
 """It lives, and neither reads nor answers."""
-MUCH = 200
+MUCH = 400
 """Kernels of which a pipe does not hold the request."""
 
 
