@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from threading import Event
+
 import pytest
 import torch
 from tests.rewrite.graphs import read
 
 from anabranch.contest import apart, contest, side_by_side
+from anabranch.deadline import Deadline
 from anabranch.fuse import partition
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Constant, Graph
+from anabranch.ir.protocols import Costs
 from anabranch.ir.verify import verify_graph
+from anabranch.kernels.select import Selection
 from anabranch.line import Job, simplified
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tune import with_probes
 
 
 def job(target: str, **options: object) -> Job:
@@ -86,3 +93,22 @@ def test_what_cannot_be_simplified_cannot_run(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("anabranch.contest.simplified", picky)
     bad, good = contest(job("sim:h200", kernels="library"), [layers(2), layers(1)]).costs
     assert bad is None and good is not None
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_no_modes_are_compiled_once_somebody_wants_an_end(
+    ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, asked = Event(), list[str]()
+    one = job("cpu", scheduler="sequential")
+
+    def probed(selection: Selection, costs: Costs) -> Selection:
+        if ends:
+            stop.set()
+        asked.clear()
+        return with_probes(selection, costs)
+
+    monkeypatch.setattr("anabranch.contest.with_probes", probed)
+    monkeypatch.setattr(one.target, "prepare", lambda *_: asked.append("prepared"))
+    contest(replace(one, deadline=Deadline(stop=stop)), [layers(1), layers(2)], mode="w")
+    assert bool(asked) != ends

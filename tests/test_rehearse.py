@@ -166,6 +166,59 @@ def test_what_answers_no_more_is_given_up(
     assert bad == {0: "the process that ran it first died with exit status -9"}
 
 
+STUCK = f"{START}\nimport time; time.sleep(600)"
+"""It lives, and neither reads nor answers."""
+MUCH = 400
+"""Kernels of which a pipe does not hold the request."""
+
+
+@pytest.mark.parametrize("count", [1, MUCH])
+def test_what_never_answers_is_given_up(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Before the first kernel there is none to blame: all are left out, this time."""
+    monkeypatch.setattr(rehearse, "SILENCE", 1.0)
+    with rehearsing(trace, STUCK) as rehearsal:
+        bad = rehearsal.refusals([task(f"fine {i}") for i in range(count)])
+        assert len(bad) == count and all("no process could be started" in w for w in bad.values())
+        (process,) = _held(rehearsal._auditions)
+        assert process.poll() is not None and not rehearsal.settled
+
+
+@pytest.mark.parametrize("count", [1, MUCH])
+def test_what_never_compiles_is_given_up(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(rehearse, "SILENCE", 1.0)
+    kernels = [one.kernel for one in (task(f"{i}") for i in range(count)) if one.kernel]
+    with Auditions(CpuTarget(), None, STUCK) as auditions:
+        auditions.start()
+        compile_ahead(kernels, auditions)
+        assert not _held(auditions)
+
+
+SLOWLY = """
+def ready(self, kernels, cache=None):
+    for i in range(len(kernels)):
+        time.sleep(0.6)
+        yield [i]
+
+cpu.CpuTarget.ready = ready
+"""
+
+
+def test_what_answers_again_and_again_is_not_stuck(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together they take longer than any of them may."""
+    tasks = [task(f"fine {i}") for i in range(5)]
+    with Auditions(CpuTarget(), None, DEEDS + SLOWLY) as auditions:
+        with Rehearsal(auditions._target, None, trace, auditions) as rehearsal:
+            assert rehearsal.refusals(tasks[:1]) == {}  # it has started
+        monkeypatch.setattr(rehearse, "SILENCE", 2.0)
+        compile_ahead([one.kernel for one in tasks if one.kernel], auditions)
+        (process,) = _held(auditions)
+        assert process.poll() is None
+
+
 def test_only_what_passed_is_tried(rehearsal: Rehearsal) -> None:
     tried: list[str] = []
 

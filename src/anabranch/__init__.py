@@ -3,21 +3,29 @@
 >>> import anabranch
 >>> fast = anabranch.compile(model, (x,))                # doctest: +SKIP
 >>> y = fast(x)                                          # doctest: +SKIP
+
+What is behind these names is imported when the first of them is asked for: it takes seconds, and
+whoever starts as a part of the package (the command line, which must hear Ctrl-C from the start,
+and the process that tries kernels, which needs half of it) goes another way.
 """
 
-from anabranch.api import Compiled, compile, load
-from anabranch.errors import (
-    AnabranchError,
-    ArtifactError,
-    CaptureError,
-    InputError,
-    NumericsError,
-    OptionError,
-    ScheduleError,
-    TargetError,
-    WriteError,
-)
-from anabranch.options import Options
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anabranch.api import Compiled, compile, load
+    from anabranch.errors import (
+        AnabranchError,
+        ArtifactError,
+        CaptureError,
+        InputError,
+        NumericsError,
+        OptionError,
+        ScheduleError,
+        TargetError,
+        WriteError,
+    )
+    from anabranch.options import Options
 
 __version__ = "0.1.0"
 
@@ -36,3 +44,20 @@ __all__ = [
     "compile",
     "load",
 ]
+
+_OF_OTHERS = {"Compiled": "api", "compile": "api", "load": "api", "Options": "options"}
+"""Where names are that are no errors."""
+_FILES = ("api", "errors", "options")
+"""Which are there without being imported, as they would be if this file imported them."""
+
+if not TYPE_CHECKING:  # who checks types would take every name for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name in _FILES:
+            return import_module(f"anabranch.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module 'anabranch' has no attribute {name!r}")
+        return getattr(import_module(f"anabranch.{_OF_OTHERS.get(name, 'errors')}"), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_FILES})

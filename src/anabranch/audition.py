@@ -67,7 +67,7 @@ def audition(task: Task, target: Target) -> Verdict:
 
 def main(device: str, tf32: str, folder: str) -> None:
     """The other side: lists of tasks in, and for each, as it is compiled, its position and, when
-    it has run, why it must not be used; for a list that is only to be compiled, its length."""
+    it has run, why it must not be used; of a list that is only to be compiled, the positions."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries that print must not be heard as answers
     where = torch.device(device)
@@ -79,12 +79,10 @@ def main(device: str, tf32: str, folder: str) -> None:
             asked = json.loads(line)
             tasks = [read(item) for item in asked["tasks"]]
             kernels = [task.kernel for task in tasks if task.kernel]
-            if not asked["run"]:
-                target.prepare(kernels, cache)
-                _say(answers, len(kernels))
-                continue
             for number in itertools.chain.from_iterable(target.ready(kernels, cache)):
                 _say(answers, number)
+                if not asked["run"]:
+                    continue
                 try:
                     verdict = audition(tasks[number], target)
                 except Exception as failed:

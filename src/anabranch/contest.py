@@ -76,6 +76,7 @@ def contest(job: Job, graphs: Sequence[Graph], mode: str = "") -> Result:
     if mode:
         plans = [(in_mode(one, mode), schedule) for one, schedule in plans]
         kernels = [t.kernel for one, _ in plans for t in one.tasks if t.kernel is not None]
+    if mode and not job.deadline.over():  # else nothing is raced
         job.target.prepare([k for k in kernels if k.source], job.cache, aside.trace)
     found: list[Cost | None] = [None] * len(graphs)
     for i, cost in zip(able, costs.race(plans, ROW), strict=True):

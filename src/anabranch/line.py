@@ -157,7 +157,7 @@ def scheduled(
     ahead, interrupt = _nothing, _at_once
     if job.auditions is not None:
         ahead, interrupt = partial(compile_ahead, auditions=job.auditions), job.auditions.interrupt
-    ways = (job.target, job.cache, ahead, interrupt)
+    ways = (job.target, job.cache, ahead, interrupt, job.deadline)
     aside = nullcontext(_at_once) if still else compiling(tasks, *ways)
     names = TRIAL if trial and options.scheduler == "best" else schedulers_of(options)
     with job.trace.stage("schedule"), aside as compiled:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple
 from functools import partial
 from typing import Self
@@ -30,12 +31,16 @@ from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_kernel
+from anabranch.targets.cuda import cubin
 from anabranch.targets.cuda.crew import Process
 from anabranch.trace import Trace
 
 SCHEME = "rehearsal 2"
 LIMIT = 60.0
 """Seconds that one kernel may take: building it is not among them."""
+SILENCE = 60.0 + cubin.LIMIT
+"""Seconds without a word, after which a process is taken for stuck. It starts in ten, in more on a
+busy machine; from then on it has something to say whenever a text is compiled or given up."""
 NO_TIME = "no time was left to try it"
 
 
@@ -174,7 +179,6 @@ class Rehearsal:
         """For each task, in the order in which they are compiled, its key with None when it is
         begun, and with its verdict; fewer if the process dies."""
         process, keys = self._auditions.running(), list(tasks)
-        assert process.stdout is not None
         try:
             _ask(process, list(tasks.values()), run=True)
         except BrokenPipeError:
@@ -184,15 +188,12 @@ class Rehearsal:
         for _ in keys:
             if self._until.over():
                 return
-            begun = process.stdout.readline()
+            begun = _heard(process, SILENCE)
             if not begun:
                 return
             key = keys[json.loads(begun)]
             yield key, None
-            timer = threading.Timer(LIMIT, process.kill)
-            timer.start()
-            line = process.stdout.readline()
-            timer.cancel()
+            line = _heard(process, LIMIT)
             if not line:
                 return
             yield key, Verdict(*json.loads(line))
@@ -209,21 +210,41 @@ def compile_ahead(kernels: Sequence[Kernel], auditions: Auditions) -> None:
     tasks = [Task(kernel.name, kernel.body, kernel) for kernel in kernels if kernel.source]
     if process is None or not tasks:
         return
-    assert process.stdout is not None
     try:
         _ask(process, tasks, run=False)
-        answered = process.stdout.readline()
+        answered = all(_heard(process, SILENCE) for _ in tasks)
     except BrokenPipeError:
-        answered = b""
+        answered = False
     if not answered:
         auditions.end()
 
 
 def _ask(process: Process, tasks: Sequence[Task], run: bool) -> None:
+    """BrokenPipeError if it does not read on: what is asked may be more than a pipe holds."""
     assert process.stdin is not None
     asked = {"tasks": [written(task) for task in tasks], "run": run}
-    process.stdin.write(json.dumps(asked).encode() + b"\n")
-    process.stdin.flush()
+    with _alive_for(process, SILENCE):
+        process.stdin.write(json.dumps(asked).encode() + b"\n")
+        process.stdin.flush()
+
+
+def _heard(process: Process, seconds: float) -> bytes:
+    """The next line of a process; empty if it died, or said nothing in time and was killed."""
+    assert process.stdout is not None
+    with _alive_for(process, seconds):
+        return process.stdout.readline()
+
+
+@contextmanager
+def _alive_for(process: Process, seconds: float) -> Iterator[None]:
+    """Kill the process unless the block ends before."""
+    timer = threading.Timer(seconds, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _generated(task: Task) -> bool:

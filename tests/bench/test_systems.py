@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from anabranch.bench import systems
+from anabranch.bench import rivals, systems
+from anabranch.bench.machine import machine
 from anabranch.bench.rows import LINEUPS, variant
 from anabranch.errors import OptionError
 
@@ -39,7 +42,7 @@ def rows(model: str, gain: float) -> list[dict[str, Any]]:
 
 def test_tables_of_two_records() -> None:
     text = systems.summary([{"rows": rows("zoo:one", 1.25)}, {"rows": rows("zoo:two", 1.0)}])
-    assert "| ms | torchscript | nimble | autograph | search=none | anabranch |" in text
+    assert "| ms | torchscript (call) | nimble | autograph | search=none | anabranch |" in text
     assert "| one | - | 0.500 ± 0.01 | 0.400 ± 0.01 | 0.312 ± 0.01 | **0.250** ± 0.01 |" in text
     assert "| two | 0.800 (0.790 to 0.810) | - | 1.000 (0.900 to 1.000) tie |" in text
     assert "| geometric mean | 0.800 | - | 0.894 |" in text
@@ -50,6 +53,64 @@ def test_tables_of_two_records() -> None:
 def test_a_graph_that_was_taken_as_it_is_says_so() -> None:
     text = systems.summary([{"rows": [row("anabranch", 0.25)]}])
     assert "- net fp16 batch 1: the graph was taken as it is" in text
+
+
+def test_a_call_is_compared_with_a_call_and_a_replay_with_a_replay() -> None:
+    """Our call is slower than another's replay, and yet the fastest call."""
+    tie = [1.0, 0.9, 1.1, True]
+    held = [
+        row(
+            "anabranch",
+            0.25,
+            against={"anabranch:nimble": tie, "torchscript": [0.3, 0.3, 0.3, False]},
+        ),
+        row("anabranch-call", 0.3, against={"torchscript": [0.333, 0.333, 0.333, False]}),
+        row("anabranch:nimble", 0.26, against={"anabranch": tie, "anabranch-call": tie}),
+        row("torchscript", 0.9),
+        row("inductor", 0.31, against={"anabranch-call": tie, "anabranch": [1.2, 1.2, 1.3, False]}),
+        row("eager", 0.32, against={"anabranch": tie}),
+    ]
+    lines = systems.summary([{"rows": held}]).splitlines()
+    head, places = lines[2].strip("| ").split(" | "), lines[4].strip("| ").split(" | ")
+    assert dict(zip(head, places, strict=True)) == {
+        "ms": "net",
+        "torchscript (call)": "0.900 ± 0.01",
+        "inductor (call)": "**0.310** ± 0.01",
+        "eager (call)": "0.320 ± 0.01",
+        "anabranch (call)": "**0.300** ± 0.01",
+        "nimble": "**0.260** ± 0.01",
+        "anabranch": "**0.250** ± 0.01",
+    }
+    assert list(dict(zip(head, places, strict=True)))[-3:] == [
+        "anabranch (call)",
+        "nimble",
+        "anabranch",
+    ]
+    assert lines[6].startswith("Bold: the fastest of its kind. (call): timed as it is called")
+    ours = "anabranch (call)"
+    assert lines[8] == f"|  | {ours} / torchscript (call) | {ours} / inductor (call) |"
+    assert lines[10] == "| net | 0.333 | - |"
+
+
+@pytest.mark.parametrize("name", rivals.RIVALS)
+def test_a_record_can_tell_by_its_name_what_a_rival_is(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = rivals.Prepared(lambda: torch.ones(1))
+    monkeypatch.setattr(rivals, "_compiled", lambda *_: made)
+    here = replace(machine("cpu"), capture=lambda fn, args: (lambda: fn(*args), 0))
+    ready = rivals.RIVALS[name](torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),), here)
+    assert ready.replayed == (name in rivals.CAPTURED)
+
+
+def test_a_rival_and_a_system_of_one_name_have_a_column_each() -> None:
+    text = systems.summary([{"rows": [row("cudagraph", 0.5), row("anabranch:cudagraph", 0.4)]}])
+    assert "| ms | cudagraph (rival) | cudagraph |" in text
+    assert "| net | 0.500 ± 0.01 | **0.400** ± 0.01 |" in text
+
+
+def test_without_calls_nothing_is_said_of_them() -> None:
+    assert "call" not in systems.summary([{"rows": [row("anabranch", 0.25)]}])
 
 
 def test_what_is_no_record(tmp_path: Path) -> None:

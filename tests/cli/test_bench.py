@@ -36,6 +36,32 @@ def test_json_on_stdout_is_json_alone(cli: Callable[..., Any], model: str) -> No
     assert [row["system"] for row in ran.json["rows"]] == ["anabranch", "anabranch-call"]
 
 
+@pytest.mark.parametrize("words", [("--rivals", "none"), ("--target", "sim:h200")])
+def test_a_matrix_of_nothing_is_wrong_usage(
+    cli: Callable[..., Any], model: str, words: tuple[str, ...]
+) -> None:
+    ran = cli("bench", model, "--without-ours", *words)
+    assert ran.status == 2 and not ran.out
+    assert "there is nothing to run" in ran.err and "--systems published" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--systems", "anabranch+search=none"),
+        ("--systems", "autograph", "--summary"),
+        ("--systems", "autograph", "--schedulers", "opara"),
+    ],
+)
+def test_seconds_of_searches_that_nobody_makes_are_wrong_usage(
+    cli: Callable[..., Any], model: str, words: tuple[str, ...]
+) -> None:
+    ran = cli("bench", model, "--target", "sim:h200", "--search-seconds", "5", *words)
+    assert ran.status == 2 and not ran.out
+    assert "--search-seconds limits nothing here" in ran.err and "--budget" in ran.err
+
+
 def test_what_was_done_before_an_interrupt_is_kept(
     cli: Callable[..., Any], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

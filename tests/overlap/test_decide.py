@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -183,6 +184,37 @@ def test_a_block_that_fails_is_not_kept_waiting(tmp_path: Path) -> None:
         begun.wait()
         raise KeyboardInterrupt
     assert interrupted.is_set() and machine.prepared == []
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_who_wants_an_end_is_not_kept_waiting(tmp_path: Path, asks: bool) -> None:
+    """Neither before a measurement nor at the end of the block, though nothing has failed."""
+    machine: Any = Machine({})
+    stop, interrupted = threading.Event(), threading.Event()
+
+    def ahead(kernels: Any) -> None:
+        threading.Timer(0.05, stop.set).start()
+        assert interrupted.wait(10)
+
+    ways = (machine, Cache.open(tmp_path), ahead, interrupted.set, Deadline(stop=stop))
+    with compiling(TASKS, *ways) as wait:
+        if asks:
+            wait()
+            assert interrupted.is_set()
+    assert interrupted.is_set() and machine.prepared == []
+
+
+def test_a_budget_that_is_over_stops_no_modes(tmp_path: Path) -> None:
+    """They are tried all the same: one at least."""
+    machine: Any = Machine({})
+
+    def never() -> None:
+        raise AssertionError("interrupted")
+
+    ways = (machine, Cache.open(tmp_path), lambda _: time.sleep(0.3), never, Deadline.after(0.0))
+    with compiling(TASKS, *ways) as wait:
+        wait()
+    assert machine.prepared == [list(MODES)]
 
 
 def test_nothing_is_compiled_for_machines_that_cannot_overlap() -> None:

@@ -18,7 +18,7 @@ runs Python around the graph in every call, as its users see it; the `-graph` ro
 and compare graph with graph, as `cudagraph` does. The memory of whatever is a graph includes
 cuBLAS's workspace, 32 MiB on an H200, where it multiplies matrices.
 
-To add one: a function, a line in RIVALS.
+To add one: a function, a line in RIVALS, and one in CAPTURED where `replayed` is true of it.
 """
 
 from __future__ import annotations
@@ -118,6 +118,9 @@ RIVALS: dict[str, Rival] = {
     "inductor-graph": inductor_graph,
     "inductor-max-graph": inductor_max_graph,
 }
+
+CAPTURED = ("cudagraph", "cudagraph-tuned", "inductor-graph", "inductor-max-graph")
+"""Those of which a graph's replay is timed: records, of failures as well, tell them by name."""
 
 USUAL = {
     "cuda": ("eager", "torchscript", "cudagraph", "inductor", "inductor-max"),

@@ -109,7 +109,7 @@ def run(
     trace, here = trace or Trace(), machine(matrix.target)
     systems = _rivals(matrix, here)
     _check_schedulers(matrix.schedulers)
-    [variant(name) for name in matrix.systems]  # before anything is built
+    _check_systems(matrix, systems)  # before anything is built
     record: dict[str, Any] = {
         "version": VERSION,
         **provenance(),
@@ -159,7 +159,7 @@ def _cell(
         *(variant(name) for name in matrix.systems),
     ):
         limits = {}
-        if asked.get("system", OURS) != OURS and matrix.search_seconds is not None:
+        if _published(asked) and matrix.search_seconds is not None:
             limits = {"search_seconds": matrix.search_seconds}
         built += _ours(cell, here, {**options, **limits}, asked, compile, trace)
     for rival in rivals:
@@ -346,6 +346,27 @@ def _rivals(matrix: Matrix, here: Machine) -> tuple[str, ...]:
 
 def _check_schedulers(names: Sequence[str]) -> None:
     _known("scheduler", names, SCHEDULERS)
+
+
+def _check_systems(matrix: Matrix, rivals: Sequence[str]) -> None:
+    """OptionError for names that mean nothing, and for what would run or limit nothing."""
+    asked = [variant(name) for name in matrix.systems]
+    if not (matrix.ours or rivals or matrix.schedulers or asked):
+        raise OptionError(
+            "there is nothing to run",
+            "what users get is left out (--without-ours), and no other system is asked for",
+            "name some with --systems or --rivals, such as --systems published",
+        )
+    if matrix.search_seconds is not None and not any(map(_published, asked)):
+        raise OptionError(
+            "--search-seconds limits nothing here",
+            "it is for the searches of published systems, and no row is asked for of one",
+            "name some, such as --systems autograph; for ours there is --budget",
+        )
+
+
+def _published(asked: dict[str, str]) -> bool:
+    return asked.get("system", OURS) != OURS
 
 
 def _known(what: str, names: Sequence[str], known: Collection[str]) -> None:

@@ -1,12 +1,15 @@
 """Records of systems side by side -> what a search gains, and beside whom, as tables in markdown.
 
-    | fp16          | torchscript | taso  | nimble | autograph | search=none | anabranch |
-    |---|---|---|---|---|---|---|
-    | inception_v3  | 2.715       | 0.701 | 0.536  | 0.521     | 0.301       | **0.298** |
+    | ms           | torchscript (call) | anabranch (call) | taso  | nimble | anabranch |
+    |---|---|---|---|---|---|
+    | inception_v3 | 2.715              | **0.312**        | 0.701 | 0.536  | **0.298** |
 
-    | fp16          | autograph / nimble | autograph / taso-nimble | anabranch / search=none |
-    | inception_v3  | 0.971              | tie                     | 0.990                   |
+    |              | taso / nimble | anabranch (call) / torchscript (call) |
+    | inception_v3 | 1.308         | 0.115                                 |
     and below: which substitutions paid in which network
+
+Like is compared with like: what is timed as it is called says "(call)", all else is the replay of a
+graph; each kind has its own fastest, and no ratio is of both.
 
 Records may come from several processes, each with networks of its own: numbers of one network are
 never taken from two of them. Ratios are paired within rounds; a tie is no difference by the
@@ -17,21 +20,30 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anabranch.bench.rows import OURS
+from anabranch.bench.rivals import CAPTURED
+from anabranch.bench.rows import CALL, OURS
 from anabranch.errors import OptionError
+from anabranch.options import SYSTEMS
 from anabranch.report.units import significant
+
+CALLED = " (call)"
+RIVAL = " (rival)"
+"""Behind the name of one that is also a system of ours."""
 
 PAIRS = (
     ("autograph", "nimble"),
     ("autograph", "taso-nimble"),
     ("taso", "cudagraph"),
     ("taso-nimble", "nimble"),
-    ("anabranch", "autograph"),
-    ("anabranch", "search=none"),
+    (OURS, "autograph"),
+    (OURS, "search=none"),
+    (OURS, f"cudagraph{RIVAL}"),
+    (f"{OURS}{CALLED}", f"torchscript{CALLED}"),
+    (f"{OURS}{CALLED}", f"inductor{CALLED}"),
 )
 """Whose time over whose is worth a column, where both are there."""
 
@@ -64,7 +76,7 @@ def summary(records: Sequence[Mapping[str, Any]]) -> str:
     for record in records:
         for row in record["rows"]:
             key = (row["dtype"], row["model"].removeprefix("zoo:"), row["batch"])
-            cells.setdefault(key, {})[_short(row["system"])] = row
+            cells.setdefault(key, {})[_title(row)] = row
     kinds = dict.fromkeys((dtype, batch) for dtype, _, batch in cells)
     lines: list[str] = []
     for dtype, batch in kinds:
@@ -75,30 +87,49 @@ def summary(records: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _short(system: str) -> str:
-    """Ours as it is named in a table: what users get keeps its name."""
-    return system.removeprefix(f"{OURS}:").removeprefix(f"{OURS}+")
+def _title(row: Row) -> str:
+    """A system as it is named in a table: what users get keeps its name, and a call says so."""
+    system = str(row["system"])
+    if system == CALL:
+        return f"{OURS}{CALLED}"
+    if system.startswith(OURS):
+        return system.removeprefix(f"{OURS}:").removeprefix(f"{OURS}+")
+    kind = (RIVAL if system in SYSTEMS else "") if system in CAPTURED else CALLED
+    return f"{system}{kind}"
 
 
 def _times(cells: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:
     """Milliseconds, half the distance from the 10th to the 90th percentile behind; bold is the
-    fastest, and what ties with it. Forecasts say what they are."""
-    names = [name for name in _names(cells) if name != f"{OURS}-call"]
+    fastest of its kind, and what ties with it. Forecasts say what they are."""
+    names = _names(cells)
     yield _line(["ms", *names])
     yield _line(["---"] * (len(names) + 1))
     for model, held in cells.items():
-        timed = {name: row for name, row in held.items() if row["median_ms"] is not None}
-        best = min(timed, key=lambda name: timed[name]["median_ms"], default="")
-        yield _line([model, *(_place(held.get(name), name == best, best) for name in names)])
+        best = {_fastest(held, call) for call in (True, False)}
+        yield _line([model, *(_place(held, name, best) for name in names)])
+    if any(map(_is_call, names)):
+        yield ""
+        yield "Bold: the fastest of its kind. (call): timed as it is called; all else: replays."
 
 
-def _place(row: Row | None, bold: bool, best: str) -> str:
+def _is_call(title: str) -> bool:
+    return title.endswith(CALLED)
+
+
+def _fastest(held: Mapping[str, Row], call: bool) -> str:
+    """Of calls, or of replays; empty if none was timed."""
+    timed = {n: r for n, r in held.items() if r["median_ms"] is not None and _is_call(n) == call}
+    return min(timed, key=lambda name: timed[name]["median_ms"], default="")
+
+
+def _place(held: Mapping[str, Row], name: str, best: Collection[str]) -> str:
+    row = held.get(name)
     if row is None:
         return ""
     if row["median_ms"] is None:
         return "-"
-    against = {_short(name): pair for name, pair in row.get("against", {}).items()}
-    bold = bold or (best in against and against[best][3])
+    ties = (_against(held, name, one) for one in best if _is_call(one) == _is_call(name))
+    bold = name in best or any(tie is not None and tie[3] for tie in ties)
     text = significant(row["median_ms"])
     text = f"**{text}**" if bold else text
     if row["p90_ms"] is None:
@@ -143,8 +174,9 @@ def _against(
 ) -> tuple[float, float, float, bool] | None:
     if one not in held or other not in held:
         return None
-    known = {_short(name): pair for name, pair in held[one].get("against", {}).items()}
-    return tuple(known[other]) if other in known else None
+    known = held[one].get("against", {})
+    system = held[other]["system"]
+    return tuple(known[system]) if system in known else None
 
 
 def _paid(cells: Cells) -> Iterator[str]:
@@ -166,10 +198,13 @@ def _paid(cells: Cells) -> Iterator[str]:
 
 
 def _names(cells: Mapping[str, Mapping[str, Row]]) -> list[str]:
-    """Rivals first, ours last."""
+    """Calls, then replays: of both, rivals first and ours last."""
     found = list(dict.fromkeys(name for held in cells.values() for name in held))
+    calls = [name for name in found if _is_call(name)]
+    called = sorted(calls, key=lambda name: name.removesuffix(CALLED) == OURS)
+    found = [name for name in found if name not in calls]
     ours = [name for name in found if name in (OURS, "search=none")]
-    return [*(name for name in found if name not in ours), *reversed(ours)]
+    return [*called, *(name for name in found if name not in ours), *reversed(ours)]
 
 
 def _line(cells: Sequence[str]) -> str:

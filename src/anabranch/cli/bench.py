@@ -101,6 +101,13 @@ def run(
 ) -> None:
     """Time MODELS under anabranch and its rivals, side by side."""
     check_folders(markdown, screen.file_of(json))
+    alone = summary or specialised or delays or (schedulers is not None and rivals is None)
+    if search_seconds is not None and (alone or systems is None):
+        raise OptionError(
+            "--search-seconds limits nothing here",
+            "it is for the searches of published systems, and no row is asked for of one",
+            "name some, such as --systems autograph; for ours there is --budget",
+        )
     if summary:
         _summarise(models, json, markdown)
         return

@@ -8,12 +8,13 @@ All modes are timed side by side, and "none" wins unless another is faster by mo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event
 
 from anabranch.cache import Cache
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import TargetError
 from anabranch.ir.key import tasks_text
 from anabranch.ir.plan import Plan
@@ -29,6 +30,8 @@ OLDEST = (9, 0)
 SCHEME = "overlap 3"
 BUDGET, EACH = 0.4, 0.06
 """Seconds of timing, over all modes, and for each of many plans."""
+LOOK = 0.1
+"""Seconds between two looks at whether somebody wants an end."""
 Wait = Callable[[], None]
 
 
@@ -61,11 +64,12 @@ def compiling(
     cache: Cache | None,
     ahead: Callable[[Sequence[Kernel]], None] = lambda _: None,
     interrupt: Callable[[], None] = lambda: None,
+    until: Deadline = ENDLESS,
 ) -> Iterator[Wait]:
     """While the block runs, the kernels are compiled in every mode, in processes of their own; who
     measures in the block waits for their end first, with what this gives. `ahead`: whoever may put
     some of them into the cache faster; `interrupt`: ends that where the block fails, or is told to
-    end at once."""
+    end at once, or where somebody stops `until`: then no mode will be tried."""
     if not may_overlap(tasks, target):
         yield lambda: None
         return
@@ -79,12 +83,25 @@ def compiling(
             if not failed.is_set():
                 target.prepare(kernels, cache)
 
-        done = pool.submit(compile_all)
-        try:
-            yield lambda: done.result()
-        except BaseException:
+        def give_up() -> None:
             failed.set()
             interrupt()
+
+        def ended() -> None:
+            while wait([done], LOOK).not_done:
+                if until.stopped() and not failed.is_set():
+                    give_up()
+
+        def quiet() -> None:
+            ended()
+            done.result()
+
+        done = pool.submit(compile_all)
+        try:
+            yield quiet
+            ended()
+        except BaseException:
+            give_up()
             raise
 
 

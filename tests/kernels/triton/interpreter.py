@@ -8,14 +8,13 @@ runs finds nan (or 0) in what that one may still write, until it has waited.
 
 from __future__ import annotations
 
-import importlib.util
+import itertools
+import linecache
 import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -31,6 +30,7 @@ from anabranch.kernels.triton.write import program
 
 MARGIN = 64
 _pool: list[ProcessPoolExecutor] = []
+_numbers = itertools.count()
 
 
 def check(body: Graph, variants: Sequence[str], inputs: Sequence[torch.Tensor] = ()) -> None:
@@ -159,13 +159,13 @@ def _between(type: TensorType, whole: torch.Tensor) -> torch.Tensor:
 
 
 def load_module(text: str) -> ModuleType:
-    """The module of this text; Triton reads the source from a file."""
-    folder = tempfile.mkdtemp(prefix="anabranch-kernel-")
-    file = Path(folder) / "kernel.py"
-    file.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(Path(folder).name.replace("-", "_"), file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    """The module of this text. Triton asks `inspect` for its source, which also looks among the
+    lines that are cached: so no file is written that somebody would have to remove."""
+    name = f"anabranch_kernel_{next(_numbers)}"
+    file = f"{name}.py"
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    module = ModuleType(name)
+    module.__file__ = file
+    sys.modules[name] = module
+    exec(compile(text, file, "exec"), module.__dict__)
     return module

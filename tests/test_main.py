@@ -1,0 +1,77 @@
+"""The command before it is one: Ctrl-C while modules are imported, and what is imported when."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import anabranch
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 60.0
+"""Seconds that importing may take, however busy the machine is."""
+
+
+def words(way: str) -> list[str]:
+    """The command as a module, or as the script that installing the package writes."""
+    if way == "module":
+        return ["-m", "anabranch"]
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    place, _, name = scripts["anabranch"].partition(":")
+    return ["-c", f"import sys; from {place} import {name} as main; sys.exit(main())"]
+
+
+@pytest.mark.parametrize("way", ["module", "script"])
+def test_ctrl_c_while_modules_are_imported(way: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", *words(way), "--version"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        # Whoever runs the tests in the background may have Ctrl-C ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        assert process.stderr is not None
+        began = next((line for line in process.stderr if " torch." in line), "")
+        assert began, "torch was not imported"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.communicate()
+    said = [line for line in err.splitlines() if not line.startswith("import time:")]
+    assert (process.returncode, said, out) == (130, ["interrupted"], "")
+
+
+def test_the_names_are_there_when_they_are_asked_for() -> None:
+    """And not before: who starts as a part of the package need not import all of it."""
+    code = (
+        "import sys, anabranch\n"
+        "assert 'torch' not in sys.modules\n"
+        "assert set(anabranch.__all__) <= set(dir(anabranch))\n"
+        "assert anabranch.errors.OptionError is anabranch.OptionError\n"
+        "assert not hasattr(anabranch, 'nothing')\n"
+        "from anabranch import *\n"
+        "import anabranch.api\n"
+        "assert compile is anabranch.compile is anabranch.api.compile\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", anabranch.__all__)
+def test_every_name_means_something(name: str) -> None:
+    assert getattr(anabranch, name).__name__ == name
