@@ -150,8 +150,16 @@ def test_sharing_processors_slows_down() -> None:
     demands = [small(4.0, 4, 2)] * 2
     assert latency(demands, [0, 1]) == 4
     assert latency(demands, [0, 1], Calibration(sharing=0.5)) == pytest.approx(6)
-    """On processors of their own they are not."""
-    assert latency([small(4.0, 2, 2)] * 2, [0, 1], Calibration(sharing=0.5)) == 4
+    """Beside one on every other processor it is half of that, and alone nothing."""
+    assert latency([small(4.0, 2, 2)] * 2, [0, 1], Calibration(sharing=0.5)) == pytest.approx(5)
+    assert latency([small(4.0, 4, 2)], [0], Calibration(sharing=0.5)) == 4
+
+
+def test_of_unlike_kernels_what_the_mean_finds_slows_all() -> None:
+    """One finds 1 CTA of the other on each processor, the other half a CTA: 3/4 in the mean."""
+    demands = [small(4.0, 2, 2), small(4.0, 4, 2)]
+    slowed = latency(demands, [0, 1], Calibration(sharing=0.4))
+    assert slowed == pytest.approx(4 * (1 + 0.4 * 0.75))
 
 
 def test_in_a_network_what_is_read_is_further_away() -> None:

@@ -59,7 +59,7 @@ def fork(width: int) -> Case:
 
 
 def test_finds_the_numbers_of_the_machine_again() -> None:
-    cases = [case(f"a{i}", 24) for i in range(6)] + [fork(width) for width in (1, 2, 3, 6)]
+    cases = [case(f"a{i}", 24) for i in range(9)] + [fork(width) for width in (1, 2, 3, 6)]
     found = fit(cases, SPEC, START, FITTED)
     assert loss(cases, SPEC, found) < 1e-5 < loss(cases, SPEC, START)
     for name in FITTED:

@@ -160,8 +160,10 @@ def test_the_checker_agrees_with_the_rule_of_the_packer(graph: Graph, data: st.D
     plan = fence(pack(tasks, Schedule("random", tuple(launches)), CPU.spec))
     lives = {life.value: life for life in lifetimes(tasks, plan.schedule)}
     one, other = (data.draw(st.sampled_from(sorted(lives))) for _ in range(2))
-    if one == other:
-        return
+    read = {name for task in tasks.tasks for name in task.reads} | {r.name for r in tasks.outputs}
+    unread = {value for value, life in lives.items() if life.later and value not in read}
+    if one == other or unread & {one, other}:
+        return  # of a join that nobody reads as a whole, the checker knows which bytes are idle
     check_plan(plan)
     allowed = may_share(lives[one], lives[other], before_masks(plan.schedule))
     broken = moved(plan, one, other)
