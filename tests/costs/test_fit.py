@@ -58,13 +58,20 @@ def fork(width: int) -> Case:
     return Case(name, "steps", dag, demands, (("fork",),), (launches,), (us,), (0.0,), ((us,),))
 
 
-def test_finds_the_numbers_of_the_machine_again() -> None:
-    cases = [case(f"a{i}", 24) for i in range(9)] + [fork(width) for width in (1, 2, 3, 6)]
+def test_predicts_as_the_machine_does() -> None:
+    """Together some numbers stand for each other in part; what they predict is the same."""
+    cases = [case(f"a{i}", 24) for i in range(6)] + [fork(width) for width in (1, 2, 3, 6)]
     found = fit(cases, SPEC, START, FITTED)
     assert loss(cases, SPEC, found) < 1e-5 < loss(cases, SPEC, START)
-    for name in FITTED:
-        assert getattr(found, name) == pytest.approx(getattr(TRUTH, name), abs=0.15), name
     assert judge(case("unseen", 40), SPEC, found).error < 0.01
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_finds_each_number_of_the_machine_again(name: str) -> None:
+    cases = [case(f"a{i}", 24) for i in range(6)] + [fork(width) for width in (1, 2, 3, 6)]
+    start = replace(TRUTH, **{name: getattr(START, name)})
+    found = fit(cases, SPEC, start, (name,))
+    assert getattr(found, name) == pytest.approx(getattr(TRUTH, name), abs=0.03)
 
 
 def test_noise_does_not_mislead_it_on_what_it_has_not_seen() -> None:
