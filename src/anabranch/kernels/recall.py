@@ -22,7 +22,7 @@ from anabranch.ir.schedule import Source
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 
-SCHEME = "selection 1"
+SCHEME = "selection 2"
 T = TypeVar("T")
 
 

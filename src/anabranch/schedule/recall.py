@@ -20,7 +20,7 @@ from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
 from anabranch.schedule.best import Choice, best
 
-SCHEME = "choice 3"
+SCHEME = "choice 4"
 
 
 class _Candidate(BaseModel):
