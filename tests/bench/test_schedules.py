@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anabranch.bench.schedules import Matrix, run
-from anabranch.bench.verdicts import OWN
+from anabranch.bench.verdicts import OWN, VARIANTS
 from anabranch.errors import OptionError, ScheduleError
 from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import Schedule
@@ -33,8 +33,9 @@ def test_all_schedulers_on_the_simulated_gpu() -> None:
     for batch in (1, 2):
         cell = {row["scheduler"]: row for row in rows if row["batch"] == batch}
         names = list(SCHEDULERS)
-        if "local-urgent" in cell:  # where streams differ in how critical they are
-            names.insert(names.index("local") + 1, "local-urgent")
+        for variant in reversed(VARIANTS):  # where streams differ in how critical they are, or
+            if variant in cell:  # several start by themselves
+                names.insert(names.index("local") + 1, variant)
         assert list(cell) == names and (batch > 1 or saved[0] == len(names))
         assert all(row["failure"] == "" and row["search_s"] >= 0 for row in cell.values())
         assert min(row["ratio"] for row in cell.values()) == 1.0
@@ -50,10 +51,8 @@ def test_all_schedulers_on_the_simulated_gpu() -> None:
 
 def test_measured_on_the_cpu() -> None:
     record = run(Matrix(("zoo:deepfm/tiny",), NAMES, dtypes=("fp32",), target="cpu"))
-    named = [row["scheduler"] for row in record["rows"] if row["scheduler"] != "local-urgent"]
-    assert named == list(
-        NAMES
-    )  # where local takes several streams, its urgent form stands beside it
+    named = [row["scheduler"] for row in record["rows"] if row["scheduler"] not in VARIANTS]
+    assert named == list(NAMES)  # where local takes several streams, variants stand beside it
     assert all(row["source"] == "measured" and row["us"] > 0 for row in record["rows"])
 
 

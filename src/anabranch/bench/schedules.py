@@ -46,7 +46,7 @@ from anabranch.options import Options
 from anabranch.overlap.decide import SECONDS, near, overlapped
 from anabranch.pack.once import Packer
 from anabranch.schedule import BEST, scheduler
-from anabranch.schedule.urgent import urgent
+from anabranch.schedule.variants import variants
 from anabranch.schedule.weigh import times
 from anabranch.targets import resolve
 from anabranch.trace import Trace
@@ -207,9 +207,9 @@ def compared(
     launched: Launched | None = None,
     seconds: float | None = None,
 ) -> list[Row]:
-    """A row for each of these schedulers on one task graph, of no model yet; with `OWN` one more,
-    for its plan with priorities, where it has several streams, and one for what `compile` would
-    make of all that it tries, with kernels `launched` as is best. `seconds`: of each search."""
+    """A row for each of these schedulers on one task graph, of no model yet; with `OWN` one more
+    for each of its variants, and one for what `compile` would make of all that it tries, with
+    kernels `launched` as is best. `seconds`: of each search."""
     for task in tasks.tasks:  # nobody's search pays for what all need
         costs.task(task)
     found, failures = _planned(tasks, costs, limits, names, seconds)
@@ -236,7 +236,7 @@ def _planned(
     names: Sequence[str],
     seconds: float | None,
 ) -> tuple[dict[str, _Made], dict[str, str]]:
-    """What these schedulers made, ours with priorities, too; and why others made nothing. One that
+    """What these schedulers made, ours in its variants, too; and why others made nothing. One that
     was stopped is not compared: it would have found more."""
     dag = dag_of(tasks)
     found: dict[str, _Made] = {}
@@ -256,8 +256,9 @@ def _planned(
             found[name] = _Made(schedule, time.perf_counter() - start, tasks)
         except (AnabranchError, VerifyError) as failed:
             failures[name] = str(failed).partition("\n")[0]
-    if OWN in found and (rushed := urgent(found[OWN].schedule, dag, times(tasks, costs))):
-        found[rushed.scheduler] = _Made(rushed, 0.0, tasks)
+    if OWN in found:
+        for variant in variants(found[OWN].schedule, dag, times(tasks, costs)):
+            found[variant.scheduler] = _Made(variant, 0.0, tasks)
     return found, failures
 
 

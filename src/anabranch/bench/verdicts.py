@@ -23,8 +23,9 @@ from anabranch.errors import OptionError
 from anabranch.ir.protocols import Cost
 from anabranch.schedule import BEST
 
-OWN, URGENT, OVERLAP = "local", "local-urgent", "local-overlap"
-OURS = (OWN, URGENT, OVERLAP)
+OWN, OVERLAP = "local", "local-overlap"
+VARIANTS = ("local-urgent", "local-rooted")
+OURS = (OWN, *VARIANTS, OVERLAP)
 
 Row = Mapping[str, Any]
 Cell = tuple[str, str, int]
@@ -82,7 +83,7 @@ def means(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
         {name: float(row["us"]) for name, row in cell.items()} for cell in cells(rows).values()
     ]
     for cell in table:
-        tried = [us for name, us in cell.items() if name in (*BEST, URGENT)]
+        tried = [us for name, us in cell.items() if name in (*BEST, *VARIANTS)]
         if tried:
             cell["best"] = min(tried)
     names = list(dict.fromkeys(row["scheduler"] for row in rows))

@@ -14,7 +14,7 @@ has passed returns at once what it has without a search.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.errors import ScheduleError
@@ -24,11 +24,12 @@ from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
 from anabranch.schedule import SCHEDULERS, scheduler
-from anabranch.schedule.urgent import urgent
+from anabranch.schedule.variants import variants
 from anabranch.schedule.weigh import times
 from anabranch.trace import Trace
 
-RUSHED = "local"
+VARIED = "local"
+"""The scheduler whose plan stands there in its variants as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +81,8 @@ def _different(
             same = found.setdefault(schedule.launches, schedule)
             if same is not schedule:
                 limits.trace.add("refused", "schedule", name, f"the same plan as {same.scheduler}")
-    return [*found.values(), *_urgent(list(found.values()), tasks, dag, costs)]
-
-
-def _urgent(
-    found: Sequence[Schedule], tasks: TaskGraph, dag: Dag, costs: Costs
-) -> Iterator[Schedule]:
-    """Of the plan of `RUSHED` a variant with priorities, which no model of ours tells apart."""
-    for schedule in found:
-        if schedule.scheduler == RUSHED:
-            rushed = urgent(schedule, dag, times(tasks, costs))
-            if rushed is not None:
-                yield rushed
+    ours = [schedule for schedule in found.values() if schedule.scheduler == VARIED]
+    return [*found.values(), *(v for s in ours for v in variants(s, dag, times(tasks, costs)))]
 
 
 def _tried(name: str, tasks: TaskGraph, dag: Dag, costs: Costs, limits: Limits) -> Schedule | None:

@@ -2,7 +2,7 @@
 
 What was found block by block stands for the first time beside what the published schedulers would
 do with the whole. All that the model does not rule out runs on the device where there is one, side
-by side, ours with priorities and without:
+by side, and ours with priorities, and with its streams started by one launch:
 
     forecast   local 404   opara 417   nimble 421   critical 410   wavefront 412   (ios 560)
     measured   local 401   opara 416   nimble 460   critical 400   wavefront 413   local-urgent 402
@@ -25,7 +25,8 @@ from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.schedule import critical, ios, nimble, opara, opara_paper, wavefront
 from anabranch.schedule.placing import Placing, placing_of, schedule_of
-from anabranch.schedule.urgent import urgent
+from anabranch.schedule.variants import variants
+from anabranch.schedule.weigh import times
 from anabranch.trace import Trace
 
 PUBLISHED: dict[str, Scheduler] = {
@@ -57,8 +58,7 @@ def settled(
     least = min(forecast.values())
     near = {launches for launches, us in forecast.items() if us <= least * (1 + MARGIN)}
     good = [s for launches, s in found.items() if s is mine or launches in near]
-    if rushed := urgent(mine, dag, [costs.task(t).us for t in tasks.tasks]):
-        good.append(rushed)
+    good += variants(mine, dag, times(tasks, costs))
     prices = costs.rank(tasks, good)
     if any(cost.source == "measured" for cost in prices):
         chosen = good[_first(prices)]

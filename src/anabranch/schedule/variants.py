@@ -1,0 +1,22 @@
+"""Variants: a schedule -> others of the same streams that a device may run faster.
+
+Which one does is left to the device, or to the model where there is none: `urgent` streams that
+are critical, and `rooted` ones that do not start by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from anabranch.ir.dag import Dag
+from anabranch.ir.schedule import Schedule
+from anabranch.schedule.rooted import rooted
+from anabranch.schedule.urgent import urgent
+
+
+def variants(schedule: Schedule, dag: Dag, us: Sequence[float]) -> Iterator[Schedule]:
+    """Under names of their own, where there are any. `us`: of each task, as in the dag."""
+    for changed in (urgent, rooted):
+        found = changed(schedule, dag, us)
+        if found is not None:
+            yield found
