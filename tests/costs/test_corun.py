@@ -131,6 +131,15 @@ def test_a_kernel_tells_other_lanes_before_its_own_goes_on() -> None:
     assert Simulator.of(dag, nothing, SPEC, told).latency(range(4), [0, 0, 0, 1]) == 5
 
 
+def test_the_run_waits_for_every_end() -> None:
+    """Of three that end beside each other two cost 0.5 us each; a part of a graph goes on."""
+    ends = Calibration(end_us=0.5)
+    assert latency([small(2.0)] * 3, [0, 1, 2], ends) == 3
+    assert latency([small(2.0)] * 3, [0, 0, 0], ends) == 6
+    simulator = Simulator.of(free_dag(3), [small(2.0)] * 3, SPEC, ends)
+    assert simulator.part((0, 1)).latency(range(2), [0, 1]) == 2
+
+
 def test_launches_are_apart() -> None:
     assert latency([small(2.0)] * 4, [0, 1, 2, 3], Calibration(dispatch_us=0.5)) == 2
 

@@ -40,6 +40,7 @@ OWN = 10
 then within 44% of the true one in 95 of 100 cases."""
 START = Calibration(
     start_us=2.0,
+    end_us=0.5,
     split_us=5.0,
     root_us=1.5,
     fork_us=0.4,

@@ -6,7 +6,8 @@ Launch. A launch is ready when its predecessor on the stream and all it waits fo
 launches that wait for one, the second starts `fork_us` after the first, the third twice that; of
 those that wait for none, the second `split_us` after the first, each further `root_us` later (up to
 `ROOTS`, which is what was seen). Launches anywhere are `dispatch_us` apart. The first `launch_us`
-of a kernel holds no processor: there the launches of several streams overlap.
+of a kernel holds no processor: there the launches of several streams overlap. The run ends when all
+have, and `end_us` later for each of those but one that nothing waits for.
 
 Lanes. While a kernel runs, the next one of its lane (`costs.lanes`) is made ready. A launch that
 waits for one of another lane has that before it: it starts up to `lane_us` later, if the other took
@@ -45,7 +46,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from anabranch.costs.demand import Demand, Kernels, kernels_of
@@ -88,10 +89,11 @@ class Simulator:
         return cls(dag.preds, kernels_of(dag, demands, spec, calibration), calibration)
 
     def part(self, nodes: Sequence[int]) -> Simulator:
-        """For these tasks alone, given in rising order, with what the whole does to the cache."""
+        """For these tasks alone, given in rising order, with what the whole does to the cache.
+        Where they end, others go on."""
         place = {v: i for i, v in enumerate(nodes)}
         preds = [sum(1 << place[u] for u in bits(self._preds[v]) if u in place) for v in nodes]
-        return Simulator(preds, self._kernels.part(nodes), self._calibration)
+        return Simulator(preds, self._kernels.part(nodes), replace(self._calibration, end_us=0.0))
 
     def signature(self) -> Hashable:
         """Equal for simulators that give equal latencies."""
@@ -217,4 +219,6 @@ def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> Outc
             slow *= 1.0 + sharing * cover * (1.0 - 1.0 / running)
     if min(done, default=0.0) < 0:
         raise VerifyError(f"a schedule never starts {sum(end < 0 for end in done)} of its launches")
-    return Outcome(tuple(starts), tuple(done), latency + calibration.start_us * (n > 0))
+    last = sum(not after for after in launches.dependents)
+    latency += calibration.start_us + calibration.end_us * (last - 1) if n else 0.0
+    return Outcome(tuple(starts), tuple(done), latency)

@@ -48,6 +48,7 @@ FINEST = 1 / 32
 PARAMETERS: dict[str, tuple[float, float, float]] = {
     "launch_us": (0.0, 3.0, 0.4),
     "start_us": (0.0, 20.0, 1.0),
+    "end_us": (0.0, 5.0, 0.4),
     "split_us": (0.0, 20.0, 1.0),
     "root_us": (0.0, 5.0, 0.4),
     "fork_us": (0.0, 3.0, 0.2),
