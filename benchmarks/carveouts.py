@@ -1,0 +1,106 @@
+"""What it is worth that all kernels ask for one carve-out: schedules of a network, side by side.
+
+    PYTHONPATH=src python3 benchmarks/carveouts.py zoo:nasnet_mobile [--dtype fp16] [--json FILE]
+
+The same kernels and schedules, without overlap, captured several times: with what the driver
+chooses for each kernel by itself, and with all kernels in each carve-out (`overlap.parted`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anabranch.bench.provenance import provenance, versions
+from anabranch.bench.schedules import job_of
+from anabranch.cache import Cache
+from anabranch.compiler import compile_model
+from anabranch.costs.measured import Measured
+from anabranch.ir.protocols import Executable, Limits
+from anabranch.ir.schedule import Schedule
+from anabranch.ir.task import TaskGraph
+from anabranch.kernels.triton.carveout import LESS, WHOLE
+from anabranch.options import Options
+from anabranch.overlap.parted import in_carveout
+from anabranch.pack import pack
+from anabranch.schedule import SCHEDULERS
+from anabranch.targets.cuda.driver import open_driver
+from anabranch.targets.cuda.target import CudaTarget
+from anabranch.trace import Trace
+
+NAMES = ("sequential", "greedy", "wavefront", "critical", "opara-paper", "ios", "local")
+DRIVERS = "the driver's"
+SECONDS = 3.0
+"""Of timing, for all together."""
+
+
+class Unasked:
+    """A driver that is not told which carve-out a kernel prefers."""
+
+    def __init__(self) -> None:
+        self._driver = open_driver()
+
+    def set(self, function: Any, name: str, value: int) -> None:
+        if name != "carveout":
+            self._driver.set(function, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="one carve-out for all kernels")
+    parser.add_argument("model")
+    parser.add_argument("--dtype", default="fp16")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="where to write what was found")
+    given = parser.parse_args()
+    device = torch.device("cuda", torch.cuda.current_device())
+    target = CudaTarget(device, given.dtype == "tf32")
+    unasked = CudaTarget(device, target.tf32, Unasked)
+    tasks, schedules = _made(given.model, given.dtype, given.batch, target)
+    runs: dict[tuple[str, str], Executable] = {}
+    for name, schedule in schedules.items():
+        plan = pack(tasks, schedule, target.spec)
+        runs[name, DRIVERS] = unasked.load(plan)
+        for percent in (WHOLE, *LESS):
+            parted = replace(plan, tasks=in_carveout(tasks, percent))
+            runs[name, f"{percent}%"] = target.load(parted)
+    costs = dict(zip(runs, target.time(list(runs.values()), SECONDS), strict=True))
+    rows = [
+        {"scheduler": name, "carveout": way, "us": round(c.us, 3), "spread": round(c.spread, 3)}
+        for (name, way), c in costs.items()
+    ]
+    for name in schedules:
+        said = [f"{way} {c.us:.1f}" for (of, way), c in costs.items() if of == name]
+        print(f"{name:<12} {', '.join(said)}")
+    if given.json:
+        facts = provenance() | {"command": " ".join(sys.argv), "versions": versions()}
+        facts |= {"model": given.model, "dtype": given.dtype, "batch": given.batch}
+        given.json.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n", "utf-8")
+    return 0
+
+
+def _made(
+    model: str, dtype: str, batch: int, target: CudaTarget
+) -> tuple[TaskGraph, dict[str, Schedule]]:
+    """The network with generated kernels, and its schedules."""
+    options = Options.read({"tf32": target.tf32, "kernels": "all", "search": "none"})
+    trace = Trace()
+    with Cache.open(options.cache_dir) as cache:
+        job, _ = job_of(model, dtype, batch, target, options, cache, trace)
+        tasks: TaskGraph = compile_model(job, stop_after="probe")
+    costs = Measured(target, partial(pack, spec=target.spec), None, trace, each=0.01)
+    limits = Limits(spec=target.spec, compared=True, trace=trace)
+    return tasks, {name: SCHEDULERS[name](tasks, costs, limits) for name in NAMES}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
