@@ -59,7 +59,8 @@ def test_a_carve_out_is_told_where_it_is_not_the_usual(
     given = parts["small"]()
     said = Event("applied", "overlap", "less shared memory", "50%; us by carve-out: 100% 9.9", 0)
     facts = {**given["facts"], "modes": {"none": 6}, "carveout": carveout}
-    text = explain(**{**given, "facts": facts, "events": [*given["events"], said]})
+    parted: Parts = {**given, "facts": facts, "events": [*given["events"], said]}
+    text = explain(**parted)
     assert ("Carve-out: generated kernels ask for 50% of L1" in text) == told
     assert ("us by carve-out: 100% 9.9" in text) == told
 
