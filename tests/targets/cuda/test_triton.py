@@ -106,6 +106,20 @@ def test_another_source_is_refused(made: Any, triton: Triton, driver: Any) -> No
     assert driver.loaded == []
 
 
+@pytest.mark.parametrize(
+    "variant", ["later:512.w2", "pointwise:512.w2.q7", "pointwise:512.w2.c50.pe"]
+)
+def test_a_variant_that_nobody_writes_is_refused(made: Any, driver: Any, variant: str) -> None:
+    """A plan of a later version may hold one, or one with its parts in another order."""
+    triton, task = Triton(torch.device("cpu"), (9, 0), driver=lambda: driver), made.task("plain")
+    kernel = replace(task.kernel, variant=variant)
+    with triton.building([kernel]):
+        assert triton._built == {}
+    with pytest.raises(TargetError, match="none that is written here") as failed:
+        triton.runner(replace(task, kernel=kernel), made.values(), None)
+    assert "compile the model again" in failed.value.next
+
+
 def test_what_fails_is_told_and_heard_when_loaded(made: Any, triton: Triton) -> None:
     trace = Trace()
     kernels = [made.kernel("broken"), made.kernel("plain"), made.kernel("short")]
