@@ -14,7 +14,8 @@ from anabranch.deadline import Deadline
 from anabranch.fuse import partition
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Constant, Graph
-from anabranch.ir.protocols import Costs
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Costs, Executable
 from anabranch.ir.verify import verify_graph
 from anabranch.kernels.select import Selection
 from anabranch.line import Job, simplified
@@ -96,19 +97,30 @@ def test_what_cannot_be_simplified_cannot_run(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_no_modes_are_compiled_once_somebody_wants_an_end(
-    ends: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mode", ["", "w"])
+def test_nothing_is_compiled_or_raced_once_somebody_wants_an_end(
+    mode: str, ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop, asked = Event(), list[str]()
     one = job("cpu", scheduler="sequential")
 
     def probed(selection: Selection, costs: Costs) -> Selection:
+        probes = with_probes(selection, costs)
         if ends:
             stop.set()
         asked.clear()
-        return with_probes(selection, costs)
+        return probes
 
     monkeypatch.setattr("anabranch.contest.with_probes", probed)
     monkeypatch.setattr(one.target, "prepare", lambda *_: asked.append("prepared"))
-    contest(replace(one, deadline=Deadline(stop=stop)), [layers(1), layers(2)], mode="w")
-    assert bool(asked) != ends
+    loads = one.target.load
+
+    def load(plan: Plan, repeat: int = 1) -> Executable:
+        asked.append("loaded")
+        return loads(plan, repeat)
+
+    monkeypatch.setattr(one.target, "load", load)
+    found = contest(replace(one, deadline=Deadline(stop=stop)), [layers(1), layers(2)], mode)
+    assert ("prepared" in asked) == (mode == "w" and not ends)
+    assert ("loaded" in asked) == (not ends)
+    assert all(found.costs) != ends

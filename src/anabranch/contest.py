@@ -72,15 +72,15 @@ def contest(job: Job, graphs: Sequence[Graph], mode: str = "") -> Result:
         job.trace.add("refused", "search", "parts", f"{failed.what}: {failed.why}")
         return Result((None,) * len(graphs), ())
     tasks = with_probes(selection, costs).tasks
-    plans = [_scheduled(job, one, costs) for one in apart(tasks, len(able))]
-    if mode:
-        plans = [(in_mode(one, mode), schedule) for one, schedule in plans]
-        kernels = [t.kernel for one, _ in plans for t in one.tasks if t.kernel is not None]
-    if mode and not job.deadline.over():  # else nothing is raced
-        job.target.prepare([k for k in kernels if k.source], job.cache, aside.trace)
     found: list[Cost | None] = [None] * len(graphs)
-    for i, cost in zip(able, costs.race(plans, ROW), strict=True):
-        found[i] = cost
+    if not job.deadline.over():  # else nobody would build what had won
+        plans = [_scheduled(job, one, costs) for one in apart(tasks, len(able))]
+        if mode:
+            plans = [(in_mode(one, mode), schedule) for one, schedule in plans]
+            kernels = [t.kernel for one, _ in plans for t in one.tasks if t.kernel is not None]
+            job.target.prepare([k for k in kernels if k.source], job.cache, aside.trace)
+        for i, cost in zip(able, costs.race(plans, ROW), strict=True):
+            found[i] = cost
     taken = ((task, costs.task(task)) for task in tasks.tasks)
     known = tuple((task, cost.us) for task, cost in taken if _tells(task, cost))
     return Result(tuple(found), known)

@@ -35,7 +35,7 @@ from anabranch.targets.cuda import cubin
 from anabranch.targets.cuda.crew import Process
 from anabranch.trace import Trace
 
-SCHEME = "rehearsal 2"
+SCHEME = "rehearsal 3"
 LIMIT = 60.0
 """Seconds that one kernel may take: building it is not among them."""
 SILENCE = 60.0 + cubin.LIMIT

@@ -18,6 +18,7 @@ from anabranch.ir.schedule import Launch, Schedule, sequential_launches
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.kernels.triton import write
+from anabranch.kernels.triton.carveout import WHOLE, with_carveout
 from anabranch.pack import brief, pack
 
 GRAPH = parse_graph("""
@@ -38,10 +39,10 @@ def planned(graph: Graph) -> Plan:
     return pack(tasks, Schedule("sequential", sequential_launches(dag_of(tasks))), CPU.spec)
 
 
-def generated() -> tuple[Graph, Plan]:
+def generated(carveout: int = WHOLE) -> tuple[Graph, Plan]:
     """A graph of one task, with a generated kernel and what a probe said of it."""
     variant, text = SAMPLES["pointwise"]
-    body = parse_graph(text)
+    body, variant = parse_graph(text), with_carveout(variant, carveout)
     kernel = Kernel(
         "triton", "pointwise", body, variant, True, resources=Resources(8, 128, 30, 0),
         source=write.program(body, variant).text,
@@ -80,8 +81,11 @@ def test_constants_are_those_of_the_graph_at_hand() -> None:
     assert {c.digest for c in held} == {"2f"} and len(held) == 2
 
 
-def test_texts_are_neither_told_nor_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, plan = generated()
+@pytest.mark.parametrize("carveout", [WHOLE, 50])
+def test_texts_are_neither_told_nor_written_again(
+    carveout: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, plan = generated(carveout)
     told = through_text(brief.write(plan, graph))
     (item,) = told.programs
     assert len(told.model_dump_json()) < 2 * len(str(item.facts["text"])) + 3000
@@ -95,6 +99,26 @@ def test_texts_are_neither_told_nor_written_again(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(write, "LEARNED", {})
     assert brief.read(told, graph, CPU.spec, None) == plan
     write._program.cache_clear()
+
+
+@pytest.mark.parametrize("carveout", [WHOLE, 50])
+def test_what_equal_layers_share_is_told_once(carveout: int) -> None:
+    lines = [f"  %y{i + 1}: f32[256] = aten.exp.default(%y{i})" for i in range(6)]
+    graph = parse_graph(
+        "\n".join(["graph g {", "  input %y0: f32[256]", *lines, "  return %y6", "}"])
+    )
+    tasks, variant = forced(graph), with_carveout("pointwise:256.w2", carveout)
+    layers = tuple(
+        replace(task, kernel=Kernel(
+            "triton", "pointwise", task.body, variant, True,
+            source=write.program(task.body, variant).text,
+        ))
+        for task in tasks.tasks
+    )  # fmt: skip
+    assert len(layers) == 6
+    schedule = Schedule("sequential", sequential_launches(dag_of(tasks)))
+    plan = pack(replace(tasks, tasks=layers), schedule, CPU.spec)
+    assert [item.task for item in brief.write(plan, graph).programs] == [0]
 
 
 @pytest.mark.parametrize("name", ["%q", "%w", "%x"])

@@ -85,3 +85,20 @@ def test_the_plan_says_which_kernel_it_has(parts: Build) -> None:
     found = rows({**given, "plan": changed})
     assert other.cost is not None
     assert next(row.us for row in found if row.task.name == "stem") == other.cost.us
+
+
+@pytest.mark.parametrize("launched", [".pe", ".c50", ".pa.c25"])
+def test_a_kernel_is_the_same_however_it_is_launched(parts: Build, launched: str) -> None:
+    given = parts["small"]()
+    before = {row.task.name: row for row in rows(given)}
+    tasks = tuple(
+        replace(task, kernel=replace(task.kernel, variant=f"{task.kernel.variant}{launched}"))
+        if task.kernel and task.kernel.provider == "triton"
+        else task
+        for task in given["plan"].tasks.tasks
+    )
+    assert tasks != given["plan"].tasks.tasks
+    changed = replace(given["plan"], tasks=replace(given["plan"].tasks, tasks=tasks))
+    for row in rows({**given, "plan": changed, "timelines": []}):
+        was = before[row.task.name]
+        assert (row.us, row.source, row.runner_up) == (was.us, was.source, was.runner_up)

@@ -128,7 +128,7 @@ def _tell(trace: Trace, one: Alternatives, form: Found, was: Cost | None, now: C
     names = [node.name for node in one.interval.graph.nodes]
     where = f"{rules_of(form.steps)} at %{names[0]} to %{names[-1]}"
     if was is None or now is None:
-        trace.add("refused", WHERE, where, "it cannot be run")
+        trace.add("refused", WHERE, where, "it could not be timed")
         return
     places = f", in {one.places} places" if one.places > 1 else ""
     why = f"{now.us:.2f} us {now.source}, {was.us:.2f} without, as a part{places}"

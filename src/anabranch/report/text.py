@@ -17,6 +17,7 @@ from typing import Unpack
 
 from anabranch.ir.text import text_kernel
 from anabranch.kernels.triton.abreast import NAME as ABREAST
+from anabranch.kernels.triton.carveout import WHOLE
 from anabranch.report import history
 from anabranch.report.flow import busy, critical_chain, flow
 from anabranch.report.headline import Headline, headline
@@ -172,15 +173,18 @@ def _schedules(parts: Parts) -> list[str]:
 
 
 def _overlapping(parts: Parts) -> list[str]:
-    """Which kernels start before those they follow have ended, and what that is worth."""
-    modes = parts["facts"].get("modes") or {}
+    """Which kernels start before those they follow have ended, how their L1 memory is parted, and
+    what that is worth."""
+    modes, carveout = parts["facts"].get("modes") or {}, parts["facts"].get("carveout")
     early = {mode: number for mode, number in modes.items() if mode != "none"}
-    if not early:
-        return []
-    by_mode = ", ".join(f"{mode} {number}" for mode, number in sorted(early.items()))
-    kernels = f"{sum(early.values())} of {count(sum(modes.values()), 'generated kernel')}"
-    lines = [f"Overlap: {kernels} may start before the one before has ended, by mode: {by_mode}"]
-    for event in parts["events"]:
+    lines: list[str] = []
+    if early:
+        by_mode = ", ".join(f"{mode} {number}" for mode, number in sorted(early.items()))
+        some = f"{sum(early.values())} of {count(sum(modes.values()), 'generated kernel')}"
+        lines += [f"Overlap: {some} may start before the one before has ended, by mode: {by_mode}"]
+    if carveout not in (None, WHOLE):
+        lines += [f"Carve-out: generated kernels ask for {carveout}% of L1 as shared memory"]
+    for event in parts["events"] if lines else ():
         if event.where == "overlap" and event.kind in ("chosen", "applied"):
             lines += _wrapped(event.why)
     return lines

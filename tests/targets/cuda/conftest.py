@@ -41,6 +41,7 @@ PROGRAM = Program(ADD, "add", ("x", "y", "out"), (torch.float16,) * 3, (5, 1, 1)
 PROGRAMS = {
     "plain": PROGRAM,
     "pdl": replace(PROGRAM, pdl=True),
+    "plain.c50": replace(PROGRAM, carveout=50),
     "broken": replace(PROGRAM, text=BROKEN),
     "short": replace(PROGRAM, pointers=("x", "out"), dtypes=(torch.float16,) * 2),
     "scratch": replace(
@@ -93,7 +94,7 @@ class FakeDriver:
 
     loaded: list[str] = field(default_factory=list)
     shared: list[int] = field(default_factory=list)
-    carveouts: list[int] = field(default_factory=list)
+    carveouts: list[tuple[str, str, int]] = field(default_factory=list)
     launches: list[NotedLaunch] = field(default_factory=list)
 
     def load(self, code: bytes, entry: str) -> Any:
@@ -105,7 +106,10 @@ class FakeDriver:
         return {"shared": 16, "local": 0, "registers": 30, "most_shared": 0}[name]
 
     def set(self, function: Any, name: str, value: int) -> None:
-        (self.shared if name == "most_shared" else self.carveouts).append(value)
+        if name == "most_shared":
+            self.shared.append(value)
+        else:
+            self.carveouts.append((function, name, value))
 
     def launch(self, function: Any, launch: Launch, stream: int, addresses: Sequence[int]) -> None:
         self.launches.append(NotedLaunch(function, launch, stream, tuple(addresses)))

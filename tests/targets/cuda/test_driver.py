@@ -35,6 +35,10 @@ class FakeCuda:
         }
         return self.status
 
+    def cuFuncSetAttribute(self, function: Any, which: Any, value: Any) -> int:
+        self.seen = {"function": function, "which": which.value, "value": value.value}
+        return self.status
+
     def cuGetErrorName(self, status: Any, name: Any) -> int:
         ctypes.cast(name, ctypes.POINTER(ctypes.c_char_p))[0] = b"CUDA_ERROR_INVALID_VALUE"
         return 0
@@ -66,6 +70,14 @@ def test_a_launch_by_ctypes(pdl: bool) -> None:
         "function": "f",
         "words": [16, 32, 0],
     }
+
+
+@pytest.mark.parametrize(("name", "which"), [("most_shared", 8), ("carveout", 9)])
+def test_what_is_set_of_a_function(name: str, which: int) -> None:
+    """By the numbers of CUfunction_attribute in cuda.h."""
+    cuda = FakeCuda()
+    Library(cuda).set("f", name, 50)
+    assert cuda.seen == {"function": "f", "which": which, "value": 50}
 
 
 def test_a_refusal_names_the_call_and_the_error() -> None:

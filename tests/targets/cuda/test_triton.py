@@ -41,6 +41,15 @@ def test_a_launch(made: Any, triton: Triton, driver: Any) -> None:
     assert first.addresses[:3] == pointers and set(first.addresses[3:]) <= {0}
 
 
+def test_each_carve_out_has_a_function_of_its_own(made: Any, triton: Triton, driver: Any) -> None:
+    """It is set of a function, and a graph that was captured goes on launching from one."""
+    for variant in ("plain", "plain.c50", "plain"):
+        triton.runner(made.task(variant), made.values(), None)()
+    whole, half, again = (launch.function for launch in driver.launches)
+    assert whole == again != half
+    assert driver.carveouts == [(whole, "carveout", 100), (half, "carveout", 50)]
+
+
 def test_scratch_and_counters_come_last(made: Any, triton: Triton, driver: Any) -> None:
     workspace = torch.zeros(4096 + 16, dtype=torch.uint8)
     values = made.values()
@@ -95,6 +104,20 @@ def test_another_source_is_refused(made: Any, triton: Triton, driver: Any) -> No
         triton.runner(replace(task, kernel=altered), made.values(), None)
     assert "compile the model again" in failed.value.next
     assert driver.loaded == []
+
+
+@pytest.mark.parametrize(
+    "variant", ["later:512.w2", "pointwise:512.w2.q7", "pointwise:512.w2.c50.pe"]
+)
+def test_a_variant_that_nobody_writes_is_refused(made: Any, driver: Any, variant: str) -> None:
+    """A plan of a later version may hold one, or one with its parts in another order."""
+    triton, task = Triton(torch.device("cpu"), (9, 0), driver=lambda: driver), made.task("plain")
+    kernel = replace(task.kernel, variant=variant)
+    with triton.building([kernel]):
+        assert triton._built == {}
+    with pytest.raises(TargetError, match="none that is written here") as failed:
+        triton.runner(replace(task, kernel=kernel), made.values(), None)
+    assert "compile the model again" in failed.value.next
 
 
 def test_what_fails_is_told_and_heard_when_loaded(made: Any, triton: Triton) -> None:

@@ -66,14 +66,14 @@ def program(body: Graph, variant: str) -> Program:
 
 
 def unnamed(body: Graph, variant: str) -> Program:
-    """As `program`, in names that equal bodies share and without its header."""
-    base, carveout = parted(variant)
-    return replace(_program(canonical(body, content=False), base), carveout=carveout)
+    """As `program`, in names that equal bodies share and without its header and its carve-out: the
+    very same object for all that share a text."""
+    return _program(canonical(body, content=False), parted(variant)[0])
 
 
 def learn(body: Graph, variant: str, written: Program) -> None:
     """Take over what `unnamed` answered in a process with the same files of this room."""
-    LEARNED.setdefault((canonical(body, content=False), variant), written)
+    LEARNED.setdefault((canonical(body, content=False), parted(variant)[0]), written)
 
 
 def variants(body: Graph, spec: TargetSpec) -> list[str]:

@@ -127,6 +127,11 @@ class CudaExecutable:
         """Where it was captured: libraries have what they need to launch there."""
         return self._streams[0]
 
+    @property
+    def values(self) -> dict[str, Tensor]:
+        """What calls of tasks read and write, by name: results that they allocate come and go."""
+        return self._placed.values
+
     def strays(self) -> str:
         return strays(self.plan, self._placed.arena)
 

@@ -21,10 +21,7 @@ def probe(run: CudaExecutable, workspaces: Mapping[str, int]) -> dict[str, Probe
     launched: dict[str, list[Resources | None] | None] = {}
 
     def serial(name: str, call: Callable[[], None]) -> None:
-        try:  # before the run, whose results are those that the next tasks read
-            launched[name] = launches_of(call, run.side)
-        except (RuntimeError, TargetError):
-            launched[name] = None
+        launched[name] = _captured(run, call)
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -43,6 +40,19 @@ def probe(run: CudaExecutable, workspaces: Mapping[str, int]) -> dict[str, Probe
         workspace = workspaces.get(task.name, 0)
         found[task.name] = Probe(workspace, temporary[task.name], count, largest(took or ()))
     return found
+
+
+def _captured(run: CudaExecutable, call: Callable[[], None]) -> list[Resources | None] | None:
+    """What the call would launch, None where that cannot be known. Results that it allocated are
+    dropped: nobody computed them, and the run would seem to need as much memory again."""
+    before = dict(run.values)
+    try:
+        return launches_of(call, run.side)
+    except (RuntimeError, TargetError):
+        return None
+    finally:
+        run.values.clear()
+        run.values.update(before)
 
 
 def largest(launched: Sequence[Resources | None]) -> Resources | None:

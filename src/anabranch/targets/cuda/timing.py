@@ -6,9 +6,9 @@ percentile range, in microseconds.
 
 Device and host. A graph of many short kernels is over before the host has launched the next: 73
 kernels of 44 us took 60 to 115 us to launch. What such a graph takes on the device is seen only if
-the host is ahead, so before its replays the device sleeps (`lead`), and longer as long as it had
-begun when the host was done. Graphs that take longer than their launch need no sleep and get none.
-A call is timed as its user sees it, the host included.
+the host is ahead, so before its replays the device sleeps (its lead), and longer each time that the
+first of them was over before the host had launched the last. Graphs that take longer than their
+launch need no sleep and get none. A call is timed as its user sees it, the host included.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class _Timed:
             self._run()
             event.record()
         # That the first of them is over says that the device may have waited for the others.
-        begun: bool = events[0].query()  # type: ignore[no-untyped-call]
-        self._late = self._lead < self._most and begun
+        over: bool = events[0].query()  # type: ignore[no-untyped-call]
+        self._late = self._lead < self._most and over
         if self._late:
             took = 1e6 * (time.perf_counter() - start)
             self._lead = min(self._most, max(2 * self._lead, MARGIN * took))

@@ -110,7 +110,14 @@ class Triton:
 
     def program(self, kernel: Kernel) -> Program:
         """What a kernel runs, written anew. TargetError if the kernel says something else."""
-        written = self._write(kernel.body, kernel.variant)
+        try:
+            written = self._write(kernel.body, kernel.variant)
+        except ValueError as unknown:
+            raise TargetError(
+                f"kernel {kernel.name} {kernel.variant} is none that is written here",
+                f"{unknown}; it comes from another version of this package, or was altered",
+                "compile the model again with this version",
+            ) from unknown
         if code(written.text) != code(kernel.source):
             raise TargetError(
                 f"the source of kernel {kernel.name} {kernel.variant} is not what is written here",

@@ -1,0 +1,44 @@
+"""Facts of how kernels are launched, told of their variants."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.facts import _carveout, _modes
+from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.text import parse_graph
+
+BODY = parse_graph("""
+graph g {
+  input %x: f32[256]
+  %y: f32[256] = aten.exp.default(%x)
+  return %y
+}""")
+
+
+def tasks(*kernels: tuple[str, str]) -> TaskGraph:
+    """Of providers and variants."""
+    made = tuple(
+        Task(f"t{i}", BODY, Kernel(provider, "k", BODY, variant))
+        for i, (provider, variant) in enumerate(kernels)
+    )
+    return TaskGraph("g", BODY.inputs, (), made, (), BODY.outputs)
+
+
+@pytest.mark.parametrize(
+    ("variants", "modes", "carveout"),
+    [
+        (["p:1.w2", "p:1.w2"], {"none": 2}, 100),
+        (["p:1.w2.pa", "p:1.w2.pe", "p:2.w2.pa"], {"a": 2, "e": 1}, 100),
+        (["p:1.w2.pa.c50", "p:1.w2.c50"], {"a": 1, "none": 1}, 50),
+        (["p:1.w2.c50", "p:1.w2"], {"none": 2}, None),
+        ([], {}, None),
+    ],
+)
+def test_modes_and_carve_out(
+    variants: list[str], modes: dict[str, int], carveout: int | None
+) -> None:
+    """Kernels of libraries, whatever their variants, have neither."""
+    plan = tasks(("cudnn", "3"), *(("triton", variant) for variant in variants), ("aten", ""))
+    assert _modes(plan) == modes
+    assert _carveout(plan) == carveout
