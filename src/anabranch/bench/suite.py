@@ -58,6 +58,7 @@ KEPT_FACTS = (
     "kernels",
     "tasks",
     "modes",
+    "carveout",
     "stages_s",
     "peak_bytes_sequential",
     "max_relative_error",
