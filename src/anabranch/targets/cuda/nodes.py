@@ -10,7 +10,9 @@ kernels that took 3 us to launch take 60. None stands for a node that is no kern
 from __future__ import annotations
 
 import ctypes
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -44,12 +46,16 @@ def launches_of(
     """Of each kernel, copy and fill that a call would launch, in order. The call is captured and
     not run. RuntimeError where it cannot be captured."""
     graph = torch.cuda.CUDAGraph(keep_graph=True)
-    with uncollected(), torch.cuda.stream(stream):
+    with uncollected(), torch.cuda.stream(stream), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # which is an answer
         graph.capture_begin(capture_error_mode="thread_local")
         try:
             call()
-        finally:
-            graph.capture_end()
+        except BaseException:
+            with suppress(RuntimeError):  # where the capture itself is what failed
+                graph.capture_end()
+            raise
+        graph.capture_end()
     return list(nodes(graph.raw_cuda_graph(), library or ctypes.CDLL("libcuda.so.1")))
 
 
