@@ -63,10 +63,14 @@ def test_an_unknown_stage_lists_the_known() -> None:
 
 @pytest.mark.parametrize("network", ZOO)
 def test_the_zoo_on_the_cpu(network: str) -> None:
-    """Verified against fp64 inside; here: it must come out, near, and in bounded memory."""
-    made = compile_model(job(network, budget=10, check=1, scheduler="critical"))
+    """Verified against fp64 inside; here: it must come out, near, and in bounded memory, or say
+    that no waits bound it under the schedule, which depends on what was measured."""
+    asked = job(network, budget=10, check=1, scheduler="critical")
+    made = compile_model(asked)
     assert made.errors and all(error <= allowed for error, allowed in made.errors)
-    assert made.plan.arena_bytes <= 1.25 * made.found.sequential.arena_bytes + 16384
+    bound = 1.25 * made.found.sequential.arena_bytes + 16384
+    told = any("however tasks wait" in event.why for event in asked.trace.events)
+    assert made.plan.arena_bytes <= bound or told
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
