@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import anabranch
+from anabranch.options import Options
 from anabranch.trace import Trace
 
 
@@ -340,3 +341,10 @@ def test_a_lone_tensor_is_one_argument() -> None:
     fast = anabranch.compile(net, image(), **quick())
     with torch.no_grad():
         same(fast(image(seed=3)), net(image(seed=3)))
+
+
+def test_an_empty_cache_folder_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Options.read({"cache_dir": ""}, environment=False).cache_dir is None
+    monkeypatch.setenv("ANABRANCH_CACHE_DIR", "")
+    assert Options.read().cache_dir is None
+    assert Options.read({"cache_dir": "x"}).cache_dir == Path("x")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from anabranch.errors import OptionError
 
@@ -116,6 +116,12 @@ class Options(BaseModel):
     dump: Path | None = None
     check: int = Field(default=0, ge=0, le=2)
     fuel: int | None = Field(default=None, ge=0)
+
+    @field_validator("cache_dir", mode="before")
+    @classmethod
+    def _nowhere(cls, given: Any) -> Any:
+        """An empty name is no folder, as in the environment, and not the current one."""
+        return None if given == "" else given
 
     @staticmethod
     def read(given: Mapping[str, Any] | None = None, environment: bool = True) -> Options:
