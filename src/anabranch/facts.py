@@ -29,7 +29,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.types import DTYPE_NAMES
-from anabranch.kernels.triton.carveout import parted
+from anabranch.kernels.triton.carveout import apart
 from anabranch.kernels.triton.dependent import split
 from anabranch.line import Job
 from anabranch.overlap.alike import generated
@@ -81,14 +81,14 @@ def facts_of(job: Job, made: Compilation, eager: bool = True) -> dict[str, Any]:
 
 def _modes(tasks: TaskGraph) -> dict[str, int]:
     kernels = [task.kernel for task in tasks.tasks if generated(task)]
-    variants = [parted(kernel.variant)[0] for kernel in kernels if kernel]
+    variants = [apart(kernel.variant)[0] for kernel in kernels if kernel]
     return dict(Counter(split(variant)[1] or "none" for variant in variants))
 
 
 def _carveout(tasks: TaskGraph) -> int | None:
     """Percent; None where no kernel was generated, or they do not agree."""
     kernels = [task.kernel for task in tasks.tasks if generated(task)]
-    found = {parted(kernel.variant)[1] for kernel in kernels if kernel}
+    found = {apart(kernel.variant)[1] for kernel in kernels if kernel}
     return found.pop() if len(found) == 1 else None
 
 

@@ -20,7 +20,7 @@ from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.triton.carveout import LESS, WHOLE, parted
+from anabranch.kernels.triton.carveout import LESS, WHOLE, apart
 from anabranch.kernels.triton.dependent import MODES, split
 from anabranch.kernels.triton.write import program
 from anabranch.overlap import decide
@@ -61,7 +61,7 @@ class Machine:
         self.go.wait(10)
 
     def load(self, plan: Any, repeat: int = 1) -> Any:
-        base, carveout = parted(plan.tasks.tasks[0].kernel.variant)
+        base, carveout = apart(plan.tasks.tasks[0].kernel.variant)
         mode = split(base)[1]
         self.loaded.append(mode if carveout == WHOLE else f"{mode}.c{carveout}")
         us = self.us.get(self.loaded[-1], self.us[mode])
@@ -79,7 +79,7 @@ def run(machine: Any, cache: Cache | None = None) -> tuple[str, Cost | None]:
     check_plan(plan)
     kernel = plan.tasks.tasks[0].kernel
     assert kernel is not None and kernel.source == program(BODY, kernel.variant).text
-    base, carveout = parted(kernel.variant)
+    base, carveout = apart(kernel.variant)
     mode = split(base)[1]
     return (mode if carveout == WHOLE else f"{mode}.c{carveout}"), cost
 

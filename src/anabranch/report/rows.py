@@ -17,7 +17,7 @@ from anabranch.ir.schedule import Launch, Timeline
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_kernel
 from anabranch.kernels.recall import Candidate
-from anabranch.kernels.triton.carveout import parted
+from anabranch.kernels.triton.carveout import apart
 from anabranch.kernels.triton.dependent import split
 from anabranch.report.parts import Parts
 
@@ -125,7 +125,7 @@ def is_chosen(task: Task, candidate: Candidate) -> bool:
 
 def _name(kernel: Kernel) -> tuple[str, str, str]:
     """However it is launched: modes and carve-outs are settled when all kernels are chosen."""
-    return kernel.provider, kernel.name, split(parted(kernel.variant)[0])[0]
+    return kernel.provider, kernel.name, split(apart(kernel.variant)[0])[0]
 
 
 def _runner_up(task: Task, tried: Sequence[Candidate]) -> Candidate | None:

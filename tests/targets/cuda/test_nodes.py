@@ -9,6 +9,7 @@ import pytest
 
 from anabranch.errors import TargetError
 from anabranch.ir.task import Resources
+from anabranch.targets.cuda.driver import Library
 from anabranch.targets.cuda.nodes import Launched, nodes
 from anabranch.targets.cuda.probe import largest
 
@@ -26,6 +27,12 @@ class FakeCuda:
 
     def __getattr__(self, name: str) -> Any:
         return (lambda *_: 719) if name == self.failing else getattr(type(self), f"_{name}")
+
+    @staticmethod
+    def _cuGetErrorName(status: Any, name: Any) -> int:
+        assert status.value == 719
+        name._obj.value = b"CUDA_ERROR_LAUNCH_FAILED"
+        return 0
 
     @staticmethod
     def _cuGraphGetNodes(graph: Any, found: Any, count: Any) -> int:
@@ -64,7 +71,7 @@ class FakeCuda:
 
 
 def test_kernels_copies_and_no_events() -> None:
-    first, copy, second = nodes(GRAPH, FakeCuda())
+    first, copy, second = nodes(GRAPH, Library(FakeCuda()))
     assert first == Resources(ctas=98, threads=128, registers=54, shared=8448)
     assert copy is None
     assert second == Resources(ctas=2, threads=256, registers=32, shared=0)
@@ -77,8 +84,8 @@ def test_kernels_copies_and_no_events() -> None:
 )
 def test_a_refusal_names_the_call(call: str) -> None:
     with pytest.raises(TargetError, match=f"{call} failed") as failed:
-        list(nodes(GRAPH, FakeCuda(call)))
-    assert failed.value.why == "error 719"
+        list(nodes(GRAPH, Library(FakeCuda(call))))
+    assert failed.value.why == "CUDA_ERROR_LAUNCH_FAILED (719)"
 
 
 def test_the_parameters_lie_where_the_driver_puts_them() -> None:

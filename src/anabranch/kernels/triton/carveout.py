@@ -17,10 +17,10 @@ WHOLE = 100
 LESS = (75, 50, 25)
 
 
-def parted(variant: str) -> tuple[str, int]:
+def apart(variant: str) -> tuple[str, int]:
     """The variant without its carve-out, and that in percent.
 
-    >>> parted("window:16x64u1.w4.pe.c50"), parted("pointwise:512.w2")
+    >>> apart("window:16x64u1.w4.pe.c50"), apart("pointwise:512.w2")
     (('window:16x64u1.w4.pe', 50), ('pointwise:512.w2', 100))
     """
     base, dot, percent = variant.rpartition(".c")
@@ -32,5 +32,5 @@ def with_carveout(variant: str, percent: int) -> str:
     >>> with_carveout("pointwise:512.w2.c50", 100), with_carveout("pointwise:512.w2", 75)
     ('pointwise:512.w2', 'pointwise:512.w2.c75')
     """
-    base, _ = parted(variant)
+    base, _ = apart(variant)
     return base if percent == WHOLE else f"{base}.c{percent}"

@@ -20,7 +20,7 @@ from anabranch.kernels.triton import attention, contraction, pair, pointwise, ro
 from anabranch.kernels.triton.abreast import NAME as ABREAST
 from anabranch.kernels.triton.abreast import abreast, parts_of
 from anabranch.kernels.triton.abreast import variants as side_by_side
-from anabranch.kernels.triton.carveout import parted
+from anabranch.kernels.triton.carveout import apart
 from anabranch.kernels.triton.dependent import EARLY, FETCHING, dependent, split
 from anabranch.kernels.triton.page import header
 from anabranch.kernels.triton.program import Program
@@ -54,7 +54,7 @@ LEARNED: dict[tuple[Graph, str], Program] = {}
 
 def program(body: Graph, variant: str) -> Program:
     """The kernel of this variant. ValueError where the body has no such kernel."""
-    same, (base, carveout) = canonical(body, content=False), parted(variant)
+    same, (base, carveout) = canonical(body, content=False), apart(variant)
     written = _program(same, base)
     names = dict(zip(_values(same), _values(body), strict=True))
     return replace(
@@ -68,12 +68,12 @@ def program(body: Graph, variant: str) -> Program:
 def unnamed(body: Graph, variant: str) -> Program:
     """As `program`, in names that equal bodies share and without its header and its carve-out: the
     very same object for all that share a text."""
-    return _program(canonical(body, content=False), parted(variant)[0])
+    return _program(canonical(body, content=False), apart(variant)[0])
 
 
 def learn(body: Graph, variant: str, written: Program) -> None:
     """Take over what `unnamed` answered in a process with the same files of this room."""
-    LEARNED.setdefault((canonical(body, content=False), parted(variant)[0]), written)
+    LEARNED.setdefault((canonical(body, content=False), apart(variant)[0]), written)
 
 
 def variants(body: Graph, spec: TargetSpec) -> list[str]:

@@ -167,19 +167,19 @@ class Library:
 
     def load(self, code: bytes, entry: str) -> Any:
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        self._ask("cuModuleLoadData", ctypes.byref(module), code)
-        self._ask("cuModuleGetFunction", ctypes.byref(function), module, entry.encode())
+        self.ask("cuModuleLoadData", ctypes.byref(module), code)
+        self.ask("cuModuleGetFunction", ctypes.byref(function), module, entry.encode())
         return function
 
     def attribute(self, function: Any, name: str) -> int:
         value = ctypes.c_int()
         which = ctypes.c_int(ATTRIBUTES[name])
-        self._ask("cuFuncGetAttribute", ctypes.byref(value), which, function)
+        self.ask("cuFuncGetAttribute", ctypes.byref(value), which, function)
         return value.value
 
     def set(self, function: Any, name: str, value: int) -> None:
         which = ctypes.c_int(ATTRIBUTES[name])
-        self._ask("cuFuncSetAttribute", function, which, ctypes.c_int(value))
+        self.ask("cuFuncSetAttribute", function, which, ctypes.c_int(value))
 
     def launch(self, function: Any, launch: Launch, stream: int, addresses: Sequence[int]) -> None:
         packed = pack(addresses)
@@ -188,9 +188,9 @@ class Library:
             switch = _Attribute(PROGRAMMATIC)
             switch.value[0] = 1
             config.attributes, config.count = ctypes.pointer(switch), 1
-        self._ask("cuLaunchKernelEx", ctypes.byref(config), function, packed.array, None)
+        self.ask("cuLaunchKernelEx", ctypes.byref(config), function, packed.array, None)
 
-    def _ask(self, call: str, *args: Any) -> None:
+    def ask(self, call: str, *args: Any) -> None:
         status = int(getattr(self._cuda, call)(*args))
         if status != 0:
             name = ctypes.c_char_p()

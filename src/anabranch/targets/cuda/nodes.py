@@ -10,16 +10,16 @@ kernels that took 3 us to launch take 60. None stands for a node that is no kern
 from __future__ import annotations
 
 import ctypes
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
 
 import torch
 
 from anabranch.ir.task import Resources
 from anabranch.ir.uncollected import uncollected
-from anabranch.targets.cuda.driver import ATTRIBUTES, refused
+from anabranch.targets.cuda.driver import Library
 
 KERNEL, COPY, FILL = 0, 1, 2
 """CU_GRAPH_NODE_TYPE of what runs on the device; others are events and the like."""
@@ -41,7 +41,7 @@ class Launched(ctypes.Structure):
 
 
 def launches_of(
-    call: Callable[[], None], stream: torch.cuda.Stream, library: Any = None
+    call: Callable[[], None], stream: torch.cuda.Stream, library: Library | None = None
 ) -> list[Resources | None]:
     """Of each kernel, copy and fill that a call would launch, in order. The call is captured and
     not run. RuntimeError where it cannot be captured."""
@@ -56,53 +56,33 @@ def launches_of(
                 graph.capture_end()
             raise
         graph.capture_end()
-    return list(nodes(graph.raw_cuda_graph(), library or ctypes.CDLL("libcuda.so.1")))
+    return list(nodes(graph.raw_cuda_graph(), library or Library(ctypes.CDLL("libcuda.so.1"))))
 
 
-def nodes(graph: int, library: Any) -> Iterator[Resources | None]:
+def nodes(graph: int, library: Library) -> Iterator[Resources | None]:
     """Of the graph at this address. TargetError for what the driver refuses."""
     count = ctypes.c_size_t()
-    _ask(library, "cuGraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count))
+    library.ask("cuGraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count))
     found = (ctypes.c_void_p * count.value)()
-    _ask(library, "cuGraphGetNodes", ctypes.c_void_p(graph), found, ctypes.byref(count))
+    library.ask("cuGraphGetNodes", ctypes.c_void_p(graph), found, ctypes.byref(count))
     for node in found:
         kind = ctypes.c_int()
-        _ask(library, "cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
+        library.ask("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
         if kind.value == KERNEL:
             yield _kernel(node, library)
         elif kind.value in (COPY, FILL):
             yield None
 
 
-def _kernel(node: int | None, library: Any) -> Resources:
+def _kernel(node: int | None, library: Library) -> Resources:
     taken = Launched()
-    _ask(library, "cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(taken))
+    library.ask("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(taken))
     function = ctypes.c_void_p(taken.function)
     if not taken.function:  # a kernel of a library that is loaded for no context in particular
-        _ask(library, "cuKernelGetFunction", ctypes.byref(function), ctypes.c_void_p(taken.kernel))
+        library.ask("cuKernelGetFunction", ctypes.byref(function), ctypes.c_void_p(taken.kernel))
     return Resources(
-        ctas=_product(taken.grid),
-        threads=_product(taken.block),
-        registers=_attribute(function, "registers", library),
-        shared=taken.shared + _attribute(function, "shared", library),
+        ctas=math.prod(taken.grid),
+        threads=math.prod(taken.block),
+        registers=library.attribute(function, "registers"),
+        shared=taken.shared + library.attribute(function, "shared"),
     )
-
-
-def _attribute(function: ctypes.c_void_p, name: str, library: Any) -> int:
-    value = ctypes.c_int()
-    which = ctypes.c_int(ATTRIBUTES[name])
-    _ask(library, "cuFuncGetAttribute", ctypes.byref(value), which, function)
-    return value.value
-
-
-def _product(sizes: Any) -> int:
-    result = 1
-    for size in sizes:
-        result *= size
-    return result
-
-
-def _ask(library: Any, call: str, *args: Any) -> None:
-    status = int(getattr(library, call)(*args))
-    if status != 0:
-        raise refused(call, f"error {status}")
