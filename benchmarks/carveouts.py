@@ -1,9 +1,9 @@
 """What it is worth that all kernels ask for one carve-out: schedules of a network, side by side.
 
-    PYTHONPATH=src python3 benchmarks/carveouts.py zoo:nasnet_mobile [--dtype fp16] [--json FILE]
+    PYTHONPATH=src python3 benchmarks/carveouts.py zoo:randwire [--kernels library] [--json FILE]
 
 The same kernels and schedules, without overlap, captured several times: with what the driver
-chooses for each kernel by itself, and with all kernels in each carve-out (`overlap.parted`).
+chooses for each kernel by itself, and with all kernels in each carve-out.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import torch
 
@@ -28,10 +29,9 @@ from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.kernels.triton.carveout import LESS, WHOLE
 from anabranch.options import Options
-from anabranch.overlap.parted import in_carveout
 from anabranch.pack import pack
 from anabranch.schedule import SCHEDULERS
-from anabranch.targets.cuda.driver import open_driver
+from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.trace import Trace
 
@@ -41,18 +41,17 @@ SECONDS = 3.0
 """Of timing, for all together."""
 
 
-class Unasked:
-    """A driver that is not told which carve-out a kernel prefers."""
+@contextmanager
+def asking(percent: int | None) -> Iterator[None]:
+    """All kernels of graphs that are captured in the block ask for this; None: for nothing."""
+    part = nodes.part
 
-    def __init__(self) -> None:
-        self._driver = open_driver()
+    def told(graph: int, _: int) -> None:
+        if percent is not None:
+            part(graph, percent)
 
-    def set(self, function: Any, name: str, value: int) -> None:
-        if name != "carveout":
-            self._driver.set(function, name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._driver, name)
+    with mock.patch.object(nodes, "part", told):
+        yield
 
 
 def main() -> int:
@@ -60,19 +59,17 @@ def main() -> int:
     parser.add_argument("model")
     parser.add_argument("--dtype", default="fp16")
     parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--kernels", default="all", choices=("all", "library"))
     parser.add_argument("--json", type=Path, help="where to write what was found")
     given = parser.parse_args()
-    device = torch.device("cuda", torch.cuda.current_device())
-    target = CudaTarget(device, given.dtype == "tf32")
-    unasked = CudaTarget(device, target.tf32, Unasked)
-    tasks, schedules = _made(given.model, given.dtype, given.batch, target)
+    target = CudaTarget(torch.device("cuda", torch.cuda.current_device()), given.dtype == "tf32")
+    tasks, schedules = _made(given.model, given.dtype, given.batch, given.kernels, target)
     runs: dict[tuple[str, str], Executable] = {}
     for name, schedule in schedules.items():
         plan = pack(tasks, schedule, target.spec)
-        runs[name, DRIVERS] = unasked.load(plan)
-        for percent in (WHOLE, *LESS):
-            parted = replace(plan, tasks=in_carveout(tasks, percent))
-            runs[name, f"{percent}%"] = target.load(parted)
+        for percent in (None, WHOLE, *LESS):
+            with asking(percent):
+                runs[name, DRIVERS if percent is None else f"{percent}%"] = target.load(plan)
     costs = dict(zip(runs, target.time(list(runs.values()), SECONDS), strict=True))
     rows = [
         {"scheduler": name, "carveout": way, "us": round(c.us, 3), "spread": round(c.spread, 3)}
@@ -84,15 +81,16 @@ def main() -> int:
     if given.json:
         facts = provenance() | {"command": " ".join(sys.argv), "versions": versions()}
         facts |= {"model": given.model, "dtype": given.dtype, "batch": given.batch}
+        facts |= {"kernels": given.kernels}
         given.json.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n", "utf-8")
     return 0
 
 
 def _made(
-    model: str, dtype: str, batch: int, target: CudaTarget
+    model: str, dtype: str, batch: int, kernels: str, target: CudaTarget
 ) -> tuple[TaskGraph, dict[str, Schedule]]:
-    """The network with generated kernels, and its schedules."""
-    options = Options.read({"tf32": target.tf32, "kernels": "all", "search": "none"})
+    """The network with kernels, and its schedules."""
+    options = Options.read({"tf32": target.tf32, "kernels": kernels, "search": "none"})
     trace = Trace()
     with Cache.open(options.cache_dir) as cache:
         job, _ = job_of(model, dtype, batch, target, options, cache, trace)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.facts import _carveout, _modes
+from anabranch.facts import _modes
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
+from anabranch.kernels.triton.carveout import carveout_of
 
 BODY = parse_graph("""
 graph g {
@@ -31,14 +32,12 @@ def tasks(*kernels: tuple[str, str]) -> TaskGraph:
         (["p:1.w2", "p:1.w2"], {"none": 2}, 100),
         (["p:1.w2.pa", "p:1.w2.pe", "p:2.w2.pa"], {"a": 2, "e": 1}, 100),
         (["p:1.w2.pa.c50", "p:1.w2.c50"], {"a": 1, "none": 1}, 50),
-        (["p:1.w2.c50", "p:1.w2"], {"none": 2}, None),
-        ([], {}, None),
+        (["p:1.w2.c50", "p:1.w2"], {"none": 2}, 100),
+        ([], {}, 25),
     ],
 )
-def test_modes_and_carve_out(
-    variants: list[str], modes: dict[str, int], carveout: int | None
-) -> None:
-    """Kernels of libraries, whatever their variants, have neither."""
-    plan = tasks(("cudnn", "3"), *(("triton", variant) for variant in variants), ("aten", ""))
+def test_modes_and_carve_out(variants: list[str], modes: dict[str, int], carveout: int) -> None:
+    """Kernels of libraries have neither in their variants, whatever those are."""
+    plan = tasks(("cudnn", "3.c25"), *(("triton", variant) for variant in variants), ("aten", ""))
     assert _modes(plan) == modes
-    assert _carveout(plan) == carveout
+    assert carveout_of(plan) == carveout

@@ -7,7 +7,7 @@
 | schedules | every candidate, before kernels overlap: name, latency_ms, source, streams, waits |
 | kernels | launches of the plan; tasks: how many of them |
 | modes | generated kernels of the plan by how they overlap the one before ("none": not at all) |
-| carveout | percent of a multiprocessor's L1 that its generated kernels ask for as shared memory |
+| carveout | percent of a multiprocessor's L1 that its kernels want as shared memory; None: no GPU |
 | cut_short | why searching ended before it was done: "", budget, stop |
 | stages_s | seconds of the compilation by stage |
 | peak_bytes, peak_bytes_sequential | intermediate values of this plan and of the sequential one |
@@ -29,7 +29,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.types import DTYPE_NAMES
-from anabranch.kernels.triton.carveout import apart
+from anabranch.kernels.triton.carveout import apart, carveout_of
 from anabranch.kernels.triton.dependent import split
 from anabranch.line import Job
 from anabranch.overlap.alike import generated
@@ -57,7 +57,7 @@ def facts_of(job: Job, made: Compilation, eager: bool = True) -> dict[str, Any]:
         "tasks": len(tasks.tasks),
         "kernels": sum(task.kernel.launches for task in tasks.tasks if task.kernel),
         "modes": _modes(tasks),
-        "carveout": _carveout(tasks),
+        "carveout": carveout_of(tasks) if job.target.spec.kind == "cuda" else None,
         "streams": plan.schedule.streams,
         "event_waits": plan.schedule.waits,
         "peak_bytes": run.peak_bytes() if run is not None else plan.peak_bytes,
@@ -83,13 +83,6 @@ def _modes(tasks: TaskGraph) -> dict[str, int]:
     kernels = [task.kernel for task in tasks.tasks if generated(task)]
     variants = [apart(kernel.variant)[0] for kernel in kernels if kernel]
     return dict(Counter(split(variant)[1] or "none" for variant in variants))
-
-
-def _carveout(tasks: TaskGraph) -> int | None:
-    """Percent; None where no kernel was generated, or they do not agree."""
-    kernels = [task.kernel for task in tasks.tasks if generated(task)]
-    found = {apart(kernel.variant)[1] for kernel in kernels if kernel}
-    return found.pop() if len(found) == 1 else None
 
 
 def _dtype(job: Job, made: Compilation) -> str:

@@ -36,7 +36,7 @@ from anabranch.options import Options
 from anabranch.pack import brief
 from anabranch.trace import Event, Kind, Trace
 
-SCHEME = "outcome 3"
+SCHEME = "outcome 4"
 OPTIONS = (
     "scheduler",
     "kernels",

@@ -52,16 +52,19 @@ def test_how_kernels_overlap(parts: Build) -> None:
     assert "Overlap" not in explain(**still)
 
 
-@pytest.mark.parametrize(("carveout", "told"), [(50, True), (100, False), (None, False)])
+@pytest.mark.parametrize(
+    ("modes", "carveout", "told"),
+    [({"none": 6}, 50, True), ({"none": 6}, 100, False), ({}, 25, False), ({}, None, False)],
+)
 def test_a_carve_out_is_told_where_it_is_not_the_usual(
-    parts: Build, carveout: int | None, told: bool
+    parts: Build, modes: dict[str, int], carveout: int | None, told: bool
 ) -> None:
     given = parts["small"]()
     said = Event("applied", "overlap", "less shared memory", "50%; us by carve-out: 100% 9.9", 0)
-    facts = {**given["facts"], "modes": {"none": 6}, "carveout": carveout}
+    facts = {**given["facts"], "modes": modes, "carveout": carveout}
     parted: Parts = {**given, "facts": facts, "events": [*given["events"], said]}
     text = explain(**parted)
-    assert ("Carve-out: generated kernels ask for 50% of L1" in text) == told
+    assert ("Carve-out: kernels ask for 50% of L1" in text) == told
     assert ("us by carve-out: 100% 9.9" in text) == told
 
 

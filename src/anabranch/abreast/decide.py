@@ -29,7 +29,7 @@ SECONDS, WHOLE = 12.0, 96.0
 """Seconds that trying may take, and that a compilation may have taken by then, where nobody asked
 for more: the last comparison comes after it, and a first compilation shall end within two
 minutes."""
-SCHEME = "abreast 2"
+SCHEME = "abreast 3"
 
 
 def abreast(job: Job, made: Planned) -> Planned:

@@ -22,7 +22,7 @@ from anabranch.kernels import sources
 from anabranch.options import Options
 from anabranch.rewrite.backtrack import Step
 
-SCHEME = "search 2"
+SCHEME = "search 3"
 NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system"}
 APART = {
     *("scheduler", "max_streams", "max_group_size", "max_groups", "abreast", "overlap"),

@@ -41,7 +41,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.trace import Trace
 
-SCHEME = "timing 2"
+SCHEME = "timing 3"
 BATCH = 32
 """Executables held at once while tasks are warmed: each has weights and buffers on the device."""
 EACH = 0.05

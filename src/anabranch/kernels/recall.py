@@ -22,7 +22,7 @@ from anabranch.ir.schedule import Source
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 
-SCHEME = "selection 2"
+SCHEME = "selection 3"
 T = TypeVar("T")
 
 

@@ -24,7 +24,7 @@ from anabranch.overlap.each import surely_faster
 from anabranch.overlap.kept import keep, recall
 from anabranch.trace import Trace
 
-SCHEME = "carve-out 1"
+SCHEME = "carve-out 2"
 
 
 def parted(

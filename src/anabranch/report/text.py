@@ -182,8 +182,8 @@ def _overlapping(parts: Parts) -> list[str]:
         by_mode = ", ".join(f"{mode} {number}" for mode, number in sorted(early.items()))
         some = f"{sum(early.values())} of {count(sum(modes.values()), 'generated kernel')}"
         lines += [f"Overlap: {some} may start before the one before has ended, by mode: {by_mode}"]
-    if carveout not in (None, WHOLE):
-        lines += [f"Carve-out: generated kernels ask for {carveout}% of L1 as shared memory"]
+    if modes and carveout != WHOLE:
+        lines += [f"Carve-out: kernels ask for {carveout}% of L1 as shared memory"]
     for event in parts["events"] if lines else ():
         if event.where == "overlap" and event.kind in ("chosen", "applied"):
             lines += _wrapped(event.why)

@@ -20,7 +20,7 @@ from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
 from anabranch.schedule.best import Choice, best
 
-SCHEME = "choice 4"
+SCHEME = "choice 5"
 
 
 class _Candidate(BaseModel):

@@ -41,7 +41,6 @@ PROGRAM = Program(ADD, "add", ("x", "y", "out"), (torch.float16,) * 3, (5, 1, 1)
 PROGRAMS = {
     "plain": PROGRAM,
     "pdl": replace(PROGRAM, pdl=True),
-    "plain.c50": replace(PROGRAM, carveout=50),
     "broken": replace(PROGRAM, text=BROKEN),
     "short": replace(PROGRAM, pointers=("x", "out"), dtypes=(torch.float16,) * 2),
     "scratch": replace(
@@ -94,7 +93,6 @@ class FakeDriver:
 
     loaded: list[str] = field(default_factory=list)
     shared: list[int] = field(default_factory=list)
-    carveouts: list[tuple[str, str, int]] = field(default_factory=list)
     launches: list[NotedLaunch] = field(default_factory=list)
 
     def load(self, code: bytes, entry: str) -> Any:
@@ -106,10 +104,8 @@ class FakeDriver:
         return {"shared": 16, "local": 0, "registers": 30, "most_shared": 0}[name]
 
     def set(self, function: Any, name: str, value: int) -> None:
-        if name == "most_shared":
-            self.shared.append(value)
-        else:
-            self.carveouts.append((function, name, value))
+        assert name == "most_shared"
+        self.shared.append(value)
 
     def launch(self, function: Any, launch: Launch, stream: int, addresses: Sequence[int]) -> None:
         self.launches.append(NotedLaunch(function, launch, stream, tuple(addresses)))

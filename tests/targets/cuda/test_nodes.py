@@ -10,7 +10,7 @@ import pytest
 from anabranch.errors import TargetError
 from anabranch.ir.task import Resources
 from anabranch.targets.cuda.driver import Library
-from anabranch.targets.cuda.nodes import Launched, nodes
+from anabranch.targets.cuda.nodes import Launched, launches, part
 from anabranch.targets.cuda.probe import largest
 
 GRAPH, EVENT = 0x9000, 7
@@ -24,6 +24,11 @@ class FakeCuda:
 
     def __init__(self, failing: str = "") -> None:
         self.failing = failing
+        self.told: list[tuple[int, int, int, int]] = []
+
+    def cuGraphKernelNodeSetAttribute(self, node: Any, attribute: Any, value: Any) -> int:
+        self.told.append((node.value, attribute.value, value[0], ctypes.sizeof(value)))
+        return 0
 
     def __getattr__(self, name: str) -> Any:
         return (lambda *_: 719) if name == self.failing else getattr(type(self), f"_{name}")
@@ -71,7 +76,7 @@ class FakeCuda:
 
 
 def test_kernels_copies_and_no_events() -> None:
-    first, copy, second = nodes(GRAPH, Library(FakeCuda()))
+    first, copy, second = launches(GRAPH, Library(FakeCuda()))
     assert first == Resources(ctas=98, threads=128, registers=54, shared=8448)
     assert copy is None
     assert second == Resources(ctas=2, threads=256, registers=32, shared=0)
@@ -84,8 +89,15 @@ def test_kernels_copies_and_no_events() -> None:
 )
 def test_a_refusal_names_the_call(call: str) -> None:
     with pytest.raises(TargetError, match=f"{call} failed") as failed:
-        list(nodes(GRAPH, Library(FakeCuda(call))))
+        list(launches(GRAPH, Library(FakeCuda(call))))
     assert failed.value.why == "CUDA_ERROR_LAUNCH_FAILED (719)"
+
+
+def test_kernels_are_told_how_to_part_l1() -> None:
+    """By the numbers of CUlaunchAttributeID and the size of CUlaunchAttributeValue in cuda.h."""
+    cuda = FakeCuda()
+    part(GRAPH, 50, Library(cuda))
+    assert cuda.told == [(0x10, 14, 50, 64), (0x40, 14, 50, 64)]
 
 
 def test_the_parameters_lie_where_the_driver_puts_them() -> None:

@@ -41,15 +41,6 @@ def test_a_launch(made: Any, triton: Triton, driver: Any) -> None:
     assert first.addresses[:3] == pointers and set(first.addresses[3:]) <= {0}
 
 
-def test_each_carve_out_has_a_function_of_its_own(made: Any, triton: Triton, driver: Any) -> None:
-    """It is set of a function, and a graph that was captured goes on launching from one."""
-    for variant in ("plain", "plain.c50", "plain"):
-        triton.runner(made.task(variant), made.values(), None)()
-    whole, half, again = (launch.function for launch in driver.launches)
-    assert whole == again != half
-    assert driver.carveouts == [(whole, "carveout", 100), (half, "carveout", 50)]
-
-
 def test_scratch_and_counters_come_last(made: Any, triton: Triton, driver: Any) -> None:
     workspace = torch.zeros(4096 + 16, dtype=torch.uint8)
     values = made.values()

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from anabranch.ir.types import DTYPE_NAMES, DTYPES
-from anabranch.kernels.triton.carveout import WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,7 @@ class Program:
     more pointer, the last, if not 0; unlike scratch they belong to this kernel alone.
 
     pdl: the text waits for the kernel before it by itself (programmatic dependent launch, compute
-    capability 9.0 and up), so it may be launched while that one still runs. carveout: percent of
-    a multiprocessor's L1 memory that it asks to be shared memory.
+    capability 9.0 and up), so it may be launched while that one still runs.
     """
 
     text: str
@@ -45,7 +43,6 @@ class Program:
     scratch: int = 0
     counters: int = 0
     pdl: bool = False
-    carveout: int = WHOLE
 
     @property
     def ctas(self) -> int:

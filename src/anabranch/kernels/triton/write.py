@@ -54,14 +54,13 @@ LEARNED: dict[tuple[Graph, str], Program] = {}
 
 def program(body: Graph, variant: str) -> Program:
     """The kernel of this variant. ValueError where the body has no such kernel."""
-    same, (base, carveout) = canonical(body, content=False), apart(variant)
+    same, base = canonical(body, content=False), apart(variant)[0]
     written = _program(same, base)
     names = dict(zip(_values(same), _values(body), strict=True))
     return replace(
         written,
         text="\n".join([*header(body, base), written.text]),
         pointers=tuple(names[name] for name in written.pointers),
-        carveout=carveout,
     )
 
 

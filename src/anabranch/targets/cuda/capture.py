@@ -11,6 +11,8 @@ the allocator may hand their bytes to later launches of the same stream.
 An urgent launch goes to a second stream of higher priority, between the launches before and after
 it: a captured kernel keeps the priority of its stream. A stream that is urgent as a whole costs no
 edge; one that turns back has an edge more, from its last launch that was as urgent.
+
+All kernels of the graph, a library's too, ask for one carve-out of L1 (`kernels.triton.carveout`).
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from anabranch.ir.schedule import Launch
 from anabranch.ir.task import Task, alias_roots
 from anabranch.ir.types import copy_into
 from anabranch.ir.uncollected import uncollected
+from anabranch.kernels.triton.carveout import apart, carveout_of
+from anabranch.targets.cuda import nodes
 from anabranch.targets.place import Placed, strays
 
 WARM_UPS = 2
@@ -196,7 +200,7 @@ class CudaExecutable:
                 self.launch_all()
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         try:
@@ -212,6 +216,8 @@ class CudaExecutable:
                         graph.capture_end()
                     raise
                 graph.capture_end()
+                nodes.part(graph.raw_cuda_graph(), carveout_of(self.plan.tasks))
+                graph.instantiate()
         except RuntimeError as failed:
             self.failure = str(failed).splitlines()[0]
             torch.cuda.synchronize()
@@ -221,10 +227,11 @@ class CudaExecutable:
 
 
 def _named(task: Task) -> tuple[str, str, str, str]:
-    """A kernel on the memory of a task: its text depends on nothing else."""
+    """A kernel on the memory of a task: its text depends on nothing else, and the carve-out is
+    said to the graph."""
     kernel = task.kernel
     assert kernel is not None, f"task {task.name} has no kernel"
-    return task.name, kernel.provider, kernel.name, kernel.variant
+    return task.name, kernel.provider, kernel.name, apart(kernel.variant)[0]
 
 
 def _releases(plan: Plan) -> dict[str, list[str]]:

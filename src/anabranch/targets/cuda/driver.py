@@ -19,10 +19,10 @@ from typing import Any, Protocol
 
 from anabranch.errors import TargetError
 
-ATTRIBUTES = {"shared": 1, "local": 3, "registers": 4, "most_shared": 8, "carveout": 9}
+ATTRIBUTES = {"shared": 1, "local": 3, "registers": 4, "most_shared": 8}
 """Our names for what the driver knows of a function: static bytes of shared memory, bytes of local
-memory and registers a thread, dynamic bytes of shared memory it may be launched with, and the
-percentage of L1 memory that it prefers to be shared memory. The last two can be set."""
+memory and registers a thread, and dynamic bytes of shared memory it may be launched with, which can
+be set."""
 PROGRAMMATIC = 6
 """CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: start while the kernel before it runs."""
 

@@ -1,10 +1,13 @@
-"""What the launches of a captured graph take of the GPU, asked of its nodes.
+"""The nodes of a captured graph: what its launches take of the GPU, and how L1 is parted for them.
 
     call --capture--> graph --> [Resources(ctas=98, threads=128, registers=54, shared=8448), None]
 
 Kernels of libraries say nowhere else how they are launched, but to a profiler; and a process that
 was profiled once pays for it in every launch from then on: CUPTI stays attached, and graphs of 100
 kernels that took 3 us to launch take 60. None stands for a node that is no kernel: a copy, a fill.
+
+Which carve-out a kernel prefers (`kernels.triton.carveout`) is said to its node, for only there it
+can be said to kernels of libraries too.
 """
 
 from __future__ import annotations
@@ -23,6 +26,10 @@ from anabranch.targets.cuda.driver import Library
 
 KERNEL, COPY, FILL = 0, 1, 2
 """CU_GRAPH_NODE_TYPE of what runs on the device; others are events and the like."""
+CARVEOUT = 14
+"""CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: percent."""
+VALUE = ctypes.c_int * 16
+"""CUlaunchAttributeValue: a union of 64 bytes, of which an attribute of one number is the first."""
 
 
 class Launched(ctypes.Structure):
@@ -56,11 +63,34 @@ def launches_of(
                 graph.capture_end()
             raise
         graph.capture_end()
-    return list(nodes(graph.raw_cuda_graph(), library or Library(ctypes.CDLL("libcuda.so.1"))))
+    return list(launches(graph.raw_cuda_graph(), library or opened()))
 
 
-def nodes(graph: int, library: Library) -> Iterator[Resources | None]:
+def launches(graph: int, library: Library) -> Iterator[Resources | None]:
     """Of the graph at this address. TargetError for what the driver refuses."""
+    for node, kind in _nodes(graph, library):
+        if kind == KERNEL:
+            yield _kernel(node, library)
+        elif kind in (COPY, FILL):
+            yield None
+
+
+def part(graph: int, percent: int, library: Library | None = None) -> None:
+    """Have all kernels of the graph at this address ask for so much of L1 as shared memory, before
+    it is instantiated. TargetError for what the driver refuses."""
+    library = library or opened()
+    for node, kind in _nodes(graph, library):
+        if kind == KERNEL:
+            asked = ctypes.c_void_p(node), ctypes.c_int(CARVEOUT), VALUE(percent)
+            library.ask("cuGraphKernelNodeSetAttribute", *asked)
+
+
+def opened() -> Library:
+    return Library(ctypes.CDLL("libcuda.so.1"))
+
+
+def _nodes(graph: int, library: Library) -> Iterator[tuple[int | None, int]]:
+    """Handles and kinds."""
     count = ctypes.c_size_t()
     library.ask("cuGraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count))
     found = (ctypes.c_void_p * count.value)()
@@ -68,10 +98,7 @@ def nodes(graph: int, library: Library) -> Iterator[Resources | None]:
     for node in found:
         kind = ctypes.c_int()
         library.ask("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
-        if kind.value == KERNEL:
-            yield _kernel(node, library)
-        elif kind.value in (COPY, FILL):
-            yield None
+        yield node, kind.value
 
 
 def _kernel(node: int | None, library: Library) -> Resources:

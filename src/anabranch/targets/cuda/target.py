@@ -18,7 +18,6 @@ from anabranch.ir.task import Kernel
 from anabranch.targets.cuda import cudnn, profile, timing, triton
 from anabranch.targets.cuda.capture import CudaExecutable
 from anabranch.targets.cuda.device import read_spec
-from anabranch.targets.cuda.driver import Driver, open_driver
 from anabranch.targets.cuda.probe import probe
 from anabranch.targets.place import Runner, place, run_aten
 from anabranch.trace import Trace
@@ -33,15 +32,9 @@ def open_cuda(tf32: bool) -> Target:
 
 class CudaTarget:
     """One GPU. Side streams are made once and shared by all plans: libraries keep a workspace per
-    stream, and a schedule's streams only name which of its launches may overlap. `driver`: opens
-    what generated kernels are launched by."""
+    stream, and a schedule's streams only name which of its launches may overlap."""
 
-    def __init__(
-        self,
-        device: torch.device,
-        tf32: bool = False,
-        driver: Callable[[], Driver] = open_driver,
-    ) -> None:
+    def __init__(self, device: torch.device, tf32: bool = False) -> None:
         self.device, self.tf32 = device, tf32
         self.spec = read_spec(device, tf32)
         self._streams: list[torch.cuda.Stream] = []
@@ -52,7 +45,7 @@ class CudaTarget:
         self._cudnn = cudnn.Cudnn(tf32) if cudnn.available() else None
         if self._cudnn is not None:
             self._runners["cudnn"] = self._cudnn.runner
-        self._triton = triton.Triton(device, self.spec.capability, driver=driver)
+        self._triton = triton.Triton(device, self.spec.capability)
         if triton.available():
             self._runners["triton"] = self._triton.runner
 

@@ -101,7 +101,7 @@ class Triton:
         self._driver: Driver | None = None
         self._crew = Crew()
         self._built: dict[Recipe, Built] = {}
-        self._loaded: dict[tuple[Recipe, int], Loaded] = {}
+        self._loaded: dict[Recipe, Loaded] = {}
         self._kept: set[tuple[Recipe, int]] = set()
 
     def start(self) -> None:
@@ -209,13 +209,13 @@ class Triton:
         if all(name in values for name in written.pointers):
             bind()
         else:  # results of kernels that allocate come later: most have the usual alignment
-            self.load(self._recipe(written), written.carveout)
+            self.load(self._recipe(written))
         return call
 
     def probe(self, kernel: Kernel) -> Probe:
         """What a launch takes, without running it."""
         written = self.program(kernel)
-        loaded, driver = self.load(self._recipe(written), written.carveout), self.driver()
+        loaded, driver = self.load(self._recipe(written)), self.driver()
         resources = Resources(
             ctas=written.ctas,
             threads=32 * loaded.cubin.warps,
@@ -224,10 +224,9 @@ class Triton:
         )
         return Probe(written.scratch, 0, 1, resources)
 
-    def load(self, recipe: Recipe, carveout: int) -> Loaded:
-        """A kernel on the device, compiled if need be, a function for each carve-out: graphs go by
-        what was set of theirs. TargetError if that cannot be."""
-        if (recipe, carveout) not in self._loaded:
+    def load(self, recipe: Recipe) -> Loaded:
+        """A kernel on the device, compiled if need be. TargetError if that cannot be."""
+        if recipe not in self._loaded:
             if recipe not in self._built:
                 with compiling([recipe], self._crew) as ready:
                     self._built.update(ready)
@@ -242,9 +241,8 @@ class Triton:
             function = driver.load(built.code, built.entry)
             if built.shared > ALWAYS_SHARED:
                 driver.set(function, "most_shared", built.shared)
-            driver.set(function, "carveout", carveout)
-            self._loaded[recipe, carveout] = Loaded(function, built)
-        return self._loaded[recipe, carveout]
+            self._loaded[recipe] = Loaded(function, built)
+        return self._loaded[recipe]
 
     def driver(self) -> Driver:
         if self._driver is None:
@@ -254,7 +252,7 @@ class Triton:
     def _bind(self, written: Program, addresses: tuple[int, ...]) -> _Bound:
         """A launch on these addresses, by a cubin that assumes no more of them than holds."""
         aligned = tuple(address % ALIGNMENT == 0 for address in addresses)
-        loaded = self.load(self._recipe(written, aligned), written.carveout)
+        loaded = self.load(self._recipe(written, aligned))
         cubin = loaded.cubin
         added = [0] * (cubin.parameters - len(addresses))
         held = self._bytes(cubin.scratch * written.ctas)
