@@ -89,11 +89,28 @@ def test_it_is_found_once(tmp_path: Path) -> None:
         assert run(machine, cache) == first == ("row", "e", 8.0) and machine.timed == timed
 
 
+def turned(by: int) -> Schedule:
+    """Two streams, begun with another launch."""
+    launches = TWO.launches[by:] + TWO.launches[:by]
+    return replace(TWO, scheduler=f"turned{by}", launches=launches)
+
+
 def test_which_come_near() -> None:
-    far, many = schedule("far", 4), [schedule(f"s{i}", 2 + i % 3) for i in range(9)]
+    far = schedule("far", 4)
     candidates = [(TWO, 10.0), (THREE, 10.5), (ROW, 12.0), (far, 10.0 * NEAR + 1)]
     costs = [(s, Cost(us, "measured")) for s, us in candidates]
     assert near(costs, TWO) == [ROW, THREE]  # one stream first
     assert near(costs, ROW) == [TWO, THREE, far]
-    crowd = [(s, Cost(10.0, "measured")) for s in [TWO, *many]]
-    assert len(near(crowd, TWO)) == OTHERS
+
+
+def test_the_fastest_of_a_crowd_and_each_graph_once() -> None:
+    last = COUNT - 1
+    crowd = [(turned(by), Cost(20.0 - by, "measured")) for by in range(1, COUNT)]
+    again = replace(turned(last), scheduler="the same graph")
+    crowd += [(turned(0), Cost(20.0, "measured")), (again, Cost(15.5, "measured"))]
+    rushed = replace(TWO, launches=tuple(replace(item, urgent=True) for item in TWO.launches))
+    crowd += [(rushed, Cost(15.2, "measured")), (ROW, Cost(21.0, "measured"))]
+    found = near(crowd, turned(0))
+    assert found[0] == ROW and len(found) == OTHERS == COUNT
+    fastest = [turned(last), rushed, *(turned(by) for by in range(last - 1, 0, -1))]
+    assert found[1:] == fastest[: OTHERS - 1]

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from anabranch.cache import Cache
+from anabranch.costs.launches import Launches, launches_of
 from anabranch.deadline import Deadline
 from anabranch.ir.key import tasks_text
 from anabranch.ir.plan import Plan
@@ -37,9 +38,9 @@ LEAST = 1.0
 ENOUGH = 0.9
 """Of those seconds: what was found in less is kept for who has no more time either."""
 SCHEME, OF_SCHEDULES = "each 4", "of schedules 4"
-NEAR, OTHERS = 1.25, 4
+NEAR, OTHERS = 1.25, 6
 """Schedules that take up to so many times as long without overlap are tried with it, and so many at
-most, one of a single stream first."""
+most: one of a single stream, and the fastest."""
 BOTH = ("e", "a")
 """The modes that are best as a rule; others are tried in these and in the first plan's."""
 
@@ -72,11 +73,21 @@ def overlapped(
 
 
 def near(candidates: Sequence[tuple[Schedule, Cost]], chosen: Schedule) -> list[Schedule]:
-    """Other schedules that may be faster where kernels overlap."""
+    """Other schedules that may be faster where kernels overlap, each captured graph once."""
+    names = sorted(launch.task for launch in chosen.launches)
     us = next((cost.us for s, cost in candidates if s == chosen), math.inf)
-    fit = [s for s, cost in candidates if s != chosen and cost.us <= NEAR * us]
+    known, fit = {_graph(chosen, names)}, []
+    for other, cost in sorted(candidates, key=lambda pair: pair[1].us):
+        if cost.us <= NEAR * us and (graph := _graph(other, names)) not in known:
+            known.add(graph)
+            fit.append(other)
     few = [s for s in fit if s.streams == 1]
     return [*few[:1], *(s for s in fit if s.streams > 1)][:OTHERS]
+
+
+def _graph(schedule: Schedule, names: Sequence[str]) -> tuple[Launches, tuple[bool, ...]]:
+    """What is captured of it: launches, edges and priorities."""
+    return launches_of(schedule, names), tuple(launch.urgent for launch in schedule.launches)
 
 
 def _schedule(
