@@ -37,7 +37,7 @@ def compiled(
         "cache_dir": None,
         "scheduler": scheduler,
         "check": 1,
-        "budget": 20,
+        "budget": 60,
         "search": "none",
         **more,
     }

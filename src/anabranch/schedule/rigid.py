@@ -14,8 +14,10 @@ The same placing costs at least as much as `exact` proves for its dag.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.dag import Dag, bits
@@ -59,35 +61,41 @@ def problem(dag: Dag, us: Sequence[float], shares: Sequence[float], fork_us: flo
 def starts(problem: Problem, placing: Placing) -> list[int]:
     """When each task starts. Who is ready first is served first, but who fits need not wait for
     one who does not."""
-    ticks, rooms = problem.ticks, problem.rooms
+    ticks, rooms, half_fork = problem.ticks, problem.rooms, problem.half_fork
     waiting, joins, dependents = edges(problem.dag, placing)
     ready = [0] * len(ticks)
     started = [-1] * len(ticks)
     place = {v: i for i, v in enumerate(placing.order)}
-    queue = [v for v in placing.order if not waiting[v]]
+    able = [(0, place[v], v) for v in placing.order if not waiting[v]]
+    later: list[tuple[int, int, int]] = []
     running: list[tuple[int, int]] = []
     now, free = 0, ROOM
-    while queue or running:
-        for end, v in sorted(item for item in running if item[0] <= now):
-            running.remove((end, v))
+    while able or later or running:
+        while running and running[0][0] <= now:
+            _, v = heappop(running)
             free += rooms[v]
-            stagger = problem.half_fork if ticks[v] else 0
+            stagger = half_fork if ticks[v] else 0
             for rank, w in enumerate(dependents[v]):
                 ready[w] = max(ready[w], now + rank * stagger)
                 waiting[w] -= 1
                 if not waiting[w]:
-                    ready[w] += joins[w] * problem.half_fork if ticks[w] else 0
-                    queue.append(w)
-        queue.sort(key=lambda v: (ready[v], place[v]))
-        for v in list(queue):
-            if ready[v] <= now and rooms[v] <= free:
-                queue.remove(v)
+                    ready[w] += joins[w] * half_fork if ticks[w] else 0
+                    heappush(later, (ready[w], place[w], w))
+        while later and later[0][0] <= now:
+            insort(able, heappop(later))
+        left = []
+        for item in able:
+            v = item[2]
+            if rooms[v] <= free:
                 started[v] = now
                 free -= rooms[v]
-                running.append((now + ticks[v], v))
-        times = [end for end, _ in running] + [ready[v] for v in queue if ready[v] > now]
-        if times:
-            now = min(times)
+                heappush(running, (now + ticks[v], v))
+            else:
+                left.append(item)
+        able = left
+        if running or later:
+            ended = running[0][0] if running else later[0][0]
+            now = min(ended, later[0][0]) if later else ended
     return started
 
 
@@ -126,15 +134,19 @@ def edges(dag: Dag, placing: Placing) -> tuple[list[int], list[int], list[list[i
     dependents: list[list[int]] = [[] for _ in range(n)]
     last: dict[int, int] = {}
     for v in placing.order:
-        stream = placing.stream_of[v]
-        held = [last[stream]] if stream in last else []
-        implied = sum(before[u] | 1 << u for u in held)
-        missing = dag.preds[v] & ~implied
+        stream, needed = placing.stream_of[v], dag.preds[v]
+        previous = last.get(stream)
+        implied = 0
+        if previous is not None:
+            implied = before[previous] | 1 << previous
+            dependents[previous].append(v)
+            direct[v] = 1
+        missing = needed & ~implied
         for u in bits(missing):
             implied |= before[u]
-        for u in (*held, *bits(missing & ~implied)):
+        for u in bits(missing & ~implied):
             dependents[u].append(v)
             direct[v] += 1
-        before[v] = implied | dag.preds[v]
+        before[v] = implied | needed
         last[stream] = v
     return direct, [max(0, count - 1) for count in direct], dependents
