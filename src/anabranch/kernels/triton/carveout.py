@@ -11,8 +11,8 @@ of libraries too, ask for the same: generated ones for all of it, or for less if
 with more L1 (`overlap.parted`). Their variants say it, and the captured graph is told.
 
 Where all kernels are a library's, it is a quarter. Poolings live by L1: with all of it shared
-GoogLeNet takes 9 to 13% longer than as the driver chooses, SqueezeNet 4. With a quarter they take
-as long, or less where kernels had been in each other's way (243 to 227 us).
+GoogLeNet takes 8 to 13% longer than as the driver chooses, SqueezeNet 4 to 6. With a quarter they
+take as long, or less where kernels had been in each other's way (243 to 227 us).
 """
 
 from __future__ import annotations
