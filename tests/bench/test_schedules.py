@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-from anabranch.bench.schedules import Matrix, run
-from anabranch.bench.verdicts import OWN, VARIANTS
-from anabranch.errors import OptionError, ScheduleError
-from anabranch.ir.protocols import Costs, Limits
+from anabranch.bench import schedules
+from anabranch.bench.schedules import REPLAYS, Matrix, must_agree, run
+from anabranch.bench.verdicts import OVERLAP, OWN, VARIANTS
+from anabranch.errors import NumericsError, OptionError, ScheduleError
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Cost, Costs, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.schedule import BEST, SCHEDULERS
@@ -74,6 +80,54 @@ def test_what_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     failures = {row["scheduler"]: row["failure"] for row in rows}
     assert failures["sequential"] == "" and failures["opara"] == "no plan today"
     assert "does not launch every task once" in failures["nimble"]
+
+
+@dataclass
+class Late:
+    """A run that leaves other bits from its `wrong`-th replay on."""
+
+    wrong: int
+    replays: int = 0
+
+    def __call__(self, inputs: Any, clone: bool = False) -> tuple[Tensor, ...]:
+        self.replays += 1
+        return (torch.tensor([1.0, 2.0 + (self.replays >= self.wrong)]),)
+
+
+@pytest.mark.parametrize(("wrong", "told"), [(1, 1), (REPLAYS, REPLAYS), (REPLAYS + 1, 0)])
+def test_overlap_must_leave_the_same_bits(wrong: int, told: int) -> None:
+    runs = iter([Late(99), Late(wrong)])
+    target: Any = SimpleNamespace(load=lambda plan: next(runs))
+    named = SimpleNamespace(scheduler="local")
+    plan: Any = SimpleNamespace(schedule=named, tasks=SimpleNamespace(name="net"))
+    if not told:
+        must_agree(plan, plan, [], target)
+        return
+    with pytest.raises(NumericsError, match="local of net leaves other bits") as failed:
+        must_agree(plan, plan, [], target)
+    assert f"run {told}," in failed.value.why
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_plan_that_overlaps_is_a_row_if_it_is_right(
+    right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One kernel subtracts in the place of one that adds."""
+
+    def sooner(plan: Plan, *_: object) -> tuple[Plan, Cost]:
+        (add,) = (task for task in plan.tasks.tasks if task.name == "add")
+        body = replace(add.body, nodes=(replace(add.body.nodes[0], op="aten.sub.Tensor"),))
+        assert add.kernel is not None
+        other = replace(add, body=body, kernel=replace(add.kernel, body=body))
+        tasks = tuple(other if t is add and not right else t for t in plan.tasks.tasks)
+        return replace(plan, tasks=replace(plan.tasks, tasks=tasks)), Cost(1.0, "measured")
+
+    monkeypatch.setattr(schedules, "overlapped", sooner)
+    models = ("zoo:squeezenet_bypass/tiny",)
+    record = run(Matrix(models, ("local",), dtypes=("fp32",), target="cpu"))
+    (row,) = (row for row in record["rows"] if row["scheduler"] == OVERLAP)
+    assert ("leaves other bits" in row["failure"]) == (not right)
+    assert (row["us"] is None) == (not right)
 
 
 def test_unknown_scheduler() -> None:

@@ -11,7 +11,8 @@ interleaved on the device where there is one, simulated where the target is.
 
 "local-overlap" is our plan with kernels that overlap those before them, which decide when the next
 may start as part of the plan (`anabranch.overlap`), under whichever of the usual schedules is the
-fastest then; all others launch a kernel when those it follows have ended.
+fastest then; all others launch a kernel when those it follows have ended. It counts only if it
+leaves the same bits as the plan that it comes from, again and again.
 
 `ratio`: how many times as long as the fastest of its model. `means`: geometric means, over all
 models, of the others' latency over ours; "best" is the fastest of what `best` tries. `verdicts`:
@@ -29,13 +30,18 @@ from functools import partial
 from threading import Event
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.verdicts import OURS, OVERLAP, OWN, summary
 from anabranch.cache import Cache
 from anabranch.compiler import compile_model
 from anabranch.deadline import Deadline
-from anabranch.errors import AnabranchError, OptionError, VerifyError
+from anabranch.errors import AnabranchError, NumericsError, OptionError, VerifyError
+from anabranch.frontend.structure import flatten_call
 from anabranch.ir.dag import dag_of
+from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Costs, Limits, Target
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
@@ -52,6 +58,8 @@ from anabranch.targets import resolve
 from anabranch.trace import Trace
 
 VERSION = 1
+REPLAYS = 20
+"""Of a plan whose kernels overlap, each compared: what is not ordered may come out right once."""
 
 Save = Callable[[dict[str, Any]], None]
 STOPPED = "stopped before it was done"
@@ -153,6 +161,7 @@ def _cell(
         with Cache.open(options.cache_dir) as cache:
             job, _ = job_of(model, dtype, batch, target, options, cache, trace, matrix.trust)
             job = replace(job, deadline=deadline)
+            job = replace(job, captured=compile_model(job, stop_after="capture"))
             tasks: TaskGraph = compile_model(job, stop_after="probe")
             _, packer, costs = bounded_costs(job, tasks)
             launched = partial(_launched, job, tasks, packer, matrix.budget)
@@ -191,12 +200,40 @@ def _launched(
     tried: Tried,
 ) -> tuple[TaskGraph, Schedule]:
     """The tasks with kernels that overlap those before them, where this schedule, or one of the
-    others, gains by it; and that schedule."""
+    others, gains by it; and that schedule. NumericsError if it does not compute the same."""
     until = job.deadline.within(SECONDS).within(budget)
     others = [packer.plan(other) for other in near(tried, schedule)]
     ways = job.target, job.cache, job.trace, until, others
-    plan, cost = overlapped(packer.plan(schedule), *ways)
-    return (plan.tasks if cost is not None else tasks), plan.schedule
+    plain = packer.plan(schedule)
+    plan, cost = overlapped(plain, *ways)
+    if cost is None:
+        return tasks, plan.schedule
+    must_agree(plain, plan, _inputs(job), job.target)
+    return plan.tasks, plan.schedule
+
+
+def _inputs(job: Job) -> list[Tensor]:
+    """Those of the graph, on the device."""
+    captured = job.captured
+    assert captured is not None, "it is captured first"
+    call = job.args, job.kwargs, captured.trees[0]
+    given = flatten_call(captured.signature, captured.graph.inputs, *call)
+    return [tensor.to(job.target.device) for tensor in given]
+
+
+def must_agree(plain: Plan, changed: Plan, inputs: Sequence[Tensor], target: Target) -> None:
+    """NumericsError unless the other plan leaves the same bits each time: its kernels compute the
+    same, only sooner."""
+    wants = target.load(plain)(inputs, clone=True)
+    run = target.load(changed)
+    for done in range(REPLAYS):
+        got = run(inputs)
+        if not all(torch.equal(x, y) for x, y in zip(got, wants, strict=True)):
+            raise NumericsError(
+                f"{changed.schedule.scheduler} of {changed.tasks.name} leaves other bits",
+                f"in run {done + 1}, where its kernels overlap those before them",
+                "report the model; overlap='none' goes without",
+            )
 
 
 def compared(
@@ -219,13 +256,17 @@ def compared(
     if ours is not None and launched is not None and not limits.deadline.stopped():
         start = time.perf_counter()
         usual = [(found[n].schedule, c) for n, c in priced.items() if n in (*BEST, *OURS)]
-        changed, schedule = launched(found[ours].schedule, usual)
+        try:
+            changed, schedule = launched(found[ours].schedule, usual)
+        except AnabranchError as failed:
+            changed, failures[OVERLAP] = tasks, failed.what
         if changed is not tasks:
             found[OVERLAP] = _Made(schedule, time.perf_counter() - start, changed)
             prices = costs.race([(made.tasks, made.schedule) for made in found.values()])
             priced = dict(zip(found, prices, strict=True))
     fastest = min((cost.us for cost in prices), default=0.0)
-    order = sorted([*names, *(name for name in found if name not in names)], key=_place(names))
+    more = dict.fromkeys(name for name in (*found, *failures) if name not in names)
+    order = sorted([*names, *more], key=_place(names))
     return [_row(name, found.get(name), priced.get(name), fastest, failures) for name in order]
 
 
