@@ -6,6 +6,7 @@
 | bench | MODEL... beside other systems |
 | explain | FILE or MODEL: what was rewritten, fused, chosen and refused, and why |
 | space | how many schedules the blocks of a MODEL, or a dag, have |
+| precompile | the kernels that MODEL... may need on a GPU that is not here -> the cache |
 | record | the zoo on this GPU -> a profile for the simulated target |
 | discover | rules that small graphs are found to obey -> a file |
 | doctor | what is installed, what will be used, what is missing |

@@ -26,6 +26,7 @@ from anabranch.cli import (
     doctor,
     explain,
     fuzz,
+    precompile,
     record,
     screen,
     space,
@@ -45,6 +46,7 @@ app.command("compile")(compile.run)
 app.command("bench")(bench.run)
 app.command("explain")(explain.run)
 app.command("space")(space.run)
+app.command("precompile")(precompile.run)
 app.command("record")(record.run)
 app.command("discover")(discover.run)
 app.command("fuzz")(fuzz.run)

@@ -177,6 +177,11 @@ class Triton:
                     yield wanted[recipe]
         self._keep(keys, cache)
 
+    def refusal(self, kernel: Kernel) -> str:
+        """Why a kernel that was got ready cannot be compiled; "" if it can."""
+        built = self._built.get(self._recipe(self.program(kernel)))
+        return built if isinstance(built, str) else ""
+
     def runner(self, task: Task, values: dict[str, Tensor], workspace: Tensor | None) -> Call:
         """The call of a task whose kernel has provider "triton" (see `targets.place.Runner`)."""
         kernel = task.kernel

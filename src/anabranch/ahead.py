@@ -1,0 +1,74 @@
+"""Kernels compiled where their GPU is not: a model -> the cubins it may need, in the cache.
+
+    zoo:resnet50, fp16, for sim:h200 --> 375 kernels in 32 structures, 375 compiled
+
+Most of what a first compilation waits for is compilers, which ask for no GPU: a cubin depends on a
+text and a compute capability, a text on the model and on what the machine is. A GPU that starts
+with this cache has its candidates only to measure. What depends on measured choices is compiled
+there: kernels in modes of overlap, those of joins, and of the equal graphs that a search tries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from anabranch.compiler import compile_model
+from anabranch.errors import OptionError, TargetError
+from anabranch.ir.target import TargetSpec
+from anabranch.kernels.select import candidates, structures
+from anabranch.line import Job, tuner_of
+from anabranch.targets.cuda.triton import Triton, available
+from anabranch.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """kernels: generated candidates of all tasks of so many different structures; compiled: those
+    that were not in the cache; refused: those that cannot be compiled, which is kept as well."""
+
+    structures: int
+    kernels: int
+    compiled: int
+    refused: int
+
+
+def compiled_ahead(job: Job) -> Ahead:
+    """Compile what kernel selection would try for this model on the job's target, into its cache.
+    OptionError where it generates no kernels or there is no cache, TargetError without Triton."""
+    tuner, spec = tuner_of(job), job.target.spec
+    _check(job, tuner.generates, spec)
+    graph = compile_model(job, stop_after="rewrite")
+    cuts = tuner.cuts(graph, Trace(quiet=True))
+    offered = candidates(cuts, spec, tuner.providers, tuner.most)
+    kernels = [kernel for kernel in offered if kernel.provider == "triton"]
+    triton = Triton(torch.device("cpu"), spec.capability)
+    fresh: list[int] = []
+    known = True
+    for ready in triton.ready(kernels, job.cache, job.trace):
+        fresh += () if known else ready  # at first those that the cache has
+        known = False
+    refused = sum(bool(triton.refusal(kernel)) for kernel in kernels)
+    return Ahead(len(structures(cuts)), len(kernels), len(fresh), refused)
+
+
+def _check(job: Job, generates: bool, spec: TargetSpec) -> None:
+    if not generates:
+        raise OptionError(
+            f"there are no kernels to compile for {spec.name}",
+            "kernels are generated for GPUs, unless kernels='library' is asked for",
+            "name a GPU, such as sim:h200",
+        )
+    if job.cache is None:
+        raise OptionError(
+            "there is no cache to compile into",
+            "ANABRANCH_CACHE_DIR is empty",
+            "let it name a folder, which is then to be brought to the GPU",
+        )
+    if not available():
+        raise TargetError(
+            "generated kernels cannot be compiled",
+            "package triton is not installed",
+            "pip install triton, in the version that torch asks for on the GPU",
+        )

@@ -1,0 +1,68 @@
+"""anabranch precompile MODEL...: kernels for a GPU that is not here, compiled into the cache.
+
+model         dtype  batch  structures  kernels  compiled  refused  seconds
+zoo:resnet50  fp16       1          32      375       375        0     48.1
+...
+in /home/me/.cache/anabranch/cache.sqlite
+
+Brought to a machine with such a GPU, the cache leaves its candidates only to be measured there.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from anabranch.ahead import compiled_ahead
+from anabranch.bench.schedules import job_of
+from anabranch.cache import Cache
+from anabranch.cli import flags, screen
+from anabranch.cli.watch import Watch
+from anabranch.options import Options
+from anabranch.targets import resolve
+from anabranch.trace import Trace
+
+COLUMNS = (
+    "<model",
+    "<dtype",
+    "batch",
+    "structures",
+    "kernels",
+    "compiled",
+    "refused",
+    "seconds",
+)
+
+
+def run(
+    models: Annotated[list[str], typer.Argument(help=f"{flags.FORMS}.", show_default=False)],
+    batch: Annotated[str, typer.Option(help="One or more: 1,16.")] = "1",
+    dtype: Annotated[str, typer.Option(help="One or more: fp16,tf32.")] = "fp16",
+    target: Annotated[str, typer.Option(help="sim:h200, or cuda.")] = "sim:h200",
+    json: flags.Json = None,
+    trust: flags.Trust = False,
+) -> None:
+    """Compile the kernels that MODELS may need on a GPU, which need not be here."""
+    dtypes, batches = flags.dtypes(dtype), flags.numbers(batch, int, "--batch")
+    cells = [(m, d, b) for m in models for d in dtypes for b in batches]
+    rows: list[dict[str, Any]] = []
+    path = ""
+    with Watch("precompiling", "kernels") as watch:
+        for model, of, size in cells:
+            options = Options.read({"tf32": of == "tf32", "search": "none"})
+            place, trace = resolve(target, options.tf32), Trace(watch)
+            start = time.perf_counter()
+            with Cache.open(options.cache_dir) as cache:
+                held = cache if options.cache_dir is not None else None
+                job, _ = job_of(model, of, size, place, options, held, trace, trust)
+                found = compiled_ahead(job)
+                path = str(cache.stats().path)
+            row = {"model": model, "dtype": of, "batch": size, **asdict(found)}
+            rows.append({**row, "seconds": round(time.perf_counter() - start, 1)})
+    console = screen.console(json)
+    console.print(screen.table(COLUMNS, [[str(cell) for cell in row.values()] for row in rows]))
+    console.print(f"in {path}")
+    screen.write_json(json, {"target": target, "cache": path, "rows": rows})

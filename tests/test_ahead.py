@@ -1,0 +1,75 @@
+"""Kernels are compiled for a GPU that is not here, and a target that is there finds them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from anabranch import ahead
+from anabranch.ahead import Ahead, compiled_ahead
+from anabranch.cache import Cache
+from anabranch.compiler import compile_model
+from anabranch.errors import OptionError, TargetError
+from anabranch.kernels.select import candidates
+from anabranch.line import Job, tuner_of
+from anabranch.options import Options
+from anabranch.targets import resolve
+from anabranch.targets.cuda.triton import Triton
+from anabranch.trace import Trace
+
+
+def job(cache: Cache | None, target: str = "sim:h200", **given: object) -> Job:
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.LayerNorm(32)).half().eval()
+    options = Options.read({"search": "none", **given}, environment=False)
+    args = (torch.zeros(8, 64, dtype=torch.float16),)
+    return Job(model, args, {}, resolve(target), options, cache, Trace(quiet=True))
+
+
+def test_what_selection_tries_is_in_the_cache(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="compiles kernels")
+    with Cache.open(tmp_path) as cache:
+        asked = job(cache)
+        found = compiled_ahead(asked)
+        assert found.structures >= 2 and found.kernels == found.compiled > found.structures
+        again = compiled_ahead(job(cache))
+        assert again == replace(found, compiled=0)
+        # As the target will ask that does run them.
+        tuner, trace = tuner_of(asked), Trace(quiet=True)
+        cuts = tuner.cuts(compile_model(asked, stop_after="rewrite"), trace)
+        kernels = candidates(cuts, asked.target.spec, tuner.providers)
+        assert sum(kernel.provider == "triton" for kernel in kernels) == found.kernels
+        steps = Triton(torch.device("cpu"), asked.target.spec.capability).ready(kernels, cache)
+        assert next(steps) == list(range(len(kernels)))  # nobody need compile any of them
+        assert list(steps) == []
+
+
+def test_what_cannot_be_compiled_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(Triton):
+        def ready(self, kernels, cache=None, trace=None):  # type: ignore[no-untyped-def]
+            self._built |= {self._recipe(self.program(kernel)): "too large" for kernel in kernels}
+            yield []
+            yield list(range(len(kernels)))
+
+    monkeypatch.setattr(ahead, "Triton", Refusing)
+    monkeypatch.setattr(ahead, "available", lambda: True)
+    with Cache.open(tmp_path) as cache:
+        found = compiled_ahead(job(cache))
+    assert found == Ahead(found.structures, found.kernels, found.kernels, found.kernels)
+
+
+def test_where_nothing_can_be_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Cache.open(tmp_path) as cache:
+        for asked in (job(cache, "cpu"), job(cache, kernels="library")):
+            with pytest.raises(OptionError, match="no kernels to compile for"):
+                compiled_ahead(asked)
+        with pytest.raises(OptionError, match="no cache to compile into"):
+            compiled_ahead(job(None))
+        monkeypatch.setattr(ahead, "available", lambda: False)
+        with pytest.raises(TargetError, match="cannot be compiled"):
+            compiled_ahead(job(cache))
