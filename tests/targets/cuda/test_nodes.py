@@ -9,6 +9,7 @@ import pytest
 
 from anabranch.errors import TargetError
 from anabranch.ir.task import Resources
+from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.driver import Library
 from anabranch.targets.cuda.nodes import Launched, launches, part
 from anabranch.targets.cuda.probe import largest
@@ -106,3 +107,9 @@ def test_the_parameters_lie_where_the_driver_puts_them() -> None:
     theirs.gridDimX, theirs.gridDimZ, theirs.blockDimY, theirs.sharedMemBytes = 3, 5, 4, 99
     ours = ctypes.cast(int(theirs.getPtr()), ctypes.POINTER(Launched)).contents
     assert (ours.grid[0], ours.grid[2], ours.block[1], ours.shared) == (3, 5, 4, 99)
+
+
+def test_where_there_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "NAME", "libno_such_driver.so.1")
+    with pytest.raises(TargetError, match=r"opening libno_such_driver\.so\.1 failed"):
+        part(GRAPH, 50)

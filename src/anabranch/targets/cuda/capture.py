@@ -25,6 +25,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from anabranch.errors import TargetError
 from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Launch
 from anabranch.ir.task import Task, alias_roots
@@ -216,7 +217,8 @@ class CudaExecutable:
                         graph.capture_end()
                     raise
                 graph.capture_end()
-                nodes.part(graph.raw_cuda_graph(), carveout_of(self.plan.tasks))
+                with suppress(TargetError):  # a preference: without it all is right, and slower
+                    nodes.part(graph.raw_cuda_graph(), carveout_of(self.plan.tasks))
                 graph.instantiate()
         except RuntimeError as failed:
             self.failure = str(failed).splitlines()[0]

@@ -22,8 +22,9 @@ import torch
 
 from anabranch.ir.task import Resources
 from anabranch.ir.uncollected import uncollected
-from anabranch.targets.cuda.driver import Library
+from anabranch.targets.cuda.driver import Library, refused
 
+NAME = "libcuda.so.1"
 KERNEL, COPY, FILL = 0, 1, 2
 """CU_GRAPH_NODE_TYPE of what runs on the device; others are events and the like."""
 CARVEOUT = 14
@@ -86,7 +87,11 @@ def part(graph: int, percent: int, library: Library | None = None) -> None:
 
 
 def opened() -> Library:
-    return Library(ctypes.CDLL("libcuda.so.1"))
+    """TargetError where there is no driver of this name."""
+    try:
+        return Library(ctypes.CDLL(NAME))
+    except OSError as failed:
+        raise refused(f"opening {NAME}", str(failed)) from failed
 
 
 def _nodes(graph: int, library: Library) -> Iterator[tuple[int | None, int]]:
