@@ -141,3 +141,9 @@ def test_what_is_not_read_is_dropped_unless_it_writes() -> None:
     writing = Step("in_place", ("v6",), "v0.neg_()")
     drawing = replace(CHAIN, steps=(*CHAIN.steps, writing), outputs=("v0",))
     assert [step.text for step in pruned(drawing).steps] == ["F.relu(x0)", "v0.neg_()"]
+
+
+def test_a_model_that_does_not_run_stays_as_it_is() -> None:
+    bad = Step("reshape", ("v9",), "v0.view(1, 2, 99)")
+    broken = replace(CHAIN, steps=(*CHAIN.steps, bad), outputs=("v9",))
+    assert shrunk(broken, lambda drawing: bad in drawing.steps) == broken

@@ -10,6 +10,7 @@ import torch
 from anabranch.fuzz.draw import draw
 from anabranch.fuzz.drawing import Drawing, Given, Layer, Step, made, model_text, values
 from anabranch.fuzz.kinds import KINDS
+from anabranch.fuzz.sheet import Rejected, Sheet
 
 
 def test_equal_seeds_draw_equal_models() -> None:
@@ -24,7 +25,7 @@ def test_every_kind_is_drawn_within_300_seeds() -> None:
 
 
 def test_drawn_models_return_numbers_the_same_ones_each_time() -> None:
-    for seed in range(40):
+    for seed in (*range(40), 700424):
         drawing = draw(seed)
         build, inputs = made(drawing)
         found = values(drawing)
@@ -42,6 +43,21 @@ def test_what_is_returned_is_arranged_in_forms(form: str, kind: type) -> None:
     drawing = Drawing(0, (Given("x0", "normal((2,), 1{shift})"),), (), (), ("x0",), form)  # type: ignore[arg-type]
     build, inputs = made(drawing)
     assert type(build()(*inputs(0))) is kind
+
+
+def test_a_line_that_is_taken_back_leaves_all_as_it_was() -> None:
+    """Views too: a copy of one has other strides, and then lines pass that no model can run."""
+    sheet = Sheet(0)
+    x = sheet.given("normal((2, 1, 3), 1{shift})")
+    wide = sheet.add(f"{x}.expand(-1, 4, -1)")
+    was = {name: (value.clone(), value.stride()) for name, value in sheet.values.items()}
+    for line in (f"{wide}.view(24)", f"{x}.mul_(1e9)", f"{x}.add_(1).view(5)"):
+        with pytest.raises(Rejected):
+            sheet.add(line)
+    for name, (value, strides) in was.items():
+        assert torch.equal(sheet.values[name], value) and sheet.values[name].stride() == strides
+    sheet.add(f"{x}.add_(1)")  # what stays is seen through the view
+    assert torch.equal(sheet.values[wide], was[wide][0] + 1)
 
 
 def test_a_line_knows_what_it_reads() -> None:

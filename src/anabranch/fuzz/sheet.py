@@ -105,16 +105,24 @@ class Sheet:
 
     def several(self, text: str, count: int) -> tuple[str, ...]:
         """The values that a line computes."""
-        before = {name: value.clone() for name, value in self.values.items()}
+        # Bytes, not values: what is put back must still be a view of what it was a view of.
+        every = (value.untyped_storage() for value in self.values.values())
+        held = {storage._cdata: storage for storage in every}.values()
+        before = [(storage, storage.clone()) for storage in held]  # type: ignore[no-untyped-call]
+
+        def take_back() -> None:
+            for storage, was in before:
+                storage.copy_(was)
+
         try:
             with torch.no_grad():
                 result: Any = eval(text, self._space, self.values)
         except (RuntimeError, ValueError, IndexError, TypeError) as refused:
-            self.values.update(before)
+            take_back()
             raise Rejected(str(refused)) from refused
         results = tuple(result) if count > 1 else (result,)
         if len(results) != count or not all(map(_tame, results)):
-            self.values.update(before)
+            take_back()
             raise Rejected("too large, too many, or no numbers")
         start = sum(len(step.results) for step in self.steps)
         names = tuple(f"v{start + i}" for i in range(count))

@@ -83,15 +83,23 @@ def _one_output(drawing: Drawing) -> Iterator[Drawing]:
 
 
 def _cut_above(drawing: Drawing) -> Iterator[Drawing]:
-    known = values(drawing)
-    for step in reversed(drawing.steps):
+    known = _known(drawing)
+    for step in reversed(drawing.steps) if known else ():
         yield from _cut(drawing, step, known)
 
 
 def _passed_over(drawing: Drawing) -> Iterator[Drawing]:
-    known = values(drawing)
-    for step in drawing.steps:
+    known = _known(drawing)
+    for step in drawing.steps if known else ():
         yield from _without(drawing, step, known)
+
+
+def _known(drawing: Drawing) -> dict[str, Tensor]:
+    """Its values; none of a model that does not run."""
+    try:
+        return values(drawing)
+    except RuntimeError:
+        return {}
 
 
 def _plainer(drawing: Drawing) -> Iterator[Drawing]:
