@@ -91,7 +91,7 @@ def verify(
         )
     ]
     worst: Errors = ((0.0, 0.0),) * len(graph.outputs)
-    for inputs in (example, _fresh(example, seed)):
+    for inputs in (example, fresh(example, seed)):
         outs = run(inputs, clone=True)
         own, reference = _eager_and_reference(graph, inputs, target)
         pairs = numbers.compare(outs, own, reference, target.spec.tf32)
@@ -209,13 +209,13 @@ def _verify_capture(
             )
 
 
-def _fresh(example: Sequence[Tensor], seed: int) -> list[Tensor]:
+def fresh(example: Sequence[Tensor], seed: int) -> list[Tensor]:
     """Inputs of the same kind: floats redrawn with the example's mean and deviation."""
-    fresh = []
+    drawn = []
     for i, tensor in enumerate(example):
         if tensor.dtype.is_floating_point and tensor.numel() > 1:
             noise = random_tensor(type_of(tensor), seed + i, tensor.device)
             deviation, mean = torch.std_mean(tensor.float())
             tensor = (noise.float() * deviation + mean).to(tensor.dtype)
-        fresh.append(tensor)
-    return fresh
+        drawn.append(tensor)
+    return drawn

@@ -1,6 +1,6 @@
 """Kernels compiled where their GPU is not: a model -> the cubins it may need, in the cache.
 
-    zoo:resnet50, fp16, for sim:h200 --> 375 kernels in 32 structures, 375 compiled
+    zoo:resnet50, fp16, for sim:h200 --> 375 kernels, 375 compiled, 0 refused
 
 Most of what a first compilation waits for is compilers, which ask for no GPU: a cubin depends on a
 text and a compute capability, a text on the model and on what the machine is. A GPU that starts
@@ -17,7 +17,7 @@ import torch
 from anabranch.compiler import compile_model
 from anabranch.errors import OptionError, TargetError
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.select import candidates, structures
+from anabranch.kernels.select import candidates
 from anabranch.line import Job, tuner_of
 from anabranch.targets.cuda.triton import Triton, available
 from anabranch.trace import Trace
@@ -25,10 +25,9 @@ from anabranch.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """kernels: generated candidates of all tasks of so many different structures; compiled: those
-    that were not in the cache; refused: those that cannot be compiled, which is kept as well."""
+    """kernels: generated candidates of all tasks, equal ones once; compiled: those that were not
+    in the cache; refused: those that cannot be compiled, which is kept as well."""
 
-    structures: int
     kernels: int
     compiled: int
     refused: int
@@ -44,13 +43,14 @@ def compiled_ahead(job: Job) -> Ahead:
     offered = candidates(cuts, spec, tuner.providers, tuner.most)
     kernels = [kernel for kernel in offered if kernel.provider == "triton"]
     triton = Triton(torch.device("cpu"), spec.capability)
-    fresh: list[int] = []
-    known = True
-    for ready in triton.ready(kernels, job.cache, job.trace):
-        fresh += () if known else ready  # at first those that the cache has
-        known = False
+    fresh = -1
+    try:
+        for ready in triton.ready(kernels, job.cache, job.trace):
+            fresh = 0 if fresh < 0 else fresh + len(ready)  # at first those that the cache has
+    finally:
+        triton.dismiss()
     refused = sum(bool(triton.refusal(kernel)) for kernel in kernels)
-    return Ahead(len(structures(cuts)), len(kernels), len(fresh), refused)
+    return Ahead(len(kernels), fresh, refused)
 
 
 def _check(job: Job, generates: bool, spec: TargetSpec) -> None:
@@ -60,10 +60,10 @@ def _check(job: Job, generates: bool, spec: TargetSpec) -> None:
             "kernels are generated for GPUs, unless kernels='library' is asked for",
             "name a GPU, such as sim:h200",
         )
-    if job.cache is None:
+    if job.cache is None or job.cache.stats().path is None:
         raise OptionError(
             "there is no cache to compile into",
-            "ANABRANCH_CACHE_DIR is empty",
+            "ANABRANCH_CACHE_DIR is empty, or nothing can be written there",
             "let it name a folder, which is then to be brought to the GPU",
         )
     if not available():

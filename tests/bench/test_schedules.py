@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -84,28 +85,45 @@ def test_what_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Late:
-    """A run that leaves other bits from its `wrong`-th replay on."""
+    """A run that leaves its inputs, NaN and 0, from its `wrong`-th replay on those of the one
+    before, or `then` in the place of 0."""
 
     wrong: int
+    then: float | None = None
     replays: int = 0
+    before: Any = None
 
     def __call__(self, inputs: Any, clone: bool = False) -> tuple[Tensor, ...]:
         self.replays += 1
-        return (torch.tensor([1.0, 2.0 + (self.replays >= self.wrong)]),)
+        given, late = inputs[0], self.replays >= self.wrong
+        read = self.before if late and self.then is None and self.before is not None else given
+        self.before, zero = given, self.then if late and self.then is not None else 0.0
+        return read.clone(), torch.tensor([math.nan, zero], dtype=torch.float16)
 
 
-@pytest.mark.parametrize(("wrong", "told"), [(1, 1), (REPLAYS, REPLAYS), (REPLAYS + 1, 0)])
-def test_overlap_must_leave_the_same_bits(wrong: int, told: int) -> None:
-    runs = iter([Late(99), Late(wrong)])
+def agree(plain: Late, changed: Late) -> list[str]:
+    """What is said of them."""
+    runs, trace = iter([plain, changed]), Trace(quiet=True)
     target: Any = SimpleNamespace(load=lambda plan: next(runs))
     named = SimpleNamespace(scheduler="local")
     plan: Any = SimpleNamespace(schedule=named, tasks=SimpleNamespace(name="net"))
-    if not told:
-        must_agree(plan, plan, [], target)
-        return
-    with pytest.raises(NumericsError, match="local of net leaves other bits") as failed:
-        must_agree(plan, plan, [], target)
-    assert f"run {told}," in failed.value.why
+    must_agree(plan, plan, [torch.arange(8.0)], target, trace)
+    return [event.why for event in trace.events]
+
+
+@pytest.mark.parametrize("then", [None, -0.0, 1.0])
+def test_overlap_must_leave_the_same_bits(then: float | None) -> None:
+    """Also where what is wrong is that the run before shows through."""
+    assert agree(Late(99), Late(REPLAYS + 1, then)) == []
+    for wrong in (2, REPLAYS):
+        with pytest.raises(NumericsError, match="local of net leaves other bits") as failed:
+            agree(Late(99), Late(wrong, then))
+        assert f"run {wrong}," in failed.value.why
+
+
+def test_what_never_leaves_the_same_bits_is_not_accused() -> None:
+    (said,) = agree(Late(3, 1.0), Late(99))
+    assert "not compared" in said
 
 
 @pytest.mark.parametrize("right", [True, False])

@@ -10,6 +10,7 @@ import pytest
 
 from anabranch.ahead import Ahead
 from anabranch.cli import precompile
+from anabranch.errors import TargetError
 from anabranch.line import Job
 
 
@@ -21,19 +22,22 @@ def test_a_row_for_each(
     def told(job: Job) -> Ahead:
         assert job.cache is not None
         asked.append((job.target.spec.name, job.target.spec.tf32, job.args[0].shape[0]))
-        return Ahead(3, 9, 9 - len(asked), 1)
+        if len(asked) == 3:
+            raise TargetError("no compiler today", "it is a holiday", "wait")
+        return Ahead(9, 9 - len(asked), 1)
 
     monkeypatch.setenv("ANABRANCH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(precompile, "compiled_ahead", told)
     words = ("zoo:squeezenet/tiny", "--dtype", "fp16,tf32", "--batch", "1,2")
     ran = cli("precompile", *words, "--json", "-")
-    assert ran.status == 0
+    assert ran.status == 1  # for one fails
     assert asked == [("NVIDIA H200", tf32, batch) for tf32 in (False, True) for batch in (1, 2)]
     assert ran.json["target"] == "sim:h200" and ran.json["cache"].startswith(str(tmp_path))
     rows = [{**row, "seconds": 0} for row in ran.json["rows"]]
-    first = {"model": "zoo:squeezenet/tiny", "dtype": "fp16", "batch": 1, "structures": 3}
+    first = {"model": "zoo:squeezenet/tiny", "dtype": "fp16", "batch": 1, "failure": ""}
     assert rows[0] == {**first, "kernels": 9, "compiled": 8, "refused": 1, "seconds": 0}
-    assert [row["compiled"] for row in rows] == [8, 7, 6, 5]
+    assert [row["compiled"] for row in rows] == [8, 7, 0, 5]
+    assert [row["failure"] for row in rows] == ["", "", "no compiler today", ""]
 
 
 @pytest.mark.parametrize(

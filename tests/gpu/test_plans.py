@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import statistics
 import time
@@ -20,9 +21,11 @@ from anabranch.bench.delays import Matrix
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.numbers import compare, relative_error
 from anabranch.kernels.library import AtenProvider, FusedAtenProvider
+from anabranch.kernels.triton.carveout import carveout_of
 from anabranch.pack import pack
 from anabranch.schedule import BEST, SCHEDULERS
 from anabranch.schedule.merging import MERGING
+from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.callables import capture_callable
 from anabranch.targets.cuda.capture import WARM_UPS, CudaExecutable
 from anabranch.zoo import ZOO
@@ -291,6 +294,21 @@ def test_the_users_precision_switches_stay() -> None:
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     quick("squeezenet", torch.float32, tf32=True)
     assert before == (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+
+
+@pytest.mark.parametrize("kernels", ["library", "all"])
+def test_all_kernels_ask_for_one_carve_out(kernels: str) -> None:
+    """As the nodes of the graph say that is replayed, a library's among them."""
+    run = quick("googlenet", kernels=kernels).executable()
+    assert isinstance(run, CudaExecutable) and run._graph is not None
+    library, asked = nodes.opened(), []
+    for node, kind in nodes._nodes(run._graph.raw_cuda_graph(), library):
+        if kind == nodes.KERNEL:
+            value = nodes.VALUE()
+            what = ctypes.c_void_p(node), ctypes.c_int(nodes.CARVEOUT), value
+            library.ask("cuGraphKernelNodeGetAttribute", *what)
+            asked.append(value[0])
+    assert len(asked) > 10 and set(asked) == {carveout_of(run.plan.tasks)}
 
 
 def test_compiling_leaves_launches_as_fast_as_they_were(tmp_path: Path) -> None:

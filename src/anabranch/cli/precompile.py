@@ -1,11 +1,12 @@
 """anabranch precompile MODEL...: kernels for a GPU that is not here, compiled into the cache.
 
-model         dtype  batch  structures  kernels  compiled  refused  seconds
-zoo:resnet50  fp16       1          32      375       375        0     48.1
+model         dtype  batch  kernels  compiled  refused  seconds  note
+zoo:resnet50  fp16       1      375       375        0     48.1
 ...
 in /home/me/.cache/anabranch/cache.sqlite
 
-Brought to a machine with such a GPU, the cache leaves its candidates only to be measured there.
+Brought to a machine with such a GPU, the cache leaves its candidates only to be measured there. A
+model that fails is a row that says why, and exit status 1 in the end.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Annotated, Any
 
 import typer
 
-from anabranch.ahead import compiled_ahead
+from anabranch.ahead import Ahead, compiled_ahead
 from anabranch.bench.schedules import job_of
 from anabranch.cache import Cache
 from anabranch.cli import flags, screen
 from anabranch.cli.watch import Watch
+from anabranch.errors import AnabranchError, OptionError
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
@@ -29,11 +31,11 @@ COLUMNS = (
     "<model",
     "<dtype",
     "batch",
-    "structures",
     "kernels",
     "compiled",
     "refused",
     "seconds",
+    "<note",
 )
 
 
@@ -55,14 +57,22 @@ def run(
             options = Options.read({"tf32": of == "tf32", "search": "none"})
             place, trace = resolve(target, options.tf32), Trace(watch)
             start = time.perf_counter()
+            found, failure = Ahead(0, 0, 0), ""
             with Cache.open(options.cache_dir) as cache:
-                held = cache if options.cache_dir is not None else None
-                job, _ = job_of(model, of, size, place, options, held, trace, trust)
-                found = compiled_ahead(job)
+                try:
+                    job, _ = job_of(model, of, size, place, options, cache, trace, trust)
+                    found = compiled_ahead(job)
+                except OptionError:
+                    raise
+                except AnabranchError as failed:
+                    failure = failed.what
                 path = str(cache.stats().path)
             row = {"model": model, "dtype": of, "batch": size, **asdict(found)}
-            rows.append({**row, "seconds": round(time.perf_counter() - start, 1)})
+            seconds = round(time.perf_counter() - start, 1)
+            rows.append({**row, "seconds": seconds, "failure": failure})
     console = screen.console(json)
     console.print(screen.table(COLUMNS, [[str(cell) for cell in row.values()] for row in rows]))
     console.print(f"in {path}")
     screen.write_json(json, {"target": target, "cache": path, "rows": rows})
+    if any(row["failure"] for row in rows):
+        raise typer.Exit(1)

@@ -96,23 +96,26 @@ def select_all(
     """As `select` for each of several cuts of a graph, the candidates of all of them in one batch:
     whoever compiles or measures it has work for all its hands until it ends. `most`: generated
     kernels that are tried in all."""
-    decisions = _decisions(structures(cuts), spec, providers, trial, check, memory, True, most)
-    return [_selected(cut, _alike(cut), decisions, spec, providers, trace) for cut in cuts]
+    groups = [_alike(cut) for cut in cuts]
+    decisions = _decisions(_firsts(groups), spec, providers, trial, check, memory, True, most)
+    return [
+        _selected(cut, alike, decisions, spec, providers, trace)
+        for cut, alike in zip(cuts, groups, strict=True)
+    ]
 
 
 def candidates(
     cuts: Sequence[TaskGraph], spec: TargetSpec, providers: Sequence[Provider], most: int = MOST
 ) -> list[Kernel]:
     """All kernels that `select_all` would try for these cuts if it knew nothing."""
-    first = structures(cuts)
+    first = _firsts([_alike(cut) for cut in cuts])
     offers = within({key: _offers(task, spec, providers) for key, task in first.items()}, most)
     return [kernel for offer in offers.values() for _, kernel in offer]
 
 
-def structures(cuts: Sequence[TaskGraph]) -> dict[str, Task]:
-    """The first task of each structure, by its text."""
-    groups = (_alike(cut) for cut in cuts)
-    return {key: group[0] for found in groups for key, group in found.items()}
+def _firsts(groups: Sequence[Mapping[str, Sequence[Task]]]) -> dict[str, Task]:
+    """A task of each structure, by its text."""
+    return {key: group[0] for alike in groups for key, group in alike.items()}
 
 
 def _decisions(

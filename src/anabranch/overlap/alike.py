@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event
 
+import torch
+
 from anabranch.cache import Cache
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import TargetError
@@ -123,7 +125,7 @@ def in_their_modes(plans: Sequence[tuple[Plan, str]], target: Target) -> list[Co
             own = first.get(id(plan))
             runs.append(target.again(own, launched) if own else target.load(launched))
             first.setdefault(id(plan), runs[-1])
-    except TargetError:
+    except (TargetError, torch.OutOfMemoryError):
         return None
     if any(run.failure for run in runs):
         return None

@@ -13,7 +13,7 @@ the plan's time depends on.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from anabranch.cache import Cache
@@ -73,14 +73,19 @@ def overlapped(
 
 
 def near(candidates: Sequence[tuple[Schedule, Cost]], chosen: Schedule) -> list[Schedule]:
-    """Other schedules that may be faster where kernels overlap, each captured graph once."""
+    """Other schedules that may be faster where kernels overlap, each captured graph once, on the
+    fewest streams."""
     names = sorted(launch.task for launch in chosen.launches)
     us = next((cost.us for s, cost in candidates if s == chosen), math.inf)
-    known, fit = {_graph(chosen, names)}, []
+    found: dict[Hashable, Schedule] = {}
     for other, cost in sorted(candidates, key=lambda pair: pair[1].us):
-        if cost.us <= NEAR * us and (graph := _graph(other, names)) not in known:
-            known.add(graph)
-            fit.append(other)
+        if cost.us > NEAR * us:
+            break
+        graph = _graph(other, names)
+        if graph not in found or other.streams < found[graph].streams:
+            found[graph] = other
+    found.pop(_graph(chosen, names), None)
+    fit = list(found.values())
     few = [s for s in fit if s.streams == 1]
     return [*few[:1], *(s for s in fit if s.streams > 1)][:OTHERS]
 

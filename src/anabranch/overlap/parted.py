@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from anabranch.cache import Cache
 from anabranch.errors import TargetError
 from anabranch.ir.key import tasks_text
@@ -30,7 +32,7 @@ SCHEME = "carve-out 2"
 def parted(
     plan: Plan, cost: Cost, target: Target, cache: Cache | None, trace: Trace
 ) -> tuple[Plan, Cost]:
-    """The plan in the fastest carve-out for all its generated kernels, and what it then takes.
+    """The plan in the fastest carve-out for all its kernels, and what it then takes.
     `cost`: what it takes as it is, which is the answer where others cannot be tried."""
     schedule, machine = text_schedule(plan.schedule), target.spec.fingerprint
     key = f"{SCHEME} {LESS}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
@@ -67,7 +69,7 @@ def _timed(plan: Plan, target: Target) -> list[Cost] | None:
         for percent in LESS:
             other = replace(plan, tasks=in_carveout(plan.tasks, percent))
             runs.append(target.again(runs[0], other))
-    except TargetError:
+    except (TargetError, torch.OutOfMemoryError):
         return None
     if any(run.failure for run in runs):
         return None

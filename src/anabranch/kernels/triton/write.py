@@ -65,7 +65,7 @@ def program(body: Graph, variant: str) -> Program:
 
 
 def unnamed(body: Graph, variant: str) -> Program:
-    """As `program`, in names that equal bodies share and without its header and its carve-out: the
+    """As `program`, in names that equal bodies share and without its header, in any carve-out: the
     very same object for all that share a text."""
     return _program(canonical(body, content=False), apart(variant)[0])
 

@@ -30,6 +30,9 @@ MOST = 16
 """Processes at once: each holds a compiler of some 200 MB."""
 LIMIT = 120.0
 """Seconds after which a text is given up."""
+DIED = "the compiler died with exit status {}"
+KILLED = DIED.format(-9)
+"""By somebody else, as where memory is short: it may do the next time, or on another machine."""
 SCHEME = "cubin 2"
 POINTER = 8
 """Bytes of a parameter."""
@@ -170,7 +173,7 @@ class _Batch:
         end([process])
         if late.is_set():
             return f"compiling took longer than {LIMIT:.0f} s"
-        return f"the compiler died with exit status {process.returncode}"
+        return DIED.format(process.returncode)
 
     def give_up(self) -> None:
         """Stop what is being compiled."""

@@ -37,6 +37,7 @@ from anabranch.kernels.triton import Program
 from anabranch.kernels.triton.write import program
 from anabranch.targets.cuda.crew import Crew
 from anabranch.targets.cuda.cubin import (
+    KILLED,
     MOST,
     Built,
     Cubin,
@@ -107,6 +108,10 @@ class Triton:
     def start(self) -> None:
         """Have compilers at hand for a batch of texts that is to come."""
         self._crew.start(workers(MOST))
+
+    def dismiss(self) -> None:
+        """Let them go: they would stay for a while, for the next batch."""
+        self._crew.dismiss()
 
     def program(self, kernel: Kernel) -> Program:
         """What a kernel runs, written anew. TargetError if the kernel says something else."""
@@ -292,9 +297,10 @@ class Triton:
 
     def _keep(self, keys: Mapping[Recipe, str], cache: Cache | None) -> None:
         for recipe, key in keys.items():
-            if cache is not None and (recipe, id(cache)) not in self._kept:
+            built = self._built[recipe]
+            if cache is not None and (recipe, id(cache)) not in self._kept and built != KILLED:
                 self._kept.add((recipe, id(cache)))
-                cache.put_blob("kernels", key, write_built(self._built[recipe]))
+                cache.put_blob("kernels", key, write_built(built))
 
 
 @dataclass(frozen=True, slots=True)
