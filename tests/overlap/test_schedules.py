@@ -16,7 +16,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.triton.dependent import split
-from anabranch.overlap.decide import NEAR, OTHERS, near, overlapped
+from anabranch.overlap.decide import LARGE, NEAR, OF_LARGE, OTHERS, near, overlapped
 from anabranch.trace import Trace
 
 
@@ -114,3 +114,13 @@ def test_the_fastest_of_a_crowd_and_each_graph_once() -> None:
     assert found[0] == ROW and len(found) == OTHERS == COUNT
     fastest = [turned(last), rushed, *(turned(by) for by in range(last - 1, 0, -1))]
     assert found[1:] == fastest[: OTHERS - 1]
+
+
+def test_of_large_plans_fewer_are_tried() -> None:
+    def large(first: int, count: int) -> Schedule:
+        names = [f"t{(first + i) % count}" for i in range(count)]
+        return Schedule(f"s{first}", tuple(Launch(n, i % 2) for i, n in enumerate(names)))
+
+    for count, most in ((LARGE, OTHERS), (LARGE + 1, OF_LARGE)):
+        crowd = [(large(first, count), Cost(10 + first / 9, "measured")) for first in range(9)]
+        assert near(crowd, crowd[0][0]) == [s for s, _ in crowd[1 : 1 + most]]

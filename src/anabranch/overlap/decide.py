@@ -41,6 +41,9 @@ SCHEME, OF_SCHEDULES = "each 4", "of schedules 4"
 NEAR, OTHERS = 1.25, 6
 """Schedules that take up to so many times as long without overlap are tried with it, and so many at
 most: one of a single stream, and the fastest."""
+LARGE, OF_LARGE = 300, 3
+"""Of a plan of more than 300 launches, which takes a second and more to load and to capture in all
+its modes, three at most. What gained most of NASNet-A, at two sizes and batches, was among them."""
 BOTH = ("e", "a")
 """The modes that are best as a rule; others are tried in these and in the first plan's."""
 
@@ -87,7 +90,8 @@ def near(candidates: Sequence[tuple[Schedule, Cost]], chosen: Schedule) -> list[
     found.pop(_graph(chosen, names), None)
     fit = list(found.values())
     few = [s for s in fit if s.streams == 1]
-    return [*few[:1], *(s for s in fit if s.streams > 1)][:OTHERS]
+    most = OTHERS if len(names) <= LARGE else OF_LARGE
+    return [*few[:1], *(s for s in fit if s.streams > 1)][:most]
 
 
 def _graph(schedule: Schedule, names: Sequence[str]) -> tuple[Launches, tuple[bool, ...]]:
