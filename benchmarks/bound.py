@@ -3,6 +3,7 @@
     PYTHONPATH=src python3 benchmarks/bound.py --seconds 230           search, or go on, and judge
     PYTHONPATH=src python3 benchmarks/bound.py --read FILE             judge what was recorded
     PYTHONPATH=src python3 benchmarks/bound.py --layer 256x14x14       a layer, or some, by name
+    PYTHONPATH=src python3 benchmarks/bound.py --of others --most 400  400 tiles of each other layer
     PYTHONPATH=src python3 benchmarks/bound.py --rehearse              no GPU: times are made up
 
 Writes bound.json into $OUT, else into benchmarks/results, after each batch, and goes on from there
@@ -17,11 +18,12 @@ import os
 import sys
 import zlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from anabranch.bench.layers import LARGE, SAMPLE
+from anabranch.bench.layers import LARGE, OTHERS, SAMPLE
 from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.pruning import Try, explore, holds, judge, load, read, save, table
 from anabranch.costs.recorded import Provenance, load_profile
@@ -31,6 +33,13 @@ from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.roles import Contraction, contraction_of
 from anabranch.kernels.triton.tiles import ranked
 from anabranch.targets.cuda.variants import Batch, Bench, Times
+
+LAYERS = {
+    "sample": SAMPLE,
+    "large": LARGE,
+    "others": OTHERS,
+    "all": {**SAMPLE, **LARGE, **OTHERS},
+}
 
 
 def main() -> int:
@@ -46,6 +55,8 @@ def run() -> int:
     parser.add_argument("--seconds", type=float, default=230.0, help="for searching, at most")
     parser.add_argument("--json", type=Path, help="the record, instead of bound.json")
     parser.add_argument("--layer", action="append", default=[], help="part of a layer's name")
+    parser.add_argument("--of", choices=LAYERS, default="sample", help="which layers")
+    parser.add_argument("--most", type=int, help="so many tiles of each layer, and not all")
     parser.add_argument("--read", type=Path, help="judge this record, search nothing")
     parser.add_argument("--rehearse", action="store_true", help="make times up, without a GPU")
     given = parser.parse_args()
@@ -57,7 +68,7 @@ def run() -> int:
     spec, attempt = rehearsal() if given.rehearse else measured()
     folder = Path(os.environ.get("OUT") or "benchmarks/results")
     path = given.json or folder / ("bound-rehearsed.json" if given.rehearse else "bound.json")
-    layers = {**SAMPLE, **LARGE} if given.layer else SAMPLE
+    layers = LAYERS["all" if given.layer else given.of]
     path.parent.mkdir(parents=True, exist_ok=True)
     asked = {
         name: body
@@ -69,7 +80,8 @@ def run() -> int:
         return 2
     facts = provenance() | {"command": " ".join(sys.argv)}
     record = load(path, spec, Provenance(**facts, versions=versions()))
-    if not explore(record, asked, attempt, given.seconds, lambda record: save(record, path)):
+    keep = partial(save, path=path)
+    if not explore(record, asked, attempt, given.seconds, keep, most=given.most):
         print("out of time: call it again to go on", file=sys.stderr)
     save(record, path)
     return judged(path)

@@ -84,6 +84,20 @@ def test_a_search_goes_on_where_it_was_left(tmp_path: Path) -> None:
     assert judge(read(path), "layer").left == 0
 
 
+def test_where_not_all_are_tried_the_best_ranked_are_and_others_by_chance() -> None:
+    machine, record = Machine(dict.fromkeys(tiles(), 5.0)), Record(spec=gpu())
+    assert explore(record, BODIES, machine, 60, lambda record: None, most=60)
+    tried = [variant for batch in machine.asked[:-1] for variant in batch]
+    kept = variants(BODY, gpu())
+    rest = [variant for variant in tiles() if variant not in kept]
+    assert tried[: KEPT + 15] == [*kept, *rest[:15]] and len(set(tried)) == len(tried) == 60
+    judgement = judge(record, "layer")
+    assert (judgement.tiles, judgement.tried, judgement.left) == (len(tiles()), 60, 0)
+    silent = Machine({})
+    assert explore(record, BODIES, silent, 60, lambda record: None), "the record says how many"
+    assert not silent.asked
+
+
 def test_both_figures_of_a_known_search() -> None:
     order, kept = tiles(), variants(BODY, gpu())
     fastest = next(variant for variant in reversed(order) if variant not in kept)

@@ -139,6 +139,15 @@ def test_what_was_found_in_haste_is_for_the_hasty(
     assert len(asked) == 2 and found == [39.0, 39.0, 38.0, 38.0, 38.0]
 
 
+def test_large_plans_keep_one_mode_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decide, "own_modes", lambda *_: pytest.fail("nothing would be learned"))
+    monkeypatch.setattr(decide, "LARGE", 0)
+    machine: Any = Machine({"": 60.0, "n": 50.0, **dict.fromkeys("wlea", 60.0)})
+    plan, cost = overlapped(PLAN, machine, None, Trace(), Deadline.after(60.0))
+    assert cost is not None and cost.us == 50.0
+    assert [split(t.kernel.variant)[1] for t in plan.tasks.tasks if t.kernel] == ["n"]
+
+
 def test_older_and_simulated_gpus_are_left_alone() -> None:
     for spec in (replace(gpu(), capability=(8, 0)), replace(gpu(), simulated=True)):
         machine = Machine({}, spec)

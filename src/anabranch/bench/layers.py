@@ -115,10 +115,21 @@ SAMPLE: dict[str, Graph] = {
 """Layers that have few tiles, some hundreds each, so that all can be tried in minutes."""
 LARGE: dict[str, Graph] = {
     **_named((64, 56, 64, 3), (128, 28, 128, 3), (256, 14, 256, 3), (512, 7, 512, 3)),
+    **_named((512, 28, 128, 1), (1024, 14, 256, 1), (2048, 7, 512, 1), (768, 17, 192, 1)),
+    **_named((256, 14, 1024, 1)),
     "128x768 @ 768x768": linear(128, 768, 768),
     "128x3072 @ 3072x768": linear(128, 3072, 768),
 }
 """Layers that have a thousand tiles or two."""
+OTHERS: dict[str, Graph] = {
+    **_named((32, 112, 64, 1), (144, 28, 40, 1), (240, 28, 80, 1), (672, 14, 112, 1)),
+    **_named((128, 28, 32, 3), (384, 13, 256, 3), (24, 56, 24, 5), (832, 7, 384, 1)),
+    "197x768 @ 768x3072": linear(197, 768, 3072),
+    "4x4096 @ 4096x1024": linear(4, 4096, 1024),
+    "1x1280 @ 1280x1000": linear(1, 1280, 1000),
+    "16 of 256x64 @ 64x256": products(16, 256, 64, 256),
+}
+"""Layers of networks that are not in the zoo: no ranking was fitted to them."""
 ABREAST: dict[str, Graph] = {
     "192x28x28 -> 64, 96, 16, pool": branches(192, 28, ((64, 1), (96, 1), (16, 1)), True),
     "480x14x14 -> 192, 96, 16, pool": branches(480, 14, ((192, 1), (96, 1), (16, 1)), True),

@@ -4,10 +4,12 @@
 
 Pruned is the share of all tiles that is never compiled; loss is how much slower the best of the
 rest is than the best of all. The record holds the times of all tiles and says nothing of ranking,
-so a later ranking is judged by the same record. A search goes on where it was left.
+so a later ranking is judged by the same record. A search goes on where it was left. Of layers with
+thousands of tiles so many as are asked for are tried: what is kept, the next best ranked, and
+others by chance; then the best of all is that of these.
 
-    name                    tiles  kept  pruned  best us  kept us   loss  rank
-    64x56x56 -> 64, 1x1       140    13   90.7%     2.41     2.43   0.8%     4
+    name                    tiles  tried  kept  pruned  best us  kept us   loss  rank
+    64x56x56 -> 64, 1x1       140    140    15   89.3%     1.86     1.86   0.0%    11
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ FINALISTS = 8
 hundreds of times is not the time of the fastest."""
 SCREEN, FINAL = 0.01, 0.05
 """Seconds of timing for each tile, and for each of these."""
+RANKED = 1 / 4
+"""Of the tiles that are tried, where not all are, the share that is taken by rank."""
 LEAST_PRUNED, MOST_LOST = 0.8, 0.02
 """What is asked of the ranking."""
 
@@ -49,10 +53,12 @@ GPU `targets.cuda.variants.Bench.times`)."""
 
 
 class Search(BaseModel):
-    """All tiles of one body: microseconds, refusals, and the times of the second round."""
+    """Tiles of one body, at most `most` of them: microseconds, refusals, and the times of the
+    second round."""
 
     model_config = ConfigDict(extra="forbid")
     body: str
+    most: int | None = None
     timed: dict[str, float] = {}
     refused: dict[str, str] = {}
     finals: dict[str, float] = {}
@@ -69,11 +75,13 @@ class Record(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the ranking makes of one search. `left`: tiles nobody has tried yet; `rank`: where the
-    fastest stands among all tiles; times in microseconds."""
+    """What the ranking makes of one search. `tried`: tiles that were, timed or refused; `left`:
+    those that are still to be; `rank`: where the fastest stands among all tiles; times in
+    microseconds."""
 
     name: str
     tiles: int
+    tried: int
     kept: int
     left: int
     best: float
@@ -90,7 +98,8 @@ class Judgement:
 
     @property
     def text(self) -> str:
-        line = f"{self.name:26} {self.tiles:5} {self.kept:5} {self.pruned:7.1%} {self.best:8.2f}"
+        line = f"{self.name:26} {self.tiles:5} {self.tried:5} {self.kept:5} {self.pruned:7.1%}"
+        line += f" {self.best:8.2f}"
         line += f" {self.kept_best:8.2f} {self.loss:6.1%} {self.rank:5}"
         return line + (f"  {self.left} left to try" if self.left else "")
 
@@ -102,12 +111,14 @@ def explore(
     seconds: float,
     save: Callable[[Record], None],
     clock: Callable[[], float] = time.perf_counter,
+    most: int | None = None,
 ) -> bool:
-    """Times every tile of every body that the record has no time of, saving after each batch;
-    False where time was up before. What is kept comes first, the rest in random order."""
+    """Times every tile of every body that the record has no time of, or of each body that is new
+    `most`, saving after each batch; False where time was up before. What is kept comes first, the
+    rest in random order."""
     deadline = clock() + seconds
     for name, body in bodies.items():
-        record.searches.setdefault(name, Search(body=text_graph(body)))
+        record.searches.setdefault(name, Search(body=text_graph(body), most=most))
     work = [(name, batch) for name in bodies for batch in _batches(record, name)]
     for (name, batch), (_, soon) in pairwise([*work, ("", None)]):
         if clock() > deadline:
@@ -141,10 +152,17 @@ def judge(record: Record, name: str) -> Judgement:
             f"{len(search.timed)} tiles were timed, {len(search.refused)} refused",
             "record it again",
         )
-    best = min(times, key=times.__getitem__)
-    left = [v for v in order if v not in search.timed and v not in search.refused]
+    best, tried = min(times, key=times.__getitem__), len(search.timed) + len(search.refused)
+    left = max(0, min(len(order), search.most or len(order)) - tried)
     return Judgement(
-        name, len(order), len(kept), len(left), times[best], min(among), order.index(best) + 1
+        name,
+        len(order),
+        tried,
+        len(kept),
+        left,
+        times[best],
+        min(among),
+        order.index(best) + 1,
     )
 
 
@@ -156,8 +174,11 @@ def holds(judgements: Sequence[Judgement]) -> bool:
 
 def table(judgements: Sequence[Judgement]) -> str:
     """All judgements, and both figures."""
-    head = f"{'name':26} {'tiles':>5} {'kept':>5} {'pruned':>7} {'best us':>8} {'kept us':>8}"
-    lines = [f"{head} {'loss':>6} {'rank':>5}", *(judgement.text for judgement in judgements)]
+    head = f"{'name':26} {'tiles':>5} {'tried':>5} {'kept':>5} {'pruned':>7} {'best us':>8}"
+    lines = [
+        f"{head} {'kept us':>8} {'loss':>6} {'rank':>5}",
+        *(judgement.text for judgement in judgements),
+    ]
     done = [judgement for judgement in judgements if not judgement.left]
     if done:
         losses = [judgement.loss for judgement in done]
@@ -204,9 +225,13 @@ def _batches(record: Record, name: str) -> Iterator[Batch]:
     """What is left to try of a search, in batches."""
     search = record.searches[name]
     kept, order = _kept(record, name), _tiles(record, name)
-    rest = sorted(set(order) - set(kept))
-    random.Random(0).shuffle(rest)
-    left = [v for v in (*kept, *rest) if v not in search.timed and v not in search.refused]
+    rest = [v for v in order if v not in set(kept)]
+    most = len(order) if search.most is None else search.most
+    ranked = rest[: round(RANKED * most)] if most < len(order) else []
+    chance = sorted(set(rest) - set(ranked))
+    random.Random(0).shuffle(chance)
+    tried = [*kept, *ranked, *chance][:most]
+    left = [v for v in tried if v not in search.timed and v not in search.refused]
     body = parse_graph(search.body)
     for at in range(0, len(left), AT_ONCE):
         yield body, left[at : at + AT_ONCE]

@@ -16,13 +16,13 @@ an SM holds at once, are not in the paper.
 At batch 1 layers are too small for any of this to bind: what they pay is latency. So tiles are
 ranked by a time, of which the limit is one part:
 
-    us = start + waves * (first + steps * STEP) + split + store
+    us = start + block * blocks / SMs + waves * (steps * step + last) + split
 
-with steps one after the other that a block takes through the depth, each as long as the slowest of
-its load (hidden by as many stages as there are), its bytes, and what its warps issue: copies,
-reads of shared memory, products. The numbers are a `Pace`: TILES is a least-squares fit to 700
-kernels of 21 layers, measured on an H200, which it meets within 3 to 10% (17% over all tiles of one
-layer, fast and slow); ROWS was fitted by hand to kernels of one row.
+with steps one after the other that a block takes through the depth. Three things go on in a step at
+once: its load is on its way (hidden by as many stages as there are), its bytes come through L2, and
+its warps issue reads of shared memory and products. The slowest decides, and a little more than
+that where two are equally slow: warps do not wait in turn. The numbers are a `Pace`, fitted to
+tiles of 27 layers, fast and slow, that an H200 was timed on (`benchmarks/pace.py`).
 """
 
 from __future__ import annotations
@@ -40,64 +40,66 @@ LANES = 128
 """Single additions or conversions of an SM in a cycle."""
 CLOCK = 1.7e3
 """Cycles in a microsecond, of GPUs of this time under load."""
-ROW_BYTES = 64
-"""Rows of a result that are shorter than this are stored in more pieces."""
 SPARE = 40
 """Registers of a thread that hold no sums: addresses, fragments, masks."""
+GROUP, GROUP_ROWS = 4, 64
+"""Hopper multiplies by groups of four warps, of 64 rows at least: their factors stay in shared
+memory, and the product goes on while they do something else."""
+AT_ONCE = 5.0
+"""Of what goes on in a step at once: how nearly the slowest alone decides (a p-norm)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """What takes how long, in microseconds where nothing else is said.
 
-    start: launch and ramp. block: of each block for each multiprocessor, before it begins. first:
-    the first load through L2, the first product; warp: and for each warp of a block. latency: of a
-    load from L2 into shared memory, barriers and the product that waits for it included; fetch: and
-    for each 16 KiB of it. issue: of a step whose loads are all there; work: and for each 1024
-    products of one of its threads. copy_clocks: of one warp for 512 bytes of loads. meet: what
-    blocks that share a tile pay for the counter and the last one's round through L2; split: and for
-    each of them. store: the epilogue. l2: bytes that one SM gets from L2 in a clock while all of
-    them read.
+    start: launch and ramp. block: of all blocks for each multiprocessor, before they begin.
+    latency: of a load from L2 into shared memory, barriers and the product that waits for it
+    included; copy_clocks: of one warp for 512 bytes of it. issue: of each warp in a step whose
+    loads are all there. read: how often a byte of shared memory is read, without groups of warps.
+    product: how long products take, of one at the peak; of one row, clocks of a lane for one. last:
+    of 1024 results of a warp, their end and their way to memory. more: of a wave after the first,
+    the part that it adds. meet: what blocks that share a tile pay for the counter and the last
+    one's round through L2; split: and for each of them. l2: bytes that one SM gets from L2 in a
+    clock while all of them read.
     """
 
     start: float
-    first: float
-    warp: float
-    latency: float
+    block: float
     issue: float
+    product: float
+    more: float
     meet: float
     l2: float
-    block: float = 0.0
-    fetch: float = 0.0
-    work: float = 0.0
-    split: float = 0.0
+    latency: float = 0.0
     copy_clocks: float = 0.0
-    store: float = 0.0
+    read: float = 0.0
+    last: float = 0.0
+    split: float = 0.0
 
 
 TILES = Pace(
-    start=1.5,
-    first=0.468,
-    warp=0.0844,
-    latency=0.276,
-    issue=0.0479,
-    meet=0.752,
-    l2=65.1,
-    block=0.24,
-    fetch=0.13,
-    work=0.0096,
-    split=0.0092,
+    start=1.65,
+    block=0.106,
+    latency=0.175,
+    copy_clocks=25.1,
+    issue=0.0143,
+    read=1.89,
+    product=2.08,
+    last=0.12,
+    more=1.28,
+    meet=0.963,
+    split=0.00046,
+    l2=47.8,
 )
 ROWS = Pace(
-    start=1.0,
-    first=0.85,
-    warp=0.01,
-    latency=0.55,
-    issue=0.03,
-    meet=0.9,
+    start=1.55,
+    block=0.03,
+    issue=0.0179,
+    product=9.38,
+    more=1.87,
+    meet=0.784,
     l2=48.0,
-    copy_clocks=22.0,
-    store=0.35,
 )
 
 
@@ -164,15 +166,14 @@ class Bound:
 
 def bound(block: Block, spec: TargetSpec, peak: float) -> Bound:
     """The limit of a block on a machine whose `peak` is in operations a second."""
-    held = resident(block, spec)
-    if not held:
+    if not resident(block, spec):
         return Bound(0.0, 0.0, 0.0, 0.0, math.inf)
     moved = block.read * block.steps
     moved += block.m * block.n * block.itemsize
     memory = min(1.0, block.operations / moved / (peak / spec.bandwidth))
-    waves = math.ceil(block.blocks / (held * spec.sms))
-    return Bound(memory, shared(block, spec, peak), tail(block.blocks, spec.sms), 1.0,
-                 time_us(block, spec, peak, waves, min(held, _per_sm(block, spec))))  # fmt: skip
+    held_back = tail(block.blocks, spec.sms)
+    us = time_us(block, spec, peak)
+    return Bound(memory, shared(block, spec, peak), held_back, 1.0, us)
 
 
 def tail(blocks: int, sms: int) -> float:
@@ -213,62 +214,69 @@ def holds(warps: int, registers: int, shared: int, spec: TargetSpec) -> int:
     return min(fits)
 
 
-def time_us(block: Block, spec: TargetSpec, peak: float, waves: int, together: int) -> float:
-    """The time of the whole launch; `together`: blocks that share an SM at a time."""
-    pace = pace_of(block)
-    steps = block.steps * step_us(block, spec, peak, together)
-    pieces = ROW_BYTES / (block.n * block.itemsize) if block.m > 1 else 1.0
-    first = pace.first + pace.warp * block.warps
+def time_us(block: Block, spec: TargetSpec, peak: float, pace: Pace | None = None) -> float:
+    """The time of the whole launch. `pace`: instead of the one that suits the block."""
+    pace, held = pace or pace_of(block), resident(block, spec)
+    together = min(held, math.ceil(block.blocks / spec.sms))
+    steps = block.steps * step_us(block, spec, peak, together, pace)
+    whole = steps + pace.last * block.m * block.n / (1024 * block.warps)
     begin = pace.start + pace.block * block.blocks / spec.sms
-    return begin + waves * (first + steps) + meet_us(block) + pace.store * max(1.0, pieces)
+    return begin + waves(block.blocks, held, spec, pace) * whole + meet_us(block, pace)
+
+
+def waves(blocks: int, held: int, spec: TargetSpec, pace: Pace) -> float:
+    """How many times as long as its first wave a launch takes; `held`: blocks an SM holds."""
+    return 1.0 + pace.more * max(0.0, blocks / (held * spec.sms) - 1.0)
 
 
 def pace_of(block: Block) -> Pace:
     return ROWS if block.m == 1 else TILES
 
 
-def step_us(block: Block, spec: TargetSpec, peak: float, together: int) -> float:
-    """One step through the depth: the slowest of its load, its bytes and what its warps issue."""
-    pace = pace_of(block)
-    bytes_a_step = block.read
-    load = bytes_a_step * together / (pace.l2 * CLOCK)
-    crowd = max(1.0, together * block.warps / 16)
-    copies = bytes_a_step / 512 / block.warps * pace.copy_clocks / CLOCK * crowd
-    hidden = latency_us(block) / max(1, min(block.stages - 1, block.steps))
-    products = block.m * block.n * block.k / (1024 * WARP * block.warps)
-    issue = pace.issue + pace.work * products * max(1.0, together * block.warps / 8) + copies
-    return max(issue + _products(block, spec, peak, together), load, hidden)
+def grouped(block: Block, spec: TargetSpec) -> bool:
+    """Whether groups of warps multiply."""
+    fits = block.m >= GROUP_ROWS and block.warps % GROUP == 0
+    return fits and spec.capability[0] == 9
 
 
-def latency_us(block: Block) -> float:
+def step_us(block: Block, spec: TargetSpec, peak: float, together: int, pace: Pace) -> float:
+    """One step through the depth: its load, its bytes, and what its warps issue. `together`: blocks
+    that share an SM at a time."""
+    load = block.read * together / (pace.l2 * CLOCK)
+    hidden = latency_us(block, pace) / max(1, min(block.stages - 1, block.steps))
+    busy = pace.issue * block.warps + _products(block, spec, peak, together, pace)
+    slowest = max(busy, load, hidden)
+    every = sum(math.pow(us / slowest, AT_ONCE) for us in (busy, load, hidden))
+    return slowest * math.pow(every, 1 / AT_ONCE)
+
+
+def latency_us(block: Block, pace: Pace) -> float:
     """From the request for what a step reads to its being there."""
-    pace = pace_of(block)
-    return pace.latency + pace.fetch * block.read / (16 << 10)
+    return pace.latency + block.read / 512 / block.warps * pace.copy_clocks / CLOCK
 
 
-def meet_us(block: Block) -> float:
+def meet_us(block: Block, pace: Pace) -> float:
     """What blocks that share a tile pay for adding up."""
     if block.split == 1:
         return 0.0
-    pace, sums = pace_of(block), block.split * block.m * block.n * 4
+    sums = block.split * block.m * block.n * 4
     return pace.meet + pace.split * block.split + 2 * sums / (pace.l2 * CLOCK)
 
 
-def _products(block: Block, spec: TargetSpec, peak: float, together: int) -> float:
+def _products(block: Block, spec: TargetSpec, peak: float, together: int, pace: Pace) -> float:
     """Microseconds of an SM for the products of a step of all blocks that share it, and for what
     they read of shared memory."""
-    if block.m == 1:  # element by element, out of registers: two conversions and an addition each
-        return 3.0 * block.n * block.k / (LANES * CLOCK) * together
-    read = block.read / (SHARED_BYTES_PER_CLOCK * CLOCK) * 1.8
-    compute = 2.0 * block.m * block.n * block.k / (peak / spec.sms * 1e-6)
-    # A warp multiplies 16 by 8 at least; more warps than that repeat each other's work. Fewer than
-    # four leave quarters of the SM idle.
-    compute *= max(1.0, block.warps * 128 / (block.m * block.n))
+    # Fewer warps than four leave quarters of the SM idle.
+    idle = max(1.0, QUARTERS / (block.warps * together))
+    if block.m == 1:  # element by element, out of registers
+        return pace.product * block.n * block.k / (LANES * CLOCK) * idle * together
+    compute = pace.product * 2.0 * block.m * block.n * block.k / (peak / spec.sms * 1e-6)
+    read = 0.0
+    if not grouped(block, spec):
+        read = pace.read * block.read / (SHARED_BYTES_PER_CLOCK * CLOCK)
+        # A warp multiplies 16 by 8 at least; more warps than that repeat each other's work.
+        compute *= max(1.0, block.warps * 128 / (block.m * block.n))
     # Each tap of a window is widened, multiplied and added; one warp alone waits for each of them.
     window = 3.0 * block.m * block.k * block.reads / (LANES * CLOCK) if block.reads > 1 else 0.0
     window *= max(1.0, 2 * QUARTERS / (block.warps * together))
-    return (read + window + compute * max(1.0, QUARTERS / (block.warps * together))) * together
-
-
-def _per_sm(block: Block, spec: TargetSpec) -> int:
-    return math.ceil(block.blocks / spec.sms)
+    return (read + window + compute * idle) * together

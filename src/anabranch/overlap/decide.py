@@ -32,7 +32,8 @@ from anabranch.trace import Trace
 
 SECONDS = 6.0
 """What looking for modes of their own takes where nobody asked for less: some 220 runs of a plan of
-a hundred kernels, each timed for 20 ms."""
+a hundred kernels, each timed for 20 ms. Of a plan of LARGE it would be 60 runs, which say nothing
+of so many kernels: there it is not looked for."""
 LEAST = 1.0
 """Fewer seconds show nothing; nothing is looked for in them."""
 ENOUGH = 0.9
@@ -65,7 +66,7 @@ def overlapped(
         return plan, None
     plan, mode, cost = _schedule(plan, mode, cost, others, target, cache, trace)
     found = None
-    if until is not None:
+    if until is not None and len(plan.schedule.launches) <= LARGE:
         found = _each(plan, mode, target, cache, trace, until)
     if found is not None:
         own, cost = found

@@ -36,10 +36,11 @@ def one_row(depth: int, columns: int) -> Contraction:
     return found
 
 
-def test_the_depth_of_one_row_is_split_where_its_columns_leave_the_gpu_idle() -> None:
+def test_few_columns_of_one_row_are_shared_out_one_by_one_or_by_their_depth() -> None:
+    """Either way there are more programs than wide tiles would make."""
     few, many = chosen(one_row(4096, 10), gpu()), chosen(one_row(768, 768), gpu())
-    assert all(tile.split > 1 for tile in few)
-    assert many[0].split == 1 and -(-768 // many[0].k) == 1
+    assert all(tile.split > 1 or tile.n == 2 for tile in few)
+    assert {tile.split for tile in many} == {1} and many[0].n <= 4
     assert chosen(one_row(64, 16), gpu()), "a small linear layer has no tile"
 
 

@@ -24,12 +24,7 @@ import torch
 
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.types import DTYPE_NAMES
-from anabranch.kernels.bound import (
-    CLOCK,
-    SPARE,
-    WARP,
-)
-from anabranch.kernels.bound import ROWS as PACE
+from anabranch.kernels.bound import CLOCK, SPARE, WARP
 from anabranch.kernels.triton.attention_roles import Attention
 from anabranch.kernels.triton.space import next_power
 
@@ -43,6 +38,12 @@ MOST_REGISTERS = 220
 """Of a thread, as far as they are foreseen."""
 RESERVED_SHARED = 1024 + 4096
 """Bytes that a program has besides its tiles: the system's, and what warps exchange."""
+FIRST, OF_A_WARP = 0.85, 0.01
+"""Microseconds before the first step: queries and keys through L2; and more for each warp."""
+LATENCY, L2 = 0.55, 48.0
+"""Microseconds until keys are there, and bytes that an SM gets of them in a clock."""
+COPY_CLOCKS = 22.0
+"""Of one warp for 512 bytes of loads."""
 MEET = 0.12
 """Microseconds that a step's maximum and sum wait for each other, within a warp."""
 ACROSS = 0.12
@@ -132,14 +133,14 @@ def time_us(sizes: Sizes, tile: Tile, spec: TargetSpec) -> float:
     if sizes.causal:  # rows look back: half of the blocks, and the last one all of them
         steps = math.ceil((steps + 1) / 2)
     read = tile.places * (sizes.deep + sizes.cols) * sizes.dtype.itemsize
-    load = read * together / (PACE.l2 * CLOCK)
+    load = read * together / (L2 * CLOCK)
     crowd = max(1.0, together * tile.warps / 16)
-    issued = read / 512 / tile.warps * PACE.copy_clocks
+    issued = read / 512 / tile.warps * COPY_CLOCKS
     issued += tile.rows * tile.places / (WARP * tile.warps) * SOFTMAX_CLOCKS / 4
     meet = MEET + ACROSS * math.log2(max(1.0, LEAST * tile.warps / tile.rows))
     step = meet + issued * crowd / CLOCK + _products(sizes, tile, spec) * together
-    hidden = PACE.latency / max(1, min(tile.stages - 1, steps)) if steps > 1 else 0.0
-    return waves * (PACE.first + PACE.warp * tile.warps + steps * max(step, load, hidden))
+    hidden = LATENCY / max(1, min(tile.stages - 1, steps)) if steps > 1 else 0.0
+    return waves * (FIRST + OF_A_WARP * tile.warps + steps * max(step, load, hidden))
 
 
 def _products(sizes: Sizes, tile: Tile, spec: TargetSpec) -> float:

@@ -28,6 +28,7 @@ from anabranch.kernels.bound import (
     meet_us,
     pace_of,
     step_us,
+    waves,
 )
 from anabranch.kernels.triton.pair_roles import Pair
 from anabranch.kernels.triton.steps import walk
@@ -172,16 +173,15 @@ def _us(
     held = holds(tile.warps, registers, _shared(first, second, each), spec)
     if not held:
         return math.inf
-    waves = math.ceil(blocks / (held * spec.sms))
-    together = min(held, math.ceil(blocks / spec.sms))
-    pace = pace_of(first)
+    together, pace = min(held, math.ceil(blocks / spec.sms)), pace_of(first)
     hidden = steps == 1 < each  # by the pipeline of the only loop there is
-    chunk = (pace.latency if steps > 1 else 0.0) + (0.0 if hidden else latency_us(second))
-    chunk += steps * step_us(first, spec, peaks[0], together)
-    chunk += step_us(second, spec, peaks[1], together)
+    chunk = pace.latency if steps > 1 else 0.0
+    chunk += 0.0 if hidden else latency_us(second, pace)
+    chunk += steps * step_us(first, spec, peaks[0], together, pace)
+    chunk += step_us(second, spec, peaks[1], together, pace)
+    whole = each * chunk + pace.last * tile.m * tile.n / (1024 * tile.warps)
     begin = pace.start + pace.block * blocks / spec.sms
-    whole = pace.first + pace.warp * tile.warps + each * chunk
-    return begin + waves * whole + meet_us(second) + pace.store
+    return begin + waves(blocks, held, spec, pace) * whole + meet_us(second, pace)
 
 
 def _registers(first: Block, second: Block, slides: bool) -> int:

@@ -3,7 +3,7 @@
     256 channels of 14 x 14, 3 x 3, to 256:   32x32x64 in 4 parts; 16x64x128 in 4 parts; ...
 
 Hundreds of tiles fit a layer. Those whose upper limit or time says that they are slow are never
-written; of those of one shape, depth and split the best ranked stands for its likes.
+written; of those that differ in stages alone the best ranked stand for their likes.
 """
 
 from __future__ import annotations
@@ -11,25 +11,29 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.types import DTYPE_NAMES
-from anabranch.kernels.bound import Block, Bound, bound
+from anabranch.kernels.bound import Block, Bound, bound, resident
 from anabranch.kernels.triton.roles import Contraction
 from anabranch.kernels.triton.steps import steps_of
 
 ROWS, COLS, DEPTHS = (16, 32, 64, 128), (16, 32, 64, 128), (32, 64, 128)
 SPLITS, WARPS, STAGES = (1, 2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 5)
 ONE_ROW = tuple(itertools.product((1,), (2, 4, 8, 16), (64, 128, 256, 512, 1024)))
-KEPT, SHAPES = 13, 11
-"""Tiles that are tried, and how many of them differ in shape, depth or split."""
+KEPT, KEPT_OF_ROWS = 15, 20
+"""Tiles that are tried, and those of one row, which are told apart less well and are few."""
+LIKES, LIKES_OF_WINDOWS = 2, 1
+"""Tiles of one shape, depth, split and warps that are tried: the ranking tells the stages of a
+pipeline apart least."""
 KEPT_OF_WINDOWS = 4
-"""Tiles that are tried where a window is computed as it is read: one way more to do what two
-kernels do too."""
+"""Tiles that are tried where a window is computed as it is read: one way
+more to do what two kernels do too."""
 USUAL_PEAK = 5e13
 """Operations a second where nobody knows better: fp32 without tensor cores."""
 
@@ -78,29 +82,48 @@ def ranked(found: Contraction, spec: TargetSpec) -> list[tuple[Tile, Bound]]:
     return list(_ranked(Sizes.of(found), spec))
 
 
+def blocks_of(found: Contraction, spec: TargetSpec) -> dict[Tile, Block]:
+    """Every tile that suits the sizes and fits, with what it asks for."""
+    return _blocks(Sizes.of(found), spec)
+
+
+def chosen(found: Contraction, spec: TargetSpec) -> list[Tile]:
+    """The first of the ranking, but a few of those that are alike."""
+    order = [tile for tile, _ in ranked(found, spec)]
+    return kept_of(order, *limits_of(found.m == 1, found.reads > 1))
+
+
+def limits_of(one_row: bool, windows: bool) -> tuple[int, int]:
+    """How many tiles are tried, and how many of those that are alike."""
+    if windows:
+        return KEPT_OF_WINDOWS, LIKES_OF_WINDOWS
+    return (KEPT_OF_ROWS if one_row else KEPT), LIKES
+
+
+def kept_of(order: Iterable[Tile], kept: int, likes: int) -> list[Tile]:
+    """The first so many, of those that are alike no more than `likes`."""
+    seen: Counter[tuple[int, ...]] = Counter()
+    tiles: list[Tile] = []
+    for tile in order:
+        same = tile.m, tile.n, tile.k, tile.split, tile.warps
+        seen[same] += 1
+        if seen[same] <= likes and len(tiles) < kept:
+            tiles.append(tile)
+    return tiles
+
+
 @functools.lru_cache(maxsize=256)
 def _ranked(sizes: Sizes, spec: TargetSpec) -> tuple[tuple[Tile, Bound], ...]:
     """A layer with a relu, or with a residual, has the ranking of the layer without."""
-    peak, steps = peak_of(sizes.dtype, spec), dict(sizes.steps)
-    tiles = [
-        (tile, bound(_block(sizes, tile, steps[tile.k]), spec, peak)) for tile in space(sizes, spec)
-    ]
-    fitting = [(tile, limit) for tile, limit in tiles if limit.fits]
-    return tuple(sorted(fitting, key=lambda pair: (pair[1].us, -pair[1].limit, pair[0].text)))
+    peak = peak_of(sizes.dtype, spec)
+    limits = [(tile, bound(block, spec, peak)) for tile, block in _blocks(sizes, spec).items()]
+    return tuple(sorted(limits, key=lambda pair: (pair[1].us, -pair[1].limit, pair[0].text)))
 
 
-def chosen(found: Contraction, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
-    """The first of the ranking, each shape, depth and split once, with the warps and stages that
-    rank best; then the best of them with other warps. Of what reads windows only a few."""
-    kept = min(kept, KEPT_OF_WINDOWS) if found.reads > 1 else kept
-    best: dict[tuple[int, ...], Tile] = {}
-    other: dict[tuple[int, ...], Tile] = {}
-    for tile, _ in ranked(found, spec):
-        same = (tile.m, tile.n, tile.k, tile.split)
-        if best.setdefault(same, tile).warps != tile.warps:
-            other.setdefault(same, tile)
-    first = list(best)[:SHAPES]
-    return [*(best[same] for same in first), *(other[s] for s in first if s in other)][:kept]
+def _blocks(sizes: Sizes, spec: TargetSpec) -> dict[Tile, Block]:
+    steps = dict(sizes.steps)
+    blocks = {tile: _block(sizes, tile, steps[tile.k]) for tile in space(sizes, spec)}
+    return {tile: block for tile, block in blocks.items() if resident(block, spec)}
 
 
 def space(found: Sizes, spec: TargetSpec) -> Iterator[Tile]:
