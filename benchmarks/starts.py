@@ -1,0 +1,115 @@
+"""What it takes to begin: a first compilation, one that finds all in the cache, and a saved plan.
+
+    PYTHONPATH=src python3 benchmarks/starts.py zoo:resnet50 zoo:nasnet_large --json FILE
+
+Each in a process of its own, whose imports, and the building of the model, do not count. For a
+saved plan, reading the file's bytes once is timed apart, as is the first call of all three.
+`kernels`: a first compilation that finds the kernels in the cache, and neither times nor plans.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import anabranch
+from anabranch.bench.provenance import provenance, versions
+from anabranch.cli.place import place
+from anabranch.models import load_model
+
+WAYS = ("first", "warm", "saved", "kernels")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="first, warm and saved starts")
+    parser.add_argument("models", nargs="+", help="zoo:NAME and its like")
+    parser.add_argument("--dtype", default="fp16")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--target", default="auto")
+    parser.add_argument("--search", help="instead of the default")
+    parser.add_argument("--json", type=Path, help="where to write everything that was found")
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        way, plan = given.one
+        print(json.dumps(begun(given, given.models[0], way, Path(plan))))
+        return 0
+    rows = [row for model in given.models for row in measured(given, model)]
+    if given.json:
+        facts = provenance() | {"command": " ".join(sys.argv)}
+        record = {**facts, "versions": versions(), "rows": rows}
+        given.json.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    return 0
+
+
+def measured(given: argparse.Namespace, model: str) -> list[dict[str, Any]]:
+    """Every way to begin, in an order in which each finds what it needs."""
+    rows: list[dict[str, Any]] = []
+    words = ["--dtype", given.dtype, "--batch", str(given.batch), "--target", given.target]
+    words += ["--search", given.search] if given.search else []
+    with tempfile.TemporaryDirectory() as folder:
+        home = {**os.environ, "ANABRANCH_CACHE_DIR": f"{folder}/cache"}
+        for way in WAYS:
+            if way == "kernels":
+                forget(Path(folder) / "cache/cache.sqlite")
+            one = ["--one", way, f"{folder}/plan.anabranch"]
+            command = [sys.executable, __file__, model, *words, *one]
+            done = subprocess.run(command, env=home, capture_output=True, text=True)
+            if done.returncode:
+                print(f"{model}, {way}: {done.stderr.strip()[-500:]}", file=sys.stderr)
+                break
+            rows.append({"model": model, "way": way, **json.loads(done.stdout.splitlines()[-1])})
+            said = ", ".join(f"{k} {v:.2f}" for k, v in rows[-1].items() if isinstance(v, float))
+            print(f"{model:24} {way:8} {said}", flush=True)
+    return rows
+
+
+def forget(cache: Path) -> None:
+    """Leaves the kernels in the cache, and nothing that was found out with them."""
+    with sqlite3.connect(cache) as found:
+        found.execute("DELETE FROM entries WHERE tbl != 'kernels'")
+
+
+def begun(given: argparse.Namespace, name: str, way: str, plan: Path) -> dict[str, Any]:
+    """Seconds until it is ready, those of its stages, and of the first call."""
+    target, device = place(given.target)
+    model, args = load_model(name, given.batch, given.dtype, device)
+    found: dict[str, Any] = {}
+    start = settled()
+    if way == "saved":
+        plan.read_bytes()
+        found["read_s"] = settled() - start
+        start = settled()
+        fast = anabranch.load(plan)
+    else:
+        options = {"search": given.search} if given.search else {}
+        fast = anabranch.compile(model, args, target=target, tf32=given.dtype == "tf32", **options)
+        found["stages_s"] = fast.facts["stages_s"]
+    found["ready_s"] = settled() - start
+    start = settled()
+    fast(*args)
+    found["call_s"] = settled() - start
+    if way == "first":
+        fast.save(plan)
+    return found
+
+
+def settled() -> float:
+    """The time, when all that was asked of a GPU is done."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
