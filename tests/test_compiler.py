@@ -184,7 +184,7 @@ def test_where_the_capture_is_wrong_two_attempts_are_enough(
     def wrong(*args: Any) -> None:
         raise NumericsError("output 0 differs", accept.WRONG_CAPTURE, "report the model")
 
-    monkeypatch.setattr(accept, "_verify_capture", wrong)
+    monkeypatch.setattr(accept, "_compare_with_model", wrong)
     asked = job("squeezenet", budget=30)
     with pytest.raises(NumericsError, match="output 0 differs"):
         compile_model(asked)

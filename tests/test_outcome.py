@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from anabranch import outcome
+from anabranch import accept, outcome
 from anabranch.cache import Cache
 from anabranch.compiler import Compilation, compile_model
+from anabranch.errors import NumericsError
 from anabranch.ir.plan import Plan
 from anabranch.ir.task import TaskGraph
 from anabranch.kernels import sources
@@ -71,6 +72,48 @@ def test_a_warm_start_has_the_plan_of_the_cold_one(cache: Cache, network: str, t
     assert warm.cost == cold.cost and warm.found.graph == cold.found.graph
     assert found(second.trace) == found(first.trace)
     assert tried(warm) == tried(cold)
+
+
+def test_what_was_verified_is_only_compared_with_the_model(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the very same weights, unless somebody looks for what is wrong."""
+    asked: list[str] = []
+
+    def counted(name: str, real: Any) -> Any:
+        def call(*args: Any) -> Any:
+            asked.append(name)
+            return real(*args)
+
+        return call
+
+    monkeypatch.setattr(accept, "fresh", counted("graph", accept.fresh))
+    monkeypatch.setattr(accept, "_compare_with_model", counted("model", accept._compare_with_model))
+
+    def questions(one: Job) -> list[str]:
+        asked.clear()
+        return compile_model(one).errors and asked[:]
+
+    again = {"scheduler": "critical", "kernels": "library"}
+    assert questions(job(cache, "squeezenet", **again)) == ["graph", "model"]
+    cold = compile_model(job(cache, "squeezenet", **again))
+    assert questions(job(cache, "squeezenet", **again)) == ["model"]
+    assert compile_model(job(cache, "squeezenet", **again)).errors == cold.errors
+    assert questions(job(cache, "squeezenet", check=1, **again)) == ["graph", "model"]
+    other = job(cache, "squeezenet", **again)
+    with torch.no_grad():
+        next(iter(other.model.parameters())).mul_(1.1)
+    assert questions(other) == ["graph", "model"], "they may be rounded more"
+    assert recalled(other.trace)
+
+
+def test_what_was_verified_may_differ_from_the_model_after_all(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_model(job(cache, "squeezenet", scheduler="critical"))
+    monkeypatch.setitem(accept.EAGER_TOLERANCE, torch.float32, -1.0)
+    with pytest.raises(NumericsError, match="differs from the model's own"):
+        compile_model(job(cache, "squeezenet", scheduler="critical"))
 
 
 def test_what_a_search_found_is_the_beginning_of_a_warm_start(cache: Cache) -> None:

@@ -83,13 +83,7 @@ def verify(
 ) -> Errors:
     """The worst errors of a loaded plan on the example inputs and on fresh ones. NumericsError if
     one is larger than allowed, or if the captured graph is not what the model computes."""
-    graph = captured.graph
-    example = [
-        tensor.to(target.device)
-        for tensor in flatten_call(
-            captured.signature, graph.inputs, args, kwargs, captured.trees[0]
-        )
-    ]
+    graph, example = captured.graph, _example(captured, target, args, kwargs)
     worst: Errors = ((0.0, 0.0),) * len(graph.outputs)
     for inputs in (example, fresh(example, seed)):
         outs = run(inputs, clone=True)
@@ -103,17 +97,46 @@ def verify(
                     "set ANABRANCH_CHECK=2 to find the pass that did it, and report the model",
                 )
         worst = tuple(max(old, new) for old, new in zip(worst, pairs, strict=True))
-    if callable(model):
-        try:
-            _verify_capture(run, example, worst, model, *own_inputs(args, kwargs))
-        except NumericsError:
-            if not torch.backends.mha.get_fastpath_enabled():
-                raise
-            with _without_fastpath():
-                _verify_capture(run, example, worst, model, *own_inputs(args, kwargs))
-            if trace is not None:
-                trace.add("warning", "verify", run.plan.tasks.name, FASTPATH)
+    verify_capture(run, captured, target, model, args, kwargs, worst, trace)
     return worst
+
+
+def verify_capture(
+    run: Executable,
+    captured: Captured,
+    target: Target,
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    worst: Errors,
+    trace: Trace | None = None,
+) -> None:
+    """The model itself, where it can be called, against a plan whose errors against the captured
+    graph are known. NumericsError if they are not the same."""
+    if not callable(model):
+        return
+    example = _example(captured, target, args, kwargs)
+
+    def compare() -> None:
+        _compare_with_model(run, example, worst, target, model, *own_inputs(args, kwargs))
+
+    try:
+        compare()
+    except NumericsError:
+        if not torch.backends.mha.get_fastpath_enabled():
+            raise
+        with _without_fastpath():
+            compare()
+        if trace is not None:
+            trace.add("warning", "verify", run.plan.tasks.name, FASTPATH)
+
+
+def _example(
+    captured: Captured, target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[Tensor]:
+    inputs, (tree, _) = captured.graph.inputs, captured.trees
+    given = flatten_call(captured.signature, inputs, args, kwargs, tree)
+    return [tensor.to(target.device) for tensor in given]
 
 
 @contextmanager
@@ -179,17 +202,23 @@ def _eager_and_reference(
     return own, evaluated(torch.float64 if wide else torch.float32, exact=True)
 
 
-def _verify_capture(
+def _compare_with_model(
     run: Executable,
     example: Sequence[Tensor],
     worst: Errors,
+    target: Target,
     model: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> None:
-    """The model itself against the plan; both may be off by what the numbers allow."""
+    """Both may be off by what the numbers allow."""
     with torch.no_grad():
-        returned = model(*args, **kwargs)
+        try:
+            with target.full_precision():
+                returned = model(*args, **kwargs)
+        except torch.OutOfMemoryError:
+            with target.full_precision(lean=True):
+                returned = model(*args, **kwargs)
     eager = [leaf for leaf in tree_leaves(returned) if isinstance(leaf, Tensor)]
     tasks, signature = run.plan.tasks, run.plan.signature
     assert signature is not None

@@ -31,6 +31,7 @@ from anabranch.frontend.checks import check_call
 from anabranch.frontend.structure import flatten_call, is_flat, read_tree, unflatten_result
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Executable, Target
+from anabranch.kernels.triton import memo
 from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.pack import artifact
@@ -180,8 +181,10 @@ class Compiled:
         if not self.target.spec.simulated:
             kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
             with Cache.open(self.options.cache_dir) as cache:
+                missing = memo.recall(cache, kernels)
                 self.target.prepare(kernels, cache, self.trace)
-            run = self.target.load(plan)
+                run = self.target.load(plan)
+                memo.keep(cache, missing)
             fell_back(run, self.options, self.trace)
         trees = (read_tree(plan.signature.input_tree), read_tree(plan.signature.output_tree))
         self.entries.append(Entry(plan, run, lambda eager=True: dict(facts), trees))

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from anabranch.abreast.decide import abreast
-from anabranch.accept import WRONG_CAPTURE, verify
+from anabranch.accept import WRONG_CAPTURE, Errors, verify, verify_capture
 from anabranch.auditions import Auditions
 from anabranch.autograph.path import Path
 from anabranch.errors import NumericsError, OptionError, TargetError
@@ -43,7 +43,16 @@ from anabranch.line import (
     tuner_of,
 )
 from anabranch.options import Options
-from anabranch.outcome import Outcome, keep, question, recall, refute, refuted
+from anabranch.outcome import (
+    Outcome,
+    accept,
+    accepted,
+    keep,
+    question,
+    recall,
+    refute,
+    refuted,
+)
 from anabranch.schedule import scheduler
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
@@ -180,17 +189,29 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
             fell_back(run, options, trace)
     yield "load", run
     with trace.stage("verify"):
-        errors: tuple[tuple[float, float], ...] = ()
+        errors: Errors = ()
         if run is not None and options.verify:
-            call = job.model, job.args, job.kwargs
             try:
-                errors = verify(run, captured, target, *call, options.seed, trace)
+                errors = _verified(job, captured, found, run)
             except NumericsError as wrong:
                 refute(job.cache, captured.graph, options, target, wrong)
                 raise
     if fresh:  # what turned out wrong is not kept
-        _keep(job, captured, found, events)
+        found = replace(found, kept=_keep(job, captured, found, events))
+    if errors:
+        accept(job.cache, found.kept, captured.graph, errors)
     yield "verify", Compilation(captured, path, found, run, errors, job.taken)
+
+
+def _verified(job: Job, captured: Captured, found: Outcome, run: Executable) -> Errors:
+    """By how much it is off. What was recalled, and verified with the very same weights, is only
+    compared with the model."""
+    call = job.model, job.args, job.kwargs
+    known = accepted(job.cache, found.kept, captured.graph, job.options)
+    if known is None:
+        return verify(run, captured, job.target, *call, job.options.seed, job.trace)
+    verify_capture(run, captured, job.target, *call, known, job.trace)
+    return known
 
 
 def _get_ready(job: Job) -> None:
@@ -242,11 +263,12 @@ def _known_outcome(job: Job, captured: Captured, graph: Graph) -> Outcome | None
     return recall(job.cache, asked, graph, signature, job.target, job.options.budget, job.trace)
 
 
-def _keep(job: Job, captured: Captured, found: Outcome, events: Sequence[Event]) -> None:
-    """For the next process; `events`: those of the decisions."""
-    if job.cache is not None and job.options.scheduler not in MERGING:
-        asked = _question(job, captured, found.graph)
-        keep(job.cache, asked, found, job.options.budget, events)
+def _keep(job: Job, captured: Captured, found: Outcome, events: Sequence[Event]) -> str:
+    """For the next process; `events`: those of the decisions. What names it in the cache."""
+    if job.cache is None or job.options.scheduler in MERGING:
+        return ""
+    asked = _question(job, captured, found.graph)
+    return keep(job.cache, asked, found, job.options.budget, events)
 
 
 def _question(job: Job, captured: Captured, graph: Graph) -> str:

@@ -18,12 +18,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from anabranch.accept import Errors
 from anabranch.cache import Cache
 from anabranch.costs import name_of
 from anabranch.deadline import CutShort
 from anabranch.errors import NumericsError
 from anabranch.ir.graph import Graph
-from anabranch.ir.key import content_key
+from anabranch.ir.key import content_key, digest_text
 from anabranch.ir.plan import Footprint, Plan, Signature
 from anabranch.ir.protocols import Cost, Provider, Target
 from anabranch.ir.schedule import Schedule, Timeline
@@ -61,7 +62,8 @@ class Outcome:
     """What the stages from fuse to pack made of `graph`. `schedules`: all that were compared, best
     first, each kernel waiting for all before it; `cost`: that of the plan, as its kernels are
     launched (`overlap`). `settled`: nothing was left out that might run another day;
-    `cut_short`: why searching and measuring ended before they were done, "" if they were."""
+    `cut_short`: why searching and measuring ended before they were done, "" if they were. `kept`:
+    names it in the cache, "" while it is not there."""
 
     graph: Graph
     selection: Selection
@@ -72,6 +74,7 @@ class Outcome:
     cost: Cost
     settled: bool = True
     cut_short: CutShort = ""
+    kept: str = ""
 
 
 class _Candidate(BaseModel):
@@ -194,20 +197,22 @@ def recall(
         plan,
         stored.cost,
         cut_short=cut_short,
+        kept=_named(asked, text),
     )
 
 
 def keep(
     cache: Cache, asked: str, outcome: Outcome, budget: float | None, events: Sequence[Event]
-) -> None:
-    """Store an outcome that is settled, with the events that led to it. One that cannot be told
-    beside its graph is not stored, nor one that somebody cut short: the next run goes on."""
+) -> str:
+    """Store an outcome that is settled, with the events that led to it, and give what names it
+    there. One that cannot be told beside its graph is not stored, nor one that somebody cut short:
+    the next run goes on."""
     if not outcome.settled or outcome.cut_short == "stop":
-        return
+        return ""
     try:
         told = brief.write(outcome.plan, outcome.graph)
     except ValueError:
-        return
+        return ""
     stored = _Stored(
         plan=told,
         groups=list(_groups(outcome)),
@@ -217,8 +222,32 @@ def keep(
         cost=outcome.cost,
         events=[_event(event) for event in events if event.kind not in TOLD_ANEW],
     )
-    name = _within(asked, budget) if outcome.cut_short else asked
-    cache.put("plans", name, stored.model_dump_json())
+    name, text = _within(asked, budget) if outcome.cut_short else asked, stored.model_dump_json()
+    cache.put("plans", name, text)
+    return _named(asked, text)
+
+
+def accept(cache: Cache | None, kept: str, graph: Graph, errors: Errors) -> None:
+    """Remember by how much the outcome of this name was off with the captured graph's weights."""
+    if cache is not None and kept:
+        cache.put("plans", _accepted(kept, graph), json.dumps(errors))
+
+
+def accepted(cache: Cache | None, kept: str, graph: Graph, options: Options) -> Errors | None:
+    """By how much it was off, and how much was allowed, None if nobody has looked: with other
+    weights it may be more. Who looks for what is wrong looks anew."""
+    if cache is None or not kept or options.strict or options.check:
+        return None
+    told = cache.get("plans", _accepted(kept, graph))
+    return None if told is None else tuple((error, allowed) for error, allowed in json.loads(told))
+
+
+def _accepted(kept: str, graph: Graph) -> str:
+    return "\n".join([SCHEME, "accepted", kept, content_key(graph)])
+
+
+def _named(asked: str, text: str) -> str:
+    return digest_text(f"{asked}\n{text}")
 
 
 def _within(asked: str, budget: float | None) -> str:

@@ -13,6 +13,7 @@ Types are dtype, shape and, unless row-major, strides in braces. A comment is a 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 
@@ -98,23 +99,40 @@ TOKEN = re.compile(
 )
 
 
+TYPE = re.compile(r"\s*(\w+\[[-\d, ]*\](?:\{[-\d, ]*\})?)")
+"""Well-formed types are most of a text, and few differ: they are read at once."""
+
+
 class _Tokens:
     """The tokens of one line, read one after the other."""
 
     def __init__(self, line: str) -> None:
         self.line, self.position = line, 0
+        self._seen: tuple[int, str, int] = (-1, "", 0)
+        """Of the last token that was looked at: where it begins, its text, where it ends."""
 
     def peek(self) -> str:
-        match = TOKEN.match(self.line, self.position)
-        return match.group().strip() if match else ""
+        if self._seen[0] != self.position:
+            match = TOKEN.match(self.line, self.position)
+            text, end = (match.group().strip(), match.end()) if match else ("", self.position)
+            self._seen = self.position, text, end
+        return self._seen[1]
 
     def take(self, expected: str | None = None) -> str:
-        match = TOKEN.match(self.line, self.position)
-        if not match or (expected is not None and match.group().strip() != expected):
+        found = self.peek()
+        if not found or (expected is not None and found != expected):
             pointer = " " * self.position + "^"
             raise ValueError(f"expected {expected or 'a token'} here:\n{self.line}\n{pointer}")
+        self.position = self._seen[2]
+        return found
+
+    def type(self) -> str:
+        """The text of a well-formed type, which is taken; "" where there is none."""
+        match = TYPE.match(self.line, self.position)
+        if match is None:
+            return ""
         self.position = match.end()
-        return match.group().strip()
+        return match.group(1)
 
     def rest(self) -> str:
         return self.line[self.position :].strip()
@@ -187,6 +205,16 @@ def _typed(tokens: _Tokens) -> tuple[str, TensorType]:
 
 
 def _parse_type(tokens: _Tokens) -> TensorType:
+    text = tokens.type()
+    return _known_type(text) if text else _spelled_type(tokens)
+
+
+@functools.lru_cache(maxsize=4096)
+def _known_type(text: str) -> TensorType:
+    return _spelled_type(_Tokens(text))
+
+
+def _spelled_type(tokens: _Tokens) -> TensorType:
     dtype = DTYPES[tokens.take()]
     tokens.take("[")
     shape = tuple(int(tokens.take()) for _ in tokens.list("]"))

@@ -1,0 +1,67 @@
+"""Programs of a loaded plan: written once, then recalled, and never for another kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.kernels.triton.samples import SAMPLES
+
+from anabranch.cache import Cache
+from anabranch.ir.task import Kernel
+from anabranch.ir.text import parse_graph
+from anabranch.kernels.triton import memo, write
+from anabranch.kernels.triton.write import program
+
+
+def kernel(name: str) -> Kernel:
+    variant, text = SAMPLES[name]
+    body = parse_graph(text)
+    return Kernel("triton", name, body, variant, source=program(body, variant).text)
+
+
+KERNELS = [kernel(name) for name in SAMPLES]
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "LEARNED", {})
+    write._program.cache_clear()
+
+
+def test_what_was_written_is_recalled_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = [replace(k, variant=f"{k.variant}.c50") for k in KERNELS]
+    with Cache.open(tmp_path) as cache:
+        missing = memo.recall(cache, [*KERNELS, *again])
+        assert len(missing) == len({(k.body, k.variant) for k in KERNELS})
+        memo.keep(cache, missing)
+    want = [program(k.body, k.variant) for k in KERNELS]
+    write._program.cache_clear()
+    for one in write.TEMPLATES:
+        never = replace(write.TEMPLATES[one], write=lambda *_: pytest.fail("it is written anew"))
+        monkeypatch.setitem(write.TEMPLATES, one, never)
+    with Cache.open(tmp_path) as cache:
+        assert memo.recall(cache, KERNELS) == {}
+    assert [program(k.body, k.variant) for k in KERNELS] == want
+
+
+def test_other_files_of_ours_write_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Cache.open(tmp_path) as cache:
+        memo.keep(cache, memo.recall(cache, KERNELS))
+        monkeypatch.setattr("anabranch.kernels.sources.digest", lambda: "other")
+        assert len(memo.recall(cache, KERNELS)) == len(KERNELS)
+
+
+def test_what_cannot_be_read_is_written_anew(tmp_path: Path) -> None:
+    with Cache.open(tmp_path) as cache:
+        missing = memo.recall(cache, KERNELS)
+        cache.put_many("kernels", dict.fromkeys(missing, '{"text": "def wrong()"}'))
+        assert memo.recall(cache, KERNELS) == missing
+
+
+def test_a_library_has_none(tmp_path: Path) -> None:
+    with Cache.open(tmp_path) as cache:
+        assert memo.recall(cache, [replace(KERNELS[0], provider="aten")]) == {}
