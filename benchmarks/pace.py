@@ -62,7 +62,7 @@ class Layer:
         order = sorted(
             self.blocks, key=lambda t: time_us(self.blocks[t], self.spec, self.peak, pace)
         )
-        kept = tiles.kept_of(order, *tiles.limits_of(order[0].m == 1, windows=False))
+        kept = tiles.kept_of(order)
         return min(self.us.get(tile.text, math.inf) for tile in kept) / self.best - 1
 
 
