@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from anabranch.bench.layers import LARGE, OTHERS, SAMPLE
+from anabranch.bench.layers import BATCHED, LARGE, OTHERS, SAMPLE
 from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.pruning import Try, explore, holds, judge, load, read, save, table
 from anabranch.costs.recorded import Provenance, load_profile
@@ -38,7 +38,8 @@ LAYERS = {
     "sample": SAMPLE,
     "large": LARGE,
     "others": OTHERS,
-    "all": {**SAMPLE, **LARGE, **OTHERS},
+    "batched": BATCHED,
+    "all": {**SAMPLE, **LARGE, **OTHERS, **BATCHED},
 }
 
 

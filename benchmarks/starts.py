@@ -82,6 +82,7 @@ def forget(cache: Path) -> None:
 
 def begun(given: argparse.Namespace, name: str, way: str, plan: Path) -> dict[str, Any]:
     """Seconds until it is ready, those of its stages, and of the first call."""
+    compiled, loaded = anabranch.compile, anabranch.load  # which imports the rest
     target, device = place(given.target)
     model, args = load_model(name, given.batch, given.dtype, device)
     found: dict[str, Any] = {}
@@ -90,10 +91,10 @@ def begun(given: argparse.Namespace, name: str, way: str, plan: Path) -> dict[st
         plan.read_bytes()
         found["read_s"] = settled() - start
         start = settled()
-        fast = anabranch.load(plan)
+        fast = loaded(plan)
     else:
         options = {"search": given.search} if given.search else {}
-        fast = anabranch.compile(model, args, target=target, tf32=given.dtype == "tf32", **options)
+        fast = compiled(model, args, target=target, tf32=given.dtype == "tf32", **options)
         found["stages_s"] = fast.facts["stages_s"]
     found["ready_s"] = settled() - start
     start = settled()

@@ -43,14 +43,12 @@ def compiled_ahead(job: Job) -> Ahead:
     offered = candidates(cuts, spec, tuner.providers, tuner.most)
     kernels = [kernel for kernel in offered if kernel.provider == "triton"]
     triton = Triton(torch.device("cpu"), spec.capability)
-    fresh = -1
     try:
-        for ready in triton.ready(kernels, job.cache, job.trace):
-            fresh = 0 if fresh < 0 else fresh + len(ready)  # at first those that the cache has
+        _, *compiled = map(len, triton.ready(kernels, job.cache, job.trace))
     finally:
         triton.dismiss()
     refused = sum(bool(triton.refusal(kernel)) for kernel in kernels)
-    return Ahead(len(kernels), fresh, refused)
+    return Ahead(len(kernels), sum(compiled), refused)
 
 
 def _check(job: Job, generates: bool, spec: TargetSpec) -> None:

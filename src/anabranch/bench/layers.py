@@ -130,6 +130,16 @@ OTHERS: dict[str, Graph] = {
     "16 of 256x64 @ 64x256": products(16, 256, 64, 256),
 }
 """Layers of networks that are not in the zoo: no ranking was fitted to them."""
+BATCHED: dict[str, Graph] = {
+    "2048x768 @ 768x768": linear(2048, 768, 768),
+    "2048x768 @ 768x3072": linear(2048, 768, 3072),
+    "2048x3072 @ 3072x768": linear(2048, 3072, 768),
+    "50176x64 @ 64x256": linear(50176, 64, 256),
+    "12544x512 @ 512x128": linear(12544, 512, 128),
+    "3136x1024 @ 1024x256": linear(3136, 1024, 256),
+    "192 of 128x64 @ 64x128": products(192, 128, 64, 128),
+}
+"""Layers at batch 16, of BERT, and 1x1 convolutions of ResNet-50 as products."""
 ABREAST: dict[str, Graph] = {
     "192x28x28 -> 64, 96, 16, pool": branches(192, 28, ((64, 1), (96, 1), (16, 1)), True),
     "480x14x14 -> 192, 96, 16, pool": branches(480, 14, ((192, 1), (96, 1), (16, 1)), True),

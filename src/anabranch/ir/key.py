@@ -24,7 +24,7 @@ def digest_tensor(tensor: torch.Tensor) -> str:
     flat = tensor.detach().contiguous().reshape(-1).cpu()
     state = hashlib.blake2b(f"{tensor.dtype}{tuple(tensor.shape)}".encode(), digest_size=16)
     if flat.numel():
-        state.update(flat.view(torch.uint8).numpy().tobytes())
+        state.update(flat.view(torch.uint8).numpy().data)
     return state.hexdigest()
 
 

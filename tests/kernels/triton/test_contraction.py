@@ -51,6 +51,12 @@ def test_convolutions(name: str, layout: str) -> None:
     check(graph, [f"contraction:{tile}" for tile in tiles], tensors)
 
 
+@pytest.mark.parametrize("tile", ["128x256x64.k1.w8.s3", "256x64x32.k2.w8.s2"])
+def test_the_widest_tiles_of_large_products(tile: str) -> None:
+    args = (torch.randn(300, 96).half(), torch.randn(264, 96).half(), torch.randn(264).half())
+    check(body("aten.linear.default", args)[0], [f"contraction:{tile}"])
+
+
 @SMALL
 @given(
     batch=st.integers(1, 2),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.kernels.triton.bodies import body, gpu
 
+from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction import parse, variants
 from anabranch.kernels.triton.roles import Contraction, contraction_of
@@ -42,6 +43,17 @@ def test_few_columns_of_one_row_are_shared_out_one_by_one_or_by_their_depth() ->
     assert all(tile.split > 1 or tile.n == 2 for tile in few)
     assert {tile.split for tile in many} == {1} and many[0].n <= 4
     assert chosen(one_row(64, 16), gpu()), "a small linear layer has no tile"
+
+
+def test_only_products_that_fill_the_gpu_have_the_widest_tiles() -> None:
+    def widest(rows: int, spec: TargetSpec) -> int:
+        args = (torch.empty(rows, 768).half(), torch.empty(3072, 768).half(), None)
+        found = contraction_of(lower(body("aten.linear.default", args)[0]))
+        assert isinstance(found, Contraction)
+        return max(max(tile.m, tile.n) for tile, _ in ranked(found, spec))
+
+    assert widest(2048, gpu()) == 256 and widest(128, gpu()) == 128
+    assert widest(128, gpu(sms=20)) == 256
 
 
 def test_offers_are_variants_and_come_in_the_same_order() -> None:

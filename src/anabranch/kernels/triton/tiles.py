@@ -23,7 +23,8 @@ from anabranch.kernels.bound import Block, Bound, bound, resident
 from anabranch.kernels.triton.roles import Contraction
 from anabranch.kernels.triton.steps import steps_of
 
-ROWS, COLS, DEPTHS = (16, 32, 64, 128), (16, 32, 64, 128), (32, 64, 128)
+SIDES, WIDE, DEPTHS = (16, 32, 64, 128), 256, (32, 64, 128)
+"""Rows and columns, those of large products, and depths."""
 SPLITS, WARPS, STAGES = (1, 2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 5)
 ONE_ROW = tuple(itertools.product((1,), (2, 4, 8, 16), (64, 128, 256, 512, 1024)))
 KEPT = 20
@@ -122,7 +123,8 @@ def _blocks(sizes: Sizes, spec: TargetSpec) -> dict[Tile, Block]:
 
 
 def space(found: Sizes, spec: TargetSpec) -> Iterator[Tile]:
-    """All tiles that suit the sizes: none more than twice as large as what it covers."""
+    """All tiles that suit the sizes: none more than twice as large as what it covers, and the
+    widest only where smaller ones would fill the machine."""
     tf32, counts = found.dtype == torch.float32 and spec.tf32, dict(found.steps)
     if found.m == 1:
         for (m, n, k), split, warps in itertools.product(ONE_ROW, SPLITS, (1, 2, 4)):
@@ -130,8 +132,9 @@ def space(found: Sizes, spec: TargetSpec) -> Iterator[Tile]:
             if fits and 4 <= n * k // (warps * 32) <= 64:
                 yield Tile(m, n, k, split, warps, 2)
         return
-    shapes = itertools.product(ROWS, COLS, DEPTHS)
-    for m, n, k in shapes:
+    full = math.ceil(found.m / SIDES[-1]) * math.ceil(found.n / SIDES[-1]) * found.batches
+    sides = (*SIDES, WIDE) if full >= spec.sms else SIDES
+    for m, n, k in itertools.product(sides, sides, DEPTHS):
         if m >= 2 * max(found.m, 16) or n >= 2 * max(found.n, 16) or k >= 2 * max(found.k, 32):
             continue
         steps = counts[k]
