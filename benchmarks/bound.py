@@ -61,6 +61,8 @@ def run() -> int:
     parser.add_argument("--read", type=Path, help="judge this record, search nothing")
     parser.add_argument("--rehearse", action="store_true", help="make times up, without a GPU")
     given = parser.parse_args()
+    if given.most is not None and given.most < 1:
+        parser.error(f"--most {given.most}: at least one tile is to be tried")
     if given.read:
         return judged(given.read)
     if not (given.rehearse or torch.cuda.is_available()):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.bench import pruning
+from anabranch.errors import AnabranchError
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.text import parse_graph
 from anabranch.kernels import bound
@@ -30,7 +31,7 @@ from anabranch.kernels.triton.roles import Contraction, contraction_of
 FASTER = 3.0
 """A tile that takes twice as long as the fastest counts e**-FASTER of it."""
 ROBUST = 0.1
-"""Relative errors beyond this count linearly."""
+"""Errors, as they count, beyond this count linearly."""
 LEAST = 1e-4
 """Numbers are fitted by their logarithms, from this on."""
 FITTED = {
@@ -77,7 +78,11 @@ def main() -> int:
     except ImportError:
         print("scipy is not installed: pip install scipy", file=sys.stderr)
         return 1
-    layers = [one for path in given.records for one in layers_of(path, given.rows)]
+    try:
+        layers = [one for path in given.records for one in layers_of(path, given.rows)]
+    except AnabranchError as failed:
+        print(failed, file=sys.stderr)
+        return 1
     if not layers:
         print("no such layers in these records", file=sys.stderr)
         return 1

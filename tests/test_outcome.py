@@ -95,11 +95,16 @@ def test_what_was_verified_is_only_compared_with_the_model(
         return compile_model(one).errors and asked[:]
 
     again = {"scheduler": "critical", "kernels": "library"}
-    assert questions(job(cache, "squeezenet", **again)) == ["graph", "model"]
+    asked.clear()
     cold = compile_model(job(cache, "squeezenet", **again))
+    assert asked == ["graph", "model"]
     assert questions(job(cache, "squeezenet", **again)) == ["model"]
     assert compile_model(job(cache, "squeezenet", **again)).errors == cold.errors
-    assert questions(job(cache, "squeezenet", check=1, **again)) == ["graph", "model"]
+    for more in ({"check": 1}, {"strict": True}, {"seed": 1}):
+        assert questions(job(cache, "squeezenet", **again, **more)) == ["graph", "model"], more
+    alone = {**again, "scheduler": "sequential"}
+    assert compile_model(job(cache, "squeezenet", verify=False, **alone)).errors == ()
+    assert questions(job(cache, "squeezenet", **alone)) == ["graph", "model"], "another plan"
     other = job(cache, "squeezenet", **again)
     with torch.no_grad():
         next(iter(other.model.parameters())).mul_(1.1)

@@ -3,15 +3,17 @@
     a kernel     against its task's body, on random inputs, in a fresh arena that reads as NaN,
                  with fences around all that it may write
     a plan       against the captured graph in higher precision, on the example and on fresh inputs
-    the capture  against the model itself, called as the user calls it
+    the capture  against the model itself, called as the user calls it, without short cuts
 
-An error is judged by the dtype and by the error of the plain graph in that dtype (`ir.numbers`).
+A plan that was compared before, with the very same weights (`outcome.accepted`), is compared with
+the model alone. An error is judged by the dtype and by the error of the plain graph in that dtype
+(`ir.numbers`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -118,7 +120,7 @@ def verify_capture(
     example = _example(captured, target, args, kwargs)
 
     def compare() -> None:
-        _compare_with_model(run, example, worst, target, model, *own_inputs(args, kwargs))
+        _compare_with_model(run, example, worst, target, model, args, kwargs)
 
     try:
         compare()
@@ -202,6 +204,19 @@ def _eager_and_reference(
     return own, evaluated(torch.float64 if wide else torch.float32, exact=True)
 
 
+def _called(
+    target: Target, model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """What the model returns, without short cuts. Where that takes too much memory, it is called
+    once more, on inputs of its own, when what the first call held is gone."""
+    with suppress(torch.OutOfMemoryError), torch.no_grad(), target.full_precision():
+        own_args, own_kwargs = own_inputs(args, kwargs)
+        return model(*own_args, **own_kwargs)
+    own_args, own_kwargs = own_inputs(args, kwargs)
+    with torch.no_grad(), target.full_precision(lean=True):
+        return model(*own_args, **own_kwargs)
+
+
 def _compare_with_model(
     run: Executable,
     example: Sequence[Tensor],
@@ -209,16 +224,10 @@ def _compare_with_model(
     target: Target,
     model: Callable[..., Any],
     args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, Any],
 ) -> None:
     """Both may be off by what the numbers allow."""
-    with torch.no_grad():
-        try:
-            with target.full_precision():
-                returned = model(*args, **kwargs)
-        except torch.OutOfMemoryError:
-            with target.full_precision(lean=True):
-                returned = model(*args, **kwargs)
+    returned = _called(target, model, args, kwargs)
     eager = [leaf for leaf in tree_leaves(returned) if isinstance(leaf, Tensor)]
     tasks, signature = run.plan.tasks, run.plan.signature
     assert signature is not None

@@ -189,29 +189,31 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
             fell_back(run, options, trace)
     yield "load", run
     with trace.stage("verify"):
-        errors: Errors = ()
+        errors, known = Errors(), False
         if run is not None and options.verify:
             try:
-                errors = _verified(job, captured, found, run)
+                errors, known = _verified(job, captured, found, run)
             except NumericsError as wrong:
                 refute(job.cache, captured.graph, options, target, wrong)
                 raise
     if fresh:  # what turned out wrong is not kept
         found = replace(found, kept=_keep(job, captured, found, events))
-    if errors:
-        accept(job.cache, found.kept, captured.graph, errors)
+    if errors and not known:
+        accept(job.cache, found.kept, captured.graph, options.seed, errors)
     yield "verify", Compilation(captured, path, found, run, errors, job.taken)
 
 
-def _verified(job: Job, captured: Captured, found: Outcome, run: Executable) -> Errors:
-    """By how much it is off. What was recalled, and verified with the very same weights, is only
-    compared with the model."""
+def _verified(job: Job, captured: Captured, found: Outcome, run: Executable) -> tuple[Errors, bool]:
+    """By how much it is off, and whether that was known: what was recalled, and verified with the
+    very same weights, is only compared with the model."""
     call = job.model, job.args, job.kwargs
     known = accepted(job.cache, found.kept, captured.graph, job.options)
     if known is None:
-        return verify(run, captured, job.target, *call, job.options.seed, job.trace)
+        return verify(run, captured, job.target, *call, job.options.seed, job.trace), False
     verify_capture(run, captured, job.target, *call, known, job.trace)
-    return known
+    why = "with these weights it was before: now only with the model itself"
+    job.trace.add("applied", "verify", run.plan.tasks.name, why)
+    return known, True
 
 
 def _get_ready(job: Job) -> None:

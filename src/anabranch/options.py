@@ -54,7 +54,8 @@ class Options(BaseModel):
     tensors of the caller's own, "view" the plan's buffers, overwritten by the next call. batch:
     what happens to a batch between two compiled ones: "pad" up, for models that treat each of a
     batch alone, or "refuse" it. strict: a fallback is an error. verify: compare with the model in
-    higher precision before the plan is accepted. kernels: "library" leaves generated kernels, and
+    higher precision before the plan is accepted; a plan that was, with the very same weights, with
+    the model as it is. kernels: "library" leaves generated kernels, and
     what only they can fuse, out. folding: "exact" rounds no weight anew to half precision, where a
     batch norm would go into it. abreast: whether independent tasks share a launch where that is
     faster: "likely" tries it where a forecast sees more to win than timing can miss, "all" whatever

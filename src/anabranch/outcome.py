@@ -227,10 +227,11 @@ def keep(
     return _named(asked, text)
 
 
-def accept(cache: Cache | None, kept: str, graph: Graph, errors: Errors) -> None:
-    """Remember by how much the outcome of this name was off with the captured graph's weights."""
+def accept(cache: Cache | None, kept: str, graph: Graph, seed: int, errors: Errors) -> None:
+    """Remember by how much the outcome of this name was off with the captured graph's weights, on
+    inputs that were drawn with this seed."""
     if cache is not None and kept:
-        cache.put("plans", _accepted(kept, graph), json.dumps(errors))
+        cache.put("plans", _accepted(kept, graph, seed), json.dumps(errors))
 
 
 def accepted(cache: Cache | None, kept: str, graph: Graph, options: Options) -> Errors | None:
@@ -238,12 +239,12 @@ def accepted(cache: Cache | None, kept: str, graph: Graph, options: Options) -> 
     weights it may be more. Who looks for what is wrong looks anew."""
     if cache is None or not kept or options.strict or options.check:
         return None
-    told = cache.get("plans", _accepted(kept, graph))
+    told = cache.get("plans", _accepted(kept, graph, options.seed))
     return None if told is None else tuple((error, allowed) for error, allowed in json.loads(told))
 
 
-def _accepted(kept: str, graph: Graph) -> str:
-    return "\n".join([SCHEME, "accepted", kept, content_key(graph)])
+def _accepted(kept: str, graph: Graph, seed: int) -> str:
+    return "\n".join([SCHEME, "accepted", kept, str(seed), content_key(graph)])
 
 
 def _named(asked: str, text: str) -> str:

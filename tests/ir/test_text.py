@@ -84,3 +84,15 @@ def test_schedules_parse_back() -> None:
     assert parse_schedule(text_schedule(schedule)) == schedule
     with pytest.raises(ValueError, match="expected"):
         parse_schedule("schedule ios {\n  a on stream 0\n}")
+
+
+@pytest.mark.parametrize("strides", ["{8,1", "{8,1.5}", "{=8,1}"])
+def test_strides_that_are_none_are_refused(strides: str) -> None:
+    line = f"  input %x: f16[1,8]{strides}"
+    with pytest.raises(ValueError):
+        parse_graph(f"graph g {{\n{line}\n  return %x\n}}")
+
+
+def test_strides_may_stand_apart() -> None:
+    graph = parse_graph("graph g {\n  input %x: f16[8, 8] {1, 8}\n  return %x\n}")
+    assert graph.inputs[0].type.strides == (1, 8)

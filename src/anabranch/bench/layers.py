@@ -129,7 +129,7 @@ OTHERS: dict[str, Graph] = {
     "1x1280 @ 1280x1000": linear(1, 1280, 1000),
     "16 of 256x64 @ 64x256": products(16, 256, 64, 256),
 }
-"""Layers of networks that are not in the zoo: no ranking was fitted to them."""
+"""Layers to which no ranking was fitted, mostly of networks that are not in the zoo."""
 BATCHED: dict[str, Graph] = {
     "2048x768 @ 768x768": linear(2048, 768, 768),
     "2048x768 @ 768x3072": linear(2048, 768, 3072),

@@ -152,7 +152,8 @@ def judge(record: Record, name: str) -> Judgement:
             f"{len(search.timed)} tiles were timed, {len(search.refused)} refused",
             "record it again",
         )
-    best, tried = min(times, key=times.__getitem__), len(search.timed) + len(search.refused)
+    best = min(times, key=times.__getitem__)
+    tried = sum(v in search.timed or v in search.refused for v in order)
     left = max(0, min(len(order), search.most or len(order)) - tried)
     return Judgement(
         name,

@@ -99,8 +99,10 @@ TOKEN = re.compile(
 )
 
 
-TYPE = re.compile(r"\s*(\w+\[[-\d, ]*\](?:\{[-\d, ]*\})?)")
-"""Well-formed types are most of a text, and few differ: they are read at once."""
+NUMBERS = r"(?:-?\d+(?:,-?\d+)*)?"
+TYPE = re.compile(rf"\s*([A-Za-z_]\w*\[{NUMBERS}\](?:\{{{NUMBERS}\}})?)(?!\s*\{{)")
+"""Well-formed types are most of a text, and few differ: they are read at once. What is spelled in
+another way, or wrongly, is read token by token."""
 
 
 class _Tokens:

@@ -21,8 +21,9 @@ ranked by a time, of which the limit is one part:
 with steps one after the other that a block takes through the depth. Three things go on in a step at
 once: its load is on its way (hidden by as many stages as there are), its bytes come through L2, and
 its warps issue reads of shared memory and products. The slowest decides, and a little more than
-that where two are equally slow: warps do not wait in turn. The numbers are a `Pace`, fitted to
-tiles of 27 layers, fast and slow, that an H200 was timed on (`benchmarks/pace.py`).
+that where two are equally slow: warps do not wait in turn. The numbers are a `Pace`: TILES is what
+`benchmarks/pace.py` fits to the tiles of 21 layers that an H200 was timed on, fast and slow, ROWS
+to those of five layers of one row.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Pace:
     latency: of a load from L2 into shared memory, barriers and the product that waits for it
     included; copy_clocks: of one warp for 512 bytes of it. issue: of each warp in a step whose
     loads are all there. read: how often a byte of shared memory is read, without groups of warps.
-    product: how long products take, of one at the peak; of one row, clocks of a lane for one. last:
+    product: how many times as long as at the peak products take; of one row, clocks of a lane for
+    one. last:
     of 1024 results of a warp, their end and their way to memory. more: of a wave after the first,
     the part that it adds. meet: what blocks that share a tile pay for the counter and the last
     one's round through L2; split: and for each of them. l2: bytes that one SM gets from L2 in a
@@ -79,18 +81,18 @@ class Pace:
 
 
 TILES = Pace(
-    start=1.65,
-    block=0.106,
-    latency=0.175,
-    copy_clocks=25.1,
-    issue=0.0143,
-    read=1.89,
-    product=2.08,
-    last=0.12,
-    more=1.28,
-    meet=0.963,
-    split=0.00046,
-    l2=47.8,
+    start=1.66,
+    block=0.1,
+    latency=0.184,
+    copy_clocks=24.6,
+    issue=0.0149,
+    read=1.99,
+    product=1.92,
+    last=0.126,
+    more=2.07,
+    meet=0.941,
+    split=0.0242,
+    l2=47.7,
 )
 ROWS = Pace(
     start=1.55,
@@ -107,7 +109,8 @@ ROWS = Pace(
 class Block:
     """What a variant asks for: rows, columns and depth of its tile, blocks in all, steps of each,
     bytes of an element, warps, stages, how many blocks share a tile; `reads`: of how many values
-    each number of the left factor is made, the taps of a window before a product."""
+    each number of the left factor is made, the taps of a window before a product; `cores`: whether
+    tensor cores multiply."""
 
     m: int
     n: int
@@ -119,6 +122,7 @@ class Block:
     stages: int
     split: int = 1
     reads: int = 1
+    cores: bool = True
 
     @property
     def read(self) -> int:
@@ -236,7 +240,7 @@ def pace_of(block: Block) -> Pace:
 def grouped(block: Block, spec: TargetSpec) -> bool:
     """Whether groups of warps multiply."""
     fits = block.m >= GROUP_ROWS and block.warps % GROUP == 0
-    return fits and spec.capability[0] == 9
+    return block.cores and fits and spec.capability[0] == 9
 
 
 def step_us(block: Block, spec: TargetSpec, peak: float, together: int, pace: Pace) -> float:

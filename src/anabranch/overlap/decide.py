@@ -66,7 +66,10 @@ def overlapped(
         return plan, None
     plan, mode, cost = _schedule(plan, mode, cost, others, target, cache, trace)
     found = None
-    if until is not None and len(plan.schedule.launches) <= LARGE:
+    if until is not None and len(plan.schedule.launches) > LARGE:
+        why = f"of more than {LARGE} launches too little is learned in the time"
+        trace.add("refused", "overlap", "modes kernel by kernel", why)
+    elif until is not None:
         found = _each(plan, mode, target, cache, trace, until)
     if found is not None:
         own, cost = found

@@ -192,7 +192,7 @@ def _stored(path: Path, data: bytes, info: zipfile.ZipInfo) -> bytes:
     """The bytes of a member that is stored as it is, which `zipfile` would copy piece by piece and
     check by a sum that is weaker than the manifest's: weights are nearly all of a file."""
     start = info.header_offset + LOCAL.size
-    header = data[info.header_offset : start]
+    header = data[max(info.header_offset, 0) : start]
     if len(header) < LOCAL.size or not header.startswith(b"PK\x03\x04"):
         raise _damaged(path, f"{info.filename} is not where the directory says")
     start += sum(LOCAL.unpack(header))

@@ -9,6 +9,7 @@ import pytest
 from tests.kernels.triton.samples import SAMPLES
 
 from anabranch.cache import Cache
+from anabranch.ir.graph import Graph
 from anabranch.ir.task import Kernel
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton import memo, write
@@ -17,7 +18,11 @@ from anabranch.kernels.triton.write import program
 
 def kernel(name: str) -> Kernel:
     variant, text = SAMPLES[name]
-    body = parse_graph(text)
+    return kernel_of(parse_graph(text), variant)
+
+
+def kernel_of(body: Graph, variant: str) -> Kernel:
+    name = variant.partition(":")[0]
     return Kernel("triton", name, body, variant, source=program(body, variant).text)
 
 
@@ -46,6 +51,20 @@ def test_what_was_written_is_recalled_as_it_was(
     with Cache.open(tmp_path) as cache:
         assert memo.recall(cache, KERNELS) == {}
     assert [program(k.body, k.variant) for k in KERNELS] == want
+
+
+def test_neither_variants_nor_bodies_are_taken_for_each_other(tmp_path: Path) -> None:
+    """Two variants of one body, and of two bodies one variant."""
+    variant, text = SAMPLES["pointwise"]
+    body = parse_graph(text)
+    negated = parse_graph(text.replace("aten.silu", "aten.neg"))
+    some = [kernel_of(body, variant), kernel_of(body, "pointwise:1024.w8")]
+    some.append(kernel_of(negated, variant))
+    with Cache.open(tmp_path) as cache:
+        missing = memo.recall(cache, some[:1])
+        memo.keep(cache, missing)
+        left = memo.recall(cache, some)
+    assert list(left.values()) == some[1:]
 
 
 def test_other_files_of_ours_write_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,8 @@ def apart(variant: str) -> tuple[str, int]:
     (('window:16x64u1.w4.pe', 50), ('pointwise:512.w2', 100))
     """
     base, dot, percent = variant.rpartition(".c")
-    return (base, int(percent)) if dot and percent.isdecimal() else (variant, WHOLE)
+    told = dot and len(percent) <= 3 and percent.isdecimal()
+    return (base, int(percent)) if told else (variant, WHOLE)
 
 
 def with_carveout(variant: str, percent: int) -> str:

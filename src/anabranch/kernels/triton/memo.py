@@ -12,6 +12,8 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+import torch
+
 from anabranch.cache import Cache
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
@@ -33,7 +35,7 @@ def recall(cache: Cache, kernels: Iterable[Kernel]) -> dict[str, Kernel]:
         if kernel.provider == "triton":
             same = canonical(kernel.body, content=False), apart(kernel.variant)[0]
             wanted.setdefault(same, kernel)
-    begin = f"{SCHEME}\n{sources.digest()}\n"
+    begin = f"{SCHEME}\n{sources.digest()} {torch.__version__}\n"
     keys = {f"{begin}{base}\n{text_graph(body)}": k for (body, base), k in wanted.items()}
     missing = dict(keys)
     for key, text in cache.get_many("kernels", keys).items():
@@ -45,6 +47,8 @@ def recall(cache: Cache, kernels: Iterable[Kernel]) -> dict[str, Kernel]:
 
 def keep(cache: Cache, missing: Mapping[str, Kernel]) -> None:
     """Stores what was written for these."""
+    if not missing:
+        return
     items = {
         key: json.dumps(facts_of(unnamed(kernel.body, kernel.variant)))
         for key, kernel in missing.items()

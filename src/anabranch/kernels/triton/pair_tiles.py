@@ -32,7 +32,7 @@ from anabranch.kernels.bound import (
 )
 from anabranch.kernels.triton.pair_roles import Pair
 from anabranch.kernels.triton.steps import walk
-from anabranch.kernels.triton.tiles import peak_of
+from anabranch.kernels.triton.tiles import has_cores, peak_of
 
 ROWS, COLS = (16, 32, 64), (16, 32, 64, 128, 256, 512)
 MIDDLES, DEPTHS = (16, 32, 64, 128), (32, 64, 128)
@@ -164,10 +164,21 @@ def _us(
     tiles = math.ceil(sizes.m / tile.m) * math.ceil(sizes.n / tile.n) * sizes.batches
     blocks, each = tiles * tile.split, math.ceil(chunks / tile.split)
     each_of = [kind.itemsize for kind in sizes.dtypes]
-    first = Block(tile.m, tile.middle, tile.k, blocks, steps, each_of[0], tile.warps, tile.stages)
+    cores = [has_cores(kind, spec) for kind in sizes.dtypes]
+    size = tile.m, tile.middle, tile.k, blocks, steps
+    first = Block(*size, each_of[0], tile.warps, tile.stages, cores=cores[0])
     # Its load is added where nothing hides it, so here it has all the stages in the world.
     second = Block(
-        tile.m, tile.n, tile.middle, blocks, MANY, each_of[1], tile.warps, MANY, tile.split
+        tile.m,
+        tile.n,
+        tile.middle,
+        blocks,
+        MANY,
+        each_of[1],
+        tile.warps,
+        MANY,
+        tile.split,
+        cores=cores[1],
     )
     registers = _registers(first, second, sizes.slides)
     held = holds(tile.warps, registers, _shared(first, second, each), spec)
