@@ -61,6 +61,15 @@ def test_work_is_what_ends_a_search_however_fast_the_machine_is(clock: Clock) ->
         assert meter.tasks(24, 10, 1.0) == int((3.0 - 10 * RUN) / TASK + 1e-6)
 
 
+def test_a_moment_without_the_processor_leaves_nothing_out(clock: Clock) -> None:
+    """A tenth of a second for a hundredth of work is no pace; ten seconds for one of work is."""
+    meter = Meter(Effort(work=100.0, until=Deadline.after(50.0)))
+    spend(meter, "survey", 0.01, clock, 0.1)
+    assert meter.tasks(24, 10, 1.0) == 24 and not meter.stopped
+    spend(meter, "price", 1.0, clock, 10.0)
+    assert meter.tasks(24, 10, 1.0) < 24 and meter.stopped.startswith(SLOW)
+
+
 def test_what_is_not_expected_to_end_in_time_is_not_begun(clock: Clock) -> None:
     meter = Meter(Effort(work=100.0, until=Deadline.after(50.0)))
     assert meter.affords("build", 10.0)

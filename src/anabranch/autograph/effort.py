@@ -30,6 +30,9 @@ nodes; a GPU adds compiling and timing to the last."""
 TASK, RUN = 0.4, 0.05
 """Seconds for each task of a contest that nobody has run, and for each part that is timed."""
 ALONE: tuple[Kind, ...] = ("survey", "price")
+SURE = 1.0
+"""Work on the processor alone that tells its pace. A moment in which others had the processor is
+most of what less of it takes, and no reason to leave anything out."""
 FEWEST = 500
 """Prices without which a search of a network is not worth its beginning."""
 
@@ -118,7 +121,8 @@ class Meter:
             if self._work is not None:
                 self._work -= done
             if done:
-                self._pace[kind] = (time.monotonic() - begun) / done
+                told = max(done, SURE) if kind in ALONE else done
+                self._pace[kind] = (time.monotonic() - begun) / told
 
     def tell(self, trace: Trace, name: str) -> None:
         """Say why nothing more was begun, if that is so."""
