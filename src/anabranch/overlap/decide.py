@@ -2,7 +2,7 @@
 
     the plan, all kernels in its best mode      (`alike`)
     | other schedules that came near, in modes e and a and in that one
-    | the fastest of them, each kernel in a mode of its own      (`each`)
+    | the fastest of them, each kernel in a mode of its own      (`each`; not of large plans)
     | and with as much shared memory as suits all its kernels    (`parted`)
 
 Kernels overlap along a stream, so that a schedule of fewer streams may gain more than one that was
@@ -32,8 +32,9 @@ from anabranch.trace import Trace
 
 SECONDS = 6.0
 """What looking for modes of their own takes where nobody asked for less: some 220 runs of a plan of
-a hundred kernels, each timed for 20 ms. Of a plan of LARGE it would be 60 runs, which say nothing
-of so many kernels: there it is not looked for."""
+a hundred kernels, each timed for 20 ms. Of a plan of more than LARGE launches there would be far
+fewer runs, for more kernels; NASNet-A, at both sizes, was never given modes of their own by them. So
+there it is not looked for."""
 LEAST = 1.0
 """Fewer seconds show nothing; nothing is looked for in them."""
 ENOUGH = 0.9
