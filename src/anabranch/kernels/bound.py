@@ -59,11 +59,10 @@ class Pace:
     included; copy_clocks: of one warp for 512 bytes of it. issue: of each warp in a step whose
     loads are all there. read: how often a byte of shared memory is read, without groups of warps.
     product: how many times as long as at the peak products take; of one row, clocks of a lane for
-    one. last:
-    of 1024 results of a warp, their end and their way to memory. more: of a wave after the first,
-    the part that it adds. meet: what blocks that share a tile pay for the counter and the last
-    one's round through L2; split: and for each of them. l2: bytes that one SM gets from L2 in a
-    clock while all of them read.
+    one. last: of 1024 results of a warp, their end and their way to memory. more: of a wave after
+    the first, the part that it adds. meet: what blocks that share a tile pay for the counter and
+    the last one's round through L2; split: and for each of them. l2: bytes that one SM gets from
+    L2 in a clock while all of them read.
     """
 
     start: float

@@ -33,8 +33,8 @@ from anabranch.trace import Trace
 SECONDS = 6.0
 """What looking for modes of their own takes where nobody asked for less: some 220 runs of a plan of
 a hundred kernels, each timed for 20 ms. Of a plan of more than LARGE launches there would be far
-fewer runs, for more kernels; NASNet-A, at both sizes, was never given modes of their own by them. So
-there it is not looked for."""
+fewer runs, for more kernels; NASNet-A, at both sizes, was never given modes of their own by them.
+So there it is not looked for."""
 LEAST = 1.0
 """Fewer seconds show nothing; nothing is looked for in them."""
 ENOUGH = 0.9
