@@ -343,6 +343,19 @@ def test_a_lone_tensor_is_one_argument() -> None:
         same(fast(image(seed=3)), net(image(seed=3)))
 
 
+def test_exported_programs_are_models() -> None:
+    """With the inputs they bring or with others, by keyword too, in any batch they were made for."""
+    net = nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval()
+    batch = torch.export.Dim("batch", min=2, max=64)
+    x, y = torch.randn(4, 3), torch.randn(5, 3)
+    program = torch.export.export(net, (), {"input": x}, dynamic_shapes={"input": {0: batch}})
+    own = anabranch.compile(program, target="cpu")
+    torch.testing.assert_close(own(input=x), net(x))
+    torch.testing.assert_close(own.add((), {"input": y})(input=y), net(y))
+    given = anabranch.compile(torch.export.export(net, (x,)), x, target="cpu")
+    torch.testing.assert_close(given(x), net(x))
+
+
 def test_an_empty_cache_folder_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Options.read({"cache_dir": ""}, environment=False).cache_dir is None
     monkeypatch.setenv("ANABRANCH_CACHE_DIR", "")

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from anabranch.cache import Cache
@@ -28,6 +29,7 @@ from anabranch.errors import InputError, OptionError, TargetError
 from anabranch.facts import facts_of
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_call
+from anabranch.frontend.program import opened
 from anabranch.frontend.structure import flatten_call, is_flat, read_tree, unflatten_result
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Executable, Target
@@ -41,7 +43,7 @@ from anabranch.trace import Trace
 
 
 def compile(
-    model: nn.Module | Callable[..., Any],
+    model: nn.Module | ExportedProgram | Callable[..., Any],
     args: Sequence[Any] | Tensor = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -52,19 +54,21 @@ def compile(
 ) -> Compiled:
     """A callable that computes what `model` computes, faster.
 
-    model: in eval mode, or a function of tensors; its weights are treated as constants. args,
-    kwargs: example inputs, whose shapes, dtypes and Python values the plan is made for; a lone
-    tensor is one argument. target: auto | cuda | cpu | sim:h200. options: fields of
-    `anabranch.Options`, over the environment's. stop: once it is set, by another thread or a signal
-    handler, searching and measuring end, and the best so far is returned, as if the budget had
-    passed; `facts["cut_short"]` says so.
+    model: in eval mode, a function of tensors, or an exported program, which brings inputs where
+    none are given; its weights are treated as constants. args, kwargs: example inputs, whose
+    shapes, dtypes and Python values the plan is made for; a lone tensor is one argument. target:
+    auto | cuda | cpu | sim:h200. options: fields of `anabranch.Options`, over the environment's.
+    stop: once it is set, by another thread or a signal handler, searching and measuring end, and
+    the best so far is returned, as if the budget had passed; `facts["cut_short"]` says so.
 
     Raises CaptureError, TargetError, OptionError or NumericsError, each with what to do next.
     """
     chosen = Options.read(options)
     check_call(model, args, kwargs)
-    compiled = Compiled(model, resolve(target, chosen.tf32), chosen, trace)
-    compiled.add((args,) if isinstance(args, Tensor) else tuple(args), kwargs, stop=stop)
+    given = (args,) if isinstance(args, Tensor) else tuple(args)
+    module, given, kwargs = opened(model, given, kwargs)
+    compiled = Compiled(module, resolve(target, chosen.tf32), chosen, trace)
+    compiled.add(given, kwargs, stop=stop)
     return compiled
 
 

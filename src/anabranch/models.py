@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import AnabranchError, CaptureError, OptionError
+from anabranch.frontend.program import module_of
 from anabranch.frontend.untouched import quiet
 from anabranch.trace import Trace
 from anabranch.zoo import ZOO
@@ -215,7 +216,7 @@ def _archive(
 
             program = move_to_device_pass(program, device)
         args, kwargs = program.example_inputs
-        module: nn.Module = program.module()
+        module = module_of(program)
     except Exception as failed:
         raise CaptureError(
             f"cannot read {name}",
@@ -229,8 +230,6 @@ def _archive(
             "export it with positional arguments, or use anabranch.compile from Python",
         )
     _same_as_exported(name, args, batch, dtype)
-    for part in module.modules():
-        part.training = False  # an exported module refuses .eval(): its mode is in the graph
     args = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), tuple(args))
     return module, args
 

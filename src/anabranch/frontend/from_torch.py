@@ -26,6 +26,7 @@ from anabranch.errors import CaptureError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, check_model
 from anabranch.frontend.operators import TRAINING, decompositions
+from anabranch.frontend.program import opened
 from anabranch.frontend.source import origin, raised_at
 from anabranch.frontend.structure import tree_text
 from anabranch.frontend.translate import Translation
@@ -55,21 +56,18 @@ def capture(
     An exported program brings its own example inputs where none are given. Raises CaptureError.
     """
     trace = trace or Trace()
-    kwargs = dict(kwargs or {})
+    exported = isinstance(model, ExportedProgram)
+    model, args, kwargs = opened(model, args, kwargs)
+    module = _module(model)
+    name = "exported" if exported else type(module).__name__
+    if isinstance(module, _Function):
+        name = getattr(module.function, "__name__", name)
     with torch.no_grad():
-        if isinstance(model, ExportedProgram):
-            (exported, device), holder = _own_program(model, args, kwargs, trace), None
-            name = "exported"
-        else:
-            module = _module(model)
-            (exported, device), holder = _export(module, args, kwargs, trace), module
-            name = type(module).__name__
-            if isinstance(module, _Function):
-                name = getattr(module.function, "__name__", name)
+        program, device = _export(module, args, kwargs, trace)
         with trace.stage("frontend.decompose"), quiet(trace):
-            program = _decompose(exported)
+            program = _decompose(program)
         with trace.stage("frontend.translate"):
-            captured = _translate(program, name, device, holder)
+            captured = _translate(program, name, device, module)
     _refuse_training(captured.graph)
     return captured
 
@@ -92,42 +90,6 @@ def _export(
             raise _explained(error) from error
 
 
-def _own_program(
-    program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any], trace: Trace
-) -> tuple[ExportedProgram, torch.device]:
-    """The program itself, and its device; one for other shapes is exported once more at these."""
-    if not args and not kwargs:
-        if program.example_inputs is None:
-            raise CaptureError(
-                "the exported program has no example inputs",
-                "they were removed from it, and shapes are taken from them",
-                "give the inputs of one call",
-            )
-        args, kwargs = program.example_inputs
-    check_inputs(args, kwargs)
-    device = check_devices(program.state_dict.items(), args, kwargs)
-    with trace.stage("frontend.export"), quiet(trace):
-        try:
-            if (
-                not program.range_constraints
-                and _same_inputs(program, args, kwargs)
-                and not any(overlaps(type_of(t)) for t in _tensors(args, kwargs))
-            ):
-                return program, device
-            args, kwargs = pytree.tree_map_only(torch.Tensor, _apart, (args, dict(kwargs)))
-            static: ExportedProgram = torch.export.export(
-                program.module(), args, dict(kwargs), strict=False
-            )
-            return static, device
-        except Exception as error:
-            raise _explained(error) from error
-
-
-def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    leaves = pytree.tree_leaves((args, dict(kwargs)))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-
-
 def _apart(tensor: torch.Tensor) -> torch.Tensor:
     """An example input, its elements in memory of their own: of the next call's nobody knows that
     they repeat each other."""
@@ -135,22 +97,6 @@ def _apart(tensor: torch.Tensor) -> torch.Tensor:
     if overlaps(type_of(tensor)):
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor
-
-
-def _same_inputs(
-    program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> bool:
-    """Whether a static program was exported for inputs like these."""
-    if program.example_inputs is None:
-        return False
-
-    def seen(leaf: Any) -> Any:
-        return (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
-
-    (leaves, tree), (own, own_tree) = map(
-        pytree.tree_flatten, ((args, dict(kwargs)), program.example_inputs)
-    )
-    return bool(tree == own_tree) and list(map(seen, leaves)) == list(map(seen, own))
 
 
 def _decompose(program: ExportedProgram) -> ExportedProgram:
@@ -162,7 +108,7 @@ def _decompose(program: ExportedProgram) -> ExportedProgram:
 
 
 def _translate(
-    program: ExportedProgram, name: str, device: torch.device, holder: nn.Module | None
+    program: ExportedProgram, name: str, device: torch.device, holder: nn.Module
 ) -> Captured:
     graph, declared = program.graph, program.graph_signature
     translation = Translation({node.name for node in graph.nodes}, device)
@@ -179,7 +125,7 @@ def _translate(
                 assert spec.target is not None
                 if node.users:
                     value = _held_value(program, spec.target)
-                    known = holder is None or attribute(holder, spec.target) is not None
+                    known = attribute(holder, spec.target) is not None
                     translation.bind_constant(node, value, spec.target, source=known)
             case InputKind.TOKEN:
                 translation.bind_literal(node, None)

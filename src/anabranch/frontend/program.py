@@ -1,0 +1,40 @@
+"""Exported programs: taken as modules, which can be called, exported for other shapes, and known
+again by their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.export import ExportedProgram
+
+from anabranch.errors import CaptureError
+
+
+def opened(
+    model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The model and the inputs of a call of it: of an exported program its module, and where none
+    are given the example inputs it brings. CaptureError where it brings none."""
+    kwargs = dict(kwargs or {})
+    if not isinstance(model, ExportedProgram):
+        return model, args, kwargs
+    if not args and not kwargs and model.graph_signature.user_inputs:
+        if model.example_inputs is None:
+            raise CaptureError(
+                "the exported program has no example inputs",
+                "they were removed from it, and shapes are taken from them",
+                "give the inputs of one call",
+            )
+        args, kwargs = model.example_inputs
+    return module_of(model), tuple(args), dict(kwargs)
+
+
+def module_of(program: ExportedProgram) -> nn.Module:
+    """The program as a module that shares its weights. It refuses eval(): its mode is in the graph,
+    which is looked at when it is captured."""
+    module: nn.Module = program.module()
+    for part in module.modules():
+        part.training = False
+    return module
