@@ -55,3 +55,11 @@ def test_digests_name_the_content() -> None:
     assert digest_tensor(a) != digest_tensor(a.reshape(3, 2))
     assert digest_tensor(torch.empty(0)) != digest_tensor(torch.empty(0, dtype=torch.half))
     assert digest_tensor(a.to(torch.bfloat16)) == digest_tensor(a.to(torch.bfloat16))
+
+
+def test_numbers_that_are_equal_and_yet_differ_make_other_graphs() -> None:
+    """Caches find graphs by equality, and x / -0.0 is not x / 0.0."""
+    numbers = ["0.0", "-0.0", "0", "False", "1", "1.0", "True"]
+    graphs = [parse_graph(graph(alpha=number)) for number in numbers]
+    assert len(set(graphs)) == len({structure_key(one) for one in graphs}) == len(numbers)
+    assert parse_graph(graph(alpha="-0.0")) == graphs[1]

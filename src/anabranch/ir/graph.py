@@ -84,10 +84,16 @@ class Node:
     """Names of the values it reads, in order of appearance, repeats included."""
     results: tuple[str, ...] = field(init=False, compare=False, repr=False)
     """Names of the values it defines."""
+    exact: tuple[str, ...] = field(init=False, repr=False)
+    """Its floats and truth values in words, for 0.0 == -0.0 and 1 == True, and yet they differ."""
 
     def __post_init__(self) -> None:
-        given = (*self.args, *(arg for _, arg in self.kwargs))
-        object.__setattr__(self, "uses", tuple(ref.name for arg in given for ref in refs(arg)))
+        given = [leaf for arg in self.args for leaf in leaves(arg)]
+        given += [leaf for _, arg in self.kwargs for leaf in leaves(arg)]
+        uses = tuple(leaf.name for leaf in given if isinstance(leaf, Ref))
+        object.__setattr__(self, "uses", uses)
+        exact = tuple(repr(leaf) for leaf in given if isinstance(leaf, float | bool))
+        object.__setattr__(self, "exact", exact)
         names = (self.name, *(result_name(self.name, i) for i in range(1, len(self.types))))
         object.__setattr__(self, "results", names if self.types else ())
 
@@ -113,11 +119,16 @@ def result_name(node: str, index: int) -> str:
 
 def refs(arg: Arg) -> Iterator[Ref]:
     """The references inside an argument, nested tuples included."""
-    if isinstance(arg, Ref):
-        yield arg
-    elif isinstance(arg, tuple):
+    return (leaf for leaf in leaves(arg) if isinstance(leaf, Ref))
+
+
+def leaves(arg: Arg) -> Iterator[Arg]:
+    """What an argument holds that is no tuple."""
+    if isinstance(arg, tuple):
         for item in arg:
-            yield from refs(item)
+            yield from leaves(item)
+    else:
+        yield arg
 
 
 def rename(arg: Arg, names: dict[str, str]) -> Arg:

@@ -30,6 +30,18 @@ def test_text(name: str, golden: Callable[[str, str], None]) -> None:
     ast.parse(written.text)
 
 
+def test_kernels_of_zeros_that_are_equal_and_yet_differ_are_two() -> None:
+    text = """
+    graph g {
+      input %x: f32[64]
+      %y: f32[64] = aten.div.Tensor(%x, ZERO)
+      return %y
+    }"""
+    zeros = [parse_graph(text.replace("ZERO", zero)) for zero in ("0.0", "-0.0")]
+    plus, minus = (program(body, "pointwise:64.w1").text for body in zeros)
+    assert plus != minus and "-0.0" in minus and "-0.0" not in plus
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 def test_names_of_the_model_change_only_the_comment(name: str) -> None:
     variant, text = SAMPLES[name]
