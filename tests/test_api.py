@@ -344,7 +344,7 @@ def test_a_lone_tensor_is_one_argument() -> None:
 
 
 def test_exported_programs_are_models() -> None:
-    """With the inputs they bring or with others, by keyword too, in any batch they were made for."""
+    """With the inputs they bring or with others, by keyword too, in any batch they allow."""
     net = nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval()
     batch = torch.export.Dim("batch", min=2, max=64)
     x, y = torch.randn(4, 3), torch.randn(5, 3)

@@ -7,6 +7,7 @@ x --> left  (relu)  --+
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -131,6 +132,17 @@ def test_a_plan_for_a_gpu_is_refused() -> None:
     )
     with pytest.raises(TargetError, match="NVIDIA H200"):
         target.load(foreign)
+
+
+def test_a_kernel_that_nothing_here_runs_is_refused() -> None:
+    target = CpuTarget()
+    plan = plan_of(target)
+    first, *others = plan.tasks.tasks
+    assert first.kernel is not None
+    foreign = replace(first, kernel=replace(first.kernel, provider="triton"))
+    mixed = replace(plan, tasks=replace(plan.tasks, tasks=(foreign, *others)))
+    with pytest.raises(TargetError, match=f"task {first.name} needs kernels of provider 'triton'"):
+        target.load(mixed)
 
 
 def test_the_table() -> None:

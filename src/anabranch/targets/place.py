@@ -46,6 +46,14 @@ class Placed:
     call: Callable[[Task], Call]
 
 
+def check_providers(plan: Plan, runners: Mapping[str, Runner], why: str, next: str) -> None:
+    """TargetError, with this reason and advice, for a kernel that nothing here runs."""
+    for task in plan.tasks.tasks:
+        if task.kernel is not None and task.kernel.provider not in runners:
+            needs = f"task {task.name} needs kernels of provider {task.kernel.provider!r}"
+            raise TargetError(needs, why, next)
+
+
 def place(plan: Plan, device: torch.device, runners: Mapping[str, Runner]) -> Placed:
     """Allocate the arena, constants and input buffers of a plan and prepare its tasks."""
     tasks = plan.tasks

@@ -28,7 +28,7 @@ from anabranch.ir.schedule import Launch, Span, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel
 from anabranch.ir.types import copy_into
-from anabranch.targets.place import Placed, Runner, place, run_aten, strays
+from anabranch.targets.place import Placed, Runner, check_providers, place, run_aten, strays
 from anabranch.trace import Trace
 
 RUNNERS: dict[str, Runner] = {"aten": run_aten}
@@ -160,6 +160,12 @@ class CpuTarget:
                 "this target is a CPU, and the plan's kernels are not for one",
                 "compile the model for target='cpu'",
             )
+        check_providers(
+            plan,
+            RUNNERS,
+            f"on a CPU kernels of {', '.join(RUNNERS)} run",
+            "compile the model again for target='cpu'",
+        )
         with torch.no_grad():
             return CpuExecutable(plan, place(plan, self.device, RUNNERS), repeat)
 

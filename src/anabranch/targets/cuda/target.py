@@ -19,7 +19,7 @@ from anabranch.targets.cuda import cudnn, profile, timing, triton
 from anabranch.targets.cuda.capture import CudaExecutable
 from anabranch.targets.cuda.device import read_spec
 from anabranch.targets.cuda.probe import probe
-from anabranch.targets.place import Runner, place, run_aten
+from anabranch.targets.place import Runner, check_providers, place, run_aten
 from anabranch.trace import Trace
 
 URGENT = -1
@@ -75,13 +75,12 @@ class CudaTarget:
                 f"this target is {self.spec.name}",
                 "compile the model for target='cuda'",
             )
-        for task in plan.tasks.tasks:
-            if task.kernel is not None and task.kernel.provider not in self._runners:
-                raise TargetError(
-                    f"task {task.name} needs kernels of provider {task.kernel.provider!r}",
-                    "the package that provides them is not installed here",
-                    "pip install 'anabranch[cuda]', or compile the model again on this machine",
-                )
+        check_providers(
+            plan,
+            self._runners,
+            "the package that provides them is not installed here",
+            "pip install 'anabranch[cuda]', or compile the model again on this machine",
+        )
         while len(self._streams) < plan.schedule.streams + 1:
             self._streams.append(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
         if any(launch.urgent for launch in plan.schedule.launches):
