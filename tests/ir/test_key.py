@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from anabranch.ir.key import content_key, digest_tensor, structure_key, task_key
+from anabranch.ir.key import (
+    THREADS,
+    content_key,
+    digest_tensor,
+    digest_tensors,
+    structure_key,
+    task_key,
+)
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 
@@ -55,6 +62,8 @@ def test_digests_name_the_content() -> None:
     assert digest_tensor(a) != digest_tensor(a.reshape(3, 2))
     assert digest_tensor(torch.empty(0)) != digest_tensor(torch.empty(0, dtype=torch.half))
     assert digest_tensor(a.to(torch.bfloat16)) == digest_tensor(a.to(torch.bfloat16))
+    many = [torch.full((size % 3, 4), float(size)) for size in range(3 * THREADS)]
+    assert digest_tensors(iter(many)) == [digest_tensor(one) for one in many]
 
 
 def test_numbers_that_are_equal_and_yet_differ_make_other_graphs() -> None:

@@ -17,7 +17,7 @@ from anabranch.errors import CaptureError
 from anabranch.frontend.from_torch import attribute
 from anabranch.frontend.translate import plain_value
 from anabranch.ir.graph import Constant, Graph
-from anabranch.ir.key import digest_tensor
+from anabranch.ir.key import digest_tensors
 from anabranch.ir.types import type_of
 
 
@@ -42,12 +42,12 @@ def rebind(
     paths = dict(sources)
     contents = contents or {}
 
-    def bound(constant: Constant) -> Constant:
+    def value_of(constant: Constant) -> torch.Tensor | None:
         path = paths.get(constant.name)
         if path is None:
             value = contents.get(constant.name)
             if value is None:
-                return constant
+                return None
         else:
             value = held[path] if path in held else attribute(model, path)
         if value is None or type_of(value) != constant.type:
@@ -58,7 +58,12 @@ def rebind(
                 "the model changed since it was captured",
                 "capture it again",
             )
-        value = plain_value(value, device)
-        return replace(constant, value=value, digest=digest_tensor(value))
+        return plain_value(value, device)
 
-    return replace(graph, constants=tuple(bound(constant) for constant in graph.constants))
+    values = [value_of(constant) for constant in graph.constants]
+    digests = iter(digest_tensors(value for value in values if value is not None))
+    constants = tuple(
+        constant if value is None else replace(constant, value=value, digest=next(digests))
+        for constant, value in zip(graph.constants, values, strict=True)
+    )
+    return replace(graph, constants=constants)

@@ -7,12 +7,17 @@ timing; a *content* key includes the digests of constants, so that it names one 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, rename, result_name
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import text_arg, text_graph
+
+THREADS = 8
+"""That weights are digested by, at most."""
 
 
 def digest_text(text: str) -> str:
@@ -21,11 +26,31 @@ def digest_text(text: str) -> str:
 
 def digest_tensor(tensor: torch.Tensor) -> str:
     """Names the content: dtype, shape and every byte."""
-    flat = tensor.detach().contiguous().reshape(-1).cpu()
-    state = hashlib.blake2b(f"{tensor.dtype}{tuple(tensor.shape)}".encode(), digest_size=16)
-    if flat.numel():
-        state.update(flat.view(torch.uint8).numpy().data)
-    return state.hexdigest()
+    return _digest(_on_cpu(tensor))
+
+
+def digest_tensors(tensors: Iterable[torch.Tensor]) -> list[str]:
+    """As `digest_tensor` of each, on several cores. Copies from a GPU are made in this thread, with
+    whose stream they are in order, and few are held at once."""
+    with ThreadPoolExecutor(THREADS, "anabranch-digest") as pool:
+        asked: list[Future[str]] = []
+        for tensor in tensors:
+            if len(asked) >= THREADS:
+                asked[-THREADS].result()
+            asked.append(pool.submit(_digest, _on_cpu(tensor)))
+        return [one.result() for one in asked]
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().cpu()
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    """SHA-256, for which processors have instructions: of a large network's weights it is seen."""
+    state = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+    if tensor.numel():
+        state.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return state.hexdigest()[:32]
 
 
 def canonical(graph: Graph, content: bool) -> Graph:
