@@ -33,7 +33,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_schedulers_on_the_simulated_gpu() -> None:
     saved: list[int] = []
-    matrix = Matrix(("zoo:googlenet/tiny",), tuple(SCHEDULERS), target="sim:h200", batches=(1, 2))
+    matrix = Matrix(("zoo:squeezenet/tiny",), tuple(SCHEDULERS), target="sim:h200", batches=(1, 2))
     record = run(matrix, save=lambda record: saved.append(len(record["rows"])))
     rows = json.loads(json.dumps(record))["rows"]
     assert saved[1] == len(rows) and len(saved) == 2

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.frontend.models import CASES, Net, f
+from tests.networks import tiny
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -108,10 +109,9 @@ def test_two_devices() -> None:
 
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo(name: str) -> None:
-    network = ZOO[name]
-    model = network.build("tiny")
-    captured = capture(model, network.inputs("tiny", 2))
-    assert_same(captured, model, (network.inputs("tiny", 2), {}))
+    known = tiny(name)
+    captured = known.captured
+    assert_same(captured, known.model, (known.inputs, {}))
     assert all(ref.origin for ref in captured.graph.nodes)
     assert not [op for op in ops(captured.graph) if not op.startswith("aten.")]
 

@@ -32,6 +32,14 @@ def read(text: str) -> Graph:
 
 def captured(model: nn.Module, *args: torch.Tensor) -> Graph:
     """A module in eval mode as a graph, batch norms with statistics as after training."""
+    as_trained(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return capture(model.eval(), args).graph
+
+
+def as_trained(model: nn.Module) -> None:
+    """Gives batch norms random statistics, weights and biases."""
     torch.manual_seed(0)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -41,9 +49,6 @@ def captured(model: nn.Module, *args: torch.Tensor) -> Graph:
             if module.affine:
                 nn.init.normal_(module.weight)
                 nn.init.normal_(module.bias)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return capture(model.eval(), args).graph
 
 
 def error(before: Graph, after: Graph, seed: int = 0) -> float:

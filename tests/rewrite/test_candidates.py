@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 from tests.conftest import Golden
+from tests.networks import tiny
 from tests.rewrite.graphs import captured, equal
 from tests.rewrite.samples import SAMPLES
 
@@ -19,7 +20,6 @@ from anabranch.rewrite.match import matches
 from anabranch.rewrite.rules import CANDIDATES
 from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Trace
-from anabranch.zoo import ZOO
 
 NETWORKS = ("inception_v3", "resnet50", "resnext50", "nasnet_mobile", "bert_base", "sru")
 FAMILIES = (
@@ -52,9 +52,9 @@ Graphs = Mapping[str, Graph]
 @pytest.fixture(scope="module")
 def graphs() -> Graphs:
     """Networks and samples as the search gets them."""
-    nets = {name: (ZOO[name].build("tiny"), ZOO[name].inputs("tiny", 1)) for name in NETWORKS}
-    models = {**nets, **SAMPLES}
-    return {name: simplified(captured(model, *args)) for name, (model, args) in models.items()}
+    found = {name: tiny(name).captured.graph for name in NETWORKS}
+    found |= {name: captured(model, *args) for name, (model, args) in SAMPLES.items()}
+    return {name: simplified(graph) for name, graph in found.items()}
 
 
 def simplified(graph: Graph) -> Graph:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache
 
 import pytest
+from tests.networks import tiny
 
-from anabranch.frontend.from_torch import capture
 from anabranch.ir.dag import Dag, bits, text_dag
-from anabranch.ir.graph import Graph
 from anabranch.ir.key import task_text
 from anabranch.ir.ops import info
 from anabranch.ir.text import parse_graph
@@ -17,7 +15,6 @@ from anabranch.ir.verify import verify_graph
 from anabranch.schedule.blocks import blocks
 from anabranch.schedule.operators import operators
 from anabranch.schedule.space import Space, space
-from anabranch.zoo import ZOO
 
 T = "f32[1,8,6,6]"
 CONSTANTS = """
@@ -169,15 +166,9 @@ TABLE_1 = [
 ]
 
 
-@cache
-def graph_of(name: str) -> Graph:
-    network = ZOO[name]
-    return capture(network.build("tiny"), network.inputs("tiny", 1)).graph
-
-
 def parts_of(name: str) -> tuple[Dag, ...]:
     """The blocks of a tiny network: those of the large one, but fewer normal cells of NASNet."""
-    found = operators(graph_of(name)).dag
+    found = operators(tiny(name).captured.graph).dag
     parts = [found.restrict(mask) for mask in blocks(found, compound=True)]
     return tuple(part for part in parts if len(part.names) > 1)
 
@@ -201,7 +192,7 @@ def test_parts_of_nasnet_are_its_cells() -> None:
 def test_operators_keep_the_work_and_the_order(name: str) -> None:
     """Every contraction and pool is in exactly one operator; one operator is before another exactly
     if its result is needed there."""
-    graph = graph_of(name)
+    graph = tiny(name).captured.graph
     found = operators(graph)
     for task in found.tasks:
         verify_graph(task.body)

@@ -52,6 +52,7 @@ def test_room_and_inputs_are_kept(dags: SearchStrategy[Dag], data: st.DataObject
 
 def test_an_edge_that_others_imply_is_none(diamond: Dag) -> None:
     """Where c follows b on its stream, d waits for c alone, and a starts b alone."""
-    waiting, joins, dependents = edges(diamond, Placing((0, 1, 2, 3), (0, 0, 0, 0)))
+    given = problem(diamond, [1.0] * 4, [0.5] * 4, 0.0)
+    waiting, joins, dependents = edges(given, Placing((0, 1, 2, 3), (0, 0, 0, 0)))
     assert waiting == [0, 1, 1, 1] and joins == [0, 0, 0, 0]
     assert dependents == [[1], [2], [3], []]

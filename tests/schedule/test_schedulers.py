@@ -86,7 +86,7 @@ def test_plans_without_races(
 def test_twelve_hundred_tasks(
     name: str, tasks_of: TasksOf, fake_costs: Callable[[], Costs]
 ) -> None:
-    """Edges among the forty nodes before."""
+    """Edges among the forty nodes before. Seconds: a search takes 12 of a quiet core."""
     dice = random.Random(0)
     edges = [(u, v) for v in range(1200) for u in range(max(0, v - 40), v) if dice.random() < 0.05]
     dag = Dag.of(tuple(f"n{i}" for i in range(1200)), edges)
@@ -94,7 +94,7 @@ def test_twelve_hundred_tasks(
     start = time.process_time()
     found = SCHEDULERS[name](tasks, costs, Limits())
     searches = name in ("ios", "ios-merge", "ios-both", "local")
-    assert time.process_time() - start < (15 if searches else 3)
+    assert time.process_time() - start < (30 if searches else 4)
     verify_schedule(found, dag)
 
 

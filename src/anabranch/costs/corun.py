@@ -80,6 +80,7 @@ class Simulator:
 
     def __init__(self, preds: Sequence[int], kernels: Kernels, calibration: Calibration) -> None:
         self._preds, self._kernels, self._calibration = preds, kernels, calibration
+        self._inputs = [tuple(bits(mask)) for mask in preds]
 
     @classmethod
     def of(
@@ -114,24 +115,23 @@ class Simulator:
     def launches(self, order: Sequence[int], streams: Sequence[int]) -> Launches:
         """An order and streams with the waits they need: those that others imply, at any distance,
         are left out, that for the launch before on the stream included."""
-        preds = self._preds
+        preds, inputs = self._preds, self._inputs
         place, last = [0] * len(preds), dict[int, int]()
         before = [0] * len(preds)
         direct: list[list[int]] = []
         for at, v in enumerate(order):
-            needed, stream = preds[v], streams[v]
+            stream = streams[v]
             place[v], behind, mine = at, 0, 0
             previous = last.get(stream)
             if previous is not None:
                 mine = before[previous] | 1 << previous
-            waits = needed & ~mine
-            for u in bits(waits):
+            waits = [u for u in inputs[v] if not mine >> u & 1]
+            for u in waits:
                 behind |= before[u]
-            waits &= ~behind
             if previous is not None and not behind >> previous & 1:
-                waits |= 1 << previous
-            direct.append([place[u] for u in bits(waits)])
-            before[v] = mine | behind | needed
+                waits.append(previous)
+            direct.append([place[u] for u in waits if not behind >> u & 1])
+            before[v] = mine | behind | preds[v]
             last[stream] = v
         return linked(order, direct, [streams[v] for v in order], self._kernels.bound)
 
@@ -143,9 +143,12 @@ def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> Outc
     task, lane, n = launches.task, launches.lane, len(launches.task)
     fork, apart, sharing = calibration.fork_us, calibration.dispatch_us, calibration.sharing
     release = calibration.release_us
+    dependents, heard = launches.dependents, launches.heard
+    lead, turn, ahead, held = kernels.lead, kernels.turn, kernels.ahead, kernels.held
+    wide, busy, beside, ctas = kernels.bandwidth, kernels.arithmetic, kernels.cover, kernels.ctas
     ready, left = [0.0] * n, list(launches.preds)
     starts, done = [0.0] * n, [-1.0] * n
-    undone = [kernels.ctas[v] for v in task]
+    undone = [ctas[v] for v in task]
     waiting = undone[:]
     arrivals: list[tuple[float, int]] = []
     ends: list[tuple[float, int, int]] = []
@@ -159,7 +162,7 @@ def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> Outc
             if 0 < roots < ROOTS:
                 front += calibration.root_us if roots > 1 else calibration.split_us
             starts[i] = front
-            heappush(arrivals, (front + kernels.lead[task[i]], i))
+            heappush(arrivals, (front + lead[task[i]], i))
             roots += 1
     front = apart
     while arrivals or ends:
@@ -173,42 +176,42 @@ def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> Outc
             now = end
             clock, i, k = heappop(ends)
             v = task[i]
-            free += k * kernels.held[v]
-            bandwidth -= k * kernels.bandwidth[v]
-            arithmetic -= k * kernels.arithmetic[v]
-            cover -= k * kernels.cover[v]
+            free += k * held[v]
+            bandwidth -= k * wide[v]
+            arithmetic -= k * busy[v]
+            cover -= k * beside[v]
             undone[i] -= k
             if not undone[i]:
                 done[i] = latency = now
                 running -= 1
-                took = kernels.turn[v] > 0 or kernels.lead[v] > 0
-                told = release if took and launches.heard[i] else 0.0
-                for rank, j in enumerate(launches.dependents[i]):
+                took = turn[v] > 0 or lead[v] > 0
+                told = release if took and heard[i] else 0.0
+                for rank, j in enumerate(dependents[i]):
                     at = now + (rank * fork if took else 0.0)
-                    at += told if lane[i] == lane[j] else kernels.ahead[v]
+                    at += told if lane[i] == lane[j] else ahead[v]
                     if at > ready[j]:
                         ready[j] = at
                     left[j] -= 1
                     if not left[j]:
                         w = task[j]
                         at = ready[j]
-                        if kernels.turn[w] > 0 or kernels.lead[w] > 0:
+                        if turn[w] > 0 or lead[w] > 0:
                             at = max(at, front)
                             front = at + apart
                         starts[j] = at
-                        heappush(arrivals, (at + kernels.lead[w], j))
+                        heappush(arrivals, (at + lead[w], j))
         while queue:
             i = queue[0]
             v = task[i]
-            k = min(waiting[i], int(free / kernels.held[v] + 1e-6))
+            k = min(waiting[i], int(free / held[v] + 1e-6))
             if not k:
                 break
-            running += waiting[i] == kernels.ctas[v]
-            heappush(ends, (clock + kernels.turn[v], i, k))
-            free -= k * kernels.held[v]
-            bandwidth += k * kernels.bandwidth[v]
-            arithmetic += k * kernels.arithmetic[v]
-            cover += k * kernels.cover[v]
+            running += waiting[i] == ctas[v]
+            heappush(ends, (clock + turn[v], i, k))
+            free -= k * held[v]
+            bandwidth += k * wide[v]
+            arithmetic += k * busy[v]
+            cover += k * beside[v]
             waiting[i] -= k
             if not waiting[i]:
                 queue.popleft()

@@ -47,6 +47,10 @@ class Dag:
             preds[rank[v]] |= 1 << rank[u]
         return Dag(tuple(names[i] for i in order), tuple(preds), tuple(succs))
 
+    def inputs(self) -> tuple[tuple[int, ...], ...]:
+        """For each node its direct predecessors, for those who walk through them often."""
+        return tuple(tuple(bits(mask)) for mask in self.preds)
+
     def ancestors(self) -> tuple[int, ...]:
         """For each node the mask of all nodes that must come before it."""
         masks: list[int] = []

@@ -12,6 +12,7 @@ fewer waits.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from random import Random
@@ -20,13 +21,14 @@ from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.dag import Dag, bits
 from anabranch.schedule.evaluate import Latency
 from anabranch.schedule.placing import Placing, Steps, breaks
-from anabranch.schedule.sync import launches
+from anabranch.schedule.sync import waited
 
 SEED = 20
 GAIN = 1e-6  # microseconds; less is rounding
 BREAK = 0.05
 """What a task off its inputs' streams costs beyond the model, in forks."""
 LOOK = 64  # evaluations between two looks at the clock
+MET = 4_096  # placings whose costs are remembered
 
 
 def annealed(
@@ -63,9 +65,11 @@ def annealed(
 
 
 def priced(dag: Dag, latency: Latency, fork_us: float) -> Callable[[Placing], float]:
-    """The latency of a placing, and a little for each break."""
+    """The latency of a placing, and a little for each break. Of few nodes there are few placings,
+    which a search meets again and again."""
     break_us = BREAK * fork_us
 
+    @functools.lru_cache(maxsize=MET)
     def cost(placing: Placing) -> float:
         return latency(placing.order, placing.stream_of) + break_us * breaks(dag, placing)
 
@@ -95,4 +99,4 @@ def tidied(
 
 
 def waits_of(dag: Dag, placing: Placing) -> int:
-    return sum(len(launch.waits) for launch in launches(dag, placing.order, placing.stream_of))
+    return sum(mask.bit_count() for mask in waited(dag, placing.order, placing.stream_of))

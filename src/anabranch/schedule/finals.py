@@ -75,7 +75,7 @@ def _published(
 ) -> Schedule | None:
     """None, and an event, where it refuses. What it says while it works is not ours to tell."""
     try:
-        return make(tasks, costs, replace(limits, trace=Trace()))
+        return make(tasks, costs, replace(limits, trace=Trace(quiet=True)))
     except ScheduleError as refusal:
         limits.trace.add("refused", "schedule.local", name, f"{refusal.what}: {refusal.why}")
         return None

@@ -187,7 +187,7 @@ def refined(
 
     while True:
         found = solve_block(Subproblem(dag, cost), limits, most)
-        limits = replace(limits, trace=Trace())  # the first round has said what was refused
+        limits = replace(limits, trace=Trace(quiet=True))  # the first round has said it all
         unknown = [groups for groups in found.stages if groups not in known]
         if not unknown:
             return found

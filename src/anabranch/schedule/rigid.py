@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from anabranch.deadline import ENDLESS, Deadline
-from anabranch.ir.dag import Dag, bits
+from anabranch.ir.dag import Dag
 from anabranch.schedule.evaluate import Latency
 from anabranch.schedule.improve import improved
 from anabranch.schedule.placing import Placing
@@ -37,6 +37,10 @@ class Problem:
     ticks: tuple[int, ...]
     rooms: tuple[int, ...]
     half_fork: int
+    inputs: tuple[tuple[int, ...], ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", self.dag.inputs())
 
     def of(self, nodes: Sequence[int]) -> Problem:
         """Some of the tasks, in rising order, alone."""
@@ -62,10 +66,12 @@ def starts(problem: Problem, placing: Placing) -> list[int]:
     """When each task starts. Who is ready first is served first, but who fits need not wait for
     one who does not."""
     ticks, rooms, half_fork = problem.ticks, problem.rooms, problem.half_fork
-    waiting, joins, dependents = edges(problem.dag, placing)
+    waiting, joins, dependents = edges(problem, placing)
     ready = [0] * len(ticks)
     started = [-1] * len(ticks)
-    place = {v: i for i, v in enumerate(placing.order)}
+    place = [0] * len(ticks)
+    for i, v in enumerate(placing.order):
+        place[v] = i
     able = [(0, place[v], v) for v in placing.order if not waiting[v]]
     later: list[tuple[int, int, int]] = []
     running: list[tuple[int, int]] = []
@@ -74,28 +80,34 @@ def starts(problem: Problem, placing: Placing) -> list[int]:
         while running and running[0][0] <= now:
             _, v = heappop(running)
             free += rooms[v]
-            stagger = half_fork if ticks[v] else 0
-            for rank, w in enumerate(dependents[v]):
-                ready[w] = max(ready[w], now + rank * stagger)
+            at, stagger = now, half_fork if ticks[v] else 0
+            for w in dependents[v]:
+                if at > ready[w]:
+                    ready[w] = at
+                at += stagger
                 waiting[w] -= 1
                 if not waiting[w]:
                     ready[w] += joins[w] * half_fork if ticks[w] else 0
                     heappush(later, (ready[w], place[w], w))
         while later and later[0][0] <= now:
             insort(able, heappop(later))
-        left = []
-        for item in able:
-            v = item[2]
-            if rooms[v] <= free:
-                started[v] = now
-                free -= rooms[v]
-                heappush(running, (now + ticks[v], v))
-            else:
-                left.append(item)
-        able = left
-        if running or later:
-            ended = running[0][0] if running else later[0][0]
-            now = min(ended, later[0][0]) if later else ended
+        if able:
+            left = []
+            for item in able:
+                v = item[2]
+                if rooms[v] <= free:
+                    started[v] = now
+                    free -= rooms[v]
+                    heappush(running, (now + ticks[v], v))
+                else:
+                    left.append(item)
+            able = left
+        if running:
+            now = running[0][0]
+            if later and later[0][0] < now:
+                now = later[0][0]
+        elif later:
+            now = later[0][0]
     return started
 
 
@@ -126,27 +138,27 @@ def searched(
     return min((ordered[0], *found), key=lambda placing: makespan(problem, placing))
 
 
-def edges(dag: Dag, placing: Placing) -> tuple[list[int], list[int], list[list[int]]]:
+def edges(problem: Problem, placing: Placing) -> tuple[list[int], list[int], list[list[int]]]:
     """For each task how many launches it waits for, how many of them beyond the first, and who
     waits for it in launch order: its stream's last one, and those that this does not imply."""
-    n = len(dag.names)
-    before, direct = [0] * n, [0] * n
-    dependents: list[list[int]] = [[] for _ in range(n)]
+    inputs, preds, stream_of = problem.inputs, problem.dag.preds, placing.stream_of
+    before, direct = [0] * len(inputs), [0] * len(inputs)
+    dependents: list[list[int]] = [[] for _ in inputs]
     last: dict[int, int] = {}
     for v in placing.order:
-        stream, needed = placing.stream_of[v], dag.preds[v]
+        stream, implied = stream_of[v], 0
         previous = last.get(stream)
-        implied = 0
         if previous is not None:
             implied = before[previous] | 1 << previous
             dependents[previous].append(v)
             direct[v] = 1
-        missing = needed & ~implied
-        for u in bits(missing):
+        missing = [u for u in inputs[v] if not implied >> u & 1]
+        for u in missing:
             implied |= before[u]
-        for u in bits(missing & ~implied):
-            dependents[u].append(v)
-            direct[v] += 1
-        before[v] = implied | needed
+        for u in missing:
+            if not implied >> u & 1:
+                dependents[u].append(v)
+                direct[v] += 1
+        before[v] = implied | preds[v]
         last[stream] = v
     return direct, [max(0, count - 1) for count in direct], dependents

@@ -62,4 +62,4 @@ def _schedules(dag: Dag, weights: Weights, limits: Limits) -> Iterator[Schedule]
     yield wavefront.plan(dag, us, most)
     yield nimble.plan(dag, most)
     if len(us) <= IOS_NODES:
-        yield ios.plan(dag, us, list(weights.shares), replace(limits, trace=Trace()))
+        yield ios.plan(dag, us, list(weights.shares), replace(limits, trace=Trace(quiet=True)))

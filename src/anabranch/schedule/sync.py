@@ -17,7 +17,7 @@ across streams. Nimble's code and Opara wait on every cross-stream edge instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from anabranch.ir.dag import Dag, bits
 from anabranch.ir.schedule import Launch
@@ -27,20 +27,28 @@ def launches(dag: Dag, order: Sequence[int], stream_of: Sequence[int]) -> tuple[
     """The launches in this order, which must respect the edges; streams are numbered anew as they
     first appear, so that equal schedules are equal whoever made them."""
     number: dict[int, int] = {}
+    result: list[Launch] = []
+    for v, waits in zip(order, waited(dag, order, stream_of), strict=True):
+        stream = number.setdefault(stream_of[v], len(number))
+        result.append(Launch(dag.names[v], stream, tuple(dag.names[u] for u in bits(waits))))
+    return tuple(result)
+
+
+def waited(dag: Dag, order: Sequence[int], stream_of: Sequence[int]) -> Iterator[int]:
+    """For each launch of the order the mask of those that it waits for."""
     last: dict[int, int] = {}
     before = [0] * len(dag.names)
-    result: list[Launch] = []
     for v in order:
-        stream = number.setdefault(stream_of[v], len(number))
-        needed = dag.preds[v]
+        stream, needed = stream_of[v], dag.preds[v]
         implied = 0
         if stream in last:
             previous = last[stream]
             implied = before[previous] | 1 << previous
-        for u in bits(needed & ~implied):
-            implied |= before[u]
         waits = needed & ~implied
+        if waits:
+            for u in bits(waits):
+                implied |= before[u]
+            waits &= ~implied
         before[v] = implied | needed
         last[stream] = v
-        result.append(Launch(dag.names[v], stream, tuple(dag.names[u] for u in bits(waits))))
-    return tuple(result)
+        yield waits
