@@ -156,3 +156,29 @@ def test_another_process_finds_the_same_name() -> None:
     )
     network = ZOO["bert_base"]
     assert run.stdout.strip() == fingerprint(network.build("tiny"), network.inputs("tiny", 1))
+
+
+def test_exported_programs_are_known_by_their_code() -> None:
+    """Of equal weights, and of constants that the code makes."""
+
+    def name(forward: Callable[[Any, Tensor], Any]) -> str | None:
+        made = type("Made", (nn.Linear,), {"forward": forward})(4, 4).eval()
+        return fingerprint(torch.export.export(made, (X,)).module(), (X,))
+
+    def linear(m: Any, x: Tensor) -> Tensor:
+        return F.linear(x, m.weight, m.bias)
+
+    names = [
+        name(linear),
+        name(lambda m, x: linear(m, x).relu()),
+        name(lambda m, x: linear(m, x) + torch.tensor([1.0, 2.0, 3.0, 4.0])),
+        name(lambda m, x: {"y": linear(m, x)}),
+    ]
+    assert None not in names and len(set(names)) == len(names)
+    assert name(linear) == names[0]
+
+
+def test_hooks_of_users_on_exported_programs_are_not_seen_through() -> None:
+    module = torch.export.export(Block().eval(), (X,)).module()
+    module.register_forward_hook(lambda *a: None)
+    assert fingerprint(module, (X,)) is None

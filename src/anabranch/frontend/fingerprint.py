@@ -3,11 +3,12 @@
     fingerprint(model, (x,)) == fingerprint(model, (x,))     in every process, while neither the
                                                              code nor the structure changes
 
-It covers the tree of modules, the source files of their classes, their plain attributes, what their
-weights are like (not their content), the inputs' types and values of Python scalars, and torch's
-version. Whatever it cannot see through (a forward hook, an attribute of an unknown class, a class
-without a source file) makes the model unknown: None. What it does not look at (globals, functions
-in other files) is why a caller compares numbers before it trusts a graph found under this name.
+It covers the tree of modules, the source files of their classes or the code that was written for
+them, their plain attributes, what their weights are like (not their content), the inputs' types and
+values of Python scalars, and torch's version. Whatever it cannot see through (a forward hook of the
+user's, an attribute of an unknown class, a class without a source file) makes the model unknown:
+None. What it does not look at (globals, functions in other files) is why a caller compares numbers
+before it trusts a graph found under this name.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from anabranch.frontend.structure import tree_text
@@ -33,6 +34,12 @@ from anabranch.ir.key import digest_text
 
 HARMLESS = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
 """Private state of nn.Module itself: looked at elsewhere, or of no effect on what it computes."""
+
+OF_GRAPHS = ("meta", "shape_env", "range_constraints", "validate_inputs", "train", "eval")
+"""What a GraphModule has beside its private state."""
+
+GUARDS = ("GuardsFn",)
+"""Modules that torch.export adds for checks alone."""
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
@@ -77,17 +84,39 @@ def _modules(model: nn.Module) -> Iterator[str]:
             yield f"{path} is {paths[id(module)]}"
             continue
         paths[id(module)] = path
-        if any(getattr(module, hooks, None) for hooks in HOOKS):
-            raise _UnknownError("a hook")
+        hooks = (hook for name in HOOKS for hook in getattr(module, name).values())
+        if not all(str(hook.__module__).startswith("torch.export.") for hook in hooks):
+            raise _UnknownError("a hook")  # but those of exported programs look at inputs alone
         yield f"{path}: {_class(type(module))} training={module.training}"
     for path, module in model.named_modules():
         held = {**module._parameters, **module._buffers}
         for name, tensor in held.items():
             yield f"{path}.{name} = {_weight(tensor, f'{path}.{name}', tensors)}"
         yield f"{path}: {sorted(module._non_persistent_buffers_set)}"
+        if isinstance(module, fx.GraphModule):
+            yield f"{path}: {_graph_code(module)}"
         for name, value in vars(module).items():
-            if name not in HARMLESS:
+            if name not in HARMLESS and not _follows(module, name, value):
                 yield f"{path}.{name} = {_plain(value, paths, tensors)}"
+
+
+def _graph_code(module: fx.GraphModule) -> str:
+    """What a module that was written for a graph computes. An exported program's is one."""
+    specs = [getattr(module, name, None) for name in ("_in_spec", "_out_spec")]
+    trees = [tree_text(spec) if spec is not None else "none" for spec in specs]
+    if not all(trees):
+        raise _UnknownError("a structure without text")
+    return f"{digest_text(str(module.code))} {trees}"
+
+
+def _follows(module: nn.Module, name: str, value: Any) -> bool:
+    """Whether it says nothing that is not said: what a GraphModule keeps of its graph beside the
+    code, and what an exported one checks of its inputs."""
+    if type(module).__name__ in GUARDS and _is_torch(type(module).__module__):
+        return True
+    if not isinstance(module, fx.GraphModule) or isinstance(value, torch.Tensor):
+        return False
+    return name.startswith("_") or name in OF_GRAPHS
 
 
 def _weight(tensor: torch.Tensor | None, path: str, tensors: dict[tuple[object, ...], str]) -> str:
