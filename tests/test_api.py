@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import anabranch
+from anabranch.errors import NumericsError, OptionError
 from anabranch.options import Options
 from anabranch.trace import Trace
 
@@ -354,6 +355,46 @@ def test_exported_programs_are_models() -> None:
     torch.testing.assert_close(own.add((), {"input": y})(input=y), net(y))
     given = anabranch.compile(torch.export.export(net, (x,)), x, target="cpu")
     torch.testing.assert_close(given(x), net(x))
+
+
+class Minus(nn.Module):
+    def forward(self, *, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a - b
+
+
+def test_keywords_of_exported_programs_come_in_any_order() -> None:
+    inputs = {"a": torch.randn(3), "b": torch.randn(3)}
+    program = torch.export.export(Minus().eval(), (), inputs)
+    turned = {"b": inputs["b"], "a": inputs["a"]}
+    fast = anabranch.compile(program, (), turned, target="cpu")
+    assert torch.equal(fast(**turned), Minus()(**inputs))
+
+
+def test_a_lone_tensor_may_be_added() -> None:
+    net = nn.Linear(3, 3).eval()
+    x = torch.randn(1, 3)
+    fast = anabranch.compile(net, torch.randn(4, 3), target="cpu").add(x)
+    torch.testing.assert_close(fast(x), net(x))
+    with pytest.raises(OptionError, match="the inputs are a str"):
+        fast.add("x")
+
+
+def test_what_is_wrong_with_a_model_is_not_held_against_another_of_its_graph(
+    tmp_path: Path,
+) -> None:
+    class Fickle(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if torch.compiler.is_compiling() else x * 3
+
+    class Plain(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    x = torch.randn(4)
+    with pytest.raises(NumericsError, match="differs from the model's own"):
+        anabranch.compile(Fickle().eval(), x, target="cpu", cache_dir=tmp_path)
+    fast = anabranch.compile(Plain().eval(), x, target="cpu", cache_dir=tmp_path)
+    assert torch.equal(fast(x), x * 2)
 
 
 def test_an_empty_cache_folder_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ class Compiled:
 
     def add(
         self,
-        args: Sequence[Any],
+        args: Sequence[Any] | Tensor = (),
         kwargs: Mapping[str, Any] | None = None,
         captured: Captured | None = None,
         stop: threading.Event | None = None,
@@ -149,10 +149,11 @@ class Compiled:
                 "the file holds kernels and weights, not the model",
                 "compile the model again with anabranch.compile",
             )
+        check_call(self.model, args, kwargs)
         with Cache.open(self.options.cache_dir) as cache:
             job = Job(
                 self.model,
-                tuple(args),
+                (args,) if isinstance(args, Tensor) else tuple(args),
                 kwargs or {},
                 self.target,
                 self.options,

@@ -194,7 +194,8 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
             try:
                 errors, known = _verified(job, captured, found, run)
             except NumericsError as wrong:
-                refute(job.cache, captured.graph, options, target, wrong)
+                if wrong.why != WRONG_CAPTURE:  # that is said of the model, not of its graph
+                    refute(job.cache, captured.graph, options, target, wrong)
                 raise
     if fresh:  # what turned out wrong is not kept
         found = replace(found, kept=_keep(job, captured, found, events))

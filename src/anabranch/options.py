@@ -108,8 +108,9 @@ class Options(BaseModel):
     # has taken long by then: a first one of the largest networks shall end within two minutes.
     search_seconds: float | None = Field(default=None, gt=0)
     max_streams: int = Field(default=16, ge=1, le=64)
-    max_group_size: int = Field(default=3, ge=1)
-    max_groups: int = Field(default=8, ge=1)
+    # IOS's r and s. None: no pruning where that can be afforded, else 3 and 8.
+    max_group_size: int | None = Field(default=None, ge=1)
+    max_groups: int | None = Field(default=None, ge=1)
     tf32: bool = False
     seed: int = 0
     cache_dir: Path | None = DEFAULT_CACHE_DIR

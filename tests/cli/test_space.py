@@ -163,9 +163,9 @@ def test_too_wide_even_when_pruned(cli: Callable[..., Any], tmp_path: Path) -> N
     ran = cli("space", "--dag", dag, "--json", "-")
     (row,) = ran.json["blocks"]
     assert (row["width"], row["bound"], row["states"]) == (5000, 3**5000, None)
-    assert "width 5000, bound 4.04e+2385" in ran.err and "still has too many" in ran.err
+    assert "width 5000, bound 4.04e+2385" in ran.err and "also with groups" in ran.err
     ran = cli("space", "--dag", dag, "--max-group-size", "2")
-    assert "is too wide to count\n" in ran.err and "at most 3" not in ran.err
+    assert "is too large to count\n" in ran.err and "at most 3" not in ran.err
 
 
 def test_solving(cli: Callable[..., Any], fire: Path) -> None:

@@ -12,6 +12,7 @@ from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import Schedule, happens_before, text_schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
+from anabranch.schedule import ios
 from anabranch.schedule.estimate import Groups, stage_estimate
 from anabranch.schedule.ios import (
     plan,
@@ -119,6 +120,28 @@ def test_refining_stops_in_time(inception_e: Dag) -> None:
         10**6,
     )
     assert [event.kind for event in trace.events] == ["fallback"]
+
+
+def test_rounds_end_where_many_schedules_are_as_good(
+    inception_e: Dag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is measured turns out slower than it was thought: the best that was measured."""
+    estimate = stage_estimate([1.0 + i % 4 for i in range(11)], [0.1] * 11, 0.5)
+    asked: dict[Groups, float] = {}
+
+    def slower(groups: Groups) -> float:
+        asked[groups] = 3 * estimate(groups) + len(asked) % 5
+        return asked[groups]
+
+    whole = refined(inception_e, estimate, slower, Limits(), 1_000_000)
+    every = len(asked)
+    asked.clear()
+    monkeypatch.setattr(ios, "WORK", 3 * whole.transitions)
+    trace = Trace()
+    found = refined(inception_e, estimate, slower, Limits(trace=trace), 1_000_000)
+    assert len(asked) < every and set(found.stages) <= set(asked)
+    assert found.us == pytest.approx(sum(asked[groups] for groups in found.stages))
+    assert [e.why for e in trace.events if e.kind == "refused" and "that was measured" in e.why]
 
 
 def test_deadline(randwire: Dag) -> None:

@@ -7,6 +7,7 @@ from anabranch.ir.protocols import Limits
 from anabranch.schedule.bound import Loads
 from anabranch.schedule.estimate import stage_estimate
 from anabranch.schedule.ladder import Subproblem, solve_block
+from anabranch.schedule.polish import polish
 from anabranch.schedule.programme import Solution
 from anabranch.trace import Trace
 
@@ -22,7 +23,7 @@ from anabranch.trace import Trace
                 "no pruning",
                 "no pruning, 4 chains",
                 "groups of at most 3, at most 8 of them",
-                "the same, 4 chains",
+                "groups of at most 3, at most 8 of them, 4 chains",
             ],
         ),
     ],
@@ -44,7 +45,10 @@ def test_too_wide_is_told_once(compared: bool) -> None:
     """As above: the width, the paper's bound, and what was done instead, halves included. A user
     who asked for one scheduler sees it if something was pruned, who compares many does not."""
     cost = stage_estimate([1.0] * 20, [0.1] * 20, 0.5)
-    for most, instead in ((150_000, "no pruning, 4 chains"), (60, "two halves, each with groups")):
+    for most, instead in (
+        (150_000, "no pruning, 4 chains"),
+        (60, "two halves, each begun anew: no pruning"),
+    ):
         limits = Limits(compared=compared, trace=Trace())
         solve_block(Subproblem(_combs(4, 5), cost), limits, most)
         (said,) = [event for event in limits.trace.events if "too wide" in event.why]
@@ -64,6 +68,22 @@ def test_best_first_or_not_the_stages_cost_the_same() -> None:
         assert found.us == pytest.approx(every.us)
         assert found.transitions <= every.transitions
         assert _covered(_combs(4, 5), found)
+
+
+@pytest.mark.parametrize(("r", "s"), [(2, 2), (None, 2), (2, None), (1, 1), (3, 1)])
+@pytest.mark.parametrize("most", [10_000_000, 60])
+def test_what_the_caller_gives_holds_in_every_step(r: int | None, s: int | None, most: int) -> None:
+    """Where all could be looked at without, and where halves of halves are taken."""
+    us, shares = [1.0] * 20, [0.1] * 20
+    cost, loads = stage_estimate(us, shares, 0.5), Loads.of(us, shares, 0.5)
+    limits = Limits(max_group_size=r, max_groups=s)
+    for block in (Subproblem(_combs(4, 5), cost), Subproblem(_combs(4, 5), cost, loads=loads)):
+        found = solve_block(block, limits, most)
+        assert _covered(block.dag, found)
+        polished = polish(block.dag, found.stages, cost, limits)
+        for groups in (*found.stages, *polished):
+            assert len(groups) <= (s or 16)
+            assert all(group.bit_count() <= (r or 20) for group in groups)
 
 
 def _combs(chains: int, length: int) -> Dag:

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from anabranch.deadline import ENDLESS, Deadline
+from anabranch.deadline import Deadline
 from anabranch.ir.dag import Dag
+from anabranch.ir.protocols import Limits
 from anabranch.ir.verify import verify_schedule
 from anabranch.schedule import greedy
 from anabranch.schedule.estimate import Groups, stage_estimate
@@ -23,7 +24,7 @@ def test_a_seam_is_mended() -> None:
     """
     dag = Dag.of(tuple("abcd"), [(0, 2), (1, 3)])
     cost = stage_estimate([1, 5, 5, 1], [0.1] * 4, 0.5)
-    found = polish(dag, [(1, 2), (4, 8)], cost, 16, ENDLESS)
+    found = polish(dag, [(1, 2), (4, 8)], cost, Limits())
     assert found == [(0b0101, 0b1010)]
     assert cost(found[0]) == 6.5
 
@@ -35,7 +36,7 @@ def test_never_worse_and_legal(dags: SearchStrategy[Dag], data: st.DataObject) -
     us = data.draw(st.lists(st.integers(1, 9), min_size=n, max_size=n))
     cost = stage_estimate(us, [0.2] * n, 0.5)
     start = [tuple(1 << v for (v,) in stage) for stage in greedy.stages(dag)]
-    found = polish(dag, start, cost, 16, ENDLESS)
+    found = polish(dag, start, cost, Limits())
     assert sum(map(cost, found)) <= sum(map(cost, start)) + 1e-6
     nodes = [tuple(tuple(v for v in range(n) if g >> v & 1) for g in s) for s in found]
     verify_schedule(stage_schedule("polished", dag, nodes, barrier=True), dag)
@@ -46,7 +47,7 @@ def test_never_worse_and_legal(dags: SearchStrategy[Dag], data: st.DataObject) -
 def test_what_is_optimal_stays(inception_e: Dag) -> None:
     cost = stage_estimate([1.0 + i % 4 for i in range(11)], [0.1] * 11, 0.5)
     best = list(solve(inception_e, cost).stages)
-    assert polish(inception_e, best, cost, 16, ENDLESS) == best
+    assert polish(inception_e, best, cost, Limits()) == best
 
 
 def test_it_stops_in_time(randwire: Dag) -> None:
@@ -54,4 +55,4 @@ def test_it_stops_in_time(randwire: Dag) -> None:
         pytest.fail("asked too late")
 
     start = [(1 << v,) for v in range(33)]
-    assert polish(randwire, start, never, 16, Deadline.after(-1.0)) == start
+    assert polish(randwire, start, never, Limits(deadline=Deadline.after(-1.0))) == start

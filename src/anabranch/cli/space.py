@@ -199,13 +199,13 @@ def _count(block: Block, r: int | None, s: int | None) -> Row:
     found, limits = space(block.dag, r, s), {}
     if found.transitions is None:
         said = f"a block of {found.nodes} operators, width {found.width}, bound"
-        said += f" {_number(found.bound)}, is too wide to count"
+        said += f" {_number(found.bound)}, is too large to count"
         if r is s is None:
             limits = {"max_group_size": GROUP_SIZE, "max_groups": GROUPS}
             found = space(block.dag, GROUP_SIZE, GROUPS)
-            said += f" exactly: counted with groups of at most {GROUP_SIZE}, {GROUPS} a stage"
-        if found.transitions is None:
-            said += "; pruned, it still has too many states or transitions" if limits else ""
+            pruned = f"with groups of at most {GROUP_SIZE}, {GROUPS} a stage"
+            counted = found.transitions is not None
+            said += f" exactly: counted {pruned}" if counted else f", also {pruned}"
         screen.notices().print(said)
     counts = (found.states, found.transitions, found.schedules)
     values = (found.nodes, found.width, found.bound, *counts)

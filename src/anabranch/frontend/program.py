@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+from torch import fx, nn
 from torch.export import ExportedProgram
 
 from anabranch.errors import CaptureError
@@ -29,6 +29,17 @@ def opened(
             )
         args, kwargs = model.example_inputs
     return module_of(model), tuple(args), dict(kwargs)
+
+
+def in_order(module: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword inputs in the order an exported program was exported with: exported once more with
+    others, torch would take one for the other."""
+    spec = getattr(module, "_in_spec", None)
+    if isinstance(module, fx.GraphModule) and spec is not None and spec.num_children == 2:
+        names = spec.child(1).context
+        if isinstance(names, list) and set(names) == set(kwargs):
+            return {name: kwargs[name] for name in names}
+    return dict(kwargs)
 
 
 def module_of(program: ExportedProgram) -> nn.Module:

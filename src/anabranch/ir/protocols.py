@@ -173,8 +173,8 @@ class Limits:
     refused and why."""
 
     max_streams: int = 16
-    max_group_size: int | None = 3
-    max_groups: int | None = 8
+    max_group_size: int | None = None
+    max_groups: int | None = None
     deadline: Deadline = ENDLESS
     spec: TargetSpec = A_LARGE_GPU
     compared: bool = False

@@ -12,19 +12,22 @@ that are alike are solved once.
 barriers between stages, which a CUDA graph does not need; "ios-barrier" keeps them.
 
 Differences from the paper. A block is solved without pruning where that looks at few enough
-transitions; else with chains of nodes taken as one; else with r and s (`max_group_size`,
-`max_groups`); else in two halves (`ladder`). Each step is an event and depends on counts only,
-never on the clock. With estimates, a last step mends the seams of what was cut (`polish`).
+transitions; else with chains of nodes taken as one; else with the paper's r and s; else in two
+halves (`ladder`). An r or s that is given (`max_group_size`, `max_groups`) holds from the first.
+Each step is an event and depends on counts only, never on the clock. With estimates, a last step
+mends the seams of what was cut (`polish`).
 
 "ios-measured" does not measure every stage: it begins with estimates, measures the stages of the
 best schedule, and solves again, until the best schedule has measured stages only. If no estimate
 is above its measurement that is the optimum of measured costs, after a few dozen measurements
-instead of thousands. Its deadline ends the rounds, not the search: the best schedule so far is
-kept.
+instead of thousands. Where many schedules are as good but for noise, rounds that have looked at
+`WORK` transitions are enough. Its deadline ends the rounds, not the search: the best schedule so
+far is kept.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
@@ -48,6 +51,9 @@ from anabranch.trace import Trace
 TRANSITIONS = 2_000_000
 """What the blocks of one graph may look at together, in steps that succeed: a second or
 two. Twice as many brought RandWire and NASNet less than 1%."""
+
+WORK = 10_000_000
+"""What the rounds of "ios-measured" may look at in one block: some twenty seconds."""
 
 Block = tuple[int, ...]
 """The nodes of a block."""
@@ -115,7 +121,7 @@ def estimated_stages(dag: Dag, us: list[float], share: list[float], limits: Limi
         for stage in stages(dag, solver, partial(signature, dag, us, share), limits)
     ]
     cost = stage_estimate(us, share, limits.spec.fork_us)
-    better = polish(dag, found, cost, limits.max_streams, limits.deadline)
+    better = polish(dag, found, cost, limits)
     return [tuple(tuple(bits(group)) for group in groups) for groups in better]
 
 
@@ -176,8 +182,10 @@ def refined(
     most: int,
 ) -> Solution:
     """Solve with estimates, replace those of the best schedule by measurements, and again, until
-    nothing in the best schedule is an estimate or the time is over."""
+    nothing in the best schedule is an estimate or the time is over. After `WORK`, the best of those
+    that were measured."""
     known: dict[Groups, float] = {}
+    best, looked = Solution((), math.inf, 0, 0), 0
     trace, until = limits.trace, limits.deadline
     limits = replace(limits, deadline=ENDLESS)  # it ends the rounds, not the search
 
@@ -191,6 +199,11 @@ def refined(
         unknown = [groups for groups in found.stages if groups not in known]
         if not unknown:
             return found
+        looked += found.transitions
+        if looked > WORK and best.stages:
+            why = f"{looked} transitions looked at: the best that was measured"
+            trace.add("refused", "schedule.ios", dag.names[0], why)
+            return best
         for groups in unknown:
             if until.over():
                 trace.add(
@@ -198,6 +211,9 @@ def refined(
                 )
                 return found
             known[groups] = measure(groups)
+        measured = sum(map(cost, found.stages))
+        if measured < best.us:
+            best = replace(found, us=measured)
 
 
 def stage_measure(block: TaskGraph, costs: Costs, known: dict[Hashable, float]) -> StageCost:

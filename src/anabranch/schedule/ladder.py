@@ -2,9 +2,11 @@
 
     1 exact          no pruning, if that looks at few enough transitions
     2 chains         nodes that only follow each other taken as one (`chains`), no pruning
-    3 pruned         IOS's r and s: groups of at most r nodes, at most s of them
+    3 pruned         IOS's r and s: groups of at most 3 nodes, at most 8 of them
     4 chains pruned  both
     5 halves         the upper and the lower half of the nodes, each begun again at 1
+
+An r or s that the caller gives holds in every step, and where r is given chains are no nodes.
 
 A set of nodes that may be merged stays one where chains are taken as one only if its nodes are
 chains of their own, and in halves only if no half cuts it.
@@ -34,7 +36,7 @@ from anabranch.schedule.space import most_transitions
 from anabranch.trace import Kind
 
 EXACT = "no pruning"
-GROUP_SIZE, GROUPS = 3, 8  # IOS's r and s, where step 4 needs them and the caller gave none
+GROUP_SIZE, GROUPS = 3, 8  # IOS's r and s, where the caller gave none
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,13 @@ def solve_block(block: Subproblem, limits: Limits, most: int) -> Solution:
     """The stages of a block, looking at about `most` transitions at each step. OutOfTime when the
     deadline of the limits is over."""
     found, how = _stepwise(block, limits, most)
-    if how != EXACT:
+    asked = _words(limits.max_group_size, limits.max_groups)
+    if how != asked:
         d = width(block.dag)
         bound = f"{Decimal(most_transitions(len(block.dag.names), d)):.2e}"
         why = f"width {d}, bound {bound}, more than {most} transitions: too wide for the exact"
         why += f" programme; instead: {how}"
-        hidden = limits.compared or how.startswith(EXACT)
+        hidden = limits.compared or how.startswith(asked)
         kind: Kind = "refused" if hidden else "fallback"
         limits.trace.add(kind, "schedule.ios", _name(block.dag), why)
     return found
@@ -87,15 +90,17 @@ def _stepwise(block: Subproblem, limits: Limits, most: int) -> tuple[Solution, s
     """The stages, and how they were found."""
     r, s = limits.max_group_size, limits.max_groups
     units = chains(block.dag)
-    shorter = len(units) < len(block.dag.names)
+    shorter = len(units) < len(block.dag.names) and r is None
+    pruned = _words(r or GROUP_SIZE, s or GROUPS)
+    asked = _words(r, s)
     steps = [
-        (EXACT, False, None, None),
-        (f"no pruning, {len(units)} chains", True, None, None),
-        (f"groups of at most {r}, at most {s} of them", False, r, s),
-        (f"the same, {len(units)} chains", True, r or GROUP_SIZE, s or GROUPS),
+        (asked, False, r, s),
+        (f"{asked}, {len(units)} chains", True, r, s),
+        (pruned, False, r or GROUP_SIZE, s or GROUPS),
+        (f"{pruned}, {len(units)} chains", True, r or GROUP_SIZE, s or GROUPS),
     ]
-    for what, chained, size, groups in steps:
-        if (chained and not shorter) or (not chained and what != EXACT and r is s is None):
+    for what, chained, size, groups in dict.fromkeys(steps):
+        if chained and not shorter:
             continue
         groups = min(groups or limits.max_streams, limits.max_streams)
         limit = Pruning(size, groups, most, limits.deadline)
@@ -107,10 +112,14 @@ def _stepwise(block: Subproblem, limits: Limits, most: int) -> tuple[Solution, s
         except TooMany:
             why = f"{what}: more than {most} transitions"
             limits.trace.add("refused", "schedule.ios", _name(block.dag), why)
-    how = (
-        f"two halves, each with groups of at most {r or GROUP_SIZE}, at most {s or GROUPS} of them"
-    )
-    return _halves(block, limits, most), f"{how}, or halved again"
+    return _halves(block, limits, most), f"two halves, each begun anew: {asked} where it can be"
+
+
+def _words(r: int | None, s: int | None) -> str:
+    """What pruning means."""
+    if r and s:
+        return f"groups of at most {r}, at most {s} of them"
+    return f"groups of at most {r}" if r else f"at most {s} groups" if s else EXACT
 
 
 def _solved(block: Subproblem, limit: Pruning) -> Solution:

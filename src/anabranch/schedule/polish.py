@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.deadline import Deadline
 from anabranch.ir.dag import Dag, bits
+from anabranch.ir.protocols import Limits
 from anabranch.schedule.endings import TooMany
 from anabranch.schedule.estimate import Groups, StageCost
 from anabranch.schedule.programme import solve
@@ -29,15 +29,13 @@ MOST = 50_000
 GAIN = 1e-6  # microseconds; less is rounding
 
 
-def polish(
-    dag: Dag, stages: Sequence[Groups], cost: StageCost, max_groups: int, until: Deadline
-) -> list[Groups]:
-    """Stages that cost no more; as far as it came when `until` was over."""
+def polish(dag: Dag, stages: Sequence[Groups], cost: StageCost, limits: Limits) -> list[Groups]:
+    """Stages within the limits that cost no more; as far as it came when time was over."""
     better = list(stages)
     for size in SIZES:
         seen: set[int] = set()
         for _ in range(PASSES):
-            if not _pass(dag, better, cost, size, max_groups, until, seen):
+            if not _pass(dag, better, cost, size, limits, seen):
                 break
     return better
 
@@ -47,21 +45,20 @@ def _pass(
     stages: list[Groups],
     cost: StageCost,
     size: int,
-    max_groups: int,
-    until: Deadline,
+    limits: Limits,
     seen: set[int],
 ) -> bool:
     """Improves the stages in place, from first to last; whether anything got cheaper."""
     gained = False
     first = 0
-    while first < len(stages) and not until.over():
+    while first < len(stages) and not limits.deadline.over():
         last, window = first, 0
         while last < len(stages) and (window | sum(stages[last])).bit_count() <= size:
             window |= sum(stages[last])
             last += 1
         if window and window not in seen:
             seen.add(window)
-            found = _solved(dag, window, cost, max_groups)
+            found = _solved(dag, window, cost, limits)
             if found and sum(map(cost, found)) < sum(map(cost, stages[first:last])) - GAIN:
                 stages[first:last] = found
                 last, gained = first + len(found), True
@@ -69,15 +66,16 @@ def _pass(
     return gained
 
 
-def _solved(dag: Dag, window: int, cost: StageCost, max_groups: int) -> list[Groups]:
+def _solved(dag: Dag, window: int, cost: StageCost, limits: Limits) -> list[Groups]:
     """The cheapest stages of the window's nodes; none if that is too much to ask."""
     nodes = [1 << v for v in bits(window)]
 
     def spread(groups: Groups) -> Groups:
         return tuple(sum(nodes[i] for i in bits(group)) for group in groups)
 
+    r, s = limits.max_group_size, min(limits.max_groups or limits.max_streams, limits.max_streams)
     try:
-        found = solve(dag.restrict(window), lambda g: cost(spread(g)), None, max_groups, most=MOST)
+        found = solve(dag.restrict(window), lambda g: cost(spread(g)), r, s, most=MOST)
     except TooMany:
         return []
     return [spread(groups) for groups in found.stages]
