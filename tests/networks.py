@@ -9,7 +9,6 @@ import functools
 from dataclasses import dataclass
 
 import torch
-from tests.rewrite.graphs import as_trained
 from torch import nn
 
 from anabranch.frontend.captured import Captured
@@ -24,6 +23,19 @@ class Network:
     model: nn.Module
     inputs: tuple[torch.Tensor, ...]
     captured: Captured
+
+
+def as_trained(model: nn.Module) -> None:
+    """Gives batch norms random statistics, weights and biases."""
+    torch.manual_seed(0)
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            assert module.running_mean is not None and module.running_var is not None
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2.0)
+            if module.affine:
+                nn.init.normal_(module.weight)
+                nn.init.normal_(module.bias)
 
 
 @functools.cache

@@ -362,6 +362,22 @@ class Minus(nn.Module):
         return a - b
 
 
+def test_constants_of_exported_programs_are_their_own(tmp_path: Path) -> None:
+    """The second has the code of the first, which is recalled, and other numbers in it."""
+    x = torch.randn(2)
+    for number in (1.0, 3.0):
+
+        class Add(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x + torch.tensor([number, 2.0])  # noqa: B023
+
+        trace = Trace()
+        program = torch.export.export(Add().eval(), (x,))
+        fast = anabranch.compile(program, target="cpu", cache_dir=tmp_path, trace=trace)
+        assert torch.equal(fast(x), x + torch.tensor([number, 2.0]))
+    assert "recalled from the cache" in [event.why for event in trace.events]
+
+
 def test_keywords_of_exported_programs_come_in_any_order() -> None:
     inputs = {"a": torch.randn(3), "b": torch.randn(3)}
     program = torch.export.export(Minus().eval(), (), inputs)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from tests.networks import as_trained
 from torch import nn
 
 from anabranch.frontend.from_torch import capture
@@ -36,19 +37,6 @@ def captured(model: nn.Module, *args: torch.Tensor) -> Graph:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return capture(model.eval(), args).graph
-
-
-def as_trained(model: nn.Module) -> None:
-    """Gives batch norms random statistics, weights and biases."""
-    torch.manual_seed(0)
-    for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            assert module.running_mean is not None and module.running_var is not None
-            module.running_mean.normal_()
-            module.running_var.uniform_(0.5, 2.0)
-            if module.affine:
-                nn.init.normal_(module.weight)
-                nn.init.normal_(module.bias)
 
 
 def error(before: Graph, after: Graph, seed: int = 0) -> float:

@@ -86,15 +86,15 @@ def test_plans_without_races(
 def test_twelve_hundred_tasks(
     name: str, tasks_of: TasksOf, fake_costs: Callable[[], Costs]
 ) -> None:
-    """Edges among the forty nodes before. Seconds: a search takes 12 of a quiet core."""
+    """Edges among the forty nodes before. Of a quiet core `local` takes 12 to 15 seconds."""
     dice = random.Random(0)
     edges = [(u, v) for v in range(1200) for u in range(max(0, v - 40), v) if dice.random() < 0.05]
     dag = Dag.of(tuple(f"n{i}" for i in range(1200)), edges)
     tasks, costs = tasks_of(dag), fake_costs()
     start = time.process_time()
     found = SCHEDULERS[name](tasks, costs, Limits())
-    searches = name in ("ios", "ios-merge", "ios-both", "local")
-    assert time.process_time() - start < (30 if searches else 4)
+    seconds = {"ios": 15, "ios-merge": 15, "ios-both": 15, "local": 30}.get(name, 3)
+    assert time.process_time() - start < seconds
     verify_schedule(found, dag)
 
 

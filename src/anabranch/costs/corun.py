@@ -145,7 +145,8 @@ def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> Outc
     release = calibration.release_us
     dependents, heard = launches.dependents, launches.heard
     lead, turn, ahead, held = kernels.lead, kernels.turn, kernels.ahead, kernels.held
-    wide, busy, beside, ctas = kernels.bandwidth, kernels.arithmetic, kernels.cover, kernels.ctas
+    bandwidth_of, arithmetic_of, cover_of = kernels.bandwidth, kernels.arithmetic, kernels.cover
+    ctas = kernels.ctas
     ready, left = [0.0] * n, list(launches.preds)
     starts, done = [0.0] * n, [-1.0] * n
     undone = [ctas[v] for v in task]
@@ -177,9 +178,9 @@ def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> Outc
             clock, i, k = heappop(ends)
             v = task[i]
             free += k * held[v]
-            bandwidth -= k * wide[v]
-            arithmetic -= k * busy[v]
-            cover -= k * beside[v]
+            bandwidth -= k * bandwidth_of[v]
+            arithmetic -= k * arithmetic_of[v]
+            cover -= k * cover_of[v]
             undone[i] -= k
             if not undone[i]:
                 done[i] = latency = now
@@ -209,9 +210,9 @@ def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> Outc
             running += waiting[i] == ctas[v]
             heappush(ends, (clock + turn[v], i, k))
             free -= k * held[v]
-            bandwidth += k * wide[v]
-            arithmetic += k * busy[v]
-            cover += k * beside[v]
+            bandwidth += k * bandwidth_of[v]
+            arithmetic += k * arithmetic_of[v]
+            cover += k * cover_of[v]
             waiting[i] -= k
             if not waiting[i]:
                 queue.popleft()

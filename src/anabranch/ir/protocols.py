@@ -166,11 +166,11 @@ A_LARGE_GPU = TargetSpec("cuda", "a GPU of 132 multiprocessors", sms=132)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a scheduler may use. `max_group_size` and `max_groups` are IOS's pruning r and s, None
-    for no pruning. `deadline`: what is best when it is over is the answer. `spec`: the machine, of
-    which schedulers use the size and the cost of a fork. `compared`: whoever asks compares the plan
-    with those of the other schedulers, which then need not be done before. `trace` gets what was
-    refused and why."""
+    """What a scheduler may use. `max_group_size` and `max_groups` are IOS's pruning r and s; None
+    for no pruning where that can be afforded. `deadline`: what is best when it is over is the
+    answer. `spec`: the machine, of which schedulers use the size and the cost of a fork.
+    `compared`: whoever asks compares the plan with those of the other schedulers, which then need
+    not be done before. `trace` gets what was refused and why."""
 
     max_streams: int = 16
     max_group_size: int | None = None

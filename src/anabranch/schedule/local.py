@@ -58,8 +58,7 @@ TIDY_WORK = 60_000
 MOST_EVALUATIONS = 4_000
 """For one small block."""
 RIGID_EVALUATIONS = 1_000
-"""For a block on a machine where nobody is slowed down, but waits (`rigid`), at least; no more than
-for the block itself."""
+"""For a block on a machine where nobody is slowed down, but waits (`rigid`), at least."""
 KEPT, KEPT_OF_LARGE, LARGE = 5, 2, 160
 """Placings of a block that are run on the device; a block of more than 160 is nearly a network."""
 
@@ -146,7 +145,7 @@ class _Search:
         latency_of = self._heard(part, work)
         found = improved(dag, starts, latency_of, work, most, fork_us, self.until)
         given = problem(dag, weights.us, weights.shares, fork_us)
-        evaluations = max(min(RIGID_EVALUATIONS, work // len(part)), work // 8 // len(part))
+        evaluations = max(RIGID_EVALUATIONS, work // 8 // len(part))
         waiting = searched(given, starts, most, evaluations, self.until)
         tries = min(4 * len(part), TIDY_WORK // len(part))
         tidy = tidied(dag, found[0], latency, tries, self.until)
