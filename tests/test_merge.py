@@ -97,10 +97,13 @@ def test_half_precision_on_the_simulated_gpu(network: str) -> None:
 
 
 def test_explain_says_what_was_merged_and_what_not() -> None:
-    """Stride 2 beside stride 1 is refused; the others are merged or dearer."""
+    """Stride 2 beside stride 1 is refused; the others are merged or dearer.
+
+    With estimated costs, where it is no accident which are which.
+    """
     model, inputs = ZOO["inception_v3"].build("tiny"), ZOO["inception_v3"].inputs("tiny", 1)
-    options: dict[str, Any] = {"scheduler": "ios-merge", "search": "none", "cache_dir": None}
-    fast = anabranch.compile(model, inputs, target="cpu", **options)
+    options: dict[str, Any] = {"scheduler": "ios-merge", "search": "none", "kernels": "library"}
+    fast = anabranch.compile(model, inputs, target="sim:h200", cache_dir=None, **options)
     text = str(fast.explain())
     assert "merge convolution_" in text and "us as one" in text
     assert "their strides are 2x2 and 1x1" in text
