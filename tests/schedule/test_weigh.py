@@ -5,10 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from anabranch.costs import Roofline
+from anabranch.errors import ScheduleError
 from anabranch.ir.dag import Dag
+from anabranch.ir.protocols import Cost, Limits
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
-from anabranch.schedule.weigh import computes, demand, shares
+from anabranch.schedule import SCHEDULERS
+from anabranch.schedule.weigh import computes, demand, shares, times
 
 SPEC = TargetSpec("cuda", "small", sms=2)
 
@@ -42,3 +46,19 @@ def test_only_contractions_compute(task: Task) -> None:
     assert not computes(task)
     node = replace(task.body.nodes[0], op="aten.mm.default")
     assert computes(replace(task, body=replace(task.body, nodes=(node,))))
+
+
+@pytest.mark.parametrize("us", [float("nan"), float("inf"), -1.0])
+def test_times_that_are_none(us: float, diamond: Dag, tasks_of: Callable[[Dag], TaskGraph]) -> None:
+    class Odd(Roofline):
+        def task(self, task: Task) -> Cost:
+            return Cost(us if task.name == "b" else 1.0, "estimated")
+
+    tasks = tasks_of(diamond)
+    with pytest.raises(ScheduleError, match=f"task %b takes {us}"):
+        times(tasks, Odd(SPEC))
+    for name, scheduler in SCHEDULERS.items():
+        try:
+            scheduler(tasks, Odd(SPEC), Limits(spec=SPEC))
+        except ScheduleError as refused:
+            assert "give each task a finite time" in str(refused), name

@@ -63,13 +63,13 @@ def dtypes(text: str) -> tuple[str, ...]:
 def words(
     text: str | None, known: Collection[str] | None = None, flag: str = ""
 ) -> tuple[str, ...]:
-    """The names in "a,b"; with `known`, "all" is all of them and others are refused."""
+    """The names in "a,b"; with `known`, "all" is all of them, and none and others are refused."""
     if text is None:
         return ()
     if known is not None and text.strip() == "all":
         return tuple(known)
     found = tuple(word.strip() for word in text.split(",") if word.strip())
-    for word in found:
+    for word in found or ("",):
         if known is not None and word not in known:
             raise OptionError(
                 f"{flag} does not know {word!r}",

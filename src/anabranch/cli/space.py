@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,10 +33,10 @@ from anabranch.cli.dag_file import read_dag
 from anabranch.cli.watch import Watch
 from anabranch.compiler import compile_model
 from anabranch.costs import Roofline
+from anabranch.deadline import Deadline
 from anabranch.errors import OptionError
 from anabranch.ir.dag import Dag, bits, dag_of
 from anabranch.ir.protocols import Limits
-from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
 from anabranch.line import Job
 from anabranch.models import load_model
@@ -48,7 +48,7 @@ from anabranch.schedule.estimate import stage_estimate
 from anabranch.schedule.ios import TRANSITIONS
 from anabranch.schedule.ladder import GROUP_SIZE, GROUPS, Subproblem, solve_block
 from anabranch.schedule.operators import operators
-from anabranch.schedule.programme import solve
+from anabranch.schedule.programme import OutOfTime, Solution, solve
 from anabranch.schedule.space import space
 from anabranch.schedule.weigh import share
 from anabranch.targets import resolve
@@ -89,6 +89,9 @@ def run(
     solved: Annotated[
         bool, typer.Option("--solve", help="Also find the best stages, by estimated times.")
     ] = False,
+    budget: Annotated[
+        float | None, typer.Option(help="Seconds that --solve may take, of all blocks together.")
+    ] = None,
     batch: flags.Batch = None,
     target: Annotated[
         str, typer.Option(help="Whose tasks and estimates: sim:h200, cuda, cpu or auto.")
@@ -108,6 +111,7 @@ def run(
         exact.run(model, batch, flags.check_dtype(dtype), target, trust, schedulers, json)
         return
     _check(model, dag, units, {"--max-group-size": max_group_size, "--max-groups": max_groups})
+    _check_budget(budget, solved)
     spec = resolve(target).spec
     if dag is not None:
         whole = read_dag(dag)
@@ -118,6 +122,7 @@ def run(
         found = _blocks(model, units, batch, target, trust)
     known: dict[tuple[object, ...], Row] = {}
     rows: list[Row] = []
+    until = Deadline.after(budget)
     with Watch("counting", "space") as watch:
         trace = Trace(watch)
         for done, block in enumerate(found):
@@ -126,7 +131,13 @@ def run(
             if key not in known:
                 known[key] = _count(block, max_group_size, max_groups)
                 if solved:
-                    known[key] |= _solve(block, known[key], max_group_size, max_groups, spec)
+                    limits = Limits(
+                        max_group_size=max_group_size,
+                        max_groups=max_groups,
+                        deadline=until,
+                        spec=spec,
+                    )
+                    known[key] |= _solve(block, known[key], limits)
             rows.append(known[key])
     _show(json, rows, COLUMNS + SOLVED if solved else COLUMNS)
     content: dict[str, Any] = {"blocks": rows}
@@ -134,9 +145,9 @@ def run(
         content |= {"seconds": sum(float(row["seconds"] or 0) for row in known.values())}
         content |= {"different": len(known), "estimates": spec.name, **provenance()}
         content |= {"versions": versions(), "machine": machine("cpu").survey()}
-        screen.console(json).print(
-            f"{len(known)} different blocks solved in {content['seconds']:.2f} s on one core"
-        )
+        done = sum(row["us"] is not None for row in known.values())
+        said = f"{done} of {len(known)} different blocks solved in {content['seconds']:.2f} s"
+        screen.console(json).print(f"{said} on one core")
     screen.write_json(json, content)
 
 
@@ -162,6 +173,15 @@ def _check(
                 "a stage has at least one group, and a group one operator",
                 f"give 1 or more; IOS prunes with r {GROUP_SIZE}, s {GROUPS}",
             )
+
+
+def _check_budget(budget: float | None, solved: bool) -> None:
+    if budget is not None and not (solved and budget > 0):
+        raise OptionError(
+            f"--budget {budget:g} limits nothing here" if not solved else f"--budget is {budget:g}",
+            "it is what --solve may take, in seconds, and those are more than 0",
+            "give --solve --budget 60, or neither",
+        )
 
 
 def _blocks(model: str, units: str, batch: int | None, target: str, trust: bool) -> list[Block]:
@@ -212,41 +232,56 @@ def _count(block: Block, r: int | None, s: int | None) -> Row:
     return {**dict(zip(COLUMNS, values, strict=True)), **limits}
 
 
-def _solve(block: Block, row: Row, r: int | None, s: int | None, spec: TargetSpec) -> Row:
+def _solve(block: Block, row: Row, limits: Limits) -> Row:
     """The programme's answer under the row's pruning, or what the scheduler ios does where there is
     too much to count. Unpruned it looks at all transitions, as the paper's does; pruned, also by a
-    bound."""
+    bound. No answer where the deadline passes before."""
+    start = time.perf_counter()
+    told: tuple[int | float | None, ...] = (None, None, None)
+    try:
+        found = _solution(block, row, limits)
+        told = found.transitions, len(found.stages), found.us
+    except OutOfTime:
+        pass
+    seconds = time.perf_counter() - start
+    return dict(zip(SOLVED, (*told, seconds), strict=True))
+
+
+def _solution(block: Block, row: Row, limits: Limits) -> Solution:
+    r, s, until = limits.max_group_size, limits.max_groups, limits.deadline
     if "max_groups" in row:
         r, s = GROUP_SIZE, GROUPS
-    start = time.perf_counter()
-    loads = block.us, block.shares, spec.fork_us
+    loads = block.us, block.shares, limits.spec.fork_us
     cost = stage_estimate(*loads)
     if row["transitions"] is None:
-        limits = Limits(max_group_size=r, max_groups=s, spec=spec)
+        limits = replace(limits, max_group_size=r, max_groups=s)
         asked = Subproblem(block.dag, cost, loads=Loads.of(*loads))
         found = solve_block(asked, limits, TRANSITIONS)
         for event in limits.trace.events:
             if event.kind == "fallback":
                 screen.notices().print(f"{event.what}: {event.why}")
-    elif r is s is None:
-        found = solve(block.dag, cost)
-    else:
-        bound = stage_bound(block.dag, Loads.of(*loads), r)
-        found = solve_bounded(block.dag, cost, bound, r, s)
-    seconds = time.perf_counter() - start
-    return dict(zip(SOLVED, (found.transitions, len(found.stages), found.us, seconds), strict=True))
+        return found
+    if r is s is None:
+        return solve(block.dag, cost, until=until)
+    bound = stage_bound(block.dag, Loads.of(*loads), r)
+    return solve_bounded(block.dag, cost, bound, r, s, until=until)
 
 
 def _show(json: str | None, rows: list[Row], columns: tuple[str, ...]) -> None:
-    cells = [[_number(row[column]) for column in columns] for row in rows]
+    cells = [[_cell(column, row[column]) for column in columns] for row in rows]
     numbered = [[str(i), *row] for i, row in enumerate(cells)]
     screen.console(json).print(screen.table(("block", *columns), numbered))
 
 
-def _number(value: int | float | None) -> str:
-    """Whole up to 24 digits, which is all of Table 1; "too many" where counting gave up."""
+def _cell(column: str, value: int | float | None) -> str:
+    """What is not known was too much to count, or not solved within the budget."""
     if value is None:
-        return "too many"
+        return "out of time" if column in SOLVED else "too many"
+    return _number(value)
+
+
+def _number(value: int | float) -> str:
+    """Whole up to 24 digits, which is all of Table 1."""
     if isinstance(value, float):
         return f"{value:.3f}"
     return f"{value:,}" if value < 10**24 else f"{Decimal(value):.2e}"

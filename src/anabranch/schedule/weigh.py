@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from anabranch.errors import ScheduleError
 from anabranch.ir import ops
 from anabranch.ir.protocols import Costs
 from anabranch.ir.target import TargetSpec
@@ -16,8 +17,20 @@ from anabranch.ir.task import Task, TaskGraph
 
 
 def times(tasks: TaskGraph, costs: Costs) -> list[float]:
-    """Each task's microseconds alone."""
-    return [costs.task(task).us for task in tasks.tasks]
+    """Each task's microseconds alone.
+
+    Raises ScheduleError where costs give a task a time that is negative, infinite or NaN.
+    """
+    found = [costs.task(task).us for task in tasks.tasks]
+    for task, us in zip(tasks.tasks, found, strict=True):
+        if not 0 <= us < math.inf:
+            raise ScheduleError(
+                f"task %{task.name} takes {us} us",
+                f"{type(costs).__name__}.task says so, and times that are compared and added up "
+                "are finite and not negative",
+                "give each task a finite time",
+            )
+    return found
 
 
 def shares(tasks: TaskGraph, spec: TargetSpec) -> list[float]:
