@@ -355,6 +355,11 @@ def test_exported_programs_are_models() -> None:
     torch.testing.assert_close(own.add((), {"input": y})(input=y), net(y))
     given = anabranch.compile(torch.export.export(net, (x,)), x, target="cpu")
     torch.testing.assert_close(given(x), net(x))
+    holder = nn.Sequential(torch.export.export(net, (x,)).module())
+    holder.training = False
+    torch.testing.assert_close(anabranch.compile(holder, x, target="cpu")(x), net(x))
+    with pytest.raises(anabranch.CaptureError, match="its part 1"):
+        anabranch.compile(holder.append(nn.Dropout()), x, target="cpu")
 
 
 class Minus(nn.Module):

@@ -13,7 +13,7 @@ import torch
 from tests.networks import tiny
 from torch import nn
 
-from anabranch import accept, compiler, line
+from anabranch import compare, compiler, line
 from anabranch.auditions import Auditions
 from anabranch.cache import Cache
 from anabranch.compiler import CAREFUL, STAGES, Compilation, compile_model
@@ -190,9 +190,9 @@ def test_where_the_capture_is_wrong_two_attempts_are_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def wrong(*args: Any) -> None:
-        raise NumericsError("output 0 differs", accept.WRONG_CAPTURE, "report the model")
+        raise NumericsError("output 0 differs", compare.WRONG_CAPTURE, "report the model")
 
-    monkeypatch.setattr(accept, "_compare_with_model", wrong)
+    monkeypatch.setattr(compare, "_compare_with_model", wrong)
     asked = job("squeezenet", budget=30)
     with pytest.raises(NumericsError, match="output 0 differs"):
         compile_model(asked)

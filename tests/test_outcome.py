@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from anabranch import accept, outcome
+from anabranch import compare, outcome
 from anabranch.cache import Cache
 from anabranch.compiler import Compilation, compile_model
 from anabranch.errors import NumericsError
@@ -87,8 +87,10 @@ def test_what_was_verified_is_only_compared_with_the_model(
 
         return call
 
-    monkeypatch.setattr(accept, "fresh", counted("graph", accept.fresh))
-    monkeypatch.setattr(accept, "_compare_with_model", counted("model", accept._compare_with_model))
+    monkeypatch.setattr(compare, "fresh", counted("graph", compare.fresh))
+    monkeypatch.setattr(
+        compare, "_compare_with_model", counted("model", compare._compare_with_model)
+    )
 
     def questions(one: Job) -> list[str]:
         asked.clear()
@@ -116,7 +118,7 @@ def test_what_was_verified_may_differ_from_the_model_after_all(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compile_model(job(cache, "squeezenet", scheduler="critical"))
-    monkeypatch.setitem(accept.EAGER_TOLERANCE, torch.float32, -1.0)
+    monkeypatch.setitem(compare.EAGER_TOLERANCE, torch.float32, -1.0)
     with pytest.raises(NumericsError, match="differs from the model's own"):
         compile_model(job(cache, "squeezenet", scheduler="critical"))
 

@@ -19,9 +19,10 @@ from functools import partial
 from typing import Any
 
 from anabranch.abreast.decide import abreast
-from anabranch.accept import WRONG_CAPTURE, Errors, verify, verify_capture
+from anabranch.accept import Errors
 from anabranch.auditions import Auditions
 from anabranch.autograph.path import Path
+from anabranch.compare import WRONG_CAPTURE, verify, verify_capture
 from anabranch.errors import NumericsError, OptionError, TargetError
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.recall import capture_or_recall
@@ -207,11 +208,10 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
 def _verified(job: Job, captured: Captured, found: Outcome, run: Executable) -> tuple[Errors, bool]:
     """By how much it is off, and whether that was known: what was recalled, and verified with the
     very same weights, is only compared with the model."""
-    call = job.model, job.args, job.kwargs
     known = accepted(job.cache, found.kept, captured.graph, job.options)
     if known is None:
-        return verify(run, captured, job.target, *call, job.options.seed, job.trace), False
-    verify_capture(run, captured, job.target, *call, known, job.trace)
+        return verify(run, captured, job), False
+    verify_capture(run, captured, job, known)
     why = "with these weights it was before: now only with the model itself"
     job.trace.add("applied", "verify", run.plan.tasks.name, why)
     return known, True

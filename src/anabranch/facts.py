@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from anabranch.accept import own_inputs
 from anabranch.autograph.path import rules_of
+from anabranch.compare import own_inputs
 from anabranch.compiler import Compilation
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from anabranch.accept import verify
 from anabranch.autograph.appraise import Appraiser
 from anabranch.autograph.cuts import Cuts
 from anabranch.autograph.effort import Effort
@@ -21,6 +20,7 @@ from anabranch.autograph.path import Path, rules_of
 from anabranch.autograph.recall import question as question_of_search
 from anabranch.autograph.recall import recall as recall_path
 from anabranch.autograph.recall import remember
+from anabranch.compare import verify
 from anabranch.contest import contest
 from anabranch.costs import tied
 from anabranch.costs.mixed import observed_alpha
@@ -210,8 +210,7 @@ class _Judging:
     def _verify(self, job: Job, made: Planned) -> None:
         """NumericsError if the graph computes something else than the model."""
         run = job.target.load(made.packer.plan(made.choice.schedule), repeat=0)
-        call = job.model, job.args, job.kwargs
-        verify(run, self._captured, job.target, *call, job.options.seed)
+        verify(run, self._captured, job)
 
 
 def _limit(job: Job) -> float:

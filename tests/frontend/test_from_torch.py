@@ -282,6 +282,7 @@ def test_exported_programs() -> None:
     dynamic = torch.export.export(net, (f(4, 3),), dynamic_shapes=({0: batch},))
     captured = capture(dynamic, (f(5, 3),))
     assert captured.graph.inputs[0].type.shape == (5, 3)
+    assert captured.graph.name == capture(dynamic.module(), (f(5, 3),)).graph.name == "Sequential"
     x = f(5, 3)
     torch.testing.assert_close(run(captured, (x,)), net(x))
 

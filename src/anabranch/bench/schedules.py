@@ -33,10 +33,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anabranch.accept import fresh
 from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.verdicts import OURS, OVERLAP, OWN, summary
 from anabranch.cache import Cache
+from anabranch.compare import fresh
 from anabranch.compiler import compile_model
 from anabranch.deadline import Deadline
 from anabranch.errors import AnabranchError, NumericsError, OptionError, VerifyError

@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from anabranch import api
-from anabranch.accept import EAGER_TOLERANCE
 from anabranch.cli import flags, screen
 from anabranch.cli.place import place, planned_elsewhere
 from anabranch.cli.stopping import stoppable
 from anabranch.cli.watch import Watch
+from anabranch.compare import EAGER_TOLERANCE
 from anabranch.errors import NumericsError, OptionError
 from anabranch.ir.numbers import relative_error
 from anabranch.ir.text import text_kernel

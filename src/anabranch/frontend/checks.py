@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError, OptionError
+from anabranch.frontend.program import training_part
 from anabranch.frontend.translate import tensor_type
 
 _WEIGHT = "the weight"
@@ -44,9 +45,10 @@ def check_model(model: nn.Module) -> None:
             "its Python code, which is what gets captured, is gone",
             "give the original nn.Module",
         )
-    if not model.training and not any(module.training for module in model.modules()):
+    path = training_part(model)
+    if path is None:
         return
-    path, module = next((path, part) for path, part in model.named_modules() if part.training)
+    module = model.get_submodule(path)
     what = f"its part {path} ({type(module).__name__})" if path else f"{type(model).__name__}"
     raise CaptureError(
         f"the model is in training mode: {what} has training=True",

@@ -26,7 +26,7 @@ from anabranch.errors import CaptureError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, check_model
 from anabranch.frontend.operators import TRAINING, decompositions
-from anabranch.frontend.program import in_order, opened
+from anabranch.frontend.program import in_order, name_of, opened
 from anabranch.frontend.source import origin, raised_at
 from anabranch.frontend.structure import tree_text
 from anabranch.frontend.translate import Translation
@@ -56,11 +56,10 @@ def capture(
     An exported program brings its own example inputs where none are given. Raises CaptureError.
     """
     trace = trace or Trace()
-    exported = isinstance(model, ExportedProgram)
     model, args, kwargs = opened(model, args, kwargs)
     module = _module(model)
     kwargs = in_order(module, kwargs)
-    name = "exported" if exported else type(module).__name__
+    name = name_of(module)
     if isinstance(module, _Function):
         name = getattr(module.function, "__name__", name)
     with torch.no_grad():

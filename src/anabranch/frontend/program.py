@@ -42,6 +42,17 @@ def in_order(module: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return dict(kwargs)
 
 
+def name_of(module: nn.Module) -> str:
+    """The name of the user's class: an exported program's, of which the module is, remembers it."""
+    if isinstance(module, fx.GraphModule):
+        for node in module.graph.nodes:
+            for path, kind in (node.meta.get("nn_module_stack") or {}).values():
+                if path == "":
+                    name = kind if isinstance(kind, str) else kind.__name__
+                    return name.rpartition(".")[2]
+    return type(module).__name__
+
+
 def module_of(program: ExportedProgram) -> nn.Module:
     """The program as a module that shares its weights. It refuses eval(): its mode is in the graph,
     which is looked at when it is captured."""
@@ -49,3 +60,16 @@ def module_of(program: ExportedProgram) -> nn.Module:
     for part in module.modules():
         part.training = False
     return module
+
+
+def training_part(model: nn.Module) -> str | None:
+    """The path of the first module in training mode, "" for the model itself. What
+    `program.module()` gave a user says so always and refuses eval(), and does not count."""
+    path: str
+    exported: set[nn.Module] = set()
+    for path, module in model.named_modules():
+        if isinstance(module, fx.GraphModule) and "eval" in vars(module):
+            exported.update(module.modules())
+        elif module.training and module not in exported:
+            return path
+    return None

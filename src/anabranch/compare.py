@@ -1,0 +1,148 @@
+"""Comparing plans with what they stand for.
+
+    a plan       against the captured graph in higher precision, on the example and on fresh inputs
+    the capture  against the model itself, called as the user calls it, without short cuts
+
+A plan that was compared before, with the very same weights (`outcome.accepted`), is compared with
+the model alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from anabranch.accept import Errors, eager_and_reference
+from anabranch.errors import NumericsError
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.structure import flatten_call
+from anabranch.ir import numbers
+from anabranch.ir.protocols import Executable
+from anabranch.ir.step import random_tensor
+from anabranch.ir.types import type_of
+from anabranch.line import Job
+
+EAGER_TOLERANCE = {
+    torch.float64: 1e-9,
+    torch.float32: 2e-2,
+    torch.float16: 5e-2,
+    torch.bfloat16: 2e-1,
+}
+"""A wrong capture is off by far more; rounding in a deep network, tf32 included, by less."""
+FASTPATH = (
+    "the results are those of torch.nn's attention layers without their fast path, which leaves "
+    "zeros at padded places"
+)
+WRONG_CAPTURE = "the captured graph does not compute what the model computes"
+
+
+def verify(run: Executable, captured: Captured, job: Job) -> Errors:
+    """The worst errors of a loaded plan on the job's inputs and on fresh ones. NumericsError if one
+    is larger than allowed, or if the captured graph is not what the model computes."""
+    graph, target, example = captured.graph, job.target, _example(captured, job)
+    worst: Errors = ((0.0, 0.0),) * len(graph.outputs)
+    for inputs in (example, fresh(example, job.options.seed)):
+        outs = run(inputs, clone=True)
+        own, reference = eager_and_reference(graph, inputs, target)
+        pairs = numbers.compare(outs, own, reference, target.spec.tf32)
+        for i, (error, allowed) in enumerate(pairs):
+            if not error <= allowed:
+                raise NumericsError(
+                    f"output {i} has relative error {error:.2e}",
+                    f"its dtype and the model's own rounding allow {allowed:.2e}",
+                    "set ANABRANCH_CHECK=2 to find the pass that did it, and report the model",
+                )
+        worst = tuple(max(old, new) for old, new in zip(worst, pairs, strict=True))
+    verify_capture(run, captured, job, worst)
+    return worst
+
+
+def verify_capture(run: Executable, captured: Captured, job: Job, worst: Errors) -> None:
+    """The model itself, where it can be called, against a plan whose errors against the captured
+    graph are known. NumericsError if they are not the same."""
+    if not callable(job.model):
+        return
+    example = _example(captured, job)
+    try:
+        _compare_with_model(run, example, worst, job)
+    except NumericsError:
+        if not torch.backends.mha.get_fastpath_enabled():
+            raise
+        with _without_fastpath():
+            _compare_with_model(run, example, worst, job)
+        job.trace.add("warning", "verify", run.plan.tasks.name, FASTPATH)
+
+
+def _example(captured: Captured, job: Job) -> list[Tensor]:
+    inputs, (tree, _) = captured.graph.inputs, captured.trees
+    given = flatten_call(captured.signature, inputs, job.args, job.kwargs, tree)
+    return [tensor.to(job.target.device) for tensor in given]
+
+
+@contextmanager
+def _without_fastpath() -> Iterator[None]:
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+
+
+def own_inputs(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Inputs with tensors of our own: the model may write to them."""
+    given: tuple[tuple[Any, ...], dict[str, Any]] = (args, dict(kwargs))
+    copied = tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), given)
+    return copied[0], copied[1]
+
+
+def _called(job: Job) -> Any:
+    """What the model returns, without short cuts. Where that takes too much memory, it is called
+    once more, on inputs of its own, when what the first call held is gone."""
+    with suppress(torch.OutOfMemoryError), torch.no_grad(), job.target.full_precision():
+        args, kwargs = own_inputs(job.args, job.kwargs)
+        return job.model(*args, **kwargs)
+    args, kwargs = own_inputs(job.args, job.kwargs)
+    with torch.no_grad(), job.target.full_precision(lean=True):
+        return job.model(*args, **kwargs)
+
+
+def _compare_with_model(
+    run: Executable, example: Sequence[Tensor], worst: Errors, job: Job
+) -> None:
+    """Both may be off by what the numbers allow."""
+    eager = [leaf for leaf in tree_leaves(_called(job)) if isinstance(leaf, Tensor)]
+    tasks, signature = run.plan.tasks, run.plan.signature
+    assert signature is not None
+    values = {ref.name: out for ref, out in zip(tasks.outputs, run(example), strict=True)}
+    values.update((value.name, x) for value, x in zip(tasks.inputs, example, strict=True))
+    rounding = {ref.name: ok for ref, (_, ok) in zip(tasks.outputs, worst, strict=True)}
+    names = [leaf.ref.name for leaf in signature.outputs if leaf.ref is not None]
+    for i, (want, name) in enumerate(zip(eager, names, strict=True)):
+        out = values[name]
+        error = numbers.relative_error(out, want.to(out.device))
+        allowed = EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * rounding.get(name, 0.0)
+        if not error <= allowed:
+            raise NumericsError(
+                f"output {i} differs from the model's own by {error:.2e}",
+                WRONG_CAPTURE,
+                "report the model; it may depend on state that capture cannot see",
+            )
+
+
+def fresh(example: Sequence[Tensor], seed: int) -> list[Tensor]:
+    """Inputs of the same kind: floats redrawn with the example's mean and deviation."""
+    drawn = []
+    for i, tensor in enumerate(example):
+        if tensor.dtype.is_floating_point and tensor.numel() > 1:
+            noise = random_tensor(type_of(tensor), seed + i, tensor.device)
+            deviation, mean = torch.std_mean(tensor.float())
+            tensor = (noise.float() * deviation + mean).to(tensor.dtype)
+        drawn.append(tensor)
+    return drawn
