@@ -28,8 +28,8 @@ FACTOR = 2.0
 
 
 def relative_error(out: Tensor, reference: Tensor) -> float:
-    """||out - ref|| / ||ref|| in float64; 0 for equal integers, inf for unequal ones; nan counts
-    as infinitely wrong unless the reference has it in the same place."""
+    """||out - ref|| / ||ref|| in float64; 0 for equal integers, inf for unequal ones; nan and
+    infinities count as infinitely wrong unless the reference has the same in the same place."""
     if out.shape != reference.shape:
         return float("inf")
     if not (out.dtype.is_floating_point or out.dtype.is_complex):
@@ -37,9 +37,13 @@ def relative_error(out: Tensor, reference: Tensor) -> float:
         return 0.0 if same else float("inf")
     wide = torch.complex128 if out.dtype.is_complex else torch.float64
     a, b = out.to(wide), reference.to(device=out.device, dtype=wide)
-    if not torch.equal(a.isfinite(), b.isfinite()):
-        return float("inf")
+    if out.dtype.is_complex:
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
     finite = b.isfinite()
+    if not torch.equal(a.isfinite(), finite):
+        return float("inf")
+    if not finite.all() and not torch.equal(a[~finite].nan_to_num(0.0), b[~finite].nan_to_num(0.0)):
+        return float("inf")
     difference = torch.where(finite, a - b, 0).norm().item()
     scale = torch.where(finite, b, 0).norm().item()
     return difference / scale if scale > 0 else (0.0 if difference == 0 else difference)

@@ -43,6 +43,8 @@ CLOCK = 1.7e3
 """Cycles in a microsecond, of GPUs of this time under load."""
 SPARE = 40
 """Registers of a thread that hold no sums: addresses, fragments, masks."""
+PRODUCTS = 32
+"""Products of a step for each register that holds a factor, without tensor cores."""
 GROUP, GROUP_ROWS = 4, 64
 """Hopper multiplies by groups of four warps, of 64 rows at least: their factors stay in shared
 memory, and the product goes on while they do something else."""
@@ -136,8 +138,11 @@ class Block:
 
     @property
     def registers(self) -> int:
-        """Of a thread: its sums, its fragments and what else it holds."""
+        """Of a thread: its sums, its fragments and what else it holds. Without tensor cores a step
+        is one long line of products, of which many wait for each other's numbers."""
         sums = self.m * self.n // (self.warps * WARP)
+        if not self.cores and self.m > 1:
+            return sums + SPARE + sums * self.k // PRODUCTS
         window = WARP + self.m * self.k // (self.warps * WARP) if self.reads > 1 else 0
         return sums + SPARE + (self.m + self.n) * 16 // (self.warps * WARP) // 2 + window
 

@@ -13,15 +13,16 @@ A, B = axis("a", 6), axis("b", 5)
 
 
 def value(index: Index, at: dict[str, int]) -> int:
+    """As a GPU computes it, which rounds quotients towards zero: none of them may be negative."""
     total = index.constant
     for atom, factor in index.terms:
         if isinstance(atom, Axis):
             total += factor * at[atom.name]
-        elif isinstance(atom, Quotient):
-            total += factor * (value(atom.index, at) // atom.by)
         else:
             assert not isinstance(atom, Gathered)
-            total += factor * (value(atom.index, at) % atom.by)
+            inner = value(atom.index, at)
+            assert inner >= 0, index.text
+            total += factor * (inner // atom.by if isinstance(atom, Quotient) else inner % atom.by)
     return total
 
 
@@ -59,6 +60,15 @@ def test_a_dense_address_is_the_flat_index() -> None:
     n, h, w, c = i // 60, i // 20 % 3, i // 5 % 4, i % 5
     assert 60 * n + 20 * h + 5 * w + c == i
     assert (20 * n + 20 * h).text != i.text
+
+
+def test_what_runs_backwards_folds_back_too() -> None:
+    """A flip, flat and apart again: no factor is larger than that of the way forwards."""
+    i = axis("i", 49) * -1 + 48
+    assert 7 * (i // 7) + i % 7 == i
+    shifted = i - 30
+    assert 7 * (shifted // 7) + shifted % 7 == shifted
+    assert ((axis("i", 50_000) * -1 + 1) % 50_000).range[1] < 100_000
 
 
 def test_an_axis_of_one_element_is_nothing() -> None:

@@ -82,6 +82,26 @@ def _interpret() -> None:
 
     cuda.gdc_wait, cuda.gdc_launch_dependents = _wait, lambda: None
     tl.inline_asm_elementwise = _fetch
+    _multiply_bfloat16()
+
+
+def _multiply_bfloat16() -> None:
+    """The interpreter keeps bfloat16 as bits, and its dot multiplies them: so they are widened."""
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    narrow = InterpreterBuilder.create_dot
+
+    def widened(handle: Any) -> Any:
+        if handle.dtype.scalar != tl.bfloat16:
+            return handle
+        bits = handle.data.astype("uint32") << 16
+        return TensorHandle(bits.view("float32"), tl.float32)
+
+    def create_dot(builder: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return narrow(builder, widened(a), widened(b), *rest)
+
+    InterpreterBuilder.create_dot = create_dot
 
 
 class _Before:

@@ -52,8 +52,7 @@ def heads(batch: int, heads: int, length: int, size: int, dtype: torch.dtype = t
     look=st.sampled_from(["all", "causal", "bool", "float"]),
     shape=st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()),
     scale=st.sampled_from([None, 0.3, 2.0]),
-    # Not bfloat16: the interpreter's dot multiplies its bits as integers.
-    dtype=st.sampled_from([torch.float16, torch.float32]),
+    dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32]),
     tile=st.sampled_from(TILES),
 )
 def test_attention_of_any_shape(

@@ -67,8 +67,7 @@ def test_the_widest_tiles_of_large_products(tile: str) -> None:
     stride=st.integers(1, 2),
     last=st.booleans(),
     split=st.integers(1, 4),
-    # Not bfloat16: the interpreter's dot multiplies its bits as integers.
-    dtype=st.sampled_from([torch.float16, torch.float32]),
+    dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32]),
 )
 def test_convolutions_of_any_shape(
     batch: int, c: int, k: int, size: tuple[int, int], window: tuple[int, int], stride: int,

@@ -99,8 +99,7 @@ def test_nearest_pixels_are_those_of_aten(data: st.DataObject) -> None:
     assert torch.equal(made[~whole], own[~whole])
 
 
-# Not bfloat16: the interpreter's dot multiplies its bits as integers.
-@given(st.data(), st.sampled_from([torch.float32, torch.float16]))
+@given(st.data(), st.sampled_from([torch.float32, torch.float16, torch.bfloat16]))
 @settings(max_examples=15)
 def test_convolutions_behind_and_before_moves(data: st.DataObject, dtype: torch.dtype) -> None:
     """Mirrored before, an enlarged residual behind: both in the convolution's own kernel."""

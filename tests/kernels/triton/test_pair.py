@@ -23,8 +23,7 @@ from anabranch.kernels.triton.pair_tiles import KEPT
 from anabranch.kernels.triton.write import program
 
 SMALL = settings(max_examples=20, deadline=None)
-# Not bfloat16: the interpreter's dot multiplies its bits as integers.
-DTYPES = st.sampled_from(["f16", "f32"])
+DTYPES = st.sampled_from(["f16", "bf16", "f32"])
 
 
 @SMALL

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 
+import torch
+
 from anabranch.kernels.dfg.build import arith
 from anabranch.kernels.dfg.nouns import Expr
 from anabranch.kernels.dfg.values import Formula, Operands
@@ -18,6 +20,15 @@ def _hardtanh(of: Operands) -> Expr:
 
 def between(x: Expr, low: Expr | float, high: Expr | float) -> Expr:
     return arith("min", arith("max", x, low), high)
+
+
+def tanh(x: Expr) -> Expr:
+    """In fp64 by way of expm1: the function of this name has the digits of fp32."""
+    if x.dtype != torch.float64:
+        return arith("tanh", x)
+    fall = arith("expm1", arith("mul", arith("abs", x), -2.0))
+    size = arith("div", arith("neg", fall), arith("add", fall, 2.0))
+    return arith("where", arith("lt", x, 0), arith("neg", size), size)
 
 
 def _sigmoid_linear(of: Operands) -> Expr:
@@ -39,7 +50,7 @@ def _gelu(of: Operands) -> Expr:
     if of.raw("approximate") == "tanh":
         cube = arith("mul", arith("mul", x, x), x)
         inner = arith("mul", arith("add", x, arith("mul", cube, 0.044715)), math.sqrt(2 / math.pi))
-        bell = arith("tanh", inner)
+        bell = tanh(inner)
     else:
         bell = arith("erf", arith("mul", x, math.sqrt(0.5)))
     return arith("mul", arith("mul", x, 0.5), arith("add", bell, 1.0))
@@ -79,7 +90,7 @@ def _softplus(of: Operands) -> Expr:
 def _mish(of: Operands) -> Expr:
     x = of["self"]
     soft = arith("where", arith("gt", x, 20.0), x, arith("log1p", arith("exp", x)))
-    return arith("mul", x, arith("tanh", soft))
+    return arith("mul", x, tanh(soft))
 
 
 def _log_sigmoid(of: Operands) -> Expr:
@@ -103,6 +114,6 @@ ACTIVATIONS: dict[str, Formula] = {
     **{"hardtanh": _hardtanh, "threshold": _threshold, "leaky_relu": _leaky_relu},
     **{"silu": _sigmoid_linear, "hardsigmoid": _gate, "hardswish": _hardswish, "gelu": _gelu},
     **{"elu": _elu, "celu": _celu, "selu": _selu, "_prelu_kernel": _prelu},
-    **{"softplus": _softplus, "mish": _mish},
+    **{"softplus": _softplus, "mish": _mish, "tanh": lambda of: tanh(of["self"])},
     **{"log_sigmoid": _log_sigmoid, "log_sigmoid_forward": _log_sigmoid},
 }

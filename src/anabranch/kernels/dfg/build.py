@@ -9,6 +9,7 @@ Const(value=0.0, dtype=torch.float32)
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -107,11 +108,12 @@ def choose(within: Within, then: Expr, otherwise: Operand) -> Expr:
         return then
     if isinstance(otherwise, float | int):
         if isinstance(then, Cast) and isinstance(then.arg, Load) and then.dtype.is_floating_point:
-            return cast(choose(within, then.arg, otherwise), then.dtype)
-        if isinstance(then, Load) and set(within) == set(then.within):
+            if _holds(then.arg.dtype, otherwise):
+                return cast(choose(within, then.arg, otherwise), then.dtype)
+        elif isinstance(then, Load) and set(within) == set(then.within):
             fill = const(otherwise, then.dtype).value
             return Load(then.value, then.type, then.index, then.within, fill)
-        if otherwise == 0 and _zero_outside(then, within):
+        if _is_zero(otherwise) and _zero_outside(then, within):
             return then
     return arith("where", Inside(within), then, otherwise)
 
@@ -122,11 +124,26 @@ def reduce(op: str, axes: tuple[Axis, ...], arg: Expr) -> Expr:
     return Reduce(op, left, arg) if left else arg
 
 
+def _holds(dtype: torch.dtype, value: Number) -> bool:
+    """Whether memory of this type holds the number as it is."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return dtype.is_floating_point
+    if dtype.is_floating_point or dtype == torch.bool:
+        return bool(torch.tensor(value, dtype=dtype).item() == value)
+    limits = torch.iinfo(dtype)
+    return value == int(value) and limits.min <= value <= limits.max
+
+
+def _is_zero(value: Number) -> bool:
+    """Whether it is 0, and not -0.0."""
+    return value == 0 and math.copysign(1.0, value) > 0
+
+
 def _zero_outside(expr: Expr, within: Within) -> bool:
     """Whether it is 0 anyway wherever the bounds do not hold."""
     match expr:
         case Load():
-            return expr.fill == 0 and set(within) <= set(expr.within)
+            return _is_zero(expr.fill) and set(within) <= set(expr.within)
         case Cast(arg):
             return _zero_outside(arg, within)
         case Arith("max" | "min", (arg, Const(value))):

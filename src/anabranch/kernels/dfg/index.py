@@ -3,7 +3,8 @@
 An `Index` is a sum of atoms with integer factors plus a constant. An atom is an axis, a quotient,
 a remainder, or a number that is itself read from memory. Sums are kept in one canonical form, so
 that equal addresses are equal objects, and every index knows its range, from which quotients and
-remainders that change nothing disappear.
+remainders that change nothing disappear. What is divided is never negative: Python rounds quotients
+down, a GPU towards zero, and only there they agree.
 
 >>> i = axis("i", 4 * 56 * 56)
 >>> c, h, w = i // 3136, i // 56 % 56, i % 56
@@ -13,6 +14,8 @@ i // 3136 | i // 56 % 56 | i % 56
 i
 >>> print((6 * axis("a", 5) + axis("b", 2) + 12).text, ((6 * axis("a", 5) + 13) // 6).text)
 6*a + b + 12 a + 2
+>>> print(((axis("a", 5) - 3) // 2).text)
+(a + 1) // 2 - 2
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """index // by, rounded down; by > 1."""
+    """index // by, of an index that is never negative; by > 1."""
 
     index: Index
     by: int
@@ -59,7 +62,7 @@ class Quotient:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """index % by, never negative; by > 1."""
+    """index % by, of an index that is never negative; by > 1."""
 
     index: Index
     by: int
@@ -147,6 +150,17 @@ class Index:
         return " + ".join(parts).replace("+ -", "- ")
 
     @property
+    def reach(self) -> int:
+        """No number on the way to it is larger, nor less than minus this, in whatever order its
+        terms are added."""
+        inner, total = 0, abs(self.constant)
+        for atom, factor in self.terms:
+            total += abs(factor) * max(map(abs, atom.range))
+            if isinstance(atom, Quotient | Remainder):
+                inner = max(inner, atom.index.reach)
+        return max(inner, total)
+
+    @property
     def is_number(self) -> bool:
         return not self.terms
 
@@ -203,6 +217,8 @@ def _quotient(index: Index, by: int) -> Index:
     low, high = rest.range
     if low // by == high // by:
         return whole + low // by
+    if low < 0:
+        whole, rest = whole + low // by, _lifted(rest, by)
     (atom, factor), *others = rest.terms
     if isinstance(atom, Quotient) and factor == 1 and not others and not rest.constant:
         return whole + _atom(Quotient(atom.index, atom.by * by))
@@ -211,14 +227,18 @@ def _quotient(index: Index, by: int) -> Index:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _remainder(index: Index, by: int) -> Index:
-    """What is left, never negative."""
+    """What is left, never negative. Of the factors that leave the same the least are taken."""
     rest = _sum(((atom, k % by) for atom, k in index.terms), index.constant % by)
-    step = math.gcd(by, *(k for _, k in rest.terms))
-    low, high = rest.range
     if by == 1 or not rest.terms:
         return number(rest.constant % by)
-    if high < by and low >= 0:
+    if rest.range[1] < by and rest.range[0] >= 0:
         return rest
+    half = (by - 1) // 2
+    least = ((atom, (k + half) % by - half) for atom, k in rest.terms)
+    rest = _lifted(_sum(least, rest.constant % by), by)
+    if rest.range[1] < by:
+        return rest
+    step = math.gcd(by, *(k for _, k in rest.terms))
     if step > 1:
         inner = Index(tuple((atom, k // step) for atom, k in rest.terms), rest.constant // step)
         return inner % (by // step) * step + rest.constant % step
@@ -227,6 +247,11 @@ def _remainder(index: Index, by: int) -> Index:
     if plain and isinstance(atom, Remainder) and atom.by % by == 0:
         return atom.index % by
     return _atom(Remainder(rest, by))
+
+
+def _lifted(index: Index, by: int) -> Index:
+    """The index and as many times `by` that it is never negative, no more."""
+    return index - index.range[0] // by * by
 
 
 def _split(index: Index, by: int) -> tuple[Index, Index, int]:
@@ -264,10 +289,10 @@ def _join(factors: dict[Atom, int]) -> Index | None:
         if not isinstance(atom, Remainder) or not factor:
             continue
         whole = atom.index // atom.by
-        if len(whole.terms) != 1 or whole.constant or whole.terms[0][1] != 1:
+        if len(whole.terms) != 1 or whole.terms[0][1] != 1:
             continue
         partner = whole.terms[0][0]
         if factors.get(partner) == factor * atom.by:
             rest = {a: k for a, k in factors.items() if a not in (atom, partner)}
-            return _sum(rest.items(), 0) + atom.index * factor
+            return _sum(rest.items(), 0) + (atom.index - whole.constant * atom.by) * factor
     return None

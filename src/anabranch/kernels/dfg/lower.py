@@ -56,6 +56,8 @@ def lower(body: Graph, given: Mapping[str, At] | None = None) -> Dfg | str:
         return _lowered(body, given or {})
     except Refusal as refusal:
         return str(refusal)
+    except OverflowError as beyond:
+        return f"one of its numbers is none of its type: {beyond}"
     except RecursionError:
         return "its values depend on each other through too many others"
 

@@ -180,7 +180,7 @@ def _reached(ends: list[tuple[int, int, Value]], index: Index) -> list[tuple[int
 
 
 def _pad(call: Call) -> tuple[At, ...]:
-    pad, shape = call.given["pad"], call.x.shape
+    pad, shape, fill = call.given["pad"], call.x.shape, call.given.get("value")
     before = [0] * len(shape)
     for k in range(len(pad) // 2):
         before[len(shape) - 1 - k] = pad[2 * k]
@@ -190,7 +190,7 @@ def _pad(call: Call) -> tuple[At, ...]:
         inside: Within = ()
         for index, size in zip(there, shape, strict=True):
             inside = both(inside, bounded(index, 0, size))
-        return choose(inside, call.x.at(there, both(within, inside)), call.given.get("value") or 0)
+        return choose(inside, call.x.at(there, both(within, inside)), 0 if fill is None else fill)
 
     return (at,)
 

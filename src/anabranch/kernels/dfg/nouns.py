@@ -64,14 +64,17 @@ class Load:
     type: TensorType
     index: tuple[Index, ...]
     within: Within = ()
-    fill: float | int | bool = 0
+    fill: float | int | bool = field(default=0, compare=False)
+    exact: str = field(init=False, repr=False)
+    """The fill as it is written: 0.0 and -0.0 are two."""
     address: Index = field(init=False, compare=False, repr=False)
     """Elements from the start of the value's memory."""
     code: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "address", address(self.index, self.type))
-        _name(self, "load", self.value, self.type, self.index, self.within, self.fill)
+        object.__setattr__(self, "exact", repr(self.fill))
+        _name(self, "load", self.value, self.type, self.index, self.within, self.exact)
 
     def __hash__(self) -> int:
         return self.code
@@ -97,8 +100,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    value: float | int | bool
+    """A number. It equals what is written alike: 0.0 and -0.0 are two."""
+
+    value: float | int | bool = field(compare=False)
     dtype: torch.dtype
+    exact: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "exact", repr(self.value))
 
 
 @dataclass(frozen=True, slots=True)

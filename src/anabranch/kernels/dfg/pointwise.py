@@ -215,7 +215,7 @@ ARITHMETIC = frozenset({_add, _sub, _rsub, _clamp, _addcmul, _lerp, _remainder, 
 FORMULAS: dict[str, Formula] = {
     **{name: unary(name) for name in ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos")},
     **{name: unary(name) for name in ("erf", "exp2", "log2", "floor", "ceil", "sigmoid")},
-    **{name: unary(name) for name in ("tanh", "expm1", "log1p", "round", "trunc")},
+    **{name: unary(name) for name in ("expm1", "log1p", "round", "trunc")},
     "bitwise_not": unary("not"),
     **{f"bitwise_{name}": binary(name) for name in ("and", "or", "xor")},
     **{"mul": binary("mul"), "maximum": binary("max"), "minimum": binary("min")},

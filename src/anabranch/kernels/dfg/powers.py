@@ -3,6 +3,8 @@
 x ** 5       = x * (x * x) * (x * x)
 x ** 0.75    = exp2(0.75 * log2(x))          nan where x is negative, as it should be
 x ** y       = exp2(y * log2(abs(x)))        with the sign that a whole y gives it
+
+Numbers that are infinite have none of these: 1 ** inf is 1, and inf * log2(1) nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ MOST_PRODUCTS = 16
 
 def _pow(of: Operands) -> Expr:
     base, exponent = of["self"], of["exponent"]
+    for part in (base, exponent):
+        if isinstance(part, Const) and not math.isfinite(part.value):
+            raise Refusal(f"a power of or to {part.value} has no lowering")
     if isinstance(base, Const) and base.value > 0 and base.dtype.is_floating_point:
         return arith("exp2", arith("mul", exponent, math.log2(base.value)))
     if isinstance(exponent, Const):
@@ -93,8 +98,14 @@ def _logaddexp(of: Operands) -> Expr:
 
 
 def _hypot(of: Operands) -> Expr:
-    a, b = of["self"], of["other"]
-    return arith("sqrt", arith("add", arith("mul", a, a), arith("mul", b, b)))
+    """The larger one times a root between 1 and 2, since squares leave the range; infinite where
+    either is, whatever the other."""
+    a, b = arith("abs", of["self"]), arith("abs", of["other"])
+    large, small = arith("max", a, b), arith("min", a, b)
+    ratio = arith("div", small, arith("where", arith("eq", large, 0), 1.0, large))
+    size = arith("mul", large, arith("sqrt", arith("add", arith("mul", ratio, ratio), 1.0)))
+    endless = arith("or", arith("eq", a, math.inf), arith("eq", b, math.inf))
+    return arith("where", endless, math.inf, size)
 
 
 POWERS: dict[str, Formula] = {

@@ -3,8 +3,9 @@
     upsample_nearest1d(x, 2 len) at l = x at l // 2
     upsample_linear1d(x, 2 len) at l  = (1 - f) x at p + f x at p + 1    p + f = l / 2 - 1 / 4
 
-Places are rounded as ATen rounds them, in fp32: where that says what a quotient of whole numbers
-says, the quotient is the index; else it is one that an expression computes.
+Places are rounded as ATen rounds them, in fp32 but for what lies between pixels in fp64: where that
+says what a quotient of whole numbers says, the quotient is the index; else it is one that an
+expression computes.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _linear(rank: int) -> Lowering:
 
         def at(point: Point, within: Within) -> Expr:
             near = [
-                _between(i, n, m, by, call.given["align_corners"])
+                _between(i, n, m, by, call.given["align_corners"], call.type.dtype)
                 for i, n, m, by in zip(
                     point[lead:], call.x.shape[lead:], call.type.shape[lead:], factors, strict=True
                 )
@@ -89,21 +90,22 @@ def _linear(rank: int) -> Lowering:
 
 
 def _between(
-    index: Index, n: int, m: int, by: float | None, corners: bool
+    index: Index, n: int, m: int, by: float | None, corners: bool, dtype: torch.dtype
 ) -> tuple[Index, Index, Expr]:
     """The pixels before and after the place, and how far it is from the one before."""
+    exact, rounded = (torch.float64, float) if dtype == torch.float64 else (torch.float32, _single)
     if n == m:
-        return index, index, const(0.0, torch.float32)
-    new = position(index, torch.float32)
+        return index, index, const(0.0, exact)
+    new = position(index, exact)
     if corners:
-        there = arith("mul", new, _single((n - 1) / (m - 1) if m > 1 else 0.0))
+        there = arith("mul", new, rounded((n - 1) / (m - 1) if m > 1 else 0.0))
     else:
-        step = _single(1 / by if by else n / m)
+        step = rounded(1 / by if by else n / m)
         middle = arith("sub", arith("mul", arith("add", new, 0.5), step), 0.5)
         there = arith("max", middle, 0.0)
     low = arith("min", cast(arith("floor", there), torch.int32), n - 1)
     high = arith("min", arith("add", low, 1), n - 1)
-    return gathered(low, n), gathered(high, n), arith("sub", there, cast(low, torch.float32))
+    return gathered(low, n), gathered(high, n), arith("sub", there, cast(low, exact))
 
 
 def _blended(

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 
 from anabranch.ir.graph import Graph, types
 from anabranch.kernels.triton.names import names_of
-from anabranch.kernels.triton.page import entry_name, wrapped
+from anabranch.kernels.triton.page import entry_name, in_a_row, wrapped
 from anabranch.kernels.triton.program import Program
 
 NAME, BETWEEN = "abreast", "+"
@@ -141,15 +141,8 @@ def _staged(line: str, stages: int) -> str:
 
 def _numbered(lines: Sequence[str], program: Program, name: str) -> list[str]:
     """The entry as a function of its pointers and the number of its CTA."""
-    x, y, _ = program.grid
-    ids = {0: f"(cta % {x})", 1: f"(cta // {x} % {y})", 2: f"(cta // {x * y})"}
-    if x == program.ctas:
-        ids = {0: "cta", 1: "0", 2: "0"}
     text = "\n".join(lines).replace(f"def {program.entry}(", f"def {name}(")
-    text = re.sub(r"\btl\.program_id\((\d)\)", lambda found: ids[int(found[1])], text)
-    text = re.sub(
-        r"\btl\.num_programs\((\d)\)", lambda found: str(program.grid[int(found[1])]), text
-    )
+    text = in_a_row(text, program.grid, "cta")
     head, _, rest = text.partition("):\n")
     return _without_returns(f"{head}, cta):\n{rest}".splitlines())
 

@@ -15,12 +15,21 @@ from __future__ import annotations
 
 import builtins
 import keyword
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 
 import torch
 
-from anabranch.kernels.dfg.index import Axis, Gathered, Index, Quotient, Remainder, axes_of
+from anabranch.kernels.dfg.index import (
+    Atom,
+    Axis,
+    Gathered,
+    Index,
+    Quotient,
+    Remainder,
+    axes_of,
+)
 from anabranch.kernels.dfg.nouns import (
     Arith,
     Bound,
@@ -177,8 +186,9 @@ class Emission:
         mask = self._mask(dict.fromkeys(axes_of(address)), within)
         self.lines.append(f"tl.store({text}, {value}{f', mask={mask}' if mask else ''})")
 
-    def index(self, index: Index, wide: bool = False) -> str:
-        """The index in Triton; `wide`: in 64 bits."""
+    def index(self, index: Index, wide: bool | None = None) -> str:
+        """The index in Triton; `wide`: in 64 bits, by default where 32 are too few."""
+        wide = index.reach > LARGEST_INT32 if wide is None else wide
         pieces: list[str] = []
         for atom, factor in index.terms:
             match atom:
@@ -190,7 +200,7 @@ class Emission:
                     text = f"({_operand(self.index(atom.index, wide))} % {atom.by})"
                 case Gathered():
                     text = self.value(atom.value)
-            if wide and isinstance(atom, Axis):
+            if wide and _narrow(atom):
                 text = f"{_operand(text)}.to(tl.int64)"
             if factor != 1:
                 text = f"{factor} * {_operand(text)}"
@@ -267,7 +277,8 @@ class Emission:
 
     def _address(self, value: str, address: Index, nbytes: int) -> str:
         pointer = f"{self.names.get(value, identifier(value))}_ptr"
-        moving, wide = address - address.constant, nbytes > LARGEST_INT32
+        moving = address - address.constant
+        wide = max(nbytes, 2 * moving.reach) > LARGEST_INT32
         if not moving.terms:
             return pointer if not address.constant else f"{pointer} + {address.constant}"
         key = (value, moving)
@@ -298,6 +309,13 @@ class Emission:
         return joined
 
 
+def _narrow(atom: Atom) -> bool:
+    """Whether it is written in 32 bits or less."""
+    if isinstance(atom, Gathered):
+        return bool(atom.value.dtype != torch.int64)
+    return isinstance(atom, Axis)
+
+
 def address_axes(load: Load) -> dict[Axis, None]:
     """The axes on which the address depends, by way of a gather too."""
     found = dict.fromkeys(axis for index in load.index for axis in axes_of(index))
@@ -315,9 +333,14 @@ def repeated_axes(load: Load) -> list[Axis]:
 
 
 def literal(const: Const) -> str:
+    """The number as Triton reads it, which takes what has a point for fp32, and -0.0 for 0.0."""
     value = const.value
-    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
+    if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
+    if value == 0 and math.copysign(1.0, value) < 0:
+        return f"(tl.full([], -1.0, {DTYPES[const.dtype]}) * 0.0)"
+    if const.dtype == torch.float64 and torch.tensor(value, dtype=torch.float32).item() != value:
+        return f"tl.full([], {float(value)!r}, tl.float64)"
     return repr(float(value) if const.dtype.is_floating_point else value)
 
 

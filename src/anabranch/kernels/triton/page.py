@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ from anabranch.kernels.triton.names import names_of
 from anabranch.kernels.triton.program import Program
 
 WIDTH = 100
+MOST_ASIDE = 65_535
+"""CTAs along the second axis of a grid, and along the third, at most."""
 LONGEST_NAME = 60
 
 
@@ -67,7 +70,10 @@ def program(
 ) -> Program:
     """The kernel of these lines, still without the comment that says whose it is. Its parameters
     are what the graph reads, and what `also` does, then what the graph stores, then scratch and
-    counters where it has them."""
+    counters where it has them. A grid that is too long for CUDA becomes one row."""
+    if max(grid[1:]) > MOST_ASIDE:
+        lines = [in_a_row(line, grid, "tl.program_id(0)") for line in lines]
+        grid = (math.prod(grid), 1, 1)
     names = names_of(body)
     table = types(body)
     entry = entry_name(variant.partition(":")[0], body)
@@ -102,6 +108,21 @@ def program(
         scratch=scratch,
         counters=counters,
     )
+
+
+def in_a_row(text: str, grid: tuple[int, int, int], cta: str) -> str:
+    """What a kernel computes of its place in the grid, computed of the number of its CTA."""
+    x, y, z = grid
+    ids = [f"({cta} % {x})", f"({cta} // {x} % {y})", f"({cta} // {x * y})"]
+    if y == z == 1:
+        ids = [cta, "0", "0"]
+    asked = re.compile(r"\btl\.(program_id|num_programs)\((\d)\)")
+
+    def told(found: re.Match[str]) -> str:
+        at = int(found[2])
+        return ids[at] if found[1] == "program_id" else str(grid[at])
+
+    return asked.sub(told, text)
 
 
 def wrapped(line: str) -> list[str]:

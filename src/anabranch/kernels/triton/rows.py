@@ -47,6 +47,7 @@ LONGEST_TILE = 4096
 """Columns that are held in registers at once, at most."""
 BLOCK = 1024
 """Columns of a block where a row is walked."""
+WARPS = (1, 2, 4, 8)
 MOST_EACH = 32
 """Elements of a tile that one thread holds, at most."""
 MOST_READS = 4
@@ -66,7 +67,8 @@ class Rows:
 
 
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
-    """Tiles that give every multiprocessor a CTA, of several shapes; [] where it does not fit."""
+    """Tiles that give every multiprocessor a CTA, of several shapes and as many rows as threads
+    hold; [] where it does not fit."""
     rows = rows_of(lower(body))
     if isinstance(rows, str):
         return []
@@ -76,8 +78,10 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     heights = {min(max(h, least), most, next_power(rows.row.extent)) for h in (tall, tall // 2, 16)}
     widths = {min(width, LONGEST_TILE), min(width, BLOCK)}
     tiles = set()
-    for height, columns in itertools.product(heights, widths):
-        for warps in (1, 2, 4, 8):
+    for wanted, columns in itertools.product(heights, widths):
+        held = WARPS[-1] * 32 * MOST_EACH // columns
+        fitting = {min(wanted, held), min(wanted, max(held // 4, 1))}
+        for height, warps in itertools.product(fitting, WARPS):
             each = height * columns // (32 * warps)
             if 8 <= each <= MOST_EACH or (each < 8 and warps == 1):
                 tiles.add((abs(height - tall), columns != width, each, height, columns, warps))

@@ -1,0 +1,144 @@
+"""What is exact on paper stays so in a kernel: places that run backwards or far, numbers that
+memory cannot hold, infinities, zeros with a sign, and all digits of fp64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, nan
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.kernels.triton.bodies import gpu, read
+from tests.kernels.triton.interpreter import check, run
+from torch import Tensor
+
+from anabranch.frontend import capture
+from anabranch.ir.graph import Graph, types
+from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.triton.write import program, variants
+
+Function = Callable[..., Tensor]
+WIDE, BYTES = torch.randn(1, 8, 3, 5), torch.randint(0, 256, (4, 6), dtype=torch.uint8)
+DOUBLES, HALVES = torch.randn(5, 7, dtype=torch.float64), torch.randn(4, 6).half()
+
+BACKWARDS: dict[str, tuple[Function, Tensor]] = {
+    "flip of a transpose": (lambda x: x.t().reshape(-1).flip(0) * 2, torch.randn(7, 4)),
+    "flip of a shuffle": (lambda x: F.pixel_shuffle(x, 2).flip(-1, -2).relu(), WIDE),
+    "flip of an enlarged image": (lambda x: F.interpolate(x, scale_factor=2).flip(-1) + 1, WIDE),
+    "flip of a roll": (
+        lambda x: torch.roll(x, (-3, 2), (0, 1)).reshape(-1).flip(0) + 1,
+        torch.randn(7, 6),
+    ),
+    "flip of 50,000": (lambda x: x.repeat(1, 3).flip(1) * 2, torch.randn(1, 50_000)),
+    "flip of 131,074 channels": (
+        lambda x: F.channel_shuffle(x, 65_537).flip(1) * 2,
+        torch.randn(1, 131_074, 1, 1),
+    ),
+}
+FILLS: dict[str, tuple[Function, Tensor]] = {
+    "a half among bytes": (lambda x: F.pad(x.float(), (1, 1), value=0.5) + 1, BYTES),
+    "infinity among bytes": (lambda x: F.pad(x.float(), (1, 1), value=-inf) + 1, BYTES),
+    "the largest of bytes": (lambda x: F.max_pool2d(x.float()[None, None], 3, 2, 1) + 1, BYTES),
+    "more than halves hold": (lambda x: F.pad(x.float(), (1, 1), value=1e5) + 1, HALVES),
+    "more digits than halves hold": (lambda x: F.pad(x.float(), (1, 1), value=0.1) * 2, HALVES),
+}
+DIGITS: dict[str, tuple[Function, Tensor]] = {
+    "bounds": (lambda x: F.hardtanh(x, -0.3, 0.3) * 2, DOUBLES),
+    "a fill": (lambda x: F.pad(x, (1, 1), value=0.1) * 2, DOUBLES),
+    "tanh": (lambda x: torch.tanh(x * 0.05) * 2 + torch.tanh(x * 20), DOUBLES),
+    "between pixels": (
+        lambda x: F.interpolate(x[None, None], size=(11, 9), mode="bilinear") * 2,
+        DOUBLES,
+    ),
+}
+
+
+def graph_of(function: Function, *inputs: Tensor) -> Graph:
+    return capture(function, inputs).graph
+
+
+@pytest.mark.parametrize("case", [*BACKWARDS, *FILLS, *DIGITS])
+def test_as_the_operators_have_it(case: str) -> None:
+    function, x = {**BACKWARDS, **FILLS, **DIGITS}[case]
+    graph = graph_of(function, x)
+    check(graph, variants(graph, gpu(132))[:1], [x])
+
+
+def test_rows_of_a_long_table_are_counted_in_64_bits() -> None:
+    """More than 2**31 bytes, chosen by 32-bit numbers: times 64 these leave 32 bits."""
+    graph = read("""
+    graph g {
+      input %i: i32[4]
+      input %w: u8[33554440,64]
+      %row: u8[4,64] = aten.embedding.default(%w, %i)
+      %not: u8[4,64] = aten.bitwise_not.default(%row)
+      return %not
+    }""")
+    assert "i.to(tl.int64)" in program(graph, "pointwise:256.w4").text
+
+
+def made(function: Function, *inputs: Tensor) -> Tensor:
+    graph = graph_of(function, *inputs)
+    written = program(graph, variants(graph, gpu(132))[0])
+    (out,) = graph.outputs
+    values = {v.name: x for v, x in zip(graph.inputs, inputs, strict=True)}
+    values |= {c.name: c.value for c in graph.constants if c.value is not None}
+    return run(written, values, {out.name: types(graph)[out.name]})[out.name]
+
+
+def test_the_sign_of_a_zero_is_part_of_the_number() -> None:
+    x = torch.randn(5)
+    quotients = made(lambda x: torch.stack([x / 0.0, x / -0.0]), x)
+    assert torch.equal(quotients, torch.stack([x.sign() * inf, x.sign() * -inf]))
+    assert made(lambda x: F.pad(x, (1, 0), value=-0.0) * 1.5, x)[0].signbit()
+
+
+def test_hypotenuses_of_all_sizes() -> None:
+    a = torch.tensor([3e20, 3e-30, 0.0, inf, nan, -inf, 1.0, -5.0])
+    b = torch.tensor([4e20, 4e-30, 0.0, nan, -inf, 2.0, nan, 12.0])
+    found = made(torch.hypot, a, b)
+    torch.testing.assert_close(found, torch.hypot(a, b), equal_nan=True)
+
+
+@pytest.mark.parametrize("exponent", [inf, -inf, nan])
+def test_endless_powers_are_the_librarys(exponent: float) -> None:
+    assert "a power of or to" in str(lower(graph_of(lambda x: x.pow(exponent), torch.randn(5))))
+
+
+def test_a_number_of_no_type_is_a_refusal() -> None:
+    graph = read(
+        """
+    graph g {
+      input %x: i64[4]
+      %pad: i64[6] = aten.constant_pad_nd.default(%x, [1, 1], inf)
+      return %pad
+    }""".replace("inf", "float('inf')")
+    )
+    assert "none of its type" in str(lower(graph))
+
+
+def test_more_batches_than_a_grid_has_places() -> None:
+    graph = read("""
+    graph g {
+      input %x: f16[70000,16,16]
+      input %y: f16[70000,16,32]
+      %z: f16[70000,16,32] = aten.bmm.default(%x, %y)
+      return %z
+    }""")
+    written = program(graph, "contraction:16x16x16.k1.w4.s2")
+    assert written.grid == (140_000, 1, 1)
+    assert "tl.program_id(0) % 2" in written.text and "tl.program_id(0) // 2" in written.text
+
+
+@pytest.mark.parametrize("rows", [128, 2112, 4224, 70_000])
+@pytest.mark.parametrize("columns", [7, 513, 1024, 8192])
+def test_rows_of_any_number_have_tiles(rows: int, columns: int) -> None:
+    graph = read(f"""
+    graph g {{
+      input %x: f16[{rows},{columns}]
+      %y: f16[{rows},{columns}] = aten.softmax.int(%x, -1)
+      return %y
+    }}""")
+    found = variants(graph, gpu(132))
+    assert found and not any(variant.startswith("rows:0") for variant in found)
