@@ -229,6 +229,11 @@ CASES: dict[str, Callable[[], Case]] = {
     "embedding": lambda: case(
         lambda net, i: net.e(i).mean(1), lambda: torch.randint(0, 9, (2, 3)), e=nn.Embedding(9, 4)
     ),
+    "batch norm of the batch": lambda: case(
+        lambda net, x: net.bn(x),
+        lambda: f(4, 3, 5),
+        bn=nn.BatchNorm1d(3, track_running_stats=False),
+    ),
     "conv and batch norm": lambda: case(
         lambda net, x: net.bn(net.conv(x)).relu(),
         image,

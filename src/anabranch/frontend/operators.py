@@ -6,6 +6,7 @@ consist of, and in-place operators by functional ones, so that later rooms know 
 
     conv2d(x, w, b, ..)        -> convolution(x, w, b, .., transposed=False, ..)
     batch_norm(x, .., False)   -> _native_batch_norm_legit_no_training(x, ..)
+    batch_norm without running statistics  -> var_mean of the batch, and arithmetic
     relu_(x)                   -> relu(x)
     matmul(a, b), einsum       -> views and mm or bmm
     dropout(x, p, False)       -> x
@@ -20,6 +21,7 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey
+from torch._decomp import get_decompositions
 
 WHOLE = frozenset(
     {
@@ -111,9 +113,11 @@ ATTENTION: dict[str, tuple[str | None, str | None, str | None]] = {
 
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The table for `ExportedProgram.run_decompositions`: every composite but those of WHOLE."""
+    """The table for `ExportedProgram.run_decompositions`: every composite but those of WHOLE, and
+    normalisation by the batch's own statistics, which is the same in every mode."""
     table: Mapping[Any, Callable[..., Any]] = torch.export.default_decompositions()
-    return {
+    of_batches = torch.ops.aten._native_batch_norm_legit.no_stats
+    return get_decompositions([of_batches]) | {
         op: replacement
         for op, replacement in table.items()
         if op.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
