@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.activations import ACTIVATIONS
 from anabranch.rewrite.rules.terms import (
     Draw,
     alike,
@@ -26,11 +27,11 @@ from anabranch.rewrite.rules.terms import (
     sizes,
     values,
 )
-from anabranch.rewrite.words import call, cat, relu
+from anabranch.rewrite.words import call, cat
 
 Drawn = Mapping[str, object]
 
-x, y, s, how, mode, axis, parts = wild("x y s how mode axis parts")
+x, y, s, how, axis, parts = wild("x y s how axis parts")
 
 WIDEST = 6
 """Parts of a concatenation in the largest rule."""
@@ -90,35 +91,28 @@ class Move:
         return draw
 
 
+SLICE = Move("slice", "aten.slice.Tensor", _sliced)
 MOVES = (
     Move("transpose", "aten.transpose.int", _transposed),
     Move("permute", "aten.permute.default", _permuted),
     Move("reshape", "aten.reshape.default", _reshaped),
-    Move("slice", "aten.slice.Tensor", _sliced),
+    SLICE,
     Move("select", "aten.select.int", _selected),
     Move("expand", "aten.expand.default", _expanded),
 )
-UNARY: dict[str, Callable[[Operand], Call]] = {
-    "relu": relu,
-    "sigmoid": lambda value: call("aten.sigmoid.default", value),
-    "tanh": lambda value: call("aten.tanh.default", value),
-    "gelu": lambda value: Call("aten.gelu.default", (value,), mode.name),
-}
+WITH_HEADS = ("relu", "sigmoid", "tanh", "gelu")
+"""What stands among transposes and reshapes of heads and gates; all others among images, of which
+slices are taken alone."""
 BINARY: dict[str, Callable[[Operand, Operand], Call]] = {
     name: lambda one, two, name=name: call(f"aten.{name}.Tensor", one, two)  # type: ignore[misc]
     for name in ("add", "sub", "mul")
 }
 
 
-def modes(name: str) -> dict[str, Callable[[random.Random], object]]:
-    """What gelu is told besides: exact, or by tanh."""
-    return {"mode": lambda dice: (dice.choice(("none", "tanh")),)} if name == "gelu" else {}
-
-
 def past_unary(name: str, move: Move) -> list[Rule]:
-    f = UNARY[name]
+    f = ACTIVATIONS[name]
     texts = f"{name}({move.name}(x))", f"{move.name}({name}(x))"
-    return both(*texts, (f(move(x)), move(f(x))), floating("x"), move.drawn("x", **modes(name)))
+    return both(*texts, (f(move(x)), move(f(x))), floating("x"), move.drawn("x", **f.drawn()))
 
 
 def past_binary(name: str, move: Move) -> list[Rule]:
@@ -137,7 +131,7 @@ def past_number(move: Move) -> list[Rule]:
 
 def past_cat(name: str) -> list[Rule]:
     """Of all parts, and of each."""
-    f = UNARY[name]
+    f = ACTIVATIONS[name]
 
     def joined(dice: random.Random, count: int) -> dict[str, object]:
         shape = sizes(dice, dice.randint(1, 4))
@@ -147,7 +141,7 @@ def past_cat(name: str) -> list[Rule]:
             rows = list(shape)
             rows[at] = draws.size(dice)
             made.append(draws.tensor(*rows))
-        further = {key: give(dice) for key, give in modes(name).items()}
+        further = {key: give(dice) for key, give in f.drawn().items()}
         return {"parts": tuple(made), "axis": at, **further}
 
     def together(count: int) -> Rule:
@@ -183,8 +177,9 @@ def past_cat(name: str) -> list[Rule]:
 
 
 RULES: tuple[Rule, ...] = (
-    *(rule for move in MOVES for name in UNARY for rule in past_unary(name, move)),
+    *(rule for move in MOVES for name in WITH_HEADS for rule in past_unary(name, move)),
+    *(rule for name in ACTIVATIONS if name not in WITH_HEADS for rule in past_unary(name, SLICE)),
     *(rule for move in MOVES for name in BINARY for rule in past_binary(name, move)),
     *(rule for move in MOVES for rule in past_number(move)),
-    *(rule for name in UNARY for rule in past_cat(name)),
+    *(rule for name in ACTIVATIONS for rule in past_cat(name)),
 )
