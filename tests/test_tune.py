@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
 from anabranch.bench.pairs import bottleneck, separable
 from anabranch.costs import costs_of
 from anabranch.fuse.pairs import is_pair
-from anabranch.ir.graph import Graph
+from anabranch.ir.graph import Graph, types
+from anabranch.ir.protocols import Cost
 from anabranch.ir.step import random_tensor
+from anabranch.ir.task import Task
+from anabranch.ir.text import parse_graph
 from anabranch.line import KERNEL_SECONDS
 from anabranch.options import Options
 from anabranch.pack import pack
@@ -48,3 +53,63 @@ def test_no_pair_without_a_measured_time(name: str) -> None:
     found = made.kernels(made.cuts(graph, Trace()), costs, trace)
     assert len(found.tasks.tasks) > 1 and not any(map(is_pair, found.tasks.tasks))
     assert any(event.why == "only estimated" for event in trace.events)
+
+
+PARTS = """
+graph parts {
+  input %x: f16[1,64,28,28]{50176,1,1792,64}
+  const %w: f16[32,64,1,1]{64,1,64,64} = w
+  const %v: f16[32,64,3,3]{576,1,192,64} = v
+  const %u: f16[64,64,1,1]{64,1,64,64} = u
+  %a: f16[1,32,28,28]{25088,1,896,32} = aten.convolution.default(%x, %w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+  %b: f16[1,32,28,28]{25088,1,896,32} = aten.convolution.default(%x, %v, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+  %c: f16[1,32,28,28]{25088,1,896,32} = aten.silu.default(%a)
+  %d: f16[1,32,28,28]{25088,1,896,32} = aten.silu.default(%b)
+  %cat: f16[1,64,28,28]{50176,1,1792,64} = aten.cat.default([%c, %d], 1)
+  %y: f16[1,64,28,28]{50176,1,1792,64} = aten.convolution.default(%cat, %u, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+  return %y
+}
+"""  # noqa: E501
+
+
+class Dear:
+    """Costs, but whoever writes a slice takes as long as told."""
+
+    def __init__(self, costs: Any, us: float) -> None:
+        self.costs, self.us = costs, us
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.costs, name)
+
+    def _told(self, task: Task, cost: Cost | None) -> Cost | None:
+        table = types(task.body)
+        slices = any(table[name].strides[3] > table[name].shape[1] for name in task.writes)
+        return replace(cost, us=self.us) if cost is not None and slices else cost
+
+    def task(self, task: Task) -> Cost | None:
+        return self._told(task, self.costs.task(task))
+
+    def trial(self, tasks: Sequence[Task]) -> list[Cost | None]:
+        found = zip(tasks, self.costs.trial(tasks), strict=True)
+        return [self._told(task, cost) for task, cost in found]
+
+
+@pytest.mark.parametrize("us", [1.0, 100.0])
+def test_a_cut_is_chosen_with_the_joins_that_it_allows(us: float) -> None:
+    """Both activations with the concatenation are one launch, and save more than with a convolution
+    each; but then the concatenation, alone, is none."""
+    made, trace, graph = tuner(), Trace(), with_values(parse_graph(PARTS))
+    prepare = partial(pack, spec=made.target.spec)
+    costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
+    found = made.kernels(made.cuts(graph, Trace()), Dear(costs, us), trace)  # type: ignore[arg-type]
+    ops = [{node.op.split(".")[1] for node in task.body.nodes} for task in found.tasks.tasks]
+    if us == 1.0:
+        assert [node.name for node in found.tasks.joins] == ["cat"]
+        assert ops == [{"convolution", "silu"}, {"convolution", "silu"}, {"convolution"}]
+    else:
+        assert not found.tasks.joins
+        assert {"silu", "cat"} in ops
+    said = [
+        event.what for event in trace.events if event.kind == "applied" and event.where == "fuse"
+    ]
+    assert ("cat" in said) == (us == 1.0)

@@ -8,7 +8,7 @@ all are measured side by side, and the winner is compared with the task's body (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,11 +19,12 @@ from anabranch.costs import name_of
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.fuse import partition
 from anabranch.fuse.choose import choose
+from anabranch.fuse.join import CAT, fitting
 from anabranch.fuse.joining import with_joins
 from anabranch.fuse.pairs import is_pair
 from anabranch.fuse.sharing import GENERATED, Offers, Sharing
 from anabranch.ir.graph import Graph
-from anabranch.ir.protocols import Costs, Limits, Provider, Target
+from anabranch.ir.protocols import Cost, Costs, Limits, Provider, Target
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels import ALL, PROVIDERS
 from anabranch.kernels.recall import Memory
@@ -80,12 +81,16 @@ class Tuner:
                 rehearsal.start()
             trial = rehearsal.before(costs.trial)
             memory = Memory(self.cache, name_of(self.target), self._keeps(costs, rehearsal))
-            ways = (self.providers, trial, check, trace, memory, self.most)
-            found, *others = select_all(cuts, spec, *ways)
-            for whole in others:
-                found = _cheaper(whole, found, costs, trace)
-            if self.generates and self.options.scheduler not in MERGING:
-                found = with_joins(found, spec, self.providers, trial, check, costs, trace, memory)
+            ways = select_all(cuts, spec, self.providers, trial, check, trace, memory, self.most)
+            if not self.generates or self.options.scheduler in MERGING:
+                found = _fastest(ways, costs.task, trace)
+            else:
+
+                def join(one: Selection, trace: Trace) -> Selection:
+                    made = self.providers, trial, check, costs, trace, memory
+                    return with_joins(one, spec, *made)
+
+                found = _fastest_joined(ways, costs.task, join, trace)
             return replace(found, settled=memory.settled())
 
     def _rehearsal(self, trace: Trace) -> Rehearsal:
@@ -134,10 +139,60 @@ class Tuner:
         return after, with_probes(found, costs)
 
 
-def _cheaper(whole: Selection, parts: Selection, costs: Costs, trace: Trace) -> Selection:
+def _fastest_joined(
+    ways: Sequence[Selection],
+    cost: Callable[[Task], Cost],
+    join: Callable[[Selection, Trace], Selection],
+    trace: Trace,
+) -> Selection:
+    """The fastest of all cuts, with joins. A concatenation that becomes one costs nothing, but to
+    do so it must be a task alone: so cuts are also chosen as if all of those were free, then as if
+    just those were that became joins, and that is taken if it takes less in all."""
+    begin = len(trace.events)
+    first = _fastest(ways, cost, trace)
+    plain = join(first, trace)
+    free = {name for way in ways for name in fitting(way.tasks, Trace(quiet=True))}
+    while free:
+        told = trace.aside()
+        hoped = _fastest(ways, partial(_hoped, cost, free), told)
+        if hoped.tasks == first.tasks:
+            break
+        hoped = join(hoped, told)
+        joined = {node.name for node in hoped.tasks.joins}
+        if not free <= joined:
+            free &= joined
+            continue
+        if _sum(hoped, cost) < _sum(plain, cost):
+            trace.retell(begin, len(trace.events), told)
+            return hoped
+        break
+    return plain
+
+
+def _hoped(cost: Callable[[Task], Cost], free: Container[str], task: Task) -> Cost:
+    """Its cost, nothing for a concatenation that is free."""
+    alone = [node.op for node in task.body.nodes] == [CAT] and task.name in free
+    return replace(cost(task), us=0.0) if alone else cost(task)
+
+
+def _sum(selection: Selection, cost: Callable[[Task], Cost]) -> float:
+    return sum(cost(task).us for task in selection.tasks.tasks)
+
+
+def _fastest(ways: Sequence[Selection], cost: Callable[[Task], Cost], trace: Trace) -> Selection:
+    """The fastest of all cuts, wherever they differ."""
+    found, *others = ways
+    for whole in others:
+        found = _cheaper(whole, found, cost, trace)
+    return found
+
+
+def _cheaper(
+    whole: Selection, parts: Selection, cost: Callable[[Task], Cost], trace: Trace
+) -> Selection:
     """Where the two are cut otherwise, the faster of their kernels."""
     # An estimate knows the launch that a pair saves, and not what is computed again for that.
-    tasks = choose(whole.tasks, parts.tasks, costs.task, trace, sure=is_pair)
+    tasks = choose(whole.tasks, parts.tasks, cost, trace, sure=is_pair)
     kept = set(map(id, whole.tasks.tasks))
     tried = {
         task.name: (whole if id(task) in kept else parts).candidates[task.name]
