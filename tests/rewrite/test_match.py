@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import pytest
+
 from anabranch.ir.rule import Match, Rule, wild
 from anabranch.ir.text import parse_graph
 from anabranch.rewrite.match import matches, shared
+from anabranch.rewrite.partition import parts
+from anabranch.rewrite.rules import ALL
 from anabranch.rewrite.words import call, cat, convolution, relu
 
 x, y, s, b, w = wild("x y s b w")
@@ -83,3 +87,33 @@ def test_lists_and_several_levels() -> None:
     assert [node.name for node in match.nodes] == ["j", "r", "c"]
     assert match.w.constant and not match.x.constant and match.b.arg is None
     assert match.window.arg == ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+
+
+def test_a_concatenation_with_an_empty_vector_among_matrices_matches_nothing() -> None:
+    graph = parse_graph("""
+    graph g {
+      input %x: f16[4,4]
+      input %none: f32[0]
+      %a: f32[4,8] = aten.cat.default([%none, %x, %x], 1)
+      %b: f32[4,4] = aten.slice.Tensor(%a, 1, 2, 6)
+      %c: f32[4,8] = aten.relu.default(%a)
+      return %b, %c
+    }""")
+    heard: list[str] = []
+    found = [m for rule in ALL for m in matches(graph, rule, lambda what, why: heard.append(why))]
+    assert not [match for match in found if "a" in {node.name for node in match.nodes}]
+    assert "%a joins values of several ranks" in heard
+
+
+def test_a_condition_that_fails_is_a_refusal_where_refusals_are_heard() -> None:
+    heard: list[str] = []
+
+    def fails(match: Match) -> bool:
+        return match.x.shape[7] > 0
+
+    rule = Rule("x*s -> s*x", x * s, s * x, when=fails)
+    assert list(matches(SUMS, rule, lambda what, why: heard.append(why))) == []
+    assert set(heard) == {"its condition cannot be told: tuple index out of range"}
+    with pytest.raises(IndexError):
+        list(matches(SUMS, rule))
+    assert parts(SUMS, [rule], 2)  # a graph is cut all the same

@@ -9,16 +9,21 @@ the graph is looked at once per rule and the work there is bounded by the size o
 
 A pattern of several roots is tried at every choice of nodes for them; what they read may not
 depend on any of them, or they could not be computed together.
+
+Rules count the parts of a concatenation along its axis. ATen also takes empty vectors among parts
+of any rank, and skips them; where one is left, nothing matches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from anabranch.ir.graph import Arg, Graph, Node, refs, users
 from anabranch.ir.rule import Known, Match, Rule
 from anabranch.rewrite.bind import Bindings, Found, bindings, together
 from anabranch.rewrite.field import Field, Sought
+
+CAT = "aten.cat.default"
 
 Refuse = Callable[[str, str], None]
 """Hears what was refused and why."""
@@ -69,12 +74,31 @@ def _accepted(rule: Rule, found: Found, known: Known, refuse: Refuse | None) -> 
         if (bound, match.roots) in seen:
             continue
         seen.append((bound, match.roots))
-        answer = True if rule.when is None else rule.when(match)
+        answer = _uneven(nodes, known) or _answer(rule, match, refuse is not None)
         if answer is True:
             yield match
         elif refuse is not None and isinstance(answer, str):
             names = " and ".join(f"%{root.name}" for root in match.roots)
             refuse(f"{rule.name} at {names}", answer)
+
+
+def _uneven(nodes: Sequence[Node], known: Known) -> str:
+    """Which of them is a concatenation of parts of several ranks; "" if none is."""
+    for node in nodes:
+        if node.op == CAT and len({len(known.types[name].shape) for name in node.uses}) > 1:
+            return f"%{node.name} joins values of several ranks"
+    return ""
+
+
+def _answer(rule: Rule, match: Match, heard: bool) -> bool | str:
+    """What the rule's condition says. One that fails is a refusal, as a replacement is that cannot
+    be built, if refusals are heard; else the error itself."""
+    try:
+        return True if rule.when is None else rule.when(match)
+    except (RuntimeError, TypeError, IndexError) as failed:
+        if not heard:
+            raise
+        return f"its condition cannot be told: {str(failed).partition(chr(10))[0]}"
 
 
 def _together(field: Field, sought: Sought, first: Node, near: Near | None) -> Found:

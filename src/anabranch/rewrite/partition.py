@@ -79,6 +79,10 @@ def _adopt(wiring: Wiring, part_of: dict[int, int]) -> None:
             part_of[place] = min((part_of[wiring.place[r.name]] for r in readers), default=last)
 
 
+def _unsaid(what: str, why: str) -> None:
+    """A refusal: the search of the parts meets it again, and tells."""
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
     """`crossing`: for each value its maker and readers, as places in the graph; `reads`: how many
@@ -101,7 +105,7 @@ def _network(wiring: Wiring, rules: Sequence[Rule]) -> Network:
     edges = {(i, reader) for i, readers in crossing for reader in readers}
     field = Field(graph)
     for rule in rules:
-        for match in matches_in(field, Sought.of(rule)):
+        for match in matches_in(field, Sought.of(rule), _unsaid):
             inside = sorted(place[node.name] for node in match.nodes if wiring.counted(node))
             roots = sorted(place[node.name] for node in match.roots if wiring.counted(node))
             pairs = {(a, b) for a in inside for b in inside if (a, b) in edges}

@@ -47,3 +47,29 @@ def test_other_axes_stay() -> None:
       return %b
     }""")
     assert flatten_cat(graph, Trace()) is graph
+
+
+def test_empty_parts_go_whatever_their_rank() -> None:
+    graph = read("""
+    graph g {
+      input %x: f32[2,3]
+      %none: f32[0] = aten.full.default([0], 0.0)
+      %thin: f32[2,0] = aten.full.default([2, 0], 0.0)
+      %a: f32[2,6] = aten.cat.default([%none, %x, %thin, %x], 1)
+      return %a
+    }""")
+    after = equal(graph, flatten_cat(graph, Trace()))
+    assert [ref.name for ref in after.nodes[0].args[0]] == ["x", "x"]  # type: ignore[union-attr]
+
+
+def test_empty_parts_stay_where_the_result_would_change() -> None:
+    graph = read("""
+    graph g {
+      input %x: f16[2,3]
+      %none: f32[0] = aten.full.default([0], 0.0)
+      %thin: f32[2,0] = aten.full.default([2, 0], 0.0)
+      %a: f32[2,3] = aten.cat.default([%none, %x], 1)
+      %b: f32[2,0] = aten.cat.default([%none, %thin], 1)
+      return %a, %b
+    }""")
+    assert flatten_cat(graph, Trace()) is graph
