@@ -213,31 +213,23 @@ def test_what_is_not_an_outcome_is_decided_anew(
     assert cache.get("plans", questions[0]) != text
 
 
-def test_what_was_cut_short_is_found_within_that_budget(cache: Cache) -> None:
+def test_what_was_cut_short_is_not_kept(cache: Cache) -> None:
     one = job(cache, "squeezenet", "sim:h200", scheduler="critical")
     found = compile_model(one).found
     assert found.settled and not found.cut_short
     known = replace(found, timeline=replace(found.timeline, latency=1.5))
 
-    def again(budget: float | None) -> outcome.Outcome | None:
+    def latency() -> float | None:
         signature = found.plan.signature
-        return outcome.recall(cache, "asked", found.graph, signature, one.target, budget, Trace())
-
-    def latency(budget: float | None) -> float | None:
-        kept = again(budget)
+        kept = outcome.recall(cache, "asked", found.graph, signature, one.target, Trace())
         return kept.timeline.latency if kept is not None else None
 
-    outcome.keep(cache, "asked", replace(known, settled=False), 3.0, ())
-    outcome.keep(cache, "asked", replace(known, cut_short="stop"), 3.0, ())
-    assert latency(3.0) is None and latency(None) is None
-    outcome.keep(cache, "asked", replace(known, cut_short="budget"), 3.0, ())
-    assert (latency(3.0), latency(4.0), latency(None)) == (1.5, None, None)
-    kept = again(3.0)
-    assert kept is not None and kept.cut_short == "budget"
-    outcome.keep(cache, "asked", found, 5.0, ())
-    assert latency(None) == latency(3.0) == found.timeline.latency
-    kept = again(3.0)
-    assert kept is not None and kept.cut_short == ""
+    outcome.keep(cache, "asked", replace(known, settled=False), ())
+    outcome.keep(cache, "asked", replace(known, cut_short="stop"), ())
+    outcome.keep(cache, "asked", replace(known, cut_short="budget"), ())
+    assert latency() is None
+    outcome.keep(cache, "asked", known, ())
+    assert latency() == 1.5
 
 
 def test_estimates_for_want_of_time_are_not_kept(cache: Cache) -> None:

@@ -172,7 +172,7 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     with trace.stage("recall"), uncollected():
         path = known_path(job, graph)
         begin = simplified(job, path.graph) if path and path.rounds else graph
-        decided = path is not None or options.search == "none"
+        decided = options.search == "none" or (path is not None and not path.goes_on)
         found = _known_outcome(job, captured, begin) if whole and decided else None
     told, fresh = len(trace.events), found is None
     if found is None:
@@ -233,9 +233,10 @@ def _decided(
     made = yield from stages_of(job, captured, begin)
     end = len(trace.events)
     with trace.stage("search"):
-        if path is None and options.search != "none":
-            made, path = searched(job, captured, graph, made)
-            if path.rounds:
+        if options.search != "none" and (path is None or path.goes_on):
+            first = made
+            made, path = searched(job, captured, graph, first, path)
+            if made is not first:
                 trace.retell(mark, end, made.trace)
     yield "search", made.graph
     with trace.stage("abreast"):
@@ -263,15 +264,14 @@ def _known_outcome(job: Job, captured: Captured, graph: Graph) -> Outcome | None
     if job.cache is None or job.options.scheduler in MERGING:
         return None
     asked, signature = _question(job, captured, graph), renamed(captured, graph)
-    return recall(job.cache, asked, graph, signature, job.target, job.options.budget, job.trace)
+    return recall(job.cache, asked, graph, signature, job.target, job.trace)
 
 
 def _keep(job: Job, captured: Captured, found: Outcome, events: Sequence[Event]) -> str:
     """For the next process; `events`: those of the decisions. What names it in the cache."""
     if job.cache is None or job.options.scheduler in MERGING:
         return ""
-    asked = _question(job, captured, found.graph)
-    return keep(job.cache, asked, found, job.options.budget, events)
+    return keep(job.cache, _question(job, captured, found.graph), found, events)
 
 
 def _question(job: Job, captured: Captured, graph: Graph) -> str:

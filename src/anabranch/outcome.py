@@ -6,7 +6,8 @@ Deciding anew from what is known of every part (`kernels.recall`, timings, `sche
 seconds for a thousand nodes: each candidate's key is a text. An outcome is found by one key, which
 says the whole graph but the content of its weights, and every file of this package. The plan is
 read beside the graph at hand, so that its weights are those of the model at hand, and proved like a
-new one. What might be decided otherwise another day (time ran out, memory was short) is not kept.
+new one. What might be decided otherwise another day (time ran out, memory was short) is not kept:
+the next run finds all that was measured so far, and goes on.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from anabranch.options import Options
 from anabranch.pack import brief
 from anabranch.trace import Event, Kind, Trace
 
-SCHEME = "outcome 4"
+SCHEME = "outcome 5"
 OPTIONS = (
     "scheduler",
     "kernels",
@@ -48,7 +49,7 @@ OPTIONS = (
     "overlap",
 )
 """What of the options decides, beside what shows in the graph and in the target. The budget does
-not: a search that it cut short is found under the same budget only."""
+not: what it cut short is not kept."""
 NOT_REFUTED = {
     *("cache_dir", "debug", "dump", "check", "strict", "outputs", "batch", "budget"),
 }
@@ -168,14 +169,10 @@ def recall(
     graph: Graph,
     signature: Signature,
     target: Target,
-    budget: float | None,
     trace: Trace,
 ) -> Outcome | None:
     """The outcome for this question, its events told anew; None where there is none."""
-    cut_short: CutShort = ""
     text = cache.get("plans", asked)
-    if text is None:
-        text, cut_short = cache.get("plans", _within(asked, budget)), "budget"
     if text is None:
         return None
     try:
@@ -196,18 +193,15 @@ def recall(
         stored.sequential,
         plan,
         stored.cost,
-        cut_short=cut_short,
         kept=_named(asked, text),
     )
 
 
-def keep(
-    cache: Cache, asked: str, outcome: Outcome, budget: float | None, events: Sequence[Event]
-) -> str:
+def keep(cache: Cache, asked: str, outcome: Outcome, events: Sequence[Event]) -> str:
     """Store an outcome that is settled, with the events that led to it, and give what names it
-    there. One that cannot be told beside its graph is not stored, nor one that somebody cut short:
-    the next run goes on."""
-    if not outcome.settled or outcome.cut_short == "stop":
+    there. One that cannot be told beside its graph is not stored, nor one that time or somebody cut
+    short: the next run goes on."""
+    if not outcome.settled or outcome.cut_short:
         return ""
     try:
         told = brief.write(outcome.plan, outcome.graph)
@@ -222,8 +216,8 @@ def keep(
         cost=outcome.cost,
         events=[_event(event) for event in events if event.kind not in TOLD_ANEW],
     )
-    name, text = _within(asked, budget) if outcome.cut_short else asked, stored.model_dump_json()
-    cache.put("plans", name, text)
+    text = stored.model_dump_json()
+    cache.put("plans", asked, text)
     return _named(asked, text)
 
 
@@ -249,10 +243,6 @@ def _accepted(kept: str, graph: Graph, seed: int) -> str:
 
 def _named(asked: str, text: str) -> str:
     return digest_text(f"{asked}\n{text}")
-
-
-def _within(asked: str, budget: float | None) -> str:
-    return f"{asked}\nwithin {budget} s"
 
 
 def _event(event: Event) -> _Event:

@@ -45,6 +45,8 @@ RATE = WORK / SEARCH
 """Work for each second that was asked for: the clock is to have no say on a usual machine."""
 NEW = 0.25
 """Of the time for cuts and kernels of the graph itself, what a candidate is expected to take."""
+FURTHER = 0.05
+"""Of its work, what a search must have done more than the one before it to have come further."""
 SHARE = 1 / 3
 """Of a budget for everything, the seconds of a search that its work is counted by."""
 
@@ -56,34 +58,57 @@ def known_path(job: Job, graph: Graph) -> Path | None:
     path = recall_path(job.cache, question_of_search(graph, job.options, job.target), graph)
     if path is not None:
         found = f"recalled from the cache: {rules_of(path.steps) or 'nothing faster is known'}"
+        found += "; the search was cut short, and goes on from there" if path.goes_on else ""
         job.trace.add("applied", "search", graph.name, found)
     return path
 
 
-def searched(job: Job, captured: Captured, graph: Graph, first: Planned) -> tuple[Planned, Path]:
+def searched(
+    job: Job, captured: Captured, graph: Graph, first: Planned, begun: Path | None = None
+) -> tuple[Planned, Path]:
     """The best equal graph, planned; `first`, and no way to it, if there is none that is faster.
+    `begun`: leads to where an earlier search of the graph ended, and `first` is planned for that.
 
     Graphs are tried out, the first one too, under a schedule that is found at once; only the best
     gets what the first one got, and must then still be faster. As TASO was published, graphs are
     tried out one kernel after another, and the best of them is not asked what streams make of it.
-    What was found is remembered unless somebody stopped the search: the next one of this graph then
-    goes on.
+    What was found is remembered, as an answer or as where the next search of this graph begins.
     """
-    made, path = first, Path(graph, graph, ())
+    start = begun or Path(graph, graph, (), undone=1.0)
     if job.deadline.over():
         job.trace.add("refused", "search", graph.name, "no time is left to search")
+        made, path = first, replace(start, cut_short=job.deadline.cause(), goes_on=True)
     else:
-        made, path = _searched(job, captured, graph, first)
-    if not job.deadline.stopped():
-        remember(job.cache, question_of_search(graph, job.options, job.target), path)
+        until = job.deadline.within(_limit(job))
+        made, path = _searched(job, captured, first, start, until)
+        path = replace(path, cut_short=path.cut_short or job.deadline.cause())
+        given = job.options.search_seconds is not None or until.moment == job.deadline.moment
+        path = replace(path, goes_on=_goes_on(start, path, given or job.deadline.over()))
+    remember(job.cache, question_of_search(graph, job.options, job.target), path)
     return made, path
 
 
-def _searched(job: Job, captured: Captured, graph: Graph, first: Planned) -> tuple[Planned, Path]:
-    options, trace = job.options, job.trace
+def _goes_on(start: Path, path: Path, given: bool) -> bool:
+    """Whether what was found is where the next search begins, and not the answer.
+
+    What somebody stopped is no answer, nor what had time for nothing, nor what ended because of the
+    time that somebody gave it (`given`). Where nobody gave any, a search had all that it takes by
+    itself: large networks would else be searched at every start. Nor is it gone on with again and
+    again where a search that went on found nothing and came no further.
+    """
+    if path.cut_short != "budget" or path.undone >= 1.0:
+        return bool(path.cut_short)
+    further = start.undone - path.undone > FURTHER or start.undone >= 1.0
+    return given and (further or path.rounds != start.rounds)
+
+
+def _searched(
+    job: Job, captured: Captured, first: Planned, start: Path, until: Deadline
+) -> tuple[Planned, Path]:
+    options, trace, graph = job.options, job.trace, start.begin
     summed = options.search == "taso-paper"
-    seeds = _of_taso(job, captured, graph, first)
-    until, before = job.deadline.within(_limit(job)), job.taken
+    seeds = _of_taso(job, captured, graph, first) if not start.rounds else ()
+    before = job.taken
     judging = _Judging(
         _with(job, scheduler="sequential") if summed else job, captured, first, until
     )
@@ -95,17 +120,19 @@ def _searched(job: Job, captured: Captured, graph: Graph, first: Planned) -> tup
     until = until.earlier(_took(trace, "schedule"))
     each = trial + _took(trace, "fuse", "kernels") * NEW
     effort, judges = _effort(options, until, each), judging.judges(alpha)
-    found = improved(graph, tried, ALL, settings_of(options), judges, effort, trace, seeds)
-    if found.path.rounds:
+    settings = settings_of(options)
+    found = improved(graph, tried, ALL, settings, judges, effort, trace, seeds, start)
+    if found.built is not tried:
         best = found.built
         if not job.deadline.over():  # else the schedule of its trial is the best so far
             best = rescheduled(replace(job, trace=best.trace), best)
         was, now = judging.last((first, best))
         if summed or (now.us < was.us and not tied(now, was)):
             return best, found.path
+        steps = found.path.steps[len(start.steps) :]
         why = f"{now.us:.2f} us {now.source}, {was.us:.2f} without, both scheduled in earnest"
-        trace.add("refused", "search", rules_of(found.path.steps), why)
-    return first, Path(graph, graph, ())
+        trace.add("refused", "search", rules_of(steps), why)
+    return first, replace(found.path, graph=start.graph, rounds=start.rounds)
 
 
 def _of_taso(job: Job, captured: Captured, graph: Graph, first: Planned) -> tuple[Path, ...]:
@@ -115,7 +142,8 @@ def _of_taso(job: Job, captured: Captured, graph: Graph, first: Planned) -> tupl
         return ()
     asked = _with(replace(job, trace=job.trace.aside()), search="taso-paper")
     path = known_path(asked, graph)
-    path = searched(asked, captured, graph, first)[1] if path is None else path
+    if path is None or (path.goes_on and not path.rounds):
+        path = searched(asked, captured, graph, first)[1]
     return (path,) if path.rounds else ()
 
 

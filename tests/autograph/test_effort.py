@@ -55,6 +55,7 @@ def test_work_is_what_ends_a_search_however_fast_the_machine_is(clock: Clock) ->
         spend(meter, "price", 6.0, clock, 6.0 * pace)
         assert meter.affords("build", 4.0) and not meter.stopped
         assert not meter.affords("build", 4.1) and meter.stopped == WORK_DONE
+        assert (meter.cause, meter.undone) == ("", 0.0)
         assert not meter.affords("price", 3.0, then=1.5)
         assert meter.prices(8000) == int(4.0 / PRICE + 1e-6) and meter.prices(10) == 10
         assert meter.prices(8000, then=5.0) == 0
@@ -76,6 +77,7 @@ def test_what_is_not_expected_to_end_in_time_is_not_begun(clock: Clock) -> None:
     spend(meter, "build", 5.0, clock, 20.0)  # four times as slow as usual
     assert meter.affords("build", 7.0) and not meter.affords("build", 8.0)
     assert meter.stopped.startswith(SLOW) and "95% of its work" in meter.stopped
+    assert meter.cause == "budget" and meter.undone == pytest.approx(0.95)
     assert meter.affords("price", 13.0, then=4.0) and not meter.affords("price", 15.0, then=4.0)
     spend(meter, "price", 1.0, clock, 3.0)
     assert meter.affords("price", 3.0, then=4.0) and not meter.affords("price", 4.0, then=4.0)

@@ -52,9 +52,11 @@ def looked(
     spread: float = 0.0,
     slow: Callable[[Graph], Graph] = lambda graph: graph,
     seeds: Sequence[Path] = (),
+    begun: Path | None = None,
 ) -> tuple[Outcome[Built], list[int], Trace]:
-    """The outcome from a chain of nine nodes, by lengths: what each length takes, what a search at
-    a length finds, which lengths cannot be built; and which were built, in order."""
+    """The outcome from a chain of nine nodes, or from where an earlier search ended, by lengths:
+    what each length takes, what a search at a length finds, which lengths cannot be built; and
+    which were built, in order."""
     ran: list[int] = []
 
     def cost(graph: Graph) -> Cost:
@@ -81,9 +83,11 @@ def looked(
         build,
         lambda plans: [plan.cost for plan in plans],
     )
-    trace, first = Trace(), Built(chain(9), cost(chain(9)))
+    start = begun.graph if begun else chain(9)
+    trace, first = Trace(), Built(start, cost(start))
     settings = settings_of(Options.read({}, environment=False))
-    return improved(chain(9), first, (), settings, judges, effort, trace, seeds), ran, trace
+    found = improved(chain(9), first, (), settings, judges, effort, trace, seeds, begun)
+    return found, ran, trace
 
 
 def test_it_goes_on_from_what_was_faster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +121,19 @@ def test_what_others_found_is_run_first(monkeypatch: pytest.MonkeyPatch) -> None
     assert [step.rule for step in found.path.steps] == ["theirs", "long -> short"]
     found, ran, _ = looked({9: 90.0, 6: 95.0}, {9: (6,)}, monkeypatch, seeds=(seed,))
     assert ran == [6] and not found.path.rounds
+
+
+def test_it_goes_on_from_where_an_earlier_search_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither that graph nor the first is built again, and nothing better leaves it as it is."""
+    step = Step("earlier", ("n0",), 9.0, 6.0)
+    round = Round((step,), Cost(90.0, "measured"), Cost(70.0, "measured"))
+    begun = Path(chain(9), chain(6), (round,), "budget", 0.5, goes_on=True)
+    found, ran, _ = looked({6: 70.0, 5: 60.0}, {6: (5, 9), 5: (6,)}, monkeypatch, begun=begun)
+    assert ran == [5] and found.path.begin == chain(9)
+    assert [step.rule for step in found.path.steps] == ["earlier", "long -> short"]
+    assert (found.path.cut_short, found.path.undone) == ("", 0.0)
+    found, ran, _ = looked({6: 70.0}, {6: (9,)}, monkeypatch, begun=begun)
+    assert ran == [] and found.path.graph == chain(6) and found.path.rounds == (round,)
 
 
 def test_noise_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,9 @@ def test_a_path_comes_back_equal_and_bound_to_the_weights_at_hand(tmp_path: File
         later = replace(begin, constants=trained)
         assert question(later, OPTIONS, TARGET) == key
         again = recall(cache, key, later)
+        short = replace(path(begin), cut_short="budget", undone=0.5, goes_on=True)
+        remember(cache, key, short)
+        assert recall(cache, key, begin) == short
     assert again is not None and again.begin is later
     assert [c.digest for c in again.graph.constants] == ["ww", "vv"]
     assert recall(None, key, begin) is None

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from anabranch.deadline import ENDLESS, Deadline
+from anabranch.deadline import ENDLESS, CutShort, Deadline
 from anabranch.ir.graph import Graph
 from anabranch.rewrite.search import Account, Carrying
 from anabranch.trace import Trace
@@ -59,10 +59,13 @@ class Effort:
 
 
 class Meter:
-    """What of an effort is left. `stopped`: why something was not begun, "" so far."""
+    """What of an effort is left. `stopped`: why something was not begun, "" so far; `cause`: of
+    that, if it was no want of work; `undone`: the part of the work that was left then."""
 
     def __init__(self, effort: Effort) -> None:
         self.stopped = ""
+        self.cause: CutShort = ""
+        self.undone = 0.0
         self._all = self._work = effort.work
         self._until = effort.until
         self._each = effort.each
@@ -139,8 +142,10 @@ class Meter:
 
     def _cut(self) -> str:
         whole = self._all or 0.0
-        said = STOPPED if self._until.stopped() else TOO_SLOW
-        return said.format(left=100 * max(0.0, self._work or 0.0) / whole if whole else 100.0)
+        self.undone = max(0.0, self._work or 0.0) / whole if whole else 1.0
+        self.cause = "stop" if self._until.stopped() else "budget"
+        said = STOPPED if self.cause == "stop" else TOO_SLOW
+        return said.format(left=100 * self.undone)
 
 
 def surveying(graph: Graph) -> float:

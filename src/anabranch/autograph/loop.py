@@ -108,10 +108,13 @@ def improved(
     effort: Effort,
     trace: Trace,
     seeds: Sequence[Path] = (),
+    begun: Path | None = None,
 ) -> Outcome[T]:
     """The fastest graph that was found; `first` is what the graph itself takes, `seeds` lead to
-    graphs that others found."""
-    return _Loop(graph, first, rules, settings, judges, effort, trace).run(seeds)
+    graphs that others found. `begun`: leads to where an earlier search ended, and `first` is what
+    that graph takes."""
+    start = begun or Path(graph, graph, ())
+    return _Loop(start, first, rules, settings, judges, effort, trace).run(seeds)
 
 
 class _Loop(Generic[T]):
@@ -119,7 +122,7 @@ class _Loop(Generic[T]):
 
     def __init__(
         self,
-        graph: Graph,
+        start: Path,
         first: T,
         rules: Sequence[Rule],
         settings: Settings,
@@ -131,9 +134,11 @@ class _Loop(Generic[T]):
         self._effort, self._trace = effort, trace
         self._meter, self._built = Meter(effort), [first]
         self._surveys: dict[int, tuple[Graph, Survey]] = {}
-        self._tried = {content_key(graph)}
+        self._tried = {content_key(start.begin)}
+        if start.rounds:
+            self._tried.add(content_key(judges.simplify(start.graph)))
         self._failed: set[frozenset[str]] = set()
-        self._best = Outcome(first, Path(graph, graph, ()))
+        self._best = Outcome(first, start)
 
     def run(self, seeds: Sequence[Path] = ()) -> Outcome[T]:
         order, meter = count(), self._meter
@@ -157,8 +162,9 @@ class _Loop(Generic[T]):
             if better is not None:
                 self._best, us = better, better.built.cost.us
                 heapq.heappush(queue, (us, next(order), self._effort.measured, better))
-        meter.tell(self._trace, self._best.path.begin.name)
-        return self._best
+        built, path = self._best.built, self._best.path
+        meter.tell(self._trace, path.begin.name)
+        return Outcome(built, replace(path, cut_short=meter.cause, undone=meter.undone))
 
     def _seeded(self, seed: Path) -> Outcome[T] | None:
         """What others found, as it was built, if it is faster."""

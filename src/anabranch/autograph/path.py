@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from anabranch.deadline import CutShort
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.rewrite.backtrack import Step
@@ -23,11 +24,17 @@ class Round:
 @dataclass(frozen=True, slots=True)
 class Path:
     """From one graph to another. `graph` has the constants of `begin`: what depends on constants
-    alone is not computed yet. No rounds: nothing faster was found, and both are the same."""
+    alone is not computed yet. No rounds: nothing faster was found, and both are the same.
+    `cut_short`: why the search ended before its work was done, "" if it did not; `undone`: the part
+    of the work that was left then. `goes_on`: it is no answer yet, and the next search of the graph
+    begins where this one ended."""
 
     begin: Graph
     graph: Graph
     rounds: tuple[Round, ...]
+    cut_short: CutShort = ""
+    undone: float = 0.0
+    goes_on: bool = False
 
     @property
     def steps(self) -> tuple[Step, ...]:

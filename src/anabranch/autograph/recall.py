@@ -2,7 +2,8 @@
 
 A stored graph names its constants; they are bound anew to those at hand, so it is as right for
 other weights as it was for the first, as long as the same of them are equal to each other: a search
-may have used that. Whatever is recalled is still verified like everything else.
+may have used that. Whatever is recalled is still verified like everything else. What a search found
+before it was cut short is kept, too: as an answer, or as where the next one begins (`goes_on`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from anabranch.autograph.path import Path, Round
 from anabranch.cache import Cache
 from anabranch.costs import name_of
+from anabranch.deadline import CutShort
 from anabranch.errors import VerifyError
 from anabranch.ir.graph import Constant, Graph, types
 from anabranch.ir.protocols import Cost, Target
@@ -22,7 +24,7 @@ from anabranch.kernels import sources
 from anabranch.options import Options
 from anabranch.rewrite.backtrack import Step
 
-SCHEME = "search 3"
+SCHEME = "search 4"
 NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system"}
 APART = {
     *("scheduler", "max_streams", "max_group_size", "max_groups", "abreast", "overlap"),
@@ -54,6 +56,9 @@ class _Round(BaseModel):
 class _Stored(BaseModel):
     graph: str
     rounds: list[_Round]
+    cut_short: CutShort
+    undone: float
+    goes_on: bool
 
 
 def remember(cache: Cache | None, key: str, path: Path) -> None:
@@ -65,7 +70,13 @@ def remember(cache: Cache | None, key: str, path: Path) -> None:
             )
             for r in path.rounds
         ]
-        stored = _Stored(graph=text_graph(path.graph), rounds=rounds)
+        stored = _Stored(
+            graph=text_graph(path.graph),
+            rounds=rounds,
+            cut_short=path.cut_short,
+            undone=path.undone,
+            goes_on=path.goes_on,
+        )
         cache.put("graphs", key, stored.model_dump_json())
 
 
@@ -88,7 +99,7 @@ def recall(cache: Cache | None, key: str, graph: Graph) -> Path | None:
     rounds = (
         Round(tuple(map(_opened, r.steps)), _cost(r.before), _cost(r.after)) for r in stored.rounds
     )
-    return Path(graph, bound, tuple(rounds))
+    return Path(graph, bound, tuple(rounds), stored.cut_short, stored.undone, stored.goes_on)
 
 
 def _results(graph: Graph) -> list[tuple[object, ...]]:

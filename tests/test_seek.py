@@ -1,0 +1,107 @@
+"""What a search that was cut short leaves behind: an answer, or where the next one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path as File
+from typing import Any
+
+import pytest
+
+from anabranch import seek
+from anabranch.autograph.loop import Outcome
+from anabranch.autograph.path import Path, Round
+from anabranch.cache import Cache
+from anabranch.compiler import Compilation, compile_model
+from anabranch.deadline import CutShort
+from anabranch.ir.protocols import Cost
+from anabranch.line import Job
+from anabranch.options import Options
+from anabranch.rewrite.backtrack import Step
+from anabranch.targets import resolve
+from anabranch.trace import Trace
+from anabranch.zoo import ZOO
+
+End = tuple[CutShort, float]
+"""Why a search ended, and the part of its work that was left."""
+Asked = Callable[..., Compilation]
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Where each search began."""
+    return []
+
+
+@pytest.fixture
+def asked(tmp_path: File, monkeypatch: pytest.MonkeyPatch, begun: list[Path]) -> Iterator[Asked]:
+    """Compiles one network with searches that find nothing and end as they are told."""
+    net, inputs = ZOO["squeezenet"].build("tiny"), ZOO["squeezenet"].inputs("tiny", 1)
+    chosen = {"search": "autograph", "scheduler": "critical", "kernels": "library"}
+    with Cache.open(tmp_path) as cache:
+
+        def compiled(end: End = ("", 0.0), step: str = "", **options: Any) -> Compilation:
+            def improved(*given: Any) -> Outcome[Any]:
+                start: Path = given[-1]
+                begun.append(start)
+                rounds = start.rounds
+                if step:
+                    steps = (Step(step, ("out",), 2.0, 1.0),)
+                    rounds = (*rounds, Round(steps, Cost(2.0, "estimated"), Cost(1.0, "estimated")))
+                path = replace(start, rounds=rounds, cut_short=end[0], undone=end[1])
+                return Outcome(replace(given[1]) if step else given[1], path)
+
+            monkeypatch.setattr(seek, "improved", improved)
+            monkeypatch.setattr(seek._Judging, "last", lambda self, plans: FASTER)
+            all_of_it = Options.read({"cache_dir": None, **chosen, **options}, environment=False)
+            job = Job(net, inputs, {}, resolve("sim:h200"), all_of_it, cache, Trace())
+            made: Compilation = compile_model(job)
+            return made
+
+        yield compiled
+
+
+FASTER = [Cost(2.0, "estimated"), Cost(1.0, "estimated")]
+
+
+def test_what_ended_by_itself_is_the_answer(asked: Asked, begun: list[Path]) -> None:
+    for _ in range(2):
+        asked(search_seconds=60)
+    assert len(begun) == 1
+
+
+def test_what_the_time_that_was_given_cut_short_goes_on(asked: Asked, begun: list[Path]) -> None:
+    """From what was found, until a search finds nothing and comes no further."""
+    cut: End = ("budget", 0.9)
+    asked(cut, "first", search_seconds=60)
+    again = asked(cut, "second", search_seconds=60)
+    assert again.path is not None and again.path.goes_on
+    assert [step.rule for step in again.path.steps] == ["first", "second"]
+    asked(("budget", 0.7), search_seconds=60)  # nothing, but further
+    for _ in range(3):
+        last = asked(("budget", 0.7), search_seconds=60)
+    assert [len(path.rounds) for path in begun] == [0, 1, 2, 2]
+    assert last.path is not None and last.path.cut_short == "budget" and not last.path.goes_on
+
+
+def test_what_its_own_limit_cut_short_is_the_answer(asked: Asked, begun: list[Path]) -> None:
+    for _ in range(2):
+        made = asked(("budget", 0.9))
+    assert len(begun) == 1
+    assert made.path is not None and made.path.undone == 0.9
+
+
+@pytest.mark.parametrize("end", [("budget", 1.0), ("stop", 0.5)])
+def test_what_had_no_time_or_was_stopped_is_none(asked: Asked, begun: list[Path], end: End) -> None:
+    for _ in range(3):
+        asked(end)
+    assert len(begun) == 3
+
+
+def test_without_time_what_was_found_before_is_kept(asked: Asked, begun: list[Path]) -> None:
+    for _ in range(2):
+        made = asked(budget=1e-6)
+        assert made.path is not None and made.path.goes_on and not begun
+    asked(budget=600)
+    assert len(begun) == 1
