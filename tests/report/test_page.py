@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from anabranch.autograph.path import Path as Way
+from anabranch.autograph.path import Round
+from anabranch.ir.protocols import Cost
 from anabranch.report import embed
 from anabranch.report.page import render, write
 from anabranch.report.parts import Parts
@@ -152,6 +155,19 @@ def test_long_graphs_lose_their_middle(parts: Build) -> None:
     assert text.startswith("graph inception {")
     assert text.endswith("}\n")
     assert re.search(r"\.\.\. \d+ lines left out", text)
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_what_ended_a_search_stands_beside_its_way(parts: Build, found: bool) -> None:
+    given = parts["small"]()
+    net = given["captured"]
+    done = Round((), Cost(18.34, "measured"), Cost(18.31, "measured"))
+    path = Way(net, net, (done,) * found, "budget", 0.4)
+    searched: Parts = {**given, "searched": path}
+    text = Reader(render(**searched)).text
+    assert "stopped by the clock, with 40% of its work undone" in text
+    assert ("18.3 µs measured, 0.164% less" in text) == found
+    assert "No equal graph is faster" not in text
 
 
 def test_written_in_one_step(parts: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

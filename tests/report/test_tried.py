@@ -23,5 +23,13 @@ def test_what_paid_stands_first_with_both_times() -> None:
     assert tried_in_parts(trace.events, 1)[-1] == "  and 1 form more"
 
 
+def test_what_was_tried_is_told_in_full() -> None:
+    rule = "conv(x, w, b), conv(y, v, c) -> slices of conv(cat(x, y), cat(w, v), cat(b, c))"
+    trace, what = Trace(), f"{rule} x2 at %convolution_155 to %convolution_171"
+    trace.add("applied", WHERE, what, "8.00 us measured, 9.00 without, as a part")
+    _, _, *lines = tried_in_parts(trace.events, 5)
+    assert len(lines) == 2 and " ".join(line.strip() for line in lines) == what
+
+
 def test_without_a_contest_there_is_nothing_to_say() -> None:
     assert tried_in_parts(Trace().events, 5) == []

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Unpack
 
 from anabranch.ir.text import text_kernel
@@ -22,13 +22,14 @@ from anabranch.report import history
 from anabranch.report.flow import busy, critical_chain, flow
 from anabranch.report.headline import Headline, headline
 from anabranch.report.history import Group
+from anabranch.report.lines import WIDTH, columns, cut, printable, wrapped
 from anabranch.report.occupancy import fullest, occupancy
 from anabranch.report.parts import Parts
 from anabranch.report.rows import Row, rows
+from anabranch.report.searched import searched_lines
 from anabranch.report.tried import tried_in_parts
 from anabranch.report.units import count, duration, ratio, significant, size
 
-WIDTH = 100
 SLOWEST = 20
 GROUPS = 12
 """Lines given to each list that could be long; what is left out is counted."""
@@ -41,7 +42,7 @@ def explain(**parts: Unpack[Parts]) -> str:
         _result(parts["name"], head),
         _concerns(parts),
         _rewritten(parts),
-        _searched(parts),
+        searched_lines(parts["searched"], GROUPS),
         tried_in_parts(parts["events"], GROUPS),
         _fused(parts, found),
         _chosen(found),
@@ -53,11 +54,11 @@ def explain(**parts: Unpack[Parts]) -> str:
         _numbers(parts, head),
     )
     lines = "\n\n".join("\n".join(section) for section in sections if section).splitlines()
-    return "\n".join(_cut(line.rstrip(), WIDTH) for line in lines) + "\n"
+    return "\n".join(cut(line.rstrip(), WIDTH) for line in lines) + "\n"
 
 
 def _result(name: str, head: Headline) -> list[str]:
-    lines = [_printable(f"{name} on {', '.join((head.machine, *head.setting))}")]
+    lines = [printable(f"{name} on {', '.join((head.machine, *head.setting))}")]
     if head.us is not None:
         than = [
             f"{ratio(b.speedup)} as fast as {b.name} ({duration(b.us)})"
@@ -65,14 +66,14 @@ def _result(name: str, head: Headline) -> list[str]:
             if b.speedup
         ]
         result = f"{duration(head.us)} {head.source}, schedule {head.scheduler}"
-        lines += _wrapped(result + (f": {', '.join(than)}" if than else ""))
+        lines += wrapped(result + (f": {', '.join(than)}" if than else ""))
     counts = f"{count(head.tasks, 'task')} ({count(head.launches, 'kernel')}) on "
     lines.append(
         f"  {counts}{count(head.streams, 'stream')} with {count(head.waits, 'event wait')}"
     )
     batch = f"batch {head.batch}" if head.batch is not None else "these inputs"
     made = f"specialised: kernels, schedule and memory were chosen for {batch} on {head.machine}"
-    return [*lines, *_wrapped(f"{made}; compile chooses anew for another batch or device")]
+    return [*lines, *wrapped(f"{made}; compile chooses anew for another batch or device")]
 
 
 def _concerns(parts: Parts) -> list[str]:
@@ -83,7 +84,7 @@ def _concerns(parts: Parts) -> list[str]:
     for group in groups[:GROUPS]:
         event = group.events[0]
         said = f"{event.what}: {event.why}" if event.why else event.what
-        lines += _wrapped(f"{group.kind} in {group.where}: {said}{_more(group)}")
+        lines += wrapped(f"{group.kind} in {group.where}: {said}{_more(group)}")
     return [*lines, *_left_out(groups[GROUPS:])]
 
 
@@ -92,29 +93,7 @@ def _rewritten(parts: Parts) -> list[str]:
     before, after = len(parts["captured"].nodes), len(parts["rewritten"].nodes)
     lines = [f"Rewritten: {before:,} -> {count(after, 'node')}"]
     named = [(c.what, f"{c.times}x", c.said, f"{c.ms:.1f} ms" if c.ms else "") for c in changes]
-    return lines + _table(named, "<><", (40, 6, 34))
-
-
-def _searched(parts: Parts) -> list[str]:
-    path = parts["searched"]
-    if path is None:
-        return []
-    if not path.rounds:
-        return ["Searched: no equal graph is faster"]
-    first, last = path.rounds[0].before, path.rounds[-1].after
-    gain = f"{duration(first.us)} -> {duration(last.us)} {last.source}"
-    lines = [f"Searched: {count(len(path.steps), 'step')}, {gain}"]
-    for number, done in enumerate(path.rounds, 1):
-        before, after = duration(done.before.us), duration(done.after.us)
-        lines.append(f"  round {number}: {before} -> {after} {done.after.source}, side by side")
-        table = [
-            (step.rule, f"{step.after_us - step.before_us:+.2f}", ", ".join(step.nodes))
-            for step in done.steps[:GROUPS]
-        ]
-        lines += _table([("rule", "predicted us", "nodes"), *table], "<>", (52, 12))
-        rest = len(done.steps) - GROUPS
-        lines += [f"  and {count(rest, 'step')} more"] if rest > 0 else []
-    return lines
+    return lines + columns(named, "<><", (40, 6, 34))
 
 
 def _fused(parts: Parts, found: Sequence[Row]) -> list[str]:
@@ -127,9 +106,9 @@ def _fused(parts: Parts, found: Sequence[Row]) -> list[str]:
     shared = sum(row.task.kernel is not None and row.task.kernel.name == ABREAST for row in found)
     for event in parts["events"]:
         if shared and (event.kind, event.where) == ("applied", "abreast"):
-            lines += _wrapped(f"{count(shared, 'launch')} of independent tasks: {event.why}")
+            lines += wrapped(f"{count(shared, 'launch')} of independent tasks: {event.why}")
     most = fused.most_common(GROUPS)
-    lines += _table([(f"{n}x", ops) for ops, n in most], ">", (6,))
+    lines += columns([(f"{n}x", ops) for ops, n in most], ">", (6,))
     rest = sum(fused.values()) - sum(n for _, n in most)
     lines += [f"  and {rest} in {len(fused) - len(most)} other ways"] if rest else []
     return lines
@@ -154,7 +133,7 @@ def _chosen(found: Sequence[Row]) -> list[str]:
         stream = str(row.launch.stream)
         table.append((row.task.name, significant(us), row.kernel, other, stream, row.place))
     title = f"Chosen: {title} {duration(whole)} alone ({_sources(found)})"
-    return [title, *_table(table, "<><<>", (19, 7, 19, 24, 2))]
+    return [title, *columns(table, "<><<>", (19, 7, 19, 24, 2))]
 
 
 def _schedules(parts: Parts) -> list[str]:
@@ -169,7 +148,7 @@ def _schedules(parts: Parts) -> list[str]:
         over = _over(cost.us, fastest) if cost.us > fastest else "best"
         latency = duration(cost.us)
         table.append((mark, schedule.scheduler, latency, over, streams, waits, cost.source))
-    return ["Schedules (* chosen)", *_table(table, "<<>>>>", (1, 24, 10, 10, 8, 7))]
+    return ["Schedules (* chosen)", *columns(table, "<<>>>>", (1, 24, 10, 10, 8, 7))]
 
 
 def _overlapping(parts: Parts) -> list[str]:
@@ -186,7 +165,7 @@ def _overlapping(parts: Parts) -> list[str]:
         lines += [f"Carve-out: kernels ask for {carveout}% of L1 as shared memory"]
     for event in parts["events"] if lines else ():
         if event.where == "overlap" and event.kind in ("chosen", "applied"):
-            lines += _wrapped(event.why)
+            lines += wrapped(event.why)
     return lines
 
 
@@ -201,7 +180,7 @@ def _timelines(parts: Parts) -> list[str]:
         spans = [span for span in timeline.spans if position.get(span.task) in chain]
         running = sum(span.end - span.start for span in spans)
         used = ", ".join(f"{100 * part:.0f}%" for part in busy(timeline).values())
-        lines += _wrapped(
+        lines += wrapped(
             f"{name}: {duration(timeline.latency)} {timeline.source}; its critical chain is "
             f"{count(len(spans), 'task')} that run {duration(running)}; streams busy {used}"
         )
@@ -216,10 +195,8 @@ def _refused(parts: Parts) -> list[str]:
     for group in groups[:GROUPS]:
         event = group.events[0]
         said = f"{event.why or 'refused'} ({event.what}{_more(group)})"
-        first, *rest = textwrap.wrap(_printable(said), WIDTH - 28, break_long_words=True)[:2] or [
-            ""
-        ]
-        lines.append(f"  {_cut(group.where, 16):<16} {len(group.events):>5}x  {first}")
+        first, *rest = textwrap.wrap(printable(said), WIDTH - 28, break_long_words=True)[:2] or [""]
+        lines.append(f"  {cut(group.where, 16):<16} {len(group.events):>5}x  {first}")
         lines += [f"{'':<27}{line}" for line in rest]
     return [*lines, *_left_out(groups[GROUPS:])]
 
@@ -239,7 +216,7 @@ def _memory(parts: Parts, head: Headline) -> list[str]:
     if held:
         task = plan.schedule.launches[at].task
         where += f"; fullest at launch {at} ({task}) with {size(most)}"
-    return [*lines, *_wrapped(where)]
+    return [*lines, *wrapped(where)]
 
 
 def _numbers(parts: Parts, head: Headline) -> list[str]:
@@ -255,7 +232,7 @@ def _numbers(parts: Parts, head: Headline) -> list[str]:
         each = ", ".join(f"{stage} {duration(1e6 * seconds)}" for stage, seconds in spent)
         said = f"compiled in {duration(1e6 * total)}"
         said += f", {head.cut_short}" if head.cut_short else ""
-        lines += _wrapped(said + (f": {each}" if each else ""))
+        lines += wrapped(said + (f": {each}" if each else ""))
     return ["Numbers", *lines] if lines else []
 
 
@@ -278,39 +255,3 @@ def _more(group: Group) -> str:
 def _left_out(groups: Sequence[Group]) -> list[str]:
     events = sum(len(group.events) for group in groups)
     return [f"  and {events:,} more for {count(len(groups), 'other reason')}"] if groups else []
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(_printable(text), WIDTH, initial_indent="  ", subsequent_indent="      ")
-
-
-def _table(table: Sequence[Sequence[str]], align: str, most: Sequence[int]) -> list[str]:
-    """Columns as wide as their widest cell, up to `most` characters each, the last up to what is
-    left of the line; longer cells are cut."""
-    cells = [[_cut(cell, limit) for cell, limit in zip(row, most, strict=False)] for row in table]
-    widths = [max(map(len, column), default=0) for column in zip(*cells, strict=True)]
-    rest = WIDTH - 2 - sum(width + 2 for width in widths)
-    lines = []
-    for row, short in zip(table, cells, strict=True):
-        line = "  ".join([*_aligned(short, widths, align), _cut(row[-1], rest)])
-        lines.append(f"  {line}".rstrip())
-    return lines
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int], align: str) -> Iterable[str]:
-    for cell, width, side in zip(row, widths, align, strict=False):
-        yield f"{cell:{side}{width}}"
-
-
-def _cut(text: str, most: int) -> str:
-    """At most so many characters; the middle goes, for names differ at both ends."""
-    text = _printable(text)
-    if len(text) <= most:
-        return text
-    tail = (most - 1) // 2
-    return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
-
-
-def _printable(text: str) -> str:
-    """Names are foreign: none may break a line or steer a terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text)

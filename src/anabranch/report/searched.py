@@ -1,0 +1,67 @@
+"""Searched: the way to an equal graph that a search found, and why it ended: a path -> lines.
+
+Searched: 2 steps, 131 us -> 129 us estimated, 1.5% less
+  stopped by the clock, with 40% of its work undone: search_seconds gives more
+  steps, and what each changes in the price: the sum of all tasks and, weighed, their longest path
+  round 1: 131 us -> 129 us estimated, 1.5% less, side by side
+     -2.25  conv1x1(conv(x, w, b), v, c) -> conv(x, v @ w, v @ b + c)
+              convolution_65, convolution_64
+"""
+
+from __future__ import annotations
+
+from anabranch.autograph.path import Path
+from anabranch.ir.protocols import Cost
+from anabranch.report.lines import wrapped
+from anabranch.report.units import count, duration, significant
+
+PRICES = (
+    "steps, and what each changes in the price: the sum of all tasks and, weighed, their longest "
+    "path"
+)
+
+
+def searched_lines(path: Path | None, most: int) -> list[str]:
+    """At most so many steps of each round; none without a search."""
+    if path is None:
+        return []
+    if not path.rounds:
+        none = "no faster graph was found" if path.cut_short else "no equal graph is faster"
+        return [f"Searched: {none}", *wrapped(ended(path))]
+    whole = gained(path.rounds[0].before, path.rounds[-1].after)
+    lines = [f"Searched: {count(len(path.steps), 'step')}, {whole}", *wrapped(ended(path))]
+    lines += wrapped(PRICES)
+    for number, done in enumerate(path.rounds, 1):
+        lines += [f"  round {number}: {gained(done.before, done.after)}, side by side"]
+        for step in done.steps[:most]:
+            lines += wrapped(step.rule, f"  {step.after_us - step.before_us:+8.2f}  ", " " * 14)
+            lines += wrapped(", ".join(step.nodes), " " * 14, " " * 14)
+        rest = len(done.steps) - most
+        lines += [f"  and {count(rest, 'step')} more"] if rest > 0 else []
+    return lines
+
+
+def ended(path: Path) -> str:
+    """Why the search ended before its work was done, and what may be done about it; "" if it did
+    not."""
+    if not path.cut_short:
+        return ""
+    by = "as asked" if path.cut_short == "stop" else "by the clock"
+    then = "compile again to go on" if path.goes_on else "search_seconds gives more"
+    return f"stopped {by}, with {100 * path.undone:.0f}% of its work undone: {then}"
+
+
+def gained(before: Cost, after: Cost) -> str:
+    """Both times and by how much they differ; one alone where as few digits are equal.
+
+    >>> gained(Cost(131, "estimated"), Cost(129, "estimated"))
+    '131 us -> 129 us estimated, 1.53% less'
+    >>> gained(Cost(18.34, "measured"), Cost(18.31, "measured"))
+    '18.3 us measured, 0.164% less than before'
+    """
+    part = 100 * (1 - after.us / before.us) if before.us else 0.0
+    less = f"{significant(abs(part))}% {'less' if part >= 0 else 'more'}"
+    was, now = duration(before.us), duration(after.us)
+    if was == now:
+        return f"{now} {after.source}, {less} than before"
+    return f"{was} -> {now} {after.source}, {less}"

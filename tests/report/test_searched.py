@@ -1,0 +1,58 @@
+"""The way of a search in lines: steps in full, what they gained, and why it ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.rewrite.graphs import read
+
+from anabranch.autograph.path import Path, Round
+from anabranch.ir.protocols import Cost
+from anabranch.report.lines import WIDTH
+from anabranch.report.searched import ended, searched_lines
+from anabranch.rewrite.backtrack import Step
+
+NET = read("graph g {\n  input %x: f32[4]\n  %y: f32[4] = aten.relu.default(%x)\n  return %y\n}")
+RULE = "conv(x, w, b), conv(y, v, c) -> slices of conv(cat(x, y), cat(w, v), cat(b, c)) in groups"
+NODES = tuple(f"convolution_{i}" for i in range(100, 108))
+
+
+def path(before: float, after: float) -> Path:
+    steps = (Step(RULE, NODES, 90.0, 80.5), Step("x * 1 -> x", ("mul",), 80.5, 81.0))
+    return Path(NET, NET, (Round(steps, Cost(before, "estimated"), Cost(after, "estimated")),))
+
+
+def test_steps_are_told_in_full_with_what_they_change_in_the_price() -> None:
+    lines = searched_lines(path(131.0, 129.0), 12)
+    assert lines[0] == "Searched: 2 steps, 131 us -> 129 us estimated, 1.53% less"
+    text = " ".join(" ".join(lines).split())
+    assert f"-9.50 {RULE} {', '.join(NODES)}" in text and "+0.50 x * 1 -> x mul" in text
+    assert "the price: the sum of all tasks" in text and "predicted us" not in text
+    assert max(map(len, lines)) <= WIDTH
+    assert searched_lines(path(131.0, 129.0), 1)[-1] == "  and 1 step more"
+
+
+def test_a_gain_that_the_digits_do_not_show_is_told_in_percent() -> None:
+    first, *_ = searched_lines(path(18.34, 18.31), 12)
+    assert first == "Searched: 2 steps, 18.3 us estimated, 0.164% less than before"
+
+
+@pytest.mark.parametrize(
+    ("cut_short", "goes_on", "said"),
+    [
+        ("budget", False, "stopped by the clock, with 40% of its work undone: search_seconds"),
+        ("budget", True, "stopped by the clock, with 40% of its work undone: compile again"),
+        ("stop", True, "stopped as asked, with 40% of its work undone: compile again"),
+    ],
+)
+def test_what_ended_a_search_stands_beside_its_way(
+    cut_short: str, goes_on: bool, said: str
+) -> None:
+    short = {"cut_short": cut_short, "undone": 0.4, "goes_on": goes_on}
+    assert searched_lines(replace(path(9.0, 8.0), **short), 12)[1].strip().startswith(said)  # type: ignore[arg-type]
+    none = Path(NET, NET, (), **short)  # type: ignore[arg-type]
+    first, second = searched_lines(none, 12)
+    assert first == "Searched: no faster graph was found" and said in second
+    assert searched_lines(Path(NET, NET, ()), 12) == ["Searched: no equal graph is faster"]
+    assert ended(path(9.0, 8.0)) == "" and searched_lines(None, 12) == []
