@@ -193,6 +193,37 @@ def test_when_the_budget_is_spent_only_the_decision_is_measured(
     assert warnings == ["no time is left to measure: b and others estimated"]
 
 
+def test_schedules_for_which_no_time_is_left_are_left_out(
+    make: Any, target: Any, prepare: Any
+) -> None:
+    """The first and the most promising other one are always compared: here the last, for all that
+    run beside each other take less by the estimate."""
+    graph = make.graph(*(make.relu(name) for name in "abc"))
+    orders = ("abc", "acb", "bac", "bca")
+    in_a_row = [Schedule(x, tuple(Launch(name, 0) for name in x)) for x in orders]
+    abreast = Schedule("abreast", tuple(Launch(x, i) for i, x in enumerate("abc")))
+    packed: list[str] = []
+
+    def noted(tasks: Any, schedule: Schedule) -> Plan:
+        packed.append(schedule.scheduler)
+        plan: Plan = prepare(tasks, schedule)
+        return plan
+
+    trace, stop = Trace(), threading.Event()
+    costs = Measured(target, noted, trace=trace, until=Deadline(stop=stop))
+    assert len(costs.rank(graph, in_a_row)) == 4 and packed == list(orders)
+    packed.clear()
+    stop.set()
+    found = costs.rank(graph, [*in_a_row, abreast])
+    assert packed == ["abc", "abreast"]
+    assert [math.isfinite(cost.us) for cost in found] == [True, False, False, False, True]
+    refused = [event for event in trace.events if event.kind == "refused"]
+    assert [event.why for event in refused] == ["not measured: no time is left"] * 3
+    assert not costs.settled
+    assert len(costs.race([(graph, s) for s in (*in_a_row, abreast)])) == 5
+    assert len(packed) == 7, "what a search compares is measured"
+
+
 def test_probes_come_from_one_run(make: Any, target: Any, prepare: Any) -> None:
     graph = make.graph(make.relu("a", ctas=1), make.relu("b", width=9, ctas=1))
     found = Measured(target, prepare).probe(graph)

@@ -11,7 +11,7 @@ So equal layers and equal blocks, of one network or of many, are measured once.
 Numbers taken at different times do not compare well: clocks and temperatures move. `rank`
 therefore measures all its schedules side by side, in one interleaved batch, and remembers them as
 one answer; differences within the spreads are ties (`ties.tied`). That answer decides what is kept,
-so several schedules are measured even when no time is left; all else is then estimated.
+so two schedules are measured even when no time is left; all else is then left out or estimated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
 
 from anabranch.cache import Cache
 from anabranch.costs.demand import ROW
@@ -46,6 +45,8 @@ BATCH = 32
 """Executables held at once while tasks are warmed: each has weights and buffers on the device."""
 EACH = 0.05
 """Seconds for one candidate: whole schedules differ by little."""
+LEAST = 2
+"""Of the schedules that are ranked: the first, and what promises most beside it."""
 REPEAT = ROW
 LONG_US = 100.0
 """A task of up to so long is timed that often in a row: the start of a graph shall not count."""
@@ -152,10 +153,12 @@ class Measured:
 
     def rank(self, tasks: TaskGraph, schedules: Sequence[Schedule]) -> list[Cost]:
         """Interleaved, all of them in one batch, equal ones once. A schedule that fails where
-        another runs costs infinitely much; if none runs, all are estimates."""
+        another runs costs infinitely much, and so does one for which no time is left; if none runs,
+        all are estimates."""
         texts = [canonical_schedule(tasks, schedule) for schedule in schedules]
         plans = [(tasks, schedule) for schedule in schedules]
-        return self._side_by_side(f"schedules\n{tasks_text(tasks)}", texts, plans)
+        what = f"schedules\n{tasks_text(tasks)}"
+        return self._side_by_side(what, texts, plans, least=LEAST)
 
     def race(self, plans: Sequence[tuple[TaskGraph, Schedule]], in_a_row: int = 1) -> list[Cost]:
         """As `rank`, for schedules of several graphs."""
@@ -169,7 +172,7 @@ class Measured:
         """What each schedule takes in so many captures of its own, all of them interleaved; less
         where some fail. Nothing is remembered: what counts is that they were taken together."""
         trials = [self._schedule_trial(tasks, schedule) for schedule in schedules] * times
-        found = self._stopwatch.measure(trials, decides=True)
+        found = self._stopwatch.measure(trials, least=len(trials))
         apart = [found[i :: len(schedules)] for i in range(len(schedules))]
         return [[cost for cost in costs if cost is not None] for costs in apart]
 
@@ -179,15 +182,21 @@ class Measured:
         texts: Sequence[str],
         plans: Sequence[tuple[TaskGraph, Schedule]],
         in_a_row: int = 1,
+        least: int | None = None,
     ) -> list[Cost]:
-        by_text = dict(sorted(zip(texts, plans, strict=True), key=itemgetter(0)))
+        """`least`: so many are measured even if no time is left, None for all of them."""
+        by_text = dict(zip(texts, plans, strict=True))
         if not by_text:
             return []
-        key = f"{self._prefix}{what}\n{''.join(by_text)}"
+        named = sorted(by_text)
+        key = f"{self._prefix}{what}\n{''.join(named)}"
         if self._unknown([key]):
             trials = [self._schedule_trial(*plan, in_a_row) for plan in by_text.values()]
-            self._remember({key: self._stopwatch.measure(trials, decides=len(trials) > 1)})
-        found = dict(zip(by_text, self._known[digest_text(key)], strict=True))
+            compared = len(trials) if least is None else min(least, len(trials))
+            costs = self._stopwatch.measure(trials, compared if len(trials) > 1 else 0)
+            took = dict(zip(by_text, costs, strict=True))
+            self._remember({key: [took[text] for text in named]})
+        found = dict(zip(named, self._known[digest_text(key)], strict=True))
         if not any(found.values()):
             return [self._fallback.schedule(*plan) for plan in plans]
         return [found[text] or Cost(math.inf, "estimated") for text in texts]

@@ -2,11 +2,12 @@
 
 All that can be built are timed in one interleaved batch. If the batch fails, each is timed alone,
 to see which is to blame. A candidate that cannot run is no error, whatever it raises: it is an
-event, and None.
+event, and None. So is one that is left out because the time is over while others are built.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -43,16 +44,33 @@ class Stopwatch:
         self._target, self._trace, self._each = target, trace, each
         self._told = False
 
-    def measure(self, trials: Sequence[Trial], decides: bool = False) -> Answers:
-        """One cost for each trial, None where it failed; estimates if no time is left."""
-        if self.until.over() and not decides:
+    def measure(self, trials: Sequence[Trial], least: int = 0) -> Answers:
+        """One cost for each trial, None where it failed; estimates if no time is left. `least`: of
+        those that are compared, so many are measured all the same, the first among them; the others
+        have None where the time ends."""
+        if self.until.over() and not least:
             self.settled = False
             if not self._told:
                 why = f"no time is left to measure: {trials[0].what} and others estimated"
                 self._trace.add("warning", "costs", self._target.spec.name, why)
             self._told = True
             return [trial.estimate() for trial in trials]
-        return self._time(trials, [self.attempt(trial, trial.build) for trial in trials])
+        return self._time(trials, self._built(trials, least or len(trials)))
+
+    def _built(self, trials: Sequence[Trial], least: int) -> list[Executable | None]:
+        """The executables, `least` of them or as many as there is time for: to build the plan of a
+        large network takes most of a second. The first comes first, then what promises most."""
+        runs: list[Executable | None] = [None] * len(trials)
+        order = list(range(len(trials)))
+        if least < len(trials) and self.until.left() < math.inf:
+            order[1:] = sorted(order[1:], key=lambda i: trials[i].estimate().us)
+        for i in order:
+            if self.until.over() and len(runs) - runs.count(None) >= least:
+                self.settled = False
+                self._refuse(trials[i], "no time is left")
+            else:
+                runs[i] = self.attempt(trials[i], trials[i].build)
+        return runs
 
     def _time(self, trials: Sequence[Trial], runs: Sequence[Executable | None]) -> Answers:
         """All runs interleaved; if that fails, one by one, to see which is to blame."""

@@ -14,6 +14,7 @@ has passed returns at once what it has without a search.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -62,7 +63,9 @@ def best(
         f"{len(ranked)} different plans",
         us=cost.us,
     )
-    return Choice(chosen, tuple(ranked))
+    # What failed or was left out has no time to show.
+    known = [pair for pair in ranked[1:] if math.isfinite(pair[1].us)]
+    return Choice(chosen, (ranked[0], *known))
 
 
 def _different(
