@@ -213,6 +213,15 @@ def test_concurrent_calls_do_not_mix() -> None:
         ({"fast": 3}, "known options"),
         ({"schedular": "ios"}, "did you mean scheduler"),
         ({"budget": -1}, "greater than 0"),
+        ({"search_alpha": float("inf")}, "search_alpha = inf is not valid(.|\n)*finite"),
+        ({"search_threshold": float("inf")}, "search_threshold = inf is not valid(.|\n)*finite"),
+        (
+            {"search_size_l": 50, "search_size_u": 10},
+            "search_size_u = 10 (.|\n)*search_size_l, .* 50",
+        ),
+        ({"search_size_l": 50}, "search_size_u = 40 is not valid"),
+        ({"seed": 2**70}, "seed = 1180591620717411303424 is not valid"),
+        ({"seed": -(2**64)}, "seed = -18446744073709551616 is not valid"),
     ],
 )
 def test_wrong_options_say_what_is_right(options: dict[str, Any], words: str) -> None:

@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from anabranch.errors import OptionError
 
@@ -42,6 +50,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 launches on several streams as Nimble does; DeepCuts, like TASO, runs one kernel after another. With
 Nimble's streams TASO's graph is the same: chosen for its sum, whatever streams make of it."""
 
+SEEDS = 2**63
 DEFAULT_CACHE_DIR = Path(platformdirs.user_cache_dir("anabranch"))
 
 
@@ -86,13 +95,13 @@ class Options(BaseModel):
     # The paper gives no number for any of these. alpha: what the critical path weighs beside the
     # sum; at 1 a longer path counts as much as as much more work. None: what the run of the graph
     # itself shows, 1 to 19 for networks with many branches, next to 0 for chains.
-    search_alpha: float | None = Field(default=None, ge=0)
+    search_alpha: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     # What TASO's authors used: a step may cost a twentieth before the next one pays.
-    search_threshold: float = Field(default=1.05, ge=1)
+    search_threshold: float = Field(default=1.05, ge=1, allow_inf_nan=False)
     # Parts have fewer nodes than size_l, neighbours searched together fewer than size_u: about half
     # a cell of NASNet or a module of Inception, and two to three of these.
     search_size_l: int = Field(default=16, ge=2)
-    search_size_u: int = Field(default=40, ge=2)
+    search_size_u: int = Field(default=40, ge=2, validate_default=True)
     # Graphs that are looked at in each part: it is done after a few steps. Graphs priced in all, at
     # a millisecond or two each. Graphs kept all along. Candidates near one graph that are run, at
     # seconds each: what one of them shows makes the next prediction better.
@@ -112,7 +121,8 @@ class Options(BaseModel):
     max_group_size: int | None = Field(default=None, ge=1)
     max_groups: int | None = Field(default=None, ge=1)
     tf32: bool = False
-    seed: int = 0
+    # What generators of random numbers take, with room to count on from it.
+    seed: int = Field(default=0, ge=-SEEDS, lt=SEEDS)
     cache_dir: Path | None = DEFAULT_CACHE_DIR
     debug: int = Field(default=0, ge=0, le=3)
     dump: Path | None = None
@@ -124,6 +134,16 @@ class Options(BaseModel):
     def _nowhere(cls, given: Any) -> Any:
         """An empty name is no folder, as in the environment, and not the current one."""
         return None if given == "" else given
+
+    @field_validator("search_size_u")
+    @classmethod
+    def _not_below_the_parts(cls, given: int, others: ValidationInfo) -> int:
+        """What is searched together is no smaller than the parts that it is made of."""
+        least = others.data.get("search_size_l", given)
+        if given < least:
+            why = f"Input should be greater than or equal to search_size_l, which is {least}"
+            raise PydanticCustomError("size", "{why}", {"why": why})
+        return given
 
     @staticmethod
     def read(given: Mapping[str, Any] | None = None, environment: bool = True) -> Options:

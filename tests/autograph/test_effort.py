@@ -128,3 +128,9 @@ def test_prices_are_counted_with_and_without_beginnings() -> None:
     assert not isinstance(plain, Carrying) and isinstance(carries, Carrying)
     assert carries(chain(2)) == 1.0 and str(carries.carried(None, chain(2))) == "account"
     assert carries.asked == 2 and building(chain(3)) > 0
+
+
+def test_of_endless_work_all_is_left(clock: Clock) -> None:
+    meter = Meter(Effort(work=math.inf, until=Deadline.after(1.0)))
+    spend(meter, "price", 1.0, clock, 2.0)
+    assert not meter.affords("price", 1.0) and meter.undone == 1.0

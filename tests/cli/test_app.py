@@ -41,6 +41,7 @@ def test_help_names_every_verb(cli: Callable[..., Any]) -> None:
         ("compile", "zoo:sru/tiny", "--scheduler", "fifo", "--target", "cpu"),
         ("compile", "zoo:sru/tiny", "--target", "tpu"),
         ("compile", "zoo:sru/tiny", "--target", "cpu", "--budget", "-1"),
+        ("compile", "zoo:sru/tiny", "--target", "cpu", "--seed", str(2**70)),
         ("compile", "sru", "--target", "cpu"),
         ("bench",),
         ("bench", "zoo:sru/tiny", "--rivals", "nobody"),

@@ -10,6 +10,7 @@ has a say. Where it has, the answer depends on the machine's speed, and an event
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -142,7 +143,7 @@ class Meter:
 
     def _cut(self) -> str:
         whole = self._all or 0.0
-        self.undone = max(0.0, self._work or 0.0) / whole if whole else 1.0
+        self.undone = max(0.0, self._work or 0.0) / whole if 0 < whole < math.inf else 1.0
         self.cause = "stop" if self._until.stopped() else "budget"
         said = STOPPED if self.cause == "stop" else TOO_SLOW
         return said.format(left=100 * self.undone)

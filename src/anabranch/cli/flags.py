@@ -9,7 +9,7 @@ import typer
 
 from anabranch.errors import OptionError
 from anabranch.models import DTYPES, FORMS
-from anabranch.options import SYSTEMS
+from anabranch.options import SEEDS, SYSTEMS
 
 T = TypeVar("T")
 
@@ -36,7 +36,9 @@ Json = Annotated[
 Trust = Annotated[
     bool, typer.Option("--trust", help="Read torch.export archives, which may run code.")
 ]
-Seed = Annotated[int, typer.Option(help="For random weights and inputs.")]
+Seed = Annotated[
+    int, typer.Option(help="For random weights and inputs.", min=-SEEDS, max=SEEDS - 1)
+]
 
 
 def check_dtype(name: str | None) -> str | None:
