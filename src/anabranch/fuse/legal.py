@@ -25,7 +25,7 @@ from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg import lower
 from anabranch.kernels.dfg.lower import LOWERINGS
 from anabranch.kernels.dfg.nouns import COMPUTE
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.write import variants, why_none
 
 CONVOLUTION, ADD, RELU = "aten.convolution.default", "aten.add.Tensor", "aten.relu.default"
 LINEAR, ADDMM, GELU = "aten.linear.default", "aten.addmm.default", "aten.gelu.default"
@@ -154,7 +154,9 @@ def why_not_written(
     found = lower(body)
     if isinstance(found, str):
         return found
-    return "" if variants(body, A_LARGE_GPU) else "no template writes it as one kernel"
+    if variants(body, A_LARGE_GPU):
+        return ""
+    return f"no template writes it as one kernel ({why_none(body)})"
 
 
 def _before_windows(group: Sequence[Node], facts: Facts) -> str:

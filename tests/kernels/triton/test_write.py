@@ -7,9 +7,11 @@ import re
 from collections.abc import Callable
 
 import pytest
+import torch
 from tests.kernels.triton.bodies import gpu
 from tests.kernels.triton.samples import SAMPLES
 
+from anabranch.frontend import capture
 from anabranch.ir.key import canonical, code
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
@@ -17,7 +19,7 @@ from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.page import wrapped
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.kernels.triton.tiles import KEPT
-from anabranch.kernels.triton.write import TEMPLATES, program, variants
+from anabranch.kernels.triton.write import TEMPLATES, program, variants, why_none
 
 H200 = TargetSpec("cuda", "NVIDIA H200", sms=132, capability=(9, 0), simulated=True)
 
@@ -39,7 +41,7 @@ def test_kernels_of_zeros_that_are_equal_and_yet_differ_are_two() -> None:
     }"""
     zeros = [parse_graph(text.replace("ZERO", zero)) for zero in ("0.0", "-0.0")]
     plus, minus = (program(body, "pointwise:64.w1").text for body in zeros)
-    assert plus != minus and "-0.0" in minus and "-0.0" not in plus
+    assert plus != minus and "-1.0" in minus and "-0.0" not in plus
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -143,3 +145,17 @@ def test_a_large_tensor_is_addressed_in_64_bits() -> None:
         " %r: f32[1200000000,4] = aten.relu.default(%x)\n return %r\n}"
     )
     assert ".to(tl.int64)" in program(body, "pointwise:1024.w4").text
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda x: torch.nn.functional.linear(x, x).softmax(-1), "contraction: it has several"),
+        (lambda x: x.softmax(0).softmax(1), "rows: it reduces over different axes"),
+        (lambda x: torch.nn.functional.linear(x.double(), x.double()), "adds up in torch.float64"),
+        (lambda x: x.cumsum(0), "cumsum.default has no lowering"),
+    ],
+)
+def test_why_no_template_fits(function: Callable[[torch.Tensor], torch.Tensor], said: str) -> None:
+    graph = capture(function, (torch.randn(40, 64),)).graph
+    assert not variants(graph, gpu(132)) and said in why_none(graph)

@@ -69,13 +69,13 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """The best ranked tiles; [] where the body is no attention."""
     if not any(node.op == OPERATOR for node in body.nodes):
         return []
-    found = _found(body)
+    found = found_in(body)
     return [] if isinstance(found, str) else [tile.text for tile in chosen(found, spec)]
 
 
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body is no attention, or the variant not ours."""
-    found = _found(body)
+    found = found_in(body)
     if isinstance(found, str):
         raise ValueError(found)
     tile = parse(variant)
@@ -140,7 +140,7 @@ class _Walk:
 
 
 @functools.lru_cache(maxsize=1024)
-def _found(body: Graph) -> Attention | str:
+def found_in(body: Graph) -> Attention | str:
     """The attention of a body: all its variants are written of the same one."""
     return attention_of(body)
 

@@ -32,8 +32,8 @@ write, since a write to memory might change what is read after it."""
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """Tiles from the largest that still gives every multiprocessor a CTA down to a vector a
     thread, or to an element where there are few; [] where the body is no pointwise one."""
-    dfg = lower(body)
-    if isinstance(dfg, str) or why_not(dfg):
+    dfg = found_in(body)
+    if isinstance(dfg, str):
         return []
     vector = _vector(dfg)
     tiles = [(vector * 32 * warps, warps) for warps in (1, 2, 4, 8)]
@@ -49,9 +49,9 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
 
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body is no pointwise one, or the variant not ours."""
-    dfg, parsed = lower(body), re.fullmatch(r"pointwise:(\d+)\.w(\d+)", variant)
-    if isinstance(dfg, str) or why_not(dfg):
-        raise ValueError(dfg if isinstance(dfg, str) else why_not(dfg))
+    dfg, parsed = found_in(body), re.fullmatch(r"pointwise:(\d+)\.w(\d+)", variant)
+    if isinstance(dfg, str):
+        raise ValueError(dfg)
     if parsed is None:
         raise ValueError(f"{variant} is no variant of pointwise kernels")
     tile, warps = int(parsed[1]), int(parsed[2])
@@ -79,6 +79,12 @@ def _vector(dfg: Dfg) -> int:
     while widest > 1 and widest * (read + len(dfg.stores)) > MOST_HELD:
         widest //= 2
     return widest
+
+
+def found_in(body: Graph) -> Dfg | str:
+    """What is computed element by element, or why it cannot be."""
+    dfg = lower(body)
+    return dfg if isinstance(dfg, str) else why_not(dfg) or dfg
 
 
 def why_not(dfg: Dfg) -> str:

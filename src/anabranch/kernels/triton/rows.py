@@ -69,7 +69,7 @@ class Rows:
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """Tiles that give every multiprocessor a CTA, of several shapes and as many rows as threads
     hold; [] where it does not fit."""
-    rows = rows_of(lower(body))
+    rows = found_in(body)
     if isinstance(rows, str):
         return []
     width, per_sm = next_power(rows.col.extent), max(rows.row.extent // spec.sms, 1)
@@ -90,7 +90,7 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
 
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body is not of rows, or the variant not ours."""
-    rows, parsed = rows_of(lower(body)), re.fullmatch(r"rows:(\d+)x(\d+)\.w(\d+)", variant)
+    rows, parsed = found_in(body), re.fullmatch(r"rows:(\d+)x(\d+)\.w(\d+)", variant)
     if isinstance(rows, str):
         raise ValueError(rows)
     if parsed is None:
@@ -109,6 +109,11 @@ def write(body: Graph, variant: str) -> Program:
         _in_blocks(rows, out, height, width)
     grid = (-(-rows.row.extent // height), 1, 1)
     return program(body, rows.dfg, variant, out.lines, grid, warps)
+
+
+def found_in(body: Graph) -> Rows | str:
+    """The rows and columns of a body, or why it has none."""
+    return rows_of(lower(body))
 
 
 def rows_of(dfg: Dfg | str) -> Rows | str:

@@ -9,14 +9,24 @@ A variant starts with the name of its template. Both are functions of their argu
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from anabranch.ir import ops
 from anabranch.ir.components import components
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.triton import attention, contraction, pair, pointwise, rows, window
+from anabranch.kernels.triton import (
+    attention,
+    attention_roles,
+    contraction,
+    pair,
+    pointwise,
+    rows,
+    window,
+)
 from anabranch.kernels.triton.abreast import NAME as ABREAST
 from anabranch.kernels.triton.abreast import abreast, parts_of
 from anabranch.kernels.triton.abreast import variants as side_by_side
@@ -29,24 +39,30 @@ from anabranch.kernels.triton.program import Program
 @dataclass(frozen=True, slots=True)
 class Template:
     """`variants(body, spec)`: what to try on such a machine, [] where the template
-    does not fit. `write(body, variant)`: the kernel; ValueError where there is none. `early`: the
+    does not fit. `found_in(body)`: what it sees in the body, or why it does not fit, as a sentence.
+    `write(body, variant)`: the kernel; ValueError where there is none. `early`: the
     same, ready to read constants before it waits (`fetch`: or to ask for them ahead), where more
     than the order of its lines has to change for that."""
 
     variants: Callable[[Graph, TargetSpec], list[str]]
+    found_in: Callable[[Graph], object]
     write: Callable[[Graph, str], Program]
     early: Callable[[Graph, str, bool], Program] | None = None
 
 
 TEMPLATES: dict[str, Template] = {
-    "pointwise": Template(pointwise.variants, pointwise.write),
-    "window": Template(window.variants, window.write),
-    "rows": Template(rows.variants, rows.write),
-    "contraction": Template(contraction.variants, contraction.write, contraction.early),
-    "attention": Template(attention.variants, attention.write),
-    "pair": Template(pair.variants, pair.write),
+    "pointwise": Template(pointwise.variants, pointwise.found_in, pointwise.write),
+    "window": Template(window.variants, window.found_in, window.write),
+    "rows": Template(rows.variants, rows.found_in, rows.write),
+    "contraction": Template(
+        contraction.variants, contraction.found_in, contraction.write, contraction.early
+    ),
+    "attention": Template(attention.variants, attention.found_in, attention.write),
+    "pair": Template(pair.variants, pair.found_in, pair.write),
 }
 
+
+FITS = "no tile of it fits the machine"
 
 LEARNED: dict[tuple[Graph, str], Program] = {}
 """What earlier processes wrote: a memo of a function of its arguments alone."""
@@ -78,6 +94,20 @@ def learn(body: Graph, variant: str, written: Program) -> None:
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """What all templates that fit the body offer."""
     return list(_variants(canonical(body, content=False), spec))
+
+
+def why_none(body: Graph) -> str:
+    """Why no template writes the body, in the words of those that are for such nodes."""
+    operators = {node.op for node in body.nodes}
+    kinds = Counter(ops.info(node.op).kind for node in body.nodes)
+    near = ["rows", "window"] if kinds["reduce"] else ["pointwise"]
+    if kinds["contract"]:
+        near = ["contraction" if kinds["contract"] == 1 else "pair"]
+    if attention_roles.OPERATOR in operators:
+        near = ["attention"]
+    found = {name: TEMPLATES[name].found_in(canonical(body, content=False)) for name in near}
+    reasons = [f"{name}: {why if isinstance(why, str) else FITS}" for name, why in found.items()]
+    return "; ".join(reasons)
 
 
 def is_ours(variant: str) -> bool:
