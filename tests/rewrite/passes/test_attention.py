@@ -59,6 +59,11 @@ def causal(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(scores, -1) @ v
 
 
+def causal_added(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Of what is known, something of each row is left."""
+    return (q @ k.transpose(-2, -1) + torch.where(CAUSAL, 0.0, -torch.inf)).softmax(-1) @ v
+
+
 def in_stacks(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """As matrices from the start."""
     a, b, c = (x.reshape(-1, T, E) for x in (q, k, v))
@@ -84,7 +89,8 @@ def simplified(graph: Graph, trace: Trace | None = None) -> Graph:
 
 X = torch.randn(B, T, H * E)
 WAYS: dict[Callable[..., Tensor], tuple[Tensor, ...]] = {
-    **dict.fromkeys((plain, scaled_query, biased, causal, in_stacks, einsum), (X,)),
+    **dict.fromkeys((plain, scaled_query, biased, causal, causal_added), (X,)),
+    **dict.fromkeys((in_stacks, einsum), (X,)),
     padded: (X, torch.randn(B, 1, 1, T)),
 }
 
@@ -140,6 +146,15 @@ def hidden_rows(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.transpose(-2, -1)).masked_fill(CAUSAL, LOW).softmax(-1) @ v
 
 
+def hidden_rows_added(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.transpose(-2, -1) + torch.where(CAUSAL, -torch.inf, 0.0)).softmax(-1) @ v
+
+
+def hidden_too_little(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = (q @ k.transpose(-2, -1)).masked_fill(CAUSAL.logical_not(), -1e4)
+    return torch.softmax(scores, -1) @ v
+
+
 def scaled_behind_the_mask(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return ((q @ k.transpose(-2, -1) + net.bias) * 0.5).softmax(-1) @ v
 
@@ -153,6 +168,8 @@ NONE: dict[Callable[..., Tensor], tuple[str, tuple[Tensor, ...]]] = {
     along_queries: ("its softmax runs along another axis", (X,)),
     masked_by_who_calls: ("is not known, and may hide whole rows", (X, ~CAUSAL)),
     hidden_rows: ("hides whole rows", (X,)),
+    hidden_rows_added: ("hides whole rows", (X,)),
+    hidden_too_little: ("fills in -10000.0, and scores may lie below", (X,)),
     scaled_behind_the_mask: ("stands between a product and what is done to it first", (X,)),
     capped: ("is aten.tanh.default, which attention does not do to scores", (X,)),
 }

@@ -7,8 +7,9 @@
     %a = bmm(%p, %v)
 
 Nothing in between may be read by anybody else. A mask may be added; or filled in where a constant
-says so, if it leaves something of each row: of rows that are masked all over the two think
-otherwise.
+says so, with what no score lies below. If it is known, it must leave something of each row: of rows
+that are masked all over the two think otherwise. A mask that is given may be added all the same:
+transformers get theirs so, and nobody reads the rows of a padding.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from anabranch.ir.graph import Arg, Graph, Node, Ref, users
 from anabranch.ir.ops import ATTENTION
 from anabranch.ir.rule import Known
 from anabranch.rewrite.build import Builder
+from anabranch.rewrite.passes.fold_constants import evaluate, foldable
 from anabranch.rewrite.refuse import refuse
 from anabranch.trace import Trace
 
@@ -30,6 +32,8 @@ BMM, SOFTMAX = "aten.bmm.default", "aten._softmax.default"
 IN_ORDER = frozenset(
     f"aten.{name}" for name in ("reshape.default", "clone.default", "unsqueeze.default")
 ) | {"aten.squeeze.dim", "aten.squeeze.default", "aten.squeeze.dims"}
+HIDDEN = -1e9
+"""What hides a score that it stands for, or what is least in the scores' own numbers."""
 WIDEST = 256
 """Numbers of a head: beyond, no fused kernel keeps them."""
 
@@ -42,10 +46,20 @@ class Apart(Exception):
 class Facts:
     """What is known of the source: values, who reads them, what is returned, and constants."""
 
+    graph: Graph
     known: Known
     readers: Mapping[str, list[Node]]
     returned: frozenset[str]
     contents: Mapping[str, torch.Tensor]
+
+    def content(self, name: str) -> torch.Tensor | None:
+        """Of a constant, or of what is computed from constants alone."""
+        if name in self.contents or name not in self.known.constant:
+            return self.contents.get(name)
+        able = foldable(self.graph, self.contents)
+        maker = self.known.producers[name].name
+        made = evaluate(self.graph, able, {name}, self.contents) if maker in able else ()
+        return next((one.value for one in made), None)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.known.types[name].shape
@@ -73,7 +87,7 @@ def attention(graph: Graph, trace: Trace) -> Graph:
     """The graph with attention as an operator."""
     contents = {c.name: c.value for c in graph.constants if c.value is not None}
     returned = frozenset(ref.name for ref in graph.outputs)
-    facts = Facts(Known.of(graph), users(graph), returned, contents)
+    facts = Facts(graph, Known.of(graph), users(graph), returned, contents)
     builder = Builder(graph)
     made: dict[str, Ref] = {}
     for node in graph.nodes:
@@ -152,18 +166,29 @@ def _masked(node: Node, facts: Facts) -> tuple[str, str, float | None]:
         ours = [a for a in (left, right) if facts.shape(a) == node.type.shape and facts.maker(a)]
         scores = next((a for a in ours if _leads_to_product(a, facts)), "")
         if scores:
-            return scores, right if scores == left else left, None
+            mask = right if scores == left else left
+            added = facts.content(mask)
+            if added is not None and _whole_rows(added.isneginf(), node):
+                raise Apart(f"%{mask} hides whole rows")
+            return scores, mask, None
     if node.op == "aten.masked_fill.Scalar":
         value, mask = given["value"], _name(given["mask"])
-        hidden = facts.contents.get(mask)
-        if not isinstance(value, int | float) or value > -1e4:
-            raise Apart(f"%{node.name} fills in {value}, which hides nothing")
+        hidden = facts.content(mask)
+        least = torch.finfo(node.type.dtype).min
+        if not isinstance(value, int | float) or value > max(HIDDEN, least):
+            raise Apart(f"%{node.name} fills in {value}, and scores may lie below")
         if hidden is None:
             raise Apart(f"%{mask} is not known, and may hide whole rows")
-        if bool(hidden.expand(*hidden.shape[:-1], node.type.shape[-1]).all(-1).any()):
+        if _whole_rows(hidden, node):
             raise Apart(f"%{mask} hides whole rows")
         return _name(node.args[0]), mask, float(value)
     raise Apart(f"%{node.name} is {node.op}, which attention does not do to scores")
+
+
+def _whole_rows(hidden: torch.Tensor, scores: Node) -> bool:
+    """Whether all of some row is hidden."""
+    rows = hidden.expand(*hidden.shape[:-1], scores.type.shape[-1])
+    return bool(rows.all(-1).any())
 
 
 def _leads_to_product(name: str, facts: Facts) -> bool:

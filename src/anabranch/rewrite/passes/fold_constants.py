@@ -12,7 +12,7 @@ and so is one that is returned: the caller may write to what it gets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -33,19 +33,19 @@ SLACK = 1 << 20
 def fold_constants(graph: Graph, trace: Trace) -> Graph:
     """The graph with new constants in place of the nodes that need no input."""
     held = {c.name: c.value for c in graph.constants if c.value is not None}
-    foldable = _foldable(graph, held)
-    if not foldable:
+    able = foldable(graph, held)
+    if not able:
         return graph
-    wanted = _wanted(graph, foldable, trace)
+    wanted = _wanted(graph, able, trace)
     if not wanted:
         return graph
-    made = evaluate(graph, foldable, wanted, held)
+    made = evaluate(graph, able, wanted, held)
     nodes = tuple(node for node in graph.nodes if wanted.isdisjoint(node.results))
     constants = (*graph.constants, *made)
     return drop_dead(Graph(graph.name, graph.inputs, constants, nodes, graph.outputs))
 
 
-def _foldable(graph: Graph, held: dict[str, torch.Tensor]) -> dict[str, Node]:
+def foldable(graph: Graph, held: Mapping[str, torch.Tensor]) -> dict[str, Node]:
     """The nodes whose every constant has its value here, by name."""
     constant = Known.of(graph).constant
     ready, found = set(held), dict[str, Node]()
@@ -98,7 +98,7 @@ def _leaves(node: Node, maker: dict[str, Node]) -> set[str]:
 
 
 def evaluate(
-    graph: Graph, foldable: dict[str, Node], wanted: set[str], held: dict[str, torch.Tensor]
+    graph: Graph, foldable: dict[str, Node], wanted: set[str], held: Mapping[str, torch.Tensor]
 ) -> Iterator[Constant]:
     """The wanted values as constants, in graph order; the foldable nodes make them of what is
     held."""
