@@ -92,11 +92,23 @@ def test_what_its_own_limit_cut_short_is_the_answer(asked: Asked, begun: list[Pa
     assert made.path is not None and made.path.undone == 0.9
 
 
-@pytest.mark.parametrize("end", [("budget", 1.0), ("stop", 0.5)])
-def test_what_had_no_time_or_was_stopped_is_none(asked: Asked, begun: list[Path], end: End) -> None:
+@pytest.mark.parametrize(
+    ("end", "options"), [(("budget", 1.0), {"search_seconds": 60}), (("stop", 0.5), {})]
+)
+def test_what_had_no_time_or_was_stopped_is_none(
+    asked: Asked, begun: list[Path], end: End, options: dict[str, Any]
+) -> None:
     for _ in range(3):
-        asked(end)
+        asked(end, **options)
     assert len(begun) == 3
+
+
+def test_where_compiling_left_no_time_the_second_start_searches(
+    asked: Asked, begun: list[Path]
+) -> None:
+    for _ in range(3):
+        asked(("budget", 1.0))
+    assert len(begun) == 2
 
 
 def test_without_time_what_was_found_before_is_kept(asked: Asked, begun: list[Path]) -> None:

@@ -77,13 +77,14 @@ def searched(
     start = begun or Path(graph, graph, (), undone=1.0)
     if job.deadline.over():
         job.trace.add("refused", "search", graph.name, "no time is left to search")
-        made, path = first, replace(start, cut_short=job.deadline.cause(), goes_on=True)
+        made, path, goes_on = first, replace(start, cut_short=job.deadline.cause()), True
     else:
         until = job.deadline.within(_limit(job))
         made, path = _searched(job, captured, first, start, until)
         path = replace(path, cut_short=path.cut_short or job.deadline.cause())
         given = job.options.search_seconds is not None or until.moment == job.deadline.moment
-        path = replace(path, goes_on=_goes_on(start, path, given or job.deadline.over()))
+        goes_on = _goes_on(start, path, given or job.deadline.over())
+    path = replace(path, goes_on=goes_on and job.cache is not None)
     remember(job.cache, question_of_search(graph, job.options, job.target), path)
     return made, path
 
@@ -91,15 +92,18 @@ def searched(
 def _goes_on(start: Path, path: Path, given: bool) -> bool:
     """Whether what was found is where the next search begins, and not the answer.
 
-    What somebody stopped is no answer, nor what had time for nothing, nor what ended because of the
-    time that somebody gave it (`given`). Where nobody gave any, a search had all that it takes by
-    itself: large networks would else be searched at every start. Nor is it gone on with again and
-    again where a search that went on found nothing and came no further.
+    What somebody stopped is no answer, nor what ended because of the time that somebody gave it
+    (`given`), until a search that went on finds nothing and comes no further. Where nobody gave
+    any, it is an answer, or large networks would be searched at every start; unless compiling had
+    left time for nothing, which is then done at the second one.
     """
-    if path.cut_short != "budget" or path.undone >= 1.0:
-        return bool(path.cut_short)
+    if path.cut_short != "budget":
+        return path.cut_short == "stop"
+    nothing = path.undone >= 1.0
+    if not given:
+        return nothing and not start.goes_on
     further = start.undone - path.undone > FURTHER or start.undone >= 1.0
-    return given and (further or path.rounds != start.rounds)
+    return nothing or further or path.rounds != start.rounds
 
 
 def _searched(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ from anabranch import schedule as room
 from anabranch.deadline import Deadline
 from anabranch.errors import OptionError, ScheduleError
 from anabranch.ir.dag import Dag, dag_of
-from anabranch.ir.protocols import Costs, Limits
+from anabranch.ir.protocols import Cost, Costs, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
@@ -132,3 +132,18 @@ def test_one_deadline_for_all(
     assert first <= 0.08 and second <= first - 0.05 and third == 0.0
     best(tasks_of(diamond), fake_costs(), names, Trace(), Limits())
     assert left[3:] == [math.inf] * 3
+
+
+def test_what_was_left_out_has_no_time_to_show(
+    diamond: Dag, tasks_of: TasksOf, fake_costs: MakeCosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A schedule that failed, or for which no time was left, costs infinitely much."""
+    costs = fake_costs()
+
+    def rank(tasks: TaskGraph, schedules: Sequence[Schedule]) -> list[Cost]:
+        alone = [schedule.scheduler == "sequential" for schedule in schedules]
+        return [Cost(5.0 if known else math.inf, "measured") for known in alone]
+
+    monkeypatch.setattr(costs, "rank", rank)
+    choice = best(tasks_of(diamond), costs, BEST, Trace())
+    assert [schedule.scheduler for schedule, _ in choice.candidates] == ["sequential"]
