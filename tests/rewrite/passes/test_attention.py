@@ -151,7 +151,7 @@ def hidden_rows_added(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def hidden_too_little(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    scores = (q @ k.transpose(-2, -1)).masked_fill(CAUSAL.logical_not(), -1e4)
+    scores = (q @ k.transpose(-2, -1)).masked_fill(CAUSAL.logical_not(), -1e3)
     return torch.softmax(scores, -1) @ v
 
 
@@ -169,7 +169,7 @@ NONE: dict[Callable[..., Tensor], tuple[str, tuple[Tensor, ...]]] = {
     masked_by_who_calls: ("is not known, and may hide whole rows", (X, ~CAUSAL)),
     hidden_rows: ("hides whole rows", (X,)),
     hidden_rows_added: ("hides whole rows", (X,)),
-    hidden_too_little: ("fills in -10000.0, and scores may lie below", (X,)),
+    hidden_too_little: ("fills in -1000.0, and scores may lie below", (X,)),
     scaled_behind_the_mask: ("stands between a product and what is done to it first", (X,)),
     capped: ("is aten.tanh.default, which attention does not do to scores", (X,)),
 }

@@ -7,7 +7,7 @@
     %a = bmm(%p, %v)
 
 Nothing in between may be read by anybody else. A mask may be added; or filled in where a constant
-says so, with what no score lies below. If it is known, it must leave something of each row: of rows
+says so, with what lies below all scores. If it is known, it must leave something of each row: of rows
 that are masked all over the two think otherwise. A mask that is given may be added all the same:
 transformers get theirs so, and nobody reads the rows of a padding.
 """
@@ -32,8 +32,9 @@ BMM, SOFTMAX = "aten.bmm.default", "aten._softmax.default"
 IN_ORDER = frozenset(
     f"aten.{name}" for name in ("reshape.default", "clone.default", "unsqueeze.default")
 ) | {"aten.squeeze.dim", "aten.squeeze.default", "aten.squeeze.dims"}
-HIDDEN = -1e9
-"""What hides a score that it stands for, or what is least in the scores' own numbers."""
+HIDDEN = -1e4
+"""What hides a score that it stands for: transformers in half precision fill in no less, and no
+scores of theirs lie near it."""
 WIDEST = 256
 """Numbers of a head: beyond, no fused kernel keeps them."""
 
@@ -174,8 +175,7 @@ def _masked(node: Node, facts: Facts) -> tuple[str, str, float | None]:
     if node.op == "aten.masked_fill.Scalar":
         value, mask = given["value"], _name(given["mask"])
         hidden = facts.content(mask)
-        least = torch.finfo(node.type.dtype).min
-        if not isinstance(value, int | float) or value > max(HIDDEN, least):
+        if not isinstance(value, int | float) or value > HIDDEN:
             raise Apart(f"%{node.name} fills in {value}, and scores may lie below")
         if hidden is None:
             raise Apart(f"%{mask} is not known, and may hide whole rows")
