@@ -7,9 +7,9 @@
     %a = bmm(%p, %v)
 
 Nothing in between may be read by anybody else. A mask may be added; or filled in where a constant
-says so, with what lies below all scores. If it is known, it must leave something of each row: of rows
-that are masked all over the two think otherwise. A mask that is given may be added all the same:
-transformers get theirs so, and nobody reads the rows of a padding.
+says so, with what lies below all scores. If it is known, it must leave something of each row: of
+rows that are masked all over the two think otherwise. A mask that is given may be added all the
+same: transformers get theirs so, and nobody reads the rows of a padding.
 """
 
 from __future__ import annotations
