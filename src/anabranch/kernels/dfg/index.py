@@ -26,6 +26,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+LARGEST_INT32 = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -227,7 +229,8 @@ def _quotient(index: Index, by: int) -> Index:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _remainder(index: Index, by: int) -> Index:
-    """What is left, never negative. Of the factors that leave the same the least are taken."""
+    """What is left, never negative. Of the factors that leave the same the least are taken where
+    the index runs backwards, or would leave 32 bits, and else none that is negative."""
     rest = _sum(((atom, k % by) for atom, k in index.terms), index.constant % by)
     if by == 1 or not rest.terms:
         return number(rest.constant % by)
@@ -235,9 +238,12 @@ def _remainder(index: Index, by: int) -> Index:
         return rest
     half = (by - 1) // 2
     least = ((atom, (k + half) % by - half) for atom, k in rest.terms)
-    rest = _lifted(_sum(least, rest.constant % by), by)
-    if rest.range[1] < by:
-        return rest
+    lifted = _lifted(_sum(least, rest.constant % by), by)
+    if lifted.range[1] < by:
+        return lifted
+    backwards = rest.range[0] < 0 or any(k < 0 for _, k in index.terms)
+    if backwards or rest.reach > LARGEST_INT32:
+        rest = lifted
     step = math.gcd(by, *(k for _, k in rest.terms))
     if step > 1:
         inner = Index(tuple((atom, k // step) for atom, k in rest.terms), rest.constant // step)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from anabranch.kernels.dfg.index import (
+    LARGEST_INT32,
     Atom,
     Axis,
     Gathered,
@@ -88,7 +89,6 @@ FUNCTIONS = (
 )
 """What `functions.py` has."""
 RESERVED = frozenset({*dir(builtins), *keyword.kwlist, *FUNCTIONS, "tl", "triton"})
-LARGEST_INT32 = 2**31 - 1
 
 
 def emit(
