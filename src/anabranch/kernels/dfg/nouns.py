@@ -66,14 +66,14 @@ class Load:
     within: Within = ()
     fill: float | int | bool = field(default=0, compare=False)
     exact: str = field(init=False, repr=False)
-    """The fill as it is written: 0.0 and -0.0 are two."""
+    """The fill as its type writes it: 0.0 and -0.0 are two, 0 and 0.0 are one."""
     address: Index = field(init=False, compare=False, repr=False)
     """Elements from the start of the value's memory."""
     code: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "address", address(self.index, self.type))
-        object.__setattr__(self, "exact", repr(self.fill))
+        object.__setattr__(self, "exact", _exact(self.fill, self.type.dtype))
         _name(self, "load", self.value, self.type, self.index, self.within, self.exact)
 
     def __hash__(self) -> int:
@@ -100,14 +100,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A number. It equals what is written alike: 0.0 and -0.0 are two."""
+    """A number. It equals what its type writes alike: 0.0 and -0.0 are two."""
 
     value: float | int | bool = field(compare=False)
     dtype: torch.dtype
     exact: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "exact", repr(self.value))
+        object.__setattr__(self, "exact", _exact(self.value, self.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +292,11 @@ def _gathers(index: Index) -> list[Expr]:
         inner = getattr(atom, "index", None)
         found.extend(_gathers(inner) if isinstance(inner, Index) else [atom.value])  # type: ignore[union-attr]
     return found
+
+
+def _exact(value: float | int | bool, dtype: torch.dtype) -> str:
+    """The number as its type writes it."""
+    return repr(float(value) if dtype.is_floating_point else int(value))
 
 
 def _name(expr: object, *what: Hashable) -> None:
