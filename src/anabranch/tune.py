@@ -87,8 +87,7 @@ class Tuner:
             else:
 
                 def join(one: Selection, trace: Trace) -> Selection:
-                    made = self.providers, trial, check, costs, trace, memory
-                    return with_joins(one, spec, *made)
+                    return with_joins(one, spec, self.providers, trial, check, costs, trace, memory)
 
                 found = _fastest_joined(ways, costs.task, join, trace)
             return replace(found, settled=memory.settled())
@@ -159,13 +158,12 @@ def _fastest_joined(
             break
         hoped = join(hoped, told)
         joined = {node.name for node in hoped.tasks.joins}
-        if not free <= joined:
-            free &= joined
-            continue
-        if _sum(hoped, cost) < _sum(plain, cost):
-            trace.retell(begin, len(trace.events), told)
-            return hoped
-        break
+        if free <= joined:
+            if _sum(hoped, cost) < _sum(plain, cost):
+                trace.retell(begin, len(trace.events), told)
+                return hoped
+            break
+        free &= joined
     return plain
 
 

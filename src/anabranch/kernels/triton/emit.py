@@ -278,6 +278,7 @@ class Emission:
     def _address(self, value: str, address: Index, nbytes: int) -> str:
         pointer = f"{self.names.get(value, identifier(value))}_ptr"
         moving = address - address.constant
+        # The constant, which comes last, is no larger than what it is added to can be.
         wide = max(nbytes, 2 * moving.reach) > LARGEST_INT32
         if not moving.terms:
             return pointer if not address.constant else f"{pointer} + {address.constant}"

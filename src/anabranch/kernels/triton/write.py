@@ -38,11 +38,11 @@ from anabranch.kernels.triton.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """`variants(body, spec)`: what to try on such a machine, [] where the template
-    does not fit. `found_in(body)`: what it sees in the body, or why it does not fit, as a sentence.
-    `write(body, variant)`: the kernel; ValueError where there is none. `early`: the
-    same, ready to read constants before it waits (`fetch`: or to ask for them ahead), where more
-    than the order of its lines has to change for that."""
+    """`variants(body, spec)`: what to try on such a machine, [] where the template does not fit.
+    `found_in(body)`: what it sees in the body, or why it does not fit, as a sentence.
+    `write(body, variant)`: the kernel; ValueError where there is none. `early`: the same, ready to
+    read constants before it waits (`fetch`: or to ask for them ahead), where more than the order of
+    its lines has to change for that."""
 
     variants: Callable[[Graph, TargetSpec], list[str]]
     found_in: Callable[[Graph], object]
@@ -61,8 +61,6 @@ TEMPLATES: dict[str, Template] = {
     "pair": Template(pair.variants, pair.found_in, pair.write),
 }
 
-
-FITS = "no tile of it fits the machine"
 
 LEARNED: dict[tuple[Graph, str], Program] = {}
 """What earlier processes wrote: a memo of a function of its arguments alone."""
@@ -105,9 +103,11 @@ def why_none(body: Graph) -> str:
         near = ["contraction" if kinds["contract"] == 1 else "pair"]
     if attention_roles.OPERATOR in operators:
         near = ["attention"]
-    found = {name: TEMPLATES[name].found_in(canonical(body, content=False)) for name in near}
-    reasons = [f"{name}: {why if isinstance(why, str) else FITS}" for name, why in found.items()]
-    return "; ".join(reasons)
+    same = canonical(body, content=False)
+    found = {name: TEMPLATES[name].found_in(same) for name in near}
+    no_tile = "no tile of it fits the machine"
+    reasons = (why if isinstance(why, str) else no_tile for why in found.values())
+    return "; ".join(f"{name}: {why}" for name, why in zip(found, reasons, strict=True))
 
 
 def is_ours(variant: str) -> bool:
