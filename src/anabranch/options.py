@@ -114,7 +114,7 @@ class Options(BaseModel):
     search_dp: bool = True
     # What the search may take. Its work is counted, two thirds of this in seconds of a usual
     # machine: the clock only stops what is slower. None: 45 seconds, or fewer where the compilation
-    # has taken long by then: a first one of the largest networks shall end within two minutes.
+    # has taken long by then: a first one of the largest networks shall end within three minutes.
     search_seconds: float | None = Field(default=None, gt=0)
     max_streams: int = Field(default=16, ge=1, le=64)
     # IOS's r and s. None: no pruning where that can be afforded, else 3 and 8.

@@ -37,7 +37,7 @@ from anabranch.overlap.alike import in_mode, in_their_modes, mode_of
 from anabranch.rewrite.rules import ALL
 from anabranch.trace import Trace
 
-WORK, SEARCH, WHOLE = 30.0, 45.0, 98.0
+WORK, SEARCH, WHOLE = 30.0, 45.0, 150.0
 """Where nobody asked for more: what a search may do, in seconds of a usual machine; the seconds
 that it takes at most, the schedule of what it finds included; and those that a compilation may have
 taken at its end."""
@@ -135,7 +135,7 @@ def _searched(
             return best, found.path
         steps = found.path.steps[len(start.steps) :]
         why = f"{now.us:.2f} us {now.source}, {was.us:.2f} without, both scheduled in earnest"
-        trace.add("refused", "search", rules_of(steps), why)
+        trace.add("refused", "search", rules_of(steps), why, us=now.us)
     return first, replace(found.path, graph=start.graph, rounds=start.rounds)
 
 

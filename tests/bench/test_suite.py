@@ -113,7 +113,7 @@ def test_a_record(compiler: Callable[..., Any]) -> None:
     assert rows[0]["ratio"] == 1.0 and rows[0]["tie"]
     assert rows[0]["peak_bytes"] == 1024 and rows[2]["peak_bytes"] is None
     told = {"scheduler": "sequential", "streams": 1, "kernels": 3}
-    assert rows[0]["facts"] == {**told, "substitutions": []}
+    assert rows[0]["facts"] == {**told, "substitutions": [], "substitutions_refused": []}
     assert set(rows[2]["against"]) == set(systems) - {"eager"}
     ratio, low, high, tie = rows[2]["against"]["torchscript"]
     assert low <= ratio <= high and isinstance(tie, bool)

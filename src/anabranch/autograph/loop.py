@@ -308,4 +308,4 @@ def _tell(trace: Trace, steps: Sequence[Step], was: Cost, now: Cost, better: boo
         trace.add("chosen", "search", rules_of(steps), why, us=now.us)
     else:
         noise = ": a tie" if tied(now, was) else ""
-        trace.add("refused", "search", rules_of(steps), why + noise)
+        trace.add("refused", "search", rules_of(steps), why + noise, us=now.us)
