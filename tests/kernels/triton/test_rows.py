@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.kernels.triton.bodies import body, gpu
-from tests.kernels.triton.interpreter import check
+from tests.kernels.triton.interpreter import check, run
 
 from anabranch.ir.graph import Graph, Ref
-from anabranch.kernels.triton.write import variants
+from anabranch.ir.numbers import relative_error
+from anabranch.kernels.triton.write import program, variants
 
 X = torch.randn(3, 5, 37)
 IMAGE = torch.randn(2, 12, 5, 7)
@@ -77,3 +78,14 @@ def test_infinite_sums_of_exponentials() -> None:
 def test_norms_of_other_orders(order: float) -> None:
     graph, tensors = body("aten.linalg_vector_norm.default", (X.round(), order, [-1], True))
     check(graph, variants(graph, gpu(132))[:2], tensors)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_what_a_norm_adds_is_of_the_type_that_it_is_computed_in(dtype: torch.dtype) -> None:
+    """Where nobody said how much: rows so near to 0 that it counts."""
+    x = (torch.randn(6, 40) * 3e-4).to(dtype)
+    graph, given = body("aten.rms_norm.default", (x, [40]))
+    values, wanted = dict(zip(("a0",), given, strict=True)), {"made": graph.nodes[0].type}
+    for variant in variants(graph, gpu())[:2]:
+        (found,) = run(program(graph, variant), values, wanted).values()
+        assert relative_error(found, torch.rms_norm(x, (40,))) < 1e-2

@@ -13,7 +13,7 @@ import torch
 
 from anabranch.kernels.dfg.build import arith, cast, reduce
 from anabranch.kernels.dfg.index import Axis, Index, axis, number
-from anabranch.kernels.dfg.nouns import Expr, Within
+from anabranch.kernels.dfg.nouns import COMPUTE, Expr, Within
 from anabranch.kernels.dfg.values import At, Call, Lowering, Point, Refusal, Value
 
 Source = Callable[[Point], Expr]
@@ -157,7 +157,8 @@ def _rms_norm(call: Call) -> tuple[At, ...]:
     rank = len(call.x.shape)
     dims = range(rank - len(call.given["normalized_shape"]), rank)
     given = call.given.get("eps")
-    eps = torch.finfo(call.x.type.dtype).eps if given is None else given
+    # Of the type that it is computed in, which for half types is fp32.
+    eps = torch.finfo(COMPUTE[floating(call)]).eps if given is None else given
 
     def at(point: Point, within: Within) -> Expr:
         def square(p: Point) -> Expr:
