@@ -17,7 +17,9 @@ from anabranch.cache import Cache
 from anabranch.compiler import Compilation, compile_model
 from anabranch.deadline import Deadline
 from anabranch.errors import NumericsError
+from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
+from anabranch.ir.numbers import relative_error
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost
 from anabranch.line import Job, Planned, simplified
@@ -100,6 +102,34 @@ def test_what_decides_at_last_is_the_plan_as_it_is_launched(
     assert len(best.tasks.tasks) < len(first.tasks.tasks)
     assert found.path is not None and bool(found.path.rounds) == kept
     assert len(found.plan.tasks.tasks) == len((best if kept else first).tasks.tasks)
+
+
+@pytest.mark.parametrize("post", [False, True])
+def test_norms_of_a_transformer_are_no_launches(post: bool) -> None:
+    """On a GPU, where the kernels of the linears sum up what must be known of the rows."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norms = nn.ModuleList(nn.LayerNorm(256) for _ in range(2))
+            self.up = nn.ModuleList(nn.Linear(256, 512) for _ in range(2))
+            self.down = nn.ModuleList(nn.Linear(512, 256) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for norm, up, down in zip(self.norms, self.up, self.down, strict=True):
+                normal = norm(x)
+                x = (normal if post else x) + down(torch.relu(up(normal)))
+            return x
+
+    model, x = Layer().half(), torch.randn(64, 256).half()
+    plain, _ = made(model, x, target="sim:h200", search="none")
+    found, _ = made(model, x, target="sim:h200")
+    launches = [len(one.plan.tasks.tasks) for one in (plain, found)]
+    assert launches == [6, 4]
+    assert not any(node.op == "aten.layer_norm.default" for node in found.found.graph.nodes)
+    exact = torch.float64
+    (was,), (now,) = (eval_graph(o.found.graph, [x], precision=exact) for o in (plain, found))
+    assert relative_error(now, was) < 1e-2  # folded weights are rounded to half precision
 
 
 def test_work_is_asked_for_and_not_what_is_left() -> None:

@@ -165,6 +165,21 @@ class Mixer(nn.Module):
         return torch.mul(turned.sigmoid(), z)
 
 
+class Normed(nn.Module):
+    """Rows that are normalised before a linear by their squares alone, and added to what it gives:
+    LLaMA's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.RMSNorm(6, 1e-3) for _ in range(2))
+        self.linears = nn.ModuleList(nn.Linear(6, 6, bias=bias) for bias in (True, False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for norm, linear in zip(self.norms, self.linears, strict=True):
+            x = torch.sub(linear(norm(x)).tanh(), x)
+        return x
+
+
 def _image() -> Tensor:
     return torch.rand(2, 3, 16, 16)
 
@@ -180,4 +195,5 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     "dense": (Dense(), (_image(),)),
     "scaled": (Scaled(), (torch.rand(2, 5, 8),)),
     "mixer": (Mixer(), (torch.rand(2, 6, 6),)),
+    "normed": (Normed(), (torch.rand(2, 5, 6),)),
 }

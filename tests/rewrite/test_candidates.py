@@ -25,7 +25,7 @@ NETWORKS = ("inception_v3", "resnet50", "resnext50", "nasnet_mobile", "bert_base
 FAMILIES = (
     *("merging", "channels", "groups", "linears", "products"),
     *("forms", "composing", "matrices", "averages", "pooling"),
-    *("latest", "attention", "turned", "blocks"),
+    *("latest", "attention", "turned", "blocks", "normed"),
 )
 RULES = {rule.name: rule for family in FAMILIES for rule in CANDIDATES[family]}
 

@@ -174,14 +174,16 @@ class Cuts:
         free = self._generates and all(node.op == CAT for node in task.body.nodes)
         return Piece(text, STRIDES.sub(_place, text), rough, tuple(_likenesses(task)), free, bare)
 
-    def _unwritten(self, group: Sequence[Node], facts: Facts) -> str:
+    def _unwritten(
+        self, group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None
+    ) -> str:
         """As `why_not_written`, which does not depend on anything else."""
         made = {name for node in group for name in node.results}
         read = tuple(facts.types[x] for node in group for x in node.uses if x not in made)
-        key = tuple(map(id, group)), read
+        key = tuple(map(id, group)), read, outputs and tuple(outputs)
         entry = self._written.get(key)
         if entry is None:
-            entry = _room(self._written)[key] = group, why_not_written(group, facts)
+            entry = _room(self._written)[key] = group, why_not_written(group, facts, outputs)
         return entry[1]
 
 

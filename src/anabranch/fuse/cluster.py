@@ -104,7 +104,7 @@ class _Search:
         for at, unit in enumerate(self.units):
             if unit:
                 found += self._settled(sorted(self.parts[at]), trace)
-        return _in_order(found, self.paths, self.facts)
+        return in_order(found, self.paths, self.facts)
 
     def _settled(self, parts: list[int], trace: Trace) -> list[Group]:
         """These groups as one cluster if it can be written, else halves of it."""
@@ -252,7 +252,7 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[first:]
 
 
-def _in_order(groups: list[Group], paths: Paths, facts: Facts) -> list[Group]:
+def in_order(groups: list[Group], paths: Paths, facts: Facts) -> list[Group]:
     """By the last node, as far as dependencies let it."""
     own = [[node for node in group if node.name not in paths.views] for group in groups]
     home = {node.name: i for i, group in enumerate(own) for node in group}

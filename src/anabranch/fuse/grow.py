@@ -8,7 +8,8 @@ r"""Growing: vertical groups, an anchor with what follows it in the same launch.
 
 By default only what a library runs in one call is grouped; `pointwise` also groups what a kernel
 generator can: chains of pointwise nodes, those after a contraction, and those before and after a
-reduction or a depthwise convolution, one of these a group:
+reduction or a depthwise convolution, one of these a group, and sums of the rows of a contraction
+(`beside`):
 
     x -> relu -> depthwise -> add -> relu        {relu, depthwise, add, relu}
     x -> add -> layer_norm -> gelu               {add, layer_norm, gelu}
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from anabranch.fuse.beside import beside
 from anabranch.fuse.cluster import clusters
 from anabranch.fuse.legal import (
     ADD,
@@ -76,6 +78,8 @@ def grow(
         members = home.get(node.name, [node])
         if node is members[-1]:
             groups.append(tuple(members))
+    if pointwise:
+        groups = beside(groups, facts, trace, unwritten)
     return clusters(groups, facts, trace) if several else groups
 
 

@@ -13,8 +13,9 @@ everything it reads is there, and nothing it computes on the way is missed:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -65,13 +66,14 @@ LIBRARY_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What legality asks of a graph: types, readers, makers, what is returned, and for each node
-    the mask of the nodes it depends on, with the position of each."""
+    """What legality asks of a graph: types, readers, makers, what is returned, what is constant,
+    and for each node the mask of the nodes it depends on, with the position of each."""
 
     types: dict[str, TensorType]
     readers: dict[str, list[Node]]
     makers: dict[str, Node]
     returned: Collection[str]
+    constants: Collection[str]
     position: dict[str, int]
     ancestors: tuple[int, ...]
 
@@ -87,7 +89,9 @@ class Facts:
                     mask |= masks[at] | 1 << at
             masks.append(mask)
         returned = frozenset(ref.name for ref in graph.outputs)
-        return Facts(types(graph), users(graph), makers, returned, position, tuple(masks))
+        constants = frozenset(constant.name for constant in graph.constants)
+        known = types(graph), users(graph), makers, returned, constants
+        return Facts(*known, position, tuple(masks))
 
     def depends(self, node: Node, value: str) -> bool:
         """Whether the node can run only when the value is there anyway."""
@@ -97,8 +101,13 @@ class Facts:
         return bool(self.ancestors[self.position[node.name]] >> at & 1)
 
 
-Unwritten = Callable[[Sequence[Node], Facts], str]
-"""Says why no template writes a kernel for nodes; `why_not_written`, or one who remembers."""
+class Unwritten(Protocol):
+    """Says why no template writes a kernel for nodes that returns these values, by default what
+    the last one makes; `why_not_written`, or one who remembers."""
+
+    def __call__(
+        self, group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None
+    ) -> str: ...
 
 
 def why_not(group: Sequence[Node], facts: Facts) -> str:

@@ -33,9 +33,10 @@ from anabranch.rewrite.neighbours import Neighbour, Neighbours, Wish
 Price = Callable[[Graph], float]
 """What a graph costs, in microseconds or in whatever is to be least."""
 
-GROWTH, ROOM = 2, 8
+GROWTH, ROOM = 2, 32
 """A graph may have fewer than GROWTH times the nodes of the first, as in TASO, and ROOM more: a
-part may have only two nodes, and two that become one leave slices and joined weights behind."""
+part may have only two nodes, two that become one leave slices and joined weights behind, and a
+normalisation that becomes arithmetic is thirty nodes, a third of them of constants alone."""
 PAYS = 0.999
 """A step pays if it, with those since the last that did, brings the price below so much of what it
 was: what saves less is noise, in prices as on devices, and would go along with what does pay."""

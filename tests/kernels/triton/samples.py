@@ -28,6 +28,33 @@ SAMPLES: dict[str, tuple[str, str]] = {
       return %conv
     }""",  # noqa: E501
     ),
+    "contraction_of_rows": (
+        "contraction:64x32x64.k1.w4.s4",
+        """
+    graph normed {
+      input %x: f16[1,128,768]
+      const %w: f16[2304,768] = w
+      const %s: f32[2304] = s
+      const %t: f32[2304] = t
+      %f: f32[1,128,768] = aten._to_copy.default(%x, dtype=torch.float32)    # net.py:40
+      %m: f32[1,128,1] = aten.mean.dim(%f, [-1], True)    # net.py:40
+      %ff: f32[1,128,768] = aten.mul.Tensor(%f, %f)    # net.py:40
+      %q: f32[1,128,1] = aten.mean.dim(%ff, [-1], True)    # net.py:40
+      %mm: f32[1,128,1] = aten.mul.Tensor(%m, %m)    # net.py:40
+      %v: f32[1,128,1] = aten.sub.Tensor(%q, %mm)    # net.py:40
+      %c: f32[1,128,1] = aten.clamp_min.default(%v, 0)    # net.py:40
+      %e: f32[1,128,1] = aten.add.Tensor(%c, 1e-12)    # net.py:40
+      %r: f32[1,128,1] = aten.rsqrt.default(%e)    # net.py:40
+      %p: f16[1,128,2304] = aten.linear.default(%x, %w)    # net.py:41
+      %pr: f32[1,128,2304] = aten.mul.Tensor(%p, %r)    # net.py:41
+      %mr: f32[1,128,1] = aten.mul.Tensor(%m, %r)    # net.py:41
+      %ms: f32[1,128,2304] = aten.mul.Tensor(%mr, %s)    # net.py:41
+      %d: f32[1,128,2304] = aten.sub.Tensor(%pr, %ms)    # net.py:41
+      %sum: f32[1,128,2304] = aten.add.Tensor(%d, %t)    # net.py:41
+      %out: f16[1,128,2304] = aten._to_copy.default(%sum, dtype=torch.float16)    # net.py:41
+      return %r, %mr, %out
+    }""",
+    ),
     "contraction": (
         "contraction:64x32x64.k2.w4.s3",
         """

@@ -47,10 +47,15 @@ EARLY_READS = {
     "attention": set(),
     "attention_in_blocks": set(),
     "contraction_of_taps": {"bias_1"},
+    "contraction_of_rows": {"y", "y_1"},
     "pair": {"bias", "weight_1", "bias_1"},
     "pair_of_one_row": {"bias_1"},
 }
-FETCHED = {"contraction": {"weight"}, "contraction_of_taps": {"weight_1"}}
+FETCHED = {
+    "contraction": {"weight"},
+    "contraction_of_taps": {"weight_1"},
+    "contraction_of_rows": {"weight"},
+}
 """What is asked for ahead, in the mode that does so."""
 
 

@@ -13,6 +13,10 @@ relu) and done with it (bias, residual, activation) are expressions of the task'
 Split depth: each CTA leaves its sums in scratch and counts itself; the last one of a tile adds all
 of them up in a fixed order, so that equal inputs give equal bits, and sets the count back to 0.
 
+What is summed of the left factor beside the products, the squares of a row say, is added up in
+registers, element by element of a step, and across at the end. Every CTA of a row does so, the
+first one stores what is a result; the depth is not split then.
+
 One row (a linear layer of one sample) is no work for tensor cores: `1x8x512` gives each CTA 8
 columns, multiplies element by element along the depth and adds up at the end.
 
@@ -26,7 +30,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -112,6 +116,8 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
     tile = parse(variant)
     if (tile.m == 1) != (found.m == 1):
         raise ValueError(f"{variant} does not suit {found.m} rows")
+    if found.beside and tile.split > 1:
+        raise ValueError(f"{variant} splits a depth along which more is summed than products")
     steps = steps_of(found, tile.k, "deep")
     share = Share(steps.count, min(tile.split, steps.count))
     row, row_place = flattened(found.rows, "row")
@@ -127,11 +133,12 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
     _write_indices(out, tile, tiles, (row, col), masks, found.batches)
     held = frozenset(constant.name for constant in body.constants)
     sums = _Sums(found, tile, steps, share, place, _starts(tile, tiles), held)
-    _write_sums(out, sums, constant_side(body, found) if ahead else "", ahead == "fetch")
+    totals = _write_sums(out, sums, constant_side(body, found) if ahead else "", ahead == "fetch")
+    results: dict[Expr, str] = {found.fold: "total", **totals}
     if share.split > 1:
         shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
         write_meeting(out, shape, share.split)
-    _write_results(out, found, place)
+    _write_results(out, found, results, place, tiles[1])
     count = tiles[0] * tiles[1] * found.batches
     written = program(
         body,
@@ -171,6 +178,12 @@ class _Sums:
             substitute(plain(self.found.left), {**self.place, **self.steps.place}),
             substitute(plain(self.found.right), {**self.place, **right_steps.place}),
         )
+
+    @property
+    def beside(self) -> list[Expr]:
+        """What else is summed."""
+        place = {**self.place, **self.steps.place}
+        return [substitute(arg, place) for _, arg in self.found.beside]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -214,43 +227,53 @@ def _starts(tile: Tile, tiles: tuple[int, int]) -> tuple[str, str]:
     return f"tile // {tiles[1]} * {tile.m}", f"tile % {tiles[1]} * {tile.n}"
 
 
-def _write_sums(out: Emission, sums: _Sums, constant: str, fetch: bool) -> None:
-    """The sums of the tile. `constant`: the factor that is to be read before the kernel waits."""
+def _write_sums(out: Emission, sums: _Sums, constant: str, fetch: bool) -> dict[Expr, str]:
+    """The sums of the tile, and what those beside it are called. `constant`: the factor that is to
+    be read before the kernel waits."""
     tile, share, dtype = sums.tile, sums.share, sums.found.dtype
     one, k = tile.m == 1, tile.k
     out.lines.append(f"deep = tl.arange(0, {k})[None, :]")
     if not one:
         out.lines.append(f"deep_right = tl.arange(0, {k})[:, None]")
     shape = f"[{tile.n}, {k}]" if one else f"[{tile.m}, {tile.n}]"
+    asides = [out.fresh("aside") for _ in sums.found.beside]
+    begin = [f"total = tl.zeros({shape}, tl.float32)"]
+    begin += [f"{aside} = tl.zeros([{tile.m}, {k}], tl.float32)" for aside in asides]
     if constant and few(share, tile, constant, dtype.itemsize) and not sums.steps.ragged:
-        _write_out(out, sums, shape)
+        _write_out(out, sums, begin, asides)
     else:
         if constant and fetch and not sums.steps.ragged:
             at = ("left", "right").index(constant)
             across = next(a for a in out.spelled if a.name == ("row", "col")[at])
             place = (across, sums.starts[at], (tile.m, tile.n)[at])
             write_fetches(out, sums.factors[at], sums.lanes[at], place, share, tile.warps)
-        _write_loop(out, sums, shape)
+        _write_loop(out, sums, begin, asides)
     if one:
         out.lines.append("total = tl.sum(total, 1)[:, None]")
+    return {
+        fold: out.assign(out.names.get(fold.made, "aside"), f"tl.sum({aside}, 1)[:, None]")
+        for (fold, _), aside in zip(sums.found.beside, asides, strict=True)
+    }
 
 
-def _write_out(out: Emission, sums: _Sums, shape: str) -> None:
+def _write_out(out: Emission, sums: _Sums, begin: list[str], asides: list[str]) -> None:
     """All steps one after the other: first what they read, then their products."""
     added: list[str] = []
     for at in range(sums.share.each):
         scope = _scope(out, sums, {})
         factors = [at_step(factor, sums.share, at) for factor in sums.factors]
-        scope.expect(*factors)
+        beside = [at_step(arg, sums.share, at) for arg in sums.beside]
+        scope.expect(*factors, *beside)
         texts = [_factor(scope, factor, sums) for factor in factors]
-        out.lines.extend(scope.lines)
         added.append(_added(texts, sums))
-    out.lines += [f"total = tl.zeros({shape}, tl.float32)", *added]
+        added += [f"{name} += {scope.value(arg)}" for name, arg in zip(asides, beside, strict=True)]
+        out.lines.extend(scope.lines)
+    out.lines += [*begin, *added]
 
 
-def _write_loop(out: Emission, sums: _Sums, shape: str) -> None:
+def _write_loop(out: Emission, sums: _Sums, begin: list[str], asides: list[str]) -> None:
     steps, share = sums.steps, sums.share
-    out.lines.append(f"total = tl.zeros({shape}, tl.float32)")
+    out.lines += begin
     span = f"{steps.count}"
     if share.split > 1:
         end = f"(part + 1) * {share.each}"
@@ -265,11 +288,16 @@ def _write_loop(out: Emission, sums: _Sums, shape: str) -> None:
     for name in dict.fromkeys(masks.values()):
         at = steps.at if name == "deep_in" else steps_of(sums.found, sums.tile.k, "deep_right").at
         scope.lines.append(f"{name} = {scope.index(at)} < {steps.extent}")
-    scope.expect(*sums.factors)
+    scope.expect(*sums.factors, *sums.beside)
     texts = [_factor(scope, factor, sums) for factor in sums.factors]
     if steps.ragged:
         texts = [_ended(scope, sums, at, text) for at, text in enumerate(texts)]
     scope.lines.append(_added(texts, sums))
+    for name, arg in zip(asides, sums.beside, strict=True):
+        text = scope.value(arg)
+        if steps.ragged:
+            text = f"tl.where(deep_in, {text}, 0.0)"
+        scope.lines.append(f"{name} += {text}")
     out.lines.extend(f"    {line}" for line in scope.lines)
 
 
@@ -309,12 +337,24 @@ def _factor(scope: Emission, expr: Expr, sums: _Sums) -> str:
     return name
 
 
-def _write_results(out: Emission, found: Contraction, place: Place) -> None:
-    sums = Held("total", found.fold.dtype)
-    stores = [
-        substitute_store(replace(store, expr=replace_parts(store.expr, {found.fold: sums})), place)
+def _write_results(
+    out: Emission, found: Contraction, sums: Mapping[Expr, str], place: Place, across: int
+) -> None:
+    """The results; those of rows alone from the first of `across` tiles along the columns."""
+    held: dict[Expr, Expr] = {fold: Held(name, fold.dtype) for fold, name in sums.items()}
+    stores = {
+        store: substitute_store(replace(store, expr=replace_parts(store.expr, held)), place)
         for store in found.dfg.stores
-    ]
-    out.expect(*(store.expr for store in stores))
-    for store in stores:
-        out.store(store)
+    }
+    out.expect(*(store.expr for store in stores.values()))
+    for store in found.dfg.stores:
+        if store not in found.of_rows:
+            out.store(stores[store])
+    if found.of_rows:
+        scope = out.inner({}, {})
+        scope.expect(*(stores[store].expr for store in found.of_rows))
+        for store in found.of_rows:
+            scope.store(stores[store], anchor="row")
+        if across > 1:
+            out.lines.append(f"if tile % {across} == 0:")
+        out.lines += [f"    {line}" if across > 1 else line for line in scope.lines]

@@ -1,0 +1,147 @@
+"""Linears of normalised rows: the linear of the rows themselves, put right after it.
+
+    n = layer_norm(x, g, d)              m, r = mean and scale of each row of x
+    y = linear(n, w, b)            ->    y = linear(x, w g) r - m r sum(w g) + (w d + b)
+                                         n = (x r - m r) g + d
+
+What is left of the normalisation are two numbers for each row, sums over the very depth that the
+product runs along: its kernel takes them of the rows that it loads anyway, and a launch is gone.
+Sums over weights are computed when constants are folded. Who else reads the normalised rows, to add
+them to something, say, takes them from x by the same two numbers.
+
+The variance is the mean of squares less the square of the mean, in fp32 at least: rows far from 0
+have it less exactly than the operator, which verification sees.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+import torch
+
+from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.parts import bound, not_constant
+from anabranch.rewrite.words import call, linear
+
+Drawn = Mapping[str, object]
+
+x, w, b, g, d, shape, eps, fast = wild("x w b g d shape eps fast")
+
+NORM = call("aten.layer_norm.default", x, shape, g, d, eps, fast)
+RMS_NORM = call("aten.rms_norm.default", x, shape, g, eps)
+NARROW = (torch.float16, torch.bfloat16)
+
+
+def widened(value: Pattern, type: TensorType) -> Pattern:
+    """The value in fp32, if it is of a half type."""
+    return call("aten._to_copy.default", value, torch.float32) if type.dtype in NARROW else value
+
+
+def mean(value: Pattern) -> Call:
+    """Of each row, which keeps its axis."""
+    return call("aten.mean.dim", value, (-1,), True)
+
+
+def scale(wide: Pattern) -> Call:
+    """One over the standard deviation of each row."""
+    middle = mean(wide)
+    variance = mean(wide * wide) - middle * middle
+    return call("aten.rsqrt.default", call("aten.clamp_min.default", variance, 0) + eps)
+
+
+def may(match: Match) -> bool | str:
+    """Whether the last axis alone is normalised, and all but the rows is constant."""
+    sizes = match.shape.arg
+    if not isinstance(sizes, tuple) or len(sizes) != 1:
+        return "it normalises more than rows"
+    if len(match.w.shape) != 2:
+        return "the weight is a vector"
+    if match.x.type is None or match.x.type.dtype != match.root.type.dtype:
+        return "it changes the type"
+    return not_constant(match, *(name for name in "wbgd" if name in match.bound)) or True
+
+
+def after_layer_norm(match: Match) -> tuple[Pattern, ...]:
+    """The linear, and the normalised rows for whoever else reads them."""
+    x_type, w_type = match.x.type, match.w.type
+    assert x_type is not None and w_type is not None
+    wide = widened(x, x_type)
+    weight, middle, scale_ = _weight(match), mean(wide), scale(wide)
+    sums = call("aten.sum.dim_IntList", widened(weight, w_type), (1,))
+    result = linear(x, weight) * scale_ - middle * scale_ * sums
+    offset = _offset(match, w_type)
+    result = result if offset is None else result + offset
+    # Of x and not of the widened rows, which would have to be kept for it.
+    normal = x * scale_ - middle * scale_
+    if (type := bound(match, g).type) is not None:
+        normal = normal * widened(g, type)
+    if (type := bound(match, d).type) is not None:
+        normal = normal + widened(d, type)
+    return _rounded(result, x_type), _rounded(normal, x_type)
+
+
+def after_rms_norm(match: Match) -> Pattern:
+    x_type, w_type = match.x.type, match.w.type
+    assert x_type is not None and w_type is not None
+    wide, least = widened(x, x_type), match.eps.arg
+    if least is None:  # that of the type it is computed in
+        least = torch.finfo(torch.float32 if x_type.dtype in NARROW else x_type.dtype).eps
+    assert isinstance(least, float)
+    scale_ = call("aten.rsqrt.default", mean(wide * wide) + least)
+    result = linear(x, _weight(match)) * scale_
+    if match.b.type is not None:
+        result = result + widened(b, w_type)
+    return _rounded(result, x_type)
+
+
+def _weight(match: Match) -> Pattern:
+    return w if bound(match, g).type is None else w * g
+
+
+def _offset(match: Match, type: TensorType) -> Pattern | None:
+    """What is added to each row: the bias of the linear, and what it makes of the norm's."""
+    offset = widened(b, type) if match.b.type is not None else None
+    if match.d.type is None:
+        return offset
+    made = call("aten.sum.dim_IntList", widened(w, type) * widened(d, type), (1,))
+    return made if offset is None else made + offset
+
+
+def _rounded(result: Call, type: TensorType) -> Call:
+    return call("aten._to_copy.default", result, type.dtype) if type.dtype in NARROW else result
+
+
+def rows(names: str) -> Callable[[random.Random], Drawn]:
+    """Rows, and the weights of a linear and of a norm, which has those of these names."""
+
+    def draw(dice: random.Random) -> Drawn:
+        k, n = draws.size(dice) + 1, draws.size(dice)
+        lead = [draws.size(dice) for _ in range(dice.randint(0, 3))]
+        drawn: dict[str, object] = {"x": draws.tensor(*lead, k), "shape": (k,)}
+        drawn |= {name: draws.bias(dice, name, k) for name in "gd" if name in names}
+        drawn["eps"] = dice.choice((1e-5, 1e-12, 0.1))
+        drawn |= {"w": draws.weight("w", n, k), "b": draws.bias(dice, "b", n)}
+        return drawn | ({"fast": dice.choice((True, False))} if "d" in names else {})
+
+    return draw
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "linear(n, w, b), n = layer_norm(x) -> linear(x, w g) r - m r sum(w g) + w d + b, n of r",
+        find=(linear(NORM, w, b), NORM),
+        replace=after_layer_norm,
+        when=may,
+        draw=rows("gd"),
+    ),
+    Rule(
+        "linear(rms_norm(x), w, b) -> linear(x, w g) r + b",
+        find=linear(RMS_NORM, w, b),
+        replace=after_rms_norm,
+        when=may,
+        draw=rows("g"),
+    ),
+)

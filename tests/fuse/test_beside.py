@@ -1,0 +1,120 @@
+"""Sums of rows run with the contraction that multiplies these rows, if nothing forbids it."""
+
+from __future__ import annotations
+
+import torch
+from tests.rewrite.graphs import captured, equal
+from torch import Tensor, nn
+from torch.nn import functional
+
+from anabranch.autograph.cuts import without_constants
+from anabranch.fuse.partition import partition
+from anabranch.ir.graph import Graph, types
+from anabranch.ir.protocols import A_LARGE_GPU
+from anabranch.rewrite.apply import apply
+from anabranch.rewrite.match import matches
+from anabranch.rewrite.passes.cse import cse
+from anabranch.rewrite.rules import normed
+from anabranch.trace import Trace
+
+
+class Block(nn.Module):
+    """The second half of a transformer's layer; `post`: as BERT has it, with the normalised rows
+    added to what is made of them."""
+
+    def __init__(self, post: bool, norm: type[nn.Module] = nn.LayerNorm) -> None:
+        super().__init__()
+        self.post, self.norm = post, norm(32)
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normal = self.norm(x)
+        made = self.down(functional.gelu(self.up(normal)))
+        return torch.add(normal if self.post else x, made)
+
+
+def rewritten(graph: Graph) -> Graph:
+    """With every norm before a linear as arithmetic after it."""
+    for rule in normed.RULES:
+        while (match := next(matches(graph, rule), None)) is not None:
+            graph = cse(apply(graph, rule, match), Trace())
+    return without_constants(graph)
+
+
+def tasks(graph: Graph) -> list[list[str]]:
+    """The operators of each task, sorted."""
+    cut = partition(graph, Trace(), A_LARGE_GPU, pointwise=True)
+    return [sorted({node.op.split(".")[1] for node in task.body.nodes}) for task in cut.tasks]
+
+
+ARITHMETIC = ["add", "clamp_min", "gelu", "linear", "mean", "mul", "rsqrt", "sub"]
+
+
+def test_a_norm_before_a_linear_is_no_launch() -> None:
+    for post, last in ((False, ["add", "linear"]), (True, ["add", "linear", "mul", "sub"])):
+        graph = captured(Block(post).eval(), torch.rand(8, 32))
+        assert tasks(rewritten(graph)) == [ARITHMETIC, last]
+
+
+def test_so_is_one_by_squares_alone() -> None:
+    graph = captured(Block(False, nn.RMSNorm).eval(), torch.rand(8, 32))
+    found = tasks(rewritten(graph))
+    assert found == [["add", "gelu", "linear", "mean", "mul", "rsqrt"], ["add", "linear"]]
+
+
+def test_what_others_read_of_rows_are_results() -> None:
+    graph = captured(Block(True).eval(), torch.rand(8, 32))
+    cut = partition(rewritten(graph), Trace(), A_LARGE_GPU, pointwise=True)
+    table = types(cut.tasks[0].body)
+    shapes = [table[ref.name].shape for ref in cut.tasks[0].body.outputs]
+    assert sorted(shapes) == [(8, 1), (8, 1), (8, 64)]
+
+
+class Between(nn.Module):
+    """What is known of the rows scales what is multiplied by them in the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 16), nn.Linear(16, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = torch.rsqrt((x * x).mean(-1, keepdim=True) + 0.1)
+        scaled = torch.mul(self.first(x), scale)
+        return torch.mul(scaled, torch.softmax(self.second(scaled), -1).sum())
+
+
+class Others(nn.Module):
+    """Sums of other rows than those that are multiplied, and of both."""
+
+    def __init__(self, both: bool) -> None:
+        super().__init__()
+        self.both, self.linear = both, nn.Linear(32, 16)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        rows = x * y if self.both else y
+        return torch.mul(self.linear(x), rows.mean(-1, keepdim=True))
+
+
+def test_other_rows_are_summed_apart() -> None:
+    for both in (False, True):
+        model = Others(both).eval()
+        found = tasks(without_constants(captured(model, torch.rand(8, 32), torch.rand(8, 32))))
+        assert sum("mean" in ops and "linear" in ops for ops in found) == 0
+
+
+def test_all_is_computed_once_and_in_order() -> None:
+    graph = without_constants(captured(Between().eval(), torch.rand(8, 32)))
+    cut = partition(graph, Trace(), A_LARGE_GPU, pointwise=True)
+    names = [node.name for task in cut.tasks for node in task.body.nodes]
+    assert len(names) == len(set(names))
+    there = {value.name for value in cut.inputs} | {held.name for held in cut.constants}
+    for task in cut.tasks:
+        assert set(task.reads) <= there | {constant.name for constant in task.body.constants}
+        there |= set(task.writes)
+
+
+def test_nothing_changes_but_the_rounding() -> None:
+    for post in (False, True):
+        graph = captured(Block(post).eval(), torch.rand(8, 32))
+        rule = normed.RULES[0]
+        equal(graph, apply(graph, rule, next(matches(graph, rule))), tolerance=1e-9)
