@@ -6,9 +6,10 @@
     kernels/0000.txt       generated source text, one file for each different text
 
 A file may come from anybody. So: no pickle; members are stored, never inflated or unpacked to disk;
-their names and hashes are known before they are read; what is parsed is checked as if it came from
+their names and sizes are known before they are read; what is parsed is checked as if it came from
 a pass of ours, offsets included, and operators must be torch's own overloads. Kernel source comes
-back as text: whoever compiles it decides whether to trust it.
+back as text: whoever compiles it decides whether to trust it. Hashes say whether the file is whole;
+they are compared while it is parsed, for weights are nearly all of it.
 
 Writing is atomic and repeatable: equal plans give equal bytes.
 """
@@ -16,13 +17,14 @@ Writing is atomic and repeatable: equal plans give equal bytes.
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import struct
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import safetensors.torch
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
@@ -102,13 +104,15 @@ def load(
     is damaged, foreign, from a newer version, or says something that no plan may say.
     """
     try:
-        members = _members(Path(path))
-        count = len(members) - len(REQUIRED)
-        sources = tuple(members[source_name(i)].decode() for i in range(count))
-        tensors = safetensors.torch.load(members["weights.safetensors"])
-        plan, extra = document.read(members["plan.json"], sources, tensors)
-        check_kind(path, plan, spec)
-        check_plan(plan)
+        members, manifest = _members(Path(path))
+        with ThreadPoolExecutor(1) as aside:
+            whole = aside.submit(_check_whole, Path(path), members, manifest)
+            try:
+                plan, extra = _parsed(members)
+                check_kind(path, plan, spec)
+                check_plan(plan)
+            finally:
+                whole.result()  # that it is damaged says more than what is wrong in it
     except ArtifactError:
         raise
     except OSError as broken:
@@ -126,6 +130,15 @@ def load(
     return plan, extra
 
 
+def _parsed(members: Mapping[str, bytes]) -> tuple[Plan, dict[str, JsonValue]]:
+    count = len(members) - len(REQUIRED)
+    sources = tuple(members[source_name(i)].decode() for i in range(count))
+    tensors = safetensors.torch.load(members["weights.safetensors"])
+    return document.read(members["plan.json"], sources, tensors)
+
+
+MEMBER = b"PK\x03\x04"
+"""What each member begins with."""
 LOCAL = struct.Struct("<26xHH")
 """What precedes a member: 26 bytes that the directory repeats, the lengths of its name and of what
 else follows."""
@@ -155,12 +168,13 @@ REFUSALS = (
 )
 
 
-def _members(path: Path) -> dict[str, bytes]:
-    """All members but the manifest by name, after their hashes were compared."""
-    data = path.read_bytes()
-    if not data.startswith(b"PK\x03\x04"):
-        raise _not_ours(path, "its first bytes are not those of a zip file")
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+def _members(path: Path) -> tuple[dict[str, bytes], Manifest]:
+    """All members but the manifest by name, and the manifest."""
+    with path.open("rb") as file:
+        if file.read(4) != MEMBER:
+            raise _not_ours(path, "its first bytes are not those of a zip file")
+        size = file.seek(0, os.SEEK_END)
+        archive = zipfile.ZipFile(file)
         infos = archive.infolist()
         names = [info.filename for info in infos]
         if "manifest.json" not in names:
@@ -170,7 +184,7 @@ def _members(path: Path) -> dict[str, bytes]:
         if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
             raise _damaged(path, "a member is compressed; saved plans never are")
         # Stored members cannot outgrow the file unless they overlap.
-        if sum(info.file_size for info in infos) > len(data):
+        if sum(info.file_size for info in infos) > size:
             raise _damaged(path, "its members claim more bytes than the file has")
         manifest = _manifest(path, archive)
         expected = {"manifest.json", *manifest.sha256}
@@ -178,25 +192,29 @@ def _members(path: Path) -> dict[str, bytes]:
         if set(names) != expected or expected != {"manifest.json", *allowed}:
             odd = sorted((set(names) ^ expected) | (expected ^ {"manifest.json", *allowed}))
             raise _damaged(path, f"members missing, or not expected: {odd[:3]}")
-        members = {info.filename: _stored(path, data, info) for info in infos}
+        members = {info.filename: _stored(path, file, info) for info in infos}
     del members["manifest.json"]
+    if len(members["plan.json"]) > MAX_TEXT:
+        raise _damaged(path, f"plan.json is larger than {MAX_TEXT} B")
+    return members, manifest
+
+
+def _check_whole(path: Path, members: Mapping[str, bytes], manifest: Manifest) -> None:
+    """ArtifactError for a file that is not as it was written."""
     for name, content in members.items():
         if hashlib.sha256(content).hexdigest() != manifest.sha256[name]:
             raise _damaged(path, f"{name} does not have the sha256 that the manifest says")
-    if len(members["plan.json"]) > MAX_TEXT:
-        raise _damaged(path, f"plan.json is larger than {MAX_TEXT} B")
-    return members
 
 
-def _stored(path: Path, data: bytes, info: zipfile.ZipInfo) -> bytes:
+def _stored(path: Path, file: BinaryIO, info: zipfile.ZipInfo) -> bytes:
     """The bytes of a member that is stored as it is, which `zipfile` would copy piece by piece and
     check by a sum that is weaker than the manifest's: weights are nearly all of a file."""
-    start = info.header_offset + LOCAL.size
-    header = data[max(info.header_offset, 0) : start]
-    if len(header) < LOCAL.size or not header.startswith(b"PK\x03\x04"):
+    file.seek(max(info.header_offset, 0))
+    header = file.read(LOCAL.size)
+    if len(header) < LOCAL.size or not header.startswith(MEMBER):
         raise _damaged(path, f"{info.filename} is not where the directory says")
-    start += sum(LOCAL.unpack(header))
-    return data[start : start + info.file_size]
+    file.seek(sum(LOCAL.unpack(header)), os.SEEK_CUR)
+    return file.read(info.file_size)
 
 
 def _manifest(path: Path, archive: zipfile.ZipFile) -> Manifest:
