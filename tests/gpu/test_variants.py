@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from tests.kernels.triton.bodies import normed
 
 from anabranch.bench.layers import attention, linear
 from anabranch.kernels.triton.contraction import variants
@@ -44,6 +46,22 @@ def test_attention_is_right_in_every_tile_and_mode(dtype: str) -> None:
         found = bench.times((body, tried), each=0.0)
         refused = {variant: why for variant, why in found.items() if isinstance(why, str)}
         assert not refused, f"{sizes}: {refused}"
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "tf32"])
+def test_sums_of_rows_beside_products_are_right_in_every_tile_and_mode(dtype: str) -> None:
+    """As a norm before a linear becomes; sums are results where there are several rows."""
+    bench = Bench.of(tf32=dtype == "tf32")
+    modes = MODES if bench.spec.capability >= (9, 0) else ()
+    known = {"f16": torch.float16, "bf16": torch.bfloat16}.get(dtype, torch.float32)
+    for lead, k, n in (((128,), 768, 2304), ((2, 37), 96, 130), ((1,), 512, 96), ((3, 5), 70, 33)):
+        body = normed(lead, k, n, known, "%out" if lead == (1,) else "%out, %r, %mr")
+        offered = variants(body, bench.spec)
+        assert offered
+        tried = [*offered, *(f"{offered[0]}.p{mode}" for mode in modes)]
+        found = bench.times((body, tried), each=0.0)
+        refused = {variant: why for variant, why in found.items() if isinstance(why, str)}
+        assert not refused, f"{lead}, {k}, {n}: {refused}"
 
 
 def test_what_cannot_be_compiled_is_refused_with_a_sentence() -> None:
