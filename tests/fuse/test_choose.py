@@ -24,7 +24,12 @@ graph chain {
 
 @pytest.mark.parametrize(
     ("whole", "part", "source", "tasks"),
-    [(2.0, 1.0, "measured", 1), (4.0, 1.0, "measured", 3), (2.0, 1.0, "estimated", 3)],
+    [
+        (2.0, 1.0, "measured", 1),
+        (4.0, 1.0, "measured", 3),
+        (2.0, 1.0, "estimated", 3),
+        (1.4, 1.0, "estimated", 1),
+    ],
 )
 def test_a_group_stays_where_it_is_measured_faster(
     whole: float, part: float, source: Source, tasks: int

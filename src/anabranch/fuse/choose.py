@@ -34,7 +34,8 @@ def choose(
 ) -> TaskGraph:
     """The coarse graph, with the parts of the fine one for every stretch where they are faster;
     both have kernels. Groups of which there are only estimates do not replace parts whose time
-    was measured for the most part; those that must be `sure` to pay replace nothing then."""
+    was measured for the most part, unless they are expected to take less than half of it; those
+    that must be `sure` to pay replace nothing then."""
     tasks: list[Task] = []
     for groups, parts in stretches(coarse, fine):
         whole, apart = [cost(group) for group in groups], [cost(part) for part in parts]
@@ -44,7 +45,8 @@ def choose(
             continue
         names = ", ".join(group.name for group in groups)
         estimated = any(c.source == "estimated" for c in whole)
-        guess = estimated and 2 * sum(c.us for c in apart if c.source != "estimated") > parts_us
+        measured = sum(c.us for c in apart if c.source != "estimated")
+        guess = estimated and 2 * measured > parts_us and 2 * us > parts_us
         guess |= any(
             c.source == "estimated" and sure(g) for g, c in zip(groups, whole, strict=True)
         )
