@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from tests.rewrite.graphs import captured, equal
+from tests.rewrite.samples import SAMPLES
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -11,10 +12,13 @@ from anabranch.autograph.cuts import without_constants
 from anabranch.fuse.partition import partition
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.protocols import A_LARGE_GPU
+from anabranch.ir.step import Stepper
+from anabranch.options import Options
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.rules import normed
+from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Trace
 
 
@@ -60,6 +64,14 @@ def test_so_is_one_by_squares_alone() -> None:
     graph = captured(Block(False, nn.RMSNorm).eval(), torch.rand(8, 32))
     found = tasks(rewritten(graph))
     assert found == [["add", "gelu", "linear", "mean", "mul", "rsqrt"], ["add", "linear"]]
+
+
+def test_so_is_one_that_is_written_out() -> None:
+    """In half precision, as models of language have it."""
+    model, args = SAMPLES["halved"]
+    graph = simplify(captured(model.eval(), *args), Stepper(Trace()), Options())
+    found = tasks(rewritten(graph))
+    assert [sum(op in ops for op in ("linear", "mean")) for ops in found] == [2, 2]
 
 
 def test_what_others_read_of_rows_are_results() -> None:

@@ -165,13 +165,26 @@ class Mixer(nn.Module):
         return torch.mul(turned.sigmoid(), z)
 
 
-class Normed(nn.Module):
-    """Rows that are normalised before a linear by their squares alone, and added to what it gives:
-    LLaMA's."""
+class Written(nn.Module):
+    """A norm by squares that is written out, in fp32: LLaMA's."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.norms = nn.ModuleList(nn.RMSNorm(6, 1e-3) for _ in range(2))
+        self.weight = nn.Parameter(torch.rand(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-3)
+        return torch.mul(self.weight, wide.to(x.dtype))
+
+
+class Normed(nn.Module):
+    """Rows that are normalised by their squares alone, before a linear."""
+
+    def __init__(self, written: bool) -> None:
+        super().__init__()
+        norms = (Written() if written else nn.RMSNorm(6, 1e-3) for _ in range(2))
+        self.norms = nn.ModuleList(norms)
         self.linears = nn.ModuleList(nn.Linear(6, 6, bias=bias) for bias in (True, False))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -195,5 +208,7 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     "dense": (Dense(), (_image(),)),
     "scaled": (Scaled(), (torch.rand(2, 5, 8),)),
     "mixer": (Mixer(), (torch.rand(2, 6, 6),)),
-    "normed": (Normed(), (torch.rand(2, 5, 6),)),
+    "normed": (Normed(written=False), (torch.rand(2, 5, 6),)),
+    "written": (Normed(written=True), (torch.rand(2, 5, 6),)),
+    "halved": (Normed(written=True).half(), (torch.rand(2, 5, 6).half(),)),
 }

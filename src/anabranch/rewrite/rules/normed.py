@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 
+from anabranch.ir.graph import Constant
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws
@@ -28,16 +30,23 @@ from anabranch.rewrite.words import call, linear
 
 Drawn = Mapping[str, object]
 
-x, w, b, g, d, shape, eps, fast = wild("x w b g d shape eps fast")
+x, w, b, g, d, shape, eps, fast, narrow = wild("x w b g d shape eps fast narrow")
 
 NORM = call("aten.layer_norm.default", x, shape, g, d, eps, fast)
 RMS_NORM = call("aten.rms_norm.default", x, shape, g, eps)
 NARROW = (torch.float16, torch.bfloat16)
+IN_FP32 = call("aten._to_copy.default", x, torch.float32)
 
 
 def widened(value: Pattern, type: TensorType) -> Pattern:
     """The value in fp32, if it is of a half type."""
     return call("aten._to_copy.default", value, torch.float32) if type.dtype in NARROW else value
+
+
+def written_out(wide: Pattern) -> Call:
+    """A norm by squares as models of language write it, of rows that are in fp32."""
+    squares = call("aten.pow.Tensor_Scalar", wide, 2)
+    return wide * call("aten.rsqrt.default", mean(squares) + eps)
 
 
 def mean(value: Pattern) -> Call:
@@ -62,6 +71,18 @@ def may(match: Match) -> bool | str:
     if match.x.type is None or match.x.type.dtype != match.root.type.dtype:
         return "it changes the type"
     return not_constant(match, *(name for name in "wbgd" if name in match.bound)) or True
+
+
+def may_written_out(match: Match) -> bool | str:
+    """The same, of a norm that is written out."""
+    least, known = match.eps.arg, match.x.type
+    if not isinstance(least, float) or known is None:
+        return "what is added is no number"
+    if match.g.type is None or match.g.shape != known.shape[-1:] or len(match.w.shape) != 2:
+        return "it has no weight for each number of a row"
+    if known.dtype != match.root.type.dtype or not known.dtype.is_floating_point:
+        return "it changes the type"
+    return not_constant(match, "w", "b", "g") or True
 
 
 def after_layer_norm(match: Match) -> tuple[Pattern, ...]:
@@ -129,6 +150,25 @@ def rows(names: str) -> Callable[[random.Random], Drawn]:
     return draw
 
 
+def written(dice: random.Random) -> Drawn:
+    """A norm that is written out has a weight."""
+    drawn = {name: value for name, value in rows("")(dice).items() if name != "shape"}
+    x_type = drawn["x"]
+    assert isinstance(x_type, TensorType)
+    return {**drawn, "g": draws.weight("g", x_type.shape[-1])}
+
+
+def written_in_halves(dice: random.Random) -> Drawn:
+    kind = torch.float16
+
+    def half(value: object) -> object:
+        if isinstance(value, Constant):
+            return replace(value, type=replace(value.type, dtype=kind))
+        return replace(value, dtype=kind) if isinstance(value, TensorType) else value
+
+    return {**{name: half(value) for name, value in written(dice).items()}, "narrow": kind}
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "linear(n, w, b), n = layer_norm(x) -> linear(x, w g) r - m r sum(w g) + w d + b, n of r",
@@ -143,5 +183,19 @@ RULES: tuple[Rule, ...] = (
         replace=after_rms_norm,
         when=may,
         draw=rows("g"),
+    ),
+    Rule(
+        "linear(x / sqrt(mean(x x) + e) g, w, b) -> linear(x, w g) r + b",
+        find=linear(g * written_out(x), w, b),
+        replace=after_rms_norm,
+        when=may_written_out,
+        draw=written,
+    ),
+    Rule(
+        "linear(x / sqrt(mean(x x) + e) g, w, b), x in fp32 -> linear(x, w g) r + b",
+        find=linear(g * call("aten._to_copy.default", written_out(IN_FP32), narrow), w, b),
+        replace=after_rms_norm,
+        when=may_written_out,
+        draw=written_in_halves,
     ),
 )
