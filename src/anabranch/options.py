@@ -18,7 +18,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import platformdirs
 from pydantic import (
@@ -50,6 +50,8 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 launches on several streams as Nimble does; DeepCuts, like TASO, runs one kernel after another. With
 Nimble's streams TASO's graph is the same: chosen for its sum, whatever streams make of it."""
 
+Search = Literal["autograph", "autograph-paper", "taso", "taso-paper", "none"]
+SEARCHES: tuple[str, ...] = get_args(Search)
 SEEDS = 2**63
 DEFAULT_CACHE_DIR = Path(platformdirs.user_cache_dir("anabranch"))
 
@@ -91,7 +93,7 @@ class Options(BaseModel):
     overlap: Literal["each", "alike", "none"] = "each"
     folding: Literal["all", "exact"] = "all"
     channels_last: bool = True
-    search: Literal["autograph", "autograph-paper", "taso", "taso-paper", "none"] = "autograph"
+    search: Search = "autograph"
     # The paper gives no number for any of these. alpha: what the critical path weighs beside the
     # sum; at 1 a longer path counts as much as as much more work. None: what the run of the graph
     # itself shows, 1 to 19 for networks with many branches, next to 0 for chains.

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from anabranch import api
 from anabranch.bench.record import networks, record
 from anabranch.costs.recorded import Recorded, find_probe, load_profile, save_profile, timing_key
 from anabranch.errors import CaptureError, OptionError
@@ -34,8 +36,6 @@ def test_the_whole_zoo_by_default() -> None:
 
 
 def test_every_task_of_the_plan_is_found_again(tmp_path: Path) -> None:
-    from anabranch import api
-
     profile = record((NET,), ("fp32",), (1,), target="cpu")
     assert profile.provenance.date and profile.provenance.versions["torch"]
     save_profile(profile, tmp_path / "p.json")
@@ -49,6 +49,20 @@ def test_every_task_of_the_plan_is_found_again(tmp_path: Path) -> None:
         assert timing_key(task, False) in profile.tasks
         assert find_probe(profile, task.kernel) is not None
     assert all(timing.label for timing in profile.tasks.values())
+
+
+def test_the_graph_that_a_search_finds_has_its_kernels_too() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def noted(*args: Any, **options: Any) -> Any:
+        asked.append((options["search"], options.get("scheduler", "best")))
+        return api.compile(*args, **{**options, "search_seconds": 1.0})
+
+    both = record((NET,), ("fp32",), (1,), target="cpu", compile=noted,
+                  searches=("none", "autograph"))  # fmt: skip
+    assert asked == [("none", "sequential"), ("autograph", "best")]
+    plain = record((NET,), ("fp32",), (1,), target="cpu")
+    assert set(plain.tasks) <= set(both.tasks)
 
 
 def test_adds_to_what_there_is_of_the_same_machine() -> None:

@@ -7,6 +7,8 @@ the kernels that were generated for a task, the profile holds the fastest few: t
 them there, too.
 
     record(("zoo:resnet50",), ("fp16",), (1, 16)) --> Profile(tasks={...}, kernels={...})
+
+Tasks are those of the network as it is, and, if asked, of the equal graph that a search finds here.
 """
 
 from __future__ import annotations
@@ -63,20 +65,25 @@ def record(
     target: str = "cuda",
     compile: Callable[..., Any] = api.compile,
     save: Save | None = None,
+    searches: Sequence[str] = ("none",),
 ) -> Profile:
-    """The profile of these networks, added to what `into` holds of the same machine and versions.
+    """The profile of these networks, of the graphs that these searches find for them (`none`: as
+    they are), added to what `into` holds of the same machine and versions.
     `save` gets it anew after every network. A network that fails is a warning in the trace;
     AnabranchError of the last one if all do."""
     trace, here = trace or Trace(), machine(target)
-    cells = [(m, d, b) for m in models for d in dtypes for b in batches]
+    cells = [(m, d, b, s) for m in models for d in dtypes for b in batches for s in searches]
     failed: AnabranchError | None = None
     profile = into
-    for done, (name, dtype, batch) in enumerate(cells):
-        trace.progress("record", done, len(cells), f"{name} {dtype} batch {batch}")
+    for done, (name, dtype, batch, search) in enumerate(cells):
+        what = f"{name} {dtype} batch {batch}, search {search}"
+        trace.progress("record", done, len(cells), what)
         model, args = load_model(name, batch, dtype, here.device)
         tf32 = dtype == "tf32"
-        options = {"target": target, "tf32": tf32, "scheduler": "sequential"}
-        options |= {"search": "none", "abreast": "none"}  # every task by itself
+        options = {"target": target, "tf32": tf32, "search": search}
+        options |= {"abreast": "none"}  # every task by itself
+        if search == "none":
+            options |= {"scheduler": "sequential"}
         try:
             compiled = compile(model, args, trace=trace, verify=False, **options)
             made, tried = compiled.entries[-1].compilation, considered(compiled)
@@ -84,7 +91,7 @@ def record(
             raise
         except AnabranchError as error:
             failed = error
-            trace.add("warning", "record", f"{name} {dtype} batch {batch}", str(error))
+            trace.add("warning", "record", what, str(error))
             continue
         profile = extended(profile, made, tried, tf32)
         if save is not None:

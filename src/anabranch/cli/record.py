@@ -20,6 +20,7 @@ from anabranch.cli.watch import Watch
 from anabranch.costs.observed import Kernels, load_observations, merged, save_observations
 from anabranch.costs.recorded import Profile, load_profile, save_profile
 from anabranch.errors import OptionError
+from anabranch.options import SEARCHES
 from anabranch.trace import Trace
 
 
@@ -33,6 +34,9 @@ def run(
     batch: Annotated[str, typer.Option(help="One or more: 1,16.")] = "1",
     dtype: Annotated[str, typer.Option(help="One or more: fp16,tf32.")] = "fp16",
     target: Annotated[str, typer.Option(help="cuda; cpu to try it out.")] = "cuda",
+    search: Annotated[
+        str, typer.Option(help="Of the graphs that these find, one or more: none,autograph.")
+    ] = "none",
     schedules: Annotated[
         bool, typer.Option("--schedules", help="Time schedules, and tasks beside each other.")
     ] = False,
@@ -55,6 +59,7 @@ def run(
     """Measure the kernels of MODELS on this GPU, and write them to a profile."""
     check_folders(output)
     dtypes = flags.dtypes(dtype)
+    searches = flags.words(search, SEARCHES, "--search")
     batches = flags.numbers(batch, int, "--batch")
     if calibrate:
         _calibrate(calibrate, output, json)
@@ -73,6 +78,7 @@ def run(
             before,
             target,
             save=save,
+            searches=searches,
         )
     known = (len(before.tasks), len(before.kernels)) if before else (0, 0)
     screen.console(json).print(
