@@ -54,3 +54,21 @@ def test_a_copy_of_what_the_caller_owns_is_returned_as_a_copy() -> None:
     after = equal(graph, identities(graph, Trace()))
     assert kinds(after) == ["reshape", "clone", "relu"]
     assert [ref.name for ref in after.outputs] == ["c", "r"]
+
+
+def test_rows_are_counted_once() -> None:
+    """A linear with its rows as one axis, as GPT-2 has it, is one of rows as they come; but not if
+    somebody else reads it, too."""
+    text = """
+    graph g {{
+      input %x: f32[2,3,4]
+      const %w: f32[5,4] = w
+      %r: f32[6,4] = aten.reshape.default(%x, [-1, 4])
+      %l: f32[6,5] = aten.linear.default(%r, %w)
+      %s: f32[2,3,5] = aten.reshape.default(%l, [2, 3, 5])
+      return {0}
+    }}"""
+    alone, read_twice = (read(text.format(returned)) for returned in ("%s", "%s, %l"))
+    after = equal(alone, identities(alone, Trace()))
+    assert kinds(after)[-1] == "linear" and after.nodes[-1].type.shape == (2, 3, 5)
+    assert identities(read_twice, Trace()) is read_twice

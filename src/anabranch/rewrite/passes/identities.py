@@ -10,15 +10,19 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.rule import Known, Match
 from anabranch.rewrite.apply import apply_all
+from anabranch.rewrite.match import shared
 from anabranch.rewrite.rules.always import RULES
 from anabranch.trace import Trace
 
 
 def identities(graph: Graph, trace: Trace) -> Graph:
-    """Without the nodes that give back what they are given."""
+    """Without the nodes that give back what they are given; nothing is computed twice for that."""
     returned = {ref.name for ref in graph.outputs}
 
     def accept(match: Match) -> bool:
+        inner = match.nodes[match.width :]
+        if any(ops.info(node.op).kind == "contract" for node in inner) and shared(graph, match):
+            return False
         handed_out = match.root.name in returned and not ops.is_view(match.root, match.known.types)
         return not (handed_out and _borrowed(match.bound["x"], match.known))
 

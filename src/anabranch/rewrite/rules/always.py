@@ -15,11 +15,12 @@ from anabranch.ir.graph import Arg
 from anabranch.ir.ops import same_layout
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
-from anabranch.rewrite.words import call, cat, permute, reshape, t, transpose
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.words import call, cat, linear, permute, reshape, t, transpose
 
 Draw = Callable[[random.Random], Mapping[str, object]]
 
-x, a, b, p, q, s = wild("x a b p q s")
+x, w, a, b, p, q, s = wild("x w a b p q s")
 
 
 def unchanged(match: Match) -> bool:
@@ -83,6 +84,27 @@ def one_permutation(match: Match) -> Pattern:
     """The permutation p, then q, as one."""
     first, second = _axes(match.p.arg), _axes(match.q.arg)
     return permute(x, tuple(first[axis] for axis in second))
+
+
+def keeps_rows(match: Match) -> bool:
+    """Whether reshaping after a linear only counts its rows in another way."""
+    made, weight = match.root.type.shape, match.w.shape
+    return len(weight) == 2 and made[-1:] == weight[:1]
+
+
+def of_rows_at_once(match: Match) -> Pattern:
+    """The linear of what is reshaped once."""
+    return linear(reshape(x, (*match.root.type.shape[:-1], match.w.shape[1])), w, b)
+
+
+def rows_counted_anew(dice: random.Random) -> Mapping[str, object]:
+    lead, (k, m), n = shape(dice, dice.randint(1, 3)), shape(dice, 2), draws.size(dice)
+    given = dice.choice(((*lead, k * m), (*lead, k, m), (m, *lead, k)))
+    after = dice.choice(((*lead, n), (1, *lead, n)))
+    return {
+        **{"x": tensor(*given), "p": (-1, k * m), "s": after},
+        **{"w": draws.weight("w", n, k * m), "b": draws.bias(dice, "b", n)},
+    }
 
 
 def _axes(arg: Arg) -> tuple[int, ...]:
@@ -152,5 +174,12 @@ RULES: tuple[Rule, ...] = (
         find=reshape(reshape(x, p), s),
         replace=lambda match: reshape(x, match.root.type.shape),
         draw=reshaped_twice,
+    ),
+    Rule(
+        "reshape(linear(reshape(x, p), w, b), s) -> linear(reshape(x), w, b)",
+        find=reshape(linear(reshape(x, p), w, b), s),
+        replace=of_rows_at_once,
+        when=keeps_rows,
+        draw=rows_counted_anew,
     ),
 )
