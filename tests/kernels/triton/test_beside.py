@@ -63,7 +63,8 @@ def test_launched_early_it_waits_before_it_sums() -> None:
 
 
 def test_what_is_summed_must_be_of_what_is_multiplied() -> None:
-    """Two passes over a row are no sum beside products, nor is a sum of something else."""
+    """Two passes over a row are no sum beside products, nor is a sum of something else, nor one
+    that is another for each column."""
     twice = read("""
     graph g {
       input %x: f16[32,64]
@@ -83,6 +84,18 @@ def test_what_is_summed_must_be_of_what_is_multiplied() -> None:
       %out: f16[32,48] = aten.mul.Tensor(%p, %v)
       return %out
     }""")
-    for graph in (twice, other):
+    below = read("""
+    graph g {
+      input %x: f16[32,64]
+      const %w: f16[48,64] = w
+      %u: f16[32,1,64] = aten.unsqueeze.default(%x, 1)
+      %e: f16[32,48,64] = aten.expand.default(%u, [32, 48, 64])
+      %l: f16[32,48,64] = aten.tril.default(%e)
+      %v: f16[32,48] = aten.sum.dim_IntList(%l, [-1])
+      %p: f16[32,48] = aten.linear.default(%x, %w)
+      %out: f16[32,48] = aten.mul.Tensor(%p, %v)
+      return %out
+    }""")
+    for graph in (twice, other, below):
         found = found_in(graph)
         assert isinstance(found, str) and "several reductions" in found

@@ -197,7 +197,7 @@ def _with_roles(
     if not rows and any(store.type.numel != dfg.points for store in dfg.stores):
         return "a result has one number for its one row"
     summed = [(one, _over(one, fold)) for one in beside]
-    if not all(set(loads(arg)) <= set(loads(left)) for _, arg in summed):
+    if not all(_of(left, arg) for _, arg in summed):
         return "it has several reductions"
     guide = largest_load(left)
     assert guide is not None
@@ -212,6 +212,12 @@ def _with_roles(
         ordered(fold.axes, guide),
         tuple(summed),
     )
+
+
+def _of(left: Expr, arg: Expr) -> bool:
+    """Whether what is summed is of what the left factor loads alone, and so the same for all
+    columns: a mask that grows with them is not."""
+    return set(loads(arg)) <= set(loads(left)) and free_axes(arg).keys() <= free_axes(left).keys()
 
 
 def _of_rows(store: Store, cols: Collection[Axis], size: int) -> bool:
