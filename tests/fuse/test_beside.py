@@ -114,15 +114,30 @@ def test_other_rows_are_summed_apart() -> None:
         assert sum("mean" in ops and "linear" in ops for ops in found) == 0
 
 
+class Crossed(nn.Module):
+    """Two products, each scaled by what is known of the rows of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 16), nn.Linear(32, 16)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = x.mean(-1, keepdim=True), y.mean(-1, keepdim=True)
+        first = torch.mul(torch.mul(self.first(x), a), b)
+        return first, torch.mul(torch.mul(self.second(y), b), a)
+
+
 def test_all_is_computed_once_and_in_order() -> None:
-    graph = without_constants(captured(Between().eval(), torch.rand(8, 32)))
-    cut = partition(graph, Trace(), A_LARGE_GPU, pointwise=True)
-    names = [node.name for task in cut.tasks for node in task.body.nodes]
-    assert len(names) == len(set(names))
-    there = {value.name for value in cut.inputs} | {held.name for held in cut.constants}
-    for task in cut.tasks:
-        assert set(task.reads) <= there | {constant.name for constant in task.body.constants}
-        there |= set(task.writes)
+    x = torch.rand(8, 32)
+    for model, given in ((Between(), [x]), (Crossed(), [x, x])):
+        graph = without_constants(captured(model.eval(), *given))
+        cut = partition(graph, Trace(), A_LARGE_GPU, pointwise=True)
+        names = [node.name for task in cut.tasks for node in task.body.nodes]
+        assert len(names) == len(set(names))
+        there = {value.name for value in cut.inputs} | {held.name for held in cut.constants}
+        for task in cut.tasks:
+            assert set(task.reads) <= there | {constant.name for constant in task.body.constants}
+            there |= set(task.writes)
 
 
 def test_nothing_changes_but_the_rounding() -> None:

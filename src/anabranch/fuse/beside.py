@@ -15,12 +15,14 @@ Who else reads the numbers, to add the normalised rows to something, waits for t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from anabranch.fuse.cluster import in_order
 from anabranch.fuse.legal import Facts, Unwritten
 from anabranch.fuse.paths import Paths
+from anabranch.fuse.reach import Reach
 from anabranch.ir import ops
+from anabranch.ir.dag import bits
 from anabranch.ir.graph import Node
 from anabranch.trace import Trace
 
@@ -35,6 +37,7 @@ def beside(
     home = {node.name: at for at, group in enumerate(groups) for node in group}
     paths = Paths.of(facts)
     found: dict[int, Group] = {}
+    reach: Reach | None = None
     for at, group in enumerate(groups):
         summed = _summed(group, groups, home, facts) - found.keys()
         if not summed:
@@ -43,12 +46,16 @@ def beside(
         nodes = tuple(sorted((*group, *taken), key=lambda node: facts.position[node.name]))
         anchor = next(node for node in group if _contracts(node))
         what = f"%{anchor.name} + " + " + ".join(f"%{n.name}" for n in taken if _reduces(n))
-        why = _between(taken, nodes, facts) or unwritten(nodes, facts, paths.outputs(nodes))
+        reach = reach or _reach(groups, home, paths)
+        why = _between(groups, {at, *summed}, reach)
+        why = why or unwritten(nodes, facts, paths.outputs(nodes))
         if why:
             trace.add("refused", "fuse", what, why)
             continue
         trace.add("applied", "fuse", what, "summed beside the products")
         found |= {at: nodes, **dict.fromkeys(summed, ())}
+        for other in summed:
+            reach.merge(at, other)
     if not found:
         return list(groups)
     left = [nodes for at, group in enumerate(groups) if (nodes := found.get(at, group))]
@@ -90,15 +97,22 @@ def _chain(
     return found
 
 
-def _between(taken: Sequence[Node], nodes: Group, facts: Facts) -> str:
-    """Who reads what is summed, and is waited for by the others; "" if nobody is."""
-    inside = {node.name for node in nodes}
-    for name in (name for node in taken for name in node.results):
-        for reader in facts.readers.get(name, ()):
-            needed = (facts.depends(node, reader.results[0]) for node in nodes)
-            if reader.name not in inside and any(needed):
-                return f"%{reader.name} stands between them"
-    return ""
+def _reach(groups: Sequence[Group], home: dict[str, int], paths: Paths) -> Reach:
+    edges = (
+        {home[name] for node in group for name in paths.sources(node)} - {at}
+        for at, group in enumerate(groups)
+    )
+    return Reach.of(list(edges))
+
+
+def _between(groups: Sequence[Group], joined: Collection[int], reach: Reach) -> str:
+    """Who waits for some of these groups and is waited for by others; "" if nobody does. A group
+    that was joined before, with results of several nodes, waits as a whole."""
+    above = below = own = 0
+    for at in joined:
+        above, below, own = above | reach.above[at], below | reach.below[at], own | 1 << at
+    stands = next(bits(above & below & ~own), None)
+    return "" if stands is None else f"%{groups[stands][-1].name} stands between them"
 
 
 def _contracts(node: Node) -> bool:
