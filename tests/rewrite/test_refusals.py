@@ -244,3 +244,20 @@ def test_it_is_left_alone(name: str, graph: Graph, why: str | None) -> None:
         assert refused == []
     else:
         assert any(re.search(why, sentence) for sentence in refused), refused
+
+
+def test_a_norm_whose_weights_are_wider_than_its_rows_is_left_alone() -> None:
+    """As networks in bfloat16 have it on a CPU, with norms in fp32: the product would be of two
+    types."""
+    mixed = parse_graph("""
+    graph g {
+      input %x: bf16[4,6]
+      const %g: f32[6] = g
+      const %d: f32[6] = d
+      const %w: bf16[5,6] = w
+      %n: bf16[4,6] = aten.layer_norm.default(%x, [6], %g, %d)
+      %y: bf16[4,5] = aten.linear.default(%n, %w)
+      return %y
+    }""")
+    for rule in CANDIDATES["normed"]:
+        assert not list(matches(mixed, rule)), rule.name

@@ -70,7 +70,11 @@ def may(match: Match) -> bool | str:
         return "the weight is a vector"
     if match.x.type is None or match.x.type.dtype != match.root.type.dtype:
         return "it changes the type"
-    return not_constant(match, *(name for name in "wbgd" if name in match.bound)) or True
+    given = [name for name in "wbgd" if name in match.bound]
+    kinds = {type.dtype for name in given if (type := getattr(match, name).type) is not None}
+    if kinds != {match.x.type.dtype}:
+        return "its weights are of another type than its rows"
+    return not_constant(match, *given) or True
 
 
 def may_written_out(match: Match) -> bool | str:
