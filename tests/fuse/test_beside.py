@@ -10,7 +10,9 @@ from torch.nn import functional
 
 from anabranch.autograph.cuts import without_constants
 from anabranch.fuse.partition import partition
+from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, types
+from anabranch.ir.numbers import compare
 from anabranch.ir.protocols import A_LARGE_GPU
 from anabranch.ir.step import Stepper
 from anabranch.options import Options
@@ -138,6 +140,17 @@ def test_all_is_computed_once_and_in_order() -> None:
         for task in cut.tasks:
             assert set(task.reads) <= there | {constant.name for constant in task.body.constants}
             there |= set(task.writes)
+
+
+def test_rows_far_from_0_cancel_in_no_product() -> None:
+    """Where the product is rounded before the mean is taken off."""
+    torch.manual_seed(0)
+    x = (torch.randn(16, 32) + 30).half()
+    graph, rule = captured(Block(False).eval().half(), x), normed.RULES[0]
+    after = apply(graph, rule, next(matches(graph, rule)))
+    now, own = eval_graph(after, [x]), eval_graph(graph, [x])
+    truth = eval_graph(graph, [x], precision=torch.float64)
+    assert all(error <= allowed for error, allowed in compare(now, own, truth))
 
 
 def test_nothing_changes_but_the_rounding() -> None:

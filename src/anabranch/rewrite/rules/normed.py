@@ -1,13 +1,17 @@
 """Linears of normalised rows: the linear of the rows themselves, put right after it.
 
     n = layer_norm(x, g, d)              m, r = mean and scale of each row of x
-    y = linear(n, w, b)            ->    y = linear(x, w g) r - m r sum(w g) + (w d + b)
+    y = linear(n, w, b)            ->    v = w g - mean(w g)
+                                         y = linear(x, v) r - m r sum(v) + (w d + b)
                                          n = (x r - m r) g + d
 
 What is left of the normalisation are two numbers for each row, sums over the very depth that the
 product runs along: its kernel takes them of the rows that it loads anyway, and a launch is gone.
 Sums over weights are computed when constants are folded. Who else reads the normalised rows, to add
 them to something, say, takes them from x by the same two numbers.
+
+What is added to a row is nothing to its norm, and so is what is added to a row of the weight: with
+its mean taken away, sum(v) is what rounding leaves of 0, and rows far from 0 cancel in no sum.
 
 The variance is the mean of squares less the square of the mean, in fp32 at least: rows far from 0
 have it less exactly than the operator, which verification sees.
@@ -66,7 +70,7 @@ def may(match: Match) -> bool | str:
     sizes = match.shape.arg
     if not isinstance(sizes, tuple) or len(sizes) != 1:
         return "it normalises more than rows"
-    if len(match.w.shape) != 2:
+    if len(match.w.shape) != 2 or match.w.shape[1] < 2:
         return "the weight is a vector"
     if match.x.type is None or match.x.type.dtype != match.root.type.dtype:
         return "it changes the type"
@@ -84,7 +88,8 @@ def may_written_out(match: Match) -> bool | str:
         return "what is added is no number"
     if match.g.type is None or match.g.shape != known.shape[-1:] or len(match.w.shape) != 2:
         return "it has no weight for each number of a row"
-    if known.dtype != match.root.type.dtype or not known.dtype.is_floating_point:
+    kinds = {type.dtype for name in "wbg" if (type := getattr(match, name).type) is not None}
+    if {*kinds, match.root.type.dtype} != {known.dtype} or not known.dtype.is_floating_point:
         return "it changes the type"
     return not_constant(match, "w", "b", "g") or True
 
@@ -94,7 +99,7 @@ def after_layer_norm(match: Match) -> tuple[Pattern, ...]:
     x_type, w_type = match.x.type, match.w.type
     assert x_type is not None and w_type is not None
     wide = widened(x, x_type)
-    weight, middle, scale_ = _weight(match), mean(wide), scale(wide)
+    weight, middle, scale_ = _centred(match, w_type), mean(wide), scale(wide)
     sums = call("aten.sum.dim_IntList", widened(weight, w_type), (1,))
     result = linear(x, weight) * scale_ - middle * scale_ * sums
     offset = _offset(match, w_type)
@@ -124,6 +129,14 @@ def after_rms_norm(match: Match) -> Pattern:
 
 def _weight(match: Match) -> Pattern:
     return w if bound(match, g).type is None else w * g
+
+
+def _centred(match: Match, type: TensorType) -> Pattern:
+    """The weight times the norm's, each row less its mean; rounded once."""
+    weight = widened(w, type)
+    if bound(match, g).type is not None:
+        weight = weight * widened(g, type)
+    return _rounded(weight - mean(weight), type)
 
 
 def _offset(match: Match, type: TensorType) -> Pattern | None:
@@ -175,7 +188,7 @@ def written_in_halves(dice: random.Random) -> Drawn:
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        "linear(n, w, b), n = layer_norm(x) -> linear(x, w g) r - m r sum(w g) + w d + b, n of r",
+        "linear(n, w, b), n = layer_norm(x) -> linear(x, v) r - m r sum(v) + w d + b, n of r",
         find=(linear(NORM, w, b), NORM),
         replace=after_layer_norm,
         when=may,
