@@ -261,3 +261,27 @@ def test_a_norm_whose_weights_are_wider_than_its_rows_is_left_alone() -> None:
     }""")
     for rule in CANDIDATES["normed"]:
         assert not list(matches(mixed, rule)), rule.name
+
+
+def test_a_norm_that_is_cut_to_whole_numbers_is_left_alone() -> None:
+    cut = """
+    graph g {{
+      input %x: f16[4,6]
+      const %g: f16[6] = g
+      const %w: f16[5,6] = w
+      %f: f32[4,6] = aten._to_copy.default(%x, dtype=torch.float32)
+      %q: f32[4,6] = aten.pow.Tensor_Scalar(%f, 2)
+      %m: f32[4,1] = aten.mean.dim(%q, [-1], True)
+      %e: f32[4,1] = aten.add.Tensor(%m, 0.1)
+      %r: f32[4,1] = aten.rsqrt.default(%e)
+      %n: f32[4,6] = aten.mul.Tensor(%f, %r)
+      %c: {0}[4,6] = aten._to_copy.default(%n, dtype={1})
+      %s: f16[4,6] = aten.mul.Tensor(%g, %c)
+      %y: f16[4,5] = aten.linear.default(%s, %w)
+      return %y
+    }}"""
+    rounded, whole = (
+        parse_graph(cut.format(*kind)) for kind in (("f16", "torch.float16"), ("i8", "torch.int8"))
+    )
+    assert [len(list(matches(rounded, rule))) for rule in CANDIDATES["normed"]] == [0, 0, 0, 1]
+    assert not any(list(matches(whole, rule)) for rule in CANDIDATES["normed"])

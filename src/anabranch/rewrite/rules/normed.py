@@ -65,33 +65,34 @@ def scale(wide: Pattern) -> Call:
     return call("aten.rsqrt.default", call("aten.clamp_min.default", variance, 0) + eps)
 
 
-def may(match: Match) -> bool | str:
-    """Whether the last axis alone is normalised, and all but the rows is constant."""
-    sizes = match.shape.arg
-    if not isinstance(sizes, tuple) or len(sizes) != 1:
-        return "it normalises more than rows"
+def of_one_type(match: Match) -> bool | str:
+    """Whether rows, weights and results are of one floating type, and the weights constant."""
     if len(match.w.shape) != 2 or match.w.shape[1] < 2:
         return "the weight is a vector"
-    if match.x.type is None or match.x.type.dtype != match.root.type.dtype:
-        return "it changes the type"
     given = [name for name in "wbgd" if name in match.bound]
-    kinds = {type.dtype for name in given if (type := getattr(match, name).type) is not None}
-    if kinds != {match.x.type.dtype}:
+    types = [getattr(match, name).type for name in ("x", *given)]
+    kinds = {type.dtype for type in (match.root.type, *types) if type is not None}
+    kinds |= {match.narrow.arg} if "narrow" in match.bound else set()
+    if len(kinds) > 1 or not match.root.type.dtype.is_floating_point:
         return "its weights are of another type than its rows"
     return not_constant(match, *given) or True
 
 
+def may(match: Match) -> bool | str:
+    """Whether the last axis alone is normalised, in one type and by constants."""
+    sizes = match.shape.arg
+    if not isinstance(sizes, tuple) or len(sizes) != 1:
+        return "it normalises more than rows"
+    return of_one_type(match)
+
+
 def may_written_out(match: Match) -> bool | str:
     """The same, of a norm that is written out."""
-    least, known = match.eps.arg, match.x.type
-    if not isinstance(least, float) or known is None:
+    if not isinstance(match.eps.arg, float) or match.x.type is None:
         return "what is added is no number"
-    if match.g.type is None or match.g.shape != known.shape[-1:] or len(match.w.shape) != 2:
+    if match.g.type is None or match.g.shape != match.x.shape[-1:]:
         return "it has no weight for each number of a row"
-    kinds = {type.dtype for name in "wbg" if (type := getattr(match, name).type) is not None}
-    if {*kinds, match.root.type.dtype} != {known.dtype} or not known.dtype.is_floating_point:
-        return "it changes the type"
-    return not_constant(match, "w", "b", "g") or True
+    return of_one_type(match)
 
 
 def after_layer_norm(match: Match) -> tuple[Pattern, ...]:
