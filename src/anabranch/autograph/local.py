@@ -135,4 +135,4 @@ def _tell(trace: Trace, one: Alternatives, form: Found, was: Cost | None, now: C
     if now.us < was.us and not tied(now, was):
         trace.add("applied", WHERE, where, why, us=now.us)
     else:
-        trace.add("refused", WHERE, where, why)
+        trace.add("refused", WHERE, where, why, us=now.us)
