@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from tests.kernels.triton.bodies import normed
 
 from anabranch.bench.layers import attention, linear
+from anabranch.ir.graph import Graph
 from anabranch.kernels.triton.contraction import variants
 from anabranch.kernels.triton.dependent import MODES
 from anabranch.kernels.triton.write import variants as all_variants
@@ -25,6 +28,15 @@ def test_every_mode_computes_the_same_and_has_a_time() -> None:
         assert all(isinstance(us, float) and 0.2 < us < 200 for us in found.values())
 
 
+def wrong(bench: Bench, body: Graph, offered: Sequence[str]) -> dict[str, str]:
+    """Why variants that are offered are refused, each once and the first one in every mode."""
+    assert offered
+    modes = MODES if bench.spec.capability >= (9, 0) else ()
+    tried = [*offered, *(f"{offered[0]}.p{mode}" for mode in modes)]
+    found = bench.times((body, tried), each=0.0)
+    return {variant: why for variant, why in found.items() if isinstance(why, str)}
+
+
 ATTENTIONS = (
     ((12, 128, 128, 64), False, False),
     ((3, 197, 61, 40), True, False),
@@ -37,14 +49,9 @@ ATTENTIONS = (
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "tf32"])
 def test_attention_is_right_in_every_tile_and_mode(dtype: str) -> None:
     bench = Bench.of(tf32=dtype == "tf32")
-    modes = MODES if bench.spec.capability >= (9, 0) else ()
     for sizes, causal, masked in ATTENTIONS:
         body = attention(*sizes, dtype.removeprefix("t"), causal, "b1" if masked else "")
-        offered = all_variants(body, bench.spec)
-        assert offered
-        tried = [*offered, *(f"{offered[0]}.p{mode}" for mode in modes)]
-        found = bench.times((body, tried), each=0.0)
-        refused = {variant: why for variant, why in found.items() if isinstance(why, str)}
+        refused = wrong(bench, body, all_variants(body, bench.spec))
         assert not refused, f"{sizes}: {refused}"
 
 
@@ -52,15 +59,10 @@ def test_attention_is_right_in_every_tile_and_mode(dtype: str) -> None:
 def test_sums_of_rows_beside_products_are_right_in_every_tile_and_mode(dtype: str) -> None:
     """As a norm before a linear becomes; sums are results where there are several rows."""
     bench = Bench.of(tf32=dtype == "tf32")
-    modes = MODES if bench.spec.capability >= (9, 0) else ()
     known = {"f16": torch.float16, "bf16": torch.bfloat16}.get(dtype, torch.float32)
     for lead, k, n in (((128,), 768, 2304), ((2, 37), 96, 130), ((1,), 512, 96), ((3, 5), 70, 33)):
         body = normed(lead, k, n, known, "%out" if lead == (1,) else "%out, %r, %mr")
-        offered = variants(body, bench.spec)
-        assert offered
-        tried = [*offered, *(f"{offered[0]}.p{mode}" for mode in modes)]
-        found = bench.times((body, tried), each=0.0)
-        refused = {variant: why for variant, why in found.items() if isinstance(why, str)}
+        refused = wrong(bench, body, variants(body, bench.spec))
         assert not refused, f"{lead}, {k}, {n}: {refused}"
 
 

@@ -80,10 +80,9 @@ def record(
         trace.progress("record", done, len(cells), what)
         model, args = load_model(name, batch, dtype, here.device)
         tf32 = dtype == "tf32"
-        options = {"target": target, "tf32": tf32, "search": search}
-        options |= {"abreast": "none"}  # every task by itself
-        if search == "none":
-            options |= {"scheduler": "sequential"}
+        options = {"target": target, "tf32": tf32, "search": search, "abreast": "none"}
+        if search == "none":  # a search is asked as users ask, so that what it found is recalled
+            options["scheduler"] = "sequential"
         try:
             compiled = compile(model, args, trace=trace, verify=False, **options)
             made, tried = compiled.entries[-1].compilation, considered(compiled)

@@ -205,9 +205,8 @@ def _ours(
         return
     events, known = trace.events[told:], compiled.known
     facts = {key: known[key] for key in KEPT_FACTS if key in known}
-    tried = [event for event in events if _of_substitution(event)]
-    facts["substitutions"] = [_said(event) for event in tried if event.kind != "refused"]
-    facts["substitutions_refused"] = [_said(event) for event in tried if event.kind == "refused"]
+    facts["substitutions"] = list(_substitutions(events, "applied", "chosen"))
+    facts["substitutions_refused"] = list(_substitutions(events, "refused"))
     peak, chosen = known.get("peak_bytes"), str(facts.get("scheduler", ""))
     wanted = asked.get("scheduler", chosen)
     fell = [f"fallback: {e.why}" for e in events if e.kind == "fallback"]
@@ -219,14 +218,12 @@ def _ours(
         yield System(CALL, lambda: compiled(*cell.args), seconds, peak, difference, note)
 
 
-def _of_substitution(event: Event) -> bool:
-    """Whether it tells what a substitution was measured to take, in its part or in the whole."""
-    told = event.kind in ("applied", "chosen", "refused") and "us" in dict(event.data)
-    return told and event.where in ("search", "search.parts")
-
-
-def _said(event: Event) -> str:
-    return f"{event.what}: {event.why}"
+def _substitutions(events: Sequence[Event], *kinds: str) -> Iterator[str]:
+    """What substitutions were measured to take, in their parts or in the whole."""
+    for event in events:
+        told = event.kind in kinds and "us" in dict(event.data)
+        if told and event.where in ("search", "search.parts"):
+            yield f"{event.what}: {event.why}"
 
 
 def _rival(name: str, cell: Cell, here: Machine, matrix: Matrix) -> System:

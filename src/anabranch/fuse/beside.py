@@ -46,7 +46,7 @@ def beside(
         nodes = tuple(sorted((*group, *taken), key=lambda node: facts.position[node.name]))
         anchor = next(node for node in group if _contracts(node))
         what = f"%{anchor.name} + " + " + ".join(f"%{n.name}" for n in taken if _reduces(n))
-        reach = reach or _reach(groups, home, paths)
+        reach = reach or Reach.of(paths.edges(groups))
         why = _between(groups, {at, *summed}, reach)
         why = why or unwritten(nodes, facts, paths.outputs(nodes))
         if why:
@@ -95,14 +95,6 @@ def _chain(
         read = {use for node in groups[at] for use in node.uses} - made - {rows}
         stack += [use for use in read if use not in facts.constants]
     return found
-
-
-def _reach(groups: Sequence[Group], home: dict[str, int], paths: Paths) -> Reach:
-    edges = (
-        {home[name] for node in group for name in paths.sources(node)} - {at}
-        for at, group in enumerate(groups)
-    )
-    return Reach.of(list(edges))
 
 
 def _between(groups: Sequence[Group], joined: Collection[int], reach: Reach) -> str:

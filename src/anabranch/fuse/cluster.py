@@ -68,11 +68,7 @@ class _Search:
         self.home = {node.name: i for i, group in enumerate(groups) for node in group}
         self.parts = [[i] for i in range(len(groups))]
         self.groups = groups
-        edges = [
-            {self.home[name] for node in group for name in self.paths.sources(node)} - {i}
-            for i, group in enumerate(groups)
-        ]
-        self.reach = Reach.of(edges)
+        self.reach = Reach.of(self.paths.edges(groups))
         self.shapes = {name: type.shape for name, type in facts.types.items()}
         self.refused: set[tuple[int, int, int, int]] = set()
 
@@ -255,10 +251,7 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 def in_order(groups: list[Group], paths: Paths, facts: Facts) -> list[Group]:
     """By the last node, as far as dependencies let it."""
     own = [[node for node in group if node.name not in paths.views] for group in groups]
-    home = {node.name: i for i, group in enumerate(own) for node in group}
-    above = [
-        {home[s] for n in group for s in paths.sources(n)} - {i} for i, group in enumerate(own)
-    ]
+    above = paths.edges(own)
     below: list[int] = [0] * len(groups)
     for i, before in enumerate(above):
         for j in before:

@@ -74,6 +74,14 @@ class Paths:
                 found.append(maker.name)
         return found
 
+    def edges(self, groups: Sequence[Sequence[Node]]) -> list[set[int]]:
+        """For each group the others that make what it reads, by number."""
+        home = {node.name: at for at, group in enumerate(groups) for node in group}
+        return [
+            {home[name] for node in group for name in self.sources(node)} - {at}
+            for at, group in enumerate(groups)
+        ]
+
     def outputs(self, nodes: Sequence[Node]) -> list[str]:
         """What these nodes make and others need."""
         inside = {node.name for node in nodes}

@@ -146,8 +146,8 @@ class Block:
             return sums + SPARE + sums * self.k // PRODUCTS
         each = self.m * self.k // (self.warps * WARP)
         window = WARP + each if self.reads > 1 else 0
-        window += each * self.beside  # what is added up element by element
-        return sums + SPARE + (self.m + self.n) * 16 // (self.warps * WARP) // 2 + window
+        beside = each * self.beside  # added up element by element
+        return sums + SPARE + (self.m + self.n) * 16 // (self.warps * WARP) // 2 + window + beside
 
     @property
     def operations(self) -> float:
@@ -290,6 +290,7 @@ def _products(block: Block, spec: TargetSpec, peak: float, together: int, pace: 
     # Each tap of a window is widened, multiplied and added; one warp alone waits for each of them.
     window = 3.0 * block.m * block.k * block.reads / (LANES * CLOCK) if block.reads > 1 else 0.0
     window *= max(1.0, 2 * QUARTERS / (block.warps * together))
-    if block.beside:  # each number is widened once, and added to every sum
-        window += (1 + block.beside) * block.m * block.k / (LANES * CLOCK)
-    return (read + window + compute * idle) * together
+    # Each number of a row is widened once, and added to every sum beside the products.
+    each = 1 + block.beside if block.beside else 0
+    beside = each * block.m * block.k / (LANES * CLOCK)
+    return (read + window + beside + compute * idle) * together
