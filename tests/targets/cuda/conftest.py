@@ -95,6 +95,9 @@ class FakeDriver:
     shared: list[int] = field(default_factory=list)
     launches: list[NotedLaunch] = field(default_factory=list)
 
+    def version(self) -> int:
+        return 12080
+
     def load(self, code: bytes, entry: str) -> Any:
         assert code[:4] == b"\x7fELF"
         self.loaded.append(entry)

@@ -39,6 +39,10 @@ class FakeCuda:
         self.seen = {"function": function, "which": which.value, "value": value.value}
         return self.status
 
+    def cuDriverGetVersion(self, version: Any) -> int:
+        ctypes.cast(version, ctypes.POINTER(ctypes.c_int))[0] = 12080
+        return self.status
+
     def cuGetErrorName(self, status: Any, name: Any) -> int:
         ctypes.cast(name, ctypes.POINTER(ctypes.c_char_p))[0] = b"CUDA_ERROR_INVALID_VALUE"
         return 0
@@ -77,6 +81,12 @@ def test_what_is_set_of_a_function() -> None:
     cuda = FakeCuda()
     Library(cuda).set("f", "most_shared", 65536)
     assert cuda.seen == {"function": "f", "which": 8, "value": 65536}
+
+
+def test_the_version_is_what_the_driver_says() -> None:
+    assert Library(FakeCuda()).version() == 12080
+    with pytest.raises(TargetError, match="cuDriverGetVersion failed"):
+        Library(FakeCuda(1)).version()
 
 
 def test_a_refusal_names_the_call_and_the_error() -> None:

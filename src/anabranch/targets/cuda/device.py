@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
+
 import torch
 
 from anabranch.errors import TargetError
 from anabranch.ir.target import TargetSpec
 from anabranch.targets.calibrated import CALIBRATIONS
+from anabranch.targets.cuda.driver import open_driver
 
 DENSE_FLOPS_PER_SM_CYCLE: dict[tuple[int, int], dict[str, int]] = {
     (8, 0): {"f16": 2048, "bf16": 2048, "tf32": 1024, "f32": 128, "f64": 128},
@@ -66,8 +69,19 @@ def _bandwidth(properties: torch._C._CudaDeviceProperties) -> float:
 
 
 def _versions() -> tuple[tuple[str, str], ...]:
+    """What kernels are made and run by. Triton is asked by its package alone: importing it takes
+    longer than the whole of a start that finds everything in the cache."""
     return (
         ("torch", torch.__version__),
         ("cuda", str(torch.version.cuda)),
         ("cudnn", str(torch.backends.cudnn.version())),  # type: ignore[no-untyped-call]
+        ("triton", _of_package("triton")),
+        ("driver", str(open_driver().version())),
     )
+
+
+def _of_package(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"

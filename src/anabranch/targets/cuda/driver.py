@@ -40,6 +40,9 @@ class Launch:
 class Driver(Protocol):
     """Functions and modules are the driver's own handles. TargetError for what it refuses."""
 
+    def version(self) -> int:
+        """The newest CUDA it knows, 12040 for 12.4."""
+
     def load(self, code: bytes, entry: str) -> Any: ...
 
     def attribute(self, function: Any, name: str) -> int: ...
@@ -95,6 +98,9 @@ class Bindings:
         self._cuda = driver
         # Held because the driver forgets a module, and its functions, only when it is told to.
         self._modules: list[Any] = []
+
+    def version(self) -> int:
+        return int(self._ask("cuDriverGetVersion"))
 
     def load(self, code: bytes, entry: str) -> Any:
         module = self._ask("cuModuleLoadData", code)
@@ -164,6 +170,11 @@ class Library:
 
     def __init__(self, library: Any) -> None:
         self._cuda = library
+
+    def version(self) -> int:
+        value = ctypes.c_int()
+        self.ask("cuDriverGetVersion", ctypes.byref(value))
+        return value.value
 
     def load(self, code: bytes, entry: str) -> Any:
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
