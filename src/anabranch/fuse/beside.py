@@ -1,4 +1,5 @@
-r"""Beside: what a contraction must know of the rows that it multiplies, it sums up itself.
+r"""Beside: what a contraction must know of the rows that it multiplies, it sums up itself, and what
+others must know of the rows that it makes.
 
         x ------------.
        / \             \
@@ -8,14 +9,20 @@ r"""Beside: what a contraction must know of the rows that it multiplies, it sums
        \                                      {mean, mean, ..., r, linear, y}, m and r are results
         others
 
-Groups that compute a few numbers for each row of what a contraction multiplies, of that and of
-constants alone, run with the contraction that reads them if a template writes both as one kernel.
-Who else reads the numbers, to add the normalised rows to something, waits for the products then.
+        x = linear + z                        its kernel has whole parts of x's rows in registers
+         \
+          u, q: mean and variance of   ->     {linear, x, u, q}, all of them are results
+          every 32 numbers of x
+
+Groups that compute a few numbers for each row, of what a contraction multiplies or of a few numbers
+that others made, run with the contraction that reads them, and groups that compute numbers of parts
+of the rows of its result with the one that makes it, if a template writes both as one kernel. Who
+else reads the numbers, to add the normalised rows to something, waits for the products then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from anabranch.fuse.cluster import in_order
 from anabranch.fuse.legal import Facts, Unwritten
@@ -24,6 +31,7 @@ from anabranch.fuse.reach import Reach
 from anabranch.ir import ops
 from anabranch.ir.dag import bits
 from anabranch.ir.graph import Node
+from anabranch.kernels.triton.roles import MOST_SHORT
 from anabranch.trace import Trace
 
 Group = tuple[Node, ...]
@@ -32,18 +40,39 @@ Group = tuple[Node, ...]
 def beside(
     groups: Sequence[Group], facts: Facts, trace: Trace, unwritten: Unwritten
 ) -> list[Group]:
-    """The groups, contractions with what they sum up beside their products, in an order in which
-    they can run."""
-    home = {node.name: at for at, group in enumerate(groups) for node in group}
+    """The groups, contractions with what they sum up, in an order in which they can run."""
     paths = Paths.of(facts)
+    for find, said in (
+        (_after, "summed of the rows it makes"),
+        (_before, "summed beside the products"),
+    ):
+        groups = _joined(groups, find, said, paths, trace, unwritten)
+    return list(groups)
+
+
+Find = Callable[[Group, Sequence[Group], Mapping[str, int], Paths], set[int]]
+"""The groups, by number, that may run with this one."""
+
+
+def _joined(
+    groups: Sequence[Group],
+    find: Find,
+    said: str,
+    paths: Paths,
+    trace: Trace,
+    unwritten: Unwritten,
+) -> Sequence[Group]:
+    """The groups, each with those found for it, if that can be written and waits for nobody."""
+    facts = paths.facts
+    home = {node.name: at for at, group in enumerate(groups) for node in group}
     found: dict[int, Group] = {}
     reach: Reach | None = None
     for at, group in enumerate(groups):
-        summed = _summed(group, groups, home, facts) - found.keys()
+        summed = find(group, groups, home, paths) - found.keys()
         if not summed:
             continue
         taken = [node for other in summed for node in groups[other]]
-        nodes = tuple(sorted((*group, *taken), key=lambda node: facts.position[node.name]))
+        nodes = _with_own_views([*group, *taken], paths)
         anchor = next(node for node in group if _contracts(node))
         what = f"%{anchor.name} + " + " + ".join(f"%{n.name}" for n in taken if _reduces(n))
         reach = reach or Reach.of(paths.edges(groups))
@@ -52,49 +81,104 @@ def beside(
         if why:
             trace.add("refused", "fuse", what, why)
             continue
-        trace.add("applied", "fuse", what, "summed beside the products")
+        trace.add("applied", "fuse", what, said)
         found |= {at: nodes, **dict.fromkeys(summed, ())}
         for other in summed:
             reach.merge(at, other)
     if not found:
-        return list(groups)
+        return groups
     left = [nodes for at, group in enumerate(groups) if (nodes := found.get(at, group))]
     return in_order(left, paths, facts)
 
 
-def _summed(group: Group, groups: Sequence[Group], home: dict[str, int], facts: Facts) -> set[int]:
-    """The groups that compute, of the rows that this one multiplies, numbers that it reads."""
-    anchors = [node for node in group if ops.info(node.op).kind in ("contract", "reduce")]
-    if len(anchors) != 1 or not _contracts(anchors[0]):
+def _after(
+    group: Group, groups: Sequence[Group], home: Mapping[str, int], paths: Paths
+) -> set[int]:
+    """The groups that compute, of parts of the rows that this one makes, numbers for each part."""
+    facts, at = paths.facts, home[group[-1].name]
+    if len(group[-1].types) != 1 or sum(map(_contracts, group)) != 1:
+        return set()
+    *lead, length = group[-1].type.shape or (1,)
+    found: set[int] = set()
+    stack, shapes = [group[-1].name], set[tuple[int, ...]]()
+    while stack:
+        for reader in paths.readers.get(stack.pop(), ()):
+            other = home[reader.name]
+            if other == at or other in found:
+                continue
+            parts = [shape for name in reader.uses if len(shape := facts.types[name].shape) > 1]
+            if not shapes:  # of the first who reads parts
+                cut = [p for p in parts if [*p[:-2]] == lead and p[-2] * p[-1] == length != p[-1]]
+                shapes |= {shape for p in cut for shape in (p, p[:-1], (*p[:-1], 1))}
+            sources = {home[name] for node in groups[other] for name in paths.sources(node)}
+            small = all(type.shape in shapes for node in groups[other] for type in node.types)
+            if small and _sums(groups[other]) and sources <= {at, other, *found}:
+                found.add(other)
+                stack += [name for node in groups[other] for name in node.results]
+    nodes = [node for other in found for node in groups[other]]
+    kept = {len(facts.types[name].shape) for name in paths.outputs(nodes)} if nodes else set()
+    return found if any(map(_reduces, nodes)) and kept <= {len(lead) + 1} else set()
+
+
+def _before(
+    group: Group, groups: Sequence[Group], home: Mapping[str, int], paths: Paths
+) -> set[int]:
+    """The groups that compute numbers that this one reads, for each row that it multiplies: of the
+    row itself, or of a few numbers."""
+    anchors = [node for node in group if _contracts(node)]
+    if len(anchors) != 1:
         return set()
     rows, made = anchors[0].uses[0], {name for node in group for name in node.results}
     found: set[int] = set()
     for name in {name for node in group for name in node.uses} - made - {rows}:
-        chain = _chain(name, rows, groups, home, facts)
+        chain = _chain(name, rows, groups, home, paths.facts)
         if any(_reduces(node) for at in chain for node in groups[at]):
             found |= chain
     return found
 
 
 def _chain(
-    name: str, rows: str, groups: Sequence[Group], home: dict[str, int], facts: Facts
+    name: str, rows: str, groups: Sequence[Group], home: Mapping[str, int], facts: Facts
 ) -> set[int]:
-    """The groups by which a value is computed of these rows and constants alone; none if it is
-    not, or others than sums and arithmetic are among them."""
+    """The groups by which a value is computed of these rows, of constants, and of a few numbers
+    for each row that others make; none if it is not."""
+
+    def few(value: str) -> bool:
+        *lead, length = facts.types[value].shape or (1,)
+        *wanted, whole = facts.types[rows].shape or (1,)
+        return lead == wanted and length <= min(MOST_SHORT, whole - 1)
+
     found: set[int] = set()
     stack = [name]
     while stack:
-        maker = facts.makers.get(stack.pop())
+        value = stack.pop()
+        maker = facts.makers.get(value)
         at = home.get(maker.name) if maker is not None else None
-        if at is None or not all(_reduces(n) or _computes(n) for n in groups[at]):
-            return set()
-        if at in found:
+        if at in found or value in facts.constants or value == rows:
             continue
-        found.add(at)
-        made = {result for node in groups[at] for result in node.results}
-        read = {use for node in groups[at] for use in node.uses} - made - {rows}
-        stack += [use for use in read if use not in facts.constants]
+        group = groups[at] if at is not None else ()
+        own = {result for node in group for result in node.results}
+        read = {use for node in group for use in node.uses} - own
+        known = all(use == rows or use in facts.constants or few(use) for use in read)
+        if at is not None and known and _sums(group):
+            found.add(at)
+            stack += read
+        elif not few(value):
+            return set()
     return found
+
+
+def _with_own_views(nodes: Sequence[Node], paths: Paths) -> Group:
+    """The nodes and the views through which they read each other, in graph order."""
+    made = {name for node in nodes for name in node.results}
+    views = [n for n in paths.with_views(nodes) if n.name in paths.views]
+    own = [view for view in views if paths.root(view.name) in made and view not in nodes]
+    return tuple(sorted((*nodes, *own), key=lambda node: paths.facts.position[node.name]))
+
+
+def _sums(group: Group) -> bool:
+    """Whether it is made of sums and arithmetic alone."""
+    return bool(group) and all(_reduces(node) or _computes(node) for node in group)
 
 
 def _between(groups: Sequence[Group], joined: Collection[int], reach: Reach) -> str:

@@ -89,6 +89,66 @@ def normed(
     }}""")
 
 
+def summed(lead: tuple[int, ...], k: int, n: int, block: int, dtype: torch.dtype) -> Graph:
+    """A linear map with a residual, and mean and variance of every so many numbers of its rows."""
+    name, dims, many = DTYPE_NAMES[dtype], "".join(f"{size}," for size in lead), n // block
+    whole, cut, each = f"{dims}{n}", f"{dims}{many},{block}", f"f32[{dims}{many}]"
+    widened = f"%f: f32[{cut}] = aten._to_copy.default(%b, dtype=torch.float32)"
+    wide = "%b" if dtype == torch.float32 else "%f"
+    return read(f"""
+    graph g {{
+      input %x: {name}[{dims}{k}]
+      input %z: {name}[{whole}]
+      const %w: {name}[{n},{k}] = w
+      %p: {name}[{whole}] = aten.linear.default(%x, %w)
+      %a: {name}[{whole}] = aten.add.Tensor(%p, %z)
+      %b: {name}[{cut}] = aten.reshape.default(%a, [{cut}])
+      {widened if wide == "%f" else ""}
+      %u: {each} = aten.mean.dim({wide}, [-1])
+      %uu: f32[{dims}{many},1] = aten.unsqueeze.default(%u, -1)
+      %d: f32[{cut}] = aten.sub.Tensor({wide}, %uu)
+      %dd: f32[{cut}] = aten.mul.Tensor(%d, %d)
+      %q: {each} = aten.mean.dim(%dd, [-1])
+      return %a, %u, %q
+    }}""")
+
+
+def renormed(
+    lead: tuple[int, ...],
+    k: int,
+    n: int,
+    many: int,
+    dtype: torch.dtype,
+    results: str = "%out, %r, %mr",
+) -> Graph:
+    """A linear map of rows, normalised after it by the means and variances of their parts."""
+    name, dims = DTYPE_NAMES[dtype], "".join(f"{size}," for size in lead)
+    part, each, out = f"f32[{dims}{many}]", f"f32[{dims}1]", f"{dims}{n}"
+    return read(f"""
+    graph g {{
+      input %x: {name}[{dims}{k}]
+      input %u: {part}
+      input %q: {part}
+      const %w: {name}[{n},{k}] = w
+      const %s: f32[{n}] = s
+      %m: {each} = aten.mean.dim(%u, [-1], True)
+      %c: {part} = aten.sub.Tensor(%u, %m)
+      %cc: {part} = aten.mul.Tensor(%c, %c)
+      %qc: {part} = aten.add.Tensor(%q, %cc)
+      %v: {each} = aten.mean.dim(%qc, [-1], True)
+      %a: {each} = aten.abs.default(%v)
+      %e: {each} = aten.add.Tensor(%a, 1e-05)
+      %r: {each} = aten.rsqrt.default(%e)
+      %mr: {each} = aten.mul.Tensor(%m, %r)
+      %p: {name}[{out}] = aten.linear.default(%x, %w)
+      %pr: f32[{out}] = aten.mul.Tensor(%p, %r)
+      %ms: f32[{out}] = aten.mul.Tensor(%mr, %s)
+      %d: f32[{out}] = aten.sub.Tensor(%pr, %ms)
+      %out: {name}[{out}] = aten._to_copy.default(%d, dtype={dtype})
+      return {results}
+    }}""")
+
+
 def gpu(sms: int = 132) -> TargetSpec:
     """A GPU of so many multiprocessors, else like an H200."""
     peaks = (("f16", 9.9e14), ("bf16", 9.9e14), ("tf32", 4.9e14), ("f32", 6.7e13))

@@ -63,7 +63,7 @@ def test_launched_early_it_waits_before_it_sums() -> None:
 
 
 def test_what_is_summed_must_be_of_what_is_multiplied() -> None:
-    """Two passes over a row are no sum beside products, nor is a sum of something else, nor one
+    """Two passes over a row are no sum beside products, nor is one of many other numbers, nor one
     that is another for each column."""
     twice = read("""
     graph g {
@@ -77,7 +77,7 @@ def test_what_is_summed_must_be_of_what_is_multiplied() -> None:
     other = read("""
     graph g {
       input %x: f16[32,64]
-      input %y: f16[32,64]
+      input %y: f16[32,300]
       const %w: f16[48,64] = w
       %v: f16[32,1] = aten.sum.dim_IntList(%y, [-1], True)
       %p: f16[32,48] = aten.linear.default(%x, %w)

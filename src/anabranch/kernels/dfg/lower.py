@@ -98,14 +98,15 @@ def _lowered(body: Graph, given: Mapping[str, At]) -> Dfg:
         shape = _space([piece.value.shape for piece in pieces])
     except Refusal:
         pieces = [Piece(ref.name, values[ref.name]) for ref in body.outputs]
-        shape = _space([piece.value.shape for piece in pieces])
+        pieces = _by_blocks(pieces) or pieces
+        shape = _space([piece.shape for piece in pieces])
     names = AXES.get(len(shape)) or [f"i{d}" for d in range(len(shape))]
     axes = tuple(Axis(name, n) for name, n in zip(names, shape, strict=True))
     point = tuple(axis(one.name, one.extent) for one in axes)
     _in_order(body, values, point)
     stores = []
     for piece in pieces:
-        own = _own(point, piece.value.shape)
+        own = piece.own(_own(point, piece.shape))
         type = values[piece.name].type
         if _overlaps(type):
             raise Refusal(f"%{piece.name} has several elements at one place of memory")
@@ -116,16 +117,49 @@ def _lowered(body: Graph, given: Mapping[str, At]) -> Dfg:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one store writes: a result, or a part of it."""
+    """What one store writes: a result, or a part of it. `blocks`: into how many its rows are cut
+    in the space of all results; `whole`: whether it has a number for each element of a block, and
+    not one for each block."""
 
     name: str
     value: Value
     part: Part | None = None
+    blocks: int = 0
+    whole: bool = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """What it takes of the space."""
+        *lead, last = self.value.shape if self.value.shape else (1,)
+        if not self.blocks:
+            return self.value.shape
+        return (*lead, self.blocks, last // self.blocks if self.whole else 1)
+
+    def own(self, point: Point) -> Point:
+        """The point of the value at a point of what it takes of the space."""
+        if not self.blocks:
+            return point
+        *lead, block, inside = point
+        each = self.value.shape[-1] // self.blocks
+        return (*lead, block * each + inside if self.whole else block)
 
 
 def _pieces(name: str, body: Graph, values: Mapping[str, Value]) -> list[Piece]:
     parts = [Piece(name, part.value, part) for part in parts_of(name, body, values)]
     return parts or [Piece(name, values[name])]
+
+
+def _by_blocks(pieces: list[Piece]) -> list[Piece]:
+    """The pieces in a space of rows that are cut into blocks, if some of them have a number for
+    each element of a row and all others one for each block of it; [] otherwise."""
+    shapes = {piece.value.shape for piece in pieces}
+    lasts = sorted({shape[-1] for shape in shapes if shape})
+    if len(shapes) != 2 or len(lasts) != 2 or lasts[0] == 1 or lasts[1] % lasts[0]:
+        return []
+    if len({shape[:-1] for shape in shapes}) > 1:
+        return []
+    blocks, row = lasts
+    return [replace(p, blocks=blocks, whole=p.value.shape[-1] == row) for p in pieces]
 
 
 def _in_order(body: Graph, values: Mapping[str, Value], point: Point) -> None:

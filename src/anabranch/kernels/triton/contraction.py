@@ -15,7 +15,9 @@ of them up in a fixed order, so that equal inputs give equal bits, and sets the 
 
 What is summed of the left factor beside the products, the squares of a row say, is added up in
 registers, element by element of a step, and across at the end. Every CTA of a row does so, the
-first one stores what is a result; the depth is not split then.
+first one stores what is a result; the depth is not split then. What is summed of few numbers of a
+row that lie in memory is read before the products and summed after them. What is summed of blocks
+of the results' columns is summed of the tile, which holds whole blocks.
 
 One row (a linear layer of one sample) is no work for tensor cores: `1x8x512` gives each CTA 8
 columns, multiplies element by element along the depth and adds up at the end.
@@ -40,11 +42,13 @@ from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.build import bounded
 from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Expr, Held, Load, parts
+from anabranch.kernels.dfg.nouns import Expr, Held, Load, Reduce, all_parts, parts
 from anabranch.kernels.dfg.walk import (
     Place,
+    loads,
     replace_parts,
     substitute,
+    substitute_index,
     substitute_store,
 )
 from anabranch.kernels.triton.ahead import (
@@ -61,7 +65,7 @@ from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.roles import Contraction, contraction_of, plain
-from anabranch.kernels.triton.space import flattened
+from anabranch.kernels.triton.space import flattened, next_power
 from anabranch.kernels.triton.steps import Steps, steps_of
 from anabranch.kernels.triton.taps import write_taps
 from anabranch.kernels.triton.tiles import Tile, chosen
@@ -80,6 +84,9 @@ OWN = {
     "total",
     "sums",
     "line",
+    "few",
+    "block",
+    "block_in",
 }
 
 
@@ -118,6 +125,8 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
         raise ValueError(f"{variant} does not suit {found.m} rows")
     if found.beside and tile.split > 1:
         raise ValueError(f"{variant} splits a depth along which more is summed than products")
+    if tile.n % found.block:
+        raise ValueError(f"{variant} cuts blocks of {found.block} columns")
     steps = steps_of(found, tile.k, "deep")
     share = Share(steps.count, min(tile.split, steps.count))
     row, row_place = flattened(found.rows, "row")
@@ -131,6 +140,7 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
     place = {**row_place, **col_place, **batch_place}
     tiles = (-(-row.extent // tile.m), -(-col.extent // tile.n))
     _write_indices(out, tile, tiles, (row, col), masks, found.batches)
+    _write_few(out, found, place)
     held = frozenset(constant.name for constant in body.constants)
     sums = _Sums(found, tile, steps, share, place, _starts(tile, tiles), held)
     totals = _write_sums(out, sums, constant_side(body, found) if ahead else "", ahead == "fetch")
@@ -138,7 +148,7 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
     if share.split > 1:
         shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
         write_meeting(out, shape, share.split)
-    _write_results(out, found, results, place, tiles[1])
+    _write_results(out, found, results, place, tile, tiles)
     count = tiles[0] * tiles[1] * found.batches
     written = program(
         body,
@@ -337,24 +347,93 @@ def _factor(scope: Emission, expr: Expr, sums: _Sums) -> str:
     return name
 
 
+def _write_few(out: Emission, found: Contraction, place: Place) -> None:
+    """Reads, before the products, what short sums are of; they are written where they are used."""
+    out.reduce = _write_short
+    folds = [substitute(fold, place) for fold in found.short]
+    names: dict[int, str] = {}
+    for one in dict.fromkeys(fold.axes[0] for fold in found.short):
+        if one.extent not in names:
+            name = names[one.extent] = out.fresh("few")
+            out.lines.append(f"{name} = tl.arange(0, {next_power(one.extent)})[None, :]")
+        out.spelled[one] = names[one.extent]
+        if one.extent != next_power(one.extent):
+            out.masks[one] = f"({names[one.extent]} < {one.extent})"
+    for load in loads(*folds):
+        out.value(load)
+
+
+def _write_short(fold: Expr, out: Emission) -> str:
+    """The text of a short sum; `Emission.reduce` asks for this."""
+    assert isinstance(fold, Reduce)
+    text, inside = out.value(fold.arg), out.masks.get(fold.axes[0])
+    return f"tl.sum({f'tl.where({inside}, {text}, 0.0)' if inside else text}, 1)[:, None]"
+
+
 def _write_results(
-    out: Emission, found: Contraction, sums: Mapping[Expr, str], place: Place, across: int
+    out: Emission,
+    found: Contraction,
+    sums: Mapping[Expr, str],
+    place: Place,
+    tile: Tile,
+    tiles: tuple[int, int],
 ) -> None:
-    """The results; those of rows alone from the first of `across` tiles along the columns."""
+    """The results; those of rows alone from the first of the tiles along the columns."""
     held: dict[Expr, Expr] = {fold: Held(name, fold.dtype) for fold, name in sums.items()}
+    apart = {*found.of_rows, *found.of_blocks}
     stores = {
         store: substitute_store(replace(store, expr=replace_parts(store.expr, held)), place)
         for store in found.dfg.stores
+        if store not in found.of_blocks
     }
-    out.expect(*(store.expr for store in stores.values()))
+    blocks = [(of, substitute(replace_parts(arg, held), place)) for of, arg in found.blocks]
+    out.expect(*(store.expr for store in stores.values()), *(arg for _, arg in blocks))
     for store in found.dfg.stores:
-        if store not in found.of_rows:
+        if store not in apart:
             out.store(stores[store])
+    if found.blocks:
+        _write_blocks(out, found, blocks, place, tile, tiles)
     if found.of_rows:
         scope = out.inner({}, {})
         scope.expect(*(stores[store].expr for store in found.of_rows))
         for store in found.of_rows:
             scope.store(stores[store], anchor="row")
-        if across > 1:
-            out.lines.append(f"if tile % {across} == 0:")
-        out.lines += [f"    {line}" if across > 1 else line for line in scope.lines]
+        if tiles[1] > 1:
+            out.lines.append(f"if tile % {tiles[1]} == 0:")
+        out.lines += [f"    {line}" if tiles[1] > 1 else line for line in scope.lines]
+
+
+def _write_blocks(
+    out: Emission,
+    found: Contraction,
+    blocks: Sequence[tuple[Held, Expr]],
+    place: Place,
+    tile: Tile,
+    tiles: tuple[int, int],
+) -> None:
+    """The sums of blocks of columns, one of another if need be, and what is stored of them."""
+    each = found.block
+    shape, many = f"[{tile.m}, {tile.n}]", tile.n // each
+    cube = f"[{tile.m}, {many}, {each}]"
+    wide, narrow = dict[Expr, Expr](), dict[Expr, Expr]()
+    for of, arg in blocks:
+        key = substitute(of, place)
+        known = {part: wide[part] for part in all_parts(arg) if part in wide}
+        text = out.value(replace_parts(arg, known))
+        name = out.assign("block_sum", f"tl.sum(tl.reshape({text}, {cube}), 2)")
+        spread = f"tl.broadcast_to({name}[:, :, None], {cube})"
+        wide[key] = Held(f"tl.reshape({spread}, {shape})", of.dtype, ())
+        narrow[of] = Held(name, of.dtype)
+    whole, own = flattened(found.cols[:-1], "block")
+    masks = {whole: "block_in"} if whole.extent % many else {}
+    scope = out.inner({whole: "block"}, masks)
+    first = _starts(tile, tiles)[1]
+    out.lines.append(f"block = {f'({first}) // {each}'} + tl.arange(0, {many})[None, :]")
+    if masks:
+        out.lines.append(f"block_in = block < {whole.extent}")
+    there = {**place, **own}
+    for store in found.of_blocks:
+        expr = substitute(replace_parts(store.expr, narrow), there)
+        index = tuple(substitute_index(i, there, lambda expr: expr) for i in store.index)
+        scope.store(replace(store, expr=expr, index=index))
+    out.lines += scope.lines

@@ -122,7 +122,8 @@ class Emission:
         names: Mapping[str, str],
         taken: set[str],
     ) -> None:
-        self.spelled, self.masks, self.names, self.taken = dict(spelled), masks, names, taken
+        self.spelled, self.masks = dict(spelled), dict(masks)
+        self.names, self.taken = names, taken
         self.lines: list[str] = []
         self.known: dict[Expr, str] = {}
         self.reduce: Callable[[Reduce, Emission], str] | None = None

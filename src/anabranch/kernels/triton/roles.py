@@ -12,12 +12,19 @@ batch axis.
 
 Beside the products, what the left factor is made of may be summed over the same depth, such as the
 squares of a row that is to be normalised. Results may then be of rows alone.
+
+What is done with the sums may itself be summed over blocks of neighbouring columns, such as the
+mean of every 32 of them, and numbers of a row may be sums of a few that lie in memory, such as the
+mean of these means:
+
+    u[n, t] = sum[j](y[n, 32 t + j]) / 32          y the result, also of blocks: u
+    z[n, k] = y'[n, k] - sum[t](u[n, t]) / 24      sum[t] is short
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import torch
@@ -35,16 +42,30 @@ from anabranch.kernels.dfg.nouns import (
     all_parts,
     free_axes,
 )
-from anabranch.kernels.dfg.walk import loads, reductions, replace_parts, substitute
+from anabranch.kernels.dfg.walk import (
+    loads,
+    reductions,
+    replace_parts,
+    substitute,
+    substitute_stores,
+)
 from anabranch.kernels.triton.space import apart, largest_load, ordered
 from anabranch.kernels.triton.taps import count, why_not_read
+
+MOST_SHORT = 256
+"""Numbers in memory of which a number of a row is summed, at most: each CTA of a row does so."""
+
+
+Blocks = tuple[tuple[Held, Expr], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
     """The graph and its one sum of products; axes of more than one point, the fastest last.
     `beside`: further sums over the depth, of what the left factor loads, each with its argument in
-    terms of the depth's axes."""
+    terms of the depth's axes. `short`: sums of few numbers that lie in memory, the same for all
+    columns. `blocks`: sums over the last axis of the columns, what each is held as in the stores,
+    and its argument in terms of that axis."""
 
     dfg: Dfg
     fold: Reduce
@@ -55,6 +76,8 @@ class Contraction:
     cols: tuple[Axis, ...]
     depth: tuple[Axis, ...]
     beside: tuple[tuple[Reduce, Expr], ...] = ()
+    short: tuple[Reduce, ...] = ()
+    blocks: Blocks = ()
 
     @property
     def m(self) -> int:
@@ -73,9 +96,21 @@ class Contraction:
         return math.prod(one.extent for one in self.batch)
 
     @property
+    def block(self) -> int:
+        """Of how many columns each sum of a block is."""
+        return self.cols[-1].extent if self.blocks else 1
+
+    @property
+    def of_blocks(self) -> tuple[Store, ...]:
+        """The results that are of blocks of columns."""
+        sums = {held for held, _ in self.blocks}
+        return tuple(s for s in self.dfg.stores if not sums.isdisjoint(all_parts(s.expr)))
+
+    @property
     def of_rows(self) -> tuple[Store, ...]:
         """The results that are of rows alone."""
-        return tuple(store for store in self.dfg.stores if store.type.numel != self.dfg.points)
+        sizes = {self.dfg.points, self.dfg.points // self.block}
+        return tuple(store for store in self.dfg.stores if store.type.numel not in sizes)
 
     @property
     def reads(self) -> int:
@@ -95,39 +130,94 @@ def contraction_of(dfg: Dfg | str) -> Contraction | str:
         return dfg
     if not reductions(*(store.expr for store in dfg.stores)):
         return "it reduces nothing"
-    windows, fold, beside = _told_apart(dfg)
-    held: dict[Expr, Expr] = {one: Held("beside", one.dtype) for one in beside}
+    dfg, blocks = _without_blocks(dfg)
+    if not reductions(*(store.expr for store in dfg.stores)):
+        return "it is no sum of products"
+    dfg, blocks = _with_one_axis_of_few(dfg, blocks)
+    told = _told_apart(dfg)
+    fold, sums = told.fold, (*told.beside, *told.short)
+    held: dict[Expr, Expr] = {one: Held("beside", one.dtype) for one in sums}
     left = [replace(store, expr=replace_parts(store.expr, held)) for store in dfg.stores]
-    why = why_not_read(windows, fold, left)
+    why = why_not_read(told.windows, fold, left)
     if why:
         return why
     if fold.op != "sum" or not (isinstance(fold.arg, Arith) and fold.arg.op == "mul"):
         return "it is no sum of products"
     if fold.dtype != torch.float32:
         return f"it adds up in {fold.dtype}"
-    dfg = _with_groups_apart(dfg, fold)
-    _, fold, beside = _told_apart(dfg)
-    assert isinstance(fold.arg, Arith)
-    return _with_roles(dfg, fold, beside, *fold.arg.args)
+    whole, dfg = dfg, _with_groups_apart(dfg, fold)
+    if blocks and dfg is not whole:
+        return "it sums blocks of columns that are groups"
+    return _with_roles(dfg, _told_apart(dfg), blocks)
 
 
-def _told_apart(dfg: Dfg) -> tuple[list[Reduce], Reduce, list[Reduce]]:
-    """The windows that are read, the sum of products, and what is summed beside it: at least by
-    its looks."""
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The windows that are read, the sum of products, what is summed beside it, and what is summed
+    of a few numbers: at least by their looks."""
+
+    windows: list[Reduce]
+    fold: Reduce
+    beside: list[Reduce]
+    short: list[Reduce]
+
+
+def _told_apart(dfg: Dfg) -> _Told:
     folds = reductions(*(store.expr for store in dfg.stores))
     fold = next((one for one in reversed(folds) if _multiplies(one, dfg)), folds[-1])
     inside, sizes = set(all_parts(fold.arg)), [one.extent for one in fold.axes]
+    others = [one for one in folds if one is not fold and one not in inside and one.op == "sum"]
+    multiplied = {load.value for load in loads(fold.arg)}
+    short: list[Reduce] = []
+    for one in others:
+        few = len(one.axes) == 1 and one.axes[0].extent <= MOST_SHORT
+        apart = multiplied.isdisjoint(load.value for load in loads(one.arg))
+        if few and apart and set(reductions(one.arg)) <= set(short):
+            short.append(one)
     beside = [
         one
-        for one in folds
-        if one is not fold
-        and one not in inside
-        and one.op == "sum"
+        for one in others
+        if one not in short
         and one.dtype == torch.float32
         and [a.extent for a in one.axes] == sizes
         and not reductions(one.arg)
     ]
-    return [one for one in folds if one is not fold and one not in beside], fold, beside
+    known = {fold, *beside, *short}
+    return _Told([one for one in folds if one not in known], fold, beside, short)
+
+
+def _without_blocks(dfg: Dfg) -> tuple[Dfg, Blocks]:
+    """The graph with sums over blocks of its columns as what is held, and their arguments as those
+    of the whole space: where a reduction stands in one that runs along an axis of the results."""
+    found: list[tuple[Held, Expr]] = []
+    table: dict[Expr, Expr] = {}
+    last = dfg.axes[-1] if dfg.axes else None
+    for one in reductions(*(store.expr for store in dfg.stores)):
+        products = [p for p in reductions(one.arg) if one.axes[0] in free_axes(p)]
+        alone = one.op == "sum" and len(one.axes) == 1 and one.axes[0].extent > 1
+        if last is None or not products or not alone or one.axes[0].extent != last.extent:
+            continue
+        there = substitute(one.arg, {one.axes[0]: axis(last.name, last.extent)})
+        index = tuple(axis(a.name, a.extent) for a in free_axes(one))
+        held = Held(f"block {len(found)}", one.dtype, index)
+        found.append((held, replace_parts(there, table)))
+        table[one] = held
+    if not found:
+        return dfg, ()
+    stores = tuple(replace(s, expr=replace_parts(s.expr, table)) for s in dfg.stores)
+    return Dfg(dfg.axes, stores), tuple(found)
+
+
+def _with_one_axis_of_few(dfg: Dfg, blocks: Blocks) -> tuple[Dfg, Blocks]:
+    """The same, with one axis for all short sums of as many numbers: what two of them read is then
+    read once."""
+    short = _told_apart(dfg).short
+    sizes = {one.axes[0]: one.axes[0].extent for one in short}
+    place = {one: axis(f"few {extent}", extent) for one, extent in sizes.items()}
+    if not place:
+        return dfg, blocks
+    found = tuple((held, substitute(arg, place)) for held, arg in blocks)
+    return Dfg(dfg.axes, substitute_stores(dfg.stores, place)), found
 
 
 def _multiplies(fold: Reduce, dfg: Dfg) -> bool:
@@ -171,9 +261,10 @@ def _group_size(one: Axis, factor: Expr) -> int:
     return min(found, default=0)
 
 
-def _with_roles(
-    dfg: Dfg, fold: Reduce, beside: Sequence[Reduce], first: Expr, second: Expr
-) -> Contraction | str:
+def _with_roles(dfg: Dfg, told: _Told, blocks: Blocks) -> Contraction | str:
+    fold = told.fold
+    assert isinstance(fold.arg, Arith)
+    first, second = fold.arg.args
     largest = max(dfg.stores, key=lambda store: store.type.numel)
     order = [a for a in ordered(dfg.axes, largest) if a.extent > 1]
     fastest = next(
@@ -188,20 +279,12 @@ def _with_roles(
     if loose:
         return f"a factor does not depend on {loose[0].name}"
     cols = tuple(a for a in order if a in of_right and a not in of_left)
-    size = math.prod(a.extent for a in dfg.axes if a not in cols)
-    if any(s.type.numel != dfg.points and not _of_rows(s, cols, size) for s in dfg.stores):
-        return "its results are of several sizes"
     if not (free_axes(right).keys() - free_axes(left).keys()) & set(order):
         return "it has one column"
     rows = tuple(a for a in order if a in of_left and a not in of_right)
-    if not rows and any(store.type.numel != dfg.points for store in dfg.stores):
-        return "a result has one number for its one row"
-    summed = [(one, _over(one, fold)) for one in beside]
-    if not all(_of(left, arg) for _, arg in summed):
-        return "it has several reductions"
     guide = largest_load(left)
     assert guide is not None
-    return Contraction(
+    found = Contraction(
         dfg,
         fold,
         left,
@@ -210,8 +293,43 @@ def _with_roles(
         rows,
         cols,
         ordered(fold.axes, guide),
-        tuple(summed),
+        tuple((one, _over(one, fold)) for one in told.beside),
+        tuple(told.short),
+        blocks,
     )
+    return _why_not(found) or found
+
+
+def _why_not(found: Contraction) -> str:
+    """Why what is summed besides the products, or stored besides one result for each of them, has
+    no place in the kernel; "" if it has."""
+    dfg, cols = found.dfg, set(found.cols)
+    size = math.prod(a.extent for a in dfg.axes if a not in cols)
+    if found.blocks:
+        inner, of_blocks = dfg.axes[-1], found.of_blocks
+        if len(found.cols) < 2 or found.cols[-1] != inner or not found.rows or found.batch:
+            return "it sums blocks of what are no columns"
+        if inner.extent & (inner.extent - 1):
+            return f"a block has {inner.extent} columns, which is no power of two"
+        known = {found.fold, *found.short}
+        if not known.issuperset(reductions(*(arg for _, arg in found.blocks))):
+            return "it has several reductions"
+        if any(inner in free_axes(s.expr) or reductions(s.expr) for s in of_blocks):
+            return "a result is of blocks and of their columns"
+    else:
+        of_blocks = ()
+    for store in dfg.stores:
+        whole = store.type.numel == dfg.points
+        if not whole and store not in of_blocks and not _of_rows(store, cols, size):
+            return "its results are of several sizes"
+        if not whole and not found.rows:
+            return "a result has one number for its one row"
+    if not all(_of(found.left, arg) for _, arg in found.beside):
+        return "it has several reductions"
+    for one in found.short:
+        if not cols.isdisjoint(free_axes(one)) or one.axes[0] not in free_axes(one.arg):
+            return "it has several reductions"
+    return ""
 
 
 def _of(left: Expr, arg: Expr) -> bool:

@@ -62,7 +62,8 @@ class Tile:
 class Sizes:
     """What tiles are ranked by, of a contraction, found out once since hundreds of tiles ask;
     `steps`: how many it has for each depth of one; `reads`: of how many values each number of its
-    left factor is made; `beside`: how many sums it has beside the products."""
+    left factor is made; `beside`: how many sums it has beside the products; `block`: of how many
+    columns a tile holds all or none."""
 
     m: int
     n: int
@@ -72,13 +73,14 @@ class Sizes:
     steps: tuple[tuple[int, int], ...]
     reads: int = 1
     beside: int = 0
+    block: int = 1
 
     @staticmethod
     def of(found: Contraction) -> Sizes:
         depths = sorted({k for _, _, k in ONE_ROW}) if found.m == 1 else DEPTHS
         steps = tuple((k, steps_of(found, k, "deep").count) for k in depths)
         shape = (found.m, found.n, found.k, found.batches)
-        return Sizes(*shape, found.dtype, steps, found.reads, len(found.beside))
+        return Sizes(*shape, found.dtype, steps, found.reads, len(found.beside), found.block)
 
     @property
     def splits(self) -> tuple[int, ...]:
@@ -144,6 +146,8 @@ def space(found: Sizes, spec: TargetSpec) -> Iterator[Tile]:
     sides = (*SIDES, WIDE) if full >= spec.sms else SIDES
     for m, n, k in itertools.product(sides, sides, DEPTHS):
         if m >= 2 * max(found.m, 16) or n >= 2 * max(found.n, 16) or k >= 2 * max(found.k, 32):
+            continue
+        if n % found.block:
             continue
         steps = counts[k]
         for split, warps, stages in itertools.product(found.splits, WARPS, STAGES):

@@ -5,16 +5,22 @@
                                          y = linear(x, v) r - m r sum(v) + (w d + b)
                                          n = (x r - m r) g + d
 
-What is left of the normalisation are two numbers for each row, sums over the very depth that the
-product runs along: its kernel takes them of the rows that it loads anyway, and a launch is gone.
-Sums over weights are computed when constants are folded. Who else reads the normalised rows, to add
-them to something, say, takes them from x by the same two numbers.
+What is left of the normalisation are two numbers for each row. They are taken of the means and
+variances of its parts, which whoever makes the row knows when it has made them:
+
+    u, q = mean and variance of every 32 numbers of x          with the kernel that makes x
+    m = mean(u)     r = 1 / sqrt(mean(q + (u - m)^2) + eps)    with the kernel of the linear
+
+Both are as exact as the operator, and a launch is gone. A row that cannot be cut so has its sums
+over the very depth that the product runs along: its kernel takes them of the rows that it loads
+anyway. Sums over weights are computed when constants are folded. Who else reads the normalised
+rows, to add them to something, say, takes them from x by the same two numbers.
 
 What is added to a row is nothing to its norm, and so is what is added to a row of the weight: with
 its mean taken away, sum(v) is what rounding leaves of 0, and rows far from 0 cancel in no sum.
 
-The variance is the mean of squares less the square of the mean, in fp32 at least: rows far from 0
-have it less exactly than the operator, which verification sees.
+Where rows are not cut, the variance is the mean of squares less the square of the mean, in fp32 at
+least: rows far from 0 have it less exactly than the operator, which verification sees.
 """
 
 from __future__ import annotations
@@ -27,10 +33,10 @@ import torch
 
 from anabranch.ir.graph import Constant
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
-from anabranch.ir.types import TensorType
+from anabranch.ir.types import TensorType, contiguous_strides
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.parts import bound, not_constant
-from anabranch.rewrite.words import call, linear
+from anabranch.rewrite.words import call, linear, reshape
 
 Drawn = Mapping[str, object]
 
@@ -39,6 +45,9 @@ x, w, b, g, d, shape, eps, fast, narrow = wild("x w b g d shape eps fast narrow"
 NORM = call("aten.layer_norm.default", x, shape, g, d, eps, fast)
 RMS_NORM = call("aten.rms_norm.default", x, shape, g, eps)
 NARROW = (torch.float16, torch.bfloat16)
+SHORTEST, MANY = 32, 64
+"""Numbers of a part of a row, at least, and parts of a row, at most, if they are as short as can
+be: what every kernel that normalises the row reads of it again."""
 IN_FP32 = call("aten._to_copy.default", x, torch.float32)
 
 
@@ -49,20 +58,55 @@ def widened(value: Pattern, type: TensorType) -> Pattern:
 
 def written_out(wide: Pattern) -> Call:
     """A norm by squares as models of language write it, of rows that are in fp32."""
-    squares = call("aten.pow.Tensor_Scalar", wide, 2)
-    return wide * call("aten.rsqrt.default", mean(squares) + eps)
+    square = call("aten.pow.Tensor_Scalar", wide, 2)
+    return wide * call("aten.rsqrt.default", mean(square) + eps)
 
 
-def mean(value: Pattern) -> Call:
+def mean(value: Pattern, keep: bool = True) -> Call:
     """Of each row, which keeps its axis."""
-    return call("aten.mean.dim", value, (-1,), True)
+    return call("aten.mean.dim", value, (-1,), *([True] if keep else []))
 
 
-def scale(wide: Pattern) -> Call:
-    """One over the standard deviation of each row."""
-    middle = mean(wide)
-    variance = mean(wide * wide) - middle * middle
-    return call("aten.rsqrt.default", call("aten.clamp_min.default", variance, 0) + eps)
+def part(length: int) -> int:
+    """How long the parts of a row are of which mean and variance are taken, a power of two; 0
+    where it has no such parts, or too many."""
+    size = SHORTEST
+    while length // size > MANY:
+        size *= 2
+    return size if length % size == 0 and length > size else 0
+
+
+def moments(type: TensorType) -> tuple[Pattern, Pattern]:
+    """Mean and variance of each row."""
+    *lead, length = type.shape
+    size = part(length)
+    if not size or not contiguous(type):
+        wide = widened(x, type)
+        middle = mean(wide)
+        variance = mean(wide * wide) - middle * middle
+        return middle, call("aten.clamp_min.default", variance, 0)
+    parts = widened(reshape(x, (*lead, length // size, size)), type)
+    means = mean(parts, keep=False)
+    far = parts - call("aten.unsqueeze.default", means, -1)
+    middle = mean(means)
+    apart = means - middle
+    return middle, mean(mean(far * far, keep=False) + apart * apart)
+
+
+def squares(type: TensorType) -> Pattern:
+    """The mean of the squares of each row."""
+    *lead, length = type.shape
+    size = part(length)
+    if not size or not contiguous(type):
+        wide = widened(x, type)
+        return mean(wide * wide)
+    parts = widened(reshape(x, (*lead, length // size, size)), type)
+    return mean(mean(parts * parts, keep=False))
+
+
+def contiguous(type: TensorType) -> bool:
+    """Whether rows can be seen as parts without being copied."""
+    return type.strides == contiguous_strides(type.shape)
 
 
 def of_one_type(match: Match) -> bool | str:
@@ -99,8 +143,9 @@ def after_layer_norm(match: Match) -> tuple[Pattern, ...]:
     """The linear, and the normalised rows for whoever else reads them."""
     x_type, w_type = match.x.type, match.w.type
     assert x_type is not None and w_type is not None
-    wide = widened(x, x_type)
-    weight, middle, scale_ = _centred(match, w_type), mean(wide), scale(wide)
+    weight = _centred(match, w_type)
+    middle, variance = moments(x_type)
+    scale_ = call("aten.rsqrt.default", variance + eps)
     sums = call("aten.sum.dim_IntList", widened(weight, w_type), (1,))
     result = linear(x, weight) * scale_ - middle * scale_ * sums
     offset = _offset(match, w_type)
@@ -117,11 +162,11 @@ def after_layer_norm(match: Match) -> tuple[Pattern, ...]:
 def after_rms_norm(match: Match) -> Pattern:
     x_type, w_type = match.x.type, match.w.type
     assert x_type is not None and w_type is not None
-    wide, least = widened(x, x_type), match.eps.arg
+    least = match.eps.arg
     if least is None:  # that of the type it is computed in
         least = torch.finfo(torch.float32 if x_type.dtype in NARROW else x_type.dtype).eps
     assert isinstance(least, float)
-    scale_ = call("aten.rsqrt.default", mean(wide * wide) + least)
+    scale_ = call("aten.rsqrt.default", squares(x_type) + least)
     result = linear(x, _weight(match)) * scale_
     if match.b.type is not None:
         result = result + widened(b, w_type)
@@ -157,7 +202,7 @@ def rows(names: str) -> Callable[[random.Random], Drawn]:
     """Rows, and the weights of a linear and of a norm, which has those of these names."""
 
     def draw(dice: random.Random) -> Drawn:
-        k, n = draws.size(dice) + 1, draws.size(dice)
+        k, n = dice.choice((draws.size(dice) + 1, 64, 96)), draws.size(dice)
         lead = [draws.size(dice) for _ in range(dice.randint(0, 3))]
         drawn: dict[str, object] = {"x": draws.tensor(*lead, k), "shape": (k,)}
         drawn |= {name: draws.bias(dice, name, k) for name in "gd" if name in names}
