@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from tests.kernels.triton.bodies import normed
+from tests.kernels.triton.bodies import renormed, summed
 
 from anabranch.bench.layers import attention, linear
 from anabranch.ir.graph import Graph
@@ -56,14 +56,21 @@ def test_attention_is_right_in_every_tile_and_mode(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "tf32"])
-def test_sums_of_rows_beside_products_are_right_in_every_tile_and_mode(dtype: str) -> None:
-    """As a norm before a linear becomes; sums are results where there are several rows."""
+def test_sums_of_rows_are_right_in_every_tile_and_mode(dtype: str) -> None:
+    """Of parts of the rows that are made, and of those that are multiplied, as a norm before a
+    linear becomes; sums of rows are results where there are several of them."""
     bench = Bench.of(tf32=dtype == "tf32")
     known = {"f16": torch.float16, "bf16": torch.bfloat16}.get(dtype, torch.float32)
-    for lead, k, n in (((128,), 768, 2304), ((2, 37), 96, 130), ((1,), 512, 96), ((3, 5), 70, 33)):
-        body = normed(lead, k, n, known, "%out" if lead == (1,) else "%out, %r, %mr")
+    bodies = {
+        "made": summed((1, 128), 768, 768, 32, known),
+        "made, few": summed((2, 37), 96, 192, 64, known),
+        "multiplied": renormed((1, 128), 768, 2304, 24, known),
+        "multiplied, few": renormed((3, 5), 70, 33, 3, known),
+        "one row": renormed((1,), 512, 96, 16, known, "%out"),
+    }
+    for name, body in bodies.items():
         refused = wrong(bench, body, variants(body, bench.spec))
-        assert not refused, f"{lead}, {k}, {n}: {refused}"
+        assert not refused, f"{name}: {refused}"
 
 
 def test_what_cannot_be_compiled_is_refused_with_a_sentence() -> None:

@@ -170,7 +170,7 @@ class Written(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.rand(6))
+        self.weight = nn.Parameter(torch.rand(64))
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.to(torch.float32)
@@ -179,13 +179,12 @@ class Written(nn.Module):
 
 
 class Normed(nn.Module):
-    """Rows that are normalised by their squares alone, before a linear."""
+    """Rows that are normalised before a linear."""
 
-    def __init__(self, written: bool) -> None:
+    def __init__(self, norm: Callable[[], nn.Module]) -> None:
         super().__init__()
-        norms = (Written() if written else nn.RMSNorm(6, 1e-3) for _ in range(2))
-        self.norms = nn.ModuleList(norms)
-        self.linears = nn.ModuleList(nn.Linear(6, 6, bias=bias) for bias in (True, False))
+        self.norms = nn.ModuleList(norm() for _ in range(2))
+        self.linears = nn.ModuleList(nn.Linear(64, 64, bias=bias) for bias in (True, False))
 
     def forward(self, x: Tensor) -> Tensor:
         for norm, linear in zip(self.norms, self.linears, strict=True):
@@ -208,7 +207,8 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     "dense": (Dense(), (_image(),)),
     "scaled": (Scaled(), (torch.rand(2, 5, 8),)),
     "mixer": (Mixer(), (torch.rand(2, 6, 6),)),
-    "normed": (Normed(written=False), (torch.rand(2, 5, 6),)),
-    "written": (Normed(written=True), (torch.rand(2, 5, 6),)),
-    "halved": (Normed(written=True).half(), (torch.rand(2, 5, 6).half(),)),
+    "layered": (Normed(lambda: nn.LayerNorm(64)), (torch.rand(2, 5, 64),)),
+    "normed": (Normed(lambda: nn.RMSNorm(64, 1e-3)), (torch.rand(2, 5, 64),)),
+    "written": (Normed(Written), (torch.rand(2, 5, 64),)),
+    "halved": (Normed(Written).half(), (torch.rand(2, 5, 64).half(),)),
 }

@@ -251,11 +251,11 @@ def test_a_norm_whose_weights_are_wider_than_its_rows_is_left_alone() -> None:
     types."""
     mixed = parse_graph("""
     graph g {
-      input %x: bf16[4,6]
-      const %g: f32[6] = g
-      const %d: f32[6] = d
-      const %w: bf16[5,6] = w
-      %n: bf16[4,6] = aten.layer_norm.default(%x, [6], %g, %d)
+      input %x: bf16[4,64]
+      const %g: f32[64] = g
+      const %d: f32[64] = d
+      const %w: bf16[5,64] = w
+      %n: bf16[4,64] = aten.layer_norm.default(%x, [64], %g, %d)
       %y: bf16[4,5] = aten.linear.default(%n, %w)
       return %y
     }""")
@@ -266,17 +266,17 @@ def test_a_norm_whose_weights_are_wider_than_its_rows_is_left_alone() -> None:
 def test_a_norm_that_is_cut_to_whole_numbers_is_left_alone() -> None:
     cut = """
     graph g {{
-      input %x: f16[4,6]
-      const %g: f16[6] = g
-      const %w: f16[5,6] = w
-      %f: f32[4,6] = aten._to_copy.default(%x, dtype=torch.float32)
-      %q: f32[4,6] = aten.pow.Tensor_Scalar(%f, 2)
+      input %x: f16[4,64]
+      const %g: f16[64] = g
+      const %w: f16[5,64] = w
+      %f: f32[4,64] = aten._to_copy.default(%x, dtype=torch.float32)
+      %q: f32[4,64] = aten.pow.Tensor_Scalar(%f, 2)
       %m: f32[4,1] = aten.mean.dim(%q, [-1], True)
       %e: f32[4,1] = aten.add.Tensor(%m, 0.1)
       %r: f32[4,1] = aten.rsqrt.default(%e)
-      %n: f32[4,6] = aten.mul.Tensor(%f, %r)
-      %c: {0}[4,6] = aten._to_copy.default(%n, dtype={1})
-      %s: f16[4,6] = aten.mul.Tensor(%g, %c)
+      %n: f32[4,64] = aten.mul.Tensor(%f, %r)
+      %c: {0}[4,64] = aten._to_copy.default(%n, dtype={1})
+      %s: f16[4,64] = aten.mul.Tensor(%g, %c)
       %y: f16[4,5] = aten.linear.default(%s, %w)
       return %y
     }}"""

@@ -60,6 +60,7 @@ from anabranch.rewrite.alternatives import SHARE, Alternatives, Paid, assembled,
 from anabranch.rewrite.backtrack import Found, Step
 from anabranch.rewrite.intervals import Survey
 from anabranch.rewrite.search import Settings, search, surveyed
+from anabranch.rewrite.throughout import Kind, kinds, throughout
 from anabranch.trace import Trace
 
 
@@ -146,6 +147,7 @@ class _Loop(Generic[T]):
             self._best = self._seeded(seed) or self._best
         if self._judges.locals is not None:
             self._best = self._locally(self._judges.locals) or self._best
+            self._throughout()
         queue = [(self._best.built.cost.us, next(order), self._effort.measured, self._best)]
         while queue:
             us, number, tries, current = heapq.heappop(queue)
@@ -220,6 +222,23 @@ class _Loop(Generic[T]):
             if better is not None:
                 return better
         return None
+
+    def _throughout(self) -> None:
+        """The best so far with what pays only at all places of a kind at once, if it does."""
+        tried = set[Kind]()
+        while True:
+            graph, price = self._best.path.graph, counted(self._judges.appraise(self._built))
+            kind = next((kind for kind in kinds(graph, self._rules) if kind not in tried), None)
+            if kind is None or not self._meter.affords("build", building(graph)):
+                return
+            tried.add(kind)
+            with self._meter.spending("price", price.work):
+                found = throughout(graph, kind, price)
+            simple = self._judges.simplify(found.graph)
+            if content_key(simple) not in self._tried:
+                self._tried.add(content_key(simple))
+                candidate = Candidate(found, simple, found.cost)
+                self._best = self._judged(candidate, self._best) or self._best
 
     def _gathered(
         self, graph: Graph, prices: Sequence[Informed], then: float

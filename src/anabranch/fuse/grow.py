@@ -9,7 +9,7 @@ r"""Growing: vertical groups, an anchor with what follows it in the same launch.
 By default only what a library runs in one call is grouped; `pointwise` also groups what a kernel
 generator can: chains of pointwise nodes, those after a contraction, and those before and after a
 reduction or a depthwise convolution, one of these a group, and sums of the rows of a contraction
-(`beside`):
+(`rowsums`):
 
     x -> relu -> depthwise -> add -> relu        {relu, depthwise, add, relu}
     x -> add -> layer_norm -> gelu               {add, layer_norm, gelu}
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from anabranch.fuse.beside import beside
 from anabranch.fuse.cluster import clusters
 from anabranch.fuse.legal import (
     ADD,
@@ -36,6 +35,7 @@ from anabranch.fuse.legal import (
     why_not_pointwise,
     why_not_written,
 )
+from anabranch.fuse.rowsums import with_row_sums
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node
 from anabranch.trace import Trace
@@ -79,7 +79,7 @@ def grow(
         if node is members[-1]:
             groups.append(tuple(members))
     if pointwise:
-        groups = beside(groups, facts, trace, unwritten)
+        groups = with_row_sums(groups, facts, trace, unwritten)
     return clusters(groups, facts, trace) if several else groups
 
 

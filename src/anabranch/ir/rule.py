@@ -185,7 +185,8 @@ class Rule:
     why not. `draw`: random arguments for the wildcards and rests of `find`, tensors as their
     types, constants as a `Constant` of the wildcard's name, several values as a tuple of types,
     under which the rule must apply (by default each wildcard is a tensor of one shape), for its
-    test.
+    test. `throughout`: what it gains lies outside of what it replaces, so it is tried in a whole
+    network, at all places of a kind at once, too.
     """
 
     name: str
@@ -193,6 +194,7 @@ class Rule:
     replace: Patterns | Callable[[Match], Patterns]
     when: Callable[[Match], bool | str] | None = None
     draw: Callable[[random.Random], Mapping[str, object]] | None = None
+    throughout: bool = False
 
     @property
     def roots(self) -> tuple[Call, ...]:

@@ -111,7 +111,7 @@ class Block:
     """What a variant asks for: rows, columns and depth of its tile, blocks in all, steps of each,
     bytes of an element, warps, stages, how many blocks share a tile; `reads`: of how many values
     each number of the left factor is made, the taps of a window before a product; `cores`: whether
-    tensor cores multiply; `beside`: how many sums the left factor has of its own."""
+    tensor cores multiply."""
 
     m: int
     n: int
@@ -124,7 +124,6 @@ class Block:
     split: int = 1
     reads: int = 1
     cores: bool = True
-    beside: int = 0
 
     @property
     def read(self) -> int:
@@ -146,8 +145,7 @@ class Block:
             return sums + SPARE + sums * self.k // PRODUCTS
         each = self.m * self.k // (self.warps * WARP)
         window = WARP + each if self.reads > 1 else 0
-        beside = each * self.beside  # added up element by element
-        return sums + SPARE + (self.m + self.n) * 16 // (self.warps * WARP) // 2 + window + beside
+        return sums + SPARE + (self.m + self.n) * 16 // (self.warps * WARP) // 2 + window
 
     @property
     def operations(self) -> float:
@@ -290,7 +288,4 @@ def _products(block: Block, spec: TargetSpec, peak: float, together: int, pace: 
     # Each tap of a window is widened, multiplied and added; one warp alone waits for each of them.
     window = 3.0 * block.m * block.k * block.reads / (LANES * CLOCK) if block.reads > 1 else 0.0
     window *= max(1.0, 2 * QUARTERS / (block.warps * together))
-    # Each number of a row is widened once, and added to every sum beside the products.
-    each = 1 + block.beside if block.beside else 0
-    beside = each * block.m * block.k / (LANES * CLOCK)
-    return (read + window + beside + compute * idle) * together
+    return (read + window + compute * idle) * together

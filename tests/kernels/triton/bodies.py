@@ -54,41 +54,6 @@ def read(text: str) -> Graph:
     return replace(graph, constants=constants)
 
 
-def normed(
-    lead: tuple[int, ...], k: int, n: int, dtype: torch.dtype, results: str = "%out, %r, %mr"
-) -> Graph:
-    """A linear map of rows, normalised after it: (x @ w) r - m r s + t, with the mean m and the
-    scale r of each row."""
-    name, dims = DTYPE_NAMES[dtype], "".join(f"{size}," for size in lead)
-    x, each, out = f"{dims}{k}", f"f32[{dims}1]", f"{dims}{n}"
-    widened = f"%f: f32[{x}] = aten._to_copy.default(%x, dtype=torch.float32)"
-    wide = "%x" if dtype == torch.float32 else "%f"
-    return read(f"""
-    graph g {{
-      input %x: {name}[{x}]
-      const %w: {name}[{n},{k}] = w
-      const %s: f32[{n}] = s
-      const %t: f32[{n}] = t
-      {widened if wide == "%f" else ""}
-      %m: {each} = aten.mean.dim({wide}, [-1], True)
-      %ff: f32[{x}] = aten.mul.Tensor({wide}, {wide})
-      %q: {each} = aten.mean.dim(%ff, [-1], True)
-      %mm: {each} = aten.mul.Tensor(%m, %m)
-      %v: {each} = aten.sub.Tensor(%q, %mm)
-      %c: {each} = aten.clamp_min.default(%v, 0)
-      %e: {each} = aten.add.Tensor(%c, 1e-05)
-      %r: {each} = aten.rsqrt.default(%e)
-      %mr: {each} = aten.mul.Tensor(%m, %r)
-      %p: {name}[{out}] = aten.linear.default(%x, %w)
-      %pr: f32[{out}] = aten.mul.Tensor(%p, %r)
-      %ms: f32[{out}] = aten.mul.Tensor(%mr, %s)
-      %d: f32[{out}] = aten.sub.Tensor(%pr, %ms)
-      %sum: f32[{out}] = aten.add.Tensor(%d, %t)
-      %out: {name}[{out}] = aten._to_copy.default(%sum, dtype={dtype})
-      return {results}
-    }}""")
-
-
 def summed(lead: tuple[int, ...], k: int, n: int, block: int, dtype: torch.dtype) -> Graph:
     """A linear map with a residual, and mean and variance of every so many numbers of its rows."""
     name, dims, many = DTYPE_NAMES[dtype], "".join(f"{size}," for size in lead), n // block

@@ -13,11 +13,9 @@ relu) and done with it (bias, residual, activation) are expressions of the task'
 Split depth: each CTA leaves its sums in scratch and counts itself; the last one of a tile adds all
 of them up in a fixed order, so that equal inputs give equal bits, and sets the count back to 0.
 
-What is summed of the left factor beside the products, the squares of a row say, is added up in
-registers, element by element of a step, and across at the end. Every CTA of a row does so, the
-first one stores what is a result; the depth is not split then. What is summed of few numbers of a
-row that lie in memory is read before the products and summed after them. What is summed of blocks
-of the results' columns is summed of the tile, which holds whole blocks.
+What is summed of few numbers of a row that lie in memory is read before the products and summed
+after them; every CTA of a row does so, the first one stores what is a result. What is summed of
+blocks of the results' columns is summed of the tile, which holds whole blocks.
 
 One row (a linear layer of one sample) is no work for tensor cores: `1x8x512` gives each CTA 8
 columns, multiplies element by element along the depth and adds up at the end.
@@ -32,7 +30,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -123,8 +121,6 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
     tile = parse(variant)
     if (tile.m == 1) != (found.m == 1):
         raise ValueError(f"{variant} does not suit {found.m} rows")
-    if found.beside and tile.split > 1:
-        raise ValueError(f"{variant} splits a depth along which more is summed than products")
     if tile.n % found.block:
         raise ValueError(f"{variant} cuts blocks of {found.block} columns")
     steps = steps_of(found, tile.k, "deep")
@@ -143,12 +139,11 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
     _write_few(out, found, place)
     held = frozenset(constant.name for constant in body.constants)
     sums = _Sums(found, tile, steps, share, place, _starts(tile, tiles), held)
-    totals = _write_sums(out, sums, constant_side(body, found) if ahead else "", ahead == "fetch")
-    results: dict[Expr, str] = {found.fold: "total", **totals}
+    _write_sums(out, sums, constant_side(body, found) if ahead else "", ahead == "fetch")
     if share.split > 1:
         shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
         write_meeting(out, shape, share.split)
-    _write_results(out, found, results, place, tile, tiles)
+    _write_results(out, found, place, tile, tiles)
     count = tiles[0] * tiles[1] * found.batches
     written = program(
         body,
@@ -188,12 +183,6 @@ class _Sums:
             substitute(plain(self.found.left), {**self.place, **self.steps.place}),
             substitute(plain(self.found.right), {**self.place, **right_steps.place}),
         )
-
-    @property
-    def beside(self) -> list[Expr]:
-        """What else is summed."""
-        place = {**self.place, **self.steps.place}
-        return [substitute(arg, place) for _, arg in self.found.beside]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -237,53 +226,44 @@ def _starts(tile: Tile, tiles: tuple[int, int]) -> tuple[str, str]:
     return f"tile // {tiles[1]} * {tile.m}", f"tile % {tiles[1]} * {tile.n}"
 
 
-def _write_sums(out: Emission, sums: _Sums, constant: str, fetch: bool) -> dict[Expr, str]:
-    """The sums of the tile, and what those beside it are called. `constant`: the factor that is to
-    be read before the kernel waits."""
+def _write_sums(out: Emission, sums: _Sums, constant: str, fetch: bool) -> None:
+    """The sums of the tile. `constant`: the factor that is to be read before the kernel waits."""
     tile, share, dtype = sums.tile, sums.share, sums.found.dtype
     one, k = tile.m == 1, tile.k
     out.lines.append(f"deep = tl.arange(0, {k})[None, :]")
     if not one:
         out.lines.append(f"deep_right = tl.arange(0, {k})[:, None]")
     shape = f"[{tile.n}, {k}]" if one else f"[{tile.m}, {tile.n}]"
-    asides = [out.fresh("aside") for _ in sums.found.beside]
-    begin = [f"total = tl.zeros({shape}, tl.float32)"]
-    begin += [f"{aside} = tl.zeros([{tile.m}, {k}], tl.float32)" for aside in asides]
+    begin = f"total = tl.zeros({shape}, tl.float32)"
     if constant and few(share, tile, constant, dtype.itemsize) and not sums.steps.ragged:
-        _write_out(out, sums, begin, asides)
+        _write_out(out, sums, begin)
     else:
         if constant and fetch and not sums.steps.ragged:
             at = ("left", "right").index(constant)
             across = next(a for a in out.spelled if a.name == ("row", "col")[at])
             place = (across, sums.starts[at], (tile.m, tile.n)[at])
             write_fetches(out, sums.factors[at], sums.lanes[at], place, share, tile.warps)
-        _write_loop(out, sums, begin, asides)
+        _write_loop(out, sums, begin)
     if one:
         out.lines.append("total = tl.sum(total, 1)[:, None]")
-    return {
-        fold: out.assign(out.names.get(fold.made, "aside"), f"tl.sum({aside}, 1)[:, None]")
-        for (fold, _), aside in zip(sums.found.beside, asides, strict=True)
-    }
 
 
-def _write_out(out: Emission, sums: _Sums, begin: list[str], asides: list[str]) -> None:
+def _write_out(out: Emission, sums: _Sums, begin: str) -> None:
     """All steps one after the other: first what they read, then their products."""
     added: list[str] = []
     for at in range(sums.share.each):
         scope = _scope(out, sums, {})
         factors = [at_step(factor, sums.share, at) for factor in sums.factors]
-        beside = [at_step(arg, sums.share, at) for arg in sums.beside]
-        scope.expect(*factors, *beside)
+        scope.expect(*factors)
         texts = [_factor(scope, factor, sums) for factor in factors]
         added.append(_added(texts, sums))
-        added += [f"{name} += {scope.value(arg)}" for name, arg in zip(asides, beside, strict=True)]
         out.lines.extend(scope.lines)
-    out.lines += [*begin, *added]
+    out.lines += [begin, *added]
 
 
-def _write_loop(out: Emission, sums: _Sums, begin: list[str], asides: list[str]) -> None:
+def _write_loop(out: Emission, sums: _Sums, begin: str) -> None:
     steps, share = sums.steps, sums.share
-    out.lines += begin
+    out.lines.append(begin)
     span = f"{steps.count}"
     if share.split > 1:
         end = f"(part + 1) * {share.each}"
@@ -298,16 +278,11 @@ def _write_loop(out: Emission, sums: _Sums, begin: list[str], asides: list[str])
     for name in dict.fromkeys(masks.values()):
         at = steps.at if name == "deep_in" else steps_of(sums.found, sums.tile.k, "deep_right").at
         scope.lines.append(f"{name} = {scope.index(at)} < {steps.extent}")
-    scope.expect(*sums.factors, *sums.beside)
+    scope.expect(*sums.factors)
     texts = [_factor(scope, factor, sums) for factor in sums.factors]
     if steps.ragged:
         texts = [_ended(scope, sums, at, text) for at, text in enumerate(texts)]
     scope.lines.append(_added(texts, sums))
-    for name, arg in zip(asides, sums.beside, strict=True):
-        text = scope.value(arg)
-        if steps.ragged:
-            text = f"tl.where(deep_in, {text}, 0.0)"
-        scope.lines.append(f"{name} += {text}")
     out.lines.extend(f"    {line}" for line in scope.lines)
 
 
@@ -373,13 +348,12 @@ def _write_short(fold: Expr, out: Emission) -> str:
 def _write_results(
     out: Emission,
     found: Contraction,
-    sums: Mapping[Expr, str],
     place: Place,
     tile: Tile,
     tiles: tuple[int, int],
 ) -> None:
     """The results; those of rows alone from the first of the tiles along the columns."""
-    held: dict[Expr, Expr] = {fold: Held(name, fold.dtype) for fold, name in sums.items()}
+    held: dict[Expr, Expr] = {found.fold: Held("total", found.fold.dtype)}
     apart = {*found.of_rows, *found.of_blocks}
     stores = {
         store: substitute_store(replace(store, expr=replace_parts(store.expr, held)), place)

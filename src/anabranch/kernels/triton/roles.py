@@ -10,12 +10,9 @@
 A grouped convolution reads its image at k // 16: such an axis is split in two, and the group is a
 batch axis.
 
-Beside the products, what the left factor is made of may be summed over the same depth, such as the
-squares of a row that is to be normalised. Results may then be of rows alone.
-
 What is done with the sums may itself be summed over blocks of neighbouring columns, such as the
 mean of every 32 of them, and numbers of a row may be sums of a few that lie in memory, such as the
-mean of these means:
+mean of these means. Results may then be of blocks, or of rows alone.
 
     u[n, t] = sum[j](y[n, 32 t + j]) / 32          y the result, also of blocks: u
     z[n, k] = y'[n, k] - sum[t](u[n, t]) / 24      sum[t] is short
@@ -62,8 +59,7 @@ Blocks = tuple[tuple[Held, Expr], ...]
 @dataclass(frozen=True, slots=True)
 class Contraction:
     """The graph and its one sum of products; axes of more than one point, the fastest last.
-    `beside`: further sums over the depth, of what the left factor loads, each with its argument in
-    terms of the depth's axes. `short`: sums of few numbers that lie in memory, the same for all
+    `short`: sums of few numbers that lie in memory, the same for all
     columns. `blocks`: sums over the last axis of the columns, what each is held as in the stores,
     and its argument in terms of that axis."""
 
@@ -75,7 +71,6 @@ class Contraction:
     rows: tuple[Axis, ...]
     cols: tuple[Axis, ...]
     depth: tuple[Axis, ...]
-    beside: tuple[tuple[Reduce, Expr], ...] = ()
     short: tuple[Reduce, ...] = ()
     blocks: Blocks = ()
 
@@ -135,8 +130,8 @@ def contraction_of(dfg: Dfg | str) -> Contraction | str:
         return "it is no sum of products"
     dfg, blocks = _with_one_axis_of_few(dfg, blocks)
     told = _told_apart(dfg)
-    fold, sums = told.fold, (*told.beside, *told.short)
-    held: dict[Expr, Expr] = {one: Held("beside", one.dtype) for one in sums}
+    fold = told.fold
+    held: dict[Expr, Expr] = {one: Held("short", one.dtype) for one in told.short}
     left = [replace(store, expr=replace_parts(store.expr, held)) for store in dfg.stores]
     why = why_not_read(told.windows, fold, left)
     if why:
@@ -153,19 +148,18 @@ def contraction_of(dfg: Dfg | str) -> Contraction | str:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """The windows that are read, the sum of products, what is summed beside it, and what is summed
-    of a few numbers: at least by their looks."""
+    """The windows that are read, the sum of products, and what is summed of a few numbers: at least
+    by their looks."""
 
     windows: list[Reduce]
     fold: Reduce
-    beside: list[Reduce]
     short: list[Reduce]
 
 
 def _told_apart(dfg: Dfg) -> _Told:
     folds = reductions(*(store.expr for store in dfg.stores))
     fold = next((one for one in reversed(folds) if _multiplies(one, dfg)), folds[-1])
-    inside, sizes = set(all_parts(fold.arg)), [one.extent for one in fold.axes]
+    inside = set(all_parts(fold.arg))
     others = [one for one in folds if one is not fold and one not in inside and one.op == "sum"]
     multiplied = {load.value for load in loads(fold.arg)}
     short: list[Reduce] = []
@@ -174,16 +168,8 @@ def _told_apart(dfg: Dfg) -> _Told:
         apart = multiplied.isdisjoint(load.value for load in loads(one.arg))
         if few and apart and set(reductions(one.arg)) <= set(short):
             short.append(one)
-    beside = [
-        one
-        for one in others
-        if one not in short
-        and one.dtype == torch.float32
-        and [a.extent for a in one.axes] == sizes
-        and not reductions(one.arg)
-    ]
-    known = {fold, *beside, *short}
-    return _Told([one for one in folds if one not in known], fold, beside, short)
+    known = {fold, *short}
+    return _Told([one for one in folds if one not in known], fold, short)
 
 
 def _without_blocks(dfg: Dfg) -> tuple[Dfg, Blocks]:
@@ -293,7 +279,6 @@ def _with_roles(dfg: Dfg, told: _Told, blocks: Blocks) -> Contraction | str:
         rows,
         cols,
         ordered(fold.axes, guide),
-        tuple((one, _over(one, fold)) for one in told.beside),
         tuple(told.short),
         blocks,
     )
@@ -324,27 +309,13 @@ def _why_not(found: Contraction) -> str:
             return "its results are of several sizes"
         if not whole and not found.rows:
             return "a result has one number for its one row"
-    if not all(_of(found.left, arg) for _, arg in found.beside):
-        return "it has several reductions"
     for one in found.short:
         if not cols.isdisjoint(free_axes(one)) or one.axes[0] not in free_axes(one.arg):
             return "it has several reductions"
     return ""
 
 
-def _of(left: Expr, arg: Expr) -> bool:
-    """Whether what is summed is of what the left factor loads alone, and so the same for all
-    columns: a mask that grows with them is not."""
-    return set(loads(arg)) <= set(loads(left)) and free_axes(arg).keys() <= free_axes(left).keys()
-
-
 def _of_rows(store: Store, cols: Collection[Axis], size: int) -> bool:
     """Whether a result of this size is the same for all columns."""
     depends = {*free_axes(store.expr), *axes_of(store.address)}
     return depends.isdisjoint(cols) and store.type.numel == size
-
-
-def _over(one: Reduce, fold: Reduce) -> Expr:
-    """The argument of a sum in terms of the axes of another one."""
-    pairs = zip(one.axes, fold.axes, strict=True)
-    return substitute(one.arg, {own: axis(a.name, a.extent) for own, a in pairs})

@@ -62,8 +62,7 @@ class Tile:
 class Sizes:
     """What tiles are ranked by, of a contraction, found out once since hundreds of tiles ask;
     `steps`: how many it has for each depth of one; `reads`: of how many values each number of its
-    left factor is made; `beside`: how many sums it has beside the products; `block`: of how many
-    columns a tile holds all or none."""
+    left factor is made; `block`: of how many columns a tile holds all or none."""
 
     m: int
     n: int
@@ -72,7 +71,6 @@ class Sizes:
     dtype: torch.dtype
     steps: tuple[tuple[int, int], ...]
     reads: int = 1
-    beside: int = 0
     block: int = 1
 
     @staticmethod
@@ -80,12 +78,7 @@ class Sizes:
         depths = sorted({k for _, _, k in ONE_ROW}) if found.m == 1 else DEPTHS
         steps = tuple((k, steps_of(found, k, "deep").count) for k in depths)
         shape = (found.m, found.n, found.k, found.batches)
-        return Sizes(*shape, found.dtype, steps, found.reads, len(found.beside), found.block)
-
-    @property
-    def splits(self) -> tuple[int, ...]:
-        """Into how many parts the depth may be cut."""
-        return SPLITS[:1] if self.beside else SPLITS
+        return Sizes(*shape, found.dtype, steps, found.reads, found.block)
 
 
 def ranked(found: Contraction, spec: TargetSpec) -> list[tuple[Tile, Bound]]:
@@ -137,7 +130,7 @@ def space(found: Sizes, spec: TargetSpec) -> Iterator[Tile]:
     widest only where smaller ones would fill the machine."""
     tf32, counts = found.dtype == torch.float32 and spec.tf32, dict(found.steps)
     if found.m == 1:
-        for (m, n, k), split, warps in itertools.product(ONE_ROW, found.splits, (1, 2, 4)):
+        for (m, n, k), split, warps in itertools.product(ONE_ROW, SPLITS, (1, 2, 4)):
             fits = k < 2 * max(found.k, 32) and n < 2 * found.n + 2 and split <= counts[k]
             if fits and 4 <= n * k // (warps * 32) <= 64:
                 yield Tile(m, n, k, split, warps, 2)
@@ -150,7 +143,7 @@ def space(found: Sizes, spec: TargetSpec) -> Iterator[Tile]:
         if n % found.block:
             continue
         steps = counts[k]
-        for split, warps, stages in itertools.product(found.splits, WARPS, STAGES):
+        for split, warps, stages in itertools.product(SPLITS, WARPS, STAGES):
             sums = m * n // (warps * 32)
             if split > steps or stages > max(2, steps // split + 1) or not 2 <= sums <= 128:
                 continue
@@ -171,7 +164,6 @@ def _block(found: Sizes, tile: Tile, steps: int, spec: TargetSpec) -> Block:
         tile.split,
         found.reads,
         has_cores(found.dtype, spec),
-        found.beside,
     )
 
 

@@ -11,16 +11,12 @@ variances of its parts, which whoever makes the row knows when it has made them:
     u, q = mean and variance of every 32 numbers of x          with the kernel that makes x
     m = mean(u)     r = 1 / sqrt(mean(q + (u - m)^2) + eps)    with the kernel of the linear
 
-Both are as exact as the operator, and a launch is gone. A row that cannot be cut so has its sums
-over the very depth that the product runs along: its kernel takes them of the rows that it loads
-anyway. Sums over weights are computed when constants are folded. Who else reads the normalised
-rows, to add them to something, say, takes them from x by the same two numbers.
+Both are as exact as the operator, and a launch is gone. Sums over weights are computed when
+constants are folded. Who else reads the normalised rows, to add them to something, say, takes them
+from x by the same two numbers.
 
 What is added to a row is nothing to its norm, and so is what is added to a row of the weight: with
 its mean taken away, sum(v) is what rounding leaves of 0, and rows far from 0 cancel in no sum.
-
-Where rows are not cut, the variance is the mean of squares less the square of the mean, in fp32 at
-least: rows far from 0 have it less exactly than the operator, which verification sees.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ import torch
 
 from anabranch.ir.graph import Constant
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
-from anabranch.ir.types import TensorType, contiguous_strides
+from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.parts import bound, not_constant
 from anabranch.rewrite.words import call, linear, reshape
@@ -46,8 +42,7 @@ NORM = call("aten.layer_norm.default", x, shape, g, d, eps, fast)
 RMS_NORM = call("aten.rms_norm.default", x, shape, g, eps)
 NARROW = (torch.float16, torch.bfloat16)
 SHORTEST, MANY = 32, 64
-"""Numbers of a part of a row, at least, and parts of a row, at most, if they are as short as can
-be: what every kernel that normalises the row reads of it again."""
+"""Numbers of a part of a row at least, and parts of a row at most."""
 IN_FP32 = call("aten._to_copy.default", x, torch.float32)
 
 
@@ -69,23 +64,24 @@ def mean(value: Pattern, keep: bool = True) -> Call:
 
 def part(length: int) -> int:
     """How long the parts of a row are of which mean and variance are taken, a power of two; 0
-    where it has no such parts, or too many."""
+    where it has no such parts."""
     size = SHORTEST
     while length // size > MANY:
         size *= 2
     return size if length % size == 0 and length > size else 0
 
 
-def moments(type: TensorType) -> tuple[Pattern, Pattern]:
-    """Mean and variance of each row."""
+def in_parts(type: TensorType) -> Pattern:
+    """Every row of x as the parts it has."""
     *lead, length = type.shape
     size = part(length)
-    if not size or not contiguous(type):
-        wide = widened(x, type)
-        middle = mean(wide)
-        variance = mean(wide * wide) - middle * middle
-        return middle, call("aten.clamp_min.default", variance, 0)
-    parts = widened(reshape(x, (*lead, length // size, size)), type)
+    return widened(reshape(x, (*lead, length // size, size)), type)
+
+
+def moments(type: TensorType) -> tuple[Pattern, Pattern]:
+    """Mean and variance of each row: the variance is what its parts have on average, and what their
+    means have."""
+    parts = in_parts(type)
     means = mean(parts, keep=False)
     far = parts - call("aten.unsqueeze.default", means, -1)
     middle = mean(means)
@@ -95,24 +91,18 @@ def moments(type: TensorType) -> tuple[Pattern, Pattern]:
 
 def squares(type: TensorType) -> Pattern:
     """The mean of the squares of each row."""
-    *lead, length = type.shape
-    size = part(length)
-    if not size or not contiguous(type):
-        wide = widened(x, type)
-        return mean(wide * wide)
-    parts = widened(reshape(x, (*lead, length // size, size)), type)
+    parts = in_parts(type)
     return mean(mean(parts * parts, keep=False))
 
 
-def contiguous(type: TensorType) -> bool:
-    """Whether rows can be seen as parts without being copied."""
-    return type.strides == contiguous_strides(type.shape)
-
-
 def of_one_type(match: Match) -> bool | str:
-    """Whether rows, weights and results are of one floating type, and the weights constant."""
-    if len(match.w.shape) != 2 or match.w.shape[1] < 2:
+    """Whether rows, weights and results are of one floating type, the weights constant, and whether
+    rows can be cut into parts where they are."""
+    x_type = match.x.type
+    if len(match.w.shape) != 2:
         return "the weight is a vector"
+    if x_type is None or not part(x_type.shape[-1]):
+        return "its rows cannot be cut into parts"
     given = [name for name in "wbgd" if name in match.bound]
     types = [getattr(match, name).type for name in ("x", *given)]
     kinds = {type.dtype for type in (match.root.type, *types) if type is not None}
@@ -202,7 +192,7 @@ def rows(names: str) -> Callable[[random.Random], Drawn]:
     """Rows, and the weights of a linear and of a norm, which has those of these names."""
 
     def draw(dice: random.Random) -> Drawn:
-        k, n = dice.choice((draws.size(dice) + 1, 64, 96)), draws.size(dice)
+        k, n = SHORTEST * (draws.size(dice) + 1), draws.size(dice)
         lead = [draws.size(dice) for _ in range(dice.randint(0, 3))]
         drawn: dict[str, object] = {"x": draws.tensor(*lead, k), "shape": (k,)}
         drawn |= {name: draws.bias(dice, name, k) for name in "gd" if name in names}
@@ -239,6 +229,7 @@ RULES: tuple[Rule, ...] = (
         replace=after_layer_norm,
         when=may,
         draw=rows("gd"),
+        throughout=True,
     ),
     Rule(
         "linear(rms_norm(x), w, b) -> linear(x, w g) r + b",
@@ -246,6 +237,7 @@ RULES: tuple[Rule, ...] = (
         replace=after_rms_norm,
         when=may,
         draw=rows("g"),
+        throughout=True,
     ),
     Rule(
         "linear(x / sqrt(mean(x x) + e) g, w, b) -> linear(x, w g) r + b",
@@ -253,6 +245,7 @@ RULES: tuple[Rule, ...] = (
         replace=after_rms_norm,
         when=may_written_out,
         draw=written,
+        throughout=True,
     ),
     Rule(
         "linear(x / sqrt(mean(x x) + e) g, w, b), x in fp32 -> linear(x, w g) r + b",
@@ -260,5 +253,6 @@ RULES: tuple[Rule, ...] = (
         replace=after_rms_norm,
         when=may_written_out,
         draw=written_in_halves,
+        throughout=True,
     ),
 )

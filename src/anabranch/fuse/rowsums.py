@@ -1,23 +1,21 @@
-r"""Beside: what a contraction must know of the rows that it multiplies, it sums up itself, and what
-others must know of the rows that it makes.
+r"""Sums of rows: what others must know of the rows that a contraction makes, it sums up itself, and
+what it must know of the rows that it multiplies.
 
-        x ------------.
-       / \             \
-   mean   mean(x x)     linear(x, w)          the linear's kernel loads all of x's rows: it adds
-       \ /              /                     them up, and their squares, beside the products
-    m, r  ---- y = linear r - m r s     ->
-       \                                      {mean, mean, ..., r, linear, y}, m and r are results
-        others
+        x = linear + z                         its kernel has whole parts of x's rows in registers
+       / \
+      |   u, q: mean and variance of   ->     {linear, z, x, u, q}, all three are results
+      |   / \  every 32 numbers of x
+      |  m   |
+      |  | \ |
+      |  |  r                                  its kernel reads a few numbers of each row
+      |  | /
+      y = linear r - m r s             ->     {m, r, linear, y}, m and r are results if others
+       \                                      read them, to add the normalised rows to something
+        others                                 say: they wait for the products then
 
-        x = linear + z                        its kernel has whole parts of x's rows in registers
-         \
-          u, q: mean and variance of   ->     {linear, x, u, q}, all of them are results
-          every 32 numbers of x
-
-Groups that compute a few numbers for each row, of what a contraction multiplies or of a few numbers
-that others made, run with the contraction that reads them, and groups that compute numbers of parts
-of the rows of its result with the one that makes it, if a template writes both as one kernel. Who
-else reads the numbers, to add the normalised rows to something, waits for the products then.
+Groups that compute numbers of parts of rows run with the contraction that makes the rows, and
+groups that compute numbers of rows, of a few numbers in memory, with the contraction that reads
+them, if a template writes both as one kernel.
 """
 
 from __future__ import annotations
@@ -37,14 +35,14 @@ from anabranch.trace import Trace
 Group = tuple[Node, ...]
 
 
-def beside(
+def with_row_sums(
     groups: Sequence[Group], facts: Facts, trace: Trace, unwritten: Unwritten
 ) -> list[Group]:
     """The groups, contractions with what they sum up, in an order in which they can run."""
     paths = Paths.of(facts)
     for find, said in (
         (_after, "summed of the rows it makes"),
-        (_before, "summed beside the products"),
+        (_before, "summed with the products"),
     ):
         groups = _joined(groups, find, said, paths, trace, unwritten)
     return list(groups)
@@ -123,8 +121,8 @@ def _after(
 def _before(
     group: Group, groups: Sequence[Group], home: Mapping[str, int], paths: Paths
 ) -> set[int]:
-    """The groups that compute numbers that this one reads, for each row that it multiplies: of the
-    row itself, or of a few numbers."""
+    """The groups that compute numbers that this one reads, for each row that it multiplies, of a
+    few numbers in memory."""
     anchors = [node for node in group if _contracts(node)]
     if len(anchors) != 1:
         return set()
@@ -140,8 +138,8 @@ def _before(
 def _chain(
     name: str, rows: str, groups: Sequence[Group], home: Mapping[str, int], facts: Facts
 ) -> set[int]:
-    """The groups by which a value is computed of these rows, of constants, and of a few numbers
-    for each row that others make; none if it is not."""
+    """The groups by which a value is computed of constants and of a few numbers for each of these
+    rows that others make; none if it is not."""
 
     def few(value: str) -> bool:
         *lead, length = facts.types[value].shape or (1,)
@@ -154,12 +152,12 @@ def _chain(
         value = stack.pop()
         maker = facts.makers.get(value)
         at = home.get(maker.name) if maker is not None else None
-        if at in found or value in facts.constants or value == rows:
+        if at in found or value in facts.constants:
             continue
         group = groups[at] if at is not None else ()
         own = {result for node in group for result in node.results}
         read = {use for node in group for use in node.uses} - own
-        known = all(use == rows or use in facts.constants or few(use) for use in read)
+        known = all(use in facts.constants or few(use) for use in read)
         if at is not None and known and _sums(group):
             found.add(at)
             stack += read

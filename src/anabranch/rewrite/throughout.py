@@ -1,0 +1,58 @@
+"""Throughout: one substitution at all places of a kind at once, in a whole network.
+
+    layer i:  x = linear + z -> layer_norm -> linear         what one place gains, its neighbour
+                                                             makes: x's sums are taken where x is
+                                                             made, in another part of the network
+
+Where a rule says so, what it gains lies outside of what it replaces, and a search of parts does
+not see it. There the whole network says whether it pays, once for all places of one kind: the same
+rule, with results of the same types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.rule import Match, Rule
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.apply import apply
+from anabranch.rewrite.backtrack import Found, Price, Step
+from anabranch.rewrite.match import matches
+from anabranch.rewrite.passes.cse import cse
+from anabranch.trace import Trace
+
+Kind = tuple[Rule, tuple[TensorType, ...]]
+
+
+def kinds(graph: Graph, rules: Sequence[Rule]) -> Iterator[Kind]:
+    """What may be done throughout, each once, as often as not at one place only."""
+    for rule in rules:
+        if rule.throughout:
+            yield from dict.fromkeys(_kind(rule, match) for match in matches(graph, rule))
+
+
+def throughout(graph: Graph, kind: Kind, price: Price) -> Found:
+    """The graph with this done wherever it can be, one place after the other."""
+    rule, before = kind[0], price(graph)
+    steps, done = list[Step](), set[str]()
+    while match := _next(graph, kind, done):
+        done.add(match.root.name)
+        try:
+            after = cse(apply(graph, rule, match), Trace())
+        except ValueError:
+            continue
+        us, names = price(after), tuple(node.name for node in match.nodes)
+        steps.append(Step(rule.name, names, before, us))
+        graph, before = after, us
+    return Found(graph, before, tuple(steps))
+
+
+def _next(graph: Graph, kind: Kind, done: set[str]) -> Match | None:
+    """The first match of the kind that was not tried."""
+    found = (match for match in matches(graph, kind[0]) if match.root.name not in done)
+    return next((match for match in found if _kind(kind[0], match) == kind), None)
+
+
+def _kind(rule: Rule, match: Match) -> Kind:
+    return rule, tuple(root.type for root in match.roots)
