@@ -261,6 +261,45 @@ def test_calls_from_two_streams_do_not_mix() -> None:
         assert all(torch.equal(a, b) for a, b in zip(got, wants, strict=True))
 
 
+def test_calls_wait_for_the_one_before_on_whatever_stream() -> None:
+    """A call whose stream is asleep is overtaken by the next one, unless that one waits: its input
+    would be overwritten. Calls on the default stream leave no event to wait for until then."""
+    fast = quick("squeezenet")
+    _, (x,) = network("squeezenet", "tiny", torch.float16)
+    inputs = [x, -x, 2 * x]
+    wants = [fast(value) for value in inputs]
+    side = [torch.cuda.Stream(), torch.cuda.Stream()]  # type: ignore[no-untyped-call]
+    streams = [torch.cuda.default_stream(), *side]
+    torch.cuda.synchronize()
+    order = [0, 0, 1, 0, 2, 1, 1, 0, 0, 2, 0, 1, 2] * 4
+    got = []
+    for number, place in enumerate(order):
+        with torch.cuda.stream(streams[place]):
+            if number % 3:
+                torch.cuda._sleep(200_000)  # type: ignore[no-untyped-call]
+            got.append(fast(inputs[number % len(inputs)]))
+    torch.cuda.synchronize()
+    for number, result in enumerate(got):
+        assert torch.equal(result, wants[number % len(inputs)]), f"call {number}"
+
+
+def test_a_stream_may_be_gone_before_the_next_call() -> None:
+    """Of another library: torch's own streams stay."""
+    fast = quick("squeezenet")
+    _, (x,) = network("squeezenet", "tiny", torch.float16)
+    want = fast(x)
+    driver = ctypes.CDLL("libcuda.so.1")
+    for _ in range(3):
+        handle = ctypes.c_void_p()
+        assert driver.cuStreamCreate(ctypes.byref(handle), 1) == 0
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.ExternalStream(handle.value)):  # type: ignore[no-untyped-call]
+            got = fast(x)
+            torch.cuda.current_stream().synchronize()
+        assert driver.cuStreamDestroy_v2(handle) == 0
+        assert torch.equal(got, want) and torch.equal(fast(x), want)
+
+
 def test_inputs_that_require_gradients_leave_no_history() -> None:
     fast = quick("squeezenet")
     _, (x,) = network("squeezenet", "tiny", torch.float16)
