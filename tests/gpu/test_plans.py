@@ -300,6 +300,27 @@ def test_a_stream_may_be_gone_before_the_next_call() -> None:
         assert torch.equal(got, want) and torch.equal(fast(x), want)
 
 
+def test_small_inputs_are_copied_from_wherever_they_are() -> None:
+    """Together where they lie as their buffers do, and one by one where not."""
+
+    def model(a: Tensor, b: Tensor, c: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return a * i + b * j + c
+
+    floats = [torch.randn(8, 16, device="cuda") for _ in range(3)]
+    whole = [torch.randint(0, 9, (8, 16), device="cuda") for _ in range(2)]
+    given: dict[str, Any] = {"kernels": "library", "cache_dir": None, "search": "none"}
+    fast = anabranch.compile(model, (*floats, *whole), target="cuda", **given)
+    fresh = [torch.randn_like(value) for value in floats] + [9 - value for value in whole]
+    want = model(*fresh)
+    turned = [value.t().contiguous().t() for value in fresh]
+    mixed = [fresh[0].cpu(), turned[1], fresh[2], fresh[3].cpu(), fresh[4]]
+    repeated = [fresh[0][:1].expand(8, 16), *fresh[1:]]
+    for values in (fresh, turned, [value.cpu() for value in fresh], mixed):
+        torch.testing.assert_close(fast(*values), want)
+        fast(*(torch.zeros_like(value) for value in values))
+    torch.testing.assert_close(fast(*repeated), model(*repeated))
+
+
 def test_inputs_that_require_gradients_leave_no_history() -> None:
     fast = quick("squeezenet")
     _, (x,) = network("squeezenet", "tiny", torch.float16)

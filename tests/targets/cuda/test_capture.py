@@ -47,7 +47,7 @@ def test_calls_compute(run: CudaExecutable) -> None:
         for given in (x, x.t().contiguous().t()):
             for got, want in zip(run([given], clone=True), expected(x), strict=True):
                 torch.testing.assert_close(got, want)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="2 tensors for 1 inputs"):
         run([x, x])
 
 

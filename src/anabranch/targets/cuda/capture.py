@@ -29,10 +29,10 @@ from anabranch.errors import TargetError
 from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Launch
 from anabranch.ir.task import Task, alias_roots
-from anabranch.ir.types import copy_into
 from anabranch.ir.uncollected import uncollected
 from anabranch.kernels.triton.carveout import apart, carveout_of
 from anabranch.targets.cuda import nodes
+from anabranch.targets.cuda.filling import filler
 from anabranch.targets.cuda.turns import Turns
 from anabranch.targets.place import Placed, strays
 
@@ -63,6 +63,7 @@ class CudaExecutable:
         self._pool_bytes = 0
         self._lock = threading.Lock()
         self._turns = Turns(placed.arena.device)
+        self._fill = filler(placed.inputs)
         self._made = {_named(task): placed.calls[task.name] for task in plan.tasks.tasks}
         self._prepare()
 
@@ -92,8 +93,7 @@ class CudaExecutable:
 
     def _run(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
         stream = self._turns.take()
-        for static, given in zip(self._placed.inputs, inputs, strict=True):
-            copy_into(static, given, wait=False)
+        self._fill(inputs)
         self.replay()
         outputs = self.outputs
         if clone:
