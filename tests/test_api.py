@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +317,28 @@ def test_what_the_model_writes_to_its_inputs_is_written() -> None:
     x = torch.ones(4)
     assert torch.equal(fast(x), torch.full((4,), 4.0))
     assert torch.equal(x, torch.full((4,), 2.0))
+
+
+Pair = namedtuple("Pair", "a b")
+
+
+def test_calls_of_any_structure_find_their_plan() -> None:
+    """Of several, by shapes, in plain structures and in one that only pytree knows."""
+
+    def minus(pair: Any, *, scale: float) -> dict[str, Any]:
+        return {"pair": pair, "minus": [(pair[0] - pair[1]) * scale]}
+
+    x, y, long = torch.randn(3), torch.randn(3), torch.randn(5)
+    fast = anabranch.compile(minus, ((x, y),), {"scale": 2.0}, **quick())
+    fast.add(((long, long),), {"scale": 3.0}).add((Pair(x, y),), {"scale": 2.0})
+    for pair, scale in (((x, y), 2.0), ((long, long), 3.0), (Pair(y, x), 2.0)):
+        got = fast(pair, scale=scale)
+        assert type(got["pair"]) is type(pair) and got["pair"][0] is pair[0]
+        torch.testing.assert_close(got["minus"], minus(pair, scale=scale)["minus"])
+    wrong: list[tuple[Any, float]] = [((x, y), 3.0), ([x, y], 2.0), (Pair(long, long), 3.0)]
+    for pair, scale in wrong:
+        with pytest.raises(anabranch.InputError, match=r"compiled: .*f32\[3\].*; .*f32\[5\]"):
+            fast(pair, scale=scale)
 
 
 class Gram(nn.Module):

@@ -29,8 +29,9 @@ from anabranch.errors import InputError, OptionError, TargetError
 from anabranch.facts import facts_of
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_call
+from anabranch.frontend.plain import Assembler, Reader, assembler, reader
 from anabranch.frontend.program import opened
-from anabranch.frontend.structure import flatten_call, is_flat, read_tree, unflatten_result
+from anabranch.frontend.structure import flatten_call, read_tree
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Executable, Target
 from anabranch.kernels.triton import memo
@@ -94,10 +95,14 @@ class Entry:
     find_facts: Callable[..., dict[str, Any]]
     trees: tuple[pytree.TreeSpec, pytree.TreeSpec]
     compilation: Compilation | None = None
-    flat: bool = field(init=False)
+    read: Reader = field(init=False)
+    assemble: Assembler = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "flat", is_flat(self.trees[0]))
+        signature, tasks = _signature(self), self.plan.tasks
+        given, made = [value.name for value in tasks.inputs], [ref.name for ref in tasks.outputs]
+        object.__setattr__(self, "read", reader(signature, tasks.inputs, self.trees[0]))
+        object.__setattr__(self, "assemble", assembler(signature, given, made, self.trees[1]))
 
 
 class Text(str):
@@ -129,10 +134,11 @@ class Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns for these inputs."""
-        entry, tensors = self._find(args, kwargs)
-        if tensors is None:
-            return self._padded(args, kwargs)
-        return _result(entry, tensors, self._outputs(entry, tensors))
+        for entry in self.entries:
+            tensors = entry.read(args, kwargs)
+            if tensors is not None:
+                return entry.assemble(tensors, self._outputs(entry, tensors))
+        return self._explained(args, kwargs)
 
     def add(
         self,
@@ -254,19 +260,20 @@ class Compiled:
             "facts": self.facts,
         }
 
-    def _find(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Entry, list[Tensor] | None]:
-        """The entry for these inputs and their tensors; None for tensors if they must be padded."""
+    def _explained(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """A call that is no entry's at first sight: of a structure that is read more slowly, to be
+        padded, or refused with what differs."""
         refusal: InputError | None = None
         for entry in self.entries:
             try:
-                return entry, _flatten(entry, args, kwargs)
+                tensors = _flatten(entry, args, kwargs)
             except InputError as differs:
                 refusal = refusal or differs
+            else:
+                return entry.assemble(tensors, self._outputs(entry, tensors))
         assert refusal is not None
         if self.options.batch == "pad":
-            return self.entries[0], None
+            return self._padded(args, kwargs)
         known = "; ".join(_shapes(entry) for entry in self.entries)
         raise InputError(refusal.what, refusal.why, f"compiled: {known}. Add yours with .add(...)")
 
@@ -304,7 +311,7 @@ class Compiled:
             return torch.cat([leaf, rest])
 
         tensors = _flatten(entry, *pytree.tree_map(pad, (args, dict(kwargs))))
-        result = _result(entry, tensors, self._outputs(entry, tensors))
+        result = entry.assemble(tensors, self._outputs(entry, tensors))
         if why := _keeps_padding(entry, result, full):
             raise InputError(
                 "this batch cannot be padded", why, "compile for this batch too, with .add(...)"
@@ -318,21 +325,8 @@ class Compiled:
 
 
 def _flatten(entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    signature = _signature(entry)
     inputs = entry.plan.tasks.inputs
-    return flatten_call(signature, inputs, args, kwargs, entry.trees[0], entry.flat)
-
-
-def _result(entry: Entry, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> Any:
-    """The model's result structure. What the model returns of its inputs is the caller's own
-    tensor; what it writes to its inputs is written to them."""
-    signature, tasks = _signature(entry), entry.plan.tasks
-    values = {ref.name: out for ref, out in zip(tasks.outputs, outputs, strict=True)}
-    own = {declared.name: tensor for declared, tensor in zip(tasks.inputs, tensors, strict=True)}
-    for name, ref in signature.mutations:
-        own[name].copy_(values[ref.name])
-    mutated = {ref.name: own[name] for name, ref in signature.mutations}
-    return unflatten_result(signature, {**values, **own, **mutated}, entry.trees[1])
+    return flatten_call(_signature(entry), inputs, args, kwargs, entry.trees[0])
 
 
 def _keeps_padding(entry: Entry, result: Any, full: int) -> str:

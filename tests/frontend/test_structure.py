@@ -12,7 +12,6 @@ from anabranch.errors import InputError
 from anabranch.frontend import Captured, capture
 from anabranch.frontend.structure import (
     flatten_call,
-    is_flat,
     read_tree,
     tree_text,
     unflatten_result,
@@ -69,38 +68,18 @@ def test_what_differs_is_said(captured: Captured, number: int) -> None:
         flatten(captured, args, kwargs)
 
 
-@pytest.mark.parametrize(
-    ("call", "flat"),
-    [
-        (((), {}), True),
-        (((0, 1), {}), True),
-        (((0,), {"a": 1}), False),
-        (((0, (1,)), {}), False),
-        (((0, []), {}), False),
-        ((([0, 1],), {}), False),
-    ],
-)
-def test_what_is_flat(call: Any, flat: bool) -> None:
-    assert is_flat(pytree.tree_flatten(call)[1]) is flat
-
-
-def test_a_flat_call_is_checked_like_any_other() -> None:
+def test_calls_of_tensors_alone() -> None:
     captured = capture(Net(lambda net, x, y: x + y), (f(2, 3), f(3)))
     x, y = f(2, 3), f(3)
-
-    def call(*args: Any, **kwargs: Any) -> list[Any]:
-        inputs = captured.graph.inputs
-        return flatten_call(captured.signature, inputs, args, kwargs, captured.trees[0], True)
-
-    assert all(a is b for a, b in zip(call(x, y), (x, y), strict=True))
+    assert all(a is b for a, b in zip(flatten(captured, (x, y), {}), (x, y), strict=True))
     with pytest.raises(InputError, match=r"args\[1\] is a tensor float32\[2\]"):
-        call(x, f(2))
+        flatten(captured, (x, f(2)), {})
     with pytest.raises(InputError, match=r"args\[1\] is 3"):
-        call(x, 3)
+        flatten(captured, (x, 3), {})
     with pytest.raises(InputError, match=r"called with f\(\*\)"):
-        call(x)
+        flatten(captured, (x,), {})
     with pytest.raises(InputError, match=r"called with f\(\*, y=\*\)"):
-        call(x, y=y)
+        flatten(captured, (x,), {"y": y})
 
 
 def test_nan_is_the_same_literal() -> None:

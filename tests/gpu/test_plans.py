@@ -261,6 +261,66 @@ def test_calls_from_two_streams_do_not_mix() -> None:
         assert all(torch.equal(a, b) for a, b in zip(got, wants, strict=True))
 
 
+def test_calls_wait_for_the_one_before_on_whatever_stream() -> None:
+    """A call whose stream is asleep is overtaken by the next one, unless that one waits: its input
+    would be overwritten. Calls on the default stream leave no event to wait for until then."""
+    fast = quick("squeezenet")
+    _, (x,) = network("squeezenet", "tiny", torch.float16)
+    inputs = [x, -x, 2 * x]
+    wants = [fast(value) for value in inputs]
+    side = [torch.cuda.Stream(), torch.cuda.Stream()]  # type: ignore[no-untyped-call]
+    streams = [torch.cuda.default_stream(), *side]
+    torch.cuda.synchronize()
+    order = [0, 0, 1, 0, 2, 1, 1, 0, 0, 2, 0, 1, 2] * 4
+    got = []
+    for number, place in enumerate(order):
+        with torch.cuda.stream(streams[place]):
+            if number % 3:
+                torch.cuda._sleep(200_000)  # type: ignore[no-untyped-call]
+            got.append(fast(inputs[number % len(inputs)]))
+    torch.cuda.synchronize()
+    for number, result in enumerate(got):
+        assert torch.equal(result, wants[number % len(inputs)]), f"call {number}"
+
+
+def test_a_stream_may_be_gone_before_the_next_call() -> None:
+    """Of another library: torch's own streams stay."""
+    fast = quick("squeezenet")
+    _, (x,) = network("squeezenet", "tiny", torch.float16)
+    want = fast(x)
+    driver = ctypes.CDLL("libcuda.so.1")
+    for _ in range(3):
+        handle = ctypes.c_void_p()
+        assert driver.cuStreamCreate(ctypes.byref(handle), 1) == 0
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.ExternalStream(handle.value)):  # type: ignore[no-untyped-call]
+            got = fast(x)
+            torch.cuda.current_stream().synchronize()
+        assert driver.cuStreamDestroy_v2(handle) == 0
+        assert torch.equal(got, want) and torch.equal(fast(x), want)
+
+
+def test_small_inputs_are_copied_from_wherever_they_are() -> None:
+    """Together where they lie as their buffers do, and one by one where not."""
+
+    def model(a: Tensor, b: Tensor, c: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return a * i + b * j + c
+
+    floats = [torch.randn(8, 16, device="cuda") for _ in range(3)]
+    whole = [torch.randint(0, 9, (8, 16), device="cuda") for _ in range(2)]
+    given: dict[str, Any] = {"kernels": "library", "cache_dir": None, "search": "none"}
+    fast = anabranch.compile(model, (*floats, *whole), target="cuda", **given)
+    fresh = [torch.randn_like(value) for value in floats] + [9 - value for value in whole]
+    want = model(*fresh)
+    turned = [value.t().contiguous().t() for value in fresh]
+    mixed = [fresh[0].cpu(), turned[1], fresh[2], fresh[3].cpu(), fresh[4]]
+    repeated = [fresh[0][:1].expand(8, 16), *fresh[1:]]
+    for values in (fresh, turned, [value.cpu() for value in fresh], mixed):
+        torch.testing.assert_close(fast(*values), want)
+        fast(*(torch.zeros_like(value) for value in values))
+    torch.testing.assert_close(fast(*repeated), model(*repeated))
+
+
 def test_inputs_that_require_gradients_leave_no_history() -> None:
     fast = quick("squeezenet")
     _, (x,) = network("squeezenet", "tiny", torch.float16)

@@ -22,6 +22,7 @@ from anabranch.errors import InputError
 from anabranch.frontend.checks import name_of_leaf
 from anabranch.ir.graph import Input
 from anabranch.ir.plan import Leaf, Signature
+from anabranch.ir.types import TensorType
 
 
 def flatten_call(
@@ -30,47 +31,49 @@ def flatten_call(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     tree: TreeSpec | None = None,
-    flat: bool = False,
 ) -> list[torch.Tensor]:
     """The tensors of a call, in the order of the graph's `inputs`.
 
-    `tree`: the live structure, for a signature without text; `flat`: what `is_flat` says of it.
-    Keyword arguments and dicts may come in any order; strides may differ. Raises InputError that
-    says what differs from what was compiled.
+    `tree`: the live structure, for a signature without text. Keyword arguments and dicts may come
+    in any order; strides may differ. Raises InputError that says what differs from what was
+    compiled.
     """
     spec = tree or read_tree(signature.input_tree)
-    leaves: Sequence[Any] = args
-    if not flat or kwargs or not all(isinstance(arg, torch.Tensor) for arg in args):
-        leaves, found = pytree.tree_flatten((args, kwargs))
-        if found != spec:
-            leaves = _in_order(spec, args, kwargs)
-    elif len(args) != len(signature.inputs):
+    leaves, found = pytree.tree_flatten((args, kwargs))
+    if found != spec:
         leaves = _in_order(spec, args, kwargs)
     tensors: list[torch.Tensor] = []
     declared = iter(inputs)
     for position, (leaf, expected) in enumerate(zip(leaves, signature.inputs, strict=True)):
         if expected.ref is None:
-            if not _same_literal(leaf, expected.literal):
+            if not same_literal(leaf, expected.literal):
                 raise _differs(spec, position, repr(expected.literal), leaf)
             continue
         type = next(declared).type
-        if (
-            not isinstance(leaf, torch.Tensor)
-            or leaf.dtype != type.dtype
-            or leaf.shape != type.shape
-            or leaf.layout != torch.strided
-            or leaf.is_meta
-        ):
+        if not fits(leaf, type):
             raise _differs(spec, position, f"{type.text.partition('{')[0]}", leaf)
         tensors.append(leaf)
     return tensors
 
 
-def is_flat(tree: TreeSpec) -> bool:
-    """Whether calls have positional arguments alone, and none of them holds others: tensors are
-    then leaves as they come, and flattening them would take longer than all else does here."""
-    like = ((0,) * tree.num_leaves, dict[str, Any]())
-    return bool(tree == pytree.tree_flatten(like)[1])
+def fits(given: Any, type: TensorType) -> bool:
+    """Whether a plan that was compiled for a tensor of this type may be given this."""
+    return (
+        isinstance(given, torch.Tensor)
+        and given.dtype == type.dtype
+        and given.shape == type.shape
+        and given.layout == torch.strided
+        and not given.is_meta
+    )
+
+
+def same_literal(given: Any, compiled: Any) -> bool:
+    """Whether a Python value is the one that was compiled in; NaN is itself."""
+    if type(given) is not type(compiled):
+        return False
+    if isinstance(given, float) and math.isnan(given):
+        return math.isnan(compiled)
+    return bool(given == compiled)
 
 
 def unflatten_result(
@@ -138,14 +141,6 @@ class _Star:
 
     def __repr__(self) -> str:
         return "*"
-
-
-def _same_literal(given: Any, compiled: Any) -> bool:
-    if type(given) is not type(compiled):
-        return False
-    if isinstance(given, float) and math.isnan(given):
-        return math.isnan(compiled)
-    return bool(given == compiled)
 
 
 def _differs(spec: TreeSpec, position: int, compiled: str, given: Any) -> InputError:

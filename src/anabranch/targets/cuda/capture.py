@@ -29,10 +29,11 @@ from anabranch.errors import TargetError
 from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Launch
 from anabranch.ir.task import Task, alias_roots
-from anabranch.ir.types import copy_into
 from anabranch.ir.uncollected import uncollected
 from anabranch.kernels.triton.carveout import apart, carveout_of
 from anabranch.targets.cuda import nodes
+from anabranch.targets.cuda.filling import filler
+from anabranch.targets.cuda.turns import Turns
 from anabranch.targets.place import Placed, strays
 
 WARM_UPS = 2
@@ -61,7 +62,8 @@ class CudaExecutable:
         self._outputs: tuple[Tensor, ...] = ()
         self._pool_bytes = 0
         self._lock = threading.Lock()
-        self._idle = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._turns = Turns(placed.arena.device)
+        self._fill = filler(placed.inputs)
         self._made = {_named(task): placed.calls[task.name] for task in plan.tasks.tasks}
         self._prepare()
 
@@ -83,17 +85,29 @@ class CudaExecutable:
         return CudaExecutable(plan, placed, self._streams, self._urgent, self.repeat, runs)
 
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
-        with self._lock, torch.no_grad():
-            stream = torch.cuda.current_stream()
-            stream.wait_event(self._idle)
-            for static, given in zip(self._placed.inputs, inputs, strict=True):
-                copy_into(static, given, wait=False)
-            self.replay()
-            outputs = self.outputs
-            if clone:
-                outputs = tuple(output.clone() for output in outputs)
-            self._idle.record(stream)
+        with self._lock:
+            if torch.is_grad_enabled() and self._may_leave_history(inputs):
+                with torch.no_grad():
+                    return self._run(inputs, clone)
+            return self._run(inputs, clone)
+
+    def _run(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
+        stream = self._turns.take()
+        self._fill(inputs)
+        self.replay()
+        outputs = self.outputs
+        if clone:
+            outputs = tuple([output.clone() for output in outputs])
+        self._turns.leave(stream)
         return outputs
+
+    def _may_leave_history(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether a call must turn gradients off, which takes as long as all else in Python."""
+        if self._graph is None:
+            return True
+        return any([x.requires_grad for x in inputs]) or any(
+            [x.requires_grad for x in self.outputs]
+        )
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
@@ -112,7 +126,8 @@ class CudaExecutable:
         """One run on what the input buffers hold, on the current stream."""
         if self._graph is not None:
             self._graph.replay()
-        else:
+            return
+        with torch.cuda.device(self._placed.arena.device):
             for _ in range(max(1, self.repeat)):
                 self.launch_all()
 

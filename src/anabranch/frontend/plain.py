@@ -1,0 +1,135 @@
+"""Calls and results of tuples, lists and dicts, without torch's pytree: walking that takes longer
+than all else the host does in a call.
+
+    f(x, {"mask": m}, scale=2)     read -> [x, m]; None for what is not as compiled
+    returns (y, [x, None])         assemble([x, m], [y]) -> (y, [x, None])
+
+Whatever a reader does not take is for `structure.flatten_call`, which takes it after all (classes
+that are registered with pytree) or says what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._pytree import TreeSpec
+
+from anabranch.frontend.structure import fits, same_literal
+from anabranch.ir.graph import Input
+from anabranch.ir.plan import Leaf, Signature
+
+Reader = Callable[[tuple[Any, ...], Mapping[str, Any]], Sequence[Tensor] | None]
+Assembler = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]
+Part = Callable[[Sequence[Tensor]], Any]
+
+
+def reader(signature: Signature, inputs: Sequence[Input], tree: TreeSpec) -> Reader:
+    """What makes the tensors of a call, in the order of the graph's `inputs`, out of its
+    arguments."""
+    like = _numbered(tree)
+    if not _plain(like):
+        return lambda args, kwargs: None
+    types = iter([value.type for value in inputs])
+    wanted = [None if leaf.ref is None else next(types) for leaf in signature.inputs]
+    literals = [leaf.literal for leaf in signature.inputs]
+    count = len(wanted)
+    flat = like == (tuple(range(count)), {})
+
+    def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Tensor] | None:
+        leaves: Any = args
+        if not flat:
+            leaves = []
+            if not _gather(like, (args, kwargs), leaves):
+                return None
+        elif kwargs or len(args) != count:
+            return None
+        tensors = []
+        for leaf, type, literal in zip(leaves, wanted, literals, strict=True):
+            if type is None:
+                if not same_literal(leaf, literal):
+                    return None
+            elif fits(leaf, type):
+                tensors.append(leaf)
+            else:
+                return None
+        return tensors
+
+    return read
+
+
+def assembler(
+    signature: Signature, inputs: Sequence[str], outputs: Sequence[str], tree: TreeSpec
+) -> Assembler:
+    """What makes the model's result out of the tensors of a call and those that a plan made of
+    them; by their names `inputs` and `outputs`. What the model returns of its inputs is the
+    caller's own tensor; what it writes to its inputs is written to them."""
+    made = {name: place for place, name in enumerate(outputs)}
+    given = {name: place for place, name in enumerate(inputs, len(outputs))}
+    written = [(given[name], made[ref.name]) for name, ref in signature.mutations]
+    places = {**made, **given, **{outputs[of]: own for own, of in written}}
+    leaves = [_leaf(leaf, places) for leaf in signature.outputs]
+    like = _numbered(tree)
+    whole = _part(like, leaves) if _plain(like) else None
+
+    def assemble(tensors: Sequence[Tensor], results: Sequence[Tensor]) -> Any:
+        values = [*results, *tensors]
+        for own, of in written:
+            values[own].copy_(values[of])
+        if whole is None:
+            return pytree.tree_unflatten([leaf(values) for leaf in leaves], tree)
+        return whole(values)
+
+    return assemble
+
+
+def _numbered(tree: TreeSpec) -> Any:
+    """The structure with the numbers of its leaves in their places; None if a class of somebody
+    else's refuses numbers."""
+    try:
+        return pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
+    except Exception:
+        return None
+
+
+def _plain(like: Any) -> bool:
+    if type(like) is dict:
+        return all(map(_plain, like.values()))
+    return type(like) is int or (type(like) in (tuple, list) and all(map(_plain, like)))
+
+
+def _gather(like: Any, given: Any, leaves: list[Any]) -> bool:
+    """Append the leaves of a value that has this structure; False if it has another."""
+    kind = type(like)
+    if kind is int:
+        leaves.append(given)
+        return True
+    if type(given) is not kind or len(given) != len(like):
+        return False
+    if kind is dict and like.keys() != given.keys():
+        return False
+    for key in like if kind is dict else range(len(like)):  # `all` takes twice as long
+        if not _gather(like[key], given[key], leaves):
+            return False
+    return True
+
+
+def _leaf(leaf: Leaf, places: Mapping[str, int]) -> Part:
+    literal = leaf.literal
+    return (lambda values: literal) if leaf.ref is None else itemgetter(places[leaf.ref.name])
+
+
+def _part(like: Any, leaves: Sequence[Part]) -> Part:
+    """What makes a value of this structure."""
+    if type(like) is int:
+        return leaves[like]
+    if type(like) is dict:
+        named = [(key, _part(part, leaves)) for key, part in like.items()]
+        return lambda values: {key: part(values) for key, part in named}
+    parts = [_part(part, leaves) for part in like]
+    if type(like) is tuple:
+        return lambda values: tuple([part(values) for part in parts])
+    return lambda values: [part(values) for part in parts]

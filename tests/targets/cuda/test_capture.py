@@ -1,0 +1,77 @@
+"""Calls of an executable whose graph is made up: it runs the plan's tasks on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tests.targets.test_cpu import GRAPH, expected, plan_of
+
+from anabranch.targets.cpu.target import RUNNERS, CpuTarget
+from anabranch.targets.cuda import turns
+from anabranch.targets.cuda.capture import CudaExecutable
+from anabranch.targets.place import place
+
+
+class Event:
+    def record(self, stream: Any) -> None: ...
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaExecutable]:
+    stream = SimpleNamespace(cuda_stream=0, wait_event=lambda event: None)
+    monkeypatch.setattr(turns, "handle", lambda index: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    plan = plan_of(CpuTarget(), graph=GRAPH)
+    with torch.no_grad():
+        placed = place(plan, torch.device("cpu"), RUNNERS)
+    made = CudaExecutable(plan, placed, (), repeat=0)
+
+    def replay() -> None:
+        with torch.no_grad():  # as a graph, which knows of no gradients
+            for launch in plan.schedule.launches:
+                placed.calls[launch.task]()
+
+    replay()
+    made._graph, made._outputs = SimpleNamespace(replay=replay), made.outputs  # type: ignore[assignment]
+    yield made
+
+
+def test_calls_compute(run: CudaExecutable) -> None:
+    for _ in range(3):
+        x = torch.randn(64, 64)
+        for given in (x, x.t().contiguous().t()):
+            for got, want in zip(run([given], clone=True), expected(x), strict=True):
+                torch.testing.assert_close(got, want)
+    with pytest.raises(ValueError, match="2 tensors for 1 inputs"):
+        run([x, x])
+
+
+def test_clones_are_the_callers_own(run: CudaExecutable) -> None:
+    own, views = run([torch.ones(64, 64)], clone=True), run([torch.ones(64, 64)])
+    assert all(map(torch.equal, own, views))
+    run([torch.zeros(64, 64)])
+    assert not torch.equal(own[0], views[0])
+    assert [x.data_ptr() for x in views] == [x.data_ptr() for x in run.outputs]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+@pytest.mark.parametrize("needs", [False, True])
+def test_calls_leave_no_history(run: CudaExecutable, mode: Any, needs: bool) -> None:
+    x = torch.randn(64, 64)
+    with mode():
+        got = run([x.clone().requires_grad_(needs)], clone=True)
+    assert not any(tensor.requires_grad for tensor in (*got, *run.inputs, *run.outputs))
+    assert torch.is_grad_enabled()
+    torch.testing.assert_close(got[0], expected(x)[0])
+
+
+def test_an_output_that_wants_gradients_is_cloned_without_them(run: CudaExecutable) -> None:
+    """A weight, which the model returns as it is."""
+    run._outputs = (torch.ones(3).requires_grad_(),)
+    (got,) = run([torch.ones(64, 64)], clone=True)
+    assert not got.requires_grad
