@@ -60,7 +60,7 @@ from anabranch.rewrite.alternatives import SHARE, Alternatives, Paid, assembled,
 from anabranch.rewrite.backtrack import Found, Step
 from anabranch.rewrite.intervals import Survey
 from anabranch.rewrite.search import Settings, search, surveyed
-from anabranch.rewrite.throughout import Kind, kinds, throughout
+from anabranch.rewrite.throughout import kinds, throughout
 from anabranch.trace import Trace
 
 
@@ -224,21 +224,25 @@ class _Loop(Generic[T]):
         return None
 
     def _throughout(self) -> None:
-        """The best so far with what pays only at all places of a kind at once, if it does."""
-        tried = set[Kind]()
-        while True:
+        """The best so far with what pays only at all places of a kind at once, if it does: with all
+        kinds together, and if that is not faster, with each of them."""
+        graph = self._best.path.graph
+        every = list(kinds(graph, self._rules))
+        tries = [every, *([kind] for kind in every if len(every) > 1)]
+        for chosen in tries if every else []:
             graph, price = self._best.path.graph, counted(self._judges.appraise(self._built))
-            kind = next((kind for kind in kinds(graph, self._rules) if kind not in tried), None)
-            if kind is None or not self._meter.affords("build", building(graph)):
+            if not self._meter.affords("build", building(graph)):
                 return
-            tried.add(kind)
             with self._meter.spending("price", price.work):
-                found = throughout(graph, kind, price)
+                found = throughout(graph, chosen, price)
             simple = self._judges.simplify(found.graph)
-            if content_key(simple) not in self._tried:
-                self._tried.add(content_key(simple))
-                candidate = Candidate(found, simple, found.cost)
-                self._best = self._judged(candidate, self._best) or self._best
+            if content_key(simple) in self._tried:
+                continue
+            self._tried.add(content_key(simple))
+            better = self._judged(Candidate(found, simple, found.cost), self._best)
+            self._best = better or self._best
+            if better and chosen is every:
+                return
 
     def _gathered(
         self, graph: Graph, prices: Sequence[Informed], then: float

@@ -32,19 +32,20 @@ def kinds(graph: Graph, rules: Sequence[Rule]) -> Iterator[Kind]:
             yield from dict.fromkeys(_kind(rule, match) for match in matches(graph, rule))
 
 
-def throughout(graph: Graph, kind: Kind, price: Price) -> Found:
-    """The graph with this done wherever it can be, one place after the other."""
-    rule, before = kind[0], price(graph)
-    steps, done = list[Step](), set[str]()
-    while match := _next(graph, kind, done):
-        done.add(match.root.name)
-        try:
-            after = cse(apply(graph, rule, match), Trace())
-        except ValueError:
-            continue
-        us, names = price(after), tuple(node.name for node in match.nodes)
-        steps.append(Step(rule.name, names, before, us))
-        graph, before = after, us
+def throughout(graph: Graph, chosen: Sequence[Kind], price: Price) -> Found:
+    """The graph with these done wherever they can be, one place after the other."""
+    before, steps = price(graph), list[Step]()
+    for kind in chosen:
+        done = set[str]()
+        while match := _next(graph, kind, done):
+            done.add(match.root.name)
+            try:
+                after = cse(apply(graph, kind[0], match), Trace())
+            except ValueError:
+                continue
+            us, names = price(after), tuple(node.name for node in match.nodes)
+            steps.append(Step(kind[0].name, names, before, us))
+            graph, before = after, us
     return Found(graph, before, tuple(steps))
 
 

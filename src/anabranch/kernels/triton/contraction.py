@@ -29,6 +29,7 @@ it out, and makes the same machine code of a text that has it outside.
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +41,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.build import bounded
 from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Expr, Held, Load, Reduce, all_parts, parts
+from anabranch.kernels.dfg.nouns import Expr, Held, Load, Reduce, Store, all_parts, free_axes, parts
 from anabranch.kernels.dfg.walk import (
     Place,
     loads,
@@ -69,6 +70,8 @@ from anabranch.kernels.triton.taps import write_taps
 from anabranch.kernels.triton.tiles import Tile, chosen
 
 VARIANT = re.compile(r"contraction:(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(\.tf32)?")
+READ_AHEAD = 64
+"""Bytes that a thread may hold, while it multiplies, of what is added to its products."""
 OWN = {
     "row",
     "row_in",
@@ -82,7 +85,6 @@ OWN = {
     "total",
     "sums",
     "line",
-    "few",
     "block",
     "block_in",
 }
@@ -137,13 +139,17 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
     tiles = (-(-row.extent // tile.m), -(-col.extent // tile.n))
     _write_indices(out, tile, tiles, (row, col), masks, found.batches)
     _write_few(out, found, place)
+    results = _results_of(found, place)
+    out.expect(*results.exprs)
+    if share.split == 1:
+        _write_reads(out, results, (row, col), tile)
     held = frozenset(constant.name for constant in body.constants)
     sums = _Sums(found, tile, steps, share, place, _starts(tile, tiles), held)
     _write_sums(out, sums, constant_side(body, found) if ahead else "", ahead == "fetch")
     if share.split > 1:
         shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
         write_meeting(out, shape, share.split)
-    _write_results(out, found, place, tile, tiles)
+    _write_results(out, found, results, place, tile, tiles)
     count = tiles[0] * tiles[1] * found.batches
     written = program(
         body,
@@ -335,7 +341,7 @@ def _write_few(out: Emission, found: Contraction, place: Place) -> None:
         if one.extent != next_power(one.extent):
             out.masks[one] = f"({names[one.extent]} < {one.extent})"
     for load in loads(*folds):
-        out.value(load)
+        out.read(load)
 
 
 def _write_short(fold: Expr, out: Emission) -> str:
@@ -345,23 +351,54 @@ def _write_short(fold: Expr, out: Emission) -> str:
     return f"tl.sum({f'tl.where({inside}, {text}, 0.0)' if inside else text}, 1)[:, None]"
 
 
-def _write_results(
-    out: Emission,
-    found: Contraction,
-    place: Place,
-    tile: Tile,
-    tiles: tuple[int, int],
-) -> None:
-    """The results; those of rows alone from the first of the tiles along the columns."""
+@dataclass(frozen=True, slots=True)
+class _Results:
+    """What is stored for every place of the tile or for every row, and the sums of blocks, in terms
+    of the tile, with the sum of products as `total`."""
+
+    stores: dict[Store, Store]
+    blocks: list[tuple[Held, Expr]]
+
+    @property
+    def exprs(self) -> list[Expr]:
+        return [*(store.expr for store in self.stores.values()), *(arg for _, arg in self.blocks)]
+
+
+def _results_of(found: Contraction, place: Place) -> _Results:
     held: dict[Expr, Expr] = {found.fold: Held("total", found.fold.dtype)}
-    apart = {*found.of_rows, *found.of_blocks}
     stores = {
         store: substitute_store(replace(store, expr=replace_parts(store.expr, held)), place)
         for store in found.dfg.stores
         if store not in found.of_blocks
     }
     blocks = [(of, substitute(replace_parts(arg, held), place)) for of, arg in found.blocks]
-    out.expect(*(store.expr for store in stores.values()), *(arg for _, arg in blocks))
+    return _Results(stores, blocks)
+
+
+def _write_reads(out: Emission, results: _Results, axes: tuple[Axis, Axis], tile: Tile) -> None:
+    """Reads, before the products, what is added to them, as far as registers hold it: memory takes
+    as long as the products of a small tile."""
+    left = READ_AHEAD * 32 * tile.warps
+    sizes = dict(zip(axes, (tile.m, tile.n), strict=True))
+    for load in loads(*results.exprs):
+        free = free_axes(load).keys()
+        taken = math.prod(sizes.get(one, 1) for one in free) * load.dtype.itemsize
+        if load not in out.known and free <= out.spelled.keys() and taken <= left:
+            out.read(load)
+            left -= taken
+
+
+def _write_results(
+    out: Emission,
+    found: Contraction,
+    results: _Results,
+    place: Place,
+    tile: Tile,
+    tiles: tuple[int, int],
+) -> None:
+    """The results; those of rows alone from the first of the tiles along the columns."""
+    stores, blocks = results.stores, results.blocks
+    apart = {*found.of_rows, *found.of_blocks}
     for store in found.dfg.stores:
         if store not in apart:
             out.store(stores[store])

@@ -175,6 +175,11 @@ class Emission:
                 self._write(part)
         return self.known[expr]
 
+    def read(self, load: Load) -> None:
+        """Reads it here, in a line of its own; what is computed of it stands where it is used."""
+        self._widened.discard(load)
+        self.value(load)
+
     def store(self, store: Store, anchor: str = "", within: Within = ()) -> None:
         """The line that stores, where the bounds hold; `anchor` is a tile of indices whose shape it
         has if its address depends on no axis."""
@@ -256,6 +261,8 @@ class Emission:
         floating = part.args[-1].dtype.is_floating_point
         form = FORMS[part.op] if floating else INTEGER_FORMS.get(part.op, FORMS[part.op])
         given = [self.known[arg] for arg in part.args]
+        if part.op == "div" and (inverse := _exact_inverse(part.args[1])) is not None:
+            form, given[1] = FORMS["mul"], literal(inverse)
         if not form.endswith(")"):
             given = [_operand(text) for text in given]
         text = form.format(*given)
@@ -332,6 +339,14 @@ def repeated_axes(load: Load) -> list[Axis]:
     moving = {axis for index, stride in pairs if stride for axis in axes_of(index)}
     still = dict.fromkeys(axis for index, stride in pairs if not stride for axis in axes_of(index))
     return [axis for axis in still if axis not in moving]
+
+
+def _exact_inverse(by: Expr) -> Const | None:
+    """What to multiply by in place of dividing by a power of two: the same bits, in fewer steps."""
+    if not isinstance(by, Const) or not by.dtype.is_floating_point:
+        return None
+    fraction, exponent = math.frexp(by.value)
+    return Const(1 / by.value, by.dtype) if fraction == 0.5 and abs(exponent) < 64 else None
 
 
 def literal(const: Const) -> str:
