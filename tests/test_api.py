@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 import anabranch
+from anabranch.cache import Cache
 from anabranch.errors import NumericsError, OptionError
+from anabranch.kernels.triton import memo
 from anabranch.options import Options
 from anabranch.trace import Trace
 
@@ -136,6 +138,19 @@ def test_saved_plans_compute_the_same_and_need_no_model(tmp_path: Path) -> None:
         anabranch.load(path, target="sim:h200")
     with pytest.raises(anabranch.OptionError, match="cannot be compiled for other inputs"):
         fast.add((image(7),))
+
+
+def test_who_saves_a_plan_keeps_what_was_written_of_its_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = quick(target="sim:h200", search="none", cache_dir=tmp_path)
+    fast = anabranch.compile(model(), (image(),), **options)
+    fast.save(tmp_path / "model.anabranch")
+    monkeypatch.setattr("anabranch.kernels.triton.write.LEARNED", {})
+    kernels = [task.kernel for task in fast.entries[-1].plan.tasks.tasks if task.kernel]
+    assert any(kernel.provider == "triton" for kernel in kernels)
+    with Cache.open(tmp_path) as cache:
+        assert memo.recall(cache, kernels) == {}
 
 
 def test_a_damaged_file_is_an_error_that_says_so(tmp_path: Path) -> None:

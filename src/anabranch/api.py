@@ -224,7 +224,8 @@ class Compiled:
         page.write(Path(path), **self._pieces())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the newest plan with its weights to one file, which `load` reads anywhere."""
+        """Write the newest plan with its weights to one file, which `load` reads anywhere. What
+        was written of its kernels is kept: here, even the first `load` need not write it anew."""
         entry = self.entries[-1]
         if entry.plan.signature is None or not entry.plan.signature.input_tree:
             raise OptionError(
@@ -233,6 +234,10 @@ class Compiled:
                 "register the class with torch.utils._pytree, or use tuples and dicts",
             )
         artifact.save(entry.plan, path, self.facts)
+        if entry.compilation is not None:  # what was loaded was kept then
+            kernels = [task.kernel for task in entry.plan.tasks.tasks if task.kernel]
+            with Cache.open(self.options.cache_dir) as cache:
+                memo.keep(cache, memo.recall(cache, kernels))
 
     def _pieces(self) -> dict[str, Any]:
         entry = self.entries[-1]
