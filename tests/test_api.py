@@ -187,7 +187,7 @@ def test_a_second_compilation_exports_and_measures_nothing(tmp_path: Path) -> No
     cold, warm = ([event.what for event in trace.events] for trace in traces)
     assert "frontend.export" in cold and "frontend.export" not in warm
     recalled = [e.where for e in traces[1].events if e.why == "recalled from the cache"]
-    assert recalled == ["capture", "recall"]
+    assert recalled == ["capture", "rewrite", "recall"]
     stages = [event.what for event in traces[1].events if event.kind == "stage"]
     assert not {"fuse", "kernels", "probe", "schedule", "pack"}.intersection(stages)
 
