@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from anabranch.ir.key import (
     THREADS,
+    code,
     content_key,
     digest_tensor,
     digest_tensors,
@@ -72,3 +74,17 @@ def test_numbers_that_are_equal_and_yet_differ_make_other_graphs() -> None:
     graphs = [parse_graph(graph(alpha=number)) for number in numbers]
     assert len(set(graphs)) == len({structure_key(one) for one in graphs}) == len(numbers)
     assert parse_graph(graph(alpha="-0.0")) == graphs[1]
+
+
+@pytest.mark.parametrize(
+    ("source", "left"),
+    [
+        ("", ""),
+        ("# only", ""),
+        ("# task a\n# from b\r\nimport triton\n# c\n", "import triton\n# c\n"),
+        ("# of a model\u2028code", "code"),
+        (" # none\n", " # none\n"),
+    ],
+)
+def test_code_is_what_follows_the_first_comment(source: str, left: str) -> None:
+    assert code(source) == left

@@ -7,6 +7,7 @@ timing; a *content* key includes the digests of constants, so that it names one 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -15,6 +16,11 @@ import torch
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, rename, result_name
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import text_arg, text_graph
+
+ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
+"""What ends a line, as `str.splitlines` has it."""
+COMMENT = re.compile(rf"(?:#[^{ENDS}]*(?:\r\n|[{ENDS}]|\Z))*")
+"""The lines that a text begins with, as long as they are comments."""
 
 THREADS = 8
 """That weights are digested by, at most."""
@@ -110,9 +116,8 @@ def task_text(task: Task) -> str:
 def code(source: str) -> str:
     """A generated source without the comment it starts with, which says for which task and from
     where in the model it is: what is left is equal for equal kernels."""
-    lines = source.splitlines(keepends=True)
-    first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return "".join(lines[first:])
+    found = COMMENT.match(source)
+    return source[found.end() :] if found else source
 
 
 def task_key(task: Task) -> str:
