@@ -34,6 +34,7 @@ from anabranch.frontend.program import opened
 from anabranch.frontend.structure import flatten_call, read_tree
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Executable, Target
+from anabranch.ir.uncollected import uncollected
 from anabranch.kernels.triton import memo
 from anabranch.line import Job
 from anabranch.options import Options
@@ -78,11 +79,12 @@ def load(path: str | os.PathLike[str], target: str = "auto") -> Compiled:
 
     Raises ArtifactError for a damaged, foreign or newer file, TargetError where it cannot run.
     """
-    plan, extra = artifact.load(path)
-    opened = resolve(target, plan.spec.tf32)
-    artifact.check_kind(path, plan, opened.spec)
-    compiled = Compiled(None, opened, Options.read(), None)
-    compiled.adopt(plan, extra, str(path))
+    with uncollected():
+        plan, extra = artifact.load(path)
+        opened = resolve(target, plan.spec.tf32)
+        artifact.check_kind(path, plan, opened.spec)
+        compiled = Compiled(None, opened, Options.read(), None)
+        compiled.adopt(plan, extra, str(path))
     return compiled
 
 

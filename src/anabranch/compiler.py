@@ -14,6 +14,7 @@ from __future__ import annotations
 import pathlib
 import time
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
@@ -185,14 +186,16 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     events = trace.events[told:]
     plan = found.plan
     yield "pack", plan
-    with trace.stage("load"):
+    # Of what was decided anew, much is done with that holds memory of the device, and may be found.
+    quiet = nullcontext if fresh else uncollected
+    with trace.stage("load"), quiet():
         kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
         target.prepare(kernels, job.cache, trace)
         run = None if target.spec.simulated else target.load(plan)
         if run is not None:
             fell_back(run, options, trace)
     yield "load", run
-    with trace.stage("verify"):
+    with trace.stage("verify"), quiet():
         errors, known = Errors(), False
         if run is not None and options.verify:
             try:
