@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.key import digest_tensor
 from anabranch.ir.step import Stepper
 from anabranch.options import Options
-from anabranch.rewrite import simplify
+from anabranch.rewrite import passes, recall, simplify
 from anabranch.rewrite.recall import simplify_or_recall
 from anabranch.trace import Trace
 
@@ -120,3 +122,13 @@ def test_what_does_not_fit_is_made_anew(cache: Cache, graph: Graph, was: str, no
     second = asked(graph)
     assert second == first and asked.runs == 2
     assert asked(graph) == first and asked.runs == 2
+
+
+def test_all_options_that_passes_depend_on_are_in_the_key() -> None:
+    """They are read in `simplify` alone, and told to passes from there."""
+    module = inspect.getmodule(simplify)
+    assert module is not None
+    read = set(re.findall(r"\boptions\.(\w+)", inspect.getsource(module)))
+    assert read == set(recall.OPTIONS)
+    others = (source for source in Path(passes.__file__).parent.glob("*.py"))
+    assert not any("options" in source.read_text() for source in others)
