@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -24,6 +25,8 @@ COMMENT = re.compile(rf"(?:#[^{ENDS}]*(?:\r\n|[{ENDS}]|\Z))*")
 
 THREADS = 8
 """That weights are digested by, at most."""
+SMALL = 1 << 15
+"""Bytes that are digested sooner than another thread hears of them."""
 
 
 def digest_text(text: str) -> str:
@@ -39,12 +42,18 @@ def digest_tensors(tensors: Iterable[torch.Tensor]) -> list[str]:
     """As `digest_tensor` of each, on several cores. Copies from a GPU are made in this thread, with
     whose stream they are in order, and few are held at once."""
     with ThreadPoolExecutor(THREADS, "anabranch-digest") as pool:
-        asked: list[Future[str]] = []
+        asked: list[Future[str] | str] = []
+        busy: deque[Future[str]] = deque()
         for tensor in tensors:
-            if len(asked) >= THREADS:
-                asked[-THREADS].result()
-            asked.append(pool.submit(_digest, _on_cpu(tensor)))
-        return [one.result() for one in asked]
+            held = _on_cpu(tensor)
+            if held.nbytes < SMALL:
+                asked.append(_digest(held))
+                continue
+            if len(busy) >= THREADS:
+                busy.popleft().result()
+            busy.append(pool.submit(_digest, held))
+            asked.append(busy[-1])
+        return [one if isinstance(one, str) else one.result() for one in asked]
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
