@@ -4,8 +4,8 @@
 
 Each in a process of its own, whose imports, and the building of the model, do not count. For a
 saved plan, reading its weights once (the file, its checksums, and on to the device) is timed apart,
-as is the first call of all; the first time it is loaded, what is written of its kernels is
-remembered, so it is loaded again. `kernels`: a first compilation that finds in the cache its
+as is the first call of all; it is loaded twice, where it was saved: what was written of its kernels
+is known to both. `kernels`: a first compilation that finds in the cache its
 kernels, that they are right, and what they take of a processor, but no times and no plans.
 """
 

@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 import anabranch
+from anabranch.cache import Cache
 from anabranch.errors import NumericsError, OptionError
+from anabranch.kernels.triton import memo
 from anabranch.options import Options
 from anabranch.trace import Trace
 
@@ -138,6 +140,19 @@ def test_saved_plans_compute_the_same_and_need_no_model(tmp_path: Path) -> None:
         fast.add((image(7),))
 
 
+def test_who_saves_a_plan_keeps_what_was_written_of_its_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = quick(target="sim:h200", search="none", cache_dir=tmp_path)
+    fast = anabranch.compile(model(), (image(),), **options)
+    fast.save(tmp_path / "model.anabranch")
+    monkeypatch.setattr("anabranch.kernels.triton.write.LEARNED", {})
+    kernels = [task.kernel for task in fast.entries[-1].plan.tasks.tasks if task.kernel]
+    assert any(kernel.provider == "triton" for kernel in kernels)
+    with Cache.open(tmp_path) as cache:
+        assert memo.recall(cache, kernels) == {}
+
+
 def test_a_damaged_file_is_an_error_that_says_so(tmp_path: Path) -> None:
     path = tmp_path / "model.anabranch"
     anabranch.compile(model(), (image(),), **quick()).save(path)
@@ -172,7 +187,7 @@ def test_a_second_compilation_exports_and_measures_nothing(tmp_path: Path) -> No
     cold, warm = ([event.what for event in trace.events] for trace in traces)
     assert "frontend.export" in cold and "frontend.export" not in warm
     recalled = [e.where for e in traces[1].events if e.why == "recalled from the cache"]
-    assert recalled == ["capture", "recall"]
+    assert recalled == ["capture", "rewrite", "recall"]
     stages = [event.what for event in traces[1].events if event.kind == "stage"]
     assert not {"fuse", "kernels", "probe", "schedule", "pack"}.intersection(stages)
 

@@ -34,6 +34,7 @@ from anabranch.frontend.program import opened
 from anabranch.frontend.structure import flatten_call, read_tree
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Executable, Target
+from anabranch.ir.uncollected import uncollected
 from anabranch.kernels.triton import memo
 from anabranch.line import Job
 from anabranch.options import Options
@@ -78,11 +79,12 @@ def load(path: str | os.PathLike[str], target: str = "auto") -> Compiled:
 
     Raises ArtifactError for a damaged, foreign or newer file, TargetError where it cannot run.
     """
-    plan, extra = artifact.load(path)
-    opened = resolve(target, plan.spec.tf32)
-    artifact.check_kind(path, plan, opened.spec)
-    compiled = Compiled(None, opened, Options.read(), None)
-    compiled.adopt(plan, extra, str(path))
+    with uncollected():
+        plan, extra = artifact.load(path)
+        opened = resolve(target, plan.spec.tf32)
+        artifact.check_kind(path, plan, opened.spec)
+        compiled = Compiled(None, opened, Options.read(), None)
+        compiled.adopt(plan, extra, str(path))
     return compiled
 
 
@@ -224,7 +226,8 @@ class Compiled:
         page.write(Path(path), **self._pieces())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the newest plan with its weights to one file, which `load` reads anywhere."""
+        """Write the newest plan with its weights to one file, which `load` reads anywhere. What
+        was written of its kernels is kept: here, even the first `load` need not write it anew."""
         entry = self.entries[-1]
         if entry.plan.signature is None or not entry.plan.signature.input_tree:
             raise OptionError(
@@ -233,6 +236,10 @@ class Compiled:
                 "register the class with torch.utils._pytree, or use tuples and dicts",
             )
         artifact.save(entry.plan, path, self.facts)
+        if entry.compilation is not None:  # what was loaded was kept then
+            kernels = [task.kernel for task in entry.plan.tasks.tasks if task.kernel]
+            with Cache.open(self.options.cache_dir) as cache:
+                memo.keep(cache, memo.recall(cache, kernels))
 
     def _pieces(self) -> dict[str, Any]:
         entry = self.entries[-1]

@@ -14,8 +14,9 @@ from __future__ import annotations
 import pathlib
 import time
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from anabranch.abreast.decide import abreast
@@ -39,7 +40,7 @@ from anabranch.line import (
     Job,
     launched,
     schedulers_of,
-    simplified,
+    simplified_or_recalled,
     stages_of,
     tuner_of,
 )
@@ -165,31 +166,36 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     yield "capture", captured
     if known_wrong := refuted(job.cache, captured.graph, options, target):
         raise known_wrong
-    known = answers.recall(job.cache, captured.graph)
+    # Who simplifies, or goes on, asks operators; a warm start does neither.
+    answered = cache(partial(answers.recall, job.cache, captured.graph))
     with trace.stage("rewrite"), uncollected():
-        graph = simplified(job, captured.graph)
+        graph = simplified_or_recalled(job, captured.graph, answered)
     yield "rewrite", graph
     with trace.stage("recall"), uncollected():
         path = known_path(job, graph)
-        begin = simplified(job, path.graph) if path and path.rounds else graph
+        improved = path.graph if path and path.rounds else None
+        begin = simplified_or_recalled(job, improved, answered) if improved else graph
         decided = options.search == "none" or (path is not None and not path.goes_on)
         found = _known_outcome(job, captured, begin) if whole and decided else None
     told, fresh = len(trace.events), found is None
     if found is None:
         _get_ready(job)
+        known = answered()
         found, path = yield from _decided(job, captured, graph, begin, path)
         answers.keep(job.cache, captured.graph, known)
     events = trace.events[told:]
     plan = found.plan
     yield "pack", plan
-    with trace.stage("load"):
+    # Of what was decided anew, much is done with that holds memory of the device, and may be found.
+    quiet = nullcontext if fresh else uncollected
+    with trace.stage("load"), quiet():
         kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
         target.prepare(kernels, job.cache, trace)
         run = None if target.spec.simulated else target.load(plan)
         if run is not None:
             fell_back(run, options, trace)
     yield "load", run
-    with trace.stage("verify"):
+    with trace.stage("verify"), quiet():
         errors, known = Errors(), False
         if run is not None and options.verify:
             try:

@@ -35,6 +35,7 @@ from anabranch.pack import pack
 from anabranch.pack.once import Packer
 from anabranch.rehearse import compile_ahead
 from anabranch.rewrite import simplify
+from anabranch.rewrite.recall import simplify_or_recall
 from anabranch.schedule import BEST
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
@@ -110,9 +111,18 @@ def tuner_of(job: Job, most: int = MOST) -> Tuner:
 
 
 def simplified(job: Job, graph: Graph) -> Graph:
+    return simplify(graph, _stepper(job), job.options, job.target.spec.kind)
+
+
+def simplified_or_recalled(job: Job, graph: Graph, unknown: Callable[[], object]) -> Graph:
+    """As `simplified`, but what was simplified before is recalled; else `unknown` is called."""
+    kind = job.target.spec.kind
+    return simplify_or_recall(graph, _stepper(job), job.options, kind, job.cache, unknown)
+
+
+def _stepper(job: Job) -> Stepper:
     options = job.options
-    stepper = Stepper(job.trace, options.check, options.fuel, options.dump)
-    return simplify(graph, stepper, options, job.target.spec.kind)
+    return Stepper(job.trace, options.check, options.fuel, options.dump)
 
 
 def stages_of(

@@ -25,7 +25,7 @@ from anabranch.costs import name_of
 from anabranch.deadline import CutShort
 from anabranch.errors import NumericsError
 from anabranch.ir.graph import Graph
-from anabranch.ir.key import content_key, digest_text
+from anabranch.ir.key import digest_text
 from anabranch.ir.plan import Footprint, Plan, Signature
 from anabranch.ir.protocols import Cost, Provider, Target
 from anabranch.ir.schedule import Schedule, Timeline
@@ -38,7 +38,7 @@ from anabranch.options import Options
 from anabranch.pack import brief
 from anabranch.trace import Event, Kind, Trace
 
-SCHEME = "outcome 5"
+SCHEME = "outcome 6"
 OPTIONS = (
     "scheduler",
     "kernels",
@@ -160,7 +160,7 @@ def _refuted(graph: Graph, options: Options, target: Target) -> str:
     asked = options.model_dump_json(exclude=NOT_REFUTED)
     ours = sources.digest(sources.WHOLE)
     machine = f"{target.spec.fingerprint} {name_of(target)}"
-    return "\n".join([SCHEME, "refuted", ours, machine, asked, content_key(graph)])
+    return "\n".join([SCHEME, "refuted", ours, machine, asked, _content(graph)])
 
 
 def recall(
@@ -238,7 +238,13 @@ def accepted(cache: Cache | None, kept: str, graph: Graph, options: Options) -> 
 
 
 def _accepted(kept: str, graph: Graph, seed: int) -> str:
-    return "\n".join([SCHEME, "accepted", kept, str(seed), content_key(graph)])
+    return "\n".join([SCHEME, "accepted", kept, str(seed), _content(graph)])
+
+
+def _content(graph: Graph) -> str:
+    """Names the graph, the content of its weights included. A captured graph has the same names in
+    every process, so these need not be made alike."""
+    return digest_text(text_graph(graph, origins=False))
 
 
 def _named(asked: str, text: str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from anabranch.ir.key import (
+    SMALL,
     THREADS,
+    code,
     content_key,
     digest_tensor,
     digest_tensors,
@@ -62,7 +65,8 @@ def test_digests_name_the_content() -> None:
     assert digest_tensor(a) != digest_tensor(a.reshape(3, 2))
     assert digest_tensor(torch.empty(0)) != digest_tensor(torch.empty(0, dtype=torch.half))
     assert digest_tensor(a.to(torch.bfloat16)) == digest_tensor(a.to(torch.bfloat16))
-    many = [torch.full((size % 3, 4), float(size)) for size in range(3 * THREADS)]
+    long = (0, 4, SMALL)  # nothing, what is digested at once, and what a thread is given
+    many = [torch.full((size % 2 + 1, long[size % 3]), size) for size in range(4 * THREADS)]
     assert digest_tensors(iter(many)) == [digest_tensor(one) for one in many]
 
 
@@ -72,3 +76,17 @@ def test_numbers_that_are_equal_and_yet_differ_make_other_graphs() -> None:
     graphs = [parse_graph(graph(alpha=number)) for number in numbers]
     assert len(set(graphs)) == len({structure_key(one) for one in graphs}) == len(numbers)
     assert parse_graph(graph(alpha="-0.0")) == graphs[1]
+
+
+@pytest.mark.parametrize(
+    ("source", "left"),
+    [
+        ("", ""),
+        ("# only", ""),
+        ("# task a\n# from b\r\nimport triton\n# c\n", "import triton\n# c\n"),
+        ("# of a model\u2028code", "code"),
+        (" # none\n", " # none\n"),
+    ],
+)
+def test_code_is_what_follows_the_first_comment(source: str, left: str) -> None:
+    assert code(source) == left

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
 from anabranch.ir.schedule import Launch, Schedule, parse_schedule, text_schedule
-from anabranch.ir.text import parse_graph, text_graph
+from anabranch.ir.text import parse_graph, parse_node, text_graph
 from anabranch.ir.types import DTYPES, TensorType
 
 plain = st.one_of(
@@ -71,6 +71,28 @@ def test_strides_are_written_only_where_they_are_not_row_major() -> None:
     )
     assert dense.text == "f16[1,2,3,3]" and last.text == "f16[1,2,3,3]{18,1,6,2}"
     assert last.nbytes == dense.nbytes == 36
+
+
+@pytest.mark.parametrize(
+    ("comment", "origin"),
+    [
+        ("", ""),
+        ("    # net.py:7", "net.py:7"),
+        ("    # a    # %b", "a    # %b"),
+        (" # %x of net.py", "%x of net.py"),
+        ("#net.py", "net.py"),
+    ],
+)
+def test_nodes_that_differ_in_names_alone_are_not_mixed_up(comment: str, origin: str) -> None:
+    """They are read once: names, comments and strings that look like names are their own."""
+    for name, op in [("a", "aten.relu.default"), ("b.c", "my.op.default"), ("a", "my.op.default")]:
+        node = parse_node(f"%{name}: f32[2] = {op}(%x.{name}, [%y, 2.5], s='%z  # q', k=%{name}1)")
+        args = (Ref(f"x.{name}"), (Ref("y"), 2.5))
+        kwargs = (("s", "%z  # q"), ("k", Ref(f"{name}1")))
+        assert node == Node(name, op, args, kwargs, (TensorType((2,), torch.float32),))
+        told = parse_node(f"%{name}: f32[2], %{name}.1: f32[3] = {op}(%{name}x, 1){comment}")
+        assert (told.name, told.args, told.origin) == (name, (Ref(f"{name}x"), 1), origin)
+        assert told.results == (name, f"{name}.1")
 
 
 def test_a_broken_line_shows_where() -> None:

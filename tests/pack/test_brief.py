@@ -94,11 +94,13 @@ def test_texts_are_neither_told_nor_written_again(
         raise AssertionError("written again")
 
     write._program.cache_clear()
+    write._of_task.cache_clear()
     templates = {name: replace(t, write=never) for name, t in write.TEMPLATES.items()}
     monkeypatch.setattr(write, "TEMPLATES", templates)
     monkeypatch.setattr(write, "LEARNED", {})
     assert brief.read(told, graph, CPU.spec, None) == plan
     write._program.cache_clear()
+    write._of_task.cache_clear()
 
 
 @pytest.mark.parametrize("carveout", [WHOLE, 50])

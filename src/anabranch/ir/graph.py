@@ -18,7 +18,7 @@ result defines the value of its own name; a node with several defines `name`, `n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -59,12 +59,14 @@ class Input:
 @dataclass(frozen=True, slots=True)
 class Constant:
     """A weight or buffer. `digest` names the content and takes part in equality; `value` is the
-    tensor itself (never written to) and does not: a graph read back from text has none."""
+    tensor itself (never written to) and does not: a graph read back from text has none. `derived`:
+    how it was computed of other constants, where a pass says so."""
 
     name: str
     type: TensorType
     digest: str
     value: torch.Tensor | None = field(default=None, compare=False, repr=False)
+    derived: Derivation | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +90,45 @@ class Node:
     """Its floats and truth values in words, for 0.0 == -0.0 and 1 == True, and yet they differ."""
 
     def __post_init__(self) -> None:
-        given = [leaf for arg in self.args for leaf in leaves(arg)]
-        given += [leaf for _, arg in self.kwargs for leaf in leaves(arg)]
-        uses = tuple(leaf.name for leaf in given if isinstance(leaf, Ref))
-        object.__setattr__(self, "uses", uses)
-        exact = tuple(repr(leaf) for leaf in given if isinstance(leaf, float | bool))
-        object.__setattr__(self, "exact", exact)
-        names = (self.name, *(result_name(self.name, i) for i in range(1, len(self.types))))
-        object.__setattr__(self, "results", names if self.types else ())
+        uses: list[str] = []
+        exact: list[str] = []
+        _look(self.args, uses, exact)
+        for _, arg in self.kwargs:
+            _look((arg,), uses, exact)
+        object.__setattr__(self, "uses", tuple(uses))
+        object.__setattr__(self, "exact", tuple(exact))
+        count = len(self.types)
+        results = (self.name,) if count == 1 else _results(self.name, count)
+        object.__setattr__(self, "results", results)
 
     @property
     def type(self) -> TensorType:
         return self.types[0]
+
+
+def _look(args: tuple[Arg, ...], uses: list[str], exact: list[str]) -> None:
+    """Adds what a node says of its arguments: it is asked for each node that is ever made."""
+    for arg in args:
+        if isinstance(arg, Ref):
+            uses.append(arg.name)
+        elif isinstance(arg, tuple):
+            _look(arg, uses, exact)
+        elif isinstance(arg, float | bool):
+            exact.append(repr(arg))
+
+
+def _results(name: str, count: int) -> tuple[str, ...]:
+    return tuple(result_name(name, i) for i in range(count))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Derivation:
+    """How a constant was computed: as the result of this number of a node. `reads`: what the node
+    reads, by name: constants, here without their values, and results of other nodes."""
+
+    node: Node
+    index: int
+    reads: Mapping[str, Constant | Derivation]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ timing; a *content* key includes the digests of constants, so that it names one 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -16,8 +18,15 @@ from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, rename, result
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import text_arg, text_graph
 
+ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
+"""What ends a line, as `str.splitlines` has it."""
+COMMENT = re.compile(rf"(?:#[^{ENDS}]*(?:\r\n|[{ENDS}]|\Z))*")
+"""The lines that a text begins with, as long as they are comments."""
+
 THREADS = 8
 """That weights are digested by, at most."""
+SMALL = 1 << 15
+"""Bytes that are digested sooner than another thread hears of them."""
 
 
 def digest_text(text: str) -> str:
@@ -33,12 +42,18 @@ def digest_tensors(tensors: Iterable[torch.Tensor]) -> list[str]:
     """As `digest_tensor` of each, on several cores. Copies from a GPU are made in this thread, with
     whose stream they are in order, and few are held at once."""
     with ThreadPoolExecutor(THREADS, "anabranch-digest") as pool:
-        asked: list[Future[str]] = []
+        asked: list[Future[str] | str] = []
+        busy: deque[Future[str]] = deque()
         for tensor in tensors:
-            if len(asked) >= THREADS:
-                asked[-THREADS].result()
-            asked.append(pool.submit(_digest, _on_cpu(tensor)))
-        return [one.result() for one in asked]
+            held = _on_cpu(tensor)
+            if held.nbytes < SMALL:
+                asked.append(_digest(held))
+                continue
+            if len(busy) >= THREADS:
+                busy.popleft().result()
+            busy.append(pool.submit(_digest, held))
+            asked.append(busy[-1])
+        return [one if isinstance(one, str) else one.result() for one in asked]
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
@@ -110,9 +125,8 @@ def task_text(task: Task) -> str:
 def code(source: str) -> str:
     """A generated source without the comment it starts with, which says for which task and from
     where in the model it is: what is left is equal for equal kernels."""
-    lines = source.splitlines(keepends=True)
-    first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return "".join(lines[first:])
+    found = COMMENT.match(source)
+    return source[found.end() :] if found else source
 
 
 def task_key(task: Task) -> str:

@@ -15,11 +15,12 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import torch
 
-from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
+from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref, rename
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.types import DTYPES, TensorType
 
@@ -40,7 +41,7 @@ def text_node(node: Node, origin: bool = True) -> str:
     )
     args = [text_arg(arg) for arg in node.args]
     args += [f"{key}={text_arg(arg)}" for key, arg in node.kwargs]
-    comment = f"    # {node.origin}" if origin and node.origin else ""
+    comment = f"{ORIGIN}{node.origin}" if origin and node.origin else ""
     return f"{left} = {node.op}({', '.join(args)}){comment}"
 
 
@@ -105,6 +106,15 @@ TYPE = re.compile(rf"\s*([A-Za-z_]\w*\[{NUMBERS}\](?:\{{{NUMBERS}\}})?)(?!\s*\{{
 another way, or wrongly, is read token by token."""
 
 
+DECLARED = re.compile(
+    rf"\s*(input|const) %([\w.]+): ([A-Za-z_]\w*\[{NUMBERS}\](?:\{{{NUMBERS}\}})?)(?: = (\S+))?\s*"
+)
+REF = re.compile(r"%([\w.]+)")
+ORIGIN = "    # "
+SPELLED = frozenset("'\"#")
+"""What a call is read token by token for: in strings and comments, anything may stand."""
+
+
 class _Tokens:
     """The tokens of one line, read one after the other."""
 
@@ -157,6 +167,14 @@ def parse_graph(text: str) -> Graph:
     nodes: list[Node] = []
     outputs: tuple[Ref, ...] = ()
     for line in lines:
+        if told := DECLARED.fullmatch(line):
+            word, value, spelled, digest = told.groups()
+            if word == "const" and digest:
+                constants.append(Constant(value, _known_type(spelled), digest))
+                continue
+            if word == "input" and digest is None:
+                inputs.append(Input(value, _known_type(spelled)))
+                continue
         tokens = _Tokens(line)
         word = tokens.peek()
         if word == "graph":
@@ -174,7 +192,7 @@ def parse_graph(text: str) -> Graph:
             tokens.take()
             outputs = tuple(Ref(ref[1:]) for ref in re.findall(r"%[\w.]+", tokens.rest()))
         elif word != "}":
-            nodes.append(_parse_node(tokens))
+            nodes.append(parse_node(line))
     return Graph(name, tuple(inputs), tuple(constants), tuple(nodes), outputs)
 
 
@@ -197,7 +215,27 @@ def parse_node(text: str) -> Node:
     >>> parse_node("%y: f16[8] = aten.relu.default(%x)").uses
     ('x',)
     """
+    call, _, origin = text.partition(ORIGIN)
+    if call.endswith(")") and not SPELLED.intersection(call):
+        between, names = tuple(REF.split(call)[::2]), REF.findall(call)
+        with suppress(ValueError, KeyError, AttributeError):  # to be said of the text as it is
+            return _named(_unnamed(between), names, origin.strip())
     return _parse_node(_Tokens(text))
+
+
+@functools.lru_cache(maxsize=4096)
+def _unnamed(between: tuple[str, ...]) -> Node:
+    """A node with numbers in place of names, from what stands between them: few of a graph's nodes
+    differ in more than names."""
+    numbered = "".join(f"{text}%{i}" for i, text in enumerate(between[:-1]))
+    return _parse_node(_Tokens(f"{numbered}{between[-1]}"))
+
+
+def _named(node: Node, names: Sequence[str], origin: str) -> Node:
+    table = {str(i): name for i, name in enumerate(names)}
+    args = tuple(rename(arg, table) for arg in node.args)
+    kwargs = tuple((key, rename(arg, table)) for key, arg in node.kwargs)
+    return Node(table[node.name], node.op, args, kwargs, node.types, origin)
 
 
 def _typed(tokens: _Tokens) -> tuple[str, TensorType]:

@@ -5,6 +5,8 @@ interrupted in vain.
                               CUDA forbids while another is captured: the process aborts
     reading and rewriting     makes a hundred thousand nodes that all live on; looking through them
                               again and again took a fifth of the time
+    loading what was read     comes behind them: the first thing to be interrupted, by a look at
+                              all that lives, for a fifth of a second
 
 What frees memory of a device by being found (exported programs, plans that were timed) must not be
 made within it in numbers.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from tests.kernels.triton.samples import SAMPLES
 
 from anabranch.cache import Cache
@@ -33,6 +35,7 @@ KERNELS = [kernel(name) for name in SAMPLES]
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "LEARNED", {})
     write._program.cache_clear()
+    write._of_task.cache_clear()
 
 
 def test_what_was_written_is_recalled_as_it_was(
@@ -45,6 +48,7 @@ def test_what_was_written_is_recalled_as_it_was(
         memo.keep(cache, missing)
     want = [program(k.body, k.variant) for k in KERNELS]
     write._program.cache_clear()
+    write._of_task.cache_clear()
     for one in write.TEMPLATES:
         never = replace(write.TEMPLATES[one], write=lambda *_: pytest.fail("it is written anew"))
         monkeypatch.setitem(write.TEMPLATES, one, never)
@@ -84,3 +88,25 @@ def test_what_cannot_be_read_is_written_anew(tmp_path: Path) -> None:
 def test_a_library_has_none(tmp_path: Path) -> None:
     with Cache.open(tmp_path) as cache:
         assert memo.recall(cache, [replace(KERNELS[0], provider="aten")]) == {}
+
+
+def test_what_is_remembered_of_a_kernel_keeps_no_weights_alive() -> None:
+    """Whoever wrote a plan's kernels may be done with the plan."""
+    variant, text = SAMPLES["contraction"]
+    body = parse_graph(text)
+    value = torch.ones(1 << 10)
+    weighed = replace(body, constants=tuple(replace(c, value=value) for c in body.constants))
+    assert weighed.constants
+    alive = weakref.ref(value)
+    program(weighed, variant)
+    del weighed, value
+    assert alive() is None
+
+
+def test_programs_say_where_each_task_comes_from() -> None:
+    """Equal bodies of other lines share a program, and not its comment."""
+    variant, text = SAMPLES["pointwise"]
+    body = parse_graph(text)
+    for origin in ("net.py:7", "net.py:8"):
+        nodes = tuple(replace(node, origin=origin) for node in body.nodes)
+        assert f"# from {origin}\n" in program(replace(body, nodes=nodes), variant).text

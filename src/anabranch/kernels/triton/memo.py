@@ -3,7 +3,8 @@
     body in names of its own, variant, our own files --> cache --> Program
 
 Every source of a saved plan is compared with what is written here for its kernel. Writing a kernel
-of many taps takes 30 ms, and a network has a hundred different ones.
+of many taps takes 30 ms, and a network has a hundred different ones. Whoever saves a plan has
+written them, and keeps that; elsewhere the first load of the plan does.
 """
 
 from __future__ import annotations

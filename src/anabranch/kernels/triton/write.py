@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.ir import ops
 from anabranch.ir.components import components
-from anabranch.ir.graph import Graph
+from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.triton import (
@@ -68,7 +68,18 @@ LEARNED: dict[tuple[Graph, str], Program] = {}
 
 def program(body: Graph, variant: str) -> Program:
     """The kernel of this variant. ValueError where the body has no such kernel."""
-    same, base = canonical(body, content=False), apart(variant)[0]
+    constants = tuple(Constant(c.name, c.type, c.digest) for c in body.constants)
+    bare = Graph(body.name, body.inputs, constants, body.nodes, body.outputs)
+    return _of_task(bare, apart(variant)[0], tuple(node.origin for node in body.nodes))
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _of_task(body: Graph, base: str, origins: tuple[str, ...]) -> Program:
+    """Asked several times for each kernel of a plan: by who recalls it, compiles it and loads it.
+    `origins` stand in the text, and are left out where bodies are compared; the body is without the
+    content of weights, which would be kept alive."""
+    del origins
+    same = canonical(body, content=False)
     written = _program(same, base)
     names = dict(zip(_values(same), _values(body), strict=True))
     return replace(

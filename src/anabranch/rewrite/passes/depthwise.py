@@ -16,9 +16,10 @@ from dataclasses import replace
 import torch
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Constant, Graph, Node, Ref, users
+from anabranch.ir.graph import Constant, Derivation, Graph, Node, Ref, users
 from anabranch.ir.key import digest_text
 from anabranch.ir.types import TensorType, type_of
+from anabranch.rewrite.passes.fold_constants import bare
 from anabranch.trace import Trace
 
 
@@ -38,7 +39,9 @@ def _arranged(weight: Constant, readers: list[Node]) -> Constant:
     if value.stride() == weight.type.strides:
         return weight
     digest = digest_text(f"channels side by side {weight.digest}")
-    return Constant(weight.name, type_of(value), digest, value)
+    same = Node(weight.name, "aten.alias.default", (Ref(weight.name),), (), (weight.type,))
+    derived = Derivation(same, 0, {weight.name: bare(weight)})  # and laid out as the type says
+    return Constant(weight.name, type_of(value), digest, value, derived)
 
 
 def side_by_side(weight: torch.Tensor) -> torch.Tensor:

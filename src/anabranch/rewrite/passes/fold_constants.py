@@ -13,11 +13,12 @@ and so is one that is returned: the caller may write to what it gets.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 
 from anabranch.ir.eval import run_node
-from anabranch.ir.graph import Constant, Graph, Node, producers
+from anabranch.ir.graph import Constant, Derivation, Graph, Node, producers
 from anabranch.ir.key import digest_text
 from anabranch.ir.rule import Known
 from anabranch.ir.types import TensorType, copy_into, type_of
@@ -103,6 +104,7 @@ def evaluate(
     """The wanted values as constants, in graph order; the foldable nodes make them of what is
     held."""
     values = dict(held)
+    derived: dict[str, Constant | Derivation] = {c.name: bare(c) for c in graph.constants}
     digests = {c.name: digest_text(f"{c.digest} {c.type.text}") for c in graph.constants}
     device = next((value.device for value in held.values()), torch.device("cpu"))
     order = _needed(foldable, wanted)
@@ -111,14 +113,22 @@ def evaluate(
         with torch.no_grad():
             results = run_node(node, values, device)
         text = expression(node, digests)
+        reads = {name: derived[name] for name in node.uses}
         for k, (name, value) in enumerate(zip(node.results, results, strict=True)):
             digests[name] = digest_text(f"{text} {k}")
             values[name] = value
+            how = derived[name] = Derivation(node, k, reads)
             if name in wanted:
-                yield Constant(name, node.types[k], digests[name], _as(node.types[k], value))
+                told = laid_out(node.types[k], value)
+                yield Constant(name, node.types[k], digests[name], told, how)
         for name in {*node.uses, *node.results}:
             if last[name] == i:
                 del values[name]
+
+
+def bare(constant: Constant) -> Constant:
+    """The constant for a derivation, which keeps no memory alive."""
+    return replace(constant, value=None)
 
 
 def _needed(foldable: dict[str, Node], wanted: set[str]) -> list[Node]:
@@ -131,7 +141,7 @@ def _needed(foldable: dict[str, Node], wanted: set[str]) -> list[Node]:
     return order[::-1]
 
 
-def _as(type: TensorType, value: torch.Tensor) -> torch.Tensor:
+def laid_out(type: TensorType, value: torch.Tensor) -> torch.Tensor:
     """The value with the strides that its readers were told; real kernels may choose others."""
     if type_of(value) == type:
         return value

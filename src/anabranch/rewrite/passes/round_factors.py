@@ -20,8 +20,20 @@ from dataclasses import replace
 import torch
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Constant, Graph, Node, Ref, producers, rename, types, users
+from anabranch.ir.graph import (
+    Constant,
+    Derivation,
+    Graph,
+    Node,
+    Ref,
+    producers,
+    rename,
+    types,
+    users,
+)
 from anabranch.ir.key import digest_text
+from anabranch.ir.text import parse_graph
+from anabranch.rewrite.passes.fold_constants import bare
 from anabranch.trace import Trace
 
 FACTORS: dict[str, tuple[int, ...]] = {
@@ -158,7 +170,29 @@ def _rounds(constant: Constant) -> bool:
 def _rounded(constant: Constant) -> Constant:
     assert constant.value is not None
     digest = digest_text(f"nearest tf32 {constant.digest}")
-    return Constant(constant.name, constant.type, digest, nearest(constant.value))
+    value = nearest(constant.value)
+    return Constant(constant.name, constant.type, digest, value, _derived(constant))
+
+
+def _derived(constant: Constant) -> Derivation:
+    """`nearest` in nodes."""
+    reads: dict[str, Constant | Derivation] = {"value": bare(constant)}
+    for node in NEAREST.nodes:
+        reads[node.name] = derived = Derivation(node, 0, {name: reads[name] for name in node.uses})
+    return derived
+
+
+NEAREST = parse_graph(f"""
+graph nearest {{
+  const %value: f32[] = value
+  %bits: i32[] = aten.view.dtype(%value, torch.int32)
+  %above: i32[] = aten.add.Tensor(%bits, {LOW // 2})
+  %cut: i32[] = aten.bitwise_and.Scalar(%above, {-LOW})
+  %rounded: f32[] = aten.view.dtype(%cut, torch.float32)
+  %finite: b1[] = aten.isfinite.default(%value)
+  %nearest: f32[] = aten.where.self(%finite, %rounded, %value)
+  return %nearest
+}}""")
 
 
 def nearest(value: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,132 @@
+"""Derivations written down: how constants are computed of those of a graph -> text -> their values.
+
+    w_folded  <- mul(to(w), reshape(rsqrt(var + eps)))        step  to(%0: f16[64,3,3,3])    w
+    b_folded  <- sub(beta, mul(mean, rsqrt(var + eps)))             add(%0: f32[64], 1e-3)   var
+                                                                    ...
+
+Calls that differ in what they read alone share one text: a network has four thousand steps of a few
+hundred sorts. Values are those that the passes computed, by the very same operators; each is freed
+behind its last reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from pydantic import BaseModel
+from torch import Tensor
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Constant, Derivation, Node, rename
+from anabranch.ir.text import parse_node, parse_type, text_node
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.passes.fold_constants import laid_out
+
+
+class Steps(BaseModel):
+    """Values have numbers: those of `given` constants are -1, -2 and so on, results of steps count
+    from 0. A step is the number of a sort, and of what it reads. A sort is a call of operands that
+    are named by position, or a type, for what is laid out as it says. `made`: values by the names
+    of constants."""
+
+    given: list[str]
+    sorts: list[str]
+    steps: list[list[int]]
+    made: dict[str, int]
+
+
+def write(given: Iterable[Constant], wanted: Iterable[Constant]) -> Steps:
+    """How those that are wanted come of those that are given. ValueError where none says how."""
+    try:
+        return _Writing(given).steps(wanted)
+    except RecursionError:
+        raise ValueError("a constant is computed in too many steps") from None
+
+
+def read(steps: Steps, given: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """The values of the constants that are made, of those that are given. What operators, parsers
+    and look-ups raise for steps that are none."""
+    sorts = [parse_node(text) if text.startswith("%") else parse_type(text) for text in steps.sorts]
+    values = {-1 - i: given[name] for i, name in enumerate(steps.given)}
+    kept = set(steps.made.values())
+    last = {number: i for i, (_, *reads) in enumerate(steps.steps) for number in reads}
+    count = 0
+    with torch.no_grad():
+        for i, (number, *reads) in enumerate(steps.steps):
+            for result in _results(sorts[number], [values[read] for read in reads], device):
+                if count in last or count in kept:
+                    values[count] = result
+                count += 1
+            for read in reads:
+                if last[read] == i and read not in kept:
+                    values.pop(read, None)
+    return {name: values[number] for name, number in steps.made.items()}
+
+
+def _results(
+    sort: Node | TensorType, operands: Sequence[Tensor], device: torch.device
+) -> Sequence[Tensor]:
+    if isinstance(sort, TensorType):
+        return (laid_out(sort, operands[0]),)
+    return ops.call(sort, lambda name: operands[int(name)], device)
+
+
+class _Writing:
+    def __init__(self, given: Iterable[Constant]) -> None:
+        self._given = {constant.name: constant for constant in given}
+        self._read: list[str] = []
+        self._sorts: dict[str, int] = {}
+        self._steps: list[list[int]] = []
+        self._constants: dict[Constant, int] = {}
+        self._nodes: dict[int, int] = {}
+        """By the identity of what a node reads, the number of its first result."""
+        self._count = 0
+
+    def steps(self, wanted: Iterable[Constant]) -> Steps:
+        made = {constant.name: self._constant(constant) for constant in wanted}
+        return Steps(given=self._read, sorts=list(self._sorts), steps=self._steps, made=made)
+
+    def _constant(self, constant: Constant) -> int:
+        if constant in self._constants:
+            return self._constants[constant]
+        if self._given.get(constant.name) == constant:
+            self._read.append(constant.name)
+            number = -len(self._read)
+        elif constant.derived is not None:
+            number = self._step(constant.type.text, [self._result(constant.derived)], 1)
+        else:
+            raise ValueError(f"nobody says how %{constant.name} was computed")
+        self._constants[constant] = number
+        return number
+
+    def _result(self, derived: Derivation) -> int:
+        node, first = derived.node, self._nodes.get(id(derived.reads))
+        if first is None:
+            names = dict.fromkeys(node.uses)
+            found = [derived.reads[name] for name in names]
+            reads = [
+                self._constant(one) if isinstance(one, Constant) else self._result(one)
+                for one in found
+            ]
+            first = self._step(_sort(node, names), reads, len(node.results))
+            self._nodes[id(derived.reads)] = first
+        return first + derived.index
+
+    def _step(self, sort: str, reads: list[int], results: int) -> int:
+        number = self._sorts.setdefault(sort, len(self._sorts))
+        self._steps.append([number, *reads])
+        self._count += results
+        return self._count - results
+
+
+def _sort(node: Node, reads: Iterable[str]) -> str:
+    """The node with positions for the names of what it reads. ValueError if that is no text."""
+    place = {name: str(i) for i, name in enumerate(reads)}
+    args = tuple(rename(arg, place) for arg in node.args)
+    kwargs = tuple((key, rename(arg, place)) for key, arg in node.kwargs)
+    sort = Node("n", node.op, args, kwargs, node.types)
+    text = text_node(sort)
+    if parse_node(text) != sort:
+        raise ValueError(f"a call of {node.op} does not read back as it was")
+    return text

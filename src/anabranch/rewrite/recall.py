@@ -1,0 +1,126 @@
+"""Simplified graphs, kept between processes: a warm start need not run the passes again.
+
+    graph, options, our own files --> cache --> simplified graph, steps that its constants take
+
+What passes made of a graph is found by one key, which says the whole graph, the content of its
+weights too: passes may look at them (a mask that hides all, a weight that is one already). So the
+digests of constants are known, and only their values are computed anew, by the steps that the
+passes took (`derive`), of the weights at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from pydantic import BaseModel
+
+from anabranch.cache import Cache
+from anabranch.errors import VerifyError
+from anabranch.ir.graph import Graph, types
+from anabranch.ir.step import Stepper
+from anabranch.ir.text import parse_graph, text_graph
+from anabranch.ir.verify import verify_graph
+from anabranch.kernels import sources
+from anabranch.options import Options
+from anabranch.rewrite import derive
+from anabranch.rewrite.simplify import simplify
+from anabranch.trace import Event, Kind
+
+SCHEME = "simplified 1"
+OPTIONS = ("folding", "kernels", "channels_last", "tf32")
+"""What of the options passes depend on."""
+
+
+class _Event(BaseModel):
+    kind: Kind
+    where: str
+    what: str
+    why: str
+    data: dict[str, str | int | float]
+
+
+class _Stored(BaseModel):
+    graph: str
+    steps: derive.Steps
+    events: list[_Event]
+
+
+def simplify_or_recall(
+    graph: Graph,
+    stepper: Stepper,
+    options: Options,
+    kind: str,
+    cache: Cache | None,
+    unknown: Callable[[], object] = lambda: None,
+) -> Graph:
+    """As `simplify`, from the cache where that was done before; else `unknown` is called first. Who
+    looks at single passes, or counts them, has them run."""
+    if cache is None or stepper.check or stepper.fuel is not None or stepper.dump is not None:
+        unknown()
+        return simplify(graph, stepper, options, kind)
+    key, trace = _key(graph, options, kind), stepper.trace
+    found = recall(cache, key, graph)
+    if found is None:
+        unknown()
+        told = len(trace.events)
+        simple = simplify(graph, stepper, options, kind)
+        keep(cache, key, graph, simple, trace.events[told:])
+        return simple
+    simple, events = found
+    trace.add("applied", "rewrite", graph.name, "recalled from the cache")
+    for event in events:
+        trace.add(event.kind, event.where, event.what, event.why, **dict(event.data))
+    return simple
+
+
+def keep(cache: Cache, key: str, graph: Graph, simple: Graph, events: Sequence[Event]) -> None:
+    """Store what was made of the graph; not where a constant does not say how it came to be."""
+    told = [
+        _Event(kind=e.kind, where=e.where, what=e.what, why=e.why, data=dict(e.data))
+        for e in events
+    ]
+    try:
+        steps, text = derive.write(graph.constants, simple.constants), text_graph(simple)
+        back = parse_graph(text)
+    except ValueError:
+        return
+    if back == simple and [n.origin for n in back.nodes] == [n.origin for n in simple.nodes]:
+        cache.put("graphs", key, _Stored(graph=text, steps=steps, events=told).model_dump_json())
+
+
+def recall(cache: Cache, key: str, graph: Graph) -> tuple[Graph, list[Event]] | None:
+    """What is stored under the key, with values computed of the graph's; None if nothing is, or
+    nothing that fits."""
+    text = cache.get("graphs", key)
+    held = {c.name: c.value for c in graph.constants if c.value is not None}
+    if text is None:
+        return None
+    device = next((value.device for value in held.values()), torch.device("cpu"))
+    try:
+        stored = _Stored.model_validate_json(text)
+        read = parse_graph(stored.graph)
+        values = derive.read(stored.steps, held, device)
+        constants = tuple(replace(c, value=values[c.name]) for c in read.constants)
+        simple = replace(read, constants=constants)
+        verify_graph(simple)
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, VerifyError):
+        return None
+    if simple.inputs != graph.inputs or _results(simple) != _results(graph):
+        return None
+    events = [
+        Event(e.kind, e.where, e.what, e.why, 0.0, tuple(e.data.items())) for e in stored.events
+    ]
+    return simple, events
+
+
+def _results(graph: Graph) -> list[tuple[object, ...]]:
+    known = types(graph)
+    return [(known[ref.name].shape, known[ref.name].dtype) for ref in graph.outputs]
+
+
+def _key(graph: Graph, options: Options, kind: str) -> str:
+    said = " ".join(f"{name}={getattr(options, name)}" for name in OPTIONS)
+    ours = sources.digest(sources.WHOLE)
+    return "\n".join([SCHEME, ours, torch.__version__, f"{kind} {said}", text_graph(graph)])
