@@ -28,22 +28,41 @@ SAMPLES: dict[str, tuple[str, str]] = {
       return %conv
     }""",  # noqa: E501
     ),
+    "contraction_and_its_rows": (
+        "contraction:64x32x64.k1.w4.s4",
+        """
+    graph made {
+      input %x: f16[1,128,3072]
+      input %z: f16[1,128,768]
+      const %w: f16[768,3072] = w
+      %p: f16[1,128,768] = aten.linear.default(%x, %w)    # net.py:39
+      %a: f16[1,128,768] = aten.add.Tensor(%p, %z)    # net.py:39
+      %b: f16[1,128,24,32] = aten.reshape.default(%a, [1, 128, 24, 32])    # net.py:40
+      %f: f32[1,128,24,32] = aten._to_copy.default(%b, dtype=torch.float32)    # net.py:40
+      %u: f32[1,128,24] = aten.mean.dim(%f, [-1])    # net.py:40
+      %uu: f32[1,128,24,1] = aten.unsqueeze.default(%u, -1)    # net.py:40
+      %d: f32[1,128,24,32] = aten.sub.Tensor(%f, %uu)    # net.py:40
+      %dd: f32[1,128,24,32] = aten.mul.Tensor(%d, %d)    # net.py:40
+      %q: f32[1,128,24] = aten.mean.dim(%dd, [-1])    # net.py:40
+      return %a, %u, %q
+    }""",
+    ),
     "contraction_of_rows": (
         "contraction:64x32x64.k1.w4.s4",
         """
     graph normed {
       input %x: f16[1,128,768]
+      input %u: f32[1,128,24]
+      input %q: f32[1,128,24]
       const %w: f16[2304,768] = w
       const %s: f32[2304] = s
       const %t: f32[2304] = t
-      %f: f32[1,128,768] = aten._to_copy.default(%x, dtype=torch.float32)    # net.py:40
-      %m: f32[1,128,1] = aten.mean.dim(%f, [-1], True)    # net.py:40
-      %ff: f32[1,128,768] = aten.mul.Tensor(%f, %f)    # net.py:40
-      %q: f32[1,128,1] = aten.mean.dim(%ff, [-1], True)    # net.py:40
-      %mm: f32[1,128,1] = aten.mul.Tensor(%m, %m)    # net.py:40
-      %v: f32[1,128,1] = aten.sub.Tensor(%q, %mm)    # net.py:40
-      %c: f32[1,128,1] = aten.clamp_min.default(%v, 0)    # net.py:40
-      %e: f32[1,128,1] = aten.add.Tensor(%c, 1e-12)    # net.py:40
+      %m: f32[1,128,1] = aten.mean.dim(%u, [-1], True)    # net.py:40
+      %c: f32[1,128,24] = aten.sub.Tensor(%u, %m)    # net.py:40
+      %cc: f32[1,128,24] = aten.mul.Tensor(%c, %c)    # net.py:40
+      %qc: f32[1,128,24] = aten.add.Tensor(%q, %cc)    # net.py:40
+      %v: f32[1,128,1] = aten.mean.dim(%qc, [-1], True)    # net.py:40
+      %e: f32[1,128,1] = aten.add.Tensor(%v, 1e-12)    # net.py:40
       %r: f32[1,128,1] = aten.rsqrt.default(%e)    # net.py:40
       %p: f16[1,128,2304] = aten.linear.default(%x, %w)    # net.py:41
       %pr: f32[1,128,2304] = aten.mul.Tensor(%p, %r)    # net.py:41

@@ -47,6 +47,7 @@ EARLY_READS = {
     "attention": set(),
     "attention_in_blocks": set(),
     "contraction_of_taps": {"bias_1"},
+    "contraction_and_its_rows": set(),
     "contraction_of_rows": {"y", "y_1"},
     "pair": {"bias", "weight_1", "bias_1"},
     "pair_of_one_row": {"bias_1"},
@@ -54,6 +55,7 @@ EARLY_READS = {
 FETCHED = {
     "contraction": {"weight"},
     "contraction_of_taps": {"weight_1"},
+    "contraction_and_its_rows": {"weight"},
     "contraction_of_rows": {"weight"},
 }
 """What is asked for ahead, in the mode that does so."""

@@ -179,7 +179,8 @@ def _without_blocks(dfg: Dfg) -> tuple[Dfg, Blocks]:
     table: dict[Expr, Expr] = {}
     last = dfg.axes[-1] if dfg.axes else None
     for one in reductions(*(store.expr for store in dfg.stores)):
-        products = [p for p in reductions(one.arg) if one.axes[0] in free_axes(p)]
+        inside = [p for p in reductions(one.arg) if one.axes[0] in free_axes(p)]
+        products = any(_multiplies(p, dfg) for p in inside) and not _multiplies(one, dfg)
         alone = one.op == "sum" and len(one.axes) == 1 and one.axes[0].extent > 1
         if last is None or not products or not alone or one.axes[0].extent != last.extent:
             continue
