@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +47,8 @@ class FakeCompiled:
     def __init__(self, model: nn.Module, args: tuple[Tensor, ...], options: dict[str, Any]) -> None:
         self.model, self.args = model, args
         self.known = {"scheduler": "sequential", "streams": 1, "kernels": 3, "peak_bytes": 1024}
+        plan = options.get("search") and f"the plan of every search but {options['search']}"
+        self.entries = [SimpleNamespace(plan=plan)]
 
     def __call__(self, *args: Tensor) -> Any:
         return self.model(*args)
@@ -91,6 +94,18 @@ def test_calls_beside_our_call_and_replays_beside_our_replay(
     for row in rows:
         if row["system"] != row["beside"]:
             assert row["ratio"] == row["against"][row["beside"]][0]
+
+
+def test_one_plan_is_timed_once(compiler: Callable[..., Any]) -> None:
+    """Two captures of one plan differ by more than a search gains."""
+    systems = ("anabranch+search=none", "anabranch+search=none+seed=1", "anabranch+search=taso")
+    rows = run(quick(systems=systems), compile=compiler)["rows"]
+    found = {row["system"].removeprefix("anabranch:"): row for row in rows}
+    one, other, third = (found[name] for name in systems)
+    assert other["note"].endswith(f"the plan of {one['system']}") and "the plan" not in one["note"]
+    assert one["median_ms"] == other["median_ms"] and one["samples"] == other["samples"]
+    assert tuple(other["against"][one["system"]]) == (1.0, 1.0, 1.0, True)
+    assert "the plan" not in third["note"] and third["samples"] > 0
 
 
 def test_a_record(compiler: Callable[..., Any]) -> None:

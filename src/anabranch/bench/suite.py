@@ -21,7 +21,7 @@ import gc
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -85,7 +85,9 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class System:
     """Something that was built: `call` to time, None if it failed and `failure` says why, or if
-    there is only a `plan`, of what cannot run here. `replayed`: `call` replays a graph."""
+    there is only a `plan`, of what cannot run here. `replayed`: `call` replays a graph. `same`: of
+    which other system it is the very plan, and not timed again: two captures of one plan differ by
+    more than some systems do."""
 
     name: str
     call: Call | None
@@ -97,6 +99,7 @@ class System:
     facts: dict[str, Any] = field(default_factory=dict)
     plan: Plan | None = None
     replayed: bool = True
+    same: str = ""
 
 
 def run(
@@ -162,7 +165,8 @@ def _cell(
         limits = {}
         if _published(asked) and matrix.search_seconds is not None:
             limits = {"search_seconds": matrix.search_seconds}
-        built += _ours(cell, here, {**options, **limits}, asked, compile, trace)
+        ours = _ours(cell, here, {**options, **limits}, asked, compile, trace)
+        built += [_told_apart(system, built) for system in ours]
     for rival in rivals:
         trace.add("chosen", "bench", rival, f"building it for {name}")
         built.append(_rival(rival, cell, here, matrix))
@@ -212,10 +216,21 @@ def _ours(
     fell = [f"fallback: {e.why}" for e in events if e.kind == "fallback"]
     note = "; ".join([chosen if chosen == wanted else f"{chosen} was faster", *fell])
     replay = None if executable is None else executable.replay
-    plan = compiled.entries[-1].plan if here.simulated else None
+    plan = compiled.entries[-1].plan
     yield System(name, replay, seconds, peak, difference, note, facts=facts, plan=plan)
     if replay is not None and not asked:
         yield System(CALL, lambda: compiled(*cell.args), seconds, peak, difference, note)
+
+
+def _told_apart(system: System, others: Sequence[System]) -> System:
+    """The system, as the first of the others with its plan where there is one."""
+    if system.plan is None:
+        return system
+    first = next((other for other in others if other.plan == system.plan), None)
+    if first is None:
+        return system
+    note = "; ".join(filter(None, [system.note, f"the plan of {first.name}"]))
+    return replace(system, same=first.name, note=note)
 
 
 def _substitutions(events: Sequence[Event], *kinds: str) -> Iterator[str]:
@@ -252,13 +267,15 @@ def _timed(cell: Cell, built: Sequence[System], here: Machine, seconds: float) -
     if here.simulated:
         yield from _foretold(cell, built, here)
         return
-    calls = {system.name: system.call for system in built if system.call is not None}
+    alone = [system for system in built if system.call is not None and not system.same]
+    calls = {system.name: system.call for system in alone if system.call is not None}
     try:
         taken = here.sample(list(calls.values()), seconds * len(calls))
         failure = ""
     except Exception as failed:
         taken, failure = [], f"while timing: {_reason(failed)}"
     samples = dict(zip(calls, taken, strict=False))
+    samples |= {one.name: samples[one.same] for one in built if one.same in samples}
     for system in built:
         difference = system.difference if failure else _again(system, cell)
         beside = OURS if system.replayed or CALL not in samples else CALL
