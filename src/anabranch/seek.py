@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from anabranch.autograph.appraise import Appraiser
 from anabranch.autograph.cuts import Cuts
@@ -24,6 +25,7 @@ from anabranch.compare import verify
 from anabranch.contest import contest
 from anabranch.costs import tied
 from anabranch.costs.mixed import observed_alpha
+from anabranch.costs.repeats import medians
 from anabranch.deadline import Deadline
 from anabranch.errors import AnabranchError, NumericsError
 from anabranch.frontend.captured import Captured
@@ -43,6 +45,8 @@ that it takes at most, the schedule of what it finds included; and those that a 
 taken at its end."""
 RATE = WORK / SEARCH
 """Work for each second that was asked for: the clock is to have no say on a usual machine."""
+CAPTURES = 4
+"""Of each of two plans whose difference is less than one capture of each can tell."""
 NEW = 0.25
 """Of the time for cuts and kernels of the graph itself, what a candidate is expected to take."""
 FURTHER = 0.05
@@ -180,25 +184,30 @@ class _Judging:
             # The sum says about what a part takes; under it merges look as good as they can be.
             return [self._appraiser(built, weight) for weight in dict.fromkeys((0.0, alpha))]
 
-        made = Judges(self._simplify, appraise, self._build, self.race)
+        again = None if self._job.target.spec.simulated else partial(self.race, captures=CAPTURES)
+        made = Judges(self._simplify, appraise, self._build, self.race, again=again)
         if self._job.options.search != "autograph":
             return made
         return replace(made, locals=Locals(kinds, self._contest), foresee=foresee)
 
-    def race(self, plans: Sequence[Planned]) -> list[Cost]:
+    def race(self, plans: Sequence[Planned], captures: int = 1) -> list[Cost]:
         """Side by side, each with its kernels launched as is best for it."""
         in_modes = [(in_mode(p.tasks, m) if (m := self._mode(p)) else p.tasks, p) for p in plans]
-        return self._first.costs.race([(tasks, p.choice.schedule) for tasks, p in in_modes])
+        raced = [(tasks, p.choice.schedule) for tasks, p in in_modes]
+        return self._first.costs.race(raced, captures=captures)
 
     def last(self, plans: Sequence[Planned]) -> list[Cost]:
-        """Side by side as each would be launched if it were the one."""
+        """Side by side as each would be launched if it were the one, each captured several
+        times."""
         target, ended = self._job.target, list[Plan]()
         for made in plans:
             plan, cost = launched(self.aside, made, made.packer.plan(made.choice.schedule))
             if cost is None:
                 return self.race(plans)
             ended.append(plan)
-        return in_their_modes([(plan, "") for plan in ended], target) or self.race(plans)
+        costs = in_their_modes([(plan, "") for plan in ended] * CAPTURES, target)
+        found = [cost for cost in medians(costs or [], CAPTURES) if cost is not None]
+        return found if len(found) == len(plans) else self.race(plans)
 
     def _mode(self, plan: Planned) -> str:
         if self._job.options.overlap == "none":

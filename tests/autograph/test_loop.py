@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -53,6 +53,7 @@ def looked(
     slow: Callable[[Graph], Graph] = lambda graph: graph,
     seeds: Sequence[Path] = (),
     begun: Path | None = None,
+    again: Callable[[Sequence[Built]], list[Cost]] | None = None,
 ) -> tuple[Outcome[Built], list[int], Trace]:
     """The outcome from a chain of nine nodes, or from where an earlier search ended, by lengths:
     what each length takes, what a search at a length finds, which lengths cannot be built; and
@@ -82,6 +83,7 @@ def looked(
         lambda built: lambda graph: float(len(graph.nodes)),
         build,
         lambda plans: [plan.cost for plan in plans],
+        again=again,
     )
     start = begun.graph if begun else chain(9)
     trace, first = Trace(), Built(start, cost(start))
@@ -99,6 +101,23 @@ def test_it_goes_on_from_what_was_faster(monkeypatch: pytest.MonkeyPatch) -> Non
     times = [(done.before.us, done.after.us) for done in found.path.rounds]
     assert times == [(90.0, 80.0), (80.0, 60.0)]
     assert [event.kind for event in trace.events if event.kind == "chosen"]
+
+
+def test_what_is_a_little_faster_is_measured_with_more_care(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what is slower, or faster beyond doubt, is not."""
+    asked: list[list[int]] = []
+
+    def again(plans: Sequence[Built]) -> list[Cost]:
+        asked.append([len(plan.graph.nodes) for plan in plans])
+        return [replace(plan.cost, spread=0.1) for plan in plans]
+
+    us = {9: 90.0, 8: 91.0, 7: 89.0, 5: 88.95, 4: 60.0}
+    offers: dict[int, Sequence[int]] = {9: (8, 7), 7: (5,), 5: (4,)}
+    found, ran, _ = looked(us, offers, monkeypatch, spread=2.0, again=again)
+    assert ran[:2] == [7, 5] and asked == [[9, 7], [7, 5]]
+    assert [(r.before.us, r.after.us) for r in found.path.rounds] == [(90.0, 89.0)]
 
 
 def test_nothing_faster_leaves_the_graph_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,16 @@ def test_plans_of_several_graphs_race_side_by_side(make: Any, another: Any, prep
     assert costs.race([]) == []
 
 
+def test_a_race_of_several_captures_is_another_one(make: Any, another: Any, prepare: Any) -> None:
+    target = another(lambda plan: 10.0 * len(plan.schedule.launches))
+    costs = Measured(target, prepare)
+    long, short = make.graph(make.relu("a"), make.relu("b")), make.graph(make.relu("a"))
+    plans = [(long, ONE), (short, Schedule("one", (Launch("a", 0),)))]
+    for captures in (1, 3, 3):
+        assert [cost.us for cost in costs.race(plans, captures=captures)] == [20.0, 10.0]
+    assert [len(batch) for batch in target.batches] == [2, 6]
+
+
 def test_equal_blocks_share_a_measurement(make: Any, target: Any, prepare: Any) -> None:
     costs = Measured(target, prepare)
     first = make.graph(make.relu("a"), make.relu("b"))

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from anabranch.costs.repeats import Repeatability, grouped, repeatability
+from anabranch.costs.repeats import Repeatability, grouped, medians, repeatability
+from anabranch.ir.protocols import Cost
 
 
 def test_the_deviation_of_drawn_measurements_is_found() -> None:
@@ -45,3 +46,14 @@ def test_nothing_measured_twice_tells_nothing() -> None:
 
 def test_groups_are_in_order_of_their_first() -> None:
     assert grouped([(1,), (2,), (1,), (3,)]) == [[0, 2], [1], [3]]
+
+
+def test_the_median_of_captures_repeats_better_than_one() -> None:
+    def measured(*us: float) -> list[Cost | None]:
+        return [Cost(one, "measured", 5.0) if one else None for one in us]
+
+    found = medians(measured(100, 90, 102, 91, 101, 92, 99, 91), 4)
+    assert [cost and cost.us for cost in found] == [100.5, 91.0]
+    assert all(cost is not None and 0 < cost.spread < 1.5 for cost in found)
+    assert medians(measured(100, 90, 0, 91), 2)[0] is None
+    assert medians(measured(100, 90), 1) == measured(100, 90)

@@ -44,7 +44,8 @@ class Judges(Generic[T]):
     """Who says what graphs take. `simplify`: the graph as it would be built; `appraise`:
     predictions, by what is known of graphs that were built; `build`: a simplified graph with all
     that it takes to run it, ValueError if it cannot be run; `race`: several of these side by
-    side. `locals`: who judges parts, None if only the whole is judged. `foresee`: better
+    side; `again`: the same with more care, for those of which one is a little faster, None if there
+    is no way. `locals`: who judges parts, None if only the whole is judged. `foresee`: better
     predictions than `appraise` has, for the few candidates that a search ends with."""
 
     simplify: Callable[[Graph], Graph]
@@ -53,3 +54,4 @@ class Judges(Generic[T]):
     race: Callable[[Sequence[T]], list[Cost]]
     locals: Locals[T] | None = None
     foresee: Callable[[Sequence[T]], Price] | None = None
+    again: Callable[[Sequence[T]], list[Cost]] | None = None

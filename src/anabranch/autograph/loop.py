@@ -13,8 +13,9 @@ What is new here: with each candidate that was built, whatever became of it, the
 are known, and the next search goes by them. A prediction that was too good is made once.
 
 As printed, `<=` lets graphs of one cost follow each other for ever; here a graph is measured once,
-and one that is as fast within the spread is no better than what was there before it: the graph
-nobody searched for is always among those compared.
+more carefully if it is a little faster than the spread can tell, and one that is as fast within the
+spread then is no better than what was there before it: the graph nobody searched for is always
+among those compared.
 """
 
 from __future__ import annotations
@@ -184,6 +185,8 @@ class _Loop(Generic[T]):
             with self._meter.spending("build", lambda: building(candidate.simple)):
                 built = self._judges.build(candidate.simple)
                 was, now = self._judges.race((self._best.built, built))
+                if self._judges.again is not None and now.us < was.us and tied(now, was):
+                    was, now = self._judges.again((self._best.built, built))
         except ValueError as why:
             self._trace.add("refused", "search", rules_of(steps), str(why))
             return None

@@ -25,6 +25,7 @@ from anabranch.costs.demand import ROW
 from anabranch.costs.forecast import forecast
 from anabranch.costs.memo import Memo
 from anabranch.costs.recorded import KernelFact, fact_of, kernel_text, probe_of
+from anabranch.costs.repeats import medians
 from anabranch.costs.roofline import Roofline
 from anabranch.costs.stopwatch import Answers, Stopwatch, Trial
 from anabranch.costs.ties import comparable
@@ -160,11 +161,17 @@ class Measured:
         what = f"schedules\n{tasks_text(tasks)}"
         return self._side_by_side(what, texts, plans, least=LEAST)
 
-    def race(self, plans: Sequence[tuple[TaskGraph, Schedule]], in_a_row: int = 1) -> list[Cost]:
+    def race(
+        self,
+        plans: Sequence[tuple[TaskGraph, Schedule]],
+        in_a_row: int = 1,
+        captures: int = 1,
+    ) -> list[Cost]:
         """As `rank`, for schedules of several graphs."""
         texts = [f"{tasks_text(tasks)}\n{canonical_schedule(tasks, s)}" for tasks, s in plans]
         what = "plans" if in_a_row == 1 else f"plans, {in_a_row} in a row"
-        return self._side_by_side(what, texts, plans, in_a_row)
+        what += f", {captures} captures" if captures > 1 else ""
+        return self._side_by_side(what, texts, plans, in_a_row, captures=captures)
 
     def captured(
         self, tasks: TaskGraph, schedules: Sequence[Schedule], times: int
@@ -183,6 +190,7 @@ class Measured:
         plans: Sequence[tuple[TaskGraph, Schedule]],
         in_a_row: int = 1,
         least: int | None = None,
+        captures: int = 1,
     ) -> list[Cost]:
         """`least`: so many are measured even if no time is left, None for all of them."""
         by_text = dict(zip(texts, plans, strict=True))
@@ -191,10 +199,10 @@ class Measured:
         named = sorted(by_text)
         key = f"{self._prefix}{what}\n{''.join(named)}"
         if self._unknown([key]):
-            trials = [self._schedule_trial(*plan, in_a_row) for plan in by_text.values()]
+            trials = [self._schedule_trial(*plan, in_a_row) for plan in by_text.values()] * captures
             compared = len(trials) if least is None else min(least, len(trials))
             costs = self._stopwatch.measure(trials, compared if len(trials) > 1 else 0)
-            took = dict(zip(by_text, costs, strict=True))
+            took = dict(zip(by_text, medians(costs, captures), strict=True))
             self._remember({key: [took[text] for text in named]})
         found = dict(zip(named, self._known[digest_text(key)], strict=True))
         if not any(found.values()):

@@ -186,7 +186,12 @@ class Recorded:
     def rank(self, tasks: TaskGraph, schedules: Sequence[Schedule]) -> list[Cost]:
         return [self.schedule(tasks, schedule) for schedule in schedules]
 
-    def race(self, plans: Sequence[tuple[TaskGraph, Schedule]], in_a_row: int = 1) -> list[Cost]:
+    def race(
+        self,
+        plans: Sequence[tuple[TaskGraph, Schedule]],
+        in_a_row: int = 1,
+        captures: int = 1,
+    ) -> list[Cost]:
         """A task that was not recorded is estimated as those of these plans that were came out:
         numbers of two scales do not say which plan is faster."""
         tasks = [task for plan, _ in plans for task in plan.tasks]

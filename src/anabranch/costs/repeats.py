@@ -19,7 +19,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from anabranch.ir.protocols import Cost
 
 LIMIT = 1.96 * math.sqrt(2)
 """In standard deviations: two equal measurements differ by less in 95 of 100 cases."""
@@ -40,6 +42,25 @@ class Repeatability:
         [1.39, 0.69]
         """
         return LIMIT / 2 * self.deviation * us / math.sqrt(times)
+
+
+def medians(costs: Sequence[Cost | None], captures: int) -> list[Cost | None]:
+    """Of costs of one capture after the other, each of the same things: the median of each thing,
+    with how well that repeats as its spread; None where one is."""
+    if captures == 1:
+        return list(costs)
+    count = len(costs) // captures
+    taken = [[cost for cost in costs[i::count] if cost is not None] for i in range(count)]
+    whole = [each for each in taken if len(each) == captures]
+    noise = repeatability([cost.us for cost in each] for each in whole)
+
+    def median(each: Sequence[Cost]) -> Cost | None:
+        if len(each) < captures:
+            return None
+        us = statistics.median(cost.us for cost in each)
+        return replace(each[0], us=us, spread=noise.floor(us, captures))
+
+    return list(map(median, taken))
 
 
 def grouped(keys: Iterable[Hashable]) -> list[list[int]]:

@@ -57,7 +57,12 @@ class Roofline:
     def rank(self, tasks: TaskGraph, schedules: Sequence[Schedule]) -> list[Cost]:
         return [self.schedule(tasks, schedule) for schedule in schedules]
 
-    def race(self, plans: Sequence[tuple[TaskGraph, Schedule]], in_a_row: int = 1) -> list[Cost]:
+    def race(
+        self,
+        plans: Sequence[tuple[TaskGraph, Schedule]],
+        in_a_row: int = 1,
+        captures: int = 1,
+    ) -> list[Cost]:
         spec = begun(self.spec) if in_a_row > 1 else self.spec
         lines = (forecast(*plan, self.task, spec, self._work) for plan in plans)
         return [Cost(line.latency, "estimated") for line in lines]

@@ -62,9 +62,16 @@ class Costs(Protocol):
         """Costs of several schedules of one graph, comparable with each other: measured costs
         are taken side by side, interleaved."""
 
-    def race(self, plans: Sequence[tuple[TaskGraph, Schedule]], in_a_row: int = 1) -> list[Cost]:
+    def race(
+        self,
+        plans: Sequence[tuple[TaskGraph, Schedule]],
+        in_a_row: int = 1,
+        captures: int = 1,
+    ) -> list[Cost]:
         """As `rank`, of plans of several graphs. `in_a_row`: how often each is run to be timed
-        once; more than once where it stands for a part of a graph, which begins as others end."""
+        once; more than once where it stands for a part of a graph, which begins as others end.
+        `captures`: how often each is captured anew, where that has a say; the median counts then,
+        and the spread is how well that repeats."""
 
 
 class Executable(Protocol):
