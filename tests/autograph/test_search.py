@@ -91,14 +91,15 @@ def test_what_decides_at_last_is_the_plan_as_it_is_launched(
 
     def in_their_modes(plans: list[tuple[Plan, str]], target: Any) -> list[Cost]:
         asked.append([plan for plan, _ in plans])
-        return [Cost(each, "measured") for each in us]
+        return [Cost(each, "measured") for each in us] * seek.CAPTURES
 
     monkeypatch.setattr(seek, "launched", launched)
     monkeypatch.setattr(seek, "in_their_modes", in_their_modes)
     torch.manual_seed(0)
     model, x = Twins().half(), torch.randn(4, 64).half()
     found, _ = made(model, x, target="sim:h200", kernels="library")
-    ((first, best),) = asked
+    ((first, best, *again),) = asked
+    assert again == [first, best] * (seek.CAPTURES - 1)
     assert len(best.tasks.tasks) < len(first.tasks.tasks)
     assert found.path is not None and bool(found.path.rounds) == kept
     assert len(found.plan.tasks.tasks) == len((best if kept else first).tasks.tasks)

@@ -61,7 +61,7 @@ from anabranch.rewrite.alternatives import SHARE, Alternatives, Paid, assembled,
 from anabranch.rewrite.backtrack import Found, Step
 from anabranch.rewrite.intervals import Survey
 from anabranch.rewrite.search import Settings, search, surveyed
-from anabranch.rewrite.throughout import kinds, throughout
+from anabranch.rewrite.throughout import Kind, kinds, throughout
 from anabranch.trace import Trace
 
 
@@ -80,6 +80,8 @@ def settings_of(options: Options) -> Settings:
     )
 
 
+SLOWER = 0.01
+"""By so much of the best what was tried throughout may be slower, for parts of it to be tried."""
 GATHERING = 0.5
 """Of the time that is left, what looking for forms of parts may take: they are to be run, too."""
 
@@ -228,24 +230,32 @@ class _Loop(Generic[T]):
 
     def _throughout(self) -> None:
         """The best so far with what pays only at all places of a kind at once, if it does: with all
-        kinds together, and if that is not faster, with each of them."""
-        graph = self._best.path.graph
-        every = list(kinds(graph, self._rules))
-        tries = [every, *([kind] for kind in every if len(every) > 1)]
-        for chosen in tries if every else []:
-            graph, price = self._best.path.graph, counted(self._judges.appraise(self._built))
-            if not self._meter.affords("build", building(graph)):
-                return
-            with self._meter.spending("price", price.work):
-                found = throughout(graph, chosen, price)
-            simple = self._judges.simplify(found.graph)
-            if content_key(simple) in self._tried:
-                continue
-            self._tried.add(content_key(simple))
-            better = self._judged(Candidate(found, simple, found.cost), self._best)
-            self._best = better or self._best
-            if better and chosen is every:
-                return
+        kinds together, and if that is neither faster nor slower, with each of them."""
+        every = list(kinds(self._best.path.graph, self._rules))
+        if not every or not self._everywhere(every) or len(every) == 1:
+            return
+        for kind in every:
+            self._everywhere([kind])
+
+    def _everywhere(self, chosen: Sequence[Kind]) -> bool:
+        """Whether each of these kinds alone is worth a trial, once they were tried together: not if
+        that was clearly slower, or faster, and is the best so far."""
+        graph, price = self._best.path.graph, counted(self._judges.appraise(self._built))
+        if not self._meter.affords("build", building(graph)):
+            return False
+        with self._meter.spending("price", price.work):
+            found = throughout(graph, chosen, price)
+        simple = self._judges.simplify(found.graph)
+        if not found.steps or content_key(simple) in self._tried:
+            return True
+        self._tried.add(content_key(simple))
+        count = len(self._built)
+        better = self._judged(Candidate(found, simple, found.cost), self._best)
+        if better is not None:
+            self._best = better
+            return False
+        ran = self._built[count:]
+        return bool(ran) and ran[0].cost.us < self._best.built.cost.us * (1 + SLOWER)
 
     def _gathered(
         self, graph: Graph, prices: Sequence[Informed], then: float

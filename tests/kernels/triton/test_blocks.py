@@ -99,3 +99,18 @@ def test_other_numbers_for_each_column_are_not_short() -> None:
     }""")
     found = found_in(graph)
     assert isinstance(found, str) and "several reductions" in found
+
+
+def test_what_is_added_may_be_read_first() -> None:
+    """A residual, which every place of the tile has its own of; a bias alone is no reason."""
+    graph = summed((40,), 48, 128, 32, torch.float16)
+    offered = [variant for variant in variants(graph, gpu()) if variant.endswith(".r")]
+    assert offered and all(".k1." in variant for variant in offered)
+    assert not any(v.endswith(".r") for v in variants(renormed((40,), 64, 72, 6, TYPES[0]), gpu()))
+    variant = "contraction:16x64x32.k1.w4.s3"
+    after, first = (program(graph, v).text.splitlines() for v in (variant, f"{variant}.r"))
+    for lines, early in ((after, False), (first, True)):
+        at = next(i for i, line in enumerate(lines) if "tl.load(y_ptr" in line)
+        loop = next(i for i, line in enumerate(lines) if "for step" in line)
+        assert (at < loop) == early
+    check(graph, [f"{variant}.r", f"{variant}.r.pe", *offered[:2]])

@@ -23,6 +23,9 @@ columns, multiplies element by element along the depth and adds up at the end.
 What of an address the loop does not change is written in the loop all the same: the compiler takes
 it out, and makes the same machine code of a text that has it outside.
 
+What is added to the products, a residual say, is read after them, or first (`.r`): memory takes as
+long as the products of a small tile, but who holds it has fewer registers for them.
+
 `ahead` says what of the weights is read, or asked for, before the kernel before has ended.
 """
 
@@ -69,7 +72,7 @@ from anabranch.kernels.triton.steps import Steps, steps_of
 from anabranch.kernels.triton.taps import write_taps
 from anabranch.kernels.triton.tiles import Tile, chosen
 
-VARIANT = re.compile(r"contraction:(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(\.tf32)?")
+VARIANT = re.compile(r"contraction:(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(\.tf32)?(\.r)?")
 READ_AHEAD = 64
 """Bytes that a thread may hold, while it multiplies, of what is added to its products."""
 OWN = {
@@ -96,7 +99,7 @@ def parse(variant: str) -> Tile:
     if found is None:
         raise ValueError(f"{variant} is no variant of contractions")
     m, n, k, split, warps, stages = map(int, found.groups()[:6])
-    return Tile(m, n, k, split, warps, stages, bool(found[7]))
+    return Tile(m, n, k, split, warps, stages, bool(found[7]), bool(found[8]))
 
 
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
@@ -141,7 +144,7 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
     _write_few(out, found, place)
     results = _results_of(found, place)
     out.expect(*results.exprs)
-    if share.split == 1:
+    if tile.added_first:
         _write_reads(out, results, (row, col), tile)
     held = frozenset(constant.name for constant in body.constants)
     sums = _Sums(found, tile, steps, share, place, _starts(tile, tiles), held)
@@ -376,8 +379,7 @@ def _results_of(found: Contraction, place: Place) -> _Results:
 
 
 def _write_reads(out: Emission, results: _Results, axes: tuple[Axis, Axis], tile: Tile) -> None:
-    """Reads, before the products, what is added to them, as far as registers hold it: memory takes
-    as long as the products of a small tile."""
+    """Reads, before the products, what is added to them, as far as registers hold it."""
     left = READ_AHEAD * 32 * tile.warps
     sizes = dict(zip(axes, (tile.m, tile.n), strict=True))
     for load in loads(*results.exprs):

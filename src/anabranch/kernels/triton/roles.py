@@ -108,6 +108,16 @@ class Contraction:
         return tuple(store for store in self.dfg.stores if store.type.numel not in sizes)
 
     @property
+    def added(self) -> bool:
+        """Whether something is read for each result, such as a residual."""
+        table: dict[Expr, Expr] = {self.fold: Held("total", self.fold.dtype)}
+        exprs = [replace_parts(store.expr, table) for store in self.dfg.stores]
+        sides = [set(self.rows), set(self.cols)]
+        return any(
+            all(not side.isdisjoint(free_axes(load)) for side in sides) for load in loads(*exprs)
+        )
+
+    @property
     def reads(self) -> int:
         """Of how many values each number of a factor is made, at most: the taps of a window."""
         return max((count(window) for window in reductions(self.left, self.right)), default=1)
@@ -180,7 +190,7 @@ def _without_blocks(dfg: Dfg) -> tuple[Dfg, Blocks]:
     last = dfg.axes[-1] if dfg.axes else None
     for one in reductions(*(store.expr for store in dfg.stores)):
         inside = [p for p in reductions(one.arg) if one.axes[0] in free_axes(p)]
-        products = any(_multiplies(p, dfg) for p in inside) and not _multiplies(one, dfg)
+        products = any(_multiplies(p, dfg) for p in inside) and not _contracts(one)
         alone = one.op == "sum" and len(one.axes) == 1 and one.axes[0].extent > 1
         if last is None or not products or not alone or one.axes[0].extent != last.extent:
             continue
@@ -205,6 +215,14 @@ def _with_one_axis_of_few(dfg: Dfg, blocks: Blocks) -> tuple[Dfg, Blocks]:
         return dfg, blocks
     found = tuple((held, substitute(arg, place)) for held, arg in blocks)
     return Dfg(dfg.axes, substitute_stores(dfg.stores, place)), found
+
+
+def _contracts(one: Reduce) -> bool:
+    """Whether it adds up products of two factors that both depend on its axis."""
+    if not (isinstance(one.arg, Arith) and one.arg.op == "mul"):
+        return False
+    left, right = one.arg.args
+    return left != right and all(one.axes[0] in free_axes(factor) for factor in (left, right))
 
 
 def _multiplies(fold: Reduce, dfg: Dfg) -> bool:
