@@ -73,6 +73,18 @@ def test_a_tile_holds_whole_blocks() -> None:
         program(graph, "contraction:32x32x32.k1.w4.s3")
 
 
+def test_rows_of_two_lengths_are_no_blocks_where_nothing_is_multiplied() -> None:
+    graph = read("""
+    graph g {
+      input %x: f32[8,32]
+      input %y: f32[8,4]
+      %p: f32[8,32] = aten.relu.default(%x)
+      %q: f32[8,4] = aten.exp.default(%y)
+      return %p, %q
+    }""")
+    assert all(variant.startswith("abreast:") for variant in variants(graph, gpu()))
+
+
 def linear_and(lines: str, results: str, more: str = "") -> Graph:
     """A linear of 40 rows to 128 columns, cut into blocks of 32, with something else."""
     return read(f"""
