@@ -236,8 +236,12 @@ class _Loop(Generic[T]):
             graph, price = self._best.path.graph, counted(self._judges.appraise(self._built))
             if not self._meter.affords("build", building(graph)):
                 return
+            until = self._ends(building(graph))
             with self._meter.spending("price", price.work):
-                found = throughout(graph, chosen, price)
+                found = throughout(graph, chosen, price, until)
+            if until.over():
+                self._meter.cut_short()
+                return
             simple = self._judges.simplify(found.graph)
             if content_key(simple) in self._tried:
                 continue
