@@ -243,8 +243,12 @@ class _Loop(Generic[T]):
         graph, price = self._best.path.graph, counted(self._judges.appraise(self._built))
         if not self._meter.affords("build", building(graph)):
             return False
+        until = self._ends(building(graph))
         with self._meter.spending("price", price.work):
-            found = throughout(graph, chosen, price)
+            found = throughout(graph, chosen, price, until)
+        if until.over():
+            self._meter.cut_short()
+            return False
         simple = self._judges.simplify(found.graph)
         if not found.steps or content_key(simple) in self._tried:
             return True

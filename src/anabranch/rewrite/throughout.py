@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Match, Rule
 from anabranch.ir.types import TensorType
@@ -32,12 +33,15 @@ def kinds(graph: Graph, rules: Sequence[Rule]) -> Iterator[Kind]:
             yield from dict.fromkeys(_kind(rule, match) for match in matches(graph, rule))
 
 
-def throughout(graph: Graph, chosen: Sequence[Kind], price: Price) -> Found:
-    """The graph with these done wherever they can be, one place after the other."""
+def throughout(
+    graph: Graph, chosen: Sequence[Kind], price: Price, until: Deadline = ENDLESS
+) -> Found:
+    """The graph with these done wherever they can be, one place after the other, as far as one
+    comes by then."""
     before, steps = price(graph), list[Step]()
     for kind in chosen:
         done = set[str]()
-        while match := _next(graph, kind, done):
+        while not until.over() and (match := _next(graph, kind, done)):
             done.add(match.root.name)
             try:
                 after = cse(apply(graph, kind[0], match), Trace())

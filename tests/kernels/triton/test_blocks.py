@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.kernels.triton.bodies import gpu, read, renormed, summed
 from tests.kernels.triton.interpreter import check
 
+from anabranch.ir.graph import Graph
 from anabranch.kernels.triton.contraction import found_in
 from anabranch.kernels.triton.roles import MOST_SHORT
 from anabranch.kernels.triton.write import program, variants
@@ -72,7 +73,72 @@ def test_a_tile_holds_whole_blocks() -> None:
         program(graph, "contraction:32x32x32.k1.w4.s3")
 
 
+def test_rows_of_two_lengths_are_no_blocks_where_nothing_is_multiplied() -> None:
+    graph = read("""
+    graph g {
+      input %x: f32[8,32]
+      input %y: f32[8,4]
+      %p: f32[8,32] = aten.relu.default(%x)
+      %q: f32[8,4] = aten.exp.default(%y)
+      return %p, %q
+    }""")
+    assert all(variant.startswith("abreast:") for variant in variants(graph, gpu()))
+
+
+def linear_and(lines: str, results: str, more: str = "") -> Graph:
+    """A linear of 40 rows to 128 columns, cut into blocks of 32, with something else."""
+    return read(f"""
+    graph g {{
+      input %x: f32[40,48]
+      {more}
+      const %w: f32[128,48] = w
+      %p: f32[40,128] = aten.linear.default(%x, %w)
+      %b: f32[40,4,32] = aten.reshape.default(%p, [40,4,32])
+      {lines}
+      return {results}
+    }}""")
+
+
+def test_blocks_may_read_what_nothing_else_reads() -> None:
+    graph = linear_and(
+        """%d: f32[40,4,32] = aten.sub.Tensor(%b, %z)
+      %u: f32[40,4] = aten.mean.dim(%d, [-1])""",
+        "%p, %u",
+        "input %z: f32[40,4,32]",
+    )
+    check(graph, [f"contraction:{tile}" for tile in TILES])
+
+
+def test_few_whole_numbers_are_summed_exactly() -> None:
+    graph = linear_and(
+        """%s: i64[40,1] = aten.sum.dim_IntList(%n, [-1], True)
+      %out: f32[40,128] = aten.mul.Tensor(%p, %s)""",
+        "%out, %s",
+        "input %n: i64[40,3]",
+    )
+    many = torch.full((40, 3), 2**24 + 1)
+    check(graph, ["contraction:16x64x32.k1.w4.s3"], [torch.rand(40, 48), many])
+
+
 REFUSED = {
+    "blocks that are repeated": (
+        linear_and(
+            """%u: f32[40,4,1] = aten.mean.dim(%b, [-1], True)
+      %v: f32[40,4,32] = aten.repeat.default(%u, [1, 1, 32])""",
+            "%b, %v",
+        ),
+        "of blocks and of their columns",
+    ),
+    "sums of sums of few": (
+        linear_and(
+            """%s: f32[40,4] = aten.sum.dim_IntList(%n, [-1])
+      %t: f32[40,1] = aten.sum.dim_IntList(%s, [-1], True)
+      %out: f32[40,128] = aten.mul.Tensor(%p, %t)""",
+            "%out",
+            "input %n: f32[40,4,8]",
+        ),
+        "several reductions",
+    ),
     "one row": (summed((1,), 48, 128, 32, torch.float16), "no columns"),
     "odd blocks": (summed((8,), 48, 120, 24, torch.float16), "power of two"),
     "long sums": (renormed((8,), 48, 40, MOST_SHORT + 1, torch.float16), "several reductions"),

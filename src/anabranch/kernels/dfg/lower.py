@@ -98,7 +98,9 @@ def _lowered(body: Graph, given: Mapping[str, At]) -> Dfg:
         shape = _space([piece.value.shape for piece in pieces])
     except Refusal:
         pieces = [Piece(ref.name, values[ref.name]) for ref in body.outputs]
-        pieces = _by_blocks(pieces) or pieces
+        # Only contractions sum blocks; elsewhere what is short would be computed for each element.
+        if any(ops.info(node.op).kind == "contract" for node in body.nodes):
+            pieces = _by_blocks(pieces) or pieces
         shape = _space([piece.shape for piece in pieces])
     names = AXES.get(len(shape)) or [f"i{d}" for d in range(len(shape))]
     axes = tuple(Axis(name, n) for name, n in zip(names, shape, strict=True))

@@ -41,7 +41,7 @@ import torch
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.dfg.build import bounded
+from anabranch.kernels.dfg.build import bounded, const
 from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.nouns import Expr, Held, Load, Reduce, Store, all_parts, free_axes, parts
@@ -61,7 +61,7 @@ from anabranch.kernels.triton.ahead import (
     rounded_ahead,
     write_fetches,
 )
-from anabranch.kernels.triton.emit import DTYPES, Emission
+from anabranch.kernels.triton.emit import DTYPES, Emission, literal
 from anabranch.kernels.triton.meeting import write_meeting
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
@@ -163,6 +163,7 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
         tile.warps,
         scratch=count * share.split * tile.m * tile.n * 4 if share.split > 1 else 0,
         counters=count if share.split > 1 else 0,
+        also=[arg for _, arg in found.blocks],
     )
     return replace(written, stages=tile.stages)
 
@@ -351,7 +352,9 @@ def _write_short(fold: Expr, out: Emission) -> str:
     """The text of a short sum; `Emission.reduce` asks for this."""
     assert isinstance(fold, Reduce)
     text, inside = out.value(fold.arg), out.masks.get(fold.axes[0])
-    return f"tl.sum({f'tl.where({inside}, {text}, 0.0)' if inside else text}, 1)[:, None]"
+    if inside:
+        text = f"tl.where({inside}, {text}, {literal(const(0, fold.dtype))})"
+    return f"tl.sum({text}, 1)[:, None]"
 
 
 @dataclass(frozen=True, slots=True)

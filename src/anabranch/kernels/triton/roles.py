@@ -318,7 +318,7 @@ def _why_not(found: Contraction) -> str:
         known = {found.fold, *found.short}
         if not known.issuperset(reductions(*(arg for _, arg in found.blocks))):
             return "it has several reductions"
-        if any(inner in free_axes(s.expr) or reductions(s.expr) for s in of_blocks):
+        if any(reductions(s.expr) or inner in _axes(s) for s in of_blocks):
             return "a result is of blocks and of their columns"
     else:
         of_blocks = ()
@@ -329,12 +329,17 @@ def _why_not(found: Contraction) -> str:
         if not whole and not found.rows:
             return "a result has one number for its one row"
     for one in found.short:
-        if not cols.isdisjoint(free_axes(one)) or one.axes[0] not in free_axes(one.arg):
+        of_row = free_axes(one).keys() <= {*found.batch, *found.rows}
+        if not of_row or one.axes[0] not in free_axes(one.arg):
             return "it has several reductions"
     return ""
 
 
 def _of_rows(store: Store, cols: Collection[Axis], size: int) -> bool:
     """Whether a result of this size is the same for all columns."""
-    depends = {*free_axes(store.expr), *axes_of(store.address)}
-    return depends.isdisjoint(cols) and store.type.numel == size
+    return _axes(store).isdisjoint(cols) and store.type.numel == size
+
+
+def _axes(store: Store) -> set[Axis]:
+    """The axes on which the result depends, or its place in memory."""
+    return {*free_axes(store.expr), *axes_of(store.address)}
