@@ -207,7 +207,7 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     "dense": (Dense(), (_image(),)),
     "scaled": (Scaled(), (torch.rand(2, 5, 8),)),
     "mixer": (Mixer(), (torch.rand(2, 6, 6),)),
-    "layered": (Normed(lambda: nn.LayerNorm(64)), (torch.rand(2, 5, 64),)),
+    "layered": (Normed(lambda: nn.LayerNorm(64)).half(), (torch.rand(2, 5, 64).half(),)),
     "normed": (Normed(lambda: nn.RMSNorm(64, 1e-3)), (torch.rand(2, 5, 64),)),
     "written": (Normed(Written), (torch.rand(2, 5, 64),)),
     "halved": (Normed(Written).half(), (torch.rand(2, 5, 64).half(),)),

@@ -263,6 +263,27 @@ def test_a_norm_whose_weights_are_wider_than_its_rows_is_left_alone() -> None:
         assert not list(matches(mixed, rule)), rule.name
 
 
+def test_a_norm_of_rows_in_fp32_stays_before_its_linear() -> None:
+    """Where all numbers of a row are 1 its product with centred weights is what rounding leaves,
+    and the scale makes that 300 times as large."""
+    plain = """
+    graph g {{
+      input %x: {0}[4,64]
+      const %w: {0}[5,64] = w
+      %n: {0}[4,64] = aten.layer_norm.default(%x, [64])
+      %y: {0}[4,5] = aten.linear.default(%n, %w)
+      return %y
+    }}"""
+    found = {
+        kind: sum(
+            len(list(matches(parse_graph(plain.format(kind)), rule)))
+            for rule in CANDIDATES["normed"]
+        )
+        for kind in ("f16", "bf16", "f32")
+    }
+    assert found == {"f16": 1, "bf16": 1, "f32": 0}
+
+
 def test_a_norm_that_is_cut_to_whole_numbers_is_left_alone() -> None:
     cut = """
     graph g {{

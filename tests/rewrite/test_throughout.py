@@ -34,7 +34,7 @@ def nodes(graph: Graph) -> float:
 
 
 def test_each_kind_is_done_at_all_its_places() -> None:
-    graph = captured(Layers(), torch.rand(8, 64))
+    graph = captured(Layers().half(), torch.rand(8, 64).half())
     layers, head = kinds(graph, normed.RULES)
     found = throughout(graph, [layers], nodes)
     assert found.cost == nodes(found.graph)
@@ -48,7 +48,7 @@ def test_each_kind_is_done_at_all_its_places() -> None:
 
 def test_it_ends_when_it_is_asked_to() -> None:
     """After the second place, say: what was done by then is sound."""
-    graph, stop = captured(Layers(), torch.rand(8, 64)), Event()
+    graph, stop = captured(Layers().half(), torch.rand(8, 64).half()), Event()
     asked: list[Graph] = []
 
     def price(graph: Graph) -> float:

@@ -9,7 +9,7 @@ what it must know of the rows that it multiplies.
       |  | \ |
       |  |  r                                  its kernel reads a few numbers of each row
       |  | /
-      y = linear r - m r s             ->     {m, r, linear, y}, m and r are results if others
+      y = (linear - m s) r             ->     {m, r, linear, y}, m and r are results if others
        \                                      read them, to add the normalised rows to something
         others                                 say: they wait for the products then
 

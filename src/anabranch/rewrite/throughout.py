@@ -27,7 +27,7 @@ Kind = tuple[Rule, tuple[TensorType, ...]]
 
 
 def kinds(graph: Graph, rules: Sequence[Rule]) -> Iterator[Kind]:
-    """What may be done throughout, each once, as often as not at one place only."""
+    """What may be done throughout, each kind once."""
     for rule in rules:
         if rule.throughout:
             yield from dict.fromkeys(_kind(rule, match) for match in matches(graph, rule))

@@ -2,8 +2,8 @@
 
     n = layer_norm(x, g, d)              m, r = mean and scale of each row of x
     y = linear(n, w, b)            ->    v = w g - mean(w g)
-                                         y = linear(x, v) r - m r sum(v) + (w d + b)
-                                         n = (x r - m r) g + d
+                                         y = (linear(x, v) - m sum(v)) r + (w d + b)
+                                         n = (x - m) r g + d
 
 What is left of the normalisation are two numbers for each row. They are taken of the means and
 variances of its parts, which whoever makes the row knows when it has made them:
@@ -35,6 +35,7 @@ from anabranch.rewrite.rules.parts import bound, not_constant
 from anabranch.rewrite.words import call, linear, reshape
 
 Drawn = Mapping[str, object]
+Draw = Callable[[random.Random], Drawn]
 
 x, w, b, g, d, shape, eps, fast, narrow = wild("x w b g d shape eps fast narrow")
 
@@ -120,6 +121,14 @@ def may(match: Match) -> bool | str:
     return of_one_type(match)
 
 
+def may_lose_digits(match: Match) -> bool | str:
+    """The same, of a half type: the product of a row that hardly varies is a small difference of
+    large numbers, which fp32 has more digits of than results of half types show."""
+    if match.x.type is None or match.x.type.dtype not in NARROW:
+        return "a row that hardly varies would lose digits that its type has"
+    return may(match)
+
+
 def may_written_out(match: Match) -> bool | str:
     """The same, of a norm that is written out."""
     if not isinstance(match.eps.arg, float) or match.x.type is None:
@@ -137,11 +146,11 @@ def after_layer_norm(match: Match) -> tuple[Pattern, ...]:
     middle, variance = moments(x_type)
     scale_ = call("aten.rsqrt.default", variance + eps)
     sums = call("aten.sum.dim_IntList", widened(weight, w_type), (1,))
-    result = linear(x, weight) * scale_ - middle * scale_ * sums
+    result = (linear(x, weight) - middle * sums) * scale_
     offset = _offset(match, w_type)
     result = result if offset is None else result + offset
     # Of x and not of the widened rows, which would have to be kept for it.
-    normal = x * scale_ - middle * scale_
+    normal = (x - middle) * scale_
     if (type := bound(match, g).type) is not None:
         normal = normal * widened(g, type)
     if (type := bound(match, d).type) is not None:
@@ -188,7 +197,7 @@ def _rounded(result: Call, type: TensorType) -> Call:
     return call("aten._to_copy.default", result, type.dtype) if type.dtype in NARROW else result
 
 
-def rows(names: str) -> Callable[[random.Random], Drawn]:
+def rows(names: str) -> Draw:
     """Rows, and the weights of a linear and of a norm, which has those of these names."""
 
     def draw(dice: random.Random) -> Drawn:
@@ -211,24 +220,24 @@ def written(dice: random.Random) -> Drawn:
     return {**drawn, "g": draws.weight("g", x_type.shape[-1])}
 
 
-def written_in_halves(dice: random.Random) -> Drawn:
-    kind = torch.float16
+def in_halves(draw: Draw, **more: object) -> Draw:
+    """The same with all tensors in half precision."""
 
     def half(value: object) -> object:
         if isinstance(value, Constant):
-            return replace(value, type=replace(value.type, dtype=kind))
-        return replace(value, dtype=kind) if isinstance(value, TensorType) else value
+            return replace(value, type=replace(value.type, dtype=torch.float16))
+        return replace(value, dtype=torch.float16) if isinstance(value, TensorType) else value
 
-    return {**{name: half(value) for name, value in written(dice).items()}, "narrow": kind}
+    return lambda dice: {**{name: half(value) for name, value in draw(dice).items()}, **more}
 
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        "linear(n, w, b), n = layer_norm(x) -> linear(x, v) r - m r sum(v) + w d + b, n of r",
+        "linear(n, w, b), n = layer_norm(x) -> (linear(x, v) - m sum(v)) r + w d + b, n of m, r",
         find=(linear(NORM, w, b), NORM),
         replace=after_layer_norm,
-        when=may,
-        draw=rows("gd"),
+        when=may_lose_digits,
+        draw=in_halves(rows("gd")),
         throughout=True,
     ),
     Rule(
@@ -252,7 +261,7 @@ RULES: tuple[Rule, ...] = (
         find=linear(g * call("aten._to_copy.default", written_out(IN_FP32), narrow), w, b),
         replace=after_rms_norm,
         when=may_written_out,
-        draw=written_in_halves,
+        draw=in_halves(written, narrow=torch.float16),
         throughout=True,
     ),
 )
