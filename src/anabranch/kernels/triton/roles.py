@@ -59,9 +59,9 @@ Blocks = tuple[tuple[Held, Expr], ...]
 @dataclass(frozen=True, slots=True)
 class Contraction:
     """The graph and its one sum of products; axes of more than one point, the fastest last.
-    `short`: sums of few numbers that lie in memory, the same for all
-    columns. `blocks`: sums over the last axis of the columns, what each is held as in the stores,
-    and its argument in terms of that axis."""
+    `short`: sums of few numbers that lie in memory, the same for all columns. `blocks`: sums over
+    the last axis of the columns, what each is held as in the stores, and its argument in terms of
+    that axis."""
 
     dfg: Dfg
     fold: Reduce
