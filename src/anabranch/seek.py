@@ -184,11 +184,12 @@ class _Judging:
             # The sum says about what a part takes; under it merges look as good as they can be.
             return [self._appraiser(built, weight) for weight in dict.fromkeys((0.0, alpha))]
 
-        again = None if self._job.target.spec.simulated else partial(self.race, captures=CAPTURES)
-        made = Judges(self._simplify, appraise, self._build, self.race, again=again)
+        made = Judges(self._simplify, appraise, self._build, self.race)
         if self._job.options.search != "autograph":
             return made
-        return replace(made, locals=Locals(kinds, self._contest), foresee=foresee)
+        again = None if self._job.target.spec.simulated else partial(self.race, captures=CAPTURES)
+        judged = Locals(kinds, self._contest)
+        return replace(made, locals=judged, foresee=foresee, again=again)
 
     def race(self, plans: Sequence[Planned], captures: int = 1) -> list[Cost]:
         """Side by side, each with its kernels launched as is best for it."""
