@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -36,7 +35,7 @@ from anabranch.kernels.recall import Candidate
 from anabranch.kernels.select import Selection
 from anabranch.options import Options
 from anabranch.pack import brief
-from anabranch.trace import Event, Kind, Trace
+from anabranch.trace import Event, Kind, Told, Trace
 
 SCHEME = "outcome 6"
 OPTIONS = (
@@ -95,14 +94,6 @@ class _Group(BaseModel):
     tried: list[_Candidate]
 
 
-class _Event(BaseModel):
-    kind: Kind
-    where: str
-    what: str
-    why: str
-    data: dict[str, str | int | float]
-
-
 class _Stored(BaseModel):
     plan: brief.Brief
     groups: list[_Group]
@@ -110,7 +101,7 @@ class _Stored(BaseModel):
     timeline: Timeline
     sequential: Footprint
     cost: Cost
-    events: list[_Event]
+    events: list[Told]
 
 
 def question(
@@ -214,7 +205,7 @@ def keep(cache: Cache, asked: str, outcome: Outcome, events: Sequence[Event]) ->
         timeline=outcome.timeline,
         sequential=outcome.sequential,
         cost=outcome.cost,
-        events=[_event(event) for event in events if event.kind not in TOLD_ANEW],
+        events=[Told.of(event) for event in events if event.kind not in TOLD_ANEW],
     )
     text = stored.model_dump_json()
     cache.put("plans", asked, text)
@@ -249,11 +240,6 @@ def _content(graph: Graph) -> str:
 
 def _named(asked: str, text: str) -> str:
     return digest_text(f"{asked}\n{text}")
-
-
-def _event(event: Event) -> _Event:
-    data: dict[str, Any] = dict(event.data)
-    return _Event(kind=event.kind, where=event.where, what=event.what, why=event.why, data=data)
 
 
 def _groups(outcome: Outcome) -> Iterator[_Group]:

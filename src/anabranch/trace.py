@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pydantic import BaseModel
+
 Kind = Literal["stage", "applied", "refused", "chosen", "fallback", "warning", "progress", "time"]
 LEVELS: dict[Kind, int] = {
     "stage": 1,
@@ -42,6 +44,25 @@ class Event:
     why: str
     seconds: float = field(compare=False, default=0.0)
     data: tuple[tuple[str, str | int | float], ...] = ()
+
+
+class Told(BaseModel):
+    """An event as caches keep it, to be told anew."""
+
+    kind: Kind
+    where: str
+    what: str
+    why: str
+    data: dict[str, str | int | float]
+
+    @staticmethod
+    def of(event: Event) -> Told:
+        data = dict(event.data)
+        return Told(kind=event.kind, where=event.where, what=event.what, why=event.why, data=data)
+
+    @property
+    def event(self) -> Event:
+        return Event(self.kind, self.where, self.what, self.why, 0.0, tuple(self.data.items()))
 
 
 class Trace:

@@ -35,7 +35,7 @@ from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Ref
 from anabranch.ir.key import digest_text, task_text, tasks_text
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost, Costs, Probe, Target
+from anabranch.ir.protocols import Cost, Costs, Plans, Probe, Target
 from anabranch.ir.schedule import Launch, Schedule, Timeline, sequential_launches, text_schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
@@ -161,12 +161,7 @@ class Measured:
         what = f"schedules\n{tasks_text(tasks)}"
         return self._side_by_side(what, texts, plans, least=LEAST)
 
-    def race(
-        self,
-        plans: Sequence[tuple[TaskGraph, Schedule]],
-        in_a_row: int = 1,
-        captures: int = 1,
-    ) -> list[Cost]:
+    def race(self, plans: Plans, in_a_row: int = 1, captures: int = 1) -> list[Cost]:
         """As `rank`, for schedules of several graphs."""
         texts = [f"{tasks_text(tasks)}\n{canonical_schedule(tasks, s)}" for tasks, s in plans]
         what = "plans" if in_a_row == 1 else f"plans, {in_a_row} in a row"
@@ -187,7 +182,7 @@ class Measured:
         self,
         what: str,
         texts: Sequence[str],
-        plans: Sequence[tuple[TaskGraph, Schedule]],
+        plans: Plans,
         in_a_row: int = 1,
         least: int | None = None,
         captures: int = 1,

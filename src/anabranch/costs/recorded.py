@@ -25,7 +25,7 @@ from anabranch.costs.ties import comparable
 from anabranch.costs.work import contracts_in_f32, work
 from anabranch.errors import TargetError
 from anabranch.ir.key import digest_text, structure_text, task_text
-from anabranch.ir.protocols import Cost, Costs, Probe
+from anabranch.ir.protocols import Cost, Costs, Plans, Probe
 from anabranch.ir.schedule import Schedule, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
@@ -186,12 +186,7 @@ class Recorded:
     def rank(self, tasks: TaskGraph, schedules: Sequence[Schedule]) -> list[Cost]:
         return [self.schedule(tasks, schedule) for schedule in schedules]
 
-    def race(
-        self,
-        plans: Sequence[tuple[TaskGraph, Schedule]],
-        in_a_row: int = 1,
-        captures: int = 1,
-    ) -> list[Cost]:
+    def race(self, plans: Plans, in_a_row: int = 1, captures: int = 1) -> list[Cost]:
         """A task that was not recorded is estimated as those of these plans that were came out:
         numbers of two scales do not say which plan is faster."""
         tasks = [task for plan, _ in plans for task in plan.tasks]

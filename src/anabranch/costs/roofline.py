@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from anabranch.costs.forecast import begun, forecast
 from anabranch.costs.memo import Memo
 from anabranch.costs.work import Work, work
-from anabranch.ir.protocols import Cost, Probe
+from anabranch.ir.protocols import Cost, Plans, Probe
 from anabranch.ir.schedule import Schedule, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
@@ -57,12 +57,7 @@ class Roofline:
     def rank(self, tasks: TaskGraph, schedules: Sequence[Schedule]) -> list[Cost]:
         return [self.schedule(tasks, schedule) for schedule in schedules]
 
-    def race(
-        self,
-        plans: Sequence[tuple[TaskGraph, Schedule]],
-        in_a_row: int = 1,
-        captures: int = 1,
-    ) -> list[Cost]:
+    def race(self, plans: Plans, in_a_row: int = 1, captures: int = 1) -> list[Cost]:
         spec = begun(self.spec) if in_a_row > 1 else self.spec
         lines = (forecast(*plan, self.task, spec, self._work) for plan in plans)
         return [Cost(line.latency, "estimated") for line in lines]

@@ -26,25 +26,17 @@ from anabranch.kernels import sources
 from anabranch.options import Options
 from anabranch.rewrite import derive
 from anabranch.rewrite.simplify import simplify
-from anabranch.trace import Event, Kind
+from anabranch.trace import Event, Told
 
 SCHEME = "simplified 1"
 OPTIONS = ("folding", "kernels", "channels_last", "tf32")
 """What of the options passes depend on."""
 
 
-class _Event(BaseModel):
-    kind: Kind
-    where: str
-    what: str
-    why: str
-    data: dict[str, str | int | float]
-
-
 class _Stored(BaseModel):
     graph: str
     steps: derive.Steps
-    events: list[_Event]
+    events: list[Told]
 
 
 def simplify_or_recall(
@@ -77,10 +69,7 @@ def simplify_or_recall(
 
 def keep(cache: Cache, key: str, graph: Graph, simple: Graph, events: Sequence[Event]) -> None:
     """Store what was made of the graph; not where a constant does not say how it came to be."""
-    told = [
-        _Event(kind=e.kind, where=e.where, what=e.what, why=e.why, data=dict(e.data))
-        for e in events
-    ]
+    told = [Told.of(event) for event in events]
     try:
         steps, text = derive.write(graph.constants, simple.constants), text_graph(simple)
         back = parse_graph(text)
@@ -109,10 +98,7 @@ def recall(cache: Cache, key: str, graph: Graph) -> tuple[Graph, list[Event]] | 
         return None
     if simple.inputs != graph.inputs or _results(simple) != _results(graph):
         return None
-    events = [
-        Event(e.kind, e.where, e.what, e.why, 0.0, tuple(e.data.items())) for e in stored.events
-    ]
-    return simple, events
+    return simple, [told.event for told in stored.events]
 
 
 def _results(graph: Graph) -> list[tuple[object, ...]]:

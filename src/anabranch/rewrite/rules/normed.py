@@ -121,7 +121,7 @@ def may(match: Match) -> bool | str:
     return of_one_type(match)
 
 
-def may_lose_digits(match: Match) -> bool | str:
+def may_in_halves(match: Match) -> bool | str:
     """The same, of a half type: the product of a row that hardly varies is a small difference of
     large numbers, which fp32 has more digits of than results of half types show."""
     if match.x.type is None or match.x.type.dtype not in NARROW:
@@ -236,7 +236,7 @@ RULES: tuple[Rule, ...] = (
         "linear(n, w, b), n = layer_norm(x) -> (linear(x, v) - m sum(v)) r + w d + b, n of m, r",
         find=(linear(NORM, w, b), NORM),
         replace=after_layer_norm,
-        when=may_lose_digits,
+        when=may_in_halves,
         draw=in_halves(rows("gd")),
         throughout=True,
     ),
