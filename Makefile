@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 
 # One thread per test worker: workers that each start a thread per core only wait for each other.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -rfEs
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rfEs
 
 .DEFAULT_GOAL := check
 .PHONY: setup demo test check format lint types layers tests golden size replay clean

@@ -1,13 +1,17 @@
 """Tiny networks of the zoo, each built and captured once in a process: capturing takes seconds.
 
+    @pytest.mark.parametrize("name", each())     tests of one network run in one process
+
 For a batch of two, whose halves are easily confused if one thinks of one, and with batch norms as
 after training."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import nn
 
@@ -23,6 +27,14 @@ class Network:
     model: nn.Module
     inputs: tuple[torch.Tensor, ...]
     captured: Captured
+
+
+def each(names: Iterable[str] = ZOO) -> list[object]:
+    return [pytest.param(name, marks=with_tiny(name)) for name in names]
+
+
+def with_tiny(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.xdist_group(f"tiny-{name}")
 
 
 def as_trained(model: nn.Module) -> None:

@@ -24,6 +24,7 @@ def build():
     return Net(), (torch.ones(2),)
 """
 NET = "zoo:squeezenet/tiny"
+pytestmark = pytest.mark.xdist_group("observe")  # most look at one set of observations
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.frontend.models import CASES, Net, f
-from tests.networks import tiny
+from tests.networks import each, tiny
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -23,7 +23,6 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.verify import verify_graph
 from anabranch.trace import Trace
-from anabranch.zoo import ZOO
 
 
 def ops(graph: Graph) -> Counter[str]:
@@ -107,7 +106,7 @@ def test_two_devices() -> None:
         capture(nn.Linear(2, 2).cuda().eval(), (f(1, 2),))
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", each())
 def test_zoo(name: str) -> None:
     known = tiny(name)
     captured = known.captured

@@ -21,6 +21,7 @@ from anabranch.rewrite.rules import CANDIDATES
 from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Trace
 
+pytestmark = pytest.mark.xdist_group("candidates")  # they share graphs that take long to make
 NETWORKS = ("inception_v3", "resnet50", "resnext50", "nasnet_mobile", "bert_base", "sru")
 FAMILIES = (
     *("merging", "channels", "groups", "linears", "products"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.networks import tiny
+from tests.networks import each, tiny, with_tiny
 
 from anabranch.ir.dag import Dag, bits, text_dag
 from anabranch.ir.key import task_text
@@ -173,7 +173,9 @@ def parts_of(name: str) -> tuple[Dag, ...]:
     return tuple(part for part in parts if len(part.names) > 1)
 
 
-@pytest.mark.parametrize(("name", "row"), TABLE_1)
+@pytest.mark.parametrize(
+    ("name", "row"), [pytest.param(*pair, marks=with_tiny(pair[0])) for pair in TABLE_1]
+)
 def test_table_1_from_the_network(name: str, row: Space) -> None:
     """The block with the most transitions, as in the paper."""
     rows = [space(part) for part in set(parts_of(name))]
@@ -181,6 +183,7 @@ def test_table_1_from_the_network(name: str, row: Space) -> None:
     assert max(rows, key=lambda each: each.transitions or 0) == row
 
 
+@with_tiny("nasnet_ios")
 def test_parts_of_nasnet_are_its_cells() -> None:
     """Two stems, then two normal cells three times with a reduction between. The first cell after a
     reduction or stem has 18 operators, as IOS's, the second stem 21."""
@@ -188,7 +191,7 @@ def test_parts_of_nasnet_are_its_cells() -> None:
     assert sizes == [18, 21, *(18, 16), *(19, 18, 16), *(19, 18, 16)]
 
 
-@pytest.mark.parametrize("name", [name for name, _ in TABLE_1])
+@pytest.mark.parametrize("name", each(name for name, _ in TABLE_1))
 def test_operators_keep_the_work_and_the_order(name: str) -> None:
     """Every contraction and pool is in exactly one operator; one operator is before another exactly
     if its result is needed there."""

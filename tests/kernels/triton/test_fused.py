@@ -81,7 +81,7 @@ def test_rows_with_neighbours(data: st.DataObject, dtype: torch.dtype) -> None:
       return %r, %top
     }}""")
     graph = with_results(graph, {"r": out})
-    check(graph, [*variants(graph, gpu(1))[:1], "rows:2x16.w4"])
+    check(graph, [*variants(graph, gpu(1))[:1], "rows:8x32.w4"])
 
 
 @given(st.data(), FLOATS)
