@@ -188,14 +188,14 @@ def test_modes_that_fail_are_left_out() -> None:
 def test_a_kernel_has_each_text_once() -> None:
     """None that could be asked for ahead: mode a is e."""
     slots, scale = slots_of(PLAN.tasks, "l")
-    assert [slot.modes for slot in slots] == [("l", "", "n", "w", "e")] * COUNT
-    assert len(scale) == 4 + 4 * COUNT  # equal kernels share what they have in common
+    assert [slot.modes for slot in slots] == [("l", "", "n", "w", "e", "f")] * COUNT
+    assert len(scale) == 5 + 5 * COUNT  # equal kernels share what they have in common
 
 
 def test_modes_by_place() -> None:
-    tasks = in_modes(PLAN.tasks, ("", *MODES))
+    tasks = in_modes(PLAN.tasks, MODES)
     kernels = [task.kernel for task in tasks.tasks]
-    assert [split(kernel.variant)[1] for kernel in kernels if kernel] == ["", *MODES]
+    assert [split(kernel.variant)[1] for kernel in kernels if kernel] == list(MODES)
     assert all(k and k.source == program(k.body, k.variant).text for k in kernels)
     check_plan(replace(PLAN, tasks=tasks))
 

@@ -35,7 +35,7 @@ FORECASTS, MOST = 60, 20
 """Structures that are tried in forecasts, and those that get kernels."""
 START, EACH = 5.0, 0.75
 """Seconds that it takes anyway, to begin with the process that runs kernels first, and for each
-structure: two kernels, one of them in five modes of launch, at 0.4 seconds for each of its parts,
+structure: two kernels, one of them in six modes of launch, at 0.4 seconds for each of its parts,
 on sixteen processors."""
 FORK = 2.0
 """Microseconds that a fork and a join with other streams take at most: a launch that is longer than

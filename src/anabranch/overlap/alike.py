@@ -29,7 +29,7 @@ from anabranch.overlap.kept import keep, recall
 from anabranch.trace import Trace
 
 OLDEST = (9, 0)
-SCHEME = "overlap 5"
+SCHEME = "overlap 6"
 BUDGET, EACH = 0.4, 0.06
 """Seconds of timing, over all modes, and for each of many plans."""
 LOOK = 0.1

@@ -39,7 +39,7 @@ LEAST = 1.0
 """Fewer seconds show nothing; nothing is looked for in them."""
 ENOUGH = 0.9
 """Of those seconds: what was found in less is kept for who has no more time either."""
-SCHEME, OF_SCHEDULES = "each 4", "of schedules 4"
+SCHEME, OF_SCHEDULES = "each 5", "of schedules 5"
 NEAR, OTHERS = 1.25, 6
 """Schedules that take up to so many times as long without overlap are tried with it, and so many at
 most: one of a single stream, and the fastest."""

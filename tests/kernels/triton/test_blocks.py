@@ -11,6 +11,7 @@ from tests.kernels.triton.interpreter import check
 
 from anabranch.ir.graph import Graph
 from anabranch.kernels.triton.contraction import found_in
+from anabranch.kernels.triton.dependent import EARLY, MODES
 from anabranch.kernels.triton.roles import MOST_SHORT
 from anabranch.kernels.triton.write import program, variants
 
@@ -51,8 +52,8 @@ def test_any_rows_and_blocks(
 
 def test_launched_early_it_waits_before_it_reads_what_others_sum() -> None:
     for graph in (renormed((40,), 64, 72, 6, TYPES[0]), summed((40,), 64, 128, 32, TYPES[0])):
-        check(graph, [f"contraction:32x32x32.k1.w4.s2.p{mode}" for mode in "nwlea"])
-        check(graph, [f"contraction:32x32x64.k1.w4.s2.p{mode}" for mode in "ea"])
+        check(graph, [f"contraction:32x32x32.k1.w4.s2.p{mode}" for mode in MODES])
+        check(graph, [f"contraction:32x32x64.k1.w4.s2.p{mode}" for mode in EARLY])
 
 
 def test_what_others_sum_is_read_before_the_products_and_summed_after() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from tests.kernels.triton.bodies import read
 from tests.kernels.triton.interpreter import check
@@ -12,7 +15,7 @@ from tests.kernels.triton.samples import SAMPLES
 from tests.kernels.triton.test_compile import SPILLED, compiled
 
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.triton.dependent import EARLY, MODES, TRIGGER, WAIT, split
+from anabranch.kernels.triton.dependent import ASKED, EARLY, MODES, TRIGGER, WAIT, split
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.write import program
 
@@ -69,7 +72,7 @@ def test_constants_are_read_before_the_wait(name: str, mode: str) -> None:
     assert found.pdl and body.count(WAIT) == body.count(TRIGGER) == 1
     before, _, after = body.partition(WAIT)
     pointers = set(re.findall(r"(\w+)_ptr\b", before))
-    fetched = FETCHED.get(name, set()) if mode == "a" else set()
+    fetched = FETCHED.get(name, set()) if mode in ASKED else set()
     assert pointers == EARLY_READS[name] | fetched
     assert "tl.store" not in before and "tl.store" in after.partition(TRIGGER)[2]
     assert ("fetch_ahead" in before) == bool(fetched)
@@ -144,14 +147,47 @@ def test_nothing_that_may_still_be_written_is_read_before_the_wait(name: str) ->
     check(body, [f"{variant}.p{mode}" for variant in VARIANTS[name] for mode in MODES])
 
 
-def test_weights_of_a_long_loop_are_asked_for() -> None:
-    """Of nine steps, three, two of which some CTA has but one, and one: a line for each thread."""
+def asked_for(written: Program) -> dict[str, set[int]]:
+    """The elements that all CTAs of a contraction ask for before they wait, by pointer."""
+    front = written.text.partition(f"def {written.entry}(")[2].partition(":\n")[2]
+    lines = [line.strip() for line in front.partition(WAIT)[0].splitlines()]
+    found: dict[str, set[int]] = {}
+
+    def fetch_ahead(place: tuple[str, np.ndarray]) -> None:
+        found.setdefault(place[0], set()).update(place[1].flatten().tolist())
+
+    class Pointer:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __add__(self, offset: object) -> tuple[str, np.ndarray]:
+            return self.name, np.asarray(offset)
+
+    for ids in itertools.product(*map(range, written.grid)):
+        tl = SimpleNamespace(arange=np.arange, minimum=np.minimum, program_id=ids.__getitem__)
+        names = {"tl": tl, "fetch_ahead": fetch_ahead}
+        names |= {f"{name}_ptr": Pointer(name) for name in ("x", "y", "weight", "bias")}
+        exec("\n".join(line for line in lines if "tl.load" not in line), names)
+    return found
+
+
+@pytest.mark.parametrize("tile", ["16x16x64", "16x32x64", "32x16x32", "16x64x64"])
+@pytest.mark.parametrize("split", [1, 2, 3, 5])
+def test_all_weights_of_a_long_loop_are_asked_for(tile: str, split: int) -> None:
+    """By all CTAs together, in mode f, whatever the columns and steps leave at the ends."""
+    written = program(read(BODIES["convolution"]), f"contraction:{tile}.k{split}.w4.s2.pf")
+    found = asked_for(written)
+    if "fetch_ahead(" in written.text:
+        assert {at // 64 for at in found["weight"]} == set(range(48 * 9))
+    else:
+        assert "for step in" not in written.text, "registers hold them"
+
+
+def test_a_thread_asks_for_so_many_lines() -> None:
+    """A step has 16 lines, and two CTAs share nine steps: of 32 threads one line each is less."""
     body = read(BODIES["convolution"])
-    texts = [program(body, f"contraction:16x16x64.k{k}.w4.s2.pa").text for k in (1, 3, 5, 9)]
-    asked = [re.findall(r"asked = tl.arange\(0, (\d+)\)", text) for text in texts]
-    assert asked == [["128"], ["32"], ["16"], []]
-    assert [text.count("fetch_ahead(weight") for text in texts] == [1, 1, 1, 0]
-    assert [text.count("for step in range") for text in texts] == [1, 1, 1, 0]
+    few, more = (program(body, f"contraction:16x16x64.k1.w1.s2.p{mode}").text for mode in "af")
+    assert "asked = tl.arange(0, 32)" in few and "asked = tl.arange(0, 128)" in more
     text = program(read(BODIES["weights first"]), VARIANTS["weights first"][0] + ".pa").text
     assert "fetch_ahead(x_ptr" in text, "rows can be what is constant"
 
@@ -170,7 +206,7 @@ def test_they_compile_for_the_gpus_that_have_it(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_early_reads_compile_without_spills_and_stay_early(name: str, tmp_path: Path) -> None:
-    found = compiled(written(name, "a"), 90, tmp_path)
+    found = compiled(written(name, "f"), 90, tmp_path)
     stack, local = map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", found["usage"]))
     assert stack <= SPILLED and not local, found["usage"]
     before, _, after = found["ptx"].partition("griddepcontrol.wait")

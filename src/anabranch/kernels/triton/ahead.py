@@ -1,11 +1,12 @@
 """Constants of a contraction before the kernel before it has ended: which, and how.
 
     one or two steps a CTA    their weights are read into registers, the loop is written out
-    more                      the first steps' weights are asked for, a line of 128 bytes a thread:
-                              fetch_ahead(weight_ptr + (2304 * (... + asked % 32) + 64 * later))
+    more                      they are asked for, some lines of 128 bytes a thread:
+                              fetch_ahead(weight_ptr + (2304 * (... + asked % 32) + 64 * step))
 
 Registers hold what a CTA of few steps needs of its weights; the pipeline of a long loop would be
-broken by that, but L2 can have the lines by the time the loop asks for them.
+broken by that, but L2 can have the lines by the time the loop asks for them. CTAs that read the
+same weights, for other rows, take turns: each asks for some of the steps.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from anabranch.kernels.dfg.nouns import Expr, Load
 from anabranch.kernels.dfg.walk import loads, substitute, substitute_index
 from anabranch.kernels.triton.emit import Emission, identifier
 from anabranch.kernels.triton.roles import Contraction, plain
+from anabranch.kernels.triton.space import next_power
 from anabranch.kernels.triton.tiles import Tile
 
 FEW = 2
@@ -44,9 +46,22 @@ class Share:
         first = axis("part", self.split) * self.each if self.split > 1 else number(0)
         return first + at
 
-    def short(self, steps: int) -> bool:
-        """Whether some CTA has fewer steps than these."""
-        return steps > self.each or (self.split - 1) * self.each + steps > self.count
+    @property
+    def whole(self) -> bool:
+        """Whether all CTAs have the same number of steps."""
+        return self.each * self.split == self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The side of a tile along which its constant factor lies: the axis, where the CTA's part of it
+    begins and how long that is; and which this CTA is of those that read the same part."""
+
+    axis: Axis
+    start: str
+    length: int
+    reader: str
+    readers: int
 
 
 def constant_side(body: Graph, found: Contraction) -> str:
@@ -69,8 +84,7 @@ def few(share: Share, tile: Tile, side: str, itemsize: int) -> bool:
     """Whether the CTA's steps are written out, its weights in registers."""
     across = tile.m if side == "left" else tile.n
     held = share.each * across * tile.k * itemsize
-    whole = share.each * share.split == share.count
-    return whole and share.each <= FEW and held <= HELD * 32 * tile.warps
+    return share.whole and share.each <= FEW and held <= HELD * 32 * tile.warps
 
 
 def at_step(expr: Expr, share: Share, at: int) -> Expr:
@@ -79,34 +93,50 @@ def at_step(expr: Expr, share: Share, at: int) -> Expr:
 
 
 def write_fetches(
-    out: Emission, factor: Expr, lane: Axis, across: tuple[Axis, str, int], share: Share, warps: int
+    out: Emission, factor: Expr, lane: Axis, side: Side, share: Share, most: int
 ) -> None:
-    """The lines that ask for the constant factor's first steps, each thread for one line of memory.
-    `lane`: the factor's axis along the depth; `across`: its other one, where the CTA's part of that
-    begins, and how long it is."""
-    one, start, length = across
-    if not isinstance(factor, Load) or factor.within or one in out.masks:
+    """The lines that ask for the constant factor: its steps, the lines of memory in each, and the
+    places across, as one range of `most` at most. `lane`: the factor's axis along the depth."""
+    if not isinstance(factor, Load) or factor.within or _stride(factor.address, lane) != 1:
         return
     per_line = LINE // factor.dtype.itemsize
-    if _stride(factor.address, lane) != 1 or lane.extent < per_line:
+    lines = max(1, lane.extent // per_line)
+    each, turns = lines * side.length, min(side.readers, share.each)
+    steps = next_power(-(-share.each // turns))
+    while steps > 1 and steps * each > most:
+        steps //= 2
+    if steps * each > most:
         return
-    lines, steps = lane.extent // per_line, 1
-    while 2 * steps * lines * length <= 32 * warps and not share.short(2 * steps):
-        steps *= 2
-    if share.short(steps):
-        return
-    place = {lane: axis("line", lines) * per_line}
-    place |= {Axis("step", share.count): share.step(0) + axis("later", steps)}
+    asked = out.assign("asked", f"tl.arange(0, {steps * each})")
+    later = f"{asked} // {each}" if steps > 1 else ""
+    step = out.assign("asked_step", _step(later, side, share, turns, steps))
+    spelled = {Axis("asked_step", share.count): step}
+    line = f"{asked} // {side.length} % {lines}"
+    spelled[Axis("line", lines)] = out.assign("line", line) if lines > 1 else "0"
+    across = f"{side.start} + {asked} % {side.length}"
+    if side.axis in out.masks:
+        across = f"tl.minimum({across}, {side.axis.extent - 1})"
+    spelled[side.axis] = out.assign("across", across)
+    place = {Axis("step", share.count): axis("asked_step", share.count)}
+    place |= {lane: axis("line", lines) * per_line}
     address = substitute_index(factor.address, place, lambda expr: expr)
-    spelled = {one: f"({start} + asked % {length})", Axis("line", lines): "line"}
-    scope = out.inner({**spelled, Axis("later", steps): "later"}, {})
-    out.lines.append(f"asked = tl.arange(0, {steps * lines * length})")
-    if lines > 1:
-        out.lines.append(f"line = asked // {length} % {lines}")
-    if steps > 1:
-        out.lines.append(f"later = asked // {length * lines}")
     name = out.names.get(factor.value, identifier(factor.value))
-    out.lines.append(f"fetch_ahead({name}_ptr + ({scope.index(address)}))")
+    out.lines.append(f"fetch_ahead({name}_ptr + ({out.inner(spelled, {}).index(address)}))")
+
+
+def _step(later: str, side: Side, share: Share, turns: int, steps: int) -> str:
+    """Which step to ask for; `later`: the how manieth of the CTA's own `steps`. CTAs that read the
+    same, `turns` of them, take turns."""
+    own = later or "0"
+    if turns > 1:
+        turn = side.reader if turns == side.readers else f"{side.reader} % {turns}"
+        own = f"{turn} + {later} * {turns}" if later else turn
+    if steps * turns > share.each:
+        own = f"tl.minimum({own}, {share.each - 1})"
+    if share.split == 1:
+        return own
+    whole = f"part * {share.each} + {own}"
+    return whole if share.whole else f"tl.minimum({whole}, {share.count - 1})"
 
 
 def _stride(address: Index, one: Axis) -> int:

@@ -55,6 +55,7 @@ from anabranch.kernels.dfg.walk import (
 )
 from anabranch.kernels.triton.ahead import (
     Share,
+    Side,
     at_step,
     constant_side,
     few,
@@ -110,16 +111,16 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
 
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body is no contraction, or the variant not ours."""
-    return _written(body, variant, "")
+    return _written(body, variant, None)
 
 
-def early(body: Graph, variant: str, fetch: bool) -> Program:
+def early(body: Graph, variant: str, asked: int) -> Program:
     """The kernel, ready to read its weights before it waits where a CTA needs few; where it needs
-    more, to ask for the first of them if `fetch` says so."""
-    return _written(body, variant, "fetch" if fetch else "read")
+    more, to ask for them, `asked` lines of memory a thread at most."""
+    return _written(body, variant, asked)
 
 
-def _written(body: Graph, variant: str, ahead: str) -> Program:
+def _written(body: Graph, variant: str, asked: int | None) -> Program:
     found = found_in(body)
     if isinstance(found, str):
         raise ValueError(found)
@@ -147,8 +148,8 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
     if tile.added_first:
         _write_reads(out, results, (row, col), tile)
     held = frozenset(constant.name for constant in body.constants)
-    sums = _Sums(found, tile, steps, share, place, _starts(tile, tiles), held)
-    _write_sums(out, sums, constant_side(body, found) if ahead else "", ahead == "fetch")
+    sums = _Sums(found, tile, steps, share, place, _sides(tile, tiles, (row, col)), held)
+    _write_sums(out, sums, "" if asked is None else constant_side(body, found), asked or 0)
     if share.split > 1:
         shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
         write_meeting(out, shape, share.split)
@@ -170,15 +171,15 @@ def _written(body: Graph, variant: str, ahead: str) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What is added up: the contraction, how it is cut, what its axes are in terms of that, where
-    the rows and columns of the tile begin, and which values are constants."""
+    """What is added up: the contraction, how it is cut, what its axes are in terms of that, the
+    rows and the columns of the tile, and which values are constants."""
 
     found: Contraction
     tile: Tile
     steps: Steps
     share: Share
     place: Place
-    starts: tuple[str, str]
+    sides: tuple[Side, Side]
     constants: frozenset[str]
 
     @property
@@ -236,8 +237,18 @@ def _starts(tile: Tile, tiles: tuple[int, int]) -> tuple[str, str]:
     return f"tile // {tiles[1]} * {tile.m}", f"tile % {tiles[1]} * {tile.n}"
 
 
-def _write_sums(out: Emission, sums: _Sums, constant: str, fetch: bool) -> None:
-    """The sums of the tile. `constant`: the factor that is to be read before the kernel waits."""
+def _sides(tile: Tile, tiles: tuple[int, int], axes: tuple[Axis, Axis]) -> tuple[Side, Side]:
+    (row, col), (rows, cols) = axes, _starts(tile, tiles)
+    high, wide = tiles
+    return (
+        Side(row, rows, tile.m, f"tile % {wide}", wide),
+        Side(col, cols, tile.n, "tile" if wide == 1 else f"tile // {wide}", high),
+    )
+
+
+def _write_sums(out: Emission, sums: _Sums, constant: str, asked: int) -> None:
+    """The sums of the tile. `constant`: the factor that is to be read before the kernel waits, or
+    asked for, `asked` lines of memory a thread."""
     tile, share, dtype = sums.tile, sums.share, sums.found.dtype
     one, k = tile.m == 1, tile.k
     out.lines.append(f"deep = tl.arange(0, {k})[None, :]")
@@ -248,11 +259,10 @@ def _write_sums(out: Emission, sums: _Sums, constant: str, fetch: bool) -> None:
     if constant and few(share, tile, constant, dtype.itemsize) and not sums.steps.ragged:
         _write_out(out, sums, begin)
     else:
-        if constant and fetch and not sums.steps.ragged:
+        if constant and asked and not sums.steps.ragged:
             at = ("left", "right").index(constant)
-            across = next(a for a in out.spelled if a.name == ("row", "col")[at])
-            place = (across, sums.starts[at], (tile.m, tile.n)[at])
-            write_fetches(out, sums.factors[at], sums.lanes[at], place, share, tile.warps)
+            most = asked * 32 * tile.warps
+            write_fetches(out, sums.factors[at], sums.lanes[at], sums.sides[at], share, most)
         _write_loop(out, sums, begin)
     if one:
         out.lines.append("total = tl.sum(total, 1)[:, None]")

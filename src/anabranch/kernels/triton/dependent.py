@@ -7,6 +7,8 @@
     l   the next kernel may start when the work is done, before results are stored
     e   as l, and early reads: constants (weights, biases, scales) are read before the wait
     a   as e, and weights for which there is no room in registers are asked for ahead, into L2
+    f   as a, but the next kernel may start right after the wait, and ask for its weights while this
+        one works
 
 What a kernel does before the wait overlaps with the kernel before it: its launch, its ramp. Every
 write stands behind the wait, and so does every read but those of constants, which no kernel writes;
@@ -22,9 +24,13 @@ from dataclasses import replace
 from anabranch.kernels.triton.early import early_first
 from anabranch.kernels.triton.program import Program
 
-MODES = ("n", "w", "l", "e", "a")
-EARLY, FETCHING = ("e", "a"), "a"
-"""Modes in which constants are read before the wait, and that in which they are asked for."""
+MODES = ("n", "w", "l", "e", "a", "f")
+AT_ONCE, EARLY = ("w", "f"), ("e", "a", "f")
+"""Modes that let the next kernel start right after the wait, and in which constants are read before
+it."""
+ASKED = {"a": 1, "f": 8}
+"""Lines of weights that a thread asks for in a mode: 8 are 128 KiB of 4 warps, which is more than a
+CTA reads of most layers."""
 WAIT, TRIGGER = "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"
 INDENT = "    "
 
@@ -48,8 +54,8 @@ def dependent(written: Program, mode: str, constants: frozenset[str] = frozenset
         first, rest = early_first(written.text, written.entry, known)
         lines[start:] = [*first, *rest]
         start += len(first)
-    added = [f"{INDENT}{WAIT}", *([f"{INDENT}{TRIGGER}"] if mode == "w" else [])]
-    if mode in ("l", *EARLY):
+    added = [f"{INDENT}{WAIT}", *([f"{INDENT}{TRIGGER}"] if mode in AT_ONCE else [])]
+    if mode not in ("n", *AT_ONCE):
         at = next(i for i in range(start, len(lines)) if "tl.store(" in lines[i])
         while lines[at].startswith(f"{INDENT} "):  # in a loop: before the loop
             at -= 1

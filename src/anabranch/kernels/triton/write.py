@@ -31,7 +31,7 @@ from anabranch.kernels.triton.abreast import NAME as ABREAST
 from anabranch.kernels.triton.abreast import abreast, parts_of
 from anabranch.kernels.triton.abreast import variants as side_by_side
 from anabranch.kernels.triton.carveout import apart
-from anabranch.kernels.triton.dependent import EARLY, FETCHING, dependent, split
+from anabranch.kernels.triton.dependent import ASKED, EARLY, dependent, split
 from anabranch.kernels.triton.page import header
 from anabranch.kernels.triton.program import Program
 
@@ -41,13 +41,13 @@ class Template:
     """`variants(body, spec)`: what to try on such a machine, [] where the template does not fit.
     `found_in(body)`: what it sees in the body, or why it does not fit, as a sentence.
     `write(body, variant)`: the kernel; ValueError where there is none. `early`: the same, ready to
-    read constants before it waits (`fetch`: or to ask for them ahead), where more than the order of
-    its lines has to change for that."""
+    read constants before it waits, or to ask for so many lines of them a thread, where more than
+    the order of its lines has to change for that."""
 
     variants: Callable[[Graph, TargetSpec], list[str]]
     found_in: Callable[[Graph], object]
     write: Callable[[Graph, str], Program]
-    early: Callable[[Graph, str, bool], Program] | None = None
+    early: Callable[[Graph, str, int], Program] | None = None
 
 
 TEMPLATES: dict[str, Template] = {
@@ -141,7 +141,7 @@ def _program(body: Graph, variant: str) -> Program:
     if not mode:
         return TEMPLATES[name].write(body, base)
     early = TEMPLATES[name].early if mode in EARLY else None
-    written = early(body, base, mode == FETCHING) if early else _program(body, base)
+    written = early(body, base, ASKED.get(mode, 0)) if early else _program(body, base)
     return dependent(written, mode, frozenset(constant.name for constant in body.constants))
 
 
