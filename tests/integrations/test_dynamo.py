@@ -43,6 +43,17 @@ def test_new_weights_are_seen() -> None:
         fast(x)
         net[4].weight.mul_(2)  # type: ignore[operator]
         torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+        net[4].bias.data = torch.ones(2)
+        torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_count_no_writes_are_inputs() -> None:
+    with torch.inference_mode():
+        net, x = model(), torch.randn(2, 3, 8, 8)
+        fast = torch.compile(net, backend=anabranch_backend)
+        torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+        net[4].weight.mul_(2)  # type: ignore[operator]
+        torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
 
 
 def test_weights_are_constants(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@
 Dynamo hands over a graph with fake inputs, weights among them; AOTAutograd makes it functional. The
 plan is made at the first call, when the weights are real: those that AOTAutograd marks as static
 become constants, so that batch norms fold. A call with other weights under them compiles again.
+Weights that were made in inference mode count no writes, and stay inputs.
 Where shapes are symbolic, each concrete set of sizes gets a plan of its own.
 
 Graphs that need gradients run as AOTAutograd made them, with a warning.
@@ -12,8 +13,9 @@ Graphs that need gradients run as AOTAutograd made them, with a warning.
 
 from __future__ import annotations
 
+import operator
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from functorch.compile import make_boxed_func
@@ -37,6 +39,8 @@ MODES: dict[str, dict[str, Any]] = {
 """torch.compile's modes. Every plan is tuned and is one CUDA graph: they ask for nothing else."""
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
+VERSION = operator.attrgetter("_version")
+"""How often a tensor was written to: with its address, what a plan depends on of a weight."""
 
 
 def anabranch_backend(
@@ -68,17 +72,31 @@ class _Lazy:
     _boxed_call = True
 
     def __init__(self, graph: fx.GraphModule, static: frozenset[int], options: Options) -> None:
-        self.graph, self.static, self.options = graph, static, options
+        self.graph, self.options = graph, options
+        self.count = sum(node.op == "placeholder" for node in graph.graph.nodes)
+        self._hold(static)
+
+    def _hold(self, static: Collection[int]) -> None:
+        """These inputs are constants of plans from now on."""
+        self.static = [i for i in range(self.count) if i in static]
+        self.dynamic = [i for i in range(self.count) if i not in static]
         self.plans: dict[tuple[Any, ...], Compiled] = {}
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         given = list(inputs)
         inputs.clear()
-        key = tuple(_identity(value, i in self.static) for i, value in enumerate(given))
-        if key not in self.plans:
-            self.plans[key] = self._compile(given)
-        dynamic = [value for i, value in enumerate(given) if i not in self.static]
-        results: Sequence[Any] = self.plans[key](*dynamic)
+        weights = [given[i] for i in self.static]
+        try:
+            versions = [*map(VERSION, weights)]
+        except RuntimeError:  # made in inference mode: nobody knows when they are written to
+            self._hold([i for i in self.static if not given[i].is_inference()])
+            return self(given)
+        dynamic = [given[i] for i in self.dynamic]
+        key = (*map(Tensor.data_ptr, weights), *versions, *map(_kind, dynamic))
+        plan = self.plans.get(key)
+        if plan is None:
+            plan = self.plans[key] = self._compile(given)
+        results: Sequence[Any] = plan(*dynamic)
         return results
 
     def _compile(self, given: list[Any]) -> Compiled:
@@ -88,18 +106,17 @@ class _Lazy:
         names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
         constants = {names[i]: given[i].detach() for i in self.static}
         captured = capture_fx(graph, given, constants)
-        dynamic = [value for i, value in enumerate(given) if i not in self.static]
-        free = [i for i in range(len(given)) if i not in self.static]
 
         def eager(*values: Any) -> Any:
             whole = list(given)
-            for i, value in zip(free, values, strict=True):
+            for i, value in zip(self.dynamic, values, strict=True):
                 whole[i] = value
             return graph(*whole)
 
         cuda = any(isinstance(value, Tensor) and value.is_cuda for value in given)
         target = resolve("cuda" if cuda else "cpu", self.options.tf32)
-        return Compiled(eager, target, self.options, None).add(dynamic, captured=captured)
+        free = [given[i] for i in self.dynamic]
+        return Compiled(eager, target, self.options, None).add(free, captured=captured)
 
 
 def _static_inputs() -> frozenset[int]:
@@ -109,13 +126,9 @@ def _static_inputs() -> frozenset[int]:
     return frozenset(metadata.static_input_indices) if metadata is not None else frozenset()
 
 
-def _identity(value: Any, static: bool) -> Any:
-    """What a plan depends on: of a weight its memory and version, of an input its type."""
-    if not isinstance(value, Tensor):
-        return value
-    if static:
-        return value.data_ptr(), value._version
-    return tuple(value.shape), value.dtype
+def _kind(value: Any) -> Any:
+    """What a plan depends on of an input: its type, or the number that it is."""
+    return (value.shape, value.dtype) if isinstance(value, Tensor) else value
 
 
 def _eager(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
