@@ -33,7 +33,7 @@ from anabranch.tune import settled
 
 FORECASTS, MOST = 60, 20
 """Structures that are tried in forecasts, and those that get kernels."""
-START, EACH = 5.0, 0.75
+START, EACH = 5.0, 0.9
 """Seconds that it takes anyway, to begin with the process that runs kernels first, and for each
 structure: two kernels, one of them in six modes of launch, at 0.4 seconds for each of its parts,
 on sixteen processors."""

@@ -121,6 +121,13 @@ BODIES = {
       %r: f16[1,40] = aten.linear.default(%x, %w, %b)
       return %r
     }""",
+    "in fp32": """
+    graph product {
+      input %x: f32[20,512]
+      const %w: f32[70,512] = w
+      %r: f32[20,70] = aten.linear.default(%x, %w)
+      return %r
+    }""",
     "weights first": """
     graph product {
       input %x: f16[256,20]
@@ -136,6 +143,7 @@ VARIANTS = {
     # One step of nine; three, of a ninth each; of five, some of which some CTAs have not.
     "convolution": [f"contraction:16x16x64.k{k}.w4.s2" for k in (1, 3, 5, 9)],
     "linear": [f"contraction:1x8x{tile}.w1.s2" for tile in ("128.k1", "64.k1", "64.k2")],
+    "in fp32": ["contraction:16x64x128.k1.w4.s2", "contraction:16x32x32.k3.w4.s2"],
     "weights first": ["contraction:16x16x64.k1.w4.s2", "contraction:16x16x64.k2.w4.s2"],
 }
 
@@ -171,16 +179,60 @@ def asked_for(written: Program) -> dict[str, set[int]]:
     return found
 
 
-@pytest.mark.parametrize("tile", ["16x16x64", "16x32x64", "32x16x32", "16x64x64"])
+ASKING = {
+    # name: which pointer is to weights, numbers in a line of memory, lines of weights
+    "convolution": ("weight", 64, 48 * 9),
+    "weights first": ("x", 64, 32 * 4),
+    "linear": ("weight", 64, 40 * 4),
+    "in fp32": ("weight", 32, 70 * 16),
+}
+
+
 @pytest.mark.parametrize("split", [1, 2, 3, 5])
-def test_all_weights_of_a_long_loop_are_asked_for(tile: str, split: int) -> None:
+@pytest.mark.parametrize("name", ASKING)
+def test_all_weights_of_a_long_loop_are_asked_for(name: str, split: int) -> None:
     """By all CTAs together, in mode f, whatever the columns and steps leave at the ends."""
-    written = program(read(BODIES["convolution"]), f"contraction:{tile}.k{split}.w4.s2.pf")
-    found = asked_for(written)
-    if "fetch_ahead(" in written.text:
-        assert {at // 64 for at in found["weight"]} == set(range(48 * 9))
-    else:
-        assert "for step in" not in written.text, "registers hold them"
+    pointer, line, lines = ASKING[name]
+    tiles = ["16x16x64", "16x32x64", "32x16x32", "16x64x128"]
+    for tile in ["1x8x64"] if name == "linear" else tiles:
+        written = program(read(BODIES[name]), f"contraction:{tile}.k{split}.w4.s2.pf")
+        if "fetch_ahead(" in written.text.partition("def contraction")[2]:
+            assert {at // line for at in asked_for(written)[pointer]} == set(range(lines))
+        else:
+            ragged = name == "convolution" and tile.endswith("128")
+            assert ragged or "for step in" not in written.text, "registers hold them"
+
+
+def test_who_runs_in_a_later_wave_is_not_relied_on() -> None:
+    """Of 16 CTAs to a row, eight rows run at once: eight take turns with the twelve steps."""
+    body = read("""
+    graph g {
+      input %x: f16[2048,768]
+      const %w: f16[1024,768] = w
+      %r: f16[2048,1024] = aten.linear.default(%x, %w)
+      return %r
+    }""")
+    text = program(body, "contraction:64x64x64.k1.w4.s3.pf").text
+    assert "asked_step = tl.minimum(tile // 16 % 8 + asked // 64 * 8, 11)" in text
+
+
+def test_of_one_long_step_all_is_asked_for() -> None:
+    text = program(read(BODIES["in fp32"]), "contraction:16x64x128.k1.w1.s2.pa").text
+    assert "asked = tl.arange(0, 256)" in text
+
+
+def test_weights_that_are_gathered_are_not_asked_for() -> None:
+    body = read("""
+    graph g {
+      input %x: f16[20,256]
+      const %w: f16[100,256] = w
+      const %i: i64[48] = i
+      %s: f16[48,256] = aten.index_select.default(%w, 0, %i)
+      %r: f16[20,48] = aten.linear.default(%x, %s)
+      return %r
+    }""")
+    for mode in ASKED:
+        assert "prefetch" not in program(body, f"contraction:16x16x64.k1.w4.s2.p{mode}").text
 
 
 def test_a_thread_asks_for_so_many_lines() -> None:

@@ -2,11 +2,12 @@
 
     one or two steps a CTA    their weights are read into registers, the loop is written out
     more                      they are asked for, some lines of 128 bytes a thread:
-                              fetch_ahead(weight_ptr + (2304 * (... + asked % 32) + 64 * step))
+                              fetch_ahead(weight_ptr + (2304 * across + 64 * asked_step))
 
 Registers hold what a CTA of few steps needs of its weights; the pipeline of a long loop would be
 broken by that, but L2 can have the lines by the time the loop asks for them. CTAs that read the
-same weights, for other rows, take turns: each asks for some of the steps.
+same weights, for other rows, take turns: each asks for some of the steps. Nothing is asked for
+where the depth does not lie in a row, or ends within a step.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 from anabranch.ir.graph import Graph
 from anabranch.kernels.dfg.index import Axis, Index, axes_of, axis, number
-from anabranch.kernels.dfg.nouns import Expr, Load
+from anabranch.kernels.dfg.nouns import Expr, Load, parts
 from anabranch.kernels.dfg.walk import loads, substitute, substitute_index
 from anabranch.kernels.triton.emit import Emission, identifier
 from anabranch.kernels.triton.roles import Contraction, plain
@@ -28,6 +29,9 @@ HELD = 128
 """Bytes of weights that a thread may hold through the wait."""
 LINE = 128
 """Bytes that L2 reads at once."""
+TOGETHER = 128
+"""CTAs that surely run at once on a GPU with dependent launches; those of later waves would ask too
+late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +59,15 @@ class Share:
 @dataclass(frozen=True, slots=True)
 class Side:
     """The side of a tile along which its constant factor lies: the axis, where the CTA's part of it
-    begins and how long that is; and which this CTA is of those that read the same part."""
+    begins, as text, and how long that is. `reader`, as text: which this CTA is of those that read
+    the `readers` of the same part, of which `at_once` run at the same time."""
 
     axis: Axis
     start: str
     length: int
     reader: str
     readers: int
+    at_once: int
 
 
 def constant_side(body: Graph, found: Contraction) -> str:
@@ -96,20 +102,22 @@ def write_fetches(
     out: Emission, factor: Expr, lane: Axis, side: Side, share: Share, most: int
 ) -> None:
     """The lines that ask for the constant factor: its steps, the lines of memory in each, and the
-    places across, as one range of `most` at most. `lane`: the factor's axis along the depth."""
-    if not isinstance(factor, Load) or factor.within or _stride(factor.address, lane) != 1:
+    places across, as one range: of one step, or of as many as `most` lines allow. What of a step
+    does not begin with a line of memory has a last one that is not asked for. `lane`: the factor's
+    axis along the depth."""
+    if not isinstance(factor, Load) or factor.within or parts(factor):
+        return
+    if _stride(factor.address, lane) != 1:
         return
     per_line = LINE // factor.dtype.itemsize
     lines = max(1, lane.extent // per_line)
-    each, turns = lines * side.length, min(side.readers, share.each)
+    each, turns = lines * side.length, min(side.at_once, share.each)
     steps = next_power(-(-share.each // turns))
     while steps > 1 and steps * each > most:
         steps //= 2
-    if steps * each > most:
-        return
     asked = out.assign("asked", f"tl.arange(0, {steps * each})")
-    later = f"{asked} // {each}" if steps > 1 else ""
-    step = out.assign("asked_step", _step(later, side, share, turns, steps))
+    nth = f"{asked} // {each}" if steps > 1 else "0"
+    step = out.assign("asked_step", _step(nth, side, share, turns, steps))
     spelled = {Axis("asked_step", share.count): step}
     line = f"{asked} // {side.length} % {lines}"
     spelled[Axis("line", lines)] = out.assign("line", line) if lines > 1 else "0"
@@ -124,13 +132,13 @@ def write_fetches(
     out.lines.append(f"fetch_ahead({name}_ptr + ({out.inner(spelled, {}).index(address)}))")
 
 
-def _step(later: str, side: Side, share: Share, turns: int, steps: int) -> str:
-    """Which step to ask for; `later`: the how manieth of the CTA's own `steps`. CTAs that read the
-    same, `turns` of them, take turns."""
-    own = later or "0"
+def _step(nth: str, side: Side, share: Share, turns: int, steps: int) -> str:
+    """The step to ask for, of all the depth's: the `nth` of the `steps` for which this CTA asks, of
+    those that it shares with others, who take `turns`."""
+    own = nth
     if turns > 1:
         turn = side.reader if turns == side.readers else f"{side.reader} % {turns}"
-        own = f"{turn} + {later} * {turns}" if later else turn
+        own = turn if steps == 1 else f"{turn} + {nth} * {turns}"
     if steps * turns > share.each:
         own = f"tl.minimum({own}, {share.each - 1})"
     if share.split == 1:

@@ -54,6 +54,7 @@ from anabranch.kernels.dfg.walk import (
     substitute_store,
 )
 from anabranch.kernels.triton.ahead import (
+    TOGETHER,
     Share,
     Side,
     at_step,
@@ -88,7 +89,6 @@ OWN = {
     "batch",
     "total",
     "sums",
-    "line",
     "block",
     "block_in",
 }
@@ -238,11 +238,12 @@ def _starts(tile: Tile, tiles: tuple[int, int]) -> tuple[str, str]:
 
 
 def _sides(tile: Tile, tiles: tuple[int, int], axes: tuple[Axis, Axis]) -> tuple[Side, Side]:
-    (row, col), (rows, cols) = axes, _starts(tile, tiles)
-    high, wide = tiles
+    """The rows of a tile, and its columns. Tiles are counted row by row."""
+    (row, col), (rows, cols), (high, wide) = axes, _starts(tile, tiles), tiles
+    across, down = f"tile % {wide}", "tile" if wide == 1 else f"tile // {wide}"
     return (
-        Side(row, rows, tile.m, f"tile % {wide}", wide),
-        Side(col, cols, tile.n, "tile" if wide == 1 else f"tile // {wide}", high),
+        Side(row, rows, tile.m, across, wide, min(wide, TOGETHER)),
+        Side(col, cols, tile.n, down, high, min(high, max(1, TOGETHER // wide))),
     )
 
 

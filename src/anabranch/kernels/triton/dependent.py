@@ -25,12 +25,13 @@ from anabranch.kernels.triton.early import early_first
 from anabranch.kernels.triton.program import Program
 
 MODES = ("n", "w", "l", "e", "a", "f")
-AT_ONCE, EARLY = ("w", "f"), ("e", "a", "f")
-"""Modes that let the next kernel start right after the wait, and in which constants are read before
-it."""
+AT_ONCE = ("w", "f")
+"""Modes that let the next kernel start right after the wait."""
+EARLY = ("e", "a", "f")
+"""Modes in which constants are read before the wait."""
 ASKED = {"a": 1, "f": 8}
-"""Lines of weights that a thread asks for in a mode: 8 are 128 KiB of 4 warps, which is more than a
-CTA reads of most layers."""
+"""Lines of weights that a thread asks for in a mode; 8 are 128 KiB of 4 warps, which few CTAs need,
+for they share what they read."""
 WAIT, TRIGGER = "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"
 INDENT = "    "
 
