@@ -32,7 +32,6 @@ long as the products of a small tile, but who holds it has fewer registers for t
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -44,14 +43,11 @@ from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.build import bounded, const
 from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Expr, Held, Load, Reduce, Store, all_parts, free_axes, parts
+from anabranch.kernels.dfg.nouns import Expr, Load, Reduce, parts
 from anabranch.kernels.dfg.walk import (
     Place,
     loads,
-    replace_parts,
     substitute,
-    substitute_index,
-    substitute_store,
 )
 from anabranch.kernels.triton.ahead import (
     TOGETHER,
@@ -68,6 +64,7 @@ from anabranch.kernels.triton.meeting import write_meeting
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.results import Results
 from anabranch.kernels.triton.roles import Contraction, contraction_of, plain
 from anabranch.kernels.triton.space import flattened, next_power
 from anabranch.kernels.triton.steps import Steps, steps_of
@@ -75,8 +72,6 @@ from anabranch.kernels.triton.taps import write_taps
 from anabranch.kernels.triton.tiles import Tile, chosen
 
 VARIANT = re.compile(r"contraction:(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(\.tf32)?(\.r)?")
-READ_AHEAD = 64
-"""Bytes that a thread may hold, while it multiplies, of what is added to its products."""
 OWN = {
     "row",
     "row_in",
@@ -143,17 +138,17 @@ def _written(body: Graph, variant: str, asked: int | None) -> Program:
     tiles = (-(-row.extent // tile.m), -(-col.extent // tile.n))
     _write_indices(out, tile, tiles, (row, col), masks, found.batches)
     _write_few(out, found, place)
-    results = _results_of(found, place)
+    results = Results.of(found, place)
     out.expect(*results.exprs)
     if tile.added_first:
-        _write_reads(out, results, (row, col), tile)
+        results.read(out, {row: tile.m, col: tile.n}, tile.warps)
     held = frozenset(constant.name for constant in body.constants)
     sums = _Sums(found, tile, steps, share, place, _sides(tile, tiles, (row, col)), held)
     _write_sums(out, sums, "" if asked is None else constant_side(body, found), asked or 0)
     if share.split > 1:
         shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
         write_meeting(out, shape, share.split)
-    _write_results(out, found, results, place, tile, tiles)
+    results.write(out, (tile.m, tile.n), tiles[1], _starts(tile, tiles)[1])
     count = tiles[0] * tiles[1] * found.batches
     written = program(
         body,
@@ -366,101 +361,3 @@ def _write_short(fold: Expr, out: Emission) -> str:
     if inside:
         text = f"tl.where({inside}, {text}, {literal(const(0, fold.dtype))})"
     return f"tl.sum({text}, 1)[:, None]"
-
-
-@dataclass(frozen=True, slots=True)
-class _Results:
-    """What is stored for every place of the tile or for every row, and the sums of blocks, in terms
-    of the tile, with the sum of products as `total`."""
-
-    stores: dict[Store, Store]
-    blocks: list[tuple[Held, Expr]]
-
-    @property
-    def exprs(self) -> list[Expr]:
-        return [*(store.expr for store in self.stores.values()), *(arg for _, arg in self.blocks)]
-
-
-def _results_of(found: Contraction, place: Place) -> _Results:
-    held: dict[Expr, Expr] = {found.fold: Held("total", found.fold.dtype)}
-    stores = {
-        store: substitute_store(replace(store, expr=replace_parts(store.expr, held)), place)
-        for store in found.dfg.stores
-        if store not in found.of_blocks
-    }
-    blocks = [(of, substitute(replace_parts(arg, held), place)) for of, arg in found.blocks]
-    return _Results(stores, blocks)
-
-
-def _write_reads(out: Emission, results: _Results, axes: tuple[Axis, Axis], tile: Tile) -> None:
-    """Reads, before the products, what is added to them, as far as registers hold it."""
-    left = READ_AHEAD * 32 * tile.warps
-    sizes = dict(zip(axes, (tile.m, tile.n), strict=True))
-    for load in loads(*results.exprs):
-        free = free_axes(load).keys()
-        taken = math.prod(sizes.get(one, 1) for one in free) * load.dtype.itemsize
-        if load not in out.known and free <= out.spelled.keys() and taken <= left:
-            out.read(load)
-            left -= taken
-
-
-def _write_results(
-    out: Emission,
-    found: Contraction,
-    results: _Results,
-    place: Place,
-    tile: Tile,
-    tiles: tuple[int, int],
-) -> None:
-    """The results; those of rows alone from the first of the tiles along the columns."""
-    stores, blocks = results.stores, results.blocks
-    apart = {*found.of_rows, *found.of_blocks}
-    for store in found.dfg.stores:
-        if store not in apart:
-            out.store(stores[store])
-    if found.blocks:
-        _write_blocks(out, found, blocks, place, tile, tiles)
-    if found.of_rows:
-        scope = out.inner({}, {})
-        scope.expect(*(stores[store].expr for store in found.of_rows))
-        for store in found.of_rows:
-            scope.store(stores[store], anchor="row")
-        if tiles[1] > 1:
-            out.lines.append(f"if tile % {tiles[1]} == 0:")
-        out.lines += [f"    {line}" if tiles[1] > 1 else line for line in scope.lines]
-
-
-def _write_blocks(
-    out: Emission,
-    found: Contraction,
-    blocks: Sequence[tuple[Held, Expr]],
-    place: Place,
-    tile: Tile,
-    tiles: tuple[int, int],
-) -> None:
-    """The sums of blocks of columns, one of another if need be, and what is stored of them."""
-    each = found.block
-    shape, many = f"[{tile.m}, {tile.n}]", tile.n // each
-    cube = f"[{tile.m}, {many}, {each}]"
-    wide, narrow = dict[Expr, Expr](), dict[Expr, Expr]()
-    for of, arg in blocks:
-        key = substitute(of, place)
-        known = {part: wide[part] for part in all_parts(arg) if part in wide}
-        text = out.value(replace_parts(arg, known))
-        name = out.assign("block_sum", f"tl.sum(tl.reshape({text}, {cube}), 2)")
-        spread = f"tl.broadcast_to({name}[:, :, None], {cube})"
-        wide[key] = Held(f"tl.reshape({spread}, {shape})", of.dtype, ())
-        narrow[of] = Held(name, of.dtype)
-    whole, own = flattened(found.cols[:-1], "block")
-    masks = {whole: "block_in"} if whole.extent % many else {}
-    scope = out.inner({whole: "block"}, masks)
-    first = _starts(tile, tiles)[1]
-    out.lines.append(f"block = {f'({first}) // {each}'} + tl.arange(0, {many})[None, :]")
-    if masks:
-        out.lines.append(f"block_in = block < {whole.extent}")
-    there = {**place, **own}
-    for store in found.of_blocks:
-        expr = substitute(replace_parts(store.expr, narrow), there)
-        index = tuple(substitute_index(i, there, lambda expr: expr) for i in store.index)
-        scope.store(replace(store, expr=expr, index=index))
-    out.lines += scope.lines
