@@ -84,30 +84,26 @@ def run(machine: Any, cache: Cache | None = None) -> tuple[str, Cost | None]:
     return (mode if carveout == WHOLE else f"{mode}.c{carveout}"), cost
 
 
+def in_modes(*us: float | None) -> dict[str, float | None]:
+    """What a plan takes without a mode and in each."""
+    return dict(zip(("", *MODES), us, strict=True))
+
+
 def test_the_fastest_mode_stays() -> None:
-    mode, cost = run(
-        Machine({"": 10.0, "n": 9.0, "w": 12.0, "l": 8.0, "e": 8.5, "a": 9.0, "f": 9.0})
-    )
+    mode, cost = run(Machine(in_modes(10.0, 9.0, 12.0, 8.0, 8.5, 9.0, 9.0)))
     assert (mode, cost) == ("l", Cost(8.0, "measured", 0.5))
 
 
 def test_a_tie_changes_nothing() -> None:
-    assert (
-        run(Machine({"": 10.0, "n": 9.8, "w": 12.0, "l": 9.7, "e": 9.6, "a": 10.0, "f": 9.9}))[0]
-        == ""
-    )
+    assert run(Machine(in_modes(10.0, 9.8, 12.0, 9.7, 9.6, 10.0, 9.9)))[0] == ""
 
 
 def test_a_mode_that_fails_is_left_out() -> None:
-    assert (
-        run(Machine({"": 10.0, "n": 9.0, "w": 9.5, "l": None, "e": 9.1, "a": None, "f": 9.2}))[0]
-        == "n"
-    )
+    assert run(Machine(in_modes(10.0, 9.0, 9.5, None, 9.1, None, 9.2)))[0] == "n"
 
 
 def test_it_is_found_once(tmp_path: Path) -> None:
-    us = {"": 10.0, "n": 9.0, "w": 12.0, "l": 8.5, "e": 8.0, "a": 8.5, "f": 8.5}
-    machine, cache = Machine({**us}), Cache.open(tmp_path)
+    machine, cache = Machine(in_modes(10.0, 9.0, 12.0, 8.5, 8.0, 8.5, 8.5)), Cache.open(tmp_path)
     first = run(machine, cache)
     assert machine.loaded == ["", *MODES, "e", *(f"e.c{percent}" for percent in LESS)]
     loaded = len(machine.loaded)
@@ -115,15 +111,7 @@ def test_it_is_found_once(tmp_path: Path) -> None:
 
 
 def test_less_shared_memory_where_that_is_faster(tmp_path: Path) -> None:
-    us: dict[str, float | None] = {
-        "": 10.0,
-        "n": 9.0,
-        "w": 12.0,
-        "l": 8.5,
-        "e": 8.0,
-        "a": 8.5,
-        "f": 8.5,
-    }
+    us = in_modes(10.0, 9.0, 12.0, 8.5, 8.0, 8.5, 8.5)
     us |= {"e.c75": 7.95, "e.c50": 6.0, "e.c25": 9.0}
     machine, cache = Machine(us), Cache.open(tmp_path)
     assert run(machine, cache) == ("e.c50", Cost(6.0, "measured", 0.5))
@@ -158,7 +146,7 @@ def test_what_was_found_in_haste_is_for_the_hasty(
 def test_large_plans_keep_one_mode_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decide, "own_modes", lambda *_: pytest.fail("nothing would be learned"))
     monkeypatch.setattr(decide, "LARGE", 0)
-    machine: Any = Machine({"": 60.0, "n": 50.0, **dict.fromkeys("wleaf", 60.0)})
+    machine: Any = Machine(in_modes(60.0, 50.0, *[60.0] * 5))
     plan, cost = overlapped(PLAN, machine, None, Trace(), Deadline.after(60.0))
     assert cost is not None and cost.us == 50.0
     assert [split(t.kernel.variant)[1] for t in plan.tasks.tasks if t.kernel] == ["n"]

@@ -102,21 +102,21 @@ def write_fetches(
     out: Emission, factor: Expr, lane: Axis, side: Side, share: Share, most: int
 ) -> None:
     """The lines that ask for the constant factor: its steps, the lines of memory in each, and the
-    places across, as one range: of one step, or of as many as `most` lines allow. What of a step
-    does not begin with a line of memory has a last one that is not asked for. `lane`: the factor's
-    axis along the depth."""
+    places across, as one range: of one step, or of as many as `most` lines allow. Where a step does
+    not begin at a line of memory, its last line is not asked for. `lane`: the factor's axis along
+    the depth."""
     if not isinstance(factor, Load) or factor.within or parts(factor):
         return
     if _stride(factor.address, lane) != 1:
         return
     per_line = LINE // factor.dtype.itemsize
     lines = max(1, lane.extent // per_line)
-    each, turns = lines * side.length, min(side.at_once, share.each)
+    step_lines, turns = lines * side.length, min(side.at_once, share.each)
     steps = next_power(-(-share.each // turns))
-    while steps > 1 and steps * each > most:
+    while steps > 1 and steps * step_lines > most:
         steps //= 2
-    asked = out.assign("asked", f"tl.arange(0, {steps * each})")
-    nth = f"{asked} // {each}" if steps > 1 else "0"
+    asked = out.assign("asked", f"tl.arange(0, {steps * step_lines})")
+    nth = f"{asked} // {step_lines}" if steps > 1 else "0"
     step = out.assign("asked_step", _step(nth, side, share, turns, steps))
     spelled = {Axis("asked_step", share.count): step}
     line = f"{asked} // {side.length} % {lines}"
