@@ -53,15 +53,12 @@ def audition(task: Task, target: Target) -> Verdict:
     constants = tuple(_filled(constant, i, target) for i, constant in enumerate(body.constants))
     alone = TaskGraph(task.name, body.inputs, constants, (task,), (), body.outputs)
     plan = pack(alone, Schedule("alone", sequential_launches(dag_of(alone))), target.spec)
-    run = target.load(fence(plan), repeat=0)
-    inputs = [random_tensor(value.type, i, target.device) for i, value in enumerate(body.inputs)]
-    for out in run(inputs):
-        out.cpu()  # whatever went wrong on the device is heard here
-    why = run.strays()
+    run = target.load(fence(plan), repeat=repeat_of(task, target.spec))
+    run([random_tensor(value.type, i, target.device) for i, value in enumerate(body.inputs)])
+    why = run.strays()  # which waits: whatever went wrong on the device is heard here
     if why:
         return Verdict(why)
-    del run
-    (cost,) = target.time([target.load(plan, repeat=repeat_of(task, target.spec))], ROUGHLY)
+    (cost,) = target.time([run], ROUGHLY)
     return Verdict("", cost.us, cost.spread)
 
 

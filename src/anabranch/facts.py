@@ -9,7 +9,7 @@
 | modes | generated kernels of the plan by how they overlap the one before ("none": not at all) |
 | carveout | percent of a multiprocessor's L1 that its kernels want as shared memory; None: no GPU |
 | cut_short | why searching ended before it was done: "", budget, stop |
-| stages_s | seconds of the compilation by stage |
+| stages_s | seconds of the compilation by stage, and of parts of stages ("search.build") |
 | peak_bytes, peak_bytes_sequential | intermediate values of this plan and of the sequential one |
 | max_relative_error | per output, against a higher-precision reference |
 | search | each step of the search that paid: rules, us without and with them |
@@ -33,6 +33,7 @@ from anabranch.kernels.triton.carveout import apart, carveout_of
 from anabranch.kernels.triton.dependent import split
 from anabranch.line import Job
 from anabranch.overlap.alike import generated
+from anabranch.trace import Trace
 
 EAGER_SECONDS = 0.5
 """Spent on timing the model as it was."""
@@ -67,16 +68,21 @@ def facts_of(job: Job, made: Compilation, eager: bool = True) -> dict[str, Any]:
         "search_s": made.seconds,
         "search": _searched(made),
         "cut_short": made.found.cut_short,
-        "stages_s": {
-            event.what: dict(event.data)["seconds"]
-            for event in job.trace.events
-            if event.kind == "stage"
-        },
+        "stages_s": _stages(job.trace),
         "max_relative_error": [error for error, _ in made.errors],
         "allowed_relative_error": [allowed for _, allowed in made.errors],
         "versions": dict(job.target.spec.versions),
         "options": job.options.model_dump(mode="json", exclude_defaults=True),
     }
+
+
+def _stages(trace: Trace) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    for event in trace.events:
+        if event.kind == "stage":
+            so_far = seconds.get(event.what, 0.0)
+            seconds[event.what] = so_far + float(dict(event.data)["seconds"])
+    return seconds
 
 
 def _modes(tasks: TaskGraph) -> dict[str, int]:

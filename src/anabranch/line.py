@@ -29,7 +29,7 @@ from anabranch.ir.step import Stepper
 from anabranch.ir.task import Kernel, TaskGraph
 from anabranch.kernels.select import MOST, Selection
 from anabranch.options import Options
-from anabranch.overlap.alike import compiling, may_overlap
+from anabranch.overlap.alike import WAITED, compiling, may_overlap
 from anabranch.overlap.decide import SECONDS, near, overlapped
 from anabranch.pack import pack
 from anabranch.pack.once import Packer
@@ -167,7 +167,7 @@ def scheduled(
     ahead, interrupt = _nothing, _at_once
     if job.auditions is not None:
         ahead, interrupt = partial(compile_ahead, auditions=job.auditions), job.auditions.interrupt
-    ways = (job.target, job.cache, ahead, interrupt, job.deadline)
+    ways = (job.target, job.cache, ahead, interrupt, job.deadline, job.trace)
     aside = nullcontext(_at_once) if still else compiling(tasks, *ways)
     names = TRIAL if trial and options.scheduler == "best" else schedulers_of(options)
     with job.trace.stage("schedule"), aside as compiled:
@@ -230,6 +230,20 @@ def bounded_costs(
         return packer.any(asked, schedule)
 
     return sequential, packer, costs_of(job.target, prepare, job.cache, job.trace, job.deadline)
+
+
+def schedule_seconds(trace: Trace) -> float:
+    """What finding a schedule has taken, of whichever graph took longest: without the wait for
+    kernels, nearly all of which the next graph has as well."""
+    found, waited = 0.0, 0.0
+    for event in trace.events:
+        if event.kind == "stage" and event.what in ("schedule", WAITED):
+            seconds = float(dict(event.data)["seconds"])
+            if event.what == WAITED:
+                waited = seconds
+            else:
+                found, waited = max(found, seconds - waited), 0.0
+    return found
 
 
 def _at_once() -> None:

@@ -81,14 +81,16 @@ class Rehearsal:
         for those of the others that may be the fastest of their task."""
 
         def both(tasks: Sequence[Task]) -> Sequence[Cost | None]:
-            verdicts = self.verdicts(tasks, partial(self._prepare_library, tasks))
+            with self._trace.stage("kernels.rehearse"):
+                verdicts = self.verdicts(tasks, partial(self._prepare_library, tasks))
             left = [i for i in range(len(tasks)) if i not in verdicts or not verdicts[i].why]
             rough = {
                 at: Cost(verdicts[i].us, "measured", verdicts[i].spread)
                 for at, i in enumerate(left)
                 if i in verdicts
             }
-            found = in_heats([tasks[i] for i in left], rough, trial)
+            with self._trace.stage("kernels.time"):
+                found = in_heats([tasks[i] for i in left], rough, trial)
             costs = dict(zip(left, found, strict=True))
             return [costs.get(i) for i in range(len(tasks))]
 

@@ -33,7 +33,16 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
-from anabranch.line import Job, Planned, launched, planned, rescheduled, simplified, tuner_of
+from anabranch.line import (
+    Job,
+    Planned,
+    launched,
+    planned,
+    rescheduled,
+    schedule_seconds,
+    simplified,
+    tuner_of,
+)
 from anabranch.options import Options
 from anabranch.overlap.alike import in_mode, in_their_modes, mode_of
 from anabranch.rewrite.rules import ALL
@@ -49,6 +58,9 @@ CAPTURES = 4
 """Of each of two plans whose difference is less than one capture of each can tell."""
 NEW = 0.25
 """Of the time for cuts and kernels of the graph itself, what a candidate is expected to take."""
+SLACK = 12.0
+"""Seconds by which the first candidate may end later where nobody gave any: else all that was
+found out about parts of a network has been in vain."""
 FURTHER = 0.05
 """Of its work, what a search must have done more than the one before it to have come further."""
 SHARE = 1 / 3
@@ -125,7 +137,7 @@ def _searched(
     alpha = _alpha(options, tried)
     trace.add("chosen", "search", graph.name, f"the critical path weighs {alpha:g} times the sum")
     # The schedule of what is found has its time within the limit, too.
-    until = until.earlier(_took(trace, "schedule"))
+    until = until.earlier(schedule_seconds(trace))
     each = trial + _took(trace, "fuse", "kernels") * NEW
     effort, judges = _effort(options, until, each), judging.judges(alpha)
     settings = settings_of(options)
@@ -265,9 +277,10 @@ def _limit(job: Job) -> float:
 def _effort(options: Options, until: Deadline, each: float) -> Effort:
     """Work by what was asked for alone, and not by what is left of it."""
     asked = options.search_seconds
+    slack = SLACK if asked is None and options.budget is None else 0.0
     if asked is None:
         asked = SEARCH if options.budget is None else min(SEARCH, SHARE * options.budget)
-    return Effort(options.search_measured, work=RATE * asked, until=until, each=each)
+    return Effort(options.search_measured, work=RATE * asked, until=until, each=each, slack=slack)
 
 
 def _took(trace: Trace, *stages: str) -> float:

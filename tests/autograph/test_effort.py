@@ -85,7 +85,7 @@ def test_what_is_not_expected_to_end_in_time_is_not_begun(clock: Clock) -> None:
     assert not meter.affords("build", 1e3) and meter.stopped.startswith(SLOW)  # work, but later
     trace = Trace()
     meter.tell(trace, "g")
-    assert [event.why for event in trace.events] == [meter.stopped]
+    assert [event.why for event in trace.events if event.kind == "refused"] == [meter.stopped]
 
 
 def test_the_first_candidate_is_expected_to_take_what_others_took(clock: Clock) -> None:
@@ -95,6 +95,33 @@ def test_the_first_candidate_is_expected_to_take_what_others_took(clock: Clock) 
     assert not meter.affords("build", 0.1)
     spend(meter, "build", 1.0, clock, 1.0)
     assert meter.affords("build", 2.0)
+
+
+def test_the_first_candidate_may_end_a_little_later(clock: Clock) -> None:
+    """Where parts have been run for it; not begin later, and those after it keep to the limit."""
+    meter = Meter(Effort(until=Deadline.after(10.0), each=8.0, slack=5.0))
+    clock.now = 6.9
+    assert meter.affords("build", 0.1) and meter.deadline(0.1).moment == pytest.approx(7.0)
+    clock.now = 7.1
+    assert not meter.affords("build", 0.1)
+    roomy = Meter(Effort(until=Deadline.after(2.9), each=8.0, slack=20.0))
+    clock.now = 9.9
+    assert roomy.affords("build", 0.1) and roomy.deadline(0.1).moment == pytest.approx(10.0)
+    clock.now = 10.1
+    assert not roomy.affords("build", 0.1)
+    clock.now = 8.0
+    spend(roomy, "build", 1.0, clock, 1.5)
+    assert roomy.affords("build", 0.3) and not roomy.affords("build", 0.4)
+
+
+def test_the_trace_hears_what_the_time_went_to(clock: Clock) -> None:
+    meter, trace = Meter(Effort(work=10.0)), Trace()
+    spend(meter, "price", 1.0, clock, 2.0)
+    spend(meter, "build", 1.0, clock, 3.0)
+    spend(meter, "price", 1.0, clock, 0.5)
+    meter.tell(trace, "g")
+    told = {event.what: dict(event.data)["seconds"] for event in trace.events}
+    assert told == {"search.price": 2.5, "search.build": 3.0}
 
 
 def test_contests_shrink_with_the_time_that_is_left(clock: Clock) -> None:

@@ -22,8 +22,9 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.numbers import relative_error
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost
-from anabranch.line import Job, Planned, simplified
+from anabranch.line import Job, Planned, schedule_seconds, simplified
 from anabranch.options import SYSTEMS, Options
+from anabranch.overlap.alike import WAITED
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import ALL
 from anabranch.targets import resolve
@@ -147,6 +148,7 @@ def test_work_is_asked_for_and_not_what_is_left() -> None:
         for until in (Deadline.after(0.0), Deadline.after(50.0)):
             effort = seek._effort(options, until, 3.0)
             assert effort.work == pytest.approx(work) and effort.until == until
+            assert effort.slack == (0.0 if asked else seek.SLACK)
     one = job(Twins(), torch.randn(4, 64))
     assert seek._limit(one) == pytest.approx(seek.SEARCH, abs=0.1)
     long_ago = replace(one, begun=one.begun - seek.WHOLE + 5.0)
@@ -158,8 +160,17 @@ def test_the_schedule_of_what_is_found_has_its_time_within_the_limit() -> None:
     trace.add("stage", "schedule", "schedule", seconds=6.5)
     trace.add("stage", "fuse", "fuse", seconds=1.0)
     trace.add("stage", "search", "search", seconds=60.0)
-    assert seek._took(trace, "schedule") == 6.5 and seek._took(trace, "fuse", "schedule") == 7.5
-    assert seek._took(Trace(), "schedule") == 0.0
+    assert schedule_seconds(trace) == 6.5 and seek._took(trace, "fuse", "schedule") == 7.5
+    assert schedule_seconds(Trace()) == seek._took(Trace(), "schedule") == 0.0
+
+
+def test_the_wait_for_kernels_is_no_part_of_what_another_schedule_takes() -> None:
+    trace = Trace()
+    for waited, whole in ((9.0, 12.0), (0.0, 4.0), (1.0, 2.0)):
+        if waited:
+            trace.add("stage", WAITED, WAITED, seconds=waited)
+        trace.add("stage", "schedule", "schedule", seconds=whole)
+    assert schedule_seconds(trace) == 4.0
 
 
 def test_explain_and_report_show_the_way(tmp_path: Any) -> None:

@@ -19,7 +19,7 @@ from anabranch.errors import AnabranchError
 from anabranch.ir.key import tasks_text
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import text_schedule
-from anabranch.line import Job, Planned, scheduled, tuner_of
+from anabranch.line import Job, Planned, schedule_seconds, scheduled, tuner_of
 from anabranch.overlap.alike import in_their_modes, may_overlap, mode_of
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
@@ -51,7 +51,7 @@ def abreast(job: Job, made: Planned) -> Planned:
         job.trace.add("refused", "abreast", names, "no plan with them is faster")
         return made
     aside = replace(job, trace=job.trace.aside())
-    enough = until.left() > _schedule_seconds(job)
+    enough = until.left() > schedule_seconds(job.trace)
     names = ", ".join(offer.names for offer in trial.offers)
     try:
         found = _in_earnest(aside, made, trial, enough)
@@ -77,12 +77,6 @@ def _until(job: Job) -> Deadline:
         return job.deadline
     whole = WHOLE + (job.options.search_seconds or 0.0) - job.taken
     return job.deadline.within(min(SECONDS, max(0.0, whole)))
-
-
-def _schedule_seconds(job: Job) -> float:
-    """What scheduling has taken, whichever graph took longest."""
-    told = (e for e in job.trace.events if e.kind == "stage" and e.what == "schedule")
-    return max((float(dict(event.data)["seconds"]) for event in told), default=0.0)
 
 
 def _in_earnest(job: Job, made: Planned, trial: Trial, enough: bool) -> Planned:

@@ -50,13 +50,15 @@ class Effort:
     """`measured`: candidates near one graph that are run; `promise`: the part of the time that a
     candidate must be predicted to save, to be run; `work`: in seconds of a usual machine, None for
     as much as it takes; `until`: when it ends on this one at the latest; `each`: the seconds that
-    building a candidate is expected to take, as long as none was built."""
+    building a candidate is expected to take, as long as none was built; `slack`: by so many this
+    one may end later."""
 
     measured: int = 3
     promise: float = 0.005
     work: float | None = None
     until: Deadline = ENDLESS
     each: float = 0.0
+    slack: float = 0.0
 
 
 class Meter:
@@ -69,8 +71,9 @@ class Meter:
         self.undone = 0.0
         self._all = self._work = effort.work
         self._until = effort.until
-        self._each = effort.each
+        self._each, self._slack = effort.each, effort.slack
         self._pace: dict[Kind, float] = {}
+        self._spent: dict[Kind, float] = {}
 
     def affords(self, kind: Kind, work: float, then: float = 0.0) -> bool:
         """Whether there is enough left for this, and for building a candidate of so much work
@@ -121,25 +124,29 @@ class Meter:
         try:
             yield
         finally:
-            done = work()
+            done, seconds = work(), time.monotonic() - begun
+            self._spent[kind] = self._spent.get(kind, 0.0) + seconds
             if self._work is not None:
                 self._work -= done
             if done:
                 told = max(done, SURE) if kind in ALONE else done
-                self._pace[kind] = (time.monotonic() - begun) / told
+                self._pace[kind] = seconds / told
 
     def tell(self, trace: Trace, name: str) -> None:
-        """Say why nothing more was begun, if that is so."""
+        """Say what the time went to, and why nothing more was begun, if that is so."""
+        for kind, seconds in self._spent.items():
+            part = f"search.{kind}"
+            trace.add("stage", part, part, seconds=round(seconds, 4))
         if self.stopped:
             trace.add("refused", "search", name, self.stopped)
 
     def _expected(self, kind: Kind, work: float) -> float:
-        """Seconds, by the pace of the last of its kind; of the first, by that of all that is done
-        on the processor alone."""
+        """Seconds within the limit, by the pace of the last of its kind; of the first, by that of
+        all that is done on the processor alone."""
         if kind in self._pace:
             return work * self._pace[kind]
         usual = work * max(1.0, *(self._pace.get(done, 0.0) for done in ALONE))
-        return max(usual, self._each) if kind == "build" else usual
+        return max(0.0, max(usual, self._each) - self._slack) if kind == "build" else usual
 
     def _cut(self) -> str:
         whole = self._all or 0.0

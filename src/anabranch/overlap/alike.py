@@ -7,6 +7,7 @@ All modes are timed side by side, and "none" wins unless another is faster by mo
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ BUDGET, EACH = 0.4, 0.06
 """Seconds of timing, over all modes, and for each of many plans."""
 LOOK = 0.1
 """Seconds between two looks at whether somebody wants an end."""
+WAITED = "schedule.compile"
+"""The part of its stage in which a schedule waits for kernels."""
 Wait = Callable[[], None]
 
 
@@ -67,16 +70,18 @@ def compiling(
     ahead: Callable[[Sequence[Kernel]], None] = lambda _: None,
     interrupt: Callable[[], None] = lambda: None,
     until: Deadline = ENDLESS,
+    trace: Trace | None = None,
 ) -> Iterator[Wait]:
     """While the block runs, the kernels are compiled in every mode, in processes of their own; who
     measures in the block waits for their end first, with what this gives. `ahead`: whoever may put
     some of them into the cache faster; `interrupt`: ends that where the block fails, or is told to
-    end at once, or where somebody stops `until`: then no mode will be tried."""
+    end at once, or where somebody stops `until`: then no mode will be tried. The trace hears how
+    long was waited."""
     if not may_overlap(tasks, target):
         yield lambda: None
         return
     kernels = _kernels(in_mode(tasks, mode) for mode in MODES)
-    failed = Event()
+    failed, waited = Event(), list[float]()
     with ThreadPoolExecutor(1, "anabranch-overlap") as pool:
 
         def compile_all() -> None:
@@ -90,9 +95,11 @@ def compiling(
             interrupt()
 
         def ended() -> None:
+            begun = time.perf_counter()
             while wait([done], LOOK).not_done:
                 if until.stopped() and not failed.is_set():
                     give_up()
+            waited.append(time.perf_counter() - begun)
 
         def quiet() -> None:
             ended()
@@ -105,6 +112,8 @@ def compiling(
         except BaseException:
             give_up()
             raise
+    if trace is not None:
+        trace.add("stage", WAITED, WAITED, seconds=round(sum(waited), 4))
 
 
 def may_overlap(tasks: TaskGraph, target: Target) -> bool:
