@@ -19,13 +19,10 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Input, Node, Ref, types
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task, TaskGraph
-from anabranch.ir.types import TensorType
+from anabranch.ir.types import BLOCK, TensorType
 from anabranch.trace import Trace
 
 CAT = "aten.cat.default"
-BLOCK = 16
-"""Bytes: a slice starts at a multiple of them. Generated kernels load and store that much at once
-if all addresses allow it; a slice that starts elsewhere would run another kernel than was timed."""
 
 
 def fitting(tasks: TaskGraph, trace: Trace) -> tuple[str, ...]:

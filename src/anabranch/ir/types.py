@@ -31,6 +31,9 @@ DTYPE_NAMES: dict[torch.dtype, str] = {
     torch.complex128: "c128",
 }
 DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+BLOCK = 16
+"""Bytes: a slice starts at a multiple of them. Generated kernels load and store that much at once
+if all addresses allow it; a slice that starts elsewhere would run another kernel than was timed."""
 
 
 @functools.cache

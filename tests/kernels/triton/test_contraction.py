@@ -66,16 +66,22 @@ def test_the_widest_tiles_of_large_products(tile: str) -> None:
     window=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     stride=st.integers(1, 2),
     last=st.booleans(),
+    slice=st.sampled_from([None, (8, 16), (3, 5)]),
     split=st.integers(1, 4),
     dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32]),
 )
 def test_convolutions_of_any_shape(
     batch: int, c: int, k: int, size: tuple[int, int], window: tuple[int, int], stride: int,
-    last: bool, split: int, dtype: torch.dtype,
+    last: bool, slice: tuple[int, int] | None, split: int, dtype: torch.dtype,
 ) -> None:  # fmt: skip
+    """Also of a slice of more channels: so many before it, and so many behind it."""
     x, w = torch.randn(batch, c, *size, dtype=dtype), torch.randn(k, c, *window, dtype=dtype)
     if last:
         x, w = x.to(memory_format=LAST), w.to(memory_format=LAST)
+    if slice is not None:
+        before, behind = (torch.full_like(x[:, :1], torch.nan) for _ in slice)
+        whole = torch.cat([*[before] * slice[0], x, *[behind] * slice[1]], 1)
+        x = whole[:, slice[0] : slice[0] + c]
     padding = (window[0] - 1, window[1] - 1)
     graph, tensors = conv(x, w, None, (stride, stride), padding)
     found = contraction_of(lower(graph))

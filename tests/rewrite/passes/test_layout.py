@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from tests.rewrite.graphs import equal, kinds, read
 
@@ -78,3 +79,49 @@ def test_other_readers_share_the_copy() -> None:
     made = {node.name: node for node in after.nodes}
     assert made["p"].uses == ("x_cl",) and made["p"].type.strides == (48, 1, 12, 3)
     assert made["p"].type.dtype == torch.float16
+
+
+def sliced(dtype: str, channels: int, *cuts: tuple[int, int]) -> Graph:
+    """A convolution of some of the channels that another one makes, cut out step by step."""
+    lines, last, left = list[str](), "r", channels
+    for i, (start, end) in enumerate(cuts):
+        left = end - start
+        type = f"{dtype}[1,{left},4,4]{{{16 * channels},16,4,1}}"
+        lines.append(f"%s{i}: {type} = aten.slice.Tensor(%{last}, 1, {start}, {end})")
+        last = f"s{i}"
+    cut = "\n  ".join(lines)
+    return read(
+        f"""
+graph g {{
+  input %x: {dtype}[1,16,4,4]
+  const %w: {dtype}[{channels},16,3,3] = w
+  const %v: {dtype}[8,{left},1,1] = v
+  %c: {dtype}[1,{channels},4,4] = aten.convolution.default(%x, %w, None, {CONV})
+  %r: {dtype}[1,{channels},4,4] = aten.relu.default(%c)
+  {cut}
+  %d: {dtype}[1,8,6,6] = aten.convolution.default(%{last}, %v, None, {CONV})
+  return %d
+}}"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "cuts", "copied"),
+    [
+        ("f16", 48, [(16, 48)], False),
+        ("f32", 20, [(4, 16)], False),  # starts and rows of as many bytes as one load takes
+        ("f16", 48, [(12, 48)], True),  # would start in the middle of one
+        ("f16", 52, [(8, 40)], True),  # its rows would, those of a copy would not
+        ("f16", 52, [(8, 44)], False),  # nor would those of a copy be any better
+        ("f16", 48, [(12, 48), (4, 36)], False),  # starts where both say
+        ("f16", 48, [(8, 48), (4, 36)], True),
+    ],
+)
+def test_slices_of_channels_are_read_in_place(
+    dtype: str, channels: int, cuts: list[tuple[int, int]], copied: bool
+) -> None:
+    after = arranged(sliced(dtype, channels, *cuts), tf32=dtype == "f32")
+    made = {node.name: node for node in after.nodes}
+    last = f"s{len(cuts) - 1}"
+    assert made["d"].uses[0] == (f"{last}_cl" if copied else last)
+    assert made[last].type.strides[1] == made["d"].type.strides[1] == 1

@@ -7,9 +7,10 @@
                                          out  = clone(relu, contiguous)      if it is returned
 
 A value is copied only where it would enter a convolution contiguous, and then for all its readers;
-from there on operators pass the layout along, as meta tensors tell. A reshape that was a view may
-become a copy, and says so in its strides. What must see the old strides (an unknown operator,
-`as_strided`) gets a copy in them.
+a slice of channels is read in place, if it starts where a kernel can load as much at once as of a
+whole. From there on operators pass the layout along, as meta tensors tell. A reshape that was a
+view may become a copy, and says so in its strides. What must see the old strides (an unknown
+operator, `as_strided`) gets a copy in them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, Ref, rename, types
 from anabranch.ir.ops import channels_last, channels_last_strides, same_layout
-from anabranch.ir.types import TensorType
+from anabranch.ir.types import BLOCK, TensorType, meta
 from anabranch.rewrite.build import Builder
 from anabranch.rewrite.passes.depthwise import is_side_by_side
 from anabranch.rewrite.refuse import refuse
@@ -64,6 +65,7 @@ class _Walk:
         self.builder = Builder(graph)
         self.before = types(graph)
         self.copies: dict[tuple[str, torch.memory_format], Ref] = {}
+        self.makers: dict[str, Node] = {}
         self.entering = {node.uses[0] for node in graph.nodes if node.name in chosen}
 
     def graph_in_channels_last(self) -> Graph:
@@ -76,6 +78,8 @@ class _Walk:
                 self._strided(node)
             else:
                 self.builder.keep(node)
+            if (built := self.builder.nodes.get(node.name)) is not None:
+                self.makers.update(dict.fromkeys(built.results, built))
             for result in node.results:
                 self._enter(result)
         for ref in self.graph.outputs:
@@ -91,8 +95,23 @@ class _Walk:
             return
         type = self.builder.known.types[value]
         last = TensorType(type.shape, type.dtype, channels_last_strides(type.shape))
-        if not same_layout(type, last):
+        if not same_layout(type, last) and not self._slice(value, last):
             self.builder.replace(value, self._copy(Ref(value), torch.channels_last))
+
+    def _slice(self, value: str, dense: TensorType) -> bool:
+        """Whether the value is a slice of channels that may be read in place: a dense copy of it
+        would not be read any faster."""
+        known = self.builder.known.types
+        type, size = known[value], dense.dtype.itemsize
+        if not channels_last(type):
+            return False
+        start = 0
+        while (node := self.makers.get(value)) and ops.info(node.op).kind == "view":
+            views = ops.call(node, lambda name: meta(known[name]), None)
+            start += int(views[node.results.index(value)].storage_offset())
+            value = node.uses[0]
+        aligned = all(step * size % BLOCK == 0 for step in (start, *type.strides) if step != 1)
+        return aligned or (start * size % BLOCK == 0 and dense.strides[3] * size % BLOCK != 0)
 
     def _convolution(self, node: Node) -> None:
         """Keeps the convolution, its weight in channels_last. A weight's copy is folded, so all
