@@ -59,7 +59,9 @@ def networks(draw: st.DrawFn) -> Graph:
     for i in range(draw(st.integers(3, 14))):
         names = st.sampled_from(sorted(table))
         kind = draw(
-            st.sampled_from(("relu", "tanh", "avg_pool2d", "add", "cat", "cat", "_softmax"))
+            st.sampled_from(
+                ("relu", "tanh", "avg_pool2d", "add", "cat", "cat", "slice", "_softmax")
+            )
         )
         x = draw(names)
         free = [node.name for node in nodes if node.name not in taken and "cat" not in node.op]
@@ -78,9 +80,10 @@ def networks(draw: st.DrawFn) -> Graph:
             "cat": (tuple(map(Ref, parts)), 1),
             "avg_pool2d": (Ref(x), (3, 3), (1, 1), (1, 1)),
             "_softmax": (Ref(x), 1, False),
+            "slice": (Ref(x), 1, 4 * draw(st.integers(0, table[x].shape[1] // 4 - 1))),
             "add": (Ref(x), Ref(draw(st.sampled_from(same)))),
         }
-        overload = "Tensor" if kind == "add" else "default"
+        overload = "Tensor" if kind in ("add", "slice") else "default"
         node = make_node(f"n{i}", f"aten.{kind}.{overload}", args.get(kind, (Ref(x),)), table)
         table[node.name] = node.type
         nodes.append(node)

@@ -151,7 +151,8 @@ def test_a_broken_join_is_found(said: str) -> None:
 
 
 REFUSED = {
-    "is no task's result": "%cat: f32[1,8,2,2] = aten.cat.default([%a, %x], 1)",
+    "no task writes any of its parts": "%cat: f32[1,8,2,2] = aten.cat.default([%x, %z], 1)",
+    "is a constant": "%cat: f32[1,8,2,2] = aten.cat.default([%a, %k], 1)",
     "is in it twice": "%cat: f32[1,8,2,2] = aten.cat.default([%a, %a], 1)",
     "may be a part of one": (
         "%one: f32[1,8,2,2] = aten.cat.default([%a, %b], 1)\n"
@@ -178,6 +179,8 @@ def test_what_cannot_be_joined_says_why(why: str) -> None:
 graph g {{
   input %x: f32[1,4,2,2]
   input %y: f32[1,4,2,1]
+  input %z: f32[1,4,2,2]
+  const %k: f32[1,4,2,2] = k
   %a: f32[1,4,2,2] = aten.relu.default(%x)
   %b: f32[1,4,2,2] = aten.tanh.default(%x)
   %r: f32[1,4,2,2] = aten.exp.default(%x)
@@ -190,6 +193,46 @@ graph g {{
     assert "cat" not in fitting(tasks, trace)
     (event,) = [event for event in trace.events if event.what == "cat"]
     assert event.kind == "refused" and why in event.why
+
+
+CUT = parse_graph("""
+graph g {
+  input %x: f32[1,4,2,2]
+  %a: f32[1,4,2,2] = aten.relu.default(%x)
+  %cat_s: f32[1,4,2,2] = aten.exp.default(%x)
+  %s: f32[1,2,2,2]{16,4,2,1} = aten.slice.Tensor(%a, 1, 2, 4)
+  %b: f32[1,2,2,2] = aten.tanh.default(%s)
+  %cat: f32[1,8,2,2] = aten.cat.default([%s, %b, %x], 1)
+  return %cat, %cat_s
+}""")
+
+
+def test_what_no_task_writes_is_copied_to_its_place() -> None:
+    """A slice of something else as soon as that is there, an input at once."""
+    tasks = forced(CUT)
+    (join,) = tasks.joins
+    assert join.uses == ("cat_s_", "b", "cat_x") and tasks.outputs[0].name == "cat"
+    named = {task.name: task for task in tasks.tasks}
+    copy = named["cat_s_"]
+    assert [node.op for node in copy.body.nodes] == ["aten.clone.default"]
+    assert copy.reads == ("s",) and copy.body.nodes[0].type.text == "f32[1,2,2,2]{32,4,2,1}"
+    assert task_producers(tasks)["cat"] == ("cat_s_", "b", "cat_x")
+    dag = dag_of(tasks)
+    edges = {(dag.names[u], dag.names[v]) for u, v in dag.edges()}
+    assert edges == {("a", "cat_s_"), ("a", "b")}
+    x = torch.randn(1, 4, 2, 2)
+    assert all(map(torch.equal, eval_tasks(tasks, [x]), eval_graph(CUT, [x])))
+
+
+def test_copies_are_part_of_what_a_join_takes() -> None:
+    plain, whole = with_kernels(partition(CUT, Trace(), CPU.spec)), forced(CUT)
+    for copying, kept in ((0.4, ("cat",)), (0.6, ())):
+
+        def cost(task: Task, copying: float = copying) -> Cost:
+            copies = task.body.nodes[0].op == "aten.clone.default"
+            return Cost(copying if copies else 1.0, "measured")
+
+        assert worth(plain, whole, cost, Trace()) == kept
 
 
 def test_what_is_empty_is_no_join() -> None:

@@ -5,8 +5,10 @@
     cat = cat([a, b])  1.8 us            join cat = [a, b]
 
 A result that is a slice has the strides of the whole: its task's body says them, so another kernel
-may be the best for it, and another for those who read the slice alone. A join is worth it if all
-of them together take less than they did with the concatenation. `fitting` says what may be joined,
+may be the best for it, and another for those who read the slice alone. What no task writes, but is
+cut out of something else or comes from outside, is copied to its place by a task of its own, which
+waits for nothing but that. A join is worth it if all of them together take less than they did with
+the concatenation. `fitting` says what may be joined,
 `joined` makes the task graph, `worth` decides, each set of joins that share tasks by itself.
 """
 
@@ -16,13 +18,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Input, Node, Ref, types
+from anabranch.ir.graph import Graph, Input, Node, Ref, types
 from anabranch.ir.protocols import Cost
-from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.task import Task, TaskGraph, value_types
 from anabranch.ir.types import BLOCK, TensorType
 from anabranch.trace import Trace
 
-CAT = "aten.cat.default"
+CAT, CLONE = "aten.cat.default", "aten.clone.default"
 
 
 def fitting(tasks: TaskGraph, trace: Trace) -> tuple[str, ...]:
@@ -44,12 +46,19 @@ def fitting(tasks: TaskGraph, trace: Trace) -> tuple[str, ...]:
 
 def joined(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
     """The graph with these concatenations as joins. Tasks that write or read a part have it with
-    the strides of the whole, and no kernel any more."""
-    nodes = [_join(task) for task in tasks.tasks if task.name in names]
-    strides = {part: node.type.strides for node in nodes for part in node.uses}
-    kept = (task for task in tasks.tasks if task.name not in names)
-    changed = tuple(_restrided(task, strides) for task in kept)
-    return replace(tasks, tasks=changed, joins=(*tasks.joins, *nodes))
+    the strides of the whole, and no kernel any more; nor have those that copy parts."""
+    joins: list[Node] = []
+    listed: list[Task] = []
+    for task in tasks.tasks:
+        if task.name in names:
+            copies = _copies(task, tasks)
+            joins.append(_join(task, {copy.reads[0]: copy.name for copy in copies}))
+            listed += copies
+        else:
+            listed.append(task)
+    strides = {part: node.type.strides for node in joins for part in node.uses}
+    changed = tuple(_restrided(task, strides) for task in listed)
+    return replace(tasks, tasks=changed, joins=(*tasks.joins, *joins))
 
 
 def touching(before: TaskGraph, after: TaskGraph) -> tuple[Task, ...]:
@@ -68,7 +77,7 @@ def worth(
     changed = {task.name: task for task in touching(plain, whole)}
     kept: list[str] = []
     for joins, names in _sharing(whole, changed):
-        before = [cost(was[name]) for name in (*names, *joins)]
+        before = [cost(was[name]) for name in (*names, *joins) if name in was]
         after = [cost(changed[name]) for name in names]
         us, guess = _sums(before, after)
         said = f"{us[1]:.2f} us with {len(names)} tasks writing or reading slices"
@@ -93,29 +102,34 @@ def _why_not(task: Task, tasks: TaskGraph, taken: Mapping[str, str]) -> str:
     if not node.type.numel:
         return f"%{node.name} is empty"
     made = {name: t for t in tasks.tasks for name in t.writes}
+    if made.keys().isdisjoint(node.uses):
+        return "no task writes any of its parts"
+    held = {constant.name for constant in tasks.constants}
     renamed = {name for alias in tasks.aliases for name in alias.uses}
     returned = {ref.name for ref in tasks.outputs}
     for name, start in zip(node.uses, _starts(node, table), strict=True):
+        if name in held:
+            return f"%{name} is a constant"
+        if node.uses.count(name) > 1:
+            return f"%{name} is in it twice"
+        if table[name].dtype != node.type.dtype or len(table[name].shape) != len(node.type.shape):
+            return f"%{name} is {table[name].text}, the result {node.type.text}"
+        if start * node.type.dtype.itemsize % BLOCK:
+            return f"%{name} would start at no multiple of {BLOCK} bytes"
         if name not in made:
-            return f"%{name} is no task's result"
+            continue  # it is copied
         if name in renamed:
             return f"%{name} is read through an alias"
         if name in returned:
             return f"%{name} is returned"
         if name in taken:
             return f"%{name} may be a part of {taken[name]}"
-        if node.uses.count(name) > 1:
-            return f"%{name} is in it twice"
         if made[name].body.nodes[-1].op == CAT:
             return f"%{name} is a concatenation itself"
         reads = [n for t in tasks.tasks for n in t.body.nodes if name in n.uses]
         view = next((n for n in reads if ops.info(n.op).kind == "view"), None)
         if view is not None:
             return f"%{view.name} needs %{name} in strides of its own"
-        if table[name].dtype != node.type.dtype or len(table[name].shape) != len(node.type.shape):
-            return f"%{name} is {table[name].text}, the result {node.type.text}"
-        if start * node.type.dtype.itemsize % BLOCK:
-            return f"%{name} would start at no multiple of {BLOCK} bytes"
     return ""
 
 
@@ -134,9 +148,26 @@ def _dim(node: Node) -> int:
     return dim % max(1, len(node.type.shape))
 
 
-def _join(task: Task) -> Node:
+def _join(task: Task, copied: Mapping[str, str]) -> Node:
     (node,) = task.body.nodes
-    return replace(node, args=(tuple(map(Ref, node.uses)), _dim(node)), kwargs=())
+    parts = tuple(Ref(copied.get(name, name)) for name in node.uses)
+    return replace(node, args=(parts, _dim(node)), kwargs=())
+
+
+def _copies(task: Task, tasks: TaskGraph) -> list[Task]:
+    """Tasks that copy the parts that no task writes."""
+    (node,) = task.body.nodes
+    made = {name for one in tasks.tasks for name in one.writes}
+    names, found = set(value_types(tasks)), list[Task]()
+    for value in task.body.inputs:
+        if value.name not in made:
+            name = f"{task.name}_{value.name.replace('.', '_')}"
+            while name in names:
+                name += "_"
+            copy = Node(name, CLONE, (Ref(value.name),), (), (value.type,), node.origin)
+            body = Graph(name, (value,), (), (copy,), (Ref(name),))
+            found.append(Task(name, body))
+    return found
 
 
 def _restrided(task: Task, strides: Mapping[str, tuple[int, ...]]) -> Task:

@@ -31,8 +31,8 @@ Known = Mapping[str, frozenset[tuple[str, str, str]]]
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """A provider's kernels that write where they are told, of those that are `known`; ATen's others
-    run and then copy. What is `free` may allocate its results."""
+    """A provider's kernels that write where they are told, of those that are `known`, or of all for
+    what is new; ATen's others run and then copy. What is `free` may allocate its results."""
 
     of: Provider
     known: Known
@@ -58,8 +58,8 @@ class Writing:
         key, offers = structure_text(task.body), self.of.kernels(task, spec)
         if key not in self.free:
             offers = [told for kernel in offers if (told := _told(kernel)) is not None]
-        known = self.known.get(key, frozenset())
-        return [kernel for kernel in offers if kernel.provider == "aten" or _name(kernel) in known]
+        known = self.known.get(key)
+        return [k for k in offers if known is None or k.provider == "aten" or _name(k) in known]
 
 
 def with_joins(
@@ -94,7 +94,7 @@ def with_joins(
     tasks = _with_kernels(joined(plain, kept), picked.tasks)
     was = {task.name: task for task in plain.tasks}
     tried = {
-        task.name: (selection if task is was[task.name] else picked).candidates[task.name]
+        task.name: (selection if task is was.get(task.name) else picked).candidates[task.name]
         for task in tasks.tasks
     }
     return Selection(tasks, tried)
@@ -112,7 +112,8 @@ def writing(
     told: set[str] = set()
     for task in changed:
         key = structure_text(task.body)
-        known[key] = known.get(key, frozenset()) | _fast(tried.get(task.name, ()))
+        if task.name in tried:
+            known[key] = known.get(key, frozenset()) | _fast(tried[task.name])
         if parts.intersection(task.writes):
             told.add(key)
     free = frozenset(known.keys() - told)
