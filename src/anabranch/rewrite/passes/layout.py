@@ -103,7 +103,7 @@ class _Walk:
         would not be read any faster."""
         known = self.builder.known.types
         type, size = known[value], dense.dtype.itemsize
-        if not channels_last(type):
+        if not channels_last(type) or type.strides[1] != 1:
             return False
         start = 0
         while (node := self.makers.get(value)) and ops.info(node.op).kind == "view":
