@@ -47,6 +47,21 @@ STREAMS = (
 )
 
 
+MERGED = """
+graph merged {
+  input %x: f16[1,16,27,27]{11664,1,432,16}
+  const %w: f16[96,16,1,1] = w
+  const %v: f16[64,64,3,3]{576,1,192,64} = v
+  %both: f16[1,96,27,27]{69984,1,2592,96} = aten.convolution.default(%x, %w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+  %one: f16[1,32,27,27]{69984,1,2592,96} = aten.slice.Tensor(%both, 1, 0, 32)
+  %two: f16[1,64,27,27]{69984,1,2592,96} = aten.slice.Tensor(%both, 1, 32, 96)
+  %deep: f16[1,64,27,27]{46656,1,1728,64} = aten.convolution.default(%two, %v, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+  %cat: f16[1,96,27,27]{69984,1,2592,96} = aten.cat.default([%one, %deep], 1)
+  %next: f16[1,96,27,27]{69984,1,2592,96} = aten.sigmoid.default(%cat)
+  return %next
+}"""  # noqa: E501
+
+
 def with_variant(tasks: TaskGraph, target: CudaTarget, number: int) -> TaskGraph:
     """Every task with one of its generated kernels."""
     offers = {
@@ -60,8 +75,8 @@ def with_variant(tasks: TaskGraph, target: CudaTarget, number: int) -> TaskGraph
     return replace(tasks, tasks=tuple(chosen))
 
 
-def fire(target: CudaTarget) -> Graph:
-    graph = parse_graph(FIRE)
+def read(text: str, target: CudaTarget) -> Graph:
+    graph = parse_graph(text)
     constants = tuple(
         replace(c, value=random_tensor(c.type, i, target.device))
         for i, c in enumerate(graph.constants)
@@ -72,7 +87,7 @@ def fire(target: CudaTarget) -> Graph:
 @pytest.mark.parametrize("number", range(4))
 def test_slices_side_by_side(number: int) -> None:
     target = CudaTarget(torch.device("cuda", torch.cuda.current_device()))
-    graph = fire(target)
+    graph = read(FIRE, target)
     tasks = partition(graph, Trace(), target.spec)
     tasks = with_variant(joined(tasks, fitting(tasks, Trace())), target, number)
     assert [node.name for node in tasks.joins] == ["cat"]
@@ -87,9 +102,33 @@ def test_slices_side_by_side(number: int) -> None:
     assert run.strays() == ""
 
 
+@pytest.mark.parametrize("number", range(4))
+def test_a_slice_is_read_in_place_and_copied_to_its_place(number: int) -> None:
+    target = CudaTarget(torch.device("cuda", torch.cuda.current_device()))
+    graph = read(MERGED, target)
+    tasks = partition(graph, Trace(), target.spec)
+    tasks = with_variant(joined(tasks, fitting(tasks, Trace())), target, number)
+    assert [node.uses for node in tasks.joins] == [("cat_one", "deep")]
+    launches = (
+        Launch("both", 0),
+        Launch("cat_one", 1, ("both",)),
+        Launch("deep", 0),
+        Launch("next", 0, ("cat_one",)),
+    )
+    run = target.load(fence(pack(tasks, Schedule("beside", launches), target.spec)))
+    assert not run.failure
+    inputs = [random_tensor(value.type, 7, target.device) for value in graph.inputs]
+    own = eval_graph(graph, inputs, target.device)
+    truth = eval_graph(graph, inputs, target.device, torch.float32)
+    for _ in range(3):
+        for error, allowed in compare(run(inputs, clone=True), own, truth, target.spec.tf32):
+            assert error <= allowed
+    assert run.strays() == ""
+
+
 def test_a_library_that_cannot_write_a_slice_copies() -> None:
     target = CudaTarget(torch.device("cuda", torch.cuda.current_device()))
-    graph = fire(target)
+    graph = read(FIRE, target)
     tasks = partition(graph, Trace(), target.spec)
     tasks = joined(tasks, fitting(tasks, Trace()))
     again = writing(tasks.tasks, tasks, {}, PROVIDERS)
