@@ -159,12 +159,17 @@ REFUSED = {
         "%cat: f32[1,8,2,2] = aten.cat.default([%b, %t], 1)"
     ),
     "no multiple of 16 bytes": "%cat: f32[1,4,2,3] = aten.cat.default([%o, %t], 3)",
-    "is read through an alias": (
+    "%a has an alias that needs it in strides of its own": (
         "%flat: f32[16] = aten.view.default(%a, [16])\n"
         "%e: f32[16] = aten.neg.default(%flat)\n"
-        "%cat: f32[1,8,2,2] = aten.cat.default([%a, %b], 1)"
+        "%cat: f32[1,4,4,2] = aten.cat.default([%a, %b], 2)"
     ),
-    "is returned": "%cat: f32[1,8,2,2] = aten.cat.default([%a, %r], 1)",
+    "%r is returned": "%cat: f32[1,8,2,2] = aten.cat.default([%a, %r], 1)",
+    "%h is returned": (
+        "%h: f32[1,4,2,2] = aten.neg.default(%x)\n"
+        "%also: f32[1,2,2,2]{16,4,2,1} = aten.slice.Tensor(%h, 1, 0, 2)\n"
+        "%cat: f32[1,8,2,2] = aten.cat.default([%a, %h], 1)"
+    ),
     "is a concatenation itself": (
         "%in: f32[1,8,2,2] = aten.cat.default([%a, %x], 1)\n"
         "%cat: f32[1,12,2,2] = aten.cat.default([%in, %b], 1)"
@@ -187,7 +192,7 @@ graph g {{
   %o: f32[1,4,2,1] = aten.relu.default(%y)
   %t: f32[1,4,2,2] = aten.tanh.default(%x)
   {REFUSED[why]}
-  return %cat, %r
+  return %cat, %r{", %also" * ("%also" in REFUSED[why])}
 }}""")
     tasks = partition(graph, trace, CPU.spec)
     assert "cat" not in fitting(tasks, trace)
@@ -222,6 +227,34 @@ def test_what_no_task_writes_is_copied_to_its_place() -> None:
     assert edges == {("a", "cat_s_"), ("a", "b")}
     x = torch.randn(1, 4, 2, 2)
     assert all(map(torch.equal, eval_tasks(tasks, [x]), eval_graph(CUT, [x])))
+
+
+def test_a_part_may_be_read_slice_by_slice() -> None:
+    """As where a value is split, and what becomes of one half is put beside both."""
+    graph = parse_graph("""
+    graph g {
+      input %x: f32[1,4,2,2]
+      %a: f32[1,4,2,2] = aten.relu.default(%x)
+      %s: f32[1,2,2,2]{16,4,2,1} = aten.slice.Tensor(%a, 1, 2, 4)
+      %t: f32[1,1,2,2]{16,4,2,1} = aten.slice.Tensor(%s, 1, 1, 2)
+      %b: f32[1,2,2,2] = aten.tanh.default(%s)
+      %cat: f32[1,6,2,2] = aten.cat.default([%b, %a], 1)
+      %c: f32[1,1,2,2] = aten.exp.default(%t)
+      return %cat, %c
+    }""")
+    tasks = forced(graph)
+    assert [node.uses for node in tasks.joins] == [("b", "a")]
+    assert {node.name: node.type.strides for node in tasks.aliases} == {
+        "s": (24, 4, 2, 1),
+        "t": (24, 4, 2, 1),
+    }
+    assert slices(tasks) == {"b": Slice("cat", 0), "a": Slice("cat", 8)}
+    plain = with_kernels(partition(graph, Trace(), CPU.spec))
+    assert [task.name for task in touching(plain, tasks)] == ["a", "b", "c"]
+    assert worth(plain, tasks, lambda task: Cost(1.0, "measured"), Trace()) == ("cat",)
+    assert task_producers(tasks)["t"] == ("a",)
+    x = torch.randn(1, 4, 2, 2)
+    assert all(map(torch.equal, eval_tasks(tasks, [x]), eval_graph(graph, [x])))
 
 
 def test_copies_are_part_of_what_a_join_takes() -> None:

@@ -129,13 +129,14 @@ class Cuts:
         """Of all tasks. A concatenation is free only if each part of it is the whole result of a
         task, or comes from outside: a slice of something larger has its own place in memory. A
         move that only another move reads is part of that one where kernels are generated."""
-        views = {name for node in tasks.aliases for name in (*node.results, *node.uses)}
+        renamed = {name for node in tasks.aliases for name in node.results}
+        views = renamed.union(*(node.uses for node in tasks.aliases))
         passed = _passed_on(tasks, views) if self._generates else set[str]()
         found: list[Piece] = []
         for task, piece in zip(tasks.tasks, map(self.piece, tasks.tasks), strict=True):
             if task.name in passed:
                 piece = self._part(piece)
-            elif piece.free and not views.isdisjoint(task.reads):
+            elif piece.free and not renamed.isdisjoint(task.reads):
                 piece = self._kept(piece)
             found.append(piece)
         return found

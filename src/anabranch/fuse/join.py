@@ -20,7 +20,7 @@ from dataclasses import replace
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Input, Node, Ref, types
 from anabranch.ir.protocols import Cost
-from anabranch.ir.task import Task, TaskGraph, value_types
+from anabranch.ir.task import Task, TaskGraph, alias_roots, value_types
 from anabranch.ir.types import BLOCK, TensorType
 from anabranch.trace import Trace
 
@@ -57,15 +57,23 @@ def joined(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
         else:
             listed.append(task)
     strides = {part: node.type.strides for node in joins for part in node.uses}
+    aliases, strides = _renamed(tasks, strides)
     changed = tuple(_restrided(task, strides) for task in listed)
-    return replace(tasks, tasks=changed, joins=(*tasks.joins, *joins))
+    return replace(tasks, tasks=changed, aliases=aliases, joins=(*tasks.joins, *joins))
 
 
 def touching(before: TaskGraph, after: TaskGraph) -> tuple[Task, ...]:
     """The tasks of `after` whose kernels are to be chosen: they write or read what has been joined
-    since. Their bodies may be what they were: rows below each other keep their strides."""
+    since, or an alias of it. Their bodies may be what they were: rows below each other keep their
+    strides."""
     parts = {name for node in after.joins if node not in before.joins for name in node.uses}
-    return tuple(task for task in after.tasks if parts.intersection((*task.reads, *task.writes)))
+    roots = alias_roots(after)
+    return tuple(task for task in after.tasks if not parts.isdisjoint(_touched(task, roots)))
+
+
+def _touched(task: Task, roots: Mapping[str, str]) -> set[str]:
+    """What the task reads or writes, and not by an alias."""
+    return {roots.get(name, name) for name in (*task.reads, *task.writes)}
 
 
 def worth(
@@ -105,8 +113,9 @@ def _why_not(task: Task, tasks: TaskGraph, taken: Mapping[str, str]) -> str:
     if made.keys().isdisjoint(node.uses):
         return "no task writes any of its parts"
     held = {constant.name for constant in tasks.constants}
-    renamed = {name for alias in tasks.aliases for name in alias.uses}
-    returned = {ref.name for ref in tasks.outputs}
+    roots = alias_roots(tasks)
+    returned = {roots.get(ref.name, ref.name) for ref in tasks.outputs}
+    renamed = set(roots.values())
     for name, start in zip(node.uses, _starts(node, table), strict=True):
         if name in held:
             return f"%{name} is a constant"
@@ -119,7 +128,10 @@ def _why_not(task: Task, tasks: TaskGraph, taken: Mapping[str, str]) -> str:
         if name not in made:
             continue  # it is copied
         if name in renamed:
-            return f"%{name} is read through an alias"
+            try:
+                _renamed(tasks, {name: node.type.strides})
+            except (RuntimeError, ValueError):
+                return f"%{name} has an alias that needs it in strides of its own"
         if name in returned:
             return f"%{name} is returned"
         if name in taken:
@@ -170,6 +182,28 @@ def _copies(task: Task, tasks: TaskGraph) -> list[Task]:
     return found
 
 
+def _renamed(
+    tasks: TaskGraph, strides: Mapping[str, tuple[int, ...]]
+) -> tuple[tuple[Node, ...], dict[str, tuple[int, ...]]]:
+    """The aliases where these values have these strides, and the strides with those of aliases
+    that come to have others. ValueError, or RuntimeError, if one would be no alias any more."""
+    table, found = value_types(tasks), dict(strides)
+    table |= {n: replace(table[n], strides=steps) for n, steps in strides.items() if n in table}
+    aliases: list[Node] = []
+    for node in tasks.aliases:
+        if found.keys().isdisjoint(node.uses):
+            aliases.append(node)
+            continue
+        kinds = ops.infer(node.op, node.args, node.kwargs, table)
+        node = replace(node, types=kinds)
+        if not ops.is_view(node, table):
+            raise ValueError(f"%{node.name} would be a copy")
+        aliases.append(node)
+        for name, type in zip(node.results, kinds, strict=True):
+            table[name], found[name] = type, type.strides
+    return tuple(aliases), found
+
+
 def _restrided(task: Task, strides: Mapping[str, tuple[int, ...]]) -> Task:
     """The task with other strides of what it reads and writes; itself if it does neither."""
     body = task.body
@@ -193,8 +227,10 @@ def _restrided(task: Task, strides: Mapping[str, tuple[int, ...]]) -> Task:
 def _sharing(whole: TaskGraph, changed: Mapping[str, Task]) -> list[tuple[list[str], list[str]]]:
     """Joins in sets, and the changed tasks that touch each set: no task touches two sets."""
     sets: list[tuple[list[str], list[str]]] = []
+    roots = alias_roots(whole)
+    touched = {name: _touched(task, roots) for name, task in changed.items()}
     for node in whole.joins:
-        names = [n for n, t in changed.items() if {*t.reads, *t.writes}.intersection(node.uses)]
+        names = [name for name, values in touched.items() if values.intersection(node.uses)]
         mine: tuple[list[str], list[str]] = ([node.name], names)
         for other in [s for s in sets if set(s[1]).intersection(names)]:
             sets.remove(other)

@@ -60,6 +60,9 @@ def verify_tasks(tasks: TaskGraph) -> None:
     _unless(len(names) == len(set(names)), tasks, "two tasks have one name")
     for node in tasks.aliases:
         _unless(ops.is_view(node, types), tasks, f"alias %{node.name} does not only rename")
+        found = ops.infer(node.op, node.args, node.kwargs, types)
+        same = all(map(ops.same_layout, found, node.types))
+        _unless(same, tasks, f"alias %{node.name} lies otherwise than what it renames")
 
     verify_joins(tasks)
     joins = {node.name: node.uses for node in tasks.joins}
@@ -90,10 +93,9 @@ def verify_tasks(tasks: TaskGraph) -> None:
 
 def verify_joins(tasks: TaskGraph) -> None:
     """A join is a concatenation, along a dimension it names, of results of tasks: each is in one
-    join, once, has its strides, and no alias; their sizes add up. So parts never overlap."""
+    join, once, and has its strides; their sizes add up. So parts never overlap."""
     types = value_types(tasks)
     made = {name for task in tasks.tasks for name in task.writes}
-    renamed = {name for node in tasks.aliases for name in node.uses}
     taken: set[str] = set()
     names = [value.name for value in tasks.inputs] + [c.name for c in tasks.constants]
     names += [node.name for node in tasks.joins]
@@ -110,7 +112,6 @@ def verify_joins(tasks: TaskGraph) -> None:
             what = f"part %{name} of join %{node.name}"
             _unless(name in made, tasks, f"{what} is no task's result")
             _unless(name not in taken, tasks, f"{what} is a part twice")
-            _unless(name not in renamed, tasks, f"{what} has an alias")
             taken.add(name)
             want = _part_type(node.type, along, types[name])
             _unless(types[name] == want, tasks, f"{what} is no {want.text}")

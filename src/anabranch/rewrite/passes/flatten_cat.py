@@ -4,27 +4,37 @@
 %b = cat([%a, %z], 1)      ->      %b = cat([%x, %y, %z], 1)
 
 Empty parts go, as long as another part is left and the result stays what it is: caches of keys
-begin with a vector of no numbers, which ATen skips among parts of any rank.
+begin with a vector of no numbers, which ATen skips among parts of any rank. Slices beside each
+other that are all of a value give way to that value, which may then be written where it belongs:
+
+s, t = split(%x, 2, 1)
+%b = cat([s, t, %z], 1)    ->      %b = cat([%x, %z], 1)
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, users
 from anabranch.rewrite.build import Builder
 from anabranch.trace import Trace
 
-CAT = "aten.cat.default"
+CAT, SLICE = "aten.cat.default", "aten.slice.Tensor"
+CUTTING = frozenset({SLICE, "aten.split.Tensor", "aten.split_with_sizes.default"})
 
 
 def flatten_cat(graph: Graph, trace: Trace) -> Graph:
-    """The graph without concatenations that only another one, along the same axis, reads, and
-    without parts that add nothing."""
+    """The graph without concatenations that only another one, along the same axis, reads, without
+    parts that add nothing, and with whole values in place of all their slices."""
     made, read_by = producers(graph), users(graph)
     returned = {ref.name for ref in graph.outputs}
     builder = Builder(graph)
     for node in graph.nodes:
         parts = _parts(node)
+        if not parts:
+            builder.keep(node)
+            continue
         inner = [
             ref
             for ref in parts
@@ -38,7 +48,7 @@ def flatten_cat(graph: Graph, trace: Trace) -> Graph:
         for ref in _parts(builder.renamed(node)):
             source = builder.nodes.get(ref.name)
             flat += _parts(source) if source is not None and ref in inner else (ref,)
-        full = _full(builder, node, flat)
+        full = _instead(builder, node, _whole(builder, node, _full(builder, node, flat)), flat)
         if not inner and len(full) == len(flat):
             builder.keep(node)
             continue
@@ -56,6 +66,63 @@ def _full(builder: Builder, node: Node, parts: list[Ref]) -> list[Ref]:
         return parts
     args: tuple[Arg, ...] = (tuple(full), _axis(node))
     return full if ops.infer(CAT, args, (), types) == node.types else parts
+
+
+def _whole(builder: Builder, node: Node, parts: list[Ref]) -> list[Ref]:
+    """The parts, with a value for slices of it that follow each other from its start to its end."""
+    found: list[Ref] = []
+    made = {name: source for source in builder.nodes.values() for name in source.results}
+    cuts = [_cut(builder, made, ref, _axis(node)) for ref in parts]
+    i = 0
+    while i < len(parts):
+        end, last = i, 0
+        while end < len(parts) and (cut := cuts[end]) and cut[:2] == (_of(cuts[i]), last):
+            end, last = end + 1, cut[2]
+        of = _of(cuts[i])
+        if of and last == builder.known.types[of].shape[_axis(node)]:
+            found.append(Ref(of))
+            i = end
+        else:
+            found.append(parts[i])
+            i += 1
+    return found
+
+
+Cut = tuple[str, int, int]
+"""A slice: of which value, and where it begins and ends."""
+
+
+def _of(cut: Cut | None) -> str:
+    return cut[0] if cut else ""
+
+
+def _cut(builder: Builder, made: Mapping[str, Node], part: Ref, axis: int) -> Cut | None:
+    """What the part is cut out of along the axis, None if it is not."""
+    node = made.get(part.name)
+    if node is None or node.op not in CUTTING:
+        return None
+    given, of = ops.arguments(node), node.uses[0]
+    shape, dim = builder.known.types[of].shape, given["dim"]
+    if not isinstance(dim, int) or not shape or dim % len(shape) != axis:
+        return None
+    if node.op == SLICE:
+        bounds = given["start"], given["end"], given["step"]
+        if not all(bound is None or isinstance(bound, int) for bound in bounds):
+            return None
+        begin, end, step = slice(*bounds).indices(shape[axis])
+        return (of, begin, end) if step == 1 and begin < end else None
+    sizes = [type.shape[axis] for type in node.types]
+    at = node.results.index(part.name)
+    return of, sum(sizes[:at]), sum(sizes[: at + 1])
+
+
+def _instead(builder: Builder, node: Node, parts: list[Ref], were: list[Ref]) -> list[Ref]:
+    """The parts, if the result with them is what it was with those before."""
+    if len(parts) == len(were):
+        return were
+    types = builder.known.types
+    args: tuple[Arg, ...] = (tuple(parts), _axis(node))
+    return parts if ops.infer(CAT, args, (), types) == node.types else were
 
 
 def _parts(node: Node) -> tuple[Ref, ...]:
