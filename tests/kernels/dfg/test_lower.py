@@ -119,3 +119,12 @@ def test_deep_chains_take_no_exponential_time() -> None:
     lines = [f"%v{k + 1}: f32[8] = aten.add.Tensor(%v{k}, %v{k})" for k in range(90)]
     graph = "graph g {\n input %v0: f32[8]\n " + "\n ".join(lines) + "\n return %v90\n}"
     assert len(text(graph).splitlines()) == 91
+
+
+def test_digits_are_rounded_by_the_library() -> None:
+    graph = parse_graph("""graph g {
+      input %x: f32[4]
+      %r: f32[4] = aten.round.decimals(%x, decimals=1)
+      return %r
+    }""")
+    assert "rounds to digits" in str(lower(graph))

@@ -10,7 +10,9 @@ from tests.kernels.triton.bodies import body, gpu, read
 from tests.kernels.triton.interpreter import check, run
 
 from anabranch.ir.eval import eval_graph
-from anabranch.ir.types import DTYPE_NAMES
+from anabranch.ir.graph import Arg, Graph, Input, Node, Ref
+from anabranch.ir.ops import make_node
+from anabranch.ir.types import DTYPE_NAMES, TensorType
 from anabranch.kernels.triton.write import program, variants
 
 LINE = torch.randn(2, 5, 9)
@@ -76,6 +78,38 @@ def test_an_image_in_squares() -> None:
         }"""
     )
     check(graph, variants(graph, gpu(132))[:2])
+
+
+PLACES: tuple[tuple[str, tuple[Arg, ...]], ...] = (
+    ("reflection_pad2d.default", ((2, 1, 1, 2),)),
+    ("replication_pad2d.default", ((1, 0, 2, 1),)),
+    ("upsample_bilinear2d.vec", (None, False, (2.0, 1.5))),
+    ("upsample_nearest2d.vec", (None, (1.5, 2.0))),
+    ("roll.default", ((1, 2), (2, 3))),
+    ("slice.Tensor", (2, 1, 5)),
+    ("max_pool2d.default", ((2, 2), (1, 1))),
+    ("gelu.default", ()),
+)
+
+
+@given(st.lists(st.sampled_from(PLACES), min_size=2, max_size=3, unique=True))
+@settings(max_examples=25)
+def test_places_that_are_computed_from_computed_places(
+    ways: list[tuple[str, tuple[Arg, ...]]],
+) -> None:
+    """Mirrored what is in between, enlarged what was mirrored: wherever an index, or what it must
+    lie within, is an expression of its own."""
+    inputs, nodes = (Input("x", TensorType((1, 2, 9, 8), torch.float32)),), list[Node]()
+    table = {"x": inputs[0].type}
+    for i, (op, rest) in enumerate(ways):
+        last = Ref(nodes[-1].name if nodes else "x")
+        nodes.append(make_node(f"n{i}", f"aten.{op}", (last, *rest), table))
+        table[f"n{i}"] = nodes[-1].type
+    graph = Graph("g", inputs, (), tuple(nodes), (Ref(nodes[-1].name),))
+    found = variants(graph, gpu(132))[:1]
+    assert found or "max_pool2d" in str(ways)  # which is no window of what is computed
+    if found:
+        check(graph, found)
 
 
 @given(st.data())

@@ -233,8 +233,8 @@ def address(index: tuple[Index, ...], type: TensorType) -> Index:
 def parts(expr: Expr) -> tuple[Expr, ...]:
     """The expressions it is made of, one level down; what its indices gather included."""
     match expr:
-        case Load() | Held():
-            return tuple(g for index in expr.index for g in _gathers(index))
+        case Load() | Held() | Position() | Inside():
+            return tuple(g for index in _indices(expr) for g in _gathers(index))
         case Cast(arg) | Reduce(arg=arg):
             return (arg,)
         case Arith():
@@ -267,21 +267,27 @@ def free_axes(expr: Expr) -> dict[Axis, None]:
         for inner in parts(part):
             found.update(table[inner])
         match part:
-            case Load():
-                found.update(dict.fromkeys(a for i in part.index for a in axes_of(i)))
-                found.update(dict.fromkeys(a for b in part.within for a in axes_of(b.index)))
-            case Position():
-                found.update(dict.fromkeys(axes_of(part.index)))
-            case Inside():
-                found.update(dict.fromkeys(a for b in part.within for a in axes_of(b.index)))
-            case Held():
-                found.update(dict.fromkeys(a for i in part.index for a in axes_of(i)))
+            case Load() | Held() | Position() | Inside():
+                found.update(dict.fromkeys(a for i in _indices(part) for a in axes_of(i)))
             case Reduce():
                 found = {a: None for a in found if a not in part.axes}
             case _:
                 pass
         table[part] = found
     return table[expr]
+
+
+def _indices(expr: Load | Held | Position | Inside) -> tuple[Index, ...]:
+    """All indices in it, those that bounds are set to included."""
+    match expr:
+        case Load():
+            return (*expr.index, *(bound.index for bound in expr.within))
+        case Held():
+            return expr.index
+        case Position():
+            return (expr.index,)
+        case Inside():
+            return tuple(bound.index for bound in expr.within)
 
 
 def _gathers(index: Index) -> list[Expr]:

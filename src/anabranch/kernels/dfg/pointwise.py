@@ -45,6 +45,12 @@ def pointwise(formula: Formula, compares: bool = False) -> Lowering:
     return lowering
 
 
+def _round(call: Call) -> tuple[At, ...]:
+    if call.node.op != "aten.round.default":
+        raise Refusal(f"{call.node.op} rounds to digits, in steps that ATen rounds as well")
+    return pointwise(unary("round"))(call)
+
+
 def unary(op: str) -> Formula:
     return lambda of: arith(op, of["self"])
 
@@ -215,7 +221,7 @@ ARITHMETIC = frozenset({_add, _sub, _rsub, _clamp, _addcmul, _lerp, _remainder, 
 FORMULAS: dict[str, Formula] = {
     **{name: unary(name) for name in ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos")},
     **{name: unary(name) for name in ("erf", "exp2", "log2", "floor", "ceil", "sigmoid")},
-    **{name: unary(name) for name in ("expm1", "log1p", "round", "trunc")},
+    **{name: unary(name) for name in ("expm1", "log1p", "trunc")},
     "bitwise_not": unary("not"),
     **{f"bitwise_{name}": binary(name) for name in ("and", "or", "xor")},
     **{"mul": binary("mul"), "maximum": binary("max"), "minimum": binary("min")},
@@ -248,6 +254,7 @@ TESTS: dict[str, Formula] = {
 }
 
 POINTWISE: dict[str, Lowering] = {
+    "aten.round": _round,
     **{f"aten.{name}": pointwise(formula) for name, formula in FORMULAS.items()},
     **{f"aten.{name}": pointwise(formula, compares=True) for name, formula in TESTS.items()},
 }
