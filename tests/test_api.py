@@ -153,6 +153,32 @@ def test_who_saves_a_plan_keeps_what_was_written_of_its_kernels(
         assert memo.recall(cache, kernels) == {}
 
 
+def test_results_of_any_numbers_and_of_torchs_own_tuples_are_saved(tmp_path: Path) -> None:
+    x = torch.randn(4, 6)
+    for name, model in (
+        ("nan", lambda x: x.masked_fill(x < 0, float("nan"))),
+        ("sort", lambda x: (x.sort(1), {"most": x.topk(2)})),
+    ):
+        fast = anabranch.compile(model, x, target="cpu", cache_dir=None)
+        fast.save(tmp_path / name)
+        got, want = anabranch.load(tmp_path / name, target="cpu")(x), model(x)
+        torch.testing.assert_close(got, want, equal_nan=True)
+        assert name != "sort" or type(got[0]) is torch.return_types.sort
+
+
+Named = namedtuple("Named", "a b")
+
+
+def test_a_structure_that_nobody_else_knows_is_not_saved(tmp_path: Path) -> None:
+    """Not written, to be refused when it is read."""
+    fast = anabranch.compile(
+        lambda x: Named(x + 1, x * 2), torch.randn(3), target="cpu", cache_dir=None
+    )
+    with pytest.raises(OptionError, match="a class in the model's results has no name"):
+        fast.save(tmp_path / "plan")
+    assert not (tmp_path / "plan").exists()
+
+
 def test_a_damaged_file_is_an_error_that_says_so(tmp_path: Path) -> None:
     path = tmp_path / "model.anabranch"
     anabranch.compile(model(), (image(),), **quick()).save(path)

@@ -67,8 +67,9 @@ def _kernel_differs(task: Task, target: Target) -> str:
         outs = run(inputs)
     except (TargetError, RuntimeError) as failed:
         return f"failed: {str(failed).partition(chr(10))[0]}"
+    drawn = any(ops.info(node.op).random for node in body.nodes)  # anew each time
     for error, allowed in numbers.compare(outs, own, reference, target.spec.tf32):
-        if not error <= allowed:
+        if not drawn and not error <= allowed:
             return f"error {error:.2e} where {allowed:.2e} is allowed"
     return run.strays()
 

@@ -31,7 +31,7 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.plain import Assembler, Reader, assembler, reader
 from anabranch.frontend.program import opened
-from anabranch.frontend.structure import flatten_call, read_tree
+from anabranch.frontend.structure import REGISTER, flatten_call, read_tree
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Executable, Target
 from anabranch.ir.uncollected import uncollected
@@ -229,11 +229,14 @@ class Compiled:
         """Write the newest plan with its weights to one file, which `load` reads anywhere. What
         was written of its kernels is kept: here, even the first `load` need not write it anew."""
         entry = self.entries[-1]
-        if entry.plan.signature is None or not entry.plan.signature.input_tree:
+        signature = entry.plan.signature
+        if signature is None or not (signature.input_tree and signature.output_tree):
+            inputs = signature is None or not signature.input_tree
             raise OptionError(
                 "this plan cannot be saved",
-                "its inputs or outputs have a structure that torch's pytree cannot write as text",
-                "register the class with torch.utils._pytree, or use tuples and dicts",
+                f"a class in the model's {'inputs' if inputs else 'results'} has no name in "
+                "torch's pytree that another process would know",
+                REGISTER,
             )
         artifact.save(entry.plan, path, self.facts)
         if entry.compilation is not None:  # what was loaded was kept then

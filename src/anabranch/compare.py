@@ -9,7 +9,7 @@ the model alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -21,7 +21,8 @@ from anabranch.accept import Errors, eager_and_reference
 from anabranch.errors import NumericsError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.structure import flatten_call
-from anabranch.ir import numbers
+from anabranch.ir import numbers, ops
+from anabranch.ir.graph import Graph, types
 from anabranch.ir.protocols import Executable
 from anabranch.ir.step import random_tensor
 from anabranch.ir.types import type_of
@@ -38,6 +39,7 @@ FASTPATH = (
     "the results are those of torch.nn's attention layers without their fast path, which leaves "
     "zeros at padded places"
 )
+CONVERT = "aten._to_copy.default"
 WRONG_CAPTURE = "the captured graph does not compute what the model computes"
 
 
@@ -46,18 +48,29 @@ def verify(run: Executable, captured: Captured, job: Job) -> Errors:
     is larger than allowed, or if the captured graph is not what the model computes."""
     graph, target, example = captured.graph, job.target, _example(captured, job)
     worst: Errors = ((0.0, 0.0),) * len(graph.outputs)
-    for inputs in (example, fresh(example, job.options.seed)):
+    drawn, anew = fresh(graph, example, job.options.seed), _anew(graph)
+    for inputs in (example, drawn):
+        try:
+            own, reference = eager_and_reference(graph, inputs, target)
+        except (RuntimeError, IndexError, ValueError) as refused:
+            if inputs is example or isinstance(refused, torch.OutOfMemoryError):
+                raise
+            why = f"the model refuses others than the example: {str(refused).partition(chr(10))[0]}"
+            job.trace.add("refused", "verify", "fresh inputs", why)
+            continue
         outs = run(inputs, clone=True)
-        own, reference = eager_and_reference(graph, inputs, target)
         pairs = numbers.compare(outs, own, reference, target.spec.tf32)
         for i, (error, allowed) in enumerate(pairs):
-            if not error <= allowed:
+            if not error <= allowed and i not in anew:
                 raise NumericsError(
                     f"output {i} has relative error {error:.2e}",
                     f"its dtype and the model's own rounding allow {allowed:.2e}",
                     "set ANABRANCH_CHECK=2 to find the pass that did it, and report the model",
                 )
         worst = tuple(max(old, new) for old, new in zip(worst, pairs, strict=True))
+    for i in sorted(anew):
+        why = "its numbers are drawn anew in each run, and were not compared"
+        job.trace.add("refused", "verify", f"output {i}", why)
     verify_capture(run, captured, job, worst)
     return worst
 
@@ -69,12 +82,12 @@ def verify_capture(run: Executable, captured: Captured, job: Job, worst: Errors)
         return
     example = _example(captured, job)
     try:
-        _compare_with_model(run, example, worst, job)
+        _compare_with_model(run, example, worst, job, _anew(captured.graph))
     except NumericsError:
         if not torch.backends.mha.get_fastpath_enabled():
             raise
         with _without_fastpath():
-            _compare_with_model(run, example, worst, job)
+            _compare_with_model(run, example, worst, job, _anew(captured.graph))
         job.trace.add("warning", "verify", run.plan.tasks.name, FASTPATH)
 
 
@@ -114,9 +127,9 @@ def _called(job: Job) -> Any:
 
 
 def _compare_with_model(
-    run: Executable, example: Sequence[Tensor], worst: Errors, job: Job
+    run: Executable, example: Sequence[Tensor], worst: Errors, job: Job, anew: Collection[int]
 ) -> None:
-    """Both may be off by what the numbers allow."""
+    """Both may be off by what the numbers allow; outputs that are drawn `anew`, by anything."""
     eager = [leaf for leaf in tree_leaves(_called(job)) if isinstance(leaf, Tensor)]
     tasks, signature = run.plan.tasks, run.plan.signature
     assert signature is not None
@@ -124,7 +137,10 @@ def _compare_with_model(
     values.update((value.name, x) for value, x in zip(tasks.inputs, example, strict=True))
     rounding = {ref.name: ok for ref, (_, ok) in zip(tasks.outputs, worst, strict=True)}
     names = [leaf.ref.name for leaf in signature.outputs if leaf.ref is not None]
+    random = {tasks.outputs[i].name for i in anew}
     for i, (want, name) in enumerate(zip(eager, names, strict=True)):
+        if name in random:
+            continue
         out = values[name]
         error = numbers.relative_error(out, want.to(out.device))
         allowed = EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * rounding.get(name, 0.0)
@@ -136,13 +152,41 @@ def _compare_with_model(
             )
 
 
-def fresh(example: Sequence[Tensor], seed: int) -> list[Tensor]:
-    """Inputs of the same kind: floats redrawn with the example's mean and deviation."""
+def fresh(graph: Graph, example: Sequence[Tensor], seed: int) -> list[Tensor]:
+    """Inputs of the same kind: floats redrawn with the example's mean and deviation, probabilities
+    from 0 to 1. Of what is read as integers, and may be indices, the rows change places."""
+    unit, whole = ops.probabilities(graph.nodes), _made_whole(graph)
     drawn = []
-    for i, tensor in enumerate(example):
-        if tensor.dtype.is_floating_point and tensor.numel() > 1:
+    for i, (value, tensor) in enumerate(zip(graph.inputs, example, strict=True)):
+        if value.name in whole and tensor.dim():
+            generator = torch.Generator().manual_seed(seed + i)
+            order = torch.randperm(len(tensor), generator=generator)
+            tensor = tensor[order.to(tensor.device)]
+        elif value.name in unit and tensor.dtype.is_floating_point:
+            tensor = random_tensor(type_of(tensor), seed + i, tensor.device, unit=True)
+        elif tensor.dtype.is_floating_point and tensor.numel() > 1:
             noise = random_tensor(type_of(tensor), seed + i, tensor.device)
             deviation, mean = torch.std_mean(tensor.float())
             tensor = (noise.float() * deviation + mean).to(tensor.dtype)
         drawn.append(tensor)
     return drawn
+
+
+def _anew(graph: Graph) -> set[int]:
+    """The outputs, by position, whose numbers are random."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        if ops.info(node.op).random or not found.isdisjoint(node.uses):
+            found.update(node.results)
+    return {i for i, ref in enumerate(graph.outputs) if ref.name in found}
+
+
+def _made_whole(graph: Graph) -> set[str]:
+    """The values of which some numbers are turned into integers."""
+    table, found = types(graph), set[str]()
+    for node in reversed(graph.nodes):
+        made = node.type.dtype
+        integers = not (made.is_floating_point or made.is_complex or made == torch.bool)
+        if (integers and node.op == CONVERT) or not found.isdisjoint(node.results):
+            found.update(name for name in node.uses if table[name].dtype.is_floating_point)
+    return found

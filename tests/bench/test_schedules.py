@@ -107,7 +107,7 @@ def agree(plain: Late, changed: Late) -> list[str]:
     target: Any = SimpleNamespace(load=lambda plan: next(runs))
     named = SimpleNamespace(scheduler="local")
     plan: Any = SimpleNamespace(schedule=named, tasks=SimpleNamespace(name="net"))
-    must_agree(plan, plan, [torch.arange(8.0)], target, trace)
+    must_agree(plan, plan, [[torch.arange(8.0)], [torch.ones(8)]], target, trace)
     return [event.why for event in trace.events]
 
 

@@ -101,7 +101,17 @@ def test_results_by_value() -> None:
 def test_trees_without_text_need_the_live_one() -> None:
     tree = pytree.tree_flatten(Pair(1, 2))[1]
     assert tree_text(tree) == ""
-    with pytest.raises(InputError, match="cannot be saved"):
+    with pytest.raises(InputError, match="does not say the structure"):
         read_tree("")
     good = pytree.tree_flatten(((1, [2]), {"a": 3}))[1]
     assert read_tree(tree_text(good)) == good
+
+
+def test_torchs_own_tuples_have_a_text() -> None:
+    x = torch.randn(2, 3)
+    made = {"a": x.topk(2), "b": (x.sort(1), [x, x.max(1)]), "torch": (x,)}
+    tree = pytree.tree_flatten(made)[1]
+    again = read_tree(tree_text(tree))
+    assert again == tree
+    built = pytree.tree_unflatten(list(range(again.num_leaves)), again)
+    assert type(built["b"][0]) is torch.return_types.sort and built["b"][0].indices == 3

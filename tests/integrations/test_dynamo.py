@@ -36,6 +36,16 @@ def test_compiles_and_folds() -> None:
             torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
 
 
+def test_queries_may_have_more_heads_than_keys() -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True)
+
+    q, k = torch.randn(2, 4, 8, 8), torch.randn(2, 2, 8, 8)
+    fast = torch.compile(attend, backend=anabranch_backend)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(q, k), attend(q, k), rtol=1e-4, atol=1e-5)
+
+
 def test_new_weights_are_seen() -> None:
     net, x = model(), torch.randn(2, 3, 8, 8)
     fast = torch.compile(net, backend=anabranch_backend)

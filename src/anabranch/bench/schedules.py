@@ -212,26 +212,26 @@ def _launched(
     if cost is None:
         return tasks, plan.schedule, took
     if plan != plain:
-        must_agree(plain, plan, _inputs(job), job.target, job.trace)
+        must_agree(plain, plan, _turns(job), job.target, job.trace)
     return plan.tasks, plan.schedule, took
 
 
-def _inputs(job: Job) -> list[Tensor]:
-    """Those of the graph, on the device."""
+def _turns(job: Job) -> list[list[Tensor]]:
+    """The inputs of the graph, on the device, and others."""
     captured = compile_model(job, stop_after="capture")
     call = job.args, job.kwargs, captured.trees[0]
     given = flatten_call(captured.signature, captured.graph.inputs, *call)
-    return [tensor.to(job.target.device) for tensor in given]
+    inputs = [tensor.to(job.target.device) for tensor in given]
+    return [inputs, fresh(captured.graph, inputs, 0)]
 
 
 def must_agree(
-    plain: Plan, changed: Plan, inputs: Sequence[Tensor], target: Target, trace: Trace
+    plain: Plan, changed: Plan, turns: Sequence[Sequence[Tensor]], target: Target, trace: Trace
 ) -> None:
     """NumericsError unless the other plan leaves the same bits each time: its kernels compute the
-    same, only sooner. By turns on these inputs and on others, for what is read too early still
-    holds what the run before has left."""
+    same, only sooner. By turns on several inputs, for what is read too early still holds what the
+    run before has left."""
     name, first = changed.tasks.name, target.load(plain)
-    turns = [inputs, fresh(inputs, 0)]
     wants = [first(given, clone=True) for given in turns]
     again = [first(given, clone=True) for given in turns]
     if not all(map(_same_bits, wants, again)):
@@ -241,7 +241,7 @@ def must_agree(
         return
     run = target.load(changed)
     for done in range(REPLAYS):
-        if not _same_bits(run(turns[done % 2]), wants[done % 2]):
+        if not _same_bits(run(turns[done % len(turns)]), wants[done % len(turns)]):
             raise NumericsError(
                 f"{changed.schedule.scheduler} of {name} leaves other bits",
                 f"in run {done + 1}, where its kernels overlap those before them",

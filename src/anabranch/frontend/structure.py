@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -23,6 +24,13 @@ from anabranch.frontend.checks import name_of_leaf
 from anabranch.ir.graph import Input
 from anabranch.ir.plan import Leaf, Signature
 from anabranch.ir.types import TensorType
+
+RESULTS = "torch.return_types."
+"""Before the name of one of torch's own tuples, where a structure is text."""
+REGISTER = (
+    "register it with torch.export.register_dataclass or torch.utils._pytree."
+    "register_pytree_node(..., serialized_type_name=...), or use tuples and dicts"
+)
 
 
 def flatten_call(
@@ -90,12 +98,43 @@ def unflatten_result(
 
 def tree_text(tree: TreeSpec) -> str:
     """The structure as text, "" if one of its classes has no name that another process knows."""
-    try:
-        with warnings.catch_warnings():
+    for change in (None, _named):
+        with suppress(NotImplementedError, TypeError, ValueError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return pytree.treespec_dumps(tree)
-    except (NotImplementedError, TypeError, ValueError):
-        return ""
+            return pytree.treespec_dumps(_changed(tree, change) if change else tree)
+    return ""
+
+
+def _changed(tree: TreeSpec, change: Callable[[Any], Any]) -> TreeSpec:
+    return pytree.tree_structure(change(pytree.tree_unflatten([0] * tree.num_leaves, tree)))
+
+
+def _named(example: Any) -> Any:
+    """With torch's own tuples (of `sort`, `topk`) as dicts of their name: pytree has none."""
+
+    def replaced(item: Any) -> Any:
+        name = f"{RESULTS}{type(item).__name__}"
+        return {name: tuple(map(_named, item))} if _is_result(item) else item
+
+    return pytree.tree_map(replaced, example, is_leaf=_is_result)
+
+
+def _is_result(item: Any) -> bool:
+    return isinstance(item, tuple) and type(item).__module__ == torch.return_types.__name__
+
+
+def _unnamed(example: Any) -> Any:
+    def replaced(item: Any) -> Any:
+        if not _is_name(item):
+            return item
+        ((name, items),) = item.items()
+        return getattr(torch.return_types, name.removeprefix(RESULTS))(map(_unnamed, items))
+
+    return pytree.tree_map(replaced, example, is_leaf=_is_name)
+
+
+def _is_name(item: Any) -> bool:
+    return isinstance(item, dict) and len(item) == 1 and str(*item).startswith(RESULTS)
 
 
 @functools.lru_cache(maxsize=256)
@@ -103,14 +142,16 @@ def read_tree(text: str) -> TreeSpec:
     """The structure that `tree_text` wrote. Raises InputError for one without text."""
     if not text:
         raise InputError(
-            "the inputs or results of this model have a structure that cannot be saved",
-            "one of their classes is not registered under a name with torch's pytree",
-            "register it with torch.export.register_dataclass or "
-            "torch.utils._pytree.register_pytree_node(..., serialized_type_name=...)",
+            "the file does not say the structure of the model's inputs or results",
+            "one of their classes had no name in torch's pytree when it was saved",
+            REGISTER,
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return pytree.treespec_loads(text)
+        tree = pytree.treespec_loads(text)
+    if RESULTS not in text:
+        return tree
+    return _changed(tree, _unnamed)
 
 
 def _in_order(spec: TreeSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

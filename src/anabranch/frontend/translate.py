@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ NOT_STORED = frozenset({"device", "pin_memory", "non_blocking"})
 """Arguments about where and how to put a result; a graph runs where it is put."""
 
 _FULL = "aten.full.default"
+HEADS = -3
+"""The axis of heads in what attention reads."""
 
 
 class Translation:
@@ -123,7 +126,7 @@ class Translation:
             if key not in NOT_STORED and not (key == "layout" and arg in (None, torch.strided))
         )
         found = node.meta.get("val")
-        if op in ATTENTION and (plain := _plain_attention(node, op, args, kwargs)):
+        if op in ATTENTION and (plain := _plain_attention(node, op, args, kwargs, self.types)):
             op, args, kwargs = plain
             found = found[0] if found is not None else None
         types = self._result_types(node, op, args, kwargs, found)
@@ -257,20 +260,30 @@ def tensor_type(value: Any, what: str, source: str = "") -> TensorType:
 
 
 def _plain_attention(
-    node: fx.Node, op: str, args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...]
+    node: fx.Node,
+    op: str,
+    args: tuple[Arg, ...],
+    kwargs: tuple[tuple[str, Arg], ...],
+    types: Mapping[str, TensorType],
 ) -> tuple[str, tuple[Arg, ...], tuple[tuple[str, Arg], ...]] | None:
-    """aten.scaled_dot_product_attention, if only the first result is read and nothing is random."""
+    """aten.scaled_dot_product_attention, if only the first result is read and nothing is random.
+    Queries with more heads than the keys have share these, which it must be told."""
     given = ops.arguments(Node(node.name, op, args, kwargs, ()))
     mask, dropout, causal = (given.get(key) if key else None for key in ATTENTION[op])
     if dropout != 0.0 or any(
         user.target is not operator.getitem or user.args[1] != 0 for user in node.users
     ):
         return None
-    scale = given.get("scale")
+    query, key, value, scale = (given.get(name) for name in ("query", "key", "value", "scale"))
+    assert isinstance(query, Ref) and isinstance(key, Ref)
+    shared = types[query.name].shape[HEADS] != types[key.name].shape[HEADS]
     return (
         "aten.scaled_dot_product_attention.default",
-        (given["query"], given["key"], given["value"], mask, 0.0, bool(causal)),
-        (("scale", scale),) if scale is not None else (),
+        (query, key, value, mask, 0.0, bool(causal)),
+        (
+            *((("scale", scale),) if scale is not None else ()),
+            *((("enable_gqa", True),) if shared else ()),
+        ),
     )
 
 

@@ -74,9 +74,8 @@ def select_some(
 ) -> Selection:
     """As `select`, without the tasks that no kernel runs."""
     alike = _alike(tasks)
-    decisions = _decisions(
-        {k: g[0] for k, g in alike.items()}, spec, providers, trial, check, memory
-    )
+    first = {key: group[0] for key, group in alike.items()}
+    decisions = _decisions(first, spec, providers, trial, check, trace, memory)
     left = {key: group for key, group in alike.items() if key in decisions}
     names = {task.name for group in left.values() for task in group}
     kept = replace(tasks, tasks=tuple(task for task in tasks.tasks if task.name in names))
@@ -97,7 +96,9 @@ def select_all(
     whoever compiles or measures it has work for all its hands until it ends. `most`: generated
     kernels that are tried in all."""
     groups = [_alike(cut) for cut in cuts]
-    decisions = _decisions(_firsts(groups), spec, providers, trial, check, memory, True, most)
+    decisions = _decisions(
+        _firsts(groups), spec, providers, trial, check, trace, memory, True, most
+    )
     return [
         _selected(cut, alike, decisions, spec, providers, trace)
         for cut, alike in zip(cuts, groups, strict=True)
@@ -124,6 +125,7 @@ def _decisions(
     providers: Sequence[Provider],
     trial: Trial,
     check: Check,
+    trace: Trace,
     memory: Memory,
     strict: bool = False,
     most: int = MOST,
@@ -132,7 +134,7 @@ def _decisions(
     bodies = {key: task.body for key, task in first.items()}
     known = recall(bodies, spec, providers, memory)
     fresh = {key: task for key, task in first.items() if key not in known}
-    decided = _decided(fresh, spec, providers, trial, check, strict, most)
+    decided = _decided(fresh, spec, providers, trial, check, trace, strict, most)
     remember(decided, spec, providers, memory)
     return known | decided
 
@@ -172,6 +174,7 @@ def _decided(
     providers: Sequence[Provider],
     trial: Trial,
     check: Check,
+    trace: Trace,
     strict: bool,
     most: int,
 ) -> dict[str, Decision]:
@@ -188,7 +191,7 @@ def _decided(
         tried = _decide(fresh[key], tried, check)
         if not any(candidate.chosen for candidate in tried):
             if strict:
-                raise _nothing_runs(fresh[key], tried)
+                raise _nothing_runs(fresh[key], tried, trace)
             continue
         decided[key] = Decision(tuple(tried), tuple(maker for maker, _ in offer))
     return decided
@@ -269,8 +272,11 @@ def _preferred(tried: Sequence[Candidate], left: Sequence[int]) -> int:
     return min(tied, key=lambda i: (not tried[i].kernel.writes_out, i))
 
 
-def _nothing_runs(task: Task, tried: Sequence[Candidate]) -> TargetError:
-    refusals = "; ".join(f"{text_kernel(c.kernel)}: {c.refused or 'failed'}" for c in tried)
+def _nothing_runs(task: Task, tried: Sequence[Candidate], trace: Trace) -> TargetError:
+    """`trace`: has heard from whoever tried them what went wrong."""
+    said = [e.why for e in trace.events if e.kind == "refused" and e.what == task.name]
+    failed = said[-1] if said else "failed"
+    refusals = "; ".join(f"{text_kernel(c.kernel)}: {c.refused or failed}" for c in tried)
     return TargetError(
         f"no kernel runs task {task.name}",
         refusals or "no provider has one",
