@@ -83,3 +83,18 @@ def test_attention_answers_in_the_order_of_its_query_without_gaps() -> None:
     query, key, value = parts
     answer = torch.nn.functional.scaled_dot_product_attention(query, key, value)
     assert ops.infer(name, args, (), known)[0] == type_of(answer)
+
+
+def test_recurrences_multiply_each_step_with_all_weights_and_wait_for_each() -> None:
+    weights = [(32, 8), (32, 16), (32,), (32,), (32, 16), (32, 16), (32,), (32,)]
+    table = {f"w{i}": TensorType(shape, torch.float32) for i, shape in enumerate(weights)}
+    table |= {"h": TensorType((2, 3, 16), torch.float32)}
+    params = tuple(Ref(f"w{i}") for i in range(len(weights)))
+    for first, shape in ((False, (7, 3, 8)), (True, (3, 7, 8))):
+        table["x"] = TensorType(shape, torch.float32)
+        args = (Ref("x"), Ref("h"), params, True, 2, 0.0, False, False, first)
+        node = Node("r", "aten.gru.input", args, (), ())
+        assert ops.flops(node, table) == 2 * 7 * 3 * (32 * 8 + 3 * 32 * 16)
+        assert ops.serial(node, table) == 8
+    relu = Node("r", "aten.relu.default", (Ref("x"),), (), (table["x"],))
+    assert ops.serial(relu, table) == 1

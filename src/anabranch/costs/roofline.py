@@ -7,7 +7,8 @@ consist of on a GPU: the launch, the ramp, and the serial length of the contract
 
 The constants are a least-squares fit to sixteen convolutions of ResNet-50 and Inception-v3 at
 batch 1 on an H200 (fp16, best of cuDNN and Triton, inside a CUDA graph: 2.4 to 6.6 us), which it
-meets within 21%. On a CPU there is no ramp and no such length.
+meets within 21%. Each step of a recurrence counts as a launch. On a CPU there is no ramp and no
+such length.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def estimate(work: Work, spec: TargetSpec) -> Cost:
     if not work.launches:
         return Cost(0.0, "estimated")
     bound = max(work.busy_us / EFFICIENCY, work.moved_us)
+    steps = work.launches + work.steps
     if spec.kind != "cuda":
-        return Cost(work.launches * spec.launch_us + bound, "estimated")
-    steps = work.launches * (spec.launch_us + RAMP_US)
-    return Cost(steps + DEPTH_US * math.sqrt(work.depth) + bound, "estimated")
+        return Cost(steps * spec.launch_us + bound, "estimated")
+    started = steps * (spec.launch_us + RAMP_US)
+    return Cost(started + DEPTH_US * math.sqrt(work.depth) + bound, "estimated")

@@ -37,7 +37,7 @@ class Work:
     the part of the machine's CTA slots that it fills; `launches`: 0 if there is nothing to do.
     `ctas`: of its largest launch; `per_sm`: how many of them a processor holds. `awaited_us`: of
     the traffic, what one CTA may have to wait for: that of one independent part, None for all.
-    `bound`: see `bound`."""
+    `bound`: see `bound`. `steps`: those of recurrences, beside the first."""
 
     busy_us: float
     moved_us: float
@@ -48,6 +48,7 @@ class Work:
     per_sm: int = 1
     awaited_us: float | None = None
     bound: bool = False
+    steps: int = 0
 
 
 def work(task: Task, spec: TargetSpec) -> Work:
@@ -72,6 +73,7 @@ def work(task: Task, spec: TargetSpec) -> Work:
         depth=depth,
         share=min(1.0, ctas / (spec.sms * per_sm)),
         launches=kernel.launches if kernel is not None else 1,
+        steps=sum(ops.serial(node, table) - 1 for node in nodes),
         ctas=ctas,
         per_sm=per_sm,
         awaited_us=_awaited(body, table, spec) if len(body.outputs) > 1 and not several else None,

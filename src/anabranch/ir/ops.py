@@ -77,6 +77,24 @@ def _attention_flops(node: Node, types: Mapping[str, TensorType]) -> int:
     return 2 * (query.numel + node.type.numel) * key.shape[-2]
 
 
+def _recurrent_flops(node: Node, types: Mapping[str, TensorType]) -> int:
+    """Every weight with every element of its sequence."""
+    steps, batch = _sequence(node, types)
+    weights = arguments(node)["params"]
+    assert isinstance(weights, tuple)
+    matrices = (types[_ref(weight)] for weight in weights)
+    return 2 * steps * batch * sum(type.numel for type in matrices if len(type.shape) == 2)
+
+
+def _sequence(node: Node, types: Mapping[str, TensorType]) -> tuple[int, int]:
+    """The length of what a recurrent operator reads, and how many such sequences there are; of
+    packed ones, of several lengths, one step of all."""
+    first, second = types[_ref(node.args[0])].shape[:2]
+    if not node.op.endswith(".input"):
+        return 1, first
+    return (second, first) if arguments(node)["batch_first"] else (first, second)
+
+
 def _ref(arg: Arg) -> str:
     assert isinstance(arg, Ref)
     return arg.name
@@ -85,6 +103,8 @@ def _ref(arg: Arg) -> str:
 def _kind(kind: Kind, names: str) -> dict[str, OpInfo]:
     return {f"aten.{name}": OpInfo(kind) for name in names.split()}
 
+
+RECURRENT = ("aten.lstm", "aten.gru", "aten.rnn_tanh", "aten.rnn_relu")
 
 OPS: dict[str, OpInfo] = {
     **_kind(
@@ -149,6 +169,7 @@ OPS: dict[str, OpInfo] = {
     "aten.linear": OpInfo("contract", _matmul_flops(0)),
     "aten.matmul": OpInfo("contract", _matmul_flops(0)),
     "aten.scaled_dot_product_attention": OpInfo("contract", _attention_flops),
+    **{name: OpInfo("opaque", _recurrent_flops) for name in RECURRENT},
     **{
         f"aten._scaled_dot_product_{kind}": OpInfo("contract", _attention_flops)
         for kind in (
@@ -241,6 +262,12 @@ def parameters(op: str) -> tuple[Parameter, ...]:
 def mutates(op: str) -> bool:
     """Whether the operator writes to a tensor it is given."""
     return bool(resolve(op)._schema.is_mutable)
+
+
+@functools.cache
+def is_pure(op: str) -> bool:
+    """Whether an operator of ATen neither writes to what it reads nor draws random numbers."""
+    return not mutates(op) and torch.Tag.nondeterministic_seeded not in resolve(op).tags
 
 
 @functools.cache
@@ -389,6 +416,16 @@ def flops(node: Node, types: Mapping[str, TensorType]) -> int:
         read = sum(types[name].numel for name in set(node.uses))
         return max(node.type.numel, read if entry.kind == "reduce" else 0)
     return 0
+
+
+def serial(node: Node, types: Mapping[str, TensorType]) -> int:
+    """Steps of a call of which each waits for the one before: one, but for recurrences. A layer
+    follows the one below it a step behind."""
+    if packet_name(node.op) not in RECURRENT:
+        return 1
+    layers = arguments(node)["num_layers"]
+    assert isinstance(layers, int)
+    return max(1, _sequence(node, types)[0] + layers - 1)
 
 
 def traffic(node: Node, types: Mapping[str, TensorType]) -> int:

@@ -90,3 +90,26 @@ def test_weights_are_not_written_to() -> None:
     fold_constants(graph, Trace())
     now = [c.value for c in graph.constants if c.value is not None]
     assert all(map(torch.equal, before, now))
+
+
+def test_what_the_table_lacks_is_folded_if_its_schema_says_that_it_may() -> None:
+    """A weight that is made of a direction and a length; but nothing random, nothing unwritten."""
+    graph = read("""
+    graph g {
+      input %x: f32[4]
+      const %v: f32[3,4] = v
+      const %s: f32[3,1] = s
+      %w: f32[3,4], %w.1: f32[3,1] = aten._weight_norm_interface.default(%v, %s, 0)
+      %y: f32[3] = aten.mv.default(%w, %x)
+      %u: f32[3,4] = aten.uniform.default(%v)
+      %e: f32[3,4] = aten.empty_strided.default([3, 4], [4, 1], dtype=torch.float32)
+      %ue: f32[3,4] = aten.add.Tensor(%u, %e)
+      return %y, %ue
+    }""")
+    after = fold_constants(graph, Trace())
+    assert kinds(after) == ["mv", "uniform", "empty_strided", "add"]
+    torch.manual_seed(0)
+    held = {c.name: c.value for c in after.constants}
+    w, v, s = held["w"], held["v"], graph.constants[1].value
+    assert w is not None and v is not None and s is not None
+    torch.testing.assert_close(w, v * s / v.norm(dim=1, keepdim=True))
