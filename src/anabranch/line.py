@@ -45,6 +45,8 @@ from anabranch.tune import Tuner, settled, with_probes
 
 MEMORY_LIMIT = 1.25
 """A parallel plan may take this much of the sequential plan's arena; waits are added to keep it."""
+MEMORY_LEAST = 16 << 10
+"""Bytes that any plan may take: less is not worth a wait, or a warning."""
 KERNEL_SECONDS = 0.006
 """Of timing for each candidate kernel, of which a network may have thousands: fifty samples of a
 kernel of 10 us, each of which is 8 runs in a row. Medians of so many tell 2% apart."""
@@ -223,7 +225,8 @@ def bounded_costs(
     spec = job.target.spec
     plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
     sequential = pack(tasks, plain, spec, signature)
-    packer = Packer(tasks, spec, signature, int(MEMORY_LIMIT * sequential.arena_bytes))
+    most = max(MEMORY_LEAST, int(MEMORY_LIMIT * sequential.arena_bytes))
+    packer = Packer(tasks, spec, signature, most)
 
     def prepare(asked: TaskGraph, schedule: Schedule) -> Plan:
         quiet()

@@ -13,6 +13,7 @@ not the random number generator, not the autograd mode.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,6 +44,8 @@ from anabranch.ir.types import overlaps, type_of
 from anabranch.trace import Trace
 
 Model = nn.Module | ExportedProgram | Callable[..., Any]
+UNKNOWN_RESULT = re.compile(r"Found <class '([\w.]+)'> in output")
+"""What torch.export says of a class that torch's pytree does not know."""
 
 
 def capture(
@@ -248,6 +251,16 @@ def _explained(error: Exception) -> CaptureError:
             f"one graph serves every input of these shapes ({first})",
             "use torch.where or masks instead of `if tensor:`, .item() or boolean indexing, or "
             "compile the parts before and after",
+            source,
+        )
+    if unknown := UNKNOWN_RESULT.search(str(error)):
+        return CaptureError(
+            f"the model returns an object of class {unknown[1]}",
+            "results are tensors, numbers, strings and None, in any nesting of tuples, lists, "
+            "dicts and registered classes",
+            "register its class with torch.export.register_dataclass or "
+            "torch.utils._pytree.register_pytree_node, or have the model return something else "
+            "(models of transformers: use_cache=False, return_dict=False)",
             source,
         )
     return CaptureError(
