@@ -115,3 +115,6 @@ def test_torchs_own_tuples_have_a_text() -> None:
     assert again == tree
     built = pytree.tree_unflatten(list(range(again.num_leaves)), again)
     assert type(built["b"][0]) is torch.return_types.sort and built["b"][0].indices == 3
+    for other in ("pytree_register_structseq", "unknown"):
+        with pytest.raises(InputError, match="no such tuple"):
+            read_tree(tree_text(tree).replace("return_types.sort", f"return_types.{other}"))

@@ -128,7 +128,14 @@ def _unnamed(example: Any) -> Any:
         if not _is_name(item):
             return item
         ((name, items),) = item.items()
-        return getattr(torch.return_types, name.removeprefix(RESULTS))(map(_unnamed, items))
+        found = getattr(torch.return_types, name.removeprefix(RESULTS), None)
+        if not (isinstance(found, type) and issubclass(found, tuple)):
+            raise InputError(
+                f"the file says that a result is a {name}",
+                "this version of torch has no such tuple",
+                "load it with the version of torch that saved it, or compile the model again",
+            )
+        return found(map(_unnamed, items))
 
     return pytree.tree_map(replaced, example, is_leaf=_is_name)
 
