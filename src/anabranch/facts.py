@@ -33,7 +33,7 @@ from anabranch.kernels.triton.carveout import apart, carveout_of
 from anabranch.kernels.triton.dependent import split
 from anabranch.line import Job
 from anabranch.overlap.alike import generated
-from anabranch.trace import Trace
+from anabranch.trace import stage_seconds
 
 EAGER_SECONDS = 0.5
 """Spent on timing the model as it was."""
@@ -68,21 +68,12 @@ def facts_of(job: Job, made: Compilation, eager: bool = True) -> dict[str, Any]:
         "search_s": made.seconds,
         "search": _searched(made),
         "cut_short": made.found.cut_short,
-        "stages_s": _stages(job.trace),
+        "stages_s": stage_seconds(job.trace.events),
         "max_relative_error": [error for error, _ in made.errors],
         "allowed_relative_error": [allowed for _, allowed in made.errors],
         "versions": dict(job.target.spec.versions),
         "options": job.options.model_dump(mode="json", exclude_defaults=True),
     }
-
-
-def _stages(trace: Trace) -> dict[str, float]:
-    seconds: dict[str, float] = {}
-    for event in trace.events:
-        if event.kind == "stage":
-            so_far = seconds.get(event.what, 0.0)
-            seconds[event.what] = so_far + float(dict(event.data)["seconds"])
-    return seconds
 
 
 def _modes(tasks: TaskGraph) -> dict[str, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
@@ -122,6 +122,16 @@ class Trace:
         start = time.perf_counter()
         yield
         self.add("stage", name, name, seconds=round(time.perf_counter() - start, 4))
+
+
+def stage_seconds(events: Iterable[Event]) -> dict[str, float]:
+    """Seconds of each stage, and of parts of stages ("search.build"), repeats added up."""
+    total: dict[str, float] = {}
+    for event in events:
+        if event.kind == "stage":
+            seconds = float(dict(event.data)["seconds"])
+            total[event.what] = total.get(event.what, 0.0) + seconds
+    return total
 
 
 def _to_stderr() -> None:

@@ -13,6 +13,7 @@ from anabranch.fuse.joining import writing
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.numbers import compare
+from anabranch.ir.protocols import Executable
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.step import random_tensor
 from anabranch.ir.task import TaskGraph
@@ -84,6 +85,17 @@ def read(text: str, target: CudaTarget) -> Graph:
     return replace(graph, constants=constants)
 
 
+def agrees(run: Executable, graph: Graph, target: CudaTarget) -> None:
+    """Three runs give what the graph gives, and nothing is written beside it."""
+    inputs = [random_tensor(value.type, 7, target.device) for value in graph.inputs]
+    own = eval_graph(graph, inputs, target.device)
+    truth = eval_graph(graph, inputs, target.device, torch.float32)
+    for _ in range(3):
+        for error, allowed in compare(run(inputs, clone=True), own, truth, target.spec.tf32):
+            assert error <= allowed
+    assert run.strays() == ""
+
+
 @pytest.mark.parametrize("number", range(4))
 def test_slices_side_by_side(number: int) -> None:
     target = CudaTarget(torch.device("cuda", torch.cuda.current_device()))
@@ -93,13 +105,7 @@ def test_slices_side_by_side(number: int) -> None:
     assert [node.name for node in tasks.joins] == ["cat"]
     run = target.load(fence(pack(tasks, Schedule("side by side", STREAMS), target.spec)))
     assert not run.failure
-    inputs = [random_tensor(value.type, 7, target.device) for value in graph.inputs]
-    own = eval_graph(graph, inputs, target.device)
-    truth = eval_graph(graph, inputs, target.device, torch.float32)
-    for _ in range(3):
-        for error, allowed in compare(run(inputs, clone=True), own, truth, target.spec.tf32):
-            assert error <= allowed
-    assert run.strays() == ""
+    agrees(run, graph, target)
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -117,13 +123,7 @@ def test_a_slice_is_read_in_place_and_copied_to_its_place(number: int) -> None:
     )
     run = target.load(fence(pack(tasks, Schedule("beside", launches), target.spec)))
     assert not run.failure
-    inputs = [random_tensor(value.type, 7, target.device) for value in graph.inputs]
-    own = eval_graph(graph, inputs, target.device)
-    truth = eval_graph(graph, inputs, target.device, torch.float32)
-    for _ in range(3):
-        for error, allowed in compare(run(inputs, clone=True), own, truth, target.spec.tf32):
-            assert error <= allowed
-    assert run.strays() == ""
+    agrees(run, graph, target)
 
 
 def test_a_library_that_cannot_write_a_slice_copies() -> None:
@@ -138,9 +138,4 @@ def test_a_library_that_cannot_write_a_slice_copies() -> None:
     )
     tasks = replace(tasks, tasks=tuple(chosen))
     run = target.load(fence(pack(tasks, Schedule("side by side", STREAMS), target.spec)))
-    inputs = [random_tensor(value.type, 7, target.device) for value in graph.inputs]
-    own = eval_graph(graph, inputs, target.device)
-    truth = eval_graph(graph, inputs, target.device, torch.float32)
-    for error, allowed in compare(run(inputs), own, truth, target.spec.tf32):
-        assert error <= allowed
-    assert run.strays() == ""
+    agrees(run, graph, target)

@@ -92,6 +92,20 @@ def test_nothing_that_runs_is_an_error_that_names_the_task() -> None:
         choose("a", {"a": None})
 
 
+def test_and_says_what_whoever_tried_has_said() -> None:
+    trace = Trace()
+    tasks = TaskGraph("t", body("a").inputs, (), (Task("a", body("a")),), (), body("a").outputs)
+
+    def trial(tasks: Sequence[Task]) -> list[Cost | None]:
+        for task in (*tasks, Task("other", body("a"))):
+            trace.add("refused", "costs", task.name, f"no heads in {task.name}")
+        return [None for _ in tasks]
+
+    with pytest.raises(TargetError) as failed:
+        select(tasks, SPEC, [Fake("ab")], trial, lambda task: "", trace)
+    assert failed.value.why == "fake.a: failed; fake.b: failed; no heads in a"
+
+
 def test_equal_tasks_are_decided_once() -> None:
     asked: list[str] = []
 

@@ -2,7 +2,8 @@
 
     a price 1.5 ms, a node of a graph that is built 8 ms, a task of a contest 0.4 s ...
     work    30 s: so much of it is the same on every machine, so what a search finds is, too
-    seconds 45 s: nothing is begun that, by the pace so far, would not end within them
+    seconds 45 s: nothing is begun that, by the pace so far, would not end within them, but for
+                  the first candidate, which may have some slack
 
 Work is counted in seconds of a usual machine with a GPU, on the high side, so that the clock rarely
 has a say. Where it has, the answer depends on the machine's speed, and an event says so.

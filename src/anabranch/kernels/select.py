@@ -74,8 +74,7 @@ def select_some(
 ) -> Selection:
     """As `select`, without the tasks that no kernel runs."""
     alike = _alike(tasks)
-    first = {key: group[0] for key, group in alike.items()}
-    decisions = _decisions(first, spec, providers, trial, check, trace, memory)
+    decisions = _decisions(_firsts([alike]), spec, providers, trial, check, trace, memory)
     left = {key: group for key, group in alike.items() if key in decisions}
     names = {task.name for group in left.values() for task in group}
     kept = replace(tasks, tasks=tuple(task for task in tasks.tasks if task.name in names))
@@ -273,13 +272,13 @@ def _preferred(tried: Sequence[Candidate], left: Sequence[int]) -> int:
 
 
 def _nothing_runs(task: Task, tried: Sequence[Candidate], trace: Trace) -> TargetError:
-    """`trace`: has heard from whoever tried them what went wrong."""
-    said = [e.why for e in trace.events if e.kind == "refused" and e.what == task.name]
-    failed = said[-1] if said else "failed"
-    refusals = "; ".join(f"{text_kernel(c.kernel)}: {c.refused or failed}" for c in tried)
+    """`trace`: has heard from whoever tried them what went wrong, though not with which."""
+    said = (e.why for e in trace.events if e.kind == "refused" and e.what == task.name)
+    refusals = [f"{text_kernel(c.kernel)}: {c.refused or 'failed'}" for c in tried]
+    refusals += dict.fromkeys(said)
     return TargetError(
         f"no kernel runs task {task.name}",
-        refusals or "no provider has one",
+        "; ".join(refusals) or "no provider has one",
         "report the model's operator, or compile for another target",
         task.origin,
     )

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anabranch.trace import Event
+from anabranch.trace import Event, stage_seconds
 
 PARTICULAR = re.compile(r"%?[\w./]*\d[\w.,/%-]*")
 """A word with a digit in it: a name or a number."""
@@ -99,14 +99,8 @@ def changes(events: Sequence[Event]) -> list[Change]:
 
 
 def stages(events: Sequence[Event]) -> list[tuple[str, float]]:
-    """Seconds of each stage, repeats added up, without the stages inside a stage (`a.b`)."""
-    total: dict[str, float] = {}
-    for event in events:
-        if event.kind == "stage" and "." not in event.what:
-            seconds = dict(event.data).get("seconds", 0.0)
-            added = float(seconds) if not isinstance(seconds, str) else 0.0
-            total[event.what] = total.get(event.what, 0.0) + added
-    return list(total.items())
+    """Seconds of each stage, without the stages inside a stage (`a.b`)."""
+    return [(name, s) for name, s in stage_seconds(events).items() if "." not in name]
 
 
 def _ms(event: Event) -> float:

@@ -60,12 +60,8 @@ def flatten_cat(graph: Graph, trace: Trace) -> Graph:
 def _full(builder: Builder, node: Node, parts: list[Ref]) -> list[Ref]:
     """The parts that are not empty; all of them, if without the others the result would be another:
     an empty part may promote it."""
-    types = builder.known.types
-    full = [ref for ref in parts if types[ref.name].numel]
-    if not full or len(full) == len(parts):
-        return parts
-    args: tuple[Arg, ...] = (tuple(full), _axis(node))
-    return full if ops.infer(CAT, args, (), types) == node.types else parts
+    full = [ref for ref in parts if builder.known.types[ref.name].numel]
+    return _instead(builder, node, full, parts) if full else parts
 
 
 def _whole(builder: Builder, node: Node, parts: list[Ref]) -> list[Ref]:
