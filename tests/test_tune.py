@@ -72,6 +72,54 @@ graph parts {
 """  # noqa: E501
 
 
+LAYER = """
+  %n{i}: f16[1,{c},14,14]{{{s},1,{r},{c}}} = aten.addcmul.default(%b{i}, %{x}, %s{i})
+  %r{i}: f16[1,{c},14,14]{{{s},1,{r},{c}}} = aten.relu.default(%n{i})
+  %y{i}: f16[1,32,14,14]{{6272,1,448,32}} = aten.convolution.default(%r{i}, %w{i}, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)"""  # noqa: E501
+CONSTANTS = """
+  const %s{i}: f16[{c},1,1]{{1,{c},{c}}} = s{i}
+  const %b{i}: f16[{c},1,1]{{1,{c},{c}}} = b{i}
+  const %w{i}: f16[32,{c},1,1]{{{c},1,{c},{c}}} = w{i}"""
+
+
+def dense(layers: int) -> str:
+    """Each layer reads what all before it have written, as in a DenseNet."""
+    constants, lines, value = "", "", "x"
+    for i in range(layers):
+        c = 32 * (i + 1)
+        own = {"i": i, "c": c, "s": 196 * c, "r": 14 * c}
+        constants += CONSTANTS.format(**own)
+        if i:
+            value, parts = f"cat{i}", ", ".join(["%r", *(f"%y{k}" for k in range(i))])
+            lines += f"\n  %cat{i}: f16[1,{c},14,14]{{{196 * c},1,{14 * c},{c}}}"
+            lines += f" = aten.cat.default([{parts}], 1)"
+        else:
+            lines += "\n  %r: f16[1,32,14,14]{6272,1,448,32} = aten.silu.default(%x)"
+            value = "r"
+        lines += LAYER.format(x=value, **own)
+    head = "graph dense {\n  input %x: f16[1,32,14,14]{6272,1,448,32}"
+    return f"{head}{constants}{lines}\n  return %y{layers - 1}\n}}\n"
+
+
+def test_what_each_layer_reads_is_a_part_of_what_the_next_one_reads() -> None:
+    """Concatenations that would run with the norms after them are tried as joins too: then norms
+    run with the convolutions."""
+    made, graph = tuner(), with_values(parse_graph(dense(5)))
+    cuts = made.cuts(graph, Trace())
+    prepare = partial(pack, spec=made.target.spec)
+    costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
+    found = made.kernels(cuts, costs, Trace())
+    assert [node.uses for node in found.tasks.joins] == [
+        ("r", "y0", "y1"),
+        ("cat2", "y2"),
+        ("cat3", "y3"),
+    ]
+    ops = [[node.op.split(".")[1] for node in task.body.nodes] for task in found.tasks.tasks]
+    layer = ["addcmul", "relu", "convolution"]
+    # Two parts are read as they are.
+    assert ops == [["silu", *layer[:2]], layer[2:], ["cat", *layer], layer, layer, layer]
+
+
 class Dear:
     """Costs, but whoever writes a slice takes as long as told."""
 

@@ -63,12 +63,16 @@ class Tuner:
         return ALL if self.generates else PROVIDERS
 
     def cuts(self, graph: Graph, trace: Trace) -> list[TaskGraph]:
-        """The graph cut in every way, the finest first, each way once."""
+        """The graph cut in every way, the finest first, each way once; the last keeps apart what
+        may be joins, where others fuse it with what reads it."""
         found: list[TaskGraph] = []
         for larger in CUTS if self.generates else CUTS[:1]:
             cut = partition(graph, trace, self.target.spec, *larger)
             if cut not in found:
                 found.append(cut)
+        alone = _read_by_kin(found[-1]).intersection(fitting(found[0], Trace(quiet=True)))
+        if alone:
+            found.append(partition(graph, trace, self.target.spec, *CUTS[-1], alone=alone))
         return found
 
     def kernels(self, cuts: Sequence[TaskGraph], costs: Costs, trace: Trace) -> Selection:
@@ -136,6 +140,16 @@ class Tuner:
             return graph, selection
         found = self.kernels(self.cuts(after, Trace()), costs, Trace())
         return after, with_probes(found, costs)
+
+
+def _read_by_kin(tasks: TaskGraph) -> set[str]:
+    """The concatenations that run with what reads them, but not with what makes their parts."""
+    return {
+        node.name
+        for task in tasks.tasks
+        for node in task.body.nodes
+        if node.op == CAT and len(task.body.nodes) > 1 and set(node.uses) <= set(task.reads)
+    }
 
 
 def _fastest_joined(

@@ -56,6 +56,7 @@ def networks(draw: st.DrawFn) -> Graph:
     table = {value.name: value.type for value in inputs}
     nodes: list[Node] = []
     taken: set[str] = set()
+    cats: dict[str, list[str]] = {}
     for i in range(draw(st.integers(3, 14))):
         names = st.sampled_from(sorted(table))
         kind = draw(
@@ -72,9 +73,16 @@ def networks(draw: st.DrawFn) -> Graph:
         )
         any_of = st.lists(names, min_size=1, max_size=3)
         parts = draw(few if few is not None and draw(st.integers(0, 4)) else any_of)
+        if kind == "cat" and cats and draw(st.booleans()):
+            within = draw(st.sampled_from(sorted(cats)))  # one that lies within this one
+            more = [name for name in parts if name not in (within, *cats[within])]
+            run = [within] if draw(st.booleans()) else cats[within]
+            parts = [*run, *more] if draw(st.integers(0, 3)) else [*more, *run]
         if sum(table[name].shape[1] for name in parts) > 64:
             kind = kind.replace("cat", "relu")
-        taken.update(parts if kind == "cat" else ())
+        if kind == "cat":
+            taken.update(parts)
+            cats[f"n{i}"] = parts
         same = [name for name in sorted(table) if table[name] == table[x]]
         args: dict[str, tuple[Arg, ...]] = {
             "cat": (tuple(map(Ref, parts)), 1),

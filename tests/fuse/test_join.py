@@ -23,7 +23,7 @@ from anabranch.ir.graph import Graph, Node, Ref
 from anabranch.ir.key import tasks_text
 from anabranch.ir.protocols import Cost, Limits
 from anabranch.ir.schedule import Schedule, sequential_launches
-from anabranch.ir.task import Slice, Task, extract, slices, task_producers
+from anabranch.ir.task import Slice, Task, extract, leaves, owners, slices, task_producers
 from anabranch.ir.text import parse_graph, text_tasks
 from anabranch.ir.types import TensorType
 from anabranch.ir.verify import verify_schedule, verify_tasks
@@ -154,6 +154,10 @@ REFUSED = {
     "no task writes any of its parts": "%cat: f32[1,8,2,2] = aten.cat.default([%x, %z], 1)",
     "is a constant": "%cat: f32[1,8,2,2] = aten.cat.default([%a, %k], 1)",
     "is in it twice": "%cat: f32[1,8,2,2] = aten.cat.default([%a, %a], 1)",
+    "%a may be a part of one": (
+        "%one: f32[1,4,4,2] = aten.cat.default([%a, %b], 2)\n"
+        "%cat: f32[1,12,2,2] = aten.cat.default([%a, %b, %t], 1)"
+    ),
     "may be a part of one": (
         "%one: f32[1,8,2,2] = aten.cat.default([%a, %b], 1)\n"
         "%cat: f32[1,8,2,2] = aten.cat.default([%b, %t], 1)"
@@ -171,7 +175,7 @@ REFUSED = {
         "%cat: f32[1,8,2,2] = aten.cat.default([%a, %h], 1)"
     ),
     "is a concatenation itself": (
-        "%in: f32[1,8,2,2] = aten.cat.default([%a, %x], 1)\n"
+        "%in: f32[1,8,2,2] = aten.cat.default([%a, %a], 1)\n"
         "%cat: f32[1,12,2,2] = aten.cat.default([%in, %b], 1)"
     ),
 }
@@ -266,6 +270,80 @@ def test_copies_are_part_of_what_a_join_takes() -> None:
             return Cost(copying if copies else 1.0, "measured")
 
         assert worth(plain, whole, cost, Trace()) == kept
+
+
+DENSE = """
+graph g {
+  input %x: f32[1,4,2,2]
+  %a: f32[1,4,2,2] = aten.relu.default(%x)
+  %b: f32[1,4,2,2] = aten.tanh.default(%a)
+  %two: f32[1,8,2,2] = aten.cat.default([%a, %b], 1)
+  %c: f32[1,8,2,2] = aten.exp.default(%two)
+  %three: f32[1,16,2,2] = aten.cat.default([TWO, %c], 1)
+  %d: f32[1,16,2,2] = aten.neg.default(%three)
+  %four: f32[1,36,2,2] = aten.cat.default([%x, THREE, %d], 1)
+  %e: f32[1,36,2,2] = aten.sin.default(%four)
+  return %e
+}"""
+
+
+@pytest.mark.parametrize(
+    ("two", "three"), [("%a, %b", "%a, %b, %c"), ("%two", "%three"), ("%two", "%a, %b, %c")]
+)
+def test_joins_within_joins(two: str, three: str) -> None:
+    """As in a DenseNet, however it is written: each layer reads what all before it have written."""
+    graph = parse_graph(DENSE.replace("TWO", two).replace("THREE", three))
+    tasks = forced(graph)
+    assert [(node.name, node.uses) for node in tasks.joins] == [
+        ("two", ("a", "b")),
+        ("three", ("two", "c")),
+        ("four", ("four_x", "three", "d")),
+    ]
+    assert {node.type.strides for node in tasks.joins} == {(144, 4, 2, 1)}
+    starts = {"four_x": 0, "three": 16, "d": 80, "two": 16, "c": 48, "a": 16, "b": 32}
+    assert slices(tasks) == {name: Slice("four", start) for name, start in starts.items()}
+    assert owners(tasks) == dict.fromkeys(starts, "four")
+    assert leaves(tasks)["four"] == ("four_x", "a", "b", "c", "d")
+    assert task_producers(tasks)["three"] == ("a", "b", "c")
+    x = torch.randn(1, 4, 2, 2)
+    assert all(map(torch.equal, eval_tasks(tasks, [x]), eval_graph(graph, [x])))
+
+    plain = with_kernels(partition(graph, Trace(), CPU.spec))
+    for us, kept in ((0.7, ("two", "three", "four")), (0.5, ())):
+
+        def cost(task: Task, us: float = us) -> Cost:
+            copies = task.body.nodes[0].op.startswith(("aten.cat", "aten.clone"))
+            return Cost(us if copies else 1.0 if task in plain.tasks else 1.3, "measured")
+
+        # Seven launches before, five after, which touch slices: one is worth it if all are.
+        assert worth(plain, tasks, cost, Trace()) == kept
+
+
+@pytest.mark.parametrize(
+    ("names", "joins"),
+    [
+        ("ab", ["two"]),
+        ("abc", ["two", "three"]),
+        ("abcde", ["two", "three"]),  # who copies the input is missing
+        ("bcd", []),
+        ("e", []),
+    ],
+)
+def test_extracted_from_joins_within_joins(names: str, joins: list[str]) -> None:
+    tasks = forced(parse_graph(DENSE.replace("TWO", "%two").replace("THREE", "%three")))
+    part = extract(tasks, names)
+    verify_tasks(part)
+    assert [node.name for node in part.joins] == joins
+    check_plan(pack(part, Schedule("sequential", sequential_launches(dag_of(part))), CPU.spec))
+
+
+def test_who_is_returned_lies_within_nothing() -> None:
+    graph = parse_graph(DENSE.replace("TWO", "%two").replace("THREE", "%three"))
+    tasks = forced(replace(graph, outputs=(*graph.outputs, Ref("three"))))
+    assert [(node.name, node.uses) for node in tasks.joins] == [
+        ("two", ("a", "b")),
+        ("three", ("two", "c")),
+    ]
 
 
 def test_what_is_empty_is_no_join() -> None:

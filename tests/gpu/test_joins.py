@@ -63,6 +63,24 @@ graph merged {
 }"""  # noqa: E501
 
 
+DENSE = """
+graph dense {
+  input %x: f16[1,16,27,27]{11664,1,432,16}
+  const %u: f16[32,16,3,3]{144,1,48,16} = u
+  const %w: f16[32,32,3,3]{288,1,96,32} = w
+  const %v: f16[32,64,1,1]{64,1,64,64} = v
+  const %s: f16[64,1,1]{1,64,64} = s
+  %a: f16[1,32,27,27]{23328,1,864,32} = aten.convolution.default(%x, %u, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+  %b: f16[1,32,27,27]{23328,1,864,32} = aten.convolution.default(%a, %w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+  %two: f16[1,64,27,27]{46656,1,1728,64} = aten.cat.default([%a, %b], 1)
+  %scaled: f16[1,64,27,27]{46656,1,1728,64} = aten.mul.Tensor(%two, %s)
+  %c: f16[1,32,27,27]{23328,1,864,32} = aten.convolution.default(%scaled, %v, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+  %three: f16[1,96,27,27]{69984,1,2592,96} = aten.cat.default([%a, %b, %c], 1)
+  %next: f16[1,96,27,27]{69984,1,2592,96} = aten.sigmoid.default(%three)
+  return %next
+}"""  # noqa: E501
+
+
 def with_variant(tasks: TaskGraph, target: CudaTarget, number: int) -> TaskGraph:
     """Every task with one of its generated kernels."""
     offers = {
@@ -122,6 +140,20 @@ def test_a_slice_is_read_in_place_and_copied_to_its_place(number: int) -> None:
         Launch("next", 0, ("cat_one",)),
     )
     run = target.load(fence(pack(tasks, Schedule("beside", launches), target.spec)))
+    assert not run.failure
+    agrees(run, graph, target)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_what_a_layer_reads_is_a_part_of_what_the_next_one_reads(number: int) -> None:
+    target = CudaTarget(torch.device("cuda", torch.cuda.current_device()))
+    graph = read(DENSE, target)
+    tasks = partition(graph, Trace(), target.spec, True, True, True, alone=("two", "three"))
+    tasks = with_variant(joined(tasks, fitting(tasks, Trace())), target, number)
+    assert [node.uses for node in tasks.joins] == [("a", "b"), ("two", "c")]
+    assert [len(task.body.nodes) for task in tasks.tasks] == [1, 1, 2, 1]
+    launches = tuple(Launch(task.name, 0) for task in tasks.tasks)
+    run = target.load(fence(pack(tasks, Schedule("in a row", launches), target.spec)))
     assert not run.failure
     agrees(run, graph, target)
 

@@ -159,7 +159,8 @@ class _Search:
         kind, name = ops.info(node.op).kind, ops.packet_name(node.op)
         known = kind in ("pointwise", "factory", "reduce") or name in MOVES
         typed = all(type.dtype in COMPUTE and type.numel for type in node.types)
-        return not (known and typed and name in LOWERINGS) or ops.info(node.op).random
+        fits = known and typed and name in LOWERINGS and not ops.info(node.op).random
+        return not fits or node.name in self.facts.alone
 
 
 def why_no_cluster(

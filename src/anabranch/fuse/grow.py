@@ -17,7 +17,7 @@ reduction or a depthwise convolution, one of these a group, and sums of the rows
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection, Container
 
 from anabranch.fuse.cluster import clusters
 from anabranch.fuse.legal import (
@@ -59,11 +59,13 @@ def grow(
     pointwise: bool = False,
     several: bool = False,
     unwritten: Unwritten = why_not_written,
+    alone: Collection[str] = (),
 ) -> list[Group]:
     """Every node that is no view in exactly one group, its anchor the first contraction or else
     the first node. Groups come in an order in which they can run, nodes in graph order. `several`:
-    groups with several results too, which hold the views they read through."""
-    facts = Facts.of(graph)
+    groups with several results too, which hold the views they read through. What is `alone` is a
+    group of its own."""
+    facts = Facts.of(graph, alone)
     nodes = [node for node in graph.nodes if not ops.is_view(node, facts.types)]
     home: dict[str, list[Node]] = {}
     for anchor in reversed(nodes):
@@ -134,7 +136,7 @@ def _join_reader(
     own = home.get(node.name, [node])
     readers = facts.readers.get(node.name, ())
     known = kind in ("pointwise", "contract", "reduce") or ops.packet_name(node.op) in GATHERS
-    if not known or node is not own[-1] or not readers:
+    if not known or node is not own[-1] or not readers or node.name in facts.alone:
         return
     reader = readers[0]
     group = home.get(reader.name, [reader])

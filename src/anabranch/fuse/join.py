@@ -7,18 +7,23 @@
 A result that is a slice has the strides of the whole: its task's body says them, so another kernel
 may be the best for it, and another for those who read the slice alone. What no task writes, but is
 cut out of something else or comes from outside, is copied to its place by a task of its own, which
-waits for nothing but that. A join is worth it if all of them together take less than they did with
-the concatenation. `fitting` says what may be joined,
-`joined` makes the task graph, `worth` decides, each set of joins that share tasks by itself.
+waits for nothing but that. A join may lie within another one, as a run of its parts:
+
+    cat_2 = cat([a, b])        join cat_2 = [a, b]
+    cat_3 = cat([a, b, c])     join cat_3 = [cat_2, c]
+
+A join is worth it if all of them together take less than they did with the concatenation.
+`fitting` says what may be joined, `joined` makes the task graph, `worth` decides, each set of joins
+that share tasks or memory by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Graph, Input, Node, Ref, types
+from anabranch.ir.graph import Graph, Node, Ref, types
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task, TaskGraph, alias_roots, value_types
 from anabranch.ir.types import BLOCK, TensorType
@@ -29,18 +34,18 @@ CAT, CLONE = "aten.cat.default", "aten.clone.default"
 
 def fitting(tasks: TaskGraph, trace: Trace) -> tuple[str, ...]:
     """The names of tasks that are concatenations and nothing else, and may be joins. What may not
-    is an event. A value is a slice of one whole: of several that want it, the first."""
-    found: list[str] = []
-    taken: dict[str, str] = {}
+    is an event. A value is a slice of one whole: of several that want it, the first, unless that
+    lies within the others."""
+    nest, found = _Nest.of(tasks), list[str]()
     for task in tasks.tasks:
         if [node.op for node in task.body.nodes] != [CAT]:
             continue
-        why = _why_not(task, tasks, taken)
+        why = _why_not(task, tasks, nest)
         if why:
             trace.add("refused", "fuse", task.name, why)
         else:
+            nest.add(task.body.nodes[0])
             found.append(task.name)
-            taken |= dict.fromkeys(task.reads, task.name)
     return tuple(found)
 
 
@@ -49,17 +54,71 @@ def joined(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
     the strides of the whole, and no kernel any more; nor have those that copy parts."""
     joins: list[Node] = []
     listed: list[Task] = []
+    nest = _Nest.of(tasks)
     for task in tasks.tasks:
         if task.name in names:
-            copies = _copies(task, tasks)
-            joins.append(_join(task, {copy.reads[0]: copy.name for copy in copies}))
+            (node,) = task.body.nodes
+            parts = nest.add(node)
+            copies = _copies(task, parts, tasks)
+            copied = {copy.reads[0]: copy.name for copy in copies}
+            args = tuple(Ref(copied.get(name, name)) for name in parts), _dim(node)
+            joins.append(replace(node, args=args, kwargs=()))
             listed += copies
         else:
             listed.append(task)
-    strides = {part: node.type.strides for node in joins for part in node.uses}
+    strides: dict[str, tuple[int, ...]] = {}
+    for node in reversed(joins):
+        strides |= dict.fromkeys(node.uses, strides.get(node.name, node.type.strides))
+    joins = [_turned(node, strides) for node in joins]
     aliases, strides = _renamed(tasks, strides)
     changed = tuple(_restrided(task, strides) for task in listed)
     return replace(tasks, tasks=changed, aliases=aliases, joins=(*tasks.joins, *joins))
+
+
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """Joins so far, by name: along which dimension, of which values of the graph, and for each
+    value and join the outermost that holds it. `made`: what tasks write; the rest is copied, and
+    may lie in several."""
+
+    made: Collection[str]
+    dims: dict[str, int] = field(default_factory=dict)
+    leaves: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    home: dict[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(tasks: TaskGraph) -> _Nest:
+        return _Nest({name for task in tasks.tasks for name in task.writes})
+
+    def add(self, node: Node) -> tuple[str, ...]:
+        """The parts of one more join: what it concatenates, with joins for runs of what lies in
+        these."""
+        parts = self.parts(node)
+        assert not isinstance(parts, str), parts
+        self.dims[node.name], self.leaves[node.name] = _dim(node), self._flat(node.uses)
+        for part in parts:
+            if part in self.made or part not in self.home:
+                self.home.update(dict.fromkeys((part, *self.leaves.get(part, ())), node.name))
+        return parts
+
+    def parts(self, node: Node) -> tuple[str, ...] | str:
+        """The parts it would have, or why it cannot lie beside those so far."""
+        names, parts = self._flat(node.uses), list[str]()
+        while names:
+            whole = self.home.get(names[0], names[0])
+            run = self.leaves.get(whole, (whole,))
+            if names[: len(run)] != run or self.dims.get(whole, _dim(node)) != _dim(node):
+                if names[0] in self.made:
+                    return f"%{names[0]} may be a part of {whole}"
+                whole, run = names[0], names[:1]
+            if whole in parts:
+                return f"%{whole} is in it twice"
+            parts.append(whole)
+            names = names[len(run) :]
+        return tuple(parts)
+
+    def _flat(self, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(leaf for name in names for leaf in self.leaves.get(name, (name,)))
 
 
 def touching(before: TaskGraph, after: TaskGraph) -> tuple[Task, ...]:
@@ -103,7 +162,7 @@ def worth(
     return tuple(kept)
 
 
-def _why_not(task: Task, tasks: TaskGraph, taken: Mapping[str, str]) -> str:
+def _why_not(task: Task, tasks: TaskGraph, nest: _Nest) -> str:
     """Why the concatenation cannot be a join; "" if it can."""
     (node,) = task.body.nodes
     table = types(task.body)
@@ -113,36 +172,36 @@ def _why_not(task: Task, tasks: TaskGraph, taken: Mapping[str, str]) -> str:
     if made.keys().isdisjoint(node.uses):
         return "no task writes any of its parts"
     held = {constant.name for constant in tasks.constants}
-    roots = alias_roots(tasks)
-    returned = {roots.get(ref.name, ref.name) for ref in tasks.outputs}
-    renamed = set(roots.values())
     for name, start in zip(node.uses, _starts(node, table), strict=True):
         if name in held:
             return f"%{name} is a constant"
-        if node.uses.count(name) > 1:
-            return f"%{name} is in it twice"
         if table[name].dtype != node.type.dtype or len(table[name].shape) != len(node.type.shape):
             return f"%{name} is {table[name].text}, the result {node.type.text}"
         if start * node.type.dtype.itemsize % BLOCK:
             return f"%{name} would start at no multiple of {BLOCK} bytes"
-        if name not in made:
-            continue  # it is copied
-        if name in renamed:
-            try:
-                _renamed(tasks, {name: node.type.strides})
-            except (RuntimeError, ValueError):
-                return f"%{name} has an alias that needs it in strides of its own"
-        if name in returned:
-            return f"%{name} is returned"
-        if name in taken:
-            return f"%{name} may be a part of {taken[name]}"
-        if made[name].body.nodes[-1].op == CAT:
+        if name in made and name not in nest.leaves and made[name].body.nodes[-1].op == CAT:
             return f"%{name} is a concatenation itself"
-        reads = [n for t in tasks.tasks for n in t.body.nodes if name in n.uses]
-        view = next((n for n in reads if ops.info(n.op).kind == "view"), None)
-        if view is not None:
-            return f"%{view.name} needs %{name} in strides of its own"
-    return ""
+    parts = nest.parts(node)
+    if isinstance(parts, str):
+        return parts
+    # What is no task's is copied, and what lies in a join within this one has been asked before.
+    reasons = (_why_fixed(name, node, tasks) for name in parts if name in made)
+    return next(filter(None, reasons), "")
+
+
+def _why_fixed(name: str, whole: Node, tasks: TaskGraph) -> str:
+    """Why the value cannot have the strides of the whole; "" if it can."""
+    roots = alias_roots(tasks)
+    if name in roots.values():
+        try:
+            _renamed(tasks, {name: whole.type.strides})
+        except (RuntimeError, ValueError):
+            return f"%{name} has an alias that needs it in strides of its own"
+    if name in {roots.get(ref.name, ref.name) for ref in tasks.outputs}:
+        return f"%{name} is returned"
+    reads = [n for t in tasks.tasks for n in t.body.nodes if name in n.uses]
+    view = next((n for n in reads if ops.info(n.op).kind == "view"), None)
+    return f"%{view.name} needs %{name} in strides of its own" if view is not None else ""
 
 
 def _starts(node: Node, table: Mapping[str, TensorType]) -> Iterator[int]:
@@ -160,19 +219,13 @@ def _dim(node: Node) -> int:
     return dim % max(1, len(node.type.shape))
 
 
-def _join(task: Task, copied: Mapping[str, str]) -> Node:
-    (node,) = task.body.nodes
-    parts = tuple(Ref(copied.get(name, name)) for name in node.uses)
-    return replace(node, args=(parts, _dim(node)), kwargs=())
-
-
-def _copies(task: Task, tasks: TaskGraph) -> list[Task]:
+def _copies(task: Task, parts: Sequence[str], tasks: TaskGraph) -> list[Task]:
     """Tasks that copy the parts that no task writes."""
     (node,) = task.body.nodes
     made = {name for one in tasks.tasks for name in one.writes}
     names, found = set(value_types(tasks)), list[Task]()
     for value in task.body.inputs:
-        if value.name not in made:
+        if value.name in parts and value.name not in made:
             name = f"{task.name}_{value.name.replace('.', '_')}"
             while name in names:
                 name += "_"
@@ -207,34 +260,38 @@ def _renamed(
 def _restrided(task: Task, strides: Mapping[str, tuple[int, ...]]) -> Task:
     """The task with other strides of what it reads and writes; itself if it does neither."""
     body = task.body
-
-    def turned(name: str, type: TensorType) -> TensorType:
-        return replace(type, strides=strides[name]) if name in strides else type
-
     if not strides.keys() & {*task.reads, *task.writes}:
         return task
-    nodes = (
-        replace(
-            node,
-            types=tuple(turned(*pair) for pair in zip(node.results, node.types, strict=True)),
-        )
-        for node in body.nodes
+    inputs = (
+        replace(v, type=replace(v.type, strides=strides.get(v.name, v.type.strides)))
+        for v in body.inputs
     )
-    inputs = tuple(Input(value.name, turned(value.name, value.type)) for value in body.inputs)
-    return Task(task.name, replace(body, inputs=inputs, nodes=tuple(nodes)))
+    nodes = tuple(_turned(node, strides) for node in body.nodes)
+    return Task(task.name, replace(body, inputs=tuple(inputs), nodes=nodes))
+
+
+def _turned(node: Node, strides: Mapping[str, tuple[int, ...]]) -> Node:
+    """The node with these strides of its results."""
+    kinds = zip(node.results, node.types, strict=True)
+    return replace(
+        node,
+        types=tuple(replace(kind, strides=strides.get(n, kind.strides)) for n, kind in kinds),
+    )
 
 
 def _sharing(whole: TaskGraph, changed: Mapping[str, Task]) -> list[tuple[list[str], list[str]]]:
-    """Joins in sets, and the changed tasks that touch each set: no task touches two sets."""
+    """Joins in sets, and the changed tasks that touch each set: no task touches two sets, and a
+    join is in the set of the one it lies in."""
     sets: list[tuple[list[str], list[str]]] = []
     roots = alias_roots(whole)
     touched = {name: _touched(task, roots) for name, task in changed.items()}
     for node in whole.joins:
         names = [name for name, values in touched.items() if values.intersection(node.uses)]
         mine: tuple[list[str], list[str]] = ([node.name], names)
-        for other in [s for s in sets if set(s[1]).intersection(names)]:
-            sets.remove(other)
-            mine = ([*other[0], *mine[0]], list(dict.fromkeys((*other[1], *mine[1]))))
+        for other in list(sets):
+            if not {*other[0], *other[1]}.isdisjoint((*node.uses, *names)):
+                sets.remove(other)
+                mine = ([*other[0], *mine[0]], list(dict.fromkeys((*other[1], *mine[1]))))
         sets.append(mine)
     return sets
 

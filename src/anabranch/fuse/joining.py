@@ -17,7 +17,7 @@ from anabranch.fuse.join import fitting, joined, touching, worth
 from anabranch.ir.key import digest_text, structure_text
 from anabranch.ir.protocols import Cost, Costs, Provider
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.task import Kernel, Task, TaskGraph, leaves, wholes
 from anabranch.kernels.recall import NOWHERE, Candidate, Memory
 from anabranch.kernels.select import Check, Selection, Trial, select
 from anabranch.trace import Trace
@@ -74,9 +74,7 @@ def with_joins(
 ) -> Selection:
     """The selection with joins where they are faster; the very same one if nowhere."""
     plain = selection.tasks
-    names = [
-        name for name in fitting(plain, trace) if _promising(name, selection, costs.task, trace)
-    ]
+    names = _promising(selection, costs.task, trace)
     if not names:
         return selection
     whole = joined(plain, names)
@@ -127,27 +125,38 @@ def _told(kernel: Kernel) -> Kernel | None:
     return replace(kernel, writes_out=True, launches=kernel.launches + 1)
 
 
-def _promising(name: str, selection: Selection, cost: Callable[[Task], Cost], trace: Trace) -> bool:
-    """Whether kernels that write where they are told are fast enough, as far as is known."""
-    tasks = {task.name: task for task in selection.tasks.tasks}
-    parts = tasks[name].body.nodes[0].uses
-    makers = [task for task in tasks.values() if set(task.writes).intersection(parts)]
-    lost = -cost(tasks[name]).us
-    for task in makers:
-        told = [
-            c.cost.us
-            for c in selection.candidates.get(task.name, ())
-            if c.cost is not None and not c.refused and c.kernel.writes_out
-        ]
-        if not told:
-            why = f"no kernel of {task.name} writes where it is told"
-            trace.add("refused", "fuse", name, why)
-            return False
-        lost += min(told) - cost(task).us
-    if lost >= 0:
-        why = f"kernels that write where they are told lose {lost:.2f} us more than it takes"
-        trace.add("refused", "fuse", name, why)
-    return lost < 0
+def _promising(selection: Selection, cost: Callable[[Task], Cost], trace: Trace) -> list[str]:
+    """The concatenations whose parts are made by kernels that write where they are told and are
+    fast enough, as far as is known; those that would lie in one memory all or none."""
+    plain = selection.tasks
+    tasks = {task.name: task for task in plain.tasks}
+    names = fitting(plain, trace)
+    whole = joined(plain, names)
+    homes, parts = wholes(whole), leaves(whole)
+    found: list[str] = []
+    for home in dict.fromkeys(homes.get(name, name) for name in names):
+        inside = [name for name in names if homes.get(name, name) == home]
+        said = ", ".join(inside)
+        makers = [task for task in tasks.values() if set(task.writes).intersection(parts[home])]
+        lost = -sum(cost(tasks[name]).us for name in inside)
+        for task in makers:
+            told = [
+                c.cost.us
+                for c in selection.candidates.get(task.name, ())
+                if c.cost is not None and not c.refused and c.kernel.writes_out
+            ]
+            if not told:
+                why = f"no kernel of {task.name} writes where it is told"
+                trace.add("refused", "fuse", said, why)
+                break
+            lost += min(told) - cost(task).us
+        else:
+            if lost >= 0:
+                why = "kernels that write where they are told lose"
+                trace.add("refused", "fuse", said, f"{why} {lost:.2f} us more than it takes")
+            else:
+                found += inside
+    return found
 
 
 def _fast(tried: Sequence[Candidate]) -> frozenset[tuple[str, str, str]]:

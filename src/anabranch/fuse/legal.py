@@ -67,7 +67,8 @@ LIBRARY_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What legality asks of a graph: types, readers, makers, what is returned, what is constant,
-    and for each node the mask of the nodes it depends on, with the position of each."""
+    for each node the mask of the nodes it depends on, with the position of each, and the nodes
+    that shall be `alone`."""
 
     types: dict[str, TensorType]
     readers: dict[str, list[Node]]
@@ -76,9 +77,10 @@ class Facts:
     constants: Collection[str]
     position: dict[str, int]
     ancestors: tuple[int, ...]
+    alone: Collection[str] = ()
 
     @staticmethod
-    def of(graph: Graph) -> Facts:
+    def of(graph: Graph, alone: Collection[str] = ()) -> Facts:
         makers, masks = producers(graph), list[int]()
         position = {node.name: i for i, node in enumerate(graph.nodes)}
         for node in graph.nodes:
@@ -91,7 +93,7 @@ class Facts:
         returned = frozenset(ref.name for ref in graph.outputs)
         constants = frozenset(constant.name for constant in graph.constants)
         known = types(graph), users(graph), makers, returned, constants
-        return Facts(*known, position, tuple(masks))
+        return Facts(*known, position, tuple(masks), alone)
 
     def depends(self, node: Node, value: str) -> bool:
         """Whether the node can run only when the value is there anyway."""

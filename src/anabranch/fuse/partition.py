@@ -11,7 +11,7 @@ together). A cluster holds the views through which it reads. A task has the name
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from anabranch.fuse.grow import Group, anchor_of, grow
 from anabranch.fuse.legal import Facts, Unwritten, why_not_written
@@ -31,13 +31,15 @@ def partition(
     several: bool = False,
     pairs: bool = False,
     unwritten: Unwritten = why_not_written,
+    alone: Collection[str] = (),
 ) -> TaskGraph:
     """The graph as tasks without kernels, for a machine like `spec`. `pointwise`: also groups that
     only a kernel generator runs as one launch; `several`: those with several results among them;
-    `pairs`: those with two contractions. `unwritten` may remember what it answered for a group."""
+    `pairs`: those with two contractions. `unwritten` may remember what it answered for a group.
+    What is `alone` is a task of its own: a concatenation that may come to cost nothing, say."""
     table = types(graph)
     views = {node.name: node for node in graph.nodes if ops.is_view(node, table)}
-    groups = grow(graph, trace, pointwise, several, unwritten)
+    groups = grow(graph, trace, pointwise, several, unwritten, alone)
     if pairs:
         groups = paired(groups, Facts.of(graph), spec, trace)
     aliases = _aliases(graph, groups, views)

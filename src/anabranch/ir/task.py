@@ -21,10 +21,15 @@ nothing either: they are *joins*, nodes whose result is memory of which each ope
     task a { ... %a: f16[1,64,54,54]{373248,1,6912,128} ... }     writes channels 0 to 63
     task b { ... %b: f16[1,64,54,54]{373248,1,6912,128} ... }     writes channels 64 to 127
     join %cat: f16[1,128,54,54]{373248,1,6912,128} = aten.cat.default([%a, %b], 1)
+
+A part may be a join itself, one listed before: where each layer of a DenseNet reads what all those
+before it have written, what one reads is a part of what the next one reads. Its memory is that of
+the outermost.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -93,7 +98,8 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class TaskGraph:
     """Tasks in an order in which they can run, the aliases between them, what is returned, and the
-    joins: each is `aten.cat.default` of task results, which have its strides, and its dimension."""
+    joins: each is `aten.cat.default` of results of tasks or of joins before it, which have its
+    strides, and its dimension."""
 
     name: str
     inputs: tuple[Input, ...]
@@ -106,7 +112,8 @@ class TaskGraph:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Where a part of a join lies: in the join's result `whole`, from element `offset` on."""
+    """Where a part of a join lies: in the outermost join's result `whole`, from element `offset`
+    on."""
 
     whole: str
     offset: int
@@ -140,18 +147,14 @@ def alias_roots(tasks: TaskGraph) -> dict[str, str]:
 
 def slices(tasks: TaskGraph) -> dict[str, Slice]:
     """For each part of a join, where it lies."""
-    sizes = {
-        name: type.shape
-        for task in tasks.tasks
-        for node in task.body.nodes
-        for name, type in zip(node.results, node.types, strict=True)
-    }
+    sizes = value_types(tasks) if tasks.joins else {}
     table: dict[str, Slice] = {}
-    for node in tasks.joins:
-        dim, start = join_dim(node), 0
+    for node in reversed(tasks.joins):
+        dim, lies = join_dim(node), table.get(node.name, Slice(node.name, 0))
+        start = lies.offset
         for name in node.uses:
-            table[name] = Slice(node.name, start * node.type.strides[dim])
-            start += sizes[name][dim]
+            table[name] = Slice(lies.whole, start)
+            start += sizes[name].shape[dim] * node.type.strides[dim]
     return table
 
 
@@ -162,12 +165,29 @@ def join_dim(node: Node) -> int:
     return dim
 
 
+def wholes(tasks: TaskGraph) -> dict[str, str]:
+    """For each part of a join, the outermost join that it lies in."""
+    table: dict[str, str] = {}
+    for node in reversed(tasks.joins):
+        table |= dict.fromkeys(node.uses, table.get(node.name, node.name))
+    return table
+
+
+def leaves(tasks: TaskGraph) -> dict[str, tuple[str, ...]]:
+    """For each join, the results of tasks that it is made of, in order."""
+    table: dict[str, tuple[str, ...]] = {}
+    for node in tasks.joins:
+        parts = (table.get(name, (name,)) for name in node.uses)
+        table[node.name] = tuple(itertools.chain.from_iterable(parts))
+    return table
+
+
 def owners(tasks: TaskGraph) -> dict[str, str]:
     """For each value without memory of its own, the value whose memory it shares: the root of an
-    alias, the whole of a part."""
-    wholes = {part: node.name for node in tasks.joins for part in node.uses}
-    roots = {alias: wholes.get(root, root) for alias, root in alias_roots(tasks).items()}
-    return wholes | roots
+    alias, the outermost whole of a part."""
+    held = wholes(tasks)
+    roots = {alias: held.get(root, root) for alias, root in alias_roots(tasks).items()}
+    return held | roots
 
 
 def task_producers(tasks: TaskGraph) -> dict[str, tuple[str, ...]]:
@@ -193,11 +213,12 @@ def extract(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
     """
     inside = tuple(task for task in tasks.tasks if task.name in names)
     results = {name for task in inside for name in task.writes}
-    joins = tuple(node for node in tasks.joins if results.issuperset(node.uses))
+    made = leaves(tasks)
+    joins = tuple(node for node in tasks.joins if results.issuperset(made[node.name]))
     joined = {part for node in joins for part in node.uses}
     memory = [name for task in inside for name in task.writes if name not in joined]
-    memory += [node.name for node in joins]
-    written = results.union(memory)
+    memory += [node.name for node in joins if node.name not in joined]
+    written = results.union(node.name for node in joins)
     bases, types = alias_roots(tasks), value_types(tasks)
     constant = {c.name: c for c in tasks.constants}
     read = dict.fromkeys(name for task in inside for name in task.reads)
@@ -236,7 +257,7 @@ def _read_outside(tasks: TaskGraph, names: Collection[str]) -> set[str]:
     others = (task for task in tasks.tasks if task.name not in names)
     found = {bases.get(name, name) for task in others for name in task.reads}
     found |= {bases.get(ref.name, ref.name) for ref in tasks.outputs}
-    for node in tasks.joins:
+    for node in (*tasks.joins, *reversed(tasks.joins)):
         if found.intersection((node.name, *node.uses)):
             found.update((node.name, *node.uses))
     return found

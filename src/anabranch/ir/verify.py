@@ -69,7 +69,7 @@ def verify_tasks(tasks: TaskGraph) -> None:
 
     def ready(name: str) -> bool:
         if name in joins:
-            return written.issuperset(joins[name])
+            return all(map(ready, joins[name]))
         return name in written or (name in aliases and ready(aliases[name].uses[0]))
 
     for task in tasks.tasks:
@@ -92,8 +92,9 @@ def verify_tasks(tasks: TaskGraph) -> None:
 
 
 def verify_joins(tasks: TaskGraph) -> None:
-    """A join is a concatenation, along a dimension it names, of results of tasks: each is in one
-    join, once, and has its strides; their sizes add up. So parts never overlap."""
+    """A join is a concatenation, along a dimension it names, of results of tasks or joins before
+    it: each is in one join, once, and has its strides; their sizes add up. So parts never
+    overlap."""
     types = value_types(tasks)
     made = {name for task in tasks.tasks for name in task.writes}
     taken: set[str] = set()
@@ -110,13 +111,14 @@ def verify_joins(tasks: TaskGraph) -> None:
         along = join_dim(node)
         for name in node.uses:
             what = f"part %{name} of join %{node.name}"
-            _unless(name in made, tasks, f"{what} is no task's result")
+            _unless(name in made, tasks, f"{what} is no task's result and no join before it")
             _unless(name not in taken, tasks, f"{what} is a part twice")
             taken.add(name)
             want = _part_type(node.type, along, types[name])
             _unless(types[name] == want, tasks, f"{what} is no {want.text}")
         total = sum(types[name].shape[along] for name in node.uses)
         _unless(total == node.type.shape[along], tasks, f"join %{node.name} has another size")
+        made.add(node.name)
 
 
 def _part_type(whole: TensorType, dim: int, part: TensorType) -> TensorType:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from anabranch.errors import VerifyError
 from anabranch.ir.plan import ALIGNMENT, Plan, Slot
-from anabranch.ir.task import Task, alias_roots, slices, value_types
+from anabranch.ir.task import Task, alias_roots, leaves, slices, value_types, wholes
 
 
 def check_plan(plan: Plan) -> None:
@@ -77,15 +77,14 @@ def _check_slots(plan: Plan) -> None:
     one, all inside the arena and aligned."""
     tasks = plan.tasks
     slots = {slot.value: slot for slot in plan.slots}
-    parts = {name: node.name for node in tasks.joins for name in node.uses}
-    types = value_types(tasks)
+    parts, types = wholes(tasks), value_types(tasks)
     _unless(len(slots) == len(plan.slots), plan, "two slots for one value")
     odd = sorted(slots.keys() ^ types.keys())
     _unless(not odd, plan, f"values without slot or slots without value: {odd[:5]}")
     spaces = {value.name: "input" for value in tasks.inputs}
     spaces |= {constant.name: "constant" for constant in tasks.constants}
     spaces |= {name: "alias" for node in tasks.aliases for name in node.results}
-    spaces |= {node.name: "arena" for node in tasks.joins}
+    spaces |= {node.name: "part" if node.name in parts else "arena" for node in tasks.joins}
     for task in tasks.tasks:
         given = task.kernel is None or task.kernel.writes_out
         spaces |= {name: "arena" if given else "pool" for name in task.writes}
@@ -153,8 +152,7 @@ class _Arena:
         regions += [(item.offset, item.nbytes) for item in plan.workspaces]
         self.edges = sorted({edge for start, size in regions for edge in (start, start + size)})
         self.memory = [_Bytes() for _ in self.edges]
-        self.parts = {node.name: node.uses for node in plan.tasks.joins}
-        self.home = {name: whole for whole, parts in self.parts.items() for name in parts}
+        self.parts, self.home = leaves(plan.tasks), wholes(plan.tasks)
 
     def stretches(self, offset: int, nbytes: int) -> range:
         return range(bisect_left(self.edges, offset), bisect_left(self.edges, offset + nbytes))
