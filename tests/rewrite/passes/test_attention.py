@@ -18,6 +18,7 @@ from anabranch.trace import Trace
 
 B, T, H, E = 2, 7, 3, 8
 LOW = torch.finfo(torch.float32).min
+WINDOWS = torch.randn(2, T, T)
 CAUSAL = torch.ones(T, T, dtype=torch.bool).tril()
 
 
@@ -31,6 +32,7 @@ class Heads(nn.Module):
         self.bias = nn.Parameter(torch.randn(1, H, T, T))
 
     def forward(self, x: Tensor, *more: Tensor) -> Tensor:
+        self.given = x
         q, k, v = (
             layer(x).view(x.shape[0], T, -1, E).transpose(1, 2)
             for layer in (self.q, self.k, self.v)
@@ -76,10 +78,35 @@ def einsum(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.einsum("bhij,bhje->bhie", scores.softmax(-1), v)
 
 
+def keys_turned_at_once(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Out of the projection, without the heads in between; of one image."""
+    keys: Tensor = net.k(net.given).view(-1, T, H, E).permute(0, 2, 3, 1)
+    return ((q @ keys) * 0.25 + net.bias[0]).softmax(-1) @ v
+
+
+def of_windows(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Stacks of stacks, of which no library knows."""
+    q, k, v = (x.view(1, *x.shape) for x in (q, k, v))
+    scores = torch.einsum("bwhie,bwhje->bwhij", q, k * 0.5) + net.bias
+    found: Tensor = torch.einsum("bwhij,bwhje->bwhie", scores.softmax(-1), v)
+    return found[0]
+
+
+def masked_by_window(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """One mask for each head, one for each window."""
+    scores = q @ k.transpose(-2, -1) + net.bias
+    scores = (scores.view(-1, 2, H, T, T) + WINDOWS[:, None]).view(-1, H, T, T)
+    return scores.softmax(-1) @ v
+
+
 def of_one_head(net: Heads, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     """Three axes, other sizes of what is looked up, and a row of a mask for all."""
     q, k, v = q[:, 0], k[:, 1, :5], torch.cat([v[:, 0, :5], v[:, 1, :5]], -1)
     return ((q @ k.transpose(1, 2)) * 2 + mask).softmax(-1) @ v
+
+
+def masked_by_window_of_images(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return masked_by_window(net, *(torch.cat([x, -x]) for x in (q, k, v)))[:B]
 
 
 def simplified(graph: Graph, trace: Trace | None = None) -> Graph:
@@ -90,7 +117,8 @@ def simplified(graph: Graph, trace: Trace | None = None) -> Graph:
 X = torch.randn(B, T, H * E)
 WAYS: dict[Callable[..., Tensor], tuple[Tensor, ...]] = {
     **dict.fromkeys((plain, scaled_query, biased, causal, causal_added), (X,)),
-    **dict.fromkeys((in_stacks, einsum), (X,)),
+    **dict.fromkeys((in_stacks, einsum, of_windows, masked_by_window), (X,)),
+    keys_turned_at_once: (X[:1],),
     padded: (X, torch.randn(B, 1, 1, T)),
 }
 
@@ -102,6 +130,15 @@ def test_one_operator_of_many(way: Callable[..., Tensor]) -> None:
     found = kinds(after)
     assert found.count("scaled_dot_product_attention") == 1 and "bmm" not in found
     assert not {"_softmax", "clone", "mul", "div", "masked_fill", "add"} & set(found)
+
+
+def test_a_known_mask_is_repeated_for_each_image() -> None:
+    graph = captured(Heads(masked_by_window_of_images), X)
+    after = equal(graph, simplified(graph))
+    assert "scaled_dot_product_attention" in kinds(after) and "bmm" not in kinds(after)
+    (node,) = (n for n in after.nodes if "attention" in n.op)
+    sizes = {c.name: c.type.shape for c in after.constants}
+    assert sizes[node.uses[3]] == (2 * B, H, T, T)  # the sum of both
 
 
 def test_stacks_of_three_axes() -> None:
@@ -146,6 +183,15 @@ def hidden_rows(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.transpose(-2, -1)).masked_fill(CAUSAL, LOW).softmax(-1) @ v
 
 
+def hidden_by_two(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Each leaves something of each row, and the two of the first row nothing."""
+    q, k, v = (torch.cat([x, -x]) for x in (q, k, v))
+    scores = q @ k.transpose(-2, -1) + torch.where(CAUSAL, 0.0, -torch.inf)
+    first = torch.zeros(2, 1, T, T)
+    first[..., 0] = -torch.inf
+    return ((scores.view(-1, 2, H, T, T) + first).view(-1, H, T, T).softmax(-1) @ v)[:B]
+
+
 def hidden_rows_added(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.transpose(-2, -1) + torch.where(CAUSAL, -torch.inf, 0.0)).softmax(-1) @ v
 
@@ -169,6 +215,7 @@ NONE: dict[Callable[..., Tensor], tuple[str, tuple[Tensor, ...]]] = {
     masked_by_who_calls: ("is not known, and may hide whole rows", (X, ~CAUSAL)),
     hidden_rows: ("hides whole rows", (X,)),
     hidden_rows_added: ("hides whole rows", (X,)),
+    hidden_by_two: ("several masks hide scores", (X,)),
     hidden_too_little: ("fills in -1000.0, and scores may lie below", (X,)),
     scaled_behind_the_mask: ("stands between a product and what is done to it first", (X,)),
     capped: ("is aten.tanh.default, which attention does not do to scores", (X,)),

@@ -6,14 +6,17 @@
     %p = _softmax(%m, -1)                                                         scale=0.125)
     %a = bmm(%p, %v)
 
-Nothing in between may be read by anybody else. A mask may be added; or filled in where a constant
-says so, with what lies below all scores. If it is known, it must leave something of each row: of
-rows that are masked all over the two think otherwise. A mask that is given may be added all the
-same: transformers get theirs so, and nobody reads the rows of a padding.
+Nothing in between may be read by anybody else. Masks may be added, each to the scores in a shape of
+its own, as windows of windows have them; or one filled in where a constant says so, with what lies
+below all scores. If a mask is known, it must leave something of each row: of rows that are masked
+all over the two think otherwise. A mask that is given may be added all the same: transformers get
+theirs so, and nobody reads the rows of a padding. How the operands come to have heads is
+`rewrite/heads`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,14 +27,21 @@ from anabranch.ir.graph import Arg, Graph, Node, Ref, users
 from anabranch.ir.ops import ATTENTION
 from anabranch.ir.rule import Known
 from anabranch.rewrite.build import Builder
+from anabranch.rewrite.heads import (
+    Lead,
+    Operand,
+    Way,
+    heads_of,
+    in_order,
+    scaled,
+    seen_as,
+    way_of,
+)
 from anabranch.rewrite.passes.fold_constants import evaluate, foldable
 from anabranch.rewrite.refuse import refuse
 from anabranch.trace import Trace
 
 BMM, SOFTMAX = "aten.bmm.default", "aten._softmax.default"
-IN_ORDER = frozenset(
-    f"aten.{name}" for name in ("reshape.default", "clone.default", "unsqueeze.default")
-) | {"aten.squeeze.dim", "aten.squeeze.default", "aten.squeeze.dims"}
 HIDDEN = -1e4
 """What hides a score that it stands for: transformers in half precision fill in no less, and no
 scores of theirs lie near it."""
@@ -74,12 +84,12 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How scores come of a product: by what it is multiplied, what is added then (or filled in),
-    and the shape in which that is done."""
+    """How scores come of a product: by what it is multiplied, what is added then, each to scores of
+    a shape, or what is filled in, and the shape that the softmax sees."""
 
     product: Node
     scale: float
-    mask: str
+    masks: tuple[tuple[str, tuple[int, ...]], ...]
     fill: float | None
     shape: tuple[int, ...]
 
@@ -112,13 +122,19 @@ def _attention(builder: Builder, node: Node, facts: Facts, trace: Trace) -> dict
     except Apart as why:
         refuse(trace, f"attention at %{node.name}", str(why))
         return {}
-    shape, view = builder.known.types[heads.name].shape, node
-    while view.type.shape != shape:
+    type, view, last = builder.known.types[heads.name], node, None
+    while True:
+        last = view if seen_as(type, view.type.shape) else last
         readers = facts.readers.get(view.name, [])
-        if len(readers) != 1 or view.name in facts.returned or not _in_order(readers[0], facts):
-            return {node.name: builder.call("aten.reshape.default", heads, node.type.shape)}
+        if view.type.shape == type.shape or len(readers) != 1 or view.name in facts.returned:
+            break
+        if not in_order(readers[0], facts.known):
+            break
         (view,) = readers
-    return {view.name: heads}
+    last = last or node
+    if last.type.shape != type.shape:
+        heads = builder.call("aten.reshape.default", heads, last.type.shape)
+    return {last.name: heads}
 
 
 def _scores(softmax: Node, after: Node, facts: Facts) -> Scores:
@@ -128,35 +144,27 @@ def _scores(softmax: Node, after: Node, facts: Facts) -> Scores:
     matrix = facts.shape(_name(after.args[0]))[-2:]
     if not isinstance(dim, int) or dim % rank != rank - 1 or shape[-2:] != matrix:
         raise Apart("its softmax runs along another axis")
-    scale, mask, fill = 1.0, "", None
+    scale, masks, fill = 1.0, list[tuple[str, tuple[int, ...]]](), None
     name = _name(softmax.args[0])
     while True:
         node = _past_views(name, facts)
         if node is None:
             raise Apart(f"%{name} is also needed elsewhere, or given")
         if node.op == BMM and node.type.shape[-2:] == matrix:
-            return Scores(node, scale, mask, fill, shape)
-        found = _scaled(node)
+            return Scores(node, scale, tuple(masks), fill, shape)
+        found = scaled(node)
         if found is not None:
             name, factor = found
             scale *= factor
             continue
-        if mask or scale != 1.0:
+        if fill is not None or scale != 1.0:
             raise Apart(f"%{node.name} stands between a product and what is done to it first")
         name, mask, fill = _masked(node, facts)
-        shape = node.type.shape
-        if shape[-2:] != matrix:
+        if fill is not None and masks:
+            raise Apart(f"%{node.name} hides what something is added to")
+        masks.append((mask, node.type.shape))
+        if node.type.shape[-2:] != matrix:
             raise Apart(f"%{mask} belongs to scores of another shape")
-
-
-def _scaled(node: Node) -> tuple[str, float] | None:
-    """What the node multiplies by a number, and that number."""
-    if node.op not in ("aten.mul.Tensor", "aten.div.Tensor") or isinstance(node.args[1], Ref):
-        return None
-    by = node.args[1]
-    if not isinstance(by, int | float) or isinstance(by, bool) or by <= 0:
-        return None
-    return _name(node.args[0]), float(by) if node.op == "aten.mul.Tensor" else 1.0 / by
 
 
 def _masked(node: Node, facts: Facts) -> tuple[str, str, float | None]:
@@ -192,10 +200,13 @@ def _whole_rows(hidden: torch.Tensor, scores: Node) -> bool:
 
 
 def _leads_to_product(name: str, facts: Facts) -> bool:
-    """Whether the value is a product, or one that is multiplied by numbers."""
+    """Whether the value is a product, or one that is multiplied by numbers and masked."""
     node = _past_views(name, facts)
-    while node is not None and (found := _scaled(node)) is not None:
+    while node is not None and (found := scaled(node)) is not None:
         node = _past_views(found[0], facts)
+    if node is not None and node.op == "aten.add.Tensor":
+        shape = node.type.shape
+        return any(facts.shape(a) == shape and _leads_to_product(a, facts) for a in node.uses)
     return node is not None and node.op == BMM
 
 
@@ -203,108 +214,76 @@ def _past_views(name: str, facts: Facts) -> Node | None:
     """What makes the value, through what leaves its elements in order, and casts between floats;
     None where others read something on the way."""
     node = facts.maker(name)
-    while node is not None and (_in_order(node, facts) or node.op == "aten._to_copy.default"):
+    while node is not None and (in_order(node, facts.known) or node.op == "aten._to_copy.default"):
         if not facts.known.types[node.uses[0]].dtype.is_floating_point:
             return None
         node = facts.maker(node.uses[0])
     return node
 
 
-def _in_order(node: Node, facts: Facts) -> bool:
-    """Whether the elements come out in the order of the operand's shape, whatever their memory."""
-    found = _order(node, facts)
-    return node.op in IN_ORDER or (found is not None and found == sorted(found))
-
-
-def _order(node: Node, facts: Facts) -> list[int] | None:
-    """In which order the axes of more than one element come out, of a node that turns axes."""
-    given = ops.arguments(node)
-    if node.op == "aten.transpose.int":
-        rank = len(node.type.shape)
-        order, dims = list(range(rank)), (given["dim0"], given["dim1"])
-        a, b = (d % rank for d in dims if isinstance(d, int))
-        order[a], order[b] = b, a
-    elif node.op == "aten.permute.default" and isinstance(given["dims"], tuple):
-        order = [d % len(node.type.shape) for d in given["dims"] if isinstance(d, int)]
-    else:
-        return None
-    shape = facts.shape(node.uses[0])
-    return [d for d in order if shape[d] > 1]
-
-
 def _called(builder: Builder, node: Node, scores: Scores, facts: Facts) -> Ref:
     """The operator in place of both products."""
-    types, scale = facts.known.types, scores.scale
+    types = facts.known.types
     query, turned, value = (*map(_name, scores.product.args), _name(node.args[1]))
     if {types[query].dtype, types[value].dtype} != {node.type.dtype}:
         raise Apart("its factors are of several types")
     if max(types[query].shape[-1], types[value].shape[-1]) > WIDEST:
         raise Apart(f"its heads have more than {WIDEST} numbers")
-    operands = [_heads(query, facts), _key(turned, facts), _heads(value, facts)]
-    maker = facts.maker(operands[0])
-    if maker is not None and (found := _scaled(maker)) is not None:
-        operands[0], scale = found[0], scale * found[1]
-    if len({facts.shape(name)[:-2] for name in operands if name}) > 1 or not operands[1]:
-        operands, scale = [query, "", value], scores.scale  # heads are grouped in several ways
-    shape = (*facts.shape(operands[0])[:-1], types[turned].shape[-1])
-    if scores.mask and scores.shape != shape:
-        raise Apart(f"%{scores.mask} belongs to scores of another shape")
-    mask = _mask(builder, scores, types[query].dtype)
-    refs = [Ref(builder.substitute(name or turned)) for name in operands]
-    if not operands[1]:
-        refs[1] = builder.call("aten.transpose.int", refs[1], -2, -1, origin=node.origin)
-    if len(shape) == 3:  # the kernels of libraries want heads
-        refs = [builder.call("aten.unsqueeze.default", ref, 0) for ref in refs]
+    factors = query, turned, value
+    leads = _leads(query, scores, facts)
+    ways = (way_of(lead, factors, scores.masks, facts.known) for lead in leads)
+    way = min(ways, key=lambda way: (way.repeated, way.kept))
+    for (name, _), seen in zip(scores.masks, way.masks, strict=True):
+        if seen.repeated and name not in facts.known.constant:
+            raise Apart(f"%{name} belongs to scores of another shape")
+    contents = (facts.content(name) for name, _ in scores.masks)
+    if sum(bool(mask.isneginf().any()) for mask in contents if mask is not None) > 1:
+        raise Apart("several masks hide scores, together perhaps whole rows")
+    mask = _mask(builder, scores, way, types[query].dtype)
+    refs = [_seen(builder, operand) for operand in way.operands]
+    scale = scores.scale * math.prod(operand.scale for operand in way.operands)
     return builder.call(
         ATTENTION, *refs, mask, 0.0, False, scale=scale, name="attention", origin=node.origin
     )
 
 
-def _heads(name: str, facts: Facts) -> str:
-    """The stack of matrices before its leading axes were grouped into one, which may have cost a
-    copy: the first of all views of it that has at most four axes and the same matrices."""
-    matrix, best = facts.shape(name)[-2:], name
-    node = facts.known.producers.get(name)
-    while node is not None and _in_order(node, facts):
-        name = node.uses[0]
-        shape = facts.shape(name)
-        best = name if shape[-2:] == matrix and 3 <= len(shape) <= 4 else best
-        node = facts.known.producers.get(name)
-    return best
+def _leads(query: str, scores: Scores, facts: Facts) -> list[Lead]:
+    """The batches and heads that there may be: those that the query had before all were one axis,
+    and those that the axes of the scores are, cut in two."""
+    found = heads_of(query, facts.known)
+    shapes = [shape[:-2] for shape in (*(shape for _, shape in scores.masks), scores.shape)]
+    for lead in shapes:
+        cuts = (lead[:at] for at in reversed(range(len(lead))))
+        found += [(math.prod(cut), math.prod(lead) // max(1, math.prod(cut))) for cut in cuts]
+    return list(dict.fromkeys(found))
 
 
-def _key(name: str, facts: Facts) -> str:
-    """The stack of matrices of which the named one is turned; "" if nobody turned it."""
-    e, s = facts.shape(name)[-2:]
-    node = facts.known.producers.get(name)
-    while node is not None and _in_order(node, facts):
-        node = facts.known.producers.get(node.uses[0])
-    order = _order(node, facts) if node is not None else None
-    if node is None or order is None or order[:-2] + order[:-3:-1] != sorted(order):
-        return ""
-    name = node.uses[0]
-    shape = tuple(n for n in facts.shape(name) if n > 1)
-    if shape[-2:] != (s, e):
-        return ""
-    found = _heads(name, facts)
-    while (node := facts.known.producers.get(found)) and facts.shape(found)[-2:] != (s, e):
-        if not _in_order(node, facts):
-            return ""
-        found = _heads(node.uses[0], facts)
-    return found if facts.shape(found)[-2:] == (s, e) and len(facts.shape(found)) <= 4 else ""
+def _seen(builder: Builder, operand: Operand) -> Ref:
+    """The operand in the shape of heads."""
+    ref = Ref(builder.substitute(operand.name))
+    if builder.known.types[ref.name].shape != operand.shape:
+        ref = builder.call("aten.reshape.default", ref, operand.shape)
+    return builder.call("aten.transpose.int", ref, -2, -1) if operand.turned else ref
 
 
-def _mask(builder: Builder, scores: Scores, dtype: torch.dtype) -> Arg:
-    """What is added to the scores."""
-    if not scores.mask:
-        return None
-    mask = Ref(builder.substitute(scores.mask))
-    type = builder.known.types[mask.name]
-    if scores.fill is None and type.dtype != dtype:
-        raise Apart(f"%{mask.name} is of {type.dtype}, what it is added to of {dtype}")
-    if len(type.shape) < 2:
-        mask = builder.call("aten.reshape.default", mask, (1, type.numel))
-    return mask if scores.fill is None else builder.call("aten.logical_not.default", mask)
+def _mask(builder: Builder, scores: Scores, way: Way, dtype: torch.dtype) -> Arg:
+    """What is added to the scores, or says which are kept."""
+    whole: Ref | None = None
+    for (name, _), seen in zip(scores.masks, way.masks, strict=True):
+        mask = Ref(builder.substitute(name))
+        type = builder.known.types[mask.name]
+        if scores.fill is None and type.dtype != dtype:
+            raise Apart(f"%{mask.name} is of {type.dtype}, what it is added to of {dtype}")
+        if seen.repeated:
+            mask = builder.call("aten.expand.default", mask, seen.repeated)
+        if seen.repeated or (1,) * (4 - len(type.shape)) + type.shape != seen.shape:
+            mask = builder.call("aten.reshape.default", mask, seen.shape)
+        elif len(type.shape) < 2:
+            mask = builder.call("aten.reshape.default", mask, (1, type.numel))
+        whole = mask if whole is None else builder.call("aten.add.Tensor", whole, mask)
+    if whole is None or scores.fill is None:
+        return whole
+    return builder.call("aten.logical_not.default", whole)
 
 
 def _name(arg: Arg) -> str:
