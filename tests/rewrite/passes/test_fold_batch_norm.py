@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from tests.rewrite.graphs import equal, kinds, read
 
@@ -89,3 +90,94 @@ def test_a_value_joined_twice_takes_no_factor_twice() -> None:
     _, said = refusals(text)
     assert said == ["fold %n into %k: it joins a value twice"]
     equal(read(text), fold_batch_norm(read(text), Trace()), tolerance=2e-3)
+
+
+MOVED = """
+graph g {{
+  input %x: f32[2,3,6]
+  const %w: f32[4,6] = w
+  const %u: f32[4,3,1] = u
+  const %g: f32[4] = g
+  const %b: f32[4] = b
+  const %m: f32[4] = m
+  const %v: f32[4] = v
+  {}
+  %n: f32{} = aten.batch_norm.default(%c, %g, %b, %m, %v, False, 0.1, 1e-05, True)
+  %r: f32{} = aten.relu.default(%n)
+  return %r
+}}"""
+LINEAR = "%y: f32[2,3,4] = aten.linear.default(%x, %w)"
+CONVOLVED = "%y: f32[2,4,6] = aten.convolution.default(%x, %u, None, [1], [0], [1], False, [0], 1)"
+WAYS = {
+    "rows together": ((LINEAR, "%c: f32[6,4] = aten.reshape.default(%y, [6, 4])"), "[6,4]"),
+    "turned": ((LINEAR, "%c: f32[2,4,3]{12,1,4} = aten.transpose.int(%y, 1, 2)"), "[2,4,3]"),
+    "turned, and copied": (
+        (
+            LINEAR,
+            "%t: f32[2,4,3]{12,1,4} = aten.permute.default(%y, [0, -1, 1])",
+            "%k: f32[2,4,3] = aten.clone.default(%t, memory_format=torch.contiguous_format)",
+            "%c: f32[2,4,3,1] = aten.reshape.default(%k, [2, 4, 3, 1])",
+        ),
+        "[2,4,3,1]",
+    ),
+    "pixels in two axes": (
+        (CONVOLVED, "%c: f32[2,4,2,3] = aten.reshape.default(%y, [2, 4, 2, 3])"),
+        "[2,4,2,3]",
+    ),
+}
+OTHERWISE = {
+    "elsewhere": (
+        (CONVOLVED, "%c: f32[12,4] = aten.reshape.default(%y, [12, 4])"),
+        "[12,4]",
+        "",
+    ),
+    "pixels": (
+        (
+            CONVOLVED,
+            "%t: f32[2,6,4]{24,1,6} = aten.transpose.int(%y, 1, 2)",
+            "%c: f32[2,4,6] = aten.reshape.default(%t, [2, 4, 6])",
+        ),
+        "[2,4,6]",
+        "",
+    ),
+    "rows": (
+        (
+            "%q: f32[2,4,6] = aten.reshape.default(%z, [2, 4, 6])",
+            "%c: f32[2,4,4] = aten.linear.default(%q, %w)",
+        ),
+        "[2,4,4]",
+        "the channels of the norm are not the columns of the linear",
+    ),
+    "read as it was": (
+        (LINEAR, "%c: f32[6,4] = aten.reshape.default(%y, [6, 4])"),
+        "[6,4]",
+        "%y is also read elsewhere (1 more)",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_through_what_moves_whole_channels(way: str) -> None:
+    lines, shape = WAYS[way]
+    text = MOVED.format("\n  ".join(lines), shape, shape)
+    after = equal(read(text), fold_batch_norm(read(text), Trace()), tolerance=1e-12)
+    moves = kinds(read(text))[: len(lines)]
+    assert [node.name for node in after.nodes[-len(lines) - 1 : -1]] == [
+        line[1 : line.index(":")] for line in lines
+    ]
+    assert kinds(after)[-len(lines) - 1 :] == [*moves, "relu"]
+    assert "addcmul" not in kinds(after)
+
+
+@pytest.mark.parametrize("way", OTHERWISE)
+def test_not_where_channels_are_not_those_of_the_weights(way: str) -> None:
+    lines, shape, why = OTHERWISE[way]
+    text = MOVED.format("\n  ".join(lines), shape, shape)
+    text = text.replace("  const %w", "  input %z: f32[2,2,12]\n  const %w", 1)
+    if way == "read as it was":
+        text = text.replace("return %r", "return %r, %y")
+    trace = Trace()
+    after = equal(read(text), fold_batch_norm(read(text), trace), tolerance=1e-12)
+    assert kinds(after)[-2:] == ["addcmul", "relu"]
+    said = [event.why for event in trace.events if event.kind == "refused"]
+    assert said == [why] * bool(why)

@@ -8,6 +8,11 @@
 
 The new weights are nodes on constants, computed in at least single precision and cast back, which
 constant folding then evaluates. A norm of a concatenation of convolutions goes into each of them.
+What only moves whole channels may stand between:
+
+    y = linear(x, w)              [1,196,256]     y = linear(x, w*s, t)
+    z = reshape(y, [196, 256])              ->    z = reshape(y, [196, 256])
+    bn = batch_norm(z)
 Where nothing stands before it that could take the factor, one pointwise `addcmul(t, x, s)` is
 cheaper than the library's two launches.
 
@@ -16,6 +21,9 @@ may show beside the model. `exact`: there, the affine map stays pointwise, in si
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Mapping
 
 import torch
 
@@ -46,7 +54,7 @@ def fold_batch_norm(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
         if exact and node.type.dtype.itemsize < 4:
             refuse(trace, f"fold %{node.name}", "a weight of half precision would be rounded")
             return _pointwise(builder, node, given, torch.float32)
-        source = made.get(node.uses[0])
+        source, views, axis = _source(node, made, builder)
         parts = _parts(source) if source is not None else ()
         before = [builder.known.producers.get(builder.substitute(name)) for name in parts]
         held = [node for node in before if node is not None and node.op in FACTORS]
@@ -55,13 +63,52 @@ def fold_batch_norm(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
         if len(set(parts)) < len(parts):
             refuse(trace, f"fold %{node.name} into %{source.name}", "it joins a value twice")
             return _pointwise(builder, node, given, node.type.dtype)
-        for name, maker in zip((*parts, source.name), (*held, source), strict=True):
-            if why := _not_foldable(builder, maker, others[name]):
+        names = *parts, source.name, *(view.name for view in views)
+        for name, maker in zip(names, (*held, source, *views), strict=True):
+            if why := _not_foldable(builder, maker, others[name], axis):
                 refuse(trace, f"fold %{node.name} into %{maker.name}", why)
                 return _pointwise(builder, node, given, node.type.dtype)
-        return _into(builder, source, held, node, given)
+        return _into(builder, source, held, views, node, given)
 
     return rewrite(graph, visit)
+
+
+def _source(
+    norm: Node, made: Mapping[str, Node], builder: Builder
+) -> tuple[Node | None, list[Node], int]:
+    """What makes the channels that the norm reads, what moves them on the way, the last first, and
+    the axis they lie along where they are made."""
+    direct = made.get(norm.uses[0])
+    source, views, axis = direct, list[Node](), 1
+    while source is not None and source.op in MOVES:
+        before = _axis_before(source, builder.known.types[source.uses[0]].shape, axis)
+        if before is None:
+            break
+        views.append(source)
+        source, axis = made.get(source.uses[0]), before
+    if source is not None and source.op in FACTORS:
+        return source, views, axis
+    return direct, [], 1
+
+
+def _axis_before(node: Node, shape: tuple[int, ...], axis: int) -> int | None:
+    """Which axis of a move's operand, of this shape, is this one of its result; None if none is."""
+    given, rank = ops.arguments(node), len(shape)
+    if node.op == "aten.transpose.int":
+        dims = [dim % rank for dim in (given["dim0"], given["dim1"]) if isinstance(dim, int)]
+        return dims[1 - dims.index(axis)] if axis in dims else axis
+    if node.op == "aten.permute.default":
+        order = given["dims"]
+        assert isinstance(order, tuple)
+        dim = order[axis]
+        return dim % rank if isinstance(dim, int) else None
+    after = math.prod(node.type.shape[axis + 1 :])
+    same = (
+        d
+        for d, size in enumerate(shape)
+        if size == node.type.shape[axis] and math.prod(shape[d + 1 :]) == after
+    )
+    return next(same, None)
 
 
 def _parts(node: Node) -> tuple[str, ...]:
@@ -81,7 +128,7 @@ def _not_constant(builder: Builder, given: dict[str, Arg]) -> str:
     return "" if given["running_mean"] is not None else "it has no running statistics"
 
 
-def _not_foldable(builder: Builder, node: Node, others: int) -> str:
+def _not_foldable(builder: Builder, node: Node, others: int, axis: int) -> str:
     """Why the affine map cannot join this node; "" if it can."""
     if others:
         return f"%{node.name} is also read elsewhere ({others} more)"
@@ -90,8 +137,10 @@ def _not_foldable(builder: Builder, node: Node, others: int) -> str:
     for arg in node.args[1:3]:
         if isinstance(arg, Ref) and arg.name not in builder.known.constant:
             return f"its weight %{arg.name} is not constant"
-    if node.op == "aten.linear.default" and len(node.type.shape) != 2:
+    if node.op == "aten.linear.default" and len(node.type.shape) != axis + 1:
         return "the channels of the norm are not the columns of the linear"
+    if node.op == "aten.convolution.default" and axis != 1:
+        return "the channels of the norm are not those of the convolution"
     return ""
 
 
@@ -112,12 +161,25 @@ def _affine(builder: Builder, given: dict[str, Arg], origin: str) -> tuple[Ref, 
 
 
 def _into(
-    builder: Builder, source: Node, parts: list[Node], norm: Node, given: dict[str, Arg]
+    builder: Builder,
+    source: Node,
+    parts: list[Node],
+    views: list[Node],
+    norm: Node,
+    given: dict[str, Arg],
 ) -> Ref:
     """What stands before the norm with the norm in its weights; all keep their names."""
     factor, term = _affine(builder, given, norm.origin)
     if source.op != "aten.cat.default":
-        return _scaled(builder, parts[0], norm, factor, term)
+        between = [builder.renamed(view) for view in views]
+        for view in between:
+            builder.remove(view)
+        made = _scaled(builder, parts[0], norm, factor, term)
+        for view in reversed(between):
+            kwargs = dict(view.kwargs)
+            args = view.args[1:]
+            made = builder.call(view.op, made, *args, name=view.name, origin=view.origin, **kwargs)
+        return made
     start, values = 0, list[Ref]()
     builder.remove(source)
     for part in parts:
@@ -185,6 +247,11 @@ FACTORS = {
     "aten.linear.default": _scaled_linear,
 }
 """What can take a factor for each of its output channels into its weight, and how."""
+MOVES = frozenset(
+    f"aten.{name}"
+    for name in ("reshape.default", "transpose.int", "permute.default", "clone.default")
+)
+"""What leaves numbers as they are, and channels whole where an axis is of their number."""
 
 
 def _pointwise(builder: Builder, node: Node, given: dict[str, Arg], dtype: torch.dtype) -> Ref:
