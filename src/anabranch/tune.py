@@ -71,7 +71,7 @@ class Tuner:
             if cut not in found:
                 found.append(cut)
         alone = _read_by_kin(found[-1]).intersection(fitting(found[0], Trace(quiet=True)))
-        if alone:
+        if alone and self.generates:
             found.append(partition(graph, trace, self.target.spec, *CUTS[-1], alone=alone))
         return found
 

@@ -161,3 +161,24 @@ def test_what_is_put_together_has_kernels_abreast() -> None:
     (group,) = levelled(before, ones(before), anything, late=False)
     offers = variants(joint(group).body, gpu())
     assert offers and all(offer.startswith("abreast:") for offer in offers)
+
+
+def test_what_one_computes_for_itself_and_another_one_reads_parts_them() -> None:
+    """A view that a cluster holds, say, and that is an alias for others."""
+    graph = parse_graph("""
+    graph g {
+      input %x: f32[4,8]
+      input %y: f32[8,4]
+      %v: f32[8,4]{1,8} = aten.transpose.int(%x, 0, 1)
+      %a: f32[8,4] = aten.add.Tensor(%v, %y)
+      %b: f32[8,4] = aten._softmax.default(%v, 1, False)
+      return %a, %b
+    }""")
+    plain = partition(graph, Trace(), A_LARGE_GPU)
+    view, a, _ = graph.nodes
+    inside = Graph("a", graph.inputs, (), (view, a), graph.outputs[:1])
+    tasks = replace(plain, tasks=(Task("a", inside), plain.tasks[1]))
+    verify_tasks(tasks)
+    us = {task.name: 1.0 for task in tasks.tasks}
+    assert levelled(plain, us, lambda group: True, False)
+    assert not levelled(tasks, us, lambda group: True, False)

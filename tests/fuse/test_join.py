@@ -168,6 +168,11 @@ REFUSED = {
         "%e: f32[16] = aten.neg.default(%flat)\n"
         "%cat: f32[1,4,4,2] = aten.cat.default([%a, %b], 2)"
     ),
+    "%b has an alias that needs it in strides": (
+        "%every: f32[8]{2} = aten.as_strided.default(%b, [8], [2])\n"
+        "%e: f32[8] = aten.neg.default(%every)\n"
+        "%cat: f32[1,8,2,2] = aten.cat.default([%a, %b], 1)"
+    ),
     "%r is returned": "%cat: f32[1,8,2,2] = aten.cat.default([%a, %r], 1)",
     "%h is returned": (
         "%h: f32[1,4,2,2] = aten.neg.default(%x)\n"
@@ -335,6 +340,55 @@ def test_extracted_from_joins_within_joins(names: str, joins: list[str]) -> None
     verify_tasks(part)
     assert [node.name for node in part.joins] == joins
     check_plan(pack(part, Schedule("sequential", sequential_launches(dag_of(part))), CPU.spec))
+
+
+def test_two_may_begin_with_a_copy_of_the_same() -> None:
+    """An input, say; and a copy's name may be that of another one."""
+    graph = parse_graph("""
+    graph g {
+      input %x: f32[2,4,2,2]
+      input %n_x: f32[2,4,2,2]
+      %a: f32[2,4,2,2] = aten.relu.default(%x)
+      %m: f32[2,8,2,2] = aten.cat.default([%x, %a], 1)
+      %m2: f32[2,8,2,2] = aten.neg.default(%m)
+      %mm: f32[2,16,2,2] = aten.cat.default([%x, %a, %m2], 1)
+      %b: f32[2,4,2,2] = aten.tanh.default(%x)
+      %m_n: f32[2,8,2,2] = aten.cat.default([%x, %b], 1)
+      %n2: f32[2,8,2,2] = aten.neg.default(%m_n)
+      %nn: f32[2,16,2,2] = aten.cat.default([%x, %b, %n2], 1)
+      %c: f32[2,4,2,2] = aten.sin.default(%x)
+      %z: f32[2,12,2,2] = aten.cat.default([%x, %n_x, %c], 1)
+      %s: f32[2,4,2,2] = aten.cos.default(%x)
+      %z_n: f32[2,8,2,2] = aten.cat.default([%x, %s], 1)
+      %all: f32[2,52,2,2] = aten.cat.default([%mm, %nn, %z, %z_n], 1)
+      %e: f32[2,52,2,2] = aten.exp.default(%all)
+      return %e
+    }""")
+    tasks = forced(graph)
+    parts = {"m": 2, "mm": 2, "m_n": 2, "nn": 2, "z": 3, "z_n": 2, "all": 4}
+    assert {node.name: len(node.uses) for node in tasks.joins} == parts
+    x = [torch.randn(2, 4, 2, 2) for _ in range(2)]
+    assert all(map(torch.equal, eval_tasks(tasks, x), eval_graph(graph, x)))
+
+
+def test_an_alias_lies_in_the_outermost_too() -> None:
+    """Within the first, which is that long alone, it keeps its strides."""
+    graph = parse_graph("""
+    graph g {
+      input %x: f32[4,2,4]
+      %s: f32[4,2,4] = aten.sin.default(%x)
+      %t: f32[4,2,4] = aten.cos.default(%x)
+      %one: f32[4,2,4] = aten.cat.default([%s], 2)
+      %flat: f32[4,8] = aten.view.default(%s, [4, 8])
+      %e: f32[4,8] = aten.neg.default(%flat)
+      %cat: f32[4,2,8] = aten.cat.default([%one, %t], 2)
+      %f: f32[4,2,8] = aten.neg.default(%cat)
+      return %e, %f
+    }""")
+    trace = Trace()
+    assert fitting(partition(graph, Trace(), CPU.spec), trace) == ("one",)
+    assert trace.events[-1].why == "%s has an alias that needs it in strides of its own"
+    assert [node.name for node in forced(graph).joins] == ["one"]
 
 
 def test_who_is_returned_lies_within_nothing() -> None:

@@ -169,3 +169,34 @@ def test_a_plan_with_joins_is_written_and_read() -> None:
     written = document.write(plan, {})
     again, _ = document.read(written.text.encode(), written.sources, written.tensors)
     assert again == plan
+
+
+GROWING = parse_graph("""
+graph growing {
+  input %x: f16[1,16,54,54]{46656,1,864,16}
+  const %w: f16[64,16,1,1] = w
+  const %v: f16[64,16,3,3]{144,1,48,16} = v
+  const %u: f16[64,128,1,1] = u
+  %left: f16[1,64,54,54]{186624,1,3456,64} = aten.convolution.default(%x, %w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+  %right: f16[1,64,54,54]{186624,1,3456,64} = aten.convolution.default(%x, %v, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+  %cat: f16[1,128,54,54]{373248,1,6912,128} = aten.cat.default([%left, %right], 1)
+  %last: f16[1,64,54,54]{186624,1,3456,64} = aten.convolution.default(%cat, %u, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+  %more: f16[1,192,54,54]{559872,1,10368,192} = aten.cat.default([%left, %right, %last], 1)
+  %next: f16[1,192,54,54]{559872,1,10368,192} = aten.sigmoid.default(%more)
+  return %next
+}""")  # noqa: E501
+
+
+@pytest.mark.parametrize("last", [2.0, 20.0])
+def test_one_that_cannot_write_a_slice_takes_only_the_outermost_with_it(last: float) -> None:
+    def us_of(task: Task, kernel: Kernel) -> float:
+        if kernel.writes_out and task.name == "last":
+            return last
+        return us(task, kernel)
+
+    costs, trace = Given(us_of), Trace()
+    found = with_joins(
+        selected(costs, GROWING), SPEC, PROVIDED, costs.trial, lambda task: "", costs, trace
+    )
+    joins = [(node.name, node.uses) for node in found.tasks.joins]
+    assert joins == [("cat", ("left", "right")), ("more", ("cat", "last"))][: 1 + (last < 3.0)]

@@ -64,6 +64,10 @@ def test_a_scaled_residual_is_not_fused() -> None:
     assert offers(CONV + scaled, GPU) == ["aten.aten"]
 
 
+def test_a_convolution_is_no_residual_of_itself() -> None:
+    assert offers(CONV + ADD_RELU.replace("(%z, %c)", "(%c, %c)"), GPU) == ["aten.aten"]
+
+
 def test_linear_with_relu_has_an_epilogue() -> None:
     text = """
 graph l {

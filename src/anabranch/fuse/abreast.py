@@ -84,7 +84,7 @@ def _levels(dag: Dag, late: bool) -> list[int]:
 
 def _groups(own: Sequence[Task], us: Mapping[str, float], fits: Fits) -> list[Group]:
     """The longest first, each into the first group where there is room for it; a node that two of
-    them compute parts them."""
+    them have parts them."""
     ranked = sorted(own, key=lambda task: (-us[task.name], structure_text(task.body)))
     groups: list[list[Task]] = []
     for task in ranked:
@@ -98,5 +98,14 @@ def _groups(own: Sequence[Task], us: Mapping[str, float], fits: Fits) -> list[Gr
 
 
 def _share(group: Sequence[Task], task: Task) -> bool:
-    own = {name for node in task.body.nodes for name in node.results}
-    return any(own.intersection(node.results) for other in group for node in other.body.nodes)
+    """Whether both compute a node, a view say, or one of them what the other one reads."""
+    own = _computed(task)
+    return any(
+        not own.isdisjoint((*_computed(other), *other.reads))
+        or not _computed(other).isdisjoint(task.reads)
+        for other in group
+    )
+
+
+def _computed(task: Task) -> set[str]:
+    return {name for node in task.body.nodes for name in node.results}

@@ -30,6 +30,7 @@ from anabranch.ir.types import BLOCK, TensorType
 from anabranch.trace import Trace
 
 CAT, CLONE = "aten.cat.default", "aten.clone.default"
+AS_STRIDED = "aten.as_strided.default"
 
 
 def fitting(tasks: TaskGraph, trace: Trace) -> tuple[str, ...]:
@@ -54,13 +55,14 @@ def joined(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
     the strides of the whole, and no kernel any more; nor have those that copy parts."""
     joins: list[Node] = []
     listed: list[Task] = []
-    nest = _Nest.of(tasks)
+    nest, known = _Nest.of(tasks), set(value_types(tasks))
     for task in tasks.tasks:
         if task.name in names:
             (node,) = task.body.nodes
             parts = nest.add(node)
-            copies = _copies(task, parts, tasks)
+            copies = _copies(task, parts, nest.made, known)
             copied = {copy.reads[0]: copy.name for copy in copies}
+            known.update(copied.values())
             args = tuple(Ref(copied.get(name, name)) for name in parts), _dim(node)
             joins.append(replace(node, args=args, kwargs=()))
             listed += copies
@@ -105,17 +107,26 @@ class _Nest:
         """The parts it would have, or why it cannot lie beside those so far."""
         names, parts = self._flat(node.uses), list[str]()
         while names:
-            whole = self.home.get(names[0], names[0])
-            run = self.leaves.get(whole, (whole,))
-            if names[: len(run)] != run or self.dims.get(whole, _dim(node)) != _dim(node):
-                if names[0] in self.made:
-                    return f"%{names[0]} may be a part of {whole}"
-                whole, run = names[0], names[:1]
+            whole, run = self._whole(names, _dim(node))
+            if not run:
+                return f"%{names[0]} may be a part of {whole}"
             if whole in parts:
                 return f"%{whole} is in it twice"
             parts.append(whole)
             names = names[len(run) :]
         return tuple(parts)
+
+    def _whole(self, names: tuple[str, ...], dim: int) -> tuple[str, tuple[str, ...]]:
+        """The outermost join that the names begin with, and what it is made of; the first of them
+        if none holds it; if another one does, that one and nothing."""
+        homes = [self.home.get(names[0], names[0])]
+        if names[0] not in self.made:
+            homes = [*dict.fromkeys(self.home.values()), names[0]]
+        for whole in homes:
+            run = self.leaves.get(whole, (whole,))
+            if names[: len(run)] == run and self.dims.get(whole, dim) == dim:
+                return whole, run
+        return homes[0], ()
 
     def _flat(self, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(leaf for name in names for leaf in self.leaves.get(name, (name,)))
@@ -184,24 +195,35 @@ def _why_not(task: Task, tasks: TaskGraph, nest: _Nest) -> str:
     parts = nest.parts(node)
     if isinstance(parts, str):
         return parts
-    # What is no task's is copied, and what lies in a join within this one has been asked before.
+    # What is no task's is copied. What lies in a join within this one has been asked before, but
+    # for its aliases: the strides that it then had may have been its own.
+    inner = (name for name, whole in nest.home.items() if whole in parts and name in made)
     reasons = (_why_fixed(name, node, tasks) for name in parts if name in made)
-    return next(filter(None, reasons), "")
+    within = (_why_strided(name, node, tasks) for name in inner)
+    return next(filter(None, (*reasons, *within)), "")
 
 
 def _why_fixed(name: str, whole: Node, tasks: TaskGraph) -> str:
     """Why the value cannot have the strides of the whole; "" if it can."""
+    why = _why_strided(name, whole, tasks)
+    if why:
+        return why
     roots = alias_roots(tasks)
-    if name in roots.values():
-        try:
-            _renamed(tasks, {name: whole.type.strides})
-        except (RuntimeError, ValueError):
-            return f"%{name} has an alias that needs it in strides of its own"
     if name in {roots.get(ref.name, ref.name) for ref in tasks.outputs}:
         return f"%{name} is returned"
     reads = [n for t in tasks.tasks for n in t.body.nodes if name in n.uses]
     view = next((n for n in reads if ops.info(n.op).kind == "view"), None)
     return f"%{view.name} needs %{name} in strides of its own" if view is not None else ""
+
+
+def _why_strided(name: str, whole: Node, tasks: TaskGraph) -> str:
+    """Why its aliases cannot have the strides of the whole; "" if they can."""
+    if name in alias_roots(tasks).values():
+        try:
+            _renamed(tasks, {name: whole.type.strides})
+        except (RuntimeError, ValueError):
+            return f"%{name} has an alias that needs it in strides of its own"
+    return ""
 
 
 def _starts(node: Node, table: Mapping[str, TensorType]) -> Iterator[int]:
@@ -219,11 +241,12 @@ def _dim(node: Node) -> int:
     return dim % max(1, len(node.type.shape))
 
 
-def _copies(task: Task, parts: Sequence[str], tasks: TaskGraph) -> list[Task]:
-    """Tasks that copy the parts that no task writes."""
+def _copies(
+    task: Task, parts: Sequence[str], made: Collection[str], known: Collection[str]
+) -> list[Task]:
+    """Tasks that copy the parts that no task has made, under names that are not known yet."""
     (node,) = task.body.nodes
-    made = {name for one in tasks.tasks for name in one.writes}
-    names, found = set(value_types(tasks)), list[Task]()
+    names, found = set(known), list[Task]()
     for value in task.body.inputs:
         if value.name in parts and value.name not in made:
             name = f"{task.name}_{value.name.replace('.', '_')}"
@@ -232,6 +255,7 @@ def _copies(task: Task, parts: Sequence[str], tasks: TaskGraph) -> list[Task]:
             copy = Node(name, CLONE, (Ref(value.name),), (), (value.type,), node.origin)
             body = Graph(name, (value,), (), (copy,), (Ref(name),))
             found.append(Task(name, body))
+            names.add(name)
     return found
 
 
@@ -247,6 +271,8 @@ def _renamed(
         if found.keys().isdisjoint(node.uses):
             aliases.append(node)
             continue
+        if node.op == AS_STRIDED:
+            raise ValueError(f"%{node.name} says by itself where its elements lie")
         kinds = ops.infer(node.op, node.args, node.kwargs, table)
         node = replace(node, types=kinds)
         if not ops.is_view(node, table):

@@ -9,7 +9,7 @@ than the concatenation takes, a join loses too. Only kernels that were fast befo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.errors import TargetError
@@ -127,36 +127,47 @@ def _told(kernel: Kernel) -> Kernel | None:
 
 def _promising(selection: Selection, cost: Callable[[Task], Cost], trace: Trace) -> list[str]:
     """The concatenations whose parts are made by kernels that write where they are told and are
-    fast enough, as far as is known; those that would lie in one memory all or none."""
-    plain = selection.tasks
-    tasks = {task.name: task for task in plain.tasks}
+    fast enough, as far as is known. Those that would lie in one memory all or none; if none, then
+    without the outermost."""
+    plain, found = selection.tasks, list[str]()
     names = fitting(plain, trace)
-    whole = joined(plain, names)
-    homes, parts = wholes(whole), leaves(whole)
-    found: list[str] = []
-    for home in dict.fromkeys(homes.get(name, name) for name in names):
-        inside = [name for name in names if homes.get(name, name) == home]
-        said = ", ".join(inside)
-        makers = [task for task in tasks.values() if set(task.writes).intersection(parts[home])]
-        lost = -sum(cost(tasks[name]).us for name in inside)
-        for task in makers:
-            told = [
-                c.cost.us
-                for c in selection.candidates.get(task.name, ())
-                if c.cost is not None and not c.refused and c.kernel.writes_out
-            ]
-            if not told:
-                why = f"no kernel of {task.name} writes where it is told"
-                trace.add("refused", "fuse", said, why)
-                break
-            lost += min(told) - cost(task).us
-        else:
-            if lost >= 0:
-                why = "kernels that write where they are told lose"
-                trace.add("refused", "fuse", said, f"{why} {lost:.2f} us more than it takes")
+    while names:
+        whole, left = joined(plain, names), list[str]()
+        homes, parts = wholes(whole), leaves(whole)
+        for home in dict.fromkeys(homes.get(name, name) for name in names):
+            inside = [name for name in names if homes.get(name, name) == home]
+            why = _why_not_promising(inside, parts[home], selection, cost)
+            if why:
+                trace.add("refused", "fuse", ", ".join(inside), why)
+                left += [name for name in inside if name != home]
             else:
                 found += inside
+        names = tuple(left)
     return found
+
+
+def _why_not_promising(
+    inside: Sequence[str],
+    parts: Collection[str],
+    selection: Selection,
+    cost: Callable[[Task], Cost],
+) -> str:
+    """Why these concatenations, joined of these parts, lose; "" if they may win."""
+    tasks = {task.name: task for task in selection.tasks.tasks}
+    lost = -sum(cost(tasks[name]).us for name in inside)
+    for task in tasks.values():
+        if set(task.writes).isdisjoint(parts):
+            continue
+        told = [
+            c.cost.us
+            for c in selection.candidates.get(task.name, ())
+            if c.cost is not None and not c.refused and c.kernel.writes_out
+        ]
+        if not told:
+            return f"no kernel of {task.name} writes where it is told"
+        lost += min(told) - cost(task).us
+    why = "kernels that write where they are told lose"
+    return f"{why} {lost:.2f} us more than it takes" if lost >= 0 else ""
 
 
 def _fast(tried: Sequence[Candidate]) -> frozenset[tuple[str, str, str]]:

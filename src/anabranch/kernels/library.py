@@ -143,10 +143,12 @@ def _is_cudnn_graph(body: Graph) -> bool:
 
 
 def _plain_add(body: Graph, table: Mapping[str, TensorType]) -> bool:
-    """Whether the residual, if there is one, has the result's shape and weight 1."""
+    """Whether the residual, if there is one, is another value of the result's shape and weight."""
     for node in body.nodes:
         if ops.packet_name(node.op) == "aten.add":
             given = ops.arguments(node)
+            if given["self"] == given["other"]:
+                return False
             for side in (given["self"], given["other"]):
                 if not isinstance(side, Ref) or table[side.name].shape != node.type.shape:
                     return False
