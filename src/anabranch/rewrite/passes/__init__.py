@@ -15,6 +15,7 @@ from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
 from anabranch.rewrite.passes.fold_constants import fold_constants
 from anabranch.rewrite.passes.functional import functional
 from anabranch.rewrite.passes.identities import identities
+from anabranch.rewrite.passes.uncopied import uncopied
 from anabranch.trace import Trace
 
 PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {
@@ -22,6 +23,7 @@ PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {
     "canonical": canonical,
     "identities": identities,
     "attention": attention,
+    "uncopied": uncopied,
     "fold_batch_norm": fold_batch_norm,
     "flatten_cat": flatten_cat,
     "fold_constants": fold_constants,
