@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, rename, types
-from anabranch.ir.rule import Known
+from anabranch.ir.rule import Known, computable
 from anabranch.ir.types import TensorType
 
 
@@ -158,12 +158,13 @@ def retyped(graph: Graph, was: Mapping[str, TensorType]) -> Graph:
 
 
 def drop_dead(graph: Graph) -> Graph:
-    """Without the nodes and constants that no output needs; unknown operators stay, for they may
-    do more than compute. The same object if there are none."""
+    """Without the nodes and constants that no output needs; unknown operators stay, where nothing
+    says that they do no more than compute. The same object if there are none."""
     live = {ref.name for ref in graph.outputs}
     nodes: list[Node] = []
     for node in reversed(graph.nodes):
-        if live.intersection(node.results) or ops.info(node.op).kind == "opaque":
+        acts = ops.info(node.op).kind == "opaque" and not (node.types and computable(node))
+        if acts or live.intersection(node.results):
             live.update(node.uses)
             nodes.append(node)
     constants = tuple(constant for constant in graph.constants if constant.name in live)

@@ -30,6 +30,7 @@ class Heads(nn.Module):
         self.attend = attend
         self.q, self.k, self.v = (nn.Linear(H * E, n * E) for n in (H, keys, keys))
         self.bias = nn.Parameter(torch.randn(1, H, T, T))
+        self.heat = nn.Parameter(torch.rand(H, 1, 1))
 
     def forward(self, x: Tensor, *more: Tensor) -> Tensor:
         self.given = x
@@ -99,6 +100,13 @@ def masked_by_window(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return scores.softmax(-1) @ v
 
 
+def by_temperature(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Directions are compared, each head by a factor of its own."""
+    q, k = q / q.norm(dim=-1, keepdim=True), k / k.norm(dim=-1, keepdim=True)
+    scores = (q @ k.transpose(-2, -1)) * net.heat.exp() + net.bias
+    return scores.softmax(-1) @ v
+
+
 def of_one_head(net: Heads, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     """Three axes, other sizes of what is looked up, and a row of a mask for all."""
     q, k, v = q[:, 0], k[:, 1, :5], torch.cat([v[:, 0, :5], v[:, 1, :5]], -1)
@@ -139,6 +147,13 @@ def test_a_known_mask_is_repeated_for_each_image() -> None:
     (node,) = (n for n in after.nodes if "attention" in n.op)
     sizes = {c.name: c.type.shape for c in after.constants}
     assert sizes[node.uses[3]] == (2 * B, H, T, T)  # the sum of both
+
+
+def test_a_factor_of_each_head_is_taken_by_the_queries() -> None:
+    graph = captured(Heads(by_temperature), X)
+    after = equal(graph, simplified(graph))
+    assert "scaled_dot_product_attention" in kinds(after)
+    assert not {"bmm", "_softmax", "clone", "exp"} & set(kinds(after))
 
 
 def test_stacks_of_three_axes() -> None:
@@ -183,6 +198,10 @@ def hidden_rows(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.transpose(-2, -1)).masked_fill(CAUSAL, LOW).softmax(-1) @ v
 
 
+def too_hot(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return ((q @ k.transpose(-2, -1)) * (net.heat + 128)).softmax(-1) @ v
+
+
 def hidden_by_two(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Each leaves something of each row, and the two of the first row nothing."""
     q, k, v = (torch.cat([x, -x]) for x in (q, k, v))
@@ -215,6 +234,7 @@ NONE: dict[Callable[..., Tensor], tuple[str, tuple[Tensor, ...]]] = {
     masked_by_who_calls: ("is not known, and may hide whole rows", (X, ~CAUSAL)),
     hidden_rows: ("hides whole rows", (X,)),
     hidden_rows_added: ("hides whole rows", (X,)),
+    too_hot: ("is aten.mul.Tensor, which attention does not do to scores", (X,)),
     hidden_by_two: ("several masks hide scores", (X,)),
     hidden_too_little: ("fills in -1000.0, and scores may lie below", (X,)),
     scaled_behind_the_mask: ("stands between a product and what is done to it first", (X,)),

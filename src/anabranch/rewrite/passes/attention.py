@@ -17,7 +17,7 @@ theirs so, and nobody reads the rows of a padding. How the operands come to have
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,8 +29,8 @@ from anabranch.ir.rule import Known
 from anabranch.rewrite.build import Builder
 from anabranch.rewrite.heads import (
     Lead,
+    Mask,
     Operand,
-    Way,
     heads_of,
     in_order,
     scaled,
@@ -45,6 +45,8 @@ BMM, SOFTMAX = "aten.bmm.default", "aten._softmax.default"
 HIDDEN = -1e4
 """What hides a score that it stands for: transformers in half precision fill in no less, and no
 scores of theirs lie near it."""
+STRONGEST = 128.0
+"""A factor of a head that its queries take without growing out of half precision."""
 WIDEST = 256
 """Numbers of a head: beyond, no fused kernel keeps them."""
 
@@ -84,11 +86,13 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How scores come of a product: by what it is multiplied, what is added then, each to scores of
-    a shape, or what is filled in, and the shape that the softmax sees."""
+    """How scores come of a product: by what all of it is multiplied, by what each head, what is
+    added then, or what is filled in, and the shape that the softmax sees. What a head has is told
+    with the scores' shape there."""
 
     product: Node
     scale: float
+    factors: tuple[tuple[str, tuple[int, ...]], ...]
     masks: tuple[tuple[str, tuple[int, ...]], ...]
     fill: float | None
     shape: tuple[int, ...]
@@ -144,20 +148,26 @@ def _scores(softmax: Node, after: Node, facts: Facts) -> Scores:
     matrix = facts.shape(_name(after.args[0]))[-2:]
     if not isinstance(dim, int) or dim % rank != rank - 1 or shape[-2:] != matrix:
         raise Apart("its softmax runs along another axis")
-    scale, masks, fill = 1.0, list[tuple[str, tuple[int, ...]]](), None
+    scale, fill = 1.0, None
+    factors, masks = list[tuple[str, tuple[int, ...]]](), list[tuple[str, tuple[int, ...]]]()
     name = _name(softmax.args[0])
     while True:
         node = _past_views(name, facts)
         if node is None:
             raise Apart(f"%{name} is also needed elsewhere, or given")
         if node.op == BMM and node.type.shape[-2:] == matrix:
-            return Scores(node, scale, tuple(masks), fill, shape)
+            return Scores(node, scale, tuple(factors), tuple(masks), fill, shape)
         found = scaled(node)
         if found is not None:
             name, factor = found
             scale *= factor
             continue
-        if fill is not None or scale != 1.0:
+        by = _by_head(node, facts)
+        if by is not None:
+            name, given = by
+            factors.append((given, node.type.shape))
+            continue
+        if fill is not None or scale != 1.0 or factors:
             raise Apart(f"%{node.name} stands between a product and what is done to it first")
         name, mask, fill = _masked(node, facts)
         if fill is not None and masks:
@@ -165,6 +175,18 @@ def _scores(softmax: Node, after: Node, facts: Facts) -> Scores:
         masks.append((mask, node.type.shape))
         if node.type.shape[-2:] != matrix:
             raise Apart(f"%{mask} belongs to scores of another shape")
+
+
+def _by_head(node: Node, facts: Facts) -> tuple[str, str] | None:
+    """The scores that the node multiplies by a number of each head, and these numbers."""
+    if node.op != "aten.mul.Tensor" or len(set(node.uses)) < 2:
+        return None
+    for scores, factor in (node.uses, node.uses[::-1]):
+        known = facts.content(factor) if set(facts.shape(factor)[-2:]) <= {1} else None
+        if known is not None and _leads_to_product(scores, facts):
+            whole = facts.shape(scores) == node.type.shape
+            return (scores, factor) if whole and bool(known.abs().max() <= STRONGEST) else None
+    return None
 
 
 def _masked(node: Node, facts: Facts) -> tuple[str, str, float | None]:
@@ -202,7 +224,7 @@ def _whole_rows(hidden: torch.Tensor, scores: Node) -> bool:
 def _leads_to_product(name: str, facts: Facts) -> bool:
     """Whether the value is a product, or one that is multiplied by numbers and masked."""
     node = _past_views(name, facts)
-    while node is not None and (found := scaled(node)) is not None:
+    while node is not None and (found := scaled(node) or _by_head(node, facts)) is not None:
         node = _past_views(found[0], facts)
     if node is not None and node.op == "aten.add.Tensor":
         shape = node.type.shape
@@ -231,16 +253,24 @@ def _called(builder: Builder, node: Node, scores: Scores, facts: Facts) -> Ref:
         raise Apart(f"its heads have more than {WIDEST} numbers")
     factors = query, turned, value
     leads = _leads(query, scores, facts)
-    ways = (way_of(lead, factors, scores.masks, facts.known) for lead in leads)
+    more = *scores.factors, *scores.masks
+    ways = (way_of(lead, factors, more, facts.known) for lead in leads)
     way = min(ways, key=lambda way: (way.repeated, way.kept))
-    for (name, _), seen in zip(scores.masks, way.masks, strict=True):
+    for (name, _), seen in zip(more, way.masks, strict=True):
         if seen.repeated and name not in facts.known.constant:
             raise Apart(f"%{name} belongs to scores of another shape")
     contents = (facts.content(name) for name, _ in scores.masks)
     if sum(bool(mask.isneginf().any()) for mask in contents if mask is not None) > 1:
         raise Apart("several masks hide scores, together perhaps whole rows")
-    mask = _mask(builder, scores, way, types[query].dtype)
+    if any(types[name].dtype != types[query].dtype for name, _ in scores.factors):
+        raise Apart("a factor of a head is of another type")
+    several = [
+        _spread(builder, name, seen) for (name, _), seen in zip(more, way.masks, strict=True)
+    ]
+    mask = _mask(builder, scores, several[len(scores.factors) :], types[query].dtype)
     refs = [_seen(builder, operand) for operand in way.operands]
+    for factor in several[: len(scores.factors)]:
+        refs[0] = builder.call("aten.mul.Tensor", refs[0], factor, origin=node.origin)
     scale = scores.scale * math.prod(operand.scale for operand in way.operands)
     return builder.call(
         ATTENTION, *refs, mask, 0.0, False, scale=scale, name="attention", origin=node.origin
@@ -266,24 +296,31 @@ def _seen(builder: Builder, operand: Operand) -> Ref:
     return builder.call("aten.transpose.int", ref, -2, -1) if operand.turned else ref
 
 
-def _mask(builder: Builder, scores: Scores, way: Way, dtype: torch.dtype) -> Arg:
+def _spread(builder: Builder, name: str, seen: Mask) -> Ref:
+    """A mask, or a factor, in the shape of heads."""
+    mask = Ref(builder.substitute(name))
+    type = builder.known.types[mask.name]
+    if seen.repeated:
+        mask = builder.call("aten.expand.default", mask, seen.repeated)
+    if seen.repeated or (1,) * (4 - len(type.shape)) + type.shape != seen.shape:
+        return builder.call("aten.reshape.default", mask, seen.shape)
+    if len(type.shape) < 2:
+        return builder.call("aten.reshape.default", mask, (1, type.numel))
+    return mask
+
+
+def _mask(builder: Builder, scores: Scores, several: Sequence[Ref], dtype: torch.dtype) -> Arg:
     """What is added to the scores, or says which are kept."""
-    whole: Ref | None = None
-    for (name, _), seen in zip(scores.masks, way.masks, strict=True):
-        mask = Ref(builder.substitute(name))
+    for mask in several:
         type = builder.known.types[mask.name]
         if scores.fill is None and type.dtype != dtype:
             raise Apart(f"%{mask.name} is of {type.dtype}, what it is added to of {dtype}")
-        if seen.repeated:
-            mask = builder.call("aten.expand.default", mask, seen.repeated)
-        if seen.repeated or (1,) * (4 - len(type.shape)) + type.shape != seen.shape:
-            mask = builder.call("aten.reshape.default", mask, seen.shape)
-        elif len(type.shape) < 2:
-            mask = builder.call("aten.reshape.default", mask, (1, type.numel))
-        whole = mask if whole is None else builder.call("aten.add.Tensor", whole, mask)
-    if whole is None or scores.fill is None:
-        return whole
-    return builder.call("aten.logical_not.default", whole)
+    if not several:
+        return None
+    whole, *others = several
+    for mask in others:
+        whole = builder.call("aten.add.Tensor", whole, mask)
+    return whole if scores.fill is None else builder.call("aten.logical_not.default", whole)
 
 
 def _name(arg: Arg) -> str:
