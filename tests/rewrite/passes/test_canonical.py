@@ -69,6 +69,26 @@ def test_forms_are_equal(call: str) -> None:
     assert (after is graph) == ("beta" in call)
 
 
+def test_what_is_spread_out_to_meet_a_larger_one_meets_it_as_it_is() -> None:
+    graph = read(
+        """
+    graph g {
+      input %x: f32[2,3,4]
+      input %y: f32[3,1]
+      %e: f32[2,3,4]{0,1,0} = aten.expand.default(%y, [2, 3, 4])
+      %d: f32[2,3,4] = aten.div.Tensor(%x, %e)
+      %w: f32[2,3,4] = aten.where.self(%b, %e, %d)
+      %n: f32[2,3,4] = aten.neg.default(%e)
+      %m: f32[2,3,4] = aten.add.Tensor(%e, %e)
+      return %w, %n, %m
+    }""".replace("  %d:", "  %b: b1[2,3,4] = aten.gt.Scalar(%x, 0)\n      %d:")
+    )
+    after = equal(graph, canonical(graph, Trace()))
+    read_by = {node.name: node.uses for node in after.nodes}
+    assert read_by["d"] == ("x", "y") and read_by["w"] == ("b", "y", "d")
+    assert read_by["n"] == ("e",) and read_by["m"] == ("e", "e")  # they are as large as that
+
+
 def test_one_image_without_a_batch() -> None:
     graph = read("""
     graph g {

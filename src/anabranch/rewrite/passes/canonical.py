@@ -7,6 +7,7 @@
     to, contiguous                        -> _to_copy, clone
     full_like, zeros_like, ones_like      -> full
     op.Scalar                             -> op.Tensor with a number
+    x / expand(y, the shape of x)         -> x / y
 
 One table line a family; each function gives the new value, or None to leave the node as it is.
 """
@@ -22,6 +23,7 @@ from anabranch.ir.graph import Arg, Graph, Node, Ref, users
 from anabranch.rewrite.build import Builder, rewrite
 from anabranch.trace import Trace
 
+EXPAND = "aten.expand.default"
 Form = Callable[[Builder, Node], Ref | None]
 
 
@@ -31,11 +33,35 @@ def canonical(graph: Graph, trace: Trace) -> Graph:
 
     def visit(builder: Builder, node: Node) -> Ref | None:
         form = FORMS.get(node.op)
+        if form is None and ops.info(node.op).kind == "pointwise":
+            form = _unexpanded
         if form is None or any(result in read for result in node.results[1:]):
             return None
         return form(builder, builder.renamed(node))
 
     return rewrite(graph, visit)
+
+
+def _unexpanded(builder: Builder, node: Node) -> Ref | None:
+    """What is spread out to meet a larger operand meets it as it is: so it may be computed where
+    that is read."""
+    known = builder.known
+
+    def source(arg: Arg) -> Arg:
+        maker = known.producers.get(arg.name) if isinstance(arg, Ref) else None
+        return maker.args[0] if maker is not None and maker.op == EXPAND else arg
+
+    args = tuple(map(source, node.args))
+    if args == node.args:
+        return None
+    try:
+        same = ops.infer(node.op, args, node.kwargs, known.types) == node.types
+    except RuntimeError:
+        return None  # an operator that wants its operand spread out
+    if not same:
+        return None
+    kwargs = dict(node.kwargs)
+    return builder.call(node.op, *args, name=node.name, origin=node.origin, **kwargs)
 
 
 def _conv(spatial: int, transposed: bool = False) -> Form:
