@@ -11,7 +11,8 @@ from tests.kernels.triton.interpreter import check, run
 
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.numbers import relative_error
-from anabranch.kernels.triton.write import program, variants
+from anabranch.ir.text import parse_graph
+from anabranch.kernels.triton.write import program, variants, why_none
 
 X = torch.randn(3, 5, 37)
 IMAGE = torch.randn(2, 12, 5, 7)
@@ -89,3 +90,33 @@ def test_what_a_norm_adds_is_of_the_type_that_it_is_computed_in(dtype: torch.dty
     for variant in variants(graph, gpu())[:2]:
         (found,) = run(program(graph, variant), values, wanted).values()
         assert relative_error(found, torch.rms_norm(x, (40,))) < 1e-2
+
+
+HEADS = """
+graph heads {
+  input %y: f16[5,7,192]
+  const %w: f16[20] = w
+  %s: f16[5,7,180]{1344,192,1} = aten.slice.Tensor(%y, 2, 12, 192)
+  %v: f16[5,7,3,3,20]{1344,192,60,20,1} = aten.reshape.default(%s, [5, 7, 3, 3, 20])
+  %q: f16[5,7,3,20]{1344,192,20,1} = aten.select.int(%v, 2, 1)
+  %t: f16[5,3,7,20]{1344,20,192,1} = aten.transpose.int(%q, 1, 2)
+  %n: f16[5,3,7,20]{420,20,60,1} = aten.rms_norm.default(%t, [20])
+  %m: f16[5,3,7,20]{420,20,60,1} = aten.mul.Tensor(%n, %w)
+  return %m
+}"""
+
+
+def test_heads_are_rows_though_they_lie_in_one() -> None:
+    """A norm of each head's queries, where those are stretches of what one product wrote."""
+    graph = parse_graph(HEADS.replace("const", "input"))
+    check(graph, [*variants(graph, gpu(132))[:3], "rows:4x16.w1"])
+
+
+def test_short_stretches_and_those_that_overlap_are_windows() -> None:
+    pooled = "aten.avg_pool2d.default(%x, [1, 4], [1, 4])"
+    text = "graph p {{\n input %x: f16[2,8,8,64]\n %y: f16[2,8,8,{}] = {}\n return %y\n}}"
+    for size, op in ((16, pooled), (2, pooled.replace("4]", "32]")), (17, "")):
+        op = op or "aten.avg_pool2d.default(%x, [1, 32], [1, 2])"
+        found = variants(parse_graph(text.format(size, op)), gpu(132))
+        rows = [variant for variant in found if variant.startswith("rows")]
+        assert bool(rows) == (size == 2), why_none(parse_graph(text.format(size, op)))

@@ -40,6 +40,7 @@ from anabranch.kernels.triton.space import (
     largest_load,
     next_power,
     ordered,
+    side_by_side,
     slides,
 )
 
@@ -132,7 +133,7 @@ def rows_of(dfg: Dfg | str) -> Rows | str:
     bound = {one for fold in found for one in fold.axes}
     if any(axis in bound for fold in found for axis in free_axes(fold)):
         return "a reduction stands inside another"
-    if any(slides(one, dfg) for one in dfg.axes if one in whole):
+    if any(slides(a, dfg) and not side_by_side(a, dfg) for a in dfg.axes if a in whole):
         return "windows slide along its results"
     outside = {axis for fold in found for axis in free_axes(fold)}
     row_axes = [axis for axis in dfg.axes if axis in outside and axis.extent > 1]

@@ -17,6 +17,9 @@ from anabranch.kernels.dfg.index import Axis, Index, axes_of, axis
 from anabranch.kernels.dfg.nouns import Dfg, Expr, Load, Store, free_axes
 from anabranch.kernels.dfg.walk import loads, reductions, substitute_stores
 
+SHORTEST_ROW = 16
+"""Elements in a row: fewer side by side are a window, which other kernels read better."""
+
 
 def ordered(axes: Sequence[Axis], guide: Load | Store) -> tuple[Axis, ...]:
     """The axes with the fastest-varying of the guide's memory last; those it does not depend on
@@ -71,6 +74,21 @@ def slides(one: Axis, dfg: Dfg) -> bool:
     bound = {axis for fold in reductions(*exprs) for axis in fold.axes}
     indices = (set(axes_of(index)) for load in loads(*exprs) for index in load.index)
     return any(one in found and found & bound for found in indices)
+
+
+def side_by_side(one: Axis, dfg: Dfg) -> bool:
+    """Whether what is reduced at one place of the axis ends before the next place's begins, in rows
+    of some length: heads, say, of which each is a stretch of a row."""
+    exprs = [store.expr for store in dfg.stores]
+    bound = {axis for fold in reductions(*exprs) for axis in fold.axes}
+    for index in (index for load in loads(*exprs) for index in load.index):
+        if one in axes_of(index) and bound.intersection(axes_of(index)):
+            steps = dict(index.terms)
+            inner = {axis: steps.get(axis, 0) for axis in bound.intersection(axes_of(index))}
+            length = 1 + sum((axis.extent - 1) * step for axis, step in inner.items())
+            if min(inner.values()) < 1 or not SHORTEST_ROW <= length <= steps.get(one, 0):
+                return False
+    return True
 
 
 def _reach(load: Load) -> int:
