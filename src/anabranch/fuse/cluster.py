@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from anabranch.fuse.legal import AGAIN, GATHERS, Facts, body_of, why_not_written
+from anabranch.fuse.legal import AGAIN, CHEAP, GATHERS, Facts, body_of, why_not_written
 from anabranch.fuse.paths import Paths
 from anabranch.fuse.reach import Reach
 from anabranch.ir import ops
@@ -222,9 +222,16 @@ def _why_not_inside(
         if node is reader and len(sizes) > 1:
             return f"%{node.name} joins parts of several sizes: each would be computed for all"
         computed = made & set(map(paths.root, joined))
+        computed = {name for name in computed if not _is_step(facts.makers[name], made, paths)}
         if node is maker and computed and read > facts.types[joined[0]].numel:
             return f"%{root} is read whole: each of its parts would be computed for all"
     return ""
+
+
+def _is_step(node: Node, made: set[str], paths: Paths) -> bool:
+    """Whether it is an instruction on what is read: a rotation's negated half, say."""
+    cheap = ops.packet_name(node.op) in CHEAP and ops.info(node.op).kind == "pointwise"
+    return cheap and made.isdisjoint(map(paths.root, node.uses))
 
 
 def _too_often(body: Graph) -> str:
