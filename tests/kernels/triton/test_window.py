@@ -10,6 +10,7 @@ from tests.kernels.triton.bodies import body, gpu
 from tests.kernels.triton.interpreter import check
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.write import variants
 
 X = torch.randn(2, 12, 9, 11)
@@ -39,3 +40,23 @@ def test_pools(name: str, x: torch.Tensor) -> None:
     op, *given = CALLS[name]
     graph, tensors = body(op, (x, *given))
     check(graph, windows(graph)[:3], tensors)
+
+
+def test_windows_along_the_only_axis() -> None:
+    """A convolution of one channel along channels, as efficient channel attention has it."""
+    graph = parse_graph("""
+    graph along {
+      input %x: f16[1,1,301]
+      input %w: f16[1,1,5]
+      %c: f16[1,1,301] = aten.convolution.default(%x, %w, None, [1], [2], [1], False, [0], 1)
+      %s: f16[1,1,301] = aten.sigmoid.default(%c)
+      return %s
+    }""")
+    check(graph, variants(graph, gpu(132))[:3])
+    pooled = parse_graph("""
+    graph pooled {
+      input %x: f32[1,1,64]
+      %m: f32[1,1,32] = aten.avg_pool1d.default(%x, [3], [2], [1])
+      return %m
+    }""")
+    check(pooled, variants(pooled, gpu(132))[:3])

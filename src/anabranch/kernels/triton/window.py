@@ -161,7 +161,7 @@ def windows_of(dfg: Dfg | str) -> Windows | str:
         return "it has one result"
     *rest, lane = order
     sliding = [a for a in reversed(order) if slides(a, dfg)]
-    if not sliding or not rest:
+    if not sliding:
         return "no window slides along its results"
     source = largest_load(*(fold.arg for fold in folds))
     if source is None or lane not in free_axes(source):
