@@ -19,7 +19,7 @@ from anabranch.ir.graph import Node, Ref
 from anabranch.ir.rule import Known
 from anabranch.ir.types import TensorType, meta
 
-Lead = tuple[int, int]
+Stack = tuple[int, int]
 """How many batches, and how many heads in each."""
 IN_ORDER = frozenset(
     f"aten.{name}" for name in ("reshape.default", "clone.default", "unsqueeze.default")
@@ -61,7 +61,7 @@ class Way:
 
 
 def way_of(
-    lead: Lead,
+    stack: Stack,
     factors: tuple[str, str, str],
     masks: Sequence[tuple[str, tuple[int, ...]]],
     known: Known,
@@ -70,18 +70,18 @@ def way_of(
     `masks`: with the shape of the scores that each is added to."""
     query, turned, value = factors
     operands = (
-        _operand(query, (*lead, *_matrix(query, known)), known),
-        _key(turned, lead, known),
-        _operand(value, (*lead, *_matrix(value, known)), known),
+        _operand(query, (*stack, *_matrix(query, known)), known),
+        _key(turned, stack, known),
+        _operand(value, (*stack, *_matrix(value, known)), known),
     )
-    seen = tuple(_mask(known.types[name].shape, scores, lead) for name, scores in masks)
+    seen = tuple(_mask(known.types[name].shape, scores, stack) for name, scores in masks)
     kept = sum(operand.name == factor for operand, factor in zip(operands, factors, strict=True))
     return Way(operands, seen, kept)
 
 
-def heads_of(name: str, known: Known) -> list[Lead]:
+def heads_of(name: str, known: Known) -> list[Stack]:
     """The batches and heads of the first value of four axes with the same matrices in order."""
-    matrix, found = _matrix(name, known), list[Lead]()
+    matrix, found = _matrix(name, known), list[Stack]()
     for earlier, _ in _earlier(name, known):
         shape = known.types[earlier].shape
         if len(shape) == 4 and shape[-2:] == matrix:
@@ -156,7 +156,7 @@ def _operand(name: str, shape: tuple[int, ...], known: Known) -> Operand:
     return best
 
 
-def _key(turned: str, lead: Lead, known: Known) -> Operand:
+def _key(turned: str, stack: Stack, known: Known) -> Operand:
     """The matrices before somebody turned them, if they can be seen so; else they are turned back,
     which is no copy either."""
     depth, rows = _matrix(turned, known)
@@ -166,10 +166,10 @@ def _key(turned: str, lead: Lead, known: Known) -> Operand:
     if node is not None and order is not None and order[:-2] + order[:-3:-1] == sorted(order):
         source = known.types[node.uses[0]]
         if tuple(n for n in source.shape if n > 1)[-2:] == (rows, depth):
-            found = _operand(node.uses[0], (*lead, rows, depth), known)
+            found = _operand(node.uses[0], (*stack, rows, depth), known)
             if seen_as(known.types[found.name], found.shape):
                 return Operand(found.name, found.shape, scale=factor * found.scale)
-    found = _operand(turned, (*lead, depth, rows), known)
+    found = _operand(turned, (*stack, depth, rows), known)
     return Operand(found.name, found.shape, True, found.scale)
 
 
@@ -178,16 +178,16 @@ def _matrix(name: str, known: Known) -> tuple[int, int]:
     return rows, columns
 
 
-def _mask(mask: tuple[int, ...], scores: tuple[int, ...], lead: Lead) -> Mask:
+def _mask(mask: tuple[int, ...], scores: tuple[int, ...], stack: Stack) -> Mask:
     """A mask of these scores where their leading axes are batches and heads."""
     mask = (1,) * (len(scores) - len(mask)) + mask
     *given, rows, columns = mask
     if all(n == 1 for n in given):
         return Mask((1, 1, rows, columns), ())
-    found = Mask((*lead, rows, columns), (*scores[:-2], rows, columns))
+    found = Mask((*stack, rows, columns), (*scores[:-2], rows, columns))
     for at in range(len(given) + 1):
         halves = (given[:at], scores[:at]), (given[at:], scores[at:-2])
-        if tuple(math.prod(whole) for _, whole in halves) == lead:
+        if tuple(math.prod(whole) for _, whole in halves) == stack:
             ours = [_repeated(tuple(half), whole) for half, whole in halves]
             needed = (*(n for half in ours for n in half), rows, columns)
             seen = (math.prod(ours[0]), math.prod(ours[1]), rows, columns)

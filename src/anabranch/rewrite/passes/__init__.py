@@ -15,6 +15,7 @@ from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
 from anabranch.rewrite.passes.fold_constants import fold_constants
 from anabranch.rewrite.passes.functional import functional
 from anabranch.rewrite.passes.identities import identities
+from anabranch.rewrite.passes.sink import sink
 from anabranch.rewrite.passes.uncopied import uncopied
 from anabranch.trace import Trace
 
@@ -24,6 +25,7 @@ PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {
     "identities": identities,
     "attention": attention,
     "uncopied": uncopied,
+    "sink": sink,
     "fold_batch_norm": fold_batch_norm,
     "flatten_cat": flatten_cat,
     "fold_constants": fold_constants,

@@ -28,9 +28,9 @@ from anabranch.ir.ops import ATTENTION
 from anabranch.ir.rule import Known
 from anabranch.rewrite.build import Builder
 from anabranch.rewrite.heads import (
-    Lead,
     Mask,
     Operand,
+    Stack,
     heads_of,
     in_order,
     scaled,
@@ -252,9 +252,9 @@ def _called(builder: Builder, node: Node, scores: Scores, facts: Facts) -> Ref:
     if max(types[query].shape[-1], types[value].shape[-1]) > WIDEST:
         raise Apart(f"its heads have more than {WIDEST} numbers")
     factors = query, turned, value
-    leads = _leads(query, scores, facts)
+    stacks = _stacks(query, scores, facts)
     more = *scores.factors, *scores.masks
-    ways = (way_of(lead, factors, more, facts.known) for lead in leads)
+    ways = (way_of(stack, factors, more, facts.known) for stack in stacks)
     way = min(ways, key=lambda way: (way.repeated, way.kept))
     for (name, _), seen in zip(more, way.masks, strict=True):
         if seen.repeated and name not in facts.known.constant:
@@ -277,7 +277,7 @@ def _called(builder: Builder, node: Node, scores: Scores, facts: Facts) -> Ref:
     )
 
 
-def _leads(query: str, scores: Scores, facts: Facts) -> list[Lead]:
+def _stacks(query: str, scores: Scores, facts: Facts) -> list[Stack]:
     """The batches and heads that there may be: those that the query had before all were one axis,
     and those that the axes of the scores are, cut in two."""
     found = heads_of(query, facts.known)

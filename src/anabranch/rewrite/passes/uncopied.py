@@ -19,7 +19,7 @@ from anabranch.ir.ops import ATTENTION
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.build import Builder
 from anabranch.rewrite.heads import seen_as
-from anabranch.rewrite.places import MOVES, Cuts, Place
+from anabranch.rewrite.shown import MOVES, Cuts, Shown
 from anabranch.trace import Trace
 
 OPERANDS = 3
@@ -64,20 +64,20 @@ def _source(
     copies = [at for at, (node, _) in enumerate(moves) if not ops.is_view(node, table)]
     for last in reversed(range(copies[0], len(moves)) if copies else ()):
         source = moves[last][0].uses[0]
-        place: Place | None = Place.whole(table[source].shape)
+        shown: Shown | None = Shown.whole(table[source].shape)
         for node, result in reversed(moves[: last + 1]):
-            place = place.of(node, result) if place is not None else None
-        cuts = place.cuts(table[source].numel) if place is not None else None
-        if place is not None and cuts is not None and _row(place) == 1:
+            shown = shown.of(node, result) if shown is not None else None
+        cuts = shown.cuts(table[source].numel) if shown is not None else None
+        if shown is not None and cuts is not None and _row(shown) == 1:
             flat = table[source].strides[-1:] in ((1,), ())
             if flat and seen_as(table[source], cuts.shape):
                 return source, cuts
     return None
 
 
-def _row(place: Place) -> int:
+def _row(shown: Shown) -> int:
     """The stride of the last axis."""
-    last = place.axes[-1] if place.axes else ()
+    last = shown.axes[-1] if shown.axes else ()
     return last[0][1] if last else 1
 
 

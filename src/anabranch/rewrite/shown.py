@@ -1,4 +1,4 @@
-"""Places: which elements of a value another one shows, through views and copies of views.
+"""Shown: which elements of a value another one shows, through views and copies of views.
 
     y: (197, 2304)  -> reshape (197, 1, 3, 768) -> turned (3, 197, 1, 768) -> clone -> select 1
                     -> reshape (197, 12, 64) -> turned (12, 197, 64)
@@ -32,23 +32,23 @@ MOVES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Shown:
     """Elements of a source: from which on, and of what each axis is made."""
 
     axes: tuple[Factors, ...]
     start: int = 0
 
     @staticmethod
-    def whole(shape: Sequence[int]) -> Place:
+    def whole(shape: Sequence[int]) -> Shown:
         """All elements of a value of this shape."""
         strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
-        return Place(tuple(_factors(pair) for pair in zip(shape, strides, strict=True)))
+        return Shown(tuple(_factors(pair) for pair in zip(shape, strides, strict=True)))
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(math.prod(n for n, _ in axis) for axis in self.axes)
 
-    def of(self, node: Node, result: str) -> Place | None:
+    def of(self, node: Node, result: str) -> Shown | None:
         """What a move of this value shows; None if that is no list of strides any more."""
         given, rank = ops.arguments(node), len(self.axes)
         match ops.packet_name(node.op).removeprefix("aten."):
@@ -81,10 +81,10 @@ class Place:
                 return self._cut(dim, sum(sizes[:at]), (sizes[at], 1))
         return None
 
-    def _turned(self, order: Sequence[int]) -> Place:
-        return Place(tuple(self.axes[d] for d in order), self.start)
+    def _turned(self, order: Sequence[int]) -> Shown:
+        return Shown(tuple(self.axes[d] for d in order), self.start)
 
-    def _cut(self, dim: object, begin: int, kept: tuple[int, int] | None) -> Place | None:
+    def _cut(self, dim: object, begin: int, kept: tuple[int, int] | None) -> Shown | None:
         """An axis from one of its elements on: so many, of which every so manyth, or that alone."""
         dim = _number(dim) % len(self.axes)
         size, axis = self.shape[dim], self.axes[dim]
@@ -95,9 +95,9 @@ class Place:
         stride = axis[0][1] if axis else 0
         middle = () if kept is None else (_factors((kept[0], stride * kept[1])),)
         start = self.start + begin % max(1, size) * stride
-        return Place((*self.axes[:dim], *middle, *self.axes[dim + 1 :]), start)
+        return Shown((*self.axes[:dim], *middle, *self.axes[dim + 1 :]), start)
 
-    def _reshaped(self, shape: Sequence[int]) -> Place | None:
+    def _reshaped(self, shape: Sequence[int]) -> Shown | None:
         left = list(_joined([factor for axis in self.axes for factor in axis]))
         axes: list[Factors] = []
         for size in shape:
@@ -115,7 +115,7 @@ class Place:
                 left = [(inner, stride), *left] if inner > 1 else left
                 size //= n // inner
             axes.append(_joined(axis))
-        return None if left else Place(tuple(axes), self.start)
+        return None if left else Shown(tuple(axes), self.start)
 
     def cuts(self, numel: int) -> Cuts | None:
         """How a value of so many elements shows them: cut into axes, some of them sliced, and

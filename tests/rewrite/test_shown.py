@@ -1,4 +1,4 @@
-"""Places by numbers: what a chain of views and copies shows is what the cuts of the source show."""
+"""By numbers: what a chain of views and copies shows is what the cuts of the source show."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Node, Ref
 from anabranch.ir.ops import make_node
 from anabranch.ir.types import TensorType
-from anabranch.rewrite.places import Cuts, Place
+from anabranch.rewrite.shown import Cuts, Shown
 
 
 def shown(source: torch.Tensor, cuts: Cuts) -> torch.Tensor:
@@ -72,7 +72,7 @@ def test_the_source_cut_is_what_the_moves_show(
 ) -> None:
     shape, chain = drawn
     source = torch.arange(math.prod(shape)).reshape(shape)
-    value, place = source, Place.whole(shape)
+    value, place = source, Shown.whole(shape)
     for node, result in chain:
         held = {node.uses[0]: value}
         value = ops.call(node, held.__getitem__, torch.device("cpu"))[node.results.index(result)]
@@ -91,7 +91,7 @@ def test_the_source_cut_is_what_the_moves_show(
 
 def test_what_a_reshape_loses_another_one_finds() -> None:
     """Heads of several images, as one axis and apart again."""
-    place: Place | None = Place.whole((2, 5, 3, 8))  # images, tokens, of three, 2 heads of 4
+    place: Shown | None = Shown.whole((2, 5, 3, 8))  # images, tokens, of three, 2 heads of 4
     table = {"y": TensorType((2, 5, 3, 8), torch.float32)}
     chain = [
         ("permute.default", ((2, 1, 0, 3),)),
@@ -107,6 +107,6 @@ def test_what_a_reshape_loses_another_one_finds() -> None:
         last, table[node.name] = node.name, node.type
         assert place is not None
         place = place.of(node, node.name)
-    assert place == Place((((2, 120),), ((2, 4),), ((5, 24),), ((4, 1),)), 8)
+    assert place == Shown((((2, 120),), ((2, 4),), ((5, 24),), ((4, 1),)), 8)
     cuts = place.cuts(240)
     assert cuts == Cuts((2, 5, 6, 4), ((0, 2), (0, 5), (2, 2), (0, 4)), (0, 2, 1, 3))
