@@ -72,7 +72,7 @@ def way_of(
     operands = (
         _operand(query, (*stack, *_matrix(query, known)), known),
         _key(turned, stack, known),
-        _operand(value, (*stack, *_matrix(value, known)), known),
+        _operand(value, (*stack, *_matrix(value, known)), known, scales=False),
     )
     seen = tuple(_mask(known.types[name].shape, scores, stack) for name, scores in masks)
     kept = sum(operand.name == factor for operand, factor in zip(operands, factors, strict=True))
@@ -131,12 +131,12 @@ def _order(node: Node, known: Known) -> list[int] | None:
     return [d for d in order if shape[d] > 1]
 
 
-def _earlier(name: str, known: Known) -> list[tuple[str, float]]:
-    """The value, and those before it that have the same numbers in the same order, but for a factor
-    that each is told with."""
+def _earlier(name: str, known: Known, scales: bool = True) -> list[tuple[str, float]]:
+    """The value, and those before it that have the same numbers in the same order, or with `scales`
+    those that it is a multiple of, each told with the factor."""
     found, factor = [(name, 1.0)], 1.0
     while (node := known.producers.get(name)) is not None:
-        product = scaled(node)
+        product = scaled(node) if scales else None
         if product is not None and known.types[product[0]].dtype == node.type.dtype:
             name, factor = product[0], factor * product[1]
         elif in_order(node, known):
@@ -147,10 +147,11 @@ def _earlier(name: str, known: Known) -> list[tuple[str, float]]:
     return found
 
 
-def _operand(name: str, shape: tuple[int, ...], known: Known) -> Operand:
-    """The first of the same values that a view shows so, or else the value itself."""
+def _operand(name: str, shape: tuple[int, ...], known: Known, scales: bool = True) -> Operand:
+    """The first of the same values that a view shows so, or else the value itself. `scales`: what
+    it is a multiple of will do, since scores have a factor anyway."""
     best = Operand(name, shape)
-    for earlier, factor in _earlier(name, known):
+    for earlier, factor in _earlier(name, known, scales):
         if seen_as(known.types[earlier], shape):
             best = Operand(earlier, shape, scale=factor)
     return best

@@ -100,6 +100,11 @@ def masked_by_window(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return scores.softmax(-1) @ v
 
 
+def scaled_all(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The scores have the factors of queries and keys, not that of the values."""
+    return (((q * 0.5) @ (k / 0.7).transpose(-2, -1)) + net.bias).softmax(-1) @ (v * 3.0)
+
+
 def by_temperature(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Directions are compared, each head by a factor of its own."""
     q, k = q / q.norm(dim=-1, keepdim=True), k / k.norm(dim=-1, keepdim=True)
@@ -147,6 +152,13 @@ def test_a_known_mask_is_repeated_for_each_image() -> None:
     (node,) = (n for n in after.nodes if "attention" in n.op)
     sizes = {c.name: c.type.shape for c in after.constants}
     assert sizes[node.uses[3]] == (2 * B, H, T, T)  # the sum of both
+
+
+def test_values_keep_their_factor() -> None:
+    graph = captured(Heads(scaled_all), X)
+    after = equal(graph, simplified(graph))
+    assert "scaled_dot_product_attention" in kinds(after) and "bmm" not in kinds(after)
+    assert kinds(after).count("mul") <= 1 and "div" not in kinds(after)
 
 
 def test_a_factor_of_each_head_is_taken_by_the_queries() -> None:
