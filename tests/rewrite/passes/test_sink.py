@@ -44,6 +44,21 @@ def test_a_product_is_scaled_and_added_to_before_it_is_turned() -> None:
     assert last.types == read(TEXT).nodes[-1].types and table["add"].kwargs == (("alpha", 2),)
 
 
+def test_two_axes_that_change_places() -> None:
+    text = """
+    graph g {
+      input %x: f32[2,5,6]
+      input %r: f32[2,4,5]{20,1,4}
+      const %w: f32[4,6] = w
+      %y: f32[2,5,4] = aten.linear.default(%x, %w)
+      %t: f32[2,4,5]{20,1,4} = aten.transpose.int(%y, -1, 1)
+      %a: f32[2,4,5]{20,1,4} = aten.add.Tensor(%r, %t)
+      return %a
+    }"""
+    after = equal(read(text), still(read(text)))
+    assert kinds(after) == ["linear", "transpose", "add", "transpose"]
+
+
 def test_whatever_else_is_read_is_turned_back() -> None:
     """The product with itself; another layout, which the result has then; a number."""
     text = TEXT.replace("(%t, %s)", "(%t, %t)").replace("%r: f32[2,4,5,5]{100,1,20,4}", "%r: f32[]")
@@ -64,6 +79,16 @@ STAYS = {
         "%y: f32[2,5,5,4] = aten.linear.default(%x, %w)",
         "%y: f32[2,5,5,4] = aten._softmax.default(%z, 3, False)",
     ).replace("  const %w", "  input %z: f32[2,5,5,4]\n  const %w"),
+    "another product is read": TEXT.replace("(%t, %s)", "(%t, %d)")
+    .replace(
+        "  %t:",
+        "  %d: f32[2,4,5,5]{100,1,20,4} = aten.convolution.default(%i, %k, None, [1, 1], [0, 0], "
+        "[1, 1], False, [0, 0], 1)\n  %t:",
+    )
+    .replace(
+        "  const %w",
+        "  input %i: f32[2,3,5,5]{75,1,15,3}\n  const %k: f32[4,3,1,1] = k\n  const %w",
+    ),
     "a keyword is read": TEXT.replace("aten.mul.Tensor(%t, %s)", "aten.clamp.Tensor(%t, max=%s)"),
 }
 

@@ -31,6 +31,7 @@ from anabranch.rewrite.heads import (
     Mask,
     Operand,
     Stack,
+    Way,
     heads_of,
     in_order,
     scaled,
@@ -256,25 +257,30 @@ def _called(builder: Builder, node: Node, scores: Scores, facts: Facts) -> Ref:
     more = *scores.factors, *scores.masks
     ways = (way_of(stack, factors, more, facts.known) for stack in stacks)
     way = min(ways, key=lambda way: (way.repeated, way.kept))
-    for (name, _), seen in zip(more, way.masks, strict=True):
-        if seen.repeated and name not in facts.known.constant:
-            raise Apart(f"%{name} belongs to scores of another shape")
-    contents = (facts.content(name) for name, _ in scores.masks)
-    if sum(bool(mask.isneginf().any()) for mask in contents if mask is not None) > 1:
-        raise Apart("several masks hide scores, together perhaps whole rows")
-    if any(types[name].dtype != types[query].dtype for name, _ in scores.factors):
-        raise Apart("a factor of a head is of another type")
-    several = [
-        _spread(builder, name, seen) for (name, _), seen in zip(more, way.masks, strict=True)
-    ]
-    mask = _mask(builder, scores, several[len(scores.factors) :], types[query].dtype)
+    _ask(scores, way, types[query].dtype, facts)
+    spread = [_spread(builder, name, seen) for (name, _), seen in zip(more, way.masks, strict=True)]
     refs = [_seen(builder, operand) for operand in way.operands]
-    for factor in several[: len(scores.factors)]:
+    for factor in spread[: len(scores.factors)]:
         refs[0] = builder.call("aten.mul.Tensor", refs[0], factor, origin=node.origin)
+    mask = _mask(builder, spread[len(scores.factors) :], scores.fill)
     scale = scores.scale * math.prod(operand.scale for operand in way.operands)
     return builder.call(
         ATTENTION, *refs, mask, 0.0, False, scale=scale, name="attention", origin=node.origin
     )
+
+
+def _ask(scores: Scores, way: Way, dtype: torch.dtype, facts: Facts) -> None:
+    """Apart, if masks or factors of heads are not what the operator takes."""
+    named = [name for name, _ in (*scores.factors, *scores.masks)]
+    for name, seen in zip(named, way.masks, strict=True):
+        kind = facts.known.types[name].dtype
+        if seen.repeated and name not in facts.known.constant:
+            raise Apart(f"%{name} belongs to scores of another shape")
+        if scores.fill is None and kind != dtype:
+            raise Apart(f"%{name} is of {kind}, what it is added to of {dtype}")
+    contents = (facts.content(name) for name, _ in scores.masks)
+    if sum(bool(mask.isneginf().any()) for mask in contents if mask is not None) > 1:
+        raise Apart("several masks hide scores, together perhaps whole rows")
 
 
 def _stacks(query: str, scores: Scores, facts: Facts) -> list[Stack]:
@@ -309,18 +315,14 @@ def _spread(builder: Builder, name: str, seen: Mask) -> Ref:
     return mask
 
 
-def _mask(builder: Builder, scores: Scores, several: Sequence[Ref], dtype: torch.dtype) -> Arg:
+def _mask(builder: Builder, masks: Sequence[Ref], fill: float | None) -> Arg:
     """What is added to the scores, or says which are kept."""
-    for mask in several:
-        type = builder.known.types[mask.name]
-        if scores.fill is None and type.dtype != dtype:
-            raise Apart(f"%{mask.name} is of {type.dtype}, what it is added to of {dtype}")
-    if not several:
+    if not masks:
         return None
-    whole, *others = several
+    whole, *others = masks
     for mask in others:
         whole = builder.call("aten.add.Tensor", whole, mask)
-    return whole if scores.fill is None else builder.call("aten.logical_not.default", whole)
+    return whole if fill is None else builder.call("aten.logical_not.default", whole)
 
 
 def _name(arg: Arg) -> str:

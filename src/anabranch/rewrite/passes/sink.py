@@ -6,7 +6,8 @@
     %a = add(%m, %r)                                     %t = permute(%a, [0, 3, 1, 2])
 
 What else is read is turned the other way, which is a view. Only where the product, and what is made
-of it, is read by nobody else, and the result lies in memory as it did.
+of it, is read by nobody else, where no other product is read that this could follow as it is, and
+where the result lies in memory as it did.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ def sink(graph: Graph, trace: Trace) -> Graph:
     for node in graph.nodes:
         turn = None
         if ops.info(node.op).kind == "pointwise" and not ops.info(node.op).random:
-            turns = (made[name] for name in node.uses if name in made and name in single)
-            turn = next((one for one in turns if _of_product(one, made, single)), None)
+            own = [made[name] for name in node.uses if name in made and name in single]
+            if not any(ops.info(one.op).kind == "contract" for one in own):
+                turn = next((one for one in own if _of_product(one, made, single)), None)
         sides = _sides(builder, node, turn) if turn is not None else None
         if turn is None or sides is None:
             builder.keep(node)
@@ -100,11 +102,18 @@ def _below(builder: Builder, node: Node, turn: Node, sides: Sequence[Side]) -> R
             full = (1,) * (len(back) - len(shape)) + shape
             if full != shape:
                 arg = builder.call(RESHAPE, arg, full, origin=node.origin)
-            arg = builder.call(PERMUTE, arg, back, origin=node.origin)
+            arg = _turned(builder, arg, turn, back, node.origin)
         args.append(arg)
     more = dict(builder.renamed(node).kwargs)
     result = builder.call(node.op, *args, name="", origin=node.origin, **more)
-    return builder.call(PERMUTE, result, _dims(turn), name=turn.name, origin=turn.origin)
+    return _turned(builder, result, turn, _dims(turn), turn.origin)
+
+
+def _turned(builder: Builder, value: Ref, turn: Node, dims: tuple[int, ...], origin: str) -> Ref:
+    """The value turned, in the words of the turn: two axes that change places go back so, too."""
+    if turn.op == TRANSPOSE:
+        return builder.call(TRANSPOSE, value, *turn.args[1:], origin=origin)
+    return builder.call(PERMUTE, value, dims, origin=origin)
 
 
 def _dims(turn: Node) -> tuple[int, ...]:
