@@ -16,17 +16,19 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node
 from anabranch.ir.types import TensorType
 
+ANSWERING = {*ops.CONVOLUTIONS, ops.ATTENTION}
+"""Operators whose results lie as their operands do, by rules of their own."""
+
 
 def retype(graph: Graph) -> Graph:
-    """The graph with the types of convolutions inferred anew, and of what lies below a change. All
-    else keeps what is declared: kernels of some operators (attention) answer in strides that only
-    the device they run on can tell."""
+    """The graph with the types of convolutions and attention inferred anew, and of what lies below
+    a change. All else keeps what is declared."""
     table: dict[str, TensorType] = {value.name: value.type for value in graph.inputs}
     table.update((constant.name, constant.type) for constant in graph.constants)
     nodes: list[Node] = []
     changed: set[str] = set()
     for node in graph.nodes:
-        if node.op in ops.CONVOLUTIONS or not changed.isdisjoint(node.uses):
+        if node.op in ANSWERING or not changed.isdisjoint(node.uses):
             renewed = _renewed(node, table)
             if renewed is not node:
                 changed.update(node.results)
