@@ -162,7 +162,7 @@ def _fastest_joined(
     do so it must be a task alone: so cuts are also chosen as if all of those were free, then as if
     just those were that became joins, and that is taken if it takes less in all."""
     begin = len(trace.events)
-    first = _fastest(ways, cost, trace)
+    first = _fastest(_as_they_are(ways), cost, trace)
     plain = join(first, trace)
     free = {name for way in ways for name in fitting(way.tasks, Trace(quiet=True))}
     while free:
@@ -179,6 +179,20 @@ def _fastest_joined(
             break
         free &= joined
     return plain
+
+
+def _as_they_are(ways: Sequence[Selection]) -> Sequence[Selection]:
+    """All cuts but one that is there for its joins alone: with concatenations apart that the one
+    before it fuses."""
+    *_, before, last = (None, *ways)
+    if before is None or _alone(last.tasks) <= _alone(before.tasks):
+        return ways
+    return ways[:-1]
+
+
+def _alone(tasks: TaskGraph) -> set[str]:
+    """The concatenations that are tasks."""
+    return {task.name for task in tasks.tasks if [node.op for node in task.body.nodes] == [CAT]}
 
 
 def _hoped(cost: Callable[[Task], Cost], free: Container[str], task: Task) -> Cost:

@@ -222,16 +222,17 @@ def _why_not_inside(
         if node is reader and len(sizes) > 1:
             return f"%{node.name} joins parts of several sizes: each would be computed for all"
         computed = made & set(map(paths.root, joined))
-        computed = {name for name in computed if not _is_step(facts.makers[name], made, paths)}
+        if len(joined) == 2:
+            computed = {name for name in computed if not _is_step(facts.makers[name], made, paths)}
         if node is maker and computed and read > facts.types[joined[0]].numel:
             return f"%{root} is read whole: each of its parts would be computed for all"
     return ""
 
 
 def _is_step(node: Node, made: set[str], paths: Paths) -> bool:
-    """Whether it is an instruction on what is read: a rotation's negated half, say."""
+    """Whether it is an instruction on one value that is read: a rotation's negated half, say."""
     cheap = ops.packet_name(node.op) in CHEAP and ops.info(node.op).kind == "pointwise"
-    return cheap and made.isdisjoint(map(paths.root, node.uses))
+    return cheap and len(node.uses) == 1 and made.isdisjoint(map(paths.root, node.uses))
 
 
 def _too_often(body: Graph) -> str:
