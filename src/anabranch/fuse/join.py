@@ -52,7 +52,8 @@ def fitting(tasks: TaskGraph, trace: Trace) -> tuple[str, ...]:
 
 def joined(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
     """The graph with these concatenations as joins. Tasks that write or read a part have it with
-    the strides of the whole, and no kernel any more; nor have those that copy parts."""
+    the strides of the whole, and no kernel any more; nor have those that copy parts. One that is
+    within another is among them if that is."""
     joins: list[Node] = []
     listed: list[Task] = []
     nest, known = _Nest.of(tasks), set(value_types(tasks))

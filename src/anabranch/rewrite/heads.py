@@ -14,10 +14,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anabranch.ir import ops
 from anabranch.ir.graph import Node, Ref
 from anabranch.ir.rule import Known
 from anabranch.ir.types import TensorType, meta
+from anabranch.rewrite.turns import turn_of
 
 Stack = tuple[int, int]
 """How many batches, and how many heads in each."""
@@ -117,15 +117,8 @@ def in_order(node: Node, known: Known) -> bool:
 
 def _order(node: Node, known: Known) -> list[int] | None:
     """In which order the axes of more than one element come out, of a node that turns axes."""
-    given = ops.arguments(node)
-    if node.op == "aten.transpose.int":
-        rank = len(node.type.shape)
-        order, dims = list(range(rank)), (given["dim0"], given["dim1"])
-        a, b = (d % rank for d in dims if isinstance(d, int))
-        order[a], order[b] = b, a
-    elif node.op == "aten.permute.default" and isinstance(given["dims"], tuple):
-        order = [d % len(node.type.shape) for d in given["dims"] if isinstance(d, int)]
-    else:
+    order = turn_of(node)
+    if order is None:
         return None
     shape = known.types[node.uses[0]].shape
     return [d for d in order if shape[d] > 1]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Node
+from anabranch.rewrite.turns import turn_of
 
 Factors = tuple[tuple[int, int], ...]
 """(size, stride) of what an axis is made of, the outer one first; none of size 1."""
@@ -56,14 +57,10 @@ class Shown:
                 return self
             case "reshape" | "unsqueeze" | "squeeze":
                 return self._reshaped(node.type.shape)
-            case "transpose":
-                a, b = _number(given["dim0"]) % rank, _number(given["dim1"]) % rank
-                swapped = {a: b, b: a}
-                return self._turned([swapped.get(d, d) for d in range(rank)])
-            case "permute":
-                order = given["dims"]
-                assert isinstance(order, tuple)
-                return self._turned([_number(d) % rank for d in order])
+            case "transpose" | "permute":
+                order = turn_of(node)
+                assert order is not None
+                return self._turned(order)
             case "select":
                 return self._cut(given["dim"], _number(given["index"]), None)
             case "unbind":

@@ -179,6 +179,17 @@ def test_stacks_of_three_axes() -> None:
     assert "scaled_dot_product_attention" in kinds(after) and "bmm" not in kinds(after)
 
 
+def test_a_softmax_of_one_matrix() -> None:
+    class Net(Heads):
+        def forward(self, x: Tensor, *more: Tensor) -> Tensor:
+            q, k, v = (f(x)[:1] for f in (self.q, self.k, self.v))
+            return torch.bmm(torch.bmm(q, k.mT).squeeze(0).softmax(-1).unsqueeze(0), v)
+
+    graph = captured(Net(plain), X)
+    after = equal(graph, simplified(graph))
+    assert "scaled_dot_product_attention" in kinds(after) and "bmm" not in kinds(after)
+
+
 def test_heads_lie_as_they_were_made() -> None:
     """No copy on either side: views of the projections go in, and come out for the next one."""
     after = simplified(captured(Heads(plain), X))
@@ -236,6 +247,34 @@ def scaled_behind_the_mask(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tenso
     return ((q @ k.transpose(-2, -1) + net.bias) * 0.5).softmax(-1) @ v
 
 
+def repeated_by_the_mask(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """All images have the scores of the first, and a mask of their own."""
+    scores = (q[:1] @ k[:1].transpose(-2, -1)).reshape(H, T, T)
+    hidden = torch.stack([CAUSAL.logical_not(), CAUSAL.logical_not().flip(0, 1)])
+    scores = scores[:1].masked_fill(hidden, LOW).softmax(-1)
+    return torch.bmm(scores, v[:, 0]).unsqueeze(1).expand(B, H, T, E)
+
+
+def filled_with_nothing(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = (q @ k.transpose(-2, -1)).masked_fill(CAUSAL.logical_not(), torch.nan)
+    return torch.softmax(scores, -1).nan_to_num() @ v
+
+
+def factors_of_rows_of_all(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Each image has a factor, told of scores whose heads are rows."""
+    scores = (q @ k.transpose(-2, -1)).reshape(B, H * T, T) * net.heat[:B]
+    return scores.reshape(B, H, T, T).softmax(-1) @ v
+
+
+def some_heads(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return ((q @ k.transpose(-2, -1)) * (torch.arange(H) != 1).view(H, 1, 1)).softmax(-1) @ v
+
+
+def factor_of_more_digits(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = (q @ k.transpose(-2, -1)) * torch.tensor(0.4, dtype=torch.float64)
+    return scores.masked_fill(CAUSAL.logical_not(), LOW).softmax(-1) @ v
+
+
 def capped(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.tanh(q @ k.transpose(-2, -1)).softmax(-1) @ v
 
@@ -249,6 +288,11 @@ NONE: dict[Callable[..., Tensor], tuple[str, tuple[Tensor, ...]]] = {
     too_hot: ("is aten.mul.Tensor, which attention does not do to scores", (X,)),
     hidden_by_two: ("several masks hide scores", (X,)),
     hidden_too_little: ("fills in -1000.0, and scores may lie below", (X,)),
+    repeated_by_the_mask: ("repeats the scores", (X,)),
+    filled_with_nothing: ("", (X,)),
+    factors_of_rows_of_all: ("belongs to scores of another shape", (X,)),
+    some_heads: ("is aten.mul.Tensor, which attention does not do to scores", (X,)),
+    factor_of_more_digits: ("is of torch.float64", (X,)),
     scaled_behind_the_mask: ("stands between a product and what is done to it first", (X,)),
     capped: ("is aten.tanh.default, which attention does not do to scores", (X,)),
 }

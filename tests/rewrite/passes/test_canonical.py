@@ -89,6 +89,22 @@ def test_what_is_spread_out_to_meet_a_larger_one_meets_it_as_it_is() -> None:
     assert read_by["n"] == ("e",) and read_by["m"] == ("e", "e")  # they are as large as that
 
 
+def test_a_number_without_axes_stays_spread_out_where_it_decides_the_type() -> None:
+    """All in int64, and not in uint8, where 300 would be 44."""
+    text = """
+    graph g {
+      input %x: u8[2,3]
+      const %y: i64[] = y
+      %e: i64[2,3]{0,0} = aten.expand.default(%y, [2, 3])
+      %q: b1[2,3] = aten.eq.Tensor(%x, %e)
+      return %q
+    }"""
+    graph = read(text)
+    assert canonical(graph, Trace()) is graph
+    same = read(text.replace("u8", "i64"))
+    assert canonical(same, Trace()).nodes[-1].uses == ("x", "y")
+
+
 def test_one_image_without_a_batch() -> None:
     graph = read("""
     graph g {

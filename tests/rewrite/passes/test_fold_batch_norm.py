@@ -169,6 +169,21 @@ def test_through_what_moves_whole_channels(way: str) -> None:
     assert "addcmul" not in kinds(after)
 
 
+def test_a_norm_behind_a_moved_norm() -> None:
+    """The first is in the convolution, the second stays a map of its own."""
+    lines = (
+        CONVOLVED,
+        "%f: f32[2,4,6] = aten.batch_norm.default(%y, %g, %b, %m, %v, False, 0.1, 1e-05, True)",
+        "%c: f32[2,4,2,3] = aten.reshape.default(%f, [2, 4, 2, 3])",
+    )
+    text = MOVED.format("\n  ".join(lines), "[2,4,2,3]", "[2,4,2,3]")
+    after = equal(read(text), fold_batch_norm(read(text), Trace()), tolerance=1e-12)
+    assert "batch_norm" not in kinds(after)
+    assert [kind for kind in kinds(after) if kind in ("convolution", "addcmul", "relu")] == [
+        *("convolution", "addcmul", "relu")
+    ]
+
+
 @pytest.mark.parametrize("way", OTHERWISE)
 def test_not_where_channels_are_not_those_of_the_weights(way: str) -> None:
     lines, shape, why = OTHERWISE[way]

@@ -6,7 +6,8 @@
     %p = _softmax(%m, -1)                                                         scale=0.125)
     %a = bmm(%p, %v)
 
-Nothing in between may be read by anybody else. Masks may be added, each to the scores in a shape of
+Nothing in between may be read by anybody else. Casts between floats on the way are left out: the
+operator keeps its scores in single precision. Masks may be added, each to the scores in a shape of
 its own, as windows of windows have them; or one filled in where a constant says so, with what lies
 below all scores. If a mask is known, it must leave something of each row: of rows that are masked
 all over the two think otherwise. A mask that is given may be added all the same: transformers get
@@ -58,21 +59,23 @@ class Apart(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of the source: values, who reads them, what is returned, and constants."""
+    """What is known of the source: values, who reads them, what is returned, constants, and the
+    nodes that compute constants of these."""
 
     graph: Graph
     known: Known
     readers: Mapping[str, list[Node]]
     returned: frozenset[str]
     contents: Mapping[str, torch.Tensor]
+    able: Mapping[str, Node]
 
     def content(self, name: str) -> torch.Tensor | None:
         """Of a constant, or of what is computed from constants alone."""
         if name in self.contents or name not in self.known.constant:
             return self.contents.get(name)
-        able = foldable(self.graph, self.contents)
-        maker = self.known.producers[name].name
-        made = evaluate(self.graph, able, {name}, self.contents) if maker in able else ()
+        if self.known.producers[name].name not in self.able:
+            return None
+        made = evaluate(self.graph, self.able, {name}, self.contents)
         return next((one.value for one in made), None)
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -103,7 +106,10 @@ def attention(graph: Graph, trace: Trace) -> Graph:
     """The graph with attention as an operator."""
     contents = {c.name: c.value for c in graph.constants if c.value is not None}
     returned = frozenset(ref.name for ref in graph.outputs)
-    facts = Facts(graph, Known.of(graph), users(graph), returned, contents)
+    if all(node.op != BMM for node in graph.nodes):
+        return graph
+    able = foldable(graph, contents)
+    facts = Facts(graph, Known.of(graph), users(graph), returned, contents, able)
     builder = Builder(graph)
     made: dict[str, Ref] = {}
     for node in graph.nodes:
@@ -166,6 +172,8 @@ def _scores(softmax: Node, after: Node, facts: Facts) -> Scores:
         by = _by_head(node, facts)
         if by is not None:
             name, given = by
+            if node.type.shape[-2:] != matrix:
+                raise Apart(f"%{given} belongs to scores of another shape")
             factors.append((given, node.type.shape))
             continue
         if fill is not None or scale != 1.0 or factors:
@@ -185,8 +193,8 @@ def _by_head(node: Node, facts: Facts) -> tuple[str, str] | None:
     for scores, factor in (node.uses, node.uses[::-1]):
         known = facts.content(factor) if set(facts.shape(factor)[-2:]) <= {1} else None
         if known is not None and _leads_to_product(scores, facts):
-            whole = facts.shape(scores) == node.type.shape
-            return (scores, factor) if whole and bool(known.abs().max() <= STRONGEST) else None
+            whole = facts.shape(scores) == node.type.shape and known.is_floating_point()
+            return (scores, factor) if whole and bool((known.abs() <= STRONGEST).all()) else None
     return None
 
 
@@ -206,8 +214,10 @@ def _masked(node: Node, facts: Facts) -> tuple[str, str, float | None]:
     if node.op == "aten.masked_fill.Scalar":
         value, mask = given["value"], _name(given["mask"])
         hidden = facts.content(mask)
-        if not isinstance(value, int | float) or value > HIDDEN:
+        if not isinstance(value, int | float) or not value <= HIDDEN:
             raise Apart(f"%{node.name} fills in {value}, and scores may lie below")
+        if facts.shape(_name(node.args[0])) != node.type.shape:
+            raise Apart(f"%{mask} repeats the scores")
         if hidden is None:
             raise Apart(f"%{mask} is not known, and may hide whole rows")
         if _whole_rows(hidden, node):
@@ -271,13 +281,12 @@ def _called(builder: Builder, node: Node, scores: Scores, facts: Facts) -> Ref:
 
 def _ask(scores: Scores, way: Way, dtype: torch.dtype, facts: Facts) -> None:
     """Apart, if masks or factors of heads are not what the operator takes."""
-    named = [name for name, _ in (*scores.factors, *scores.masks)]
-    for name, seen in zip(named, way.masks, strict=True):
-        kind = facts.known.types[name].dtype
+    for (name, _), seen in zip((*scores.factors, *scores.masks), way.masks, strict=True):
         if seen.repeated and name not in facts.known.constant:
             raise Apart(f"%{name} belongs to scores of another shape")
-        if scores.fill is None and kind != dtype:
-            raise Apart(f"%{name} is of {kind}, what it is added to of {dtype}")
+    for name, _ in scores.factors + (scores.masks if scores.fill is None else ()):
+        if (kind := facts.known.types[name].dtype) != dtype:
+            raise Apart(f"%{name} is of {kind}, what it is multiplied by or added to of {dtype}")
     contents = (facts.content(name) for name, _ in scores.masks)
     if sum(bool(mask.isneginf().any()) for mask in contents if mask is not None) > 1:
         raise Apart("several masks hide scores, together perhaps whole rows")
@@ -289,7 +298,7 @@ def _stacks(query: str, scores: Scores, facts: Facts) -> list[Stack]:
     found = heads_of(query, facts.known)
     shapes = [shape[:-2] for shape in (*(shape for _, shape in scores.masks), scores.shape)]
     for lead in shapes:
-        cuts = (lead[:at] for at in reversed(range(len(lead))))
+        cuts = (lead[:at] for at in reversed(range(max(1, len(lead)))))
         found += [(math.prod(cut), math.prod(lead) // max(1, math.prod(cut))) for cut in cuts]
     return list(dict.fromkeys(found))
 

@@ -54,6 +54,9 @@ def _unexpanded(builder: Builder, node: Node) -> Ref | None:
     args = tuple(map(source, node.args))
     if args == node.args:
         return None
+    read = [known.types[arg.name] for arg in args if isinstance(arg, Ref)]
+    if len({type.dtype for type in read}) > 1 and not all(type.shape for type in read):
+        return None  # a number that has no axes has no say in the type that torch computes in
     try:
         same = ops.infer(node.op, args, node.kwargs, known.types) == node.types
     except RuntimeError:

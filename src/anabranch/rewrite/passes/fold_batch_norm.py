@@ -31,6 +31,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, users
 from anabranch.rewrite.build import Builder, join_origins, rewrite
 from anabranch.rewrite.refuse import refuse
+from anabranch.rewrite.turns import PERMUTE, TRANSPOSE, turn_of
 from anabranch.trace import Trace
 
 
@@ -81,7 +82,8 @@ def _source(
     direct = made.get(norm.uses[0])
     source, views, axis = direct, list[Node](), 1
     while source is not None and source.op in MOVES:
-        before = _axis_before(source, builder.known.types[source.uses[0]].shape, axis)
+        moved = builder.known.types[builder.substitute(source.uses[0])]
+        before = _axis_before(source, moved.shape, axis)
         if before is None:
             break
         views.append(source)
@@ -93,15 +95,9 @@ def _source(
 
 def _axis_before(node: Node, shape: tuple[int, ...], axis: int) -> int | None:
     """Which axis of a move's operand, of this shape, is this one of its result; None if none is."""
-    given, rank = ops.arguments(node), len(shape)
-    if node.op == "aten.transpose.int":
-        dims = [dim % rank for dim in (given["dim0"], given["dim1"]) if isinstance(dim, int)]
-        return dims[1 - dims.index(axis)] if axis in dims else axis
-    if node.op == "aten.permute.default":
-        order = given["dims"]
-        assert isinstance(order, tuple)
-        dim = order[axis]
-        return dim % rank if isinstance(dim, int) else None
+    order = turn_of(node)
+    if order is not None:
+        return order[axis]
     after = math.prod(node.type.shape[axis + 1 :])
     same = (
         d
@@ -247,10 +243,7 @@ FACTORS = {
     "aten.linear.default": _scaled_linear,
 }
 """What can take a factor for each of its output channels into its weight, and how."""
-MOVES = frozenset(
-    f"aten.{name}"
-    for name in ("reshape.default", "transpose.int", "permute.default", "clone.default")
-)
+MOVES = frozenset({PERMUTE, TRANSPOSE, "aten.reshape.default", "aten.clone.default"})
 """What leaves numbers as they are, and channels whole where an axis is of their number."""
 
 

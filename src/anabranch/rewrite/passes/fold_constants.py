@@ -99,7 +99,7 @@ def _leaves(node: Node, maker: dict[str, Node]) -> set[str]:
 
 
 def evaluate(
-    graph: Graph, foldable: dict[str, Node], wanted: set[str], held: Mapping[str, torch.Tensor]
+    graph: Graph, foldable: Mapping[str, Node], wanted: set[str], held: Mapping[str, torch.Tensor]
 ) -> Iterator[Constant]:
     """The wanted values as constants, in graph order; the foldable nodes make them of what is
     held."""
@@ -131,7 +131,7 @@ def bare(constant: Constant) -> Constant:
     return replace(constant, value=None)
 
 
-def _needed(foldable: dict[str, Node], wanted: set[str]) -> list[Node]:
+def _needed(foldable: Mapping[str, Node], wanted: set[str]) -> list[Node]:
     """The nodes that the wanted values are made by, in graph order."""
     read, order = set(wanted), list[Node]()
     for node in reversed(foldable.values()):

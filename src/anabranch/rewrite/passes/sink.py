@@ -17,9 +17,9 @@ from collections.abc import Collection, Mapping, Sequence
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, users
 from anabranch.rewrite.build import Builder
+from anabranch.rewrite.turns import PERMUTE, TRANSPOSE, turn_of
 from anabranch.trace import Trace
 
-PERMUTE, TRANSPOSE = "aten.permute.default", "aten.transpose.int"
 RESHAPE = "aten.reshape.default"
 
 
@@ -50,7 +50,7 @@ Side = tuple[Arg, tuple[int, ...] | None]
 def _of_product(turn: Node, made: Mapping[str, Node], single: Collection[str]) -> bool:
     """Whether the node turns what a contraction has made, or what is computed of that by then, and
     nobody else reads any of it."""
-    source = made.get(turn.uses[0]) if turn.op in (PERMUTE, TRANSPOSE) else None
+    source = made.get(turn.uses[0]) if turn_of(turn) is not None else None
     while source is not None and source.name in single:
         if ops.info(source.op).kind != "pointwise":
             return ops.info(source.op).kind == "contract"
@@ -63,7 +63,7 @@ def _of_product(turn: Node, made: Mapping[str, Node], single: Collection[str]) -
 
 def _sides(builder: Builder, node: Node, turn: Node) -> list[Side] | None:
     """What the node would read if it came first; None if its result would lie otherwise."""
-    dims, table = _dims(turn), dict(builder.known.types)
+    dims, table = _order(turn), dict(builder.known.types)
     back = tuple(dims.index(d) for d in range(len(dims)))
     given = builder.renamed(node)
     listed = [arg for arg in (*given.args, *dict(given.kwargs).values()) if isinstance(arg, tuple)]
@@ -106,7 +106,7 @@ def _below(builder: Builder, node: Node, turn: Node, sides: Sequence[Side]) -> R
         args.append(arg)
     more = dict(builder.renamed(node).kwargs)
     result = builder.call(node.op, *args, name="", origin=node.origin, **more)
-    return _turned(builder, result, turn, _dims(turn), turn.origin)
+    return _turned(builder, result, turn, _order(turn), turn.origin)
 
 
 def _turned(builder: Builder, value: Ref, turn: Node, dims: tuple[int, ...], origin: str) -> Ref:
@@ -116,13 +116,7 @@ def _turned(builder: Builder, value: Ref, turn: Node, dims: tuple[int, ...], ori
     return builder.call(PERMUTE, value, dims, origin=origin)
 
 
-def _dims(turn: Node) -> tuple[int, ...]:
-    """The axes of what is turned, in the order in which they come out."""
-    rank, given = len(turn.type.shape), ops.arguments(turn)
-    if turn.op == PERMUTE:
-        dims = given["dims"]
-        assert isinstance(dims, tuple)
-        return tuple(d % rank for d in dims if isinstance(d, int))
-    a, b = (d % rank for d in (given["dim0"], given["dim1"]) if isinstance(d, int))
-    swapped = {a: b, b: a}
-    return tuple(swapped.get(d, d) for d in range(rank))
+def _order(turn: Node) -> tuple[int, ...]:
+    order = turn_of(turn)
+    assert order is not None, "a turn"
+    return order
