@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import anabranch
+from anabranch.bench.machine import machine
 from anabranch.costs import Recorded
+from anabranch.costs.recorded import Profile, save_profile
+from anabranch.targets import resolve
 from anabranch.targets.sim import SimTarget, open_sim
 from anabranch.zoo import ZOO
 
@@ -19,8 +23,8 @@ def planned(name: str, size: str = "paper", **options: Any) -> anabranch.Compile
 
     model = ZOO[name].build(size).half()
     args = tuple(half(x) for x in ZOO[name].inputs(size, 1))
-    told = {"search": "none", **options}
-    return anabranch.compile(model, args, target="sim:h200", cache_dir=None, **told)
+    told = {"search": "none", "target": "sim:h200", **options}
+    return anabranch.compile(model, args, cache_dir=None, **told)
 
 
 def test_the_profile_says_where_it_comes_from() -> None:
@@ -62,6 +66,34 @@ def test_the_order_of_networks_is_that_of_the_measurements() -> None:
 def test_unknown_networks_are_estimated_and_say_so() -> None:
     fast = planned("resnet50", "tiny")
     assert fast.facts["latency_source"] == "estimated"
+
+
+def test_a_profile_of_ones_own_is_a_target(tmp_path: Path) -> None:
+    """What `anabranch record` wrote elsewhere plans here, by its numbers and nobody else's."""
+    shipped = open_sim("h200", tf32=False).profile
+    slower = {key: one.model_copy(update={"us": 2 * one.us}) for key, one in shipped.tasks.items()}
+    path = tmp_path / "mine.json"
+    save_profile(shipped.model_copy(update={"tasks": slower}), path)
+    ms = [
+        planned("squeezenet", target=target, scheduler="sequential").facts["latency_ms"]
+        for target in (f"sim:{path}", "sim:h200")
+    ]
+    assert ms[0] > 1.5 * ms[1]
+    assert machine(f"sim:{path}").simulated
+
+
+def test_a_profile_that_is_none_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text("{}")
+    with pytest.raises(anabranch.TargetError, match="anabranch record"):
+        planned("squeezenet", "tiny", target=f"sim:{path}")
+    with pytest.raises(anabranch.TargetError, match="No such file"):
+        planned("squeezenet", "tiny", target="sim:nowhere.json")
+    with pytest.raises(anabranch.OptionError, match=r"sim:FILE\.json"):
+        planned("squeezenet", "tiny", target="sim:a100")
+    save_profile(Profile(spec=resolve("cpu").spec), path)
+    with pytest.raises(anabranch.TargetError, match="no GPU"):
+        planned("squeezenet", "tiny", target=f"sim:{path}")
 
 
 def test_it_cannot_run_and_says_what_can() -> None:

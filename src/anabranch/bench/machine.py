@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from anabranch.errors import OptionError, TargetError
-from anabranch.targets import cuda
+from anabranch.targets import cuda, resolve
 from anabranch.targets.cuda import callables
 
 CPU_ROUNDS = (3, 30)
@@ -47,11 +47,14 @@ def machine(target: str) -> Machine:
     """The machine of this target; "auto" is the GPU where there is one."""
     if target == "auto":
         target = "cuda" if cuda.available() else "cpu"
+    if target.startswith("sim:"):
+        resolve(target)  # OptionError or TargetError unless it exists
+        return replace(_cpu(), target=target, simulated=True)
     if target not in MACHINES:
         raise OptionError(
             f"cannot benchmark on target {target!r}",
             "only what is really here can be timed beside its rivals",
-            f"choose one of: auto, {', '.join(MACHINES)}",
+            f"choose one of: auto, {', '.join(MACHINES)}, sim:h200, sim:FILE.json",
         )
     return MACHINES[target]()
 
@@ -82,14 +85,9 @@ def _cpu() -> Machine:
     return Machine("cpu", torch.device("cpu"), _clock, _unknown, nothing, nothing, _processor)
 
 
-def _simulated() -> Machine:
-    return replace(_cpu(), target="sim:h200", simulated=True)
-
-
 MACHINES: dict[str, Callable[[], Machine]] = {
     "cuda": _cuda,
     "cpu": _cpu,
-    "sim:h200": _simulated,
 }
 
 

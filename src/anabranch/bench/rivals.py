@@ -125,9 +125,8 @@ CAPTURED = ("cudagraph", "cudagraph-tuned", "inductor-graph", "inductor-max-grap
 USUAL = {
     "cuda": ("eager", "torchscript", "cudagraph", "inductor", "inductor-max"),
     "cpu": ("eager", "torchscript"),
-    "sim:h200": (),
 }
-"""Compared with unless told otherwise, by target."""
+"""Compared with unless told otherwise, by target; nobody on a simulated one."""
 
 
 def forget_compiled() -> None:

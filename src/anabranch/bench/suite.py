@@ -357,7 +357,8 @@ def _again(system: System, cell: Cell) -> float | None:
 
 
 def _rivals(matrix: Matrix, here: Machine) -> tuple[str, ...]:
-    chosen = USUAL[here.target] if matrix.rivals is None else tuple(dict.fromkeys(matrix.rivals))
+    usual = USUAL.get(here.target, ())
+    chosen = usual if matrix.rivals is None else tuple(dict.fromkeys(matrix.rivals))
     _known("rival", chosen, RIVALS)
     return chosen
 

@@ -67,7 +67,7 @@ def run(
         ),
     ] = None,
     target: Annotated[
-        str, typer.Option(help="auto, cuda, cpu, or sim:h200, whose rows are forecasts.")
+        str, typer.Option(help="auto, cuda, cpu; sim:h200, sim:FILE.json: rows are forecasts.")
     ] = "auto",
     specialised: Annotated[
         bool, typer.Option("--specialised", help="Run each batch's schedule at the other batches.")

@@ -43,7 +43,7 @@ def run(
     models: Annotated[list[str], typer.Argument(help=f"{flags.FORMS}.", show_default=False)],
     batch: Annotated[str, typer.Option(help="One or more: 1,16.")] = "1",
     dtype: Annotated[str, typer.Option(help="One or more: fp16,tf32.")] = "fp16",
-    target: Annotated[str, typer.Option(help="sim:h200, or cuda.")] = "sim:h200",
+    target: Annotated[str, typer.Option(help="sim:h200, sim:FILE.json, or cuda.")] = "sim:h200",
     json: flags.Json = None,
     trust: flags.Trust = False,
 ) -> None:

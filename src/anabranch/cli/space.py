@@ -94,7 +94,7 @@ def run(
     ] = None,
     batch: flags.Batch = None,
     target: Annotated[
-        str, typer.Option(help="Whose tasks and estimates: sim:h200, cuda, cpu or auto.")
+        str, typer.Option(help="Whose tasks: sim:h200, sim:FILE.json, cuda, cpu or auto.")
     ] = "sim:h200",
     dtype: flags.Dtype = None,
     optimal: Annotated[

@@ -5,6 +5,7 @@
 | cuda | one multi-stream CUDA graph per plan | measurement on this GPU |
 | cpu | worker threads as streams | measurement on this CPU |
 | sim:h200 | nothing: plans only | a profile recorded on an H200, shipped with the package |
+| sim:FILE.json | nothing: plans only | a profile that `anabranch record` wrote on another machine |
 """
 
 from anabranch.targets.table import TARGETS, resolve

@@ -30,15 +30,18 @@ TARGETS: dict[str, Callable[[bool], Target]] = {
 
 
 def resolve(name: str, tf32: bool = False) -> Target:
-    """The target of this name; "auto" is cuda where there is a GPU, cpu elsewhere.
+    """The target of this name; "auto" is cuda where there is a GPU, cpu elsewhere. `sim:FILE.json`
+    is the GPU that this profile is of.
     OptionError for an unknown name, TargetError where the machine lacks it."""
     if name == "auto":
         name = "cuda" if available() else "cpu"
+    if name.startswith("sim:") and name.endswith(sim.SUFFIX):
+        return sim.open_sim(name.removeprefix("sim:"), tf32)
     if name not in TARGETS:
         raise OptionError(
             f"unknown target {name!r}",
             "no target has this name",
-            f"choose one of: auto, {', '.join(TARGETS)}",
+            f"choose one of: auto, {', '.join(TARGETS)}, sim:FILE.json of `anabranch record`",
         )
     if name == "cuda" and not available():
         raise TargetError(

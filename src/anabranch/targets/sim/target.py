@@ -20,11 +20,20 @@ from anabranch.targets.calibrated import CALIBRATIONS
 from anabranch.trace import Trace
 
 PROFILES = Path(__file__).parent / "profiles"
+SUFFIX = ".json"
 
 
 def open_sim(name: str, tf32: bool) -> SimTarget:
-    """The simulated GPU whose profile `profiles/NAME.json` ships with the package."""
-    return SimTarget(load_profile(PROFILES / f"{name}.json"), tf32)
+    """The simulated GPU of a profile: `h200`, which ships with the package, or the path of one that
+    `anabranch record` wrote. TargetError if it cannot be read, or is no GPU's."""
+    profile = load_profile(name if name.endswith(SUFFIX) else PROFILES / f"{name}{SUFFIX}")
+    if profile.spec.kind != "cuda":
+        raise TargetError(
+            f"cannot plan for the profile {name}",
+            f"it is of {profile.spec.name}, which is no GPU",
+            "record one on a GPU, or use target='cpu'",
+        )
+    return SimTarget(profile, tf32)
 
 
 class SimTarget:
