@@ -134,7 +134,7 @@ def bare(constant: Constant) -> Constant:
 def _needed(foldable: Mapping[str, Node], wanted: set[str]) -> list[Node]:
     """The nodes that the wanted values are made by, in graph order."""
     read, order = set(wanted), list[Node]()
-    for node in reversed(foldable.values()):
+    for node in reversed(list(foldable.values())):
         if read.intersection(node.results):
             read.update(node.uses)
             order.append(node)
