@@ -15,12 +15,15 @@ from tests.kernels.triton.interpreter import check
 from tests.kernels.triton.pairs import convolutions, layers
 from tests.kernels.triton.test_compile import SPILLED, compiled
 
+from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.triton.expected import expected_us
 from anabranch.kernels.triton.pair import parse, variants, write
 from anabranch.kernels.triton.pair_roles import pair_of
 from anabranch.kernels.triton.pair_tiles import KEPT
 from anabranch.kernels.triton.write import program
+from anabranch.kernels.triton.write import variants as all_variants
 
 SMALL = settings(max_examples=20, deadline=None)
 DTYPES = st.sampled_from(["f16", "bf16", "f32"])
@@ -74,6 +77,32 @@ def test_layers_of_any_size(rows: int, sizes: tuple[int, int, int], split: int, 
     body = layers(rows, *sizes, dtype)
     tiles = ["16x16x16x16", "32x32x32x16"] if rows > 1 else ["1x8x16x32", "1x32x8x64"]
     check(body, [f"pair:{tile}.k{split}.w4.s2" for tile in tiles])
+
+
+def linear(depth: int, columns: int) -> Graph:
+    return read(f"""
+    graph linear {{
+      input %x: f16[1,{depth}]
+      const %w: f16[{columns},{depth}] = w
+      const %b: f16[{columns}] = b
+      %y: f16[1,{columns}] = aten.linear.default(%x, %w, %b)
+      return %y
+    }}""")
+
+
+@pytest.mark.parametrize(("channels", "middle"), [(96, 4), (480, 20), (672, 28)])
+def test_what_excites_channels_is_one_launch(channels: int, middle: int) -> None:
+    """Both products of one pixel, as squeeze and excitation has them: each CTA computes the few
+    channels between for itself, which is expected to be faster than a launch for each."""
+    body = convolutions(channels, (1, 1), middle, channels, taps=(1, 1))
+    found = variants(body, gpu(132))
+    assert found and all(variant.startswith("pair:1x") for variant in found)
+    check(body, found[:2])
+    apart = [linear(channels, middle), linear(middle, channels)]
+    together, *each = (expected_us(graph, gpu(132)) for graph in (body, *apart))
+    assert together is not None and together < sum(us for us in each if us is not None)
+    small = [variant for variant in all_variants(apart[1], gpu(132)) if "contraction" in variant]
+    check(apart[1], [small[0], small[-1]])
 
 
 def test_what_is_made_of_channels_beyond_the_end_is_left_out() -> None:

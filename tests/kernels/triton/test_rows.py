@@ -92,6 +92,58 @@ def test_what_a_norm_adds_is_of_the_type_that_it_is_computed_in(dtype: torch.dty
         assert relative_error(found, torch.rms_norm(x, (40,))) < 1e-2
 
 
+LARGE = torch.randn(2, 24, 40, 37).contiguous(memory_format=torch.channels_last)
+LONG = torch.randn(3, 2111)
+SHARED: dict[str, tuple[object, ...]] = {
+    "aten.adaptive_avg_pool2d.default": (LARGE, [1, 1]),
+    "aten.mean.dim": (LARGE.half(), [2, 3]),
+    "aten.sum.default": (LONG,),
+    "aten.amax.default": (torch.cat([LONG, torch.full((3, 1), torch.nan)], 1), [1]),
+    "aten.amin.default": (LARGE.to(torch.bfloat16), [2, 3], True),
+    "aten.any.dim": (LONG > 3.0, 1),
+    "aten.all.default": (LONG > -9,),
+    "aten.linalg_vector_norm.default": (LONG, 2, [1]),
+    "aten.max.default": ((LONG * 9).int(),),
+}
+
+
+@pytest.mark.parametrize("op", SHARED)
+def test_rows_that_several_ctas_share(op: str) -> None:
+    """Also such of which the last part has nothing, and of a size that no tile divides."""
+    graph, tensors = body(op, SHARED[op])
+    found = [variant for variant in variants(graph, gpu(132)) if ".k" in variant]
+    assert found, why_none(graph)
+    check(graph, [found[0], found[-1], "rows:2x64.k32.w1"], tensors)
+
+
+def test_two_reductions_meet_at_once() -> None:
+    """What is made of both follows from all parts."""
+    text = """
+    graph two {
+      input %x: f32[3,2111]
+      %s: f32[3] = aten.sum.dim_IntList(%x, [1])
+      %m: f32[3] = aten.amax.default(%x, [1])
+      %d: f32[3] = aten.div.Tensor(%s, %m)
+      return %d
+    }"""
+    graph = parse_graph(text)
+    found = [variant for variant in variants(graph, gpu(132)) if ".k" in variant]
+    check(graph, [found[0], "rows:1x128.k4.w1"])
+
+
+def test_rows_that_a_cta_must_see_whole() -> None:
+    for op, given in (("aten.softmax.int", (LONG, -1)), ("aten.var.correction", (LONG, [1]))):
+        graph, _ = body(op, given)
+        found = variants(graph, gpu(132))
+        assert found and not any(".k" in variant for variant in found)
+        with pytest.raises(ValueError, match="shares rows"):
+            program(graph, "rows:1x1024.k2.w4")
+    short, _ = body("aten.sum.dim_IntList", (X, [0, 2]))
+    assert not any(".k" in variant for variant in variants(short, gpu(132)))
+    many, _ = body("aten.sum.dim_IntList", (torch.zeros(400, 2111), [1]))
+    assert not any(".k" in variant for variant in variants(many, gpu(132)))
+
+
 HEADS = """
 graph heads {
   input %y: f16[5,7,192]

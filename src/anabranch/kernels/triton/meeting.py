@@ -4,32 +4,70 @@
     part 1   sums --+-- scratch     who counts to the last: total = part 0 + part 1 + ...
     part 2   sums --+               the others are done
 
-Equal inputs give equal bits, whoever comes last, and the count is 0 again for the next run.
+Equal inputs give equal bits, whoever comes last, and the count is 0 again for the next run. There
+may be several totals, and largest or smallest ones too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from anabranch.kernels.triton.emit import Emission
 
+INDENT = "    "
 
-def write_meeting(out: Emission, shape: tuple[int, int], split: int) -> None:
-    """Lines that leave `total`, of this shape, in scratch. All but the last of the `split` CTAs of
-    a tile end there; the last one goes on with the sum of all as `total`."""
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What a CTA has a part of: the variable, `start` as what changes nothing, and how two parts
+    become one, of which `{}` stand for the one and the other."""
+
+    name: str
+    start: str
+    joined: str
+
+
+SUM = Total("total", "", "{} + {}")
+
+
+def write_meeting(
+    out: Emission,
+    shape: tuple[int, int],
+    split: int,
+    totals: Sequence[Total] = (SUM,),
+    dtype: str = "tl.float32",
+) -> None:
+    """Lines that leave the totals, each of this shape and dtype, in scratch. All but the last of
+    the `split` CTAs of a tile end there; the last one goes on with those of all."""
     m, n = shape
     where = "tl.program_id(2) * tl.num_programs(0) + tile"
+    places = ["place", *(f"place + {k * split * m * n}" for k in range(1, len(totals)))]
     out.lines += [
         f"place = tl.arange(0, {m})[:, None] * {n} + tl.arange(0, {n})[None, :]",
-        "sums = scratch_ptr.to(tl.pointer_type(tl.float32))",
-        f"sums += ({where}) * {split * m * n}",
-        f"tl.store(sums + part * {m * n} + place, total)",
+        f"sums = scratch_ptr.to(tl.pointer_type({dtype}))",
+        f"sums += ({where}) * {len(totals) * split * m * n}",
+    ]
+    for total, place in zip(totals, places, strict=True):
+        out.lines.append(f"tl.store(sums + part * {m * n} + {place}, {total.name})")
+    out.lines += [
         "tl.debug_barrier()",
         f"counter = counters_ptr + {where}",
         'arrived = tl.atomic_add(counter, 1, sem="acq_rel")',
         f"if arrived != {split - 1}:",
-        "    return",
+        f"{INDENT}return",
         "tl.debug_barrier()",
-        f"total = tl.zeros([{m}, {n}], tl.float32)",
-        f"for other in tl.static_range({split}):",
-        f'    total += tl.load(sums + other * {m * n} + place, cache_modifier=".cg")',
-        "tl.store(counter, 0)",
     ]
+    for total in totals:
+        new = f"tl.full([{m}, {n}], {total.start}, {dtype})"
+        if not total.start:
+            new = f"tl.zeros([{m}, {n}], {dtype})"
+        out.lines.append(f"{total.name} = {new}")
+    out.lines.append(f"for other in tl.static_range({split}):")
+    for total, place in zip(totals, places, strict=True):
+        found = f'tl.load(sums + other * {m * n} + {place}, cache_modifier=".cg")'
+        if total.joined == SUM.joined:
+            out.lines.append(f"{INDENT}{total.name} += {found}")
+        else:
+            out.lines.append(f"{INDENT}{total.name} = {total.joined.format(total.name, found)}")
+    out.lines.append("tl.store(counter, 0)")

@@ -37,12 +37,14 @@ from anabranch.kernels.triton.tiles import has_cores, peak_of
 ROWS, COLS = (16, 32, 64), (16, 32, 64, 128, 256, 512)
 MIDDLES, DEPTHS = (16, 32, 64, 128), (32, 64, 128)
 SPLITS, WARPS, STAGES = (1, 2, 4, 8), (4, 8), (2, 3)
-ONE_ROW = tuple(itertools.product((1,), (64, 128, 256, 512), (8, 16, 32), (128, 256, 512)))
-ONE_ROW_SPLITS = (8, 16, 32, 64)
+ONE_ROW = tuple(
+    itertools.product((1,), (32, 64, 128, 256, 512), (8, 16, 32, 64), (32, 64, 128, 256, 512))
+)
+ONE_ROW_SPLITS = (1, 2, 4, 8, 16, 32, 64)
 MOST_REGISTERS = 200
 """Of a thread, by our own count: activations and addresses of both products take the rest."""
-MOST_AGAIN = 4
-"""Tiles side by side, each of which computes the first product for itself."""
+MOST_AGAIN, MOST_AGAIN_OF_ROW = 4, 32
+"""Tiles side by side, each of which computes the first product for itself, or its one row."""
 MANY = 64
 """Stages and steps where no step waits for a load."""
 KEPT = 5
@@ -147,7 +149,7 @@ def _space(sizes: Sizes, spec: TargetSpec) -> Iterator[Tile]:
         wide = n >= 2 * max(sizes.n, 16) or middle >= 2 * max(sizes.middle, 16)
         if wide or m >= 2 * max(sizes.m, 16) or k >= 2 * max(sizes.k, 32):
             continue
-        if math.ceil(sizes.n / n) > MOST_AGAIN:
+        if math.ceil(sizes.n / n) > (MOST_AGAIN_OF_ROW if one else MOST_AGAIN):
             continue
         splits = ONE_ROW_SPLITS if one else SPLITS
         for split, warps, stages in itertools.product(splits, WARPS, (2,) if one else STAGES):

@@ -10,7 +10,8 @@ reduction that needs the one before, and once more for what is stored for each c
     softmax:   for each block: the maximum;  for each block: the sum;  for each block: store
 
 Where rows lie side by side in memory (a global average pool in NHWC) it is them that are read in
-vectors.
+vectors. Where there are few rows, and long ones, of which only what they are reduced to is stored,
+several CTAs share a row: `rows:32x64.k64.w4` gives 64 of them a part of its columns (`meeting`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.nouns import Dfg, Expr, Reduce, Store, all_parts, free_axes, parts
 from anabranch.kernels.dfg.walk import loads, reductions, substitute_stores
 from anabranch.kernels.triton.emit import DTYPES, Emission
+from anabranch.kernels.triton.meeting import Total, write_meeting
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
@@ -44,11 +46,19 @@ from anabranch.kernels.triton.space import (
     slides,
 )
 
+OWN = frozenset({"tile", "part", "place", "sums", "counter", "arrived", "other"})
 LONGEST_TILE = 4096
 """Columns that are held in registers at once, at most."""
 BLOCK = 1024
 """Columns of a block where a row is walked."""
 WARPS = (1, 2, 4, 8)
+VARIANT = re.compile(r"rows:(\d+)x(\d+)(?:\.k(\d+))?\.w(\d+)")
+SHARED_TILES = ((32, 32), (32, 64), (64, 64)), ((1, 1024), (1, 2048))
+"""Rows and columns of what a CTA that shares its rows reads at a time, where rows lie side by side,
+and where columns do."""
+LONG = 512
+"""Columns from which several CTAs share a row: what they save is more than their meeting."""
+MOST_PARTS = 128
 MOST_EACH = 32
 """Elements of a tile that one thread holds, at most."""
 MOST_READS = 4
@@ -86,30 +96,78 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
             each = height * columns // (32 * warps)
             if 8 <= each <= MOST_EACH or (each < 8 and warps == 1):
                 tiles.add((abs(height - tall), columns != width, each, height, columns, warps))
-    return [f"rows:{h}x{c}.w{w}" for *_, h, c, w in sorted(tiles)][:8]
+    return [f"rows:{h}x{c}.w{w}" for *_, h, c, w in sorted(tiles)][:8] + _shared(rows, spec)
+
+
+def _shared(rows: Rows, spec: TargetSpec) -> list[str]:
+    """Tiles of rows that several CTAs share, where alone they would leave the machine empty: so
+    many that each multiprocessor has one, or half of them."""
+    found: list[str] = []
+    if rows.col.extent < LONG or not _shareable(rows):
+        return found
+    for height, width in SHARED_TILES[0 if rows.side_by_side else 1]:
+        tiles = -(-rows.row.extent // height)
+        most = min(spec.sms // tiles, -(-rows.col.extent // width), MOST_PARTS)
+        if height >= 2 * next_power(rows.row.extent) or most < 2:
+            continue
+        parts = 1 << (most.bit_length() - 1)
+        warps = max(1, height * width // (32 * 16))
+        found += [f"rows:{height}x{width}.k{k}.w{warps}" for k in (parts, parts // 2) if k > 1]
+    return found
+
+
+def _shareable(rows: Rows) -> bool:
+    """Whether parts of a row can be reduced apart: what is stored follows from whole rows, and no
+    reduction waits for another."""
+    found = reductions(*(store.expr for store in rows.stores))
+    alone = not any(reductions(fold.arg) for fold in found)
+    kinds = {fold.dtype for fold in found}
+    return (
+        alone
+        and len(kinds) == 1
+        and kinds <= {torch.float32, torch.int32}
+        and all(rows.col in free_axes(fold.arg) for fold in found)
+        and not any(rows.col in free_axes(store.expr) for store in rows.stores)
+    )
 
 
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body is not of rows, or the variant not ours."""
-    rows, parsed = found_in(body), re.fullmatch(r"rows:(\d+)x(\d+)\.w(\d+)", variant)
+    rows, parsed = found_in(body), VARIANT.fullmatch(variant)
     if isinstance(rows, str):
         raise ValueError(rows)
     if parsed is None:
         raise ValueError(f"{variant} is no variant of rows")
-    height, width, warps = (int(number) for number in parsed.groups())
+    height, width, split, warps = (int(number or 1) for number in parsed.groups())
     height = min(height, next_power(rows.row.extent))
     masks = {rows.row: "row_in"} if rows.row.extent % height else {}
-    out = Emission({rows.row: "row"}, masks, names_of(body), {*INDICES})
-    first = "tl.program_id(0)" + (f" * {height}" if height > 1 else "")
+    if split > 1 and not _shareable(rows):
+        raise ValueError(f"{variant} shares rows that one CTA has to see whole")
+    own = {*INDICES, *OWN} if split > 1 else {*INDICES}
+    out = Emission({rows.row: "row"}, masks, names_of(body), own)
+    tile = "tl.program_id(0)"
+    if split > 1:
+        out.lines += [f"tile = {tile}", "part = tl.program_id(1)"]
+        tile = "tile"
+    first = tile + (f" * {height}" if height > 1 else "")
     out.lines.append(f"row = {first} + tl.arange(0, {height})[:, None]")
     if masks:
         out.lines.append(f"row_in = row < {rows.row.extent}")
     if width >= rows.col.extent:
         _one_tile(rows, out, width)
     else:
-        _in_blocks(rows, out, height, width)
-    grid = (-(-rows.row.extent // height), 1, 1)
-    return program(body, rows.dfg, variant, out.lines, grid, warps)
+        _in_blocks(rows, out, height, width, split)
+    tiles, folds = -(-rows.row.extent // height), len(reductions(*(s.expr for s in rows.stores)))
+    return program(
+        body,
+        rows.dfg,
+        variant,
+        out.lines,
+        (tiles, split, 1),
+        warps,
+        scratch=tiles * split * height * folds * 4 if split > 1 else 0,
+        counters=tiles if split > 1 else 0,
+    )
 
 
 def found_in(body: Graph) -> Rows | str:
@@ -199,8 +257,9 @@ def _one_tile(rows: Rows, out: Emission, width: int) -> None:
         scope.store(store, anchor="row")
 
 
-def _in_blocks(rows: Rows, out: Emission, height: int, width: int) -> None:
-    """Reductions level by level, those of one level in one walk over the row."""
+def _in_blocks(rows: Rows, out: Emission, height: int, width: int, split: int) -> None:
+    """Reductions level by level, those of one level in one walk over the row, or over the part of
+    it that is this CTA's."""
     exprs = [store.expr for store in rows.stores]
     out.expect(*(store.expr for store in rows.stores))
     left = reductions(*(store.expr for store in rows.stores))
@@ -212,7 +271,7 @@ def _in_blocks(rows: Rows, out: Emission, height: int, width: int) -> None:
             dtype = DTYPES[fold.dtype]
             tile = f"tl.full([{height}, {width}], {_neutral(fold)}, {dtype})"
             out.lines.append(f"{total} = {tile}")
-        scope = _block(rows, out, width)
+        scope = _block(rows, out, width, split)
         scope.expect(*(fold.arg for fold in level))
         for fold, total in totals.items():
             _accumulate(fold, total, scope, rows.col.extent % width != 0)
@@ -220,6 +279,9 @@ def _in_blocks(rows: Rows, out: Emission, height: int, width: int) -> None:
         for fold, total in totals.items():
             name = out.names.get(fold.made, "") or "total"
             out.known[fold] = out.assign(name, _across(fold, total))
+        if split > 1:
+            whole = [Total(out.known[fold], _neutral(fold), _joined(fold)) for fold in level]
+            write_meeting(out, (height, 1), split, whole, DTYPES[level[0].dtype])
         _settle(rows.col, exprs, out)
     after = [store for store in rows.stores if rows.col in free_axes(store.expr)]
     for store in rows.stores:
@@ -244,10 +306,15 @@ def _settle(col: Axis, exprs: list[Expr], out: Emission) -> None:
                 out.known[part] = text if text.isidentifier() else out.assign("of_row", text)
 
 
-def _block(rows: Rows, out: Emission, width: int) -> Emission:
-    """The loop over the blocks of a row; its body is the scope that is returned."""
+def _block(rows: Rows, out: Emission, width: int, split: int = 1) -> Emission:
+    """The loop over the blocks of a row, or of a CTA's part of it; its body is the scope that is
+    returned."""
     partial = rows.col.extent % width != 0
-    out.lines.append(f"for start in range(0, {rows.col.extent}, {width}):")
+    span = f"0, {rows.col.extent}"
+    if split > 1:
+        each = -(-rows.col.extent // (width * split)) * width
+        span = f"part * {each}, tl.minimum((part + 1) * {each}, {rows.col.extent})"
+    out.lines.append(f"for start in range({span}, {width}):")
     scope = out.inner({rows.col: "col"}, {rows.col: "col_in"} if partial else {})
     scope.lines.append(f"col = start + tl.arange(0, {width})[None, :]")
     if partial:
@@ -259,12 +326,14 @@ def _accumulate(fold: Reduce, total: str, scope: Emission, partial: bool) -> Non
     value = scope.value(fold.arg)
     if partial:
         value = f"tl.where(col_in, {value}, {_neutral(fold)})"
-    joined = {
-        "sum": f"{total} + {value}",
-        "max": f"tl.maximum({total}, {value}{_nan(fold)})",
-        "min": f"tl.minimum({total}, {value}{_nan(fold)})",
-    }
-    scope.lines.append(f"{total} = {joined[fold.op]}")
+    scope.lines.append(f"{total} = {_joined(fold).format(total, value)}")
+
+
+def _joined(fold: Reduce) -> str:
+    """What two parts of a reduction are together."""
+    if fold.op == "sum":
+        return "{} + {}"
+    return f"tl.{fold.op}imum({{}}, {{}}{_nan(fold)})"
 
 
 def _across(fold: Reduce, value: str) -> str:

@@ -27,6 +27,8 @@ SIDES, WIDE, DEPTHS = (16, 32, 64, 128), 256, (32, 64, 128)
 """Rows and columns, those of large products, and depths."""
 SPLITS, WARPS, STAGES = (1, 2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 5)
 ONE_ROW = tuple(itertools.product((1,), (2, 4, 8, 16), (64, 128, 256, 512, 1024)))
+SHALLOW = tuple(itertools.product((1,), (4, 8, 16, 32, 64), (8, 16, 32)))
+"""Tiles of one row; those of a row so short that a CTA takes more columns."""
 KEPT = 20
 """Tiles that are tried: in 35 layers one was within 2% of the fastest that was timed, of all tiles
 or of 400."""
@@ -80,7 +82,8 @@ class Sizes:
 
     @staticmethod
     def of(found: Contraction) -> Sizes:
-        depths = sorted({k for _, _, k in ONE_ROW}) if found.m == 1 else DEPTHS
+        of_row = _of_row(found.k, found.batches)
+        depths = sorted({k for _, _, k in of_row}) if found.m == 1 else DEPTHS
         steps = tuple((k, steps_of(found, k, "deep").count) for k in depths)
         shape = (found.m, found.n, found.k, found.batches)
         return Sizes(*shape, found.dtype, steps, found.reads, found.block)
@@ -139,8 +142,10 @@ def space(found: Sizes, spec: TargetSpec) -> Iterator[Tile]:
     widest only where smaller ones would fill the machine."""
     tf32, counts = found.dtype == torch.float32 and spec.tf32, dict(found.steps)
     if found.m == 1:
-        for (m, n, k), split, warps in itertools.product(ONE_ROW, SPLITS, (1, 2, 4)):
-            fits = k < 2 * max(found.k, 32) and n < 2 * found.n + 2 and split <= counts[k]
+        shapes = _of_row(found.k, found.batches)
+        for (m, n, k), split, warps in itertools.product(shapes, SPLITS, (1, 2, 4)):
+            least = 8 if shapes is SHALLOW else 32
+            fits = k < 2 * max(found.k, least) and n < 2 * found.n + 2 and split <= counts[k]
             if fits and 4 <= n * k // (warps * 32) <= 64:
                 yield Tile(m, n, k, split, warps, 2)
         return
@@ -157,6 +162,11 @@ def space(found: Sizes, spec: TargetSpec) -> Iterator[Tile]:
             if split > steps or stages > max(2, steps // split + 1) or not 2 <= sums <= 128:
                 continue
             yield Tile(m, n, k, split, warps, stages, tf32=tf32)
+
+
+def _of_row(k: int, batches: int) -> tuple[tuple[int, int, int], ...]:
+    """The tiles of one row of this depth. One for each of many channels is a window's work."""
+    return SHALLOW if k <= SHALLOW[-1][-1] and batches == 1 else ONE_ROW
 
 
 def _block(found: Sizes, tile: Tile, steps: int, spec: TargetSpec) -> Block:
