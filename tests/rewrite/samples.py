@@ -192,6 +192,18 @@ class Normed(nn.Module):
         return x
 
 
+class Large(nn.Module):
+    """Norms of a large image: of groups of its channels, of each channel, and of all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups, self.alone = nn.GroupNorm(2, 6), nn.InstanceNorm2d(6, affine=True)
+        self.whole = nn.LayerNorm([6, 64, 72])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.whole(self.alone(self.groups(x).sigmoid()).tanh() - x)  # type: ignore[no-any-return]
+
+
 def _image() -> Tensor:
     return torch.rand(2, 3, 16, 16)
 
@@ -210,5 +222,6 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     "layered": (Normed(lambda: nn.LayerNorm(64)).half(), (torch.rand(2, 5, 64).half(),)),
     "normed": (Normed(lambda: nn.RMSNorm(64, 1e-3)), (torch.rand(2, 5, 64),)),
     "written": (Normed(Written), (torch.rand(2, 5, 64),)),
+    "large": (Large(), (torch.rand(1, 6, 64, 72),)),
     "halved": (Normed(Written).half(), (torch.rand(2, 5, 64).half(),)),
 }
