@@ -113,6 +113,15 @@ SAMPLES: dict[str, tuple[str, str]] = {
       return %norm
     }""",
     ),
+    "rows_that_are_shared": (
+        "rows:32x64.k64.w4",
+        """
+    graph squeeze {
+      input %x: f16[1,32,112,112]{401408,1,3584,32}
+      %pool: f16[1,32,1,1] = aten.adaptive_avg_pool2d.default(%x, [1, 1])    # net.py:9
+      return %pool
+    }""",
+    ),
     "rows_in_blocks": (
         "rows:1x256.w4",
         """

@@ -70,6 +70,7 @@ def test_variants_are_few_and_written(name: str) -> None:
     body = parse_graph(SAMPLES[name][1])
     found = variants(body, gpu(132))
     most = KEPT + ADDED_FIRST if name.startswith("contraction") else 8
+    most += 6 if name == "rows_that_are_shared" else 0  # three tiles, twice
     assert 1 <= len(found) <= most and len(set(found)) == len(found)
     for variant in found:
         assert variant.startswith(name.split("_")[0])
