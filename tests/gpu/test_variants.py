@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 from tests.kernels.triton.bodies import renormed, summed
+from tests.kernels.triton.pairs import convolutions
 
 from anabranch.bench.layers import attention, linear
 from anabranch.ir.graph import Graph
+from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.contraction import variants
 from anabranch.kernels.triton.dependent import MODES
 from anabranch.kernels.triton.write import variants as all_variants
@@ -71,6 +73,48 @@ def test_sums_of_rows_are_right_in_every_tile_and_mode(dtype: str) -> None:
     for name, body in bodies.items():
         refused = wrong(bench, body, variants(body, bench.spec))
         assert not refused, f"{name}: {refused}"
+
+
+POOL = """
+graph squeeze {{
+  input %x: {0}[1,{1},{2},{2}]{{{3},1,{4},{1}}}
+  %pool: {0}[1,{1},1,1] = aten.adaptive_avg_pool2d.default(%x, [1, 1])
+  return %pool
+}}"""
+WIDEST = """
+graph widest {{
+  input %x: {0}[3,70001]
+  %far: {0}[3] = aten.amax.default(%x, [1])
+  %sum: {0}[3] = aten.sum.dim_IntList(%x, [1])
+  %both: {0}[3] = aten.mul.Tensor(%far, %sum)
+  return %both
+}}"""
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_rows_that_several_ctas_share_are_right_in_every_tile_and_mode(dtype: str) -> None:
+    """Their counters are zero again after each run: every replay sums up anew."""
+    bench = Bench.of()
+    texts = [WIDEST.format(dtype)]
+    for channels, side in ((32, 112), (96, 56), (40, 33)):
+        sizes = (channels, side, channels * side * side, channels * side)
+        texts.append(POOL.format(dtype, *sizes))
+    for body in map(parse_graph, texts):
+        shared = [v for v in all_variants(body, bench.spec) if ".k" in v]
+        refused = wrong(bench, body, shared)
+        assert not refused, f"{body.name}: {refused}"
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "tf32"])
+def test_what_excites_channels_is_right_in_every_tile_and_mode(dtype: str) -> None:
+    """Two products of one pixel with few channels between, and the second by itself."""
+    bench = Bench.of(tf32=dtype == "tf32")
+    kind = dtype.removeprefix("t")
+    for channels, middle in ((32, 8), (96, 4), (480, 20), (1152, 48)):
+        both = convolutions(channels, (1, 1), middle, channels, taps=(1, 1), dtype=kind)
+        for body in (both, linear(1, middle, channels)):
+            refused = wrong(bench, body, all_variants(body, bench.spec))
+            assert not refused, f"{channels} by {middle}: {refused}"
 
 
 def test_what_cannot_be_compiled_is_refused_with_a_sentence() -> None:
