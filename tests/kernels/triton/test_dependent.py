@@ -46,6 +46,7 @@ EARLY_READS = {
     "contraction": {"bias"},
     "contraction_of_one_step": {"weight", "bias"},
     "rows": {"weight", "bias"},
+    "rows_that_are_shared": set(),
     "rows_in_blocks": set(),
     "attention": set(),
     "attention_in_blocks": set(),
