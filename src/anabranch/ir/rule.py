@@ -70,6 +70,15 @@ class Call(Pattern):
     rest: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Result(Pattern):
+    """One of several results of a call, by its place. Of replacements only: what is found is a
+    call's first."""
+
+    call: Call
+    at: int
+
+
 Operand = (
     Pattern
     | Ref
@@ -216,6 +225,8 @@ def wildcards(pattern: Operand) -> Iterator[str]:
         yield from wildcards(pattern.args)
         if pattern.rest:
             yield pattern.rest
+    elif isinstance(pattern, Result):
+        yield from wildcards(pattern.call)
     elif isinstance(pattern, tuple):
         for item in pattern:
             yield from wildcards(item)
@@ -256,6 +267,8 @@ def text_pattern(pattern: Operand) -> str:
     if isinstance(pattern, Call):
         rest = [f"*{pattern.rest}"] if pattern.rest else []
         return f"{pattern.op}({', '.join([*map(text_pattern, pattern.args), *rest])})"
+    if isinstance(pattern, Result):
+        return f"{text_pattern(pattern.call)}.{pattern.at}"
     if isinstance(pattern, tuple):
         return f"[{', '.join(map(text_pattern, pattern))}]"
     assert not isinstance(pattern, Pattern)
@@ -266,5 +279,7 @@ def _calls(pattern: Operand) -> Iterator[Call]:
     if isinstance(pattern, Call):
         yield pattern
         yield from (call for arg in pattern.args for call in _calls(arg))
+    elif isinstance(pattern, Result):
+        yield from _calls(pattern.call)
     elif isinstance(pattern, tuple):
         yield from (call for item in pattern for call in _calls(item))

@@ -19,7 +19,7 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, Wild, wildcards
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Result, Rule, Wild, wildcards
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.build import Builder, join_origins, rewrite
 from anabranch.rewrite.field import reached
@@ -173,6 +173,10 @@ def _build(
         origin = join_origins(match.nodes)
         built[pattern] = builder.call(pattern.op, *given, name=name, origin=origin, **named)
         return built[pattern]
+    if isinstance(pattern, Result):
+        first = _build(builder, pattern.call, match, name, built)
+        assert isinstance(first, Ref)
+        return Ref(builder.nodes[first.name].results[pattern.at])
     if isinstance(pattern, tuple):
         return tuple(_build(builder, item, match, "", built) for item in pattern)
     assert not isinstance(pattern, Pattern)

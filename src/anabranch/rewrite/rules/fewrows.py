@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 import torch
 
-from anabranch.ir.rule import Match, Pattern, Rule, wild
+from anabranch.ir.rule import Match, Pattern, Result, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.normed import NARROW, widened
@@ -92,14 +92,12 @@ def by_parts(match: Match) -> Pattern:
     inner = tuple(range(2, 2 * len(row) + 1, 2))
     # Sums are in fp32 at least, and so is what differs from them; no wider copy is kept.
     wide = torch.float32 if type.dtype in NARROW else type.dtype
-    pieces = reshape(x, (count, *both))
-    means = call("aten.mean.dim", pieces, inner, True, wide)
-    far = pieces - means
-    squares = call("aten.mean.dim", far * far, inner, True)
-    u, q = (reshape(value, (count, math.prod(parts))) for value in (means, squares))
-    middle = call("aten.mean.dim", u, (-1,), True)
-    apart = u - middle
-    variance = call("aten.mean.dim", q + apart * apart, (-1,), True)
+    pieces: Pattern = reshape(x, (count, *both))
+    if wide != type.dtype:
+        pieces = call("aten._to_copy.default", pieces, wide)
+    q, u = (reshape(found, (count, math.prod(parts))) for found in variance_and_mean(pieces, inner))
+    spread, middle = variance_and_mean(u, (-1,))
+    variance = call("aten.mean.dim", q, (-1,), True) + spread
     scale = call("aten.rsqrt.default", variance + eps)
     lead = type.shape[: len(type.shape) - len(row)] if "shape" in match.bound else (count,)
     numbers = (*lead, *(1,) * len(row))
@@ -115,6 +113,12 @@ def by_parts(match: Match) -> Pattern:
             value = reshape(value, (-1, *(1,) * (len(type.shape) - 2)))
         result = result * value if weight is g else result + value
     return call("aten._to_copy.default", result, type.dtype) if wide != type.dtype else result
+
+
+def variance_and_mean(x: Pattern, axes: tuple[int, ...]) -> tuple[Result, Result]:
+    """Both at once, along these axes, which are kept."""
+    both = call("aten.var_mean.correction", x, axes, 0, True)
+    return Result(both, 0), Result(both, 1)
 
 
 def _drawn(dice: random.Random, channels: int, *lead: int) -> dict[str, object]:
