@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -188,6 +190,27 @@ def test_an_interrupted_capture_leaves_nothing_behind(monkeypatch: pytest.Monkey
     assert not again.failure and torch.equal(again(args)[0], want)
     gc.collect()
     assert torch.equal(fast(*args), want)
+
+
+def test_a_target_may_go_while_somebody_captures_a_graph() -> None:
+    """As garbage does. In a process of its own: torch would end it."""
+    code = """
+import gc, torch
+import anabranch
+model = torch.nn.Linear(64, 64).half().cuda().eval()
+x = torch.randn(64, 64, dtype=torch.float16, device="cuda")
+fast = anabranch.compile(model, (x,), kernels="library", search="none")
+fast(x)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x + 1
+    del fast
+    gc.collect()
+graph.replay()
+print(torch.equal(y, x + 1))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stdout.strip() == "True", ran.stderr[-2000:]
 
 
 def test_replays_are_the_same_bits() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import cache, partial
 
 import torch
 
@@ -40,7 +40,6 @@ class CudaTarget:
         self._streams: list[torch.cuda.Stream] = []
         self._urgent: list[torch.cuda.Stream] = []
         self._multiplying: set[tuple[int, bool]] = set()
-        self._pool = torch.cuda.MemPool()
         self._runners: dict[str, Runner] = {"aten": partial(run_aten, device=device)}
         self._cudnn = cudnn.Cudnn(tf32) if cudnn.available() else None
         if self._cudnn is not None:
@@ -115,7 +114,7 @@ class CudaTarget:
                 continue
             self._multiplying.add(place)
             stream = (self._urgent if launch.urgent else self._streams)[launch.stream]
-            with torch.cuda.use_mem_pool(self._pool), torch.cuda.stream(stream):
+            with torch.cuda.use_mem_pool(_workspaces(self.device)), torch.cuda.stream(stream):
                 square = torch.zeros(16, 16, dtype=torch.float16, device=self.device)
                 torch.addmm(square[0], torch.mm(square, square), square)
 
@@ -157,6 +156,14 @@ class CudaTarget:
     def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
         """Without cuDNN, which takes 20 ms to plan each new shape, and which is judged by this."""
         return _precision(tf32=False, cudnn=lean)
+
+
+@cache
+def _workspaces(device: torch.device) -> torch.cuda.MemPool:
+    """The pool of a device's workspaces, kept as long as the process: torch ends the process when a
+    pool goes while anybody captures a graph, and garbage is collected at any time."""
+    with torch.cuda.device(device):
+        return torch.cuda.MemPool()
 
 
 def _multiplies(kernel: Kernel) -> bool:
