@@ -55,7 +55,7 @@ def test_a_profile_comes_back_equal(profile: Profile, tmp_path: Path) -> None:
 )
 def test_what_is_no_profile_says_so(text: str, tmp_path: Path) -> None:
     (tmp_path / "gpu.json").write_text(text)
-    for name in ("gpu.json", "absent.json"):
+    for name in ("gpu.json", "absent.json", "nothing\0.json"):
         with pytest.raises(TargetError, match="cannot read the profile"):
             load_profile(tmp_path / name)
 

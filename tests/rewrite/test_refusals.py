@@ -34,6 +34,8 @@ DEPTHWISE = "avg_pool(x) -> depthwise(x, 1/n)"
 PASSES = "avg_pool(conv1x1(x, w, b)) -> conv1x1(avg_pool(x), w, b)"
 LARGEST = "max_pool(pad(x, -inf)) -> max_pool(x) with padding of its own"
 MEAN = "avg_pool(pad(x)) -> avg_pool(x) with padding of its own"
+GROUPS = "group_norm(x, g, d) -> (x - m) r g + d, m and r of parts of few long groups"
+INSTANCES = "instance_norm(x, g, d) -> (x - m) r g + d, m and r of parts of few large channels"
 RELU = "relu(max_pool(x)) -> max_pool(relu(x))"
 LINEARS = "linear(x, w, b), linear(x, v, c) -> slices of linear(x, cat(w, v), cat(b, c))"
 LEFT = "matmul(x, w), matmul(y, w) -> slices of matmul(cat(x, y), w)"
@@ -184,6 +186,19 @@ REFUSED = [
         "the bias would be less at the rim",
     ),
     (PASSES, graph(X, conv("x", "v"), "avg_pool2d.default(%n0, [2, 2])"), "is not 1x1"),
+    (
+        INSTANCES,
+        graph(
+            "x: 1,0,72,64",
+            "instance_norm.default(%x, None, None, None, None, True, 0.1, 1e-05, True)",
+        ),
+        "its rows are many, or short, or none",
+    ),
+    (
+        GROUPS,
+        graph("x: 0,4,72,64", "group_norm.default(%x, 2)"),
+        "its rows are many, or short, or none",
+    ),
     (
         LARGEST,
         graph(X, "constant_pad_nd.default(%x, [1, 1], 0)", "max_pool2d.default(%n0, [2, 2])"),

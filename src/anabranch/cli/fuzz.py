@@ -39,7 +39,10 @@ def run(
     graphs: Annotated[int, typer.Option(help="How many to draw.", min=1)] = 100,
     seed: Annotated[int, typer.Option(help="The first graph's; the next has the next.", min=0)] = 0,
     target: Annotated[
-        str, typer.Option(help="cpu, cuda, auto, or sim:h200, whose plans are evaluated.")
+        str,
+        typer.Option(
+            help="cpu, cuda, auto, or sim:h200 (sim:FILE.json), whose plans are evaluated."
+        ),
     ] = "cpu",
     dtype: flags.Dtype = None,
     scheduler: Annotated[

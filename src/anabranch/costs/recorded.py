@@ -77,8 +77,9 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
     """The profile in this file. TargetError if there is none, or not one that we can read."""
     try:
         profile = Profile.model_validate_json(Path(path).read_bytes())
-    except (OSError, ValidationError) as broken:
-        why = broken.strerror if isinstance(broken, OSError) else _first(broken)
+    except (OSError, ValueError) as broken:
+        first = _first(broken) if isinstance(broken, ValidationError) else str(broken)
+        why = broken.strerror if isinstance(broken, OSError) else first
         raise TargetError(
             f"cannot read the profile {path}",
             str(why),

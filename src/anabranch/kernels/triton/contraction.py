@@ -49,6 +49,7 @@ from anabranch.kernels.dfg.walk import (
     loads,
     substitute,
 )
+from anabranch.kernels.triton import meeting
 from anabranch.kernels.triton.ahead import (
     TOGETHER,
     Share,
@@ -60,7 +61,6 @@ from anabranch.kernels.triton.ahead import (
     write_fetches,
 )
 from anabranch.kernels.triton.emit import DTYPES, Emission, literal
-from anabranch.kernels.triton.meeting import write_meeting
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
@@ -72,20 +72,9 @@ from anabranch.kernels.triton.taps import write_taps
 from anabranch.kernels.triton.tiles import Tile, chosen
 
 VARIANT = re.compile(r"contraction:(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(\.tf32)?(\.r)?")
-OWN = {
-    "row",
-    "row_in",
-    "col",
-    "col_in",
-    "deep",
-    "step",
-    "tile",
-    "part",
-    "batch",
-    "total",
-    "sums",
-    "block",
-    "block_in",
+OWN = meeting.OWN | {
+    *("row", "row_in", "col", "col_in", "deep", "step", "tile", "part", "batch", "total"),
+    *("block", "block_in"),
 }
 
 
@@ -147,7 +136,7 @@ def _written(body: Graph, variant: str, asked: int | None) -> Program:
     _write_sums(out, sums, "" if asked is None else constant_side(body, found), asked or 0)
     if share.split > 1:
         shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
-        write_meeting(out, shape, share.split)
+        meeting.write_meeting(out, shape, share.split)
     results.write(out, (tile.m, tile.n), tiles[1], _starts(tile, tiles)[1])
     count = tiles[0] * tiles[1] * found.batches
     written = program(

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from anabranch.kernels.triton.emit import Emission
 
 INDENT = "    "
+OWN = frozenset({"place", "sums", "counter", "arrived", "other"})
+"""The names of its variables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What a CTA has a part of: the variable, `start` as what changes nothing, and how two parts
-    become one, of which `{}` stand for the one and the other."""
+    """What a CTA has a part of: the variable, `start` as what changes nothing ("" for 0), and how
+    two parts become one, of which `{}` stand for the one and the other."""
 
     name: str
     start: str

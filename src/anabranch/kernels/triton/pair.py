@@ -32,9 +32,9 @@ from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.nouns import Expr, Held
 from anabranch.kernels.dfg.walk import Place, replace_parts, substitute, substitute_store
+from anabranch.kernels.triton import meeting
 from anabranch.kernels.triton.ahead import Share, rounded_ahead
 from anabranch.kernels.triton.emit import DTYPES, Emission
-from anabranch.kernels.triton.meeting import write_meeting
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.pair_roles import Pair, pair_of
@@ -45,23 +45,10 @@ from anabranch.kernels.triton.space import flattened
 from anabranch.kernels.triton.steps import Steps, walk
 
 VARIANT = re.compile(r"pair:(\d+)x(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(\.tf32)?")
-OWN = frozenset(
-    {
-        *(
-            "deep",
-            "deep_down",
-            "deep_in",
-            "step",
-            "tile",
-            "part",
-            "batch",
-            "total",
-            "sums",
-            "place",
-        ),
-        *("between", "between_down", "chunk", "first"),
-    }
-)
+OWN = meeting.OWN | {
+    *("deep", "deep_down", "deep_in", "step", "tile", "part", "batch", "total"),
+    *("between", "between_down", "chunk", "first"),
+}
 INDENT = "    "
 
 
@@ -99,7 +86,7 @@ def write(body: Graph, variant: str) -> Program:
     split = cut.share.split
     shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
     if split > 1:
-        write_meeting(out, shape, split)
+        meeting.write_meeting(out, shape, split)
     _write_results(out, cut)
     tiles = cut.tiles[0] * cut.tiles[1]
     count = tiles * found.batches

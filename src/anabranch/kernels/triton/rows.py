@@ -31,8 +31,9 @@ from anabranch.kernels.dfg.index import Axis, Quotient, axes_of, axis
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.nouns import Dfg, Expr, Reduce, Store, all_parts, free_axes, parts
 from anabranch.kernels.dfg.walk import loads, reductions, substitute_stores
+from anabranch.kernels.triton import meeting
 from anabranch.kernels.triton.emit import DTYPES, Emission
-from anabranch.kernels.triton.meeting import Total, write_meeting
+from anabranch.kernels.triton.meeting import Total
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
@@ -46,16 +47,17 @@ from anabranch.kernels.triton.space import (
     slides,
 )
 
-OWN = frozenset({"tile", "part", "place", "sums", "counter", "arrived", "other"})
+OWN = meeting.OWN | {"tile", "part"}
 LONGEST_TILE = 4096
 """Columns that are held in registers at once, at most."""
 BLOCK = 1024
 """Columns of a block where a row is walked."""
 WARPS = (1, 2, 4, 8)
 VARIANT = re.compile(r"rows:(\d+)x(\d+)(?:\.k(\d+))?\.w(\d+)")
-SHARED_TILES = ((32, 32), (32, 64), (64, 64)), ((1, 1024), (1, 2048))
-"""Rows and columns of what a CTA that shares its rows reads at a time, where rows lie side by side,
-and where columns do."""
+SHARED_SIDE_BY_SIDE = ((32, 32), (32, 64), (64, 64))
+"""Rows and columns of what a CTA that shares its rows reads at a time, rows being neighbours."""
+SHARED_IN_LINE = ((1, 1024), (1, 2048))
+"""The same where columns are."""
 LONG = 512
 """Columns from which several CTAs share a row: what they save is more than their meeting."""
 MOST_PARTS = 128
@@ -63,6 +65,8 @@ MOST_EACH = 32
 """Elements of a tile that one thread holds, at most."""
 MOST_READS = 4
 """How often each element may be read, on average: a row reads what no other row reads."""
+FEW_READS = 1 << 16
+"""Reads that cost less than a launch, of one value: running sums of short rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ def _shared(rows: Rows, spec: TargetSpec) -> list[str]:
     found: list[str] = []
     if rows.col.extent < LONG or not _shareable(rows):
         return found
-    for height, width in SHARED_TILES[0 if rows.side_by_side else 1]:
+    for height, width in SHARED_SIDE_BY_SIDE if rows.side_by_side else SHARED_IN_LINE:
         tiles = -(-rows.row.extent // height)
         most = min(spec.sms // tiles, -(-rows.col.extent // width), MOST_PARTS)
         if height >= 2 * next_power(rows.row.extent) or most < 2:
@@ -141,7 +145,7 @@ def write(body: Graph, variant: str) -> Program:
     height, width, split, warps = (int(number or 1) for number in parsed.groups())
     height = min(height, next_power(rows.row.extent))
     masks = {rows.row: "row_in"} if rows.row.extent % height else {}
-    if split > 1 and not _shareable(rows):
+    if split > 1 and (width >= rows.col.extent or not _shareable(rows)):
         raise ValueError(f"{variant} shares rows that one CTA has to see whole")
     own = {*INDICES, *OWN} if split > 1 else {*INDICES}
     out = Emission({rows.row: "row"}, masks, names_of(body), own)
@@ -201,7 +205,8 @@ def rows_of(dfg: Dfg | str) -> Rows | str:
         return "what is stored for each column is not of the reduced size"
     points = math.prod(axis.extent for axis in (*row_axes, *reduced))
     held = {load.value: load.type.numel for load in loads(*(store.expr for store in dfg.stores))}
-    if points > MOST_READS * sum(held.values()):
+    often = MOST_READS * sum(held.values())
+    if points > (max(often, FEW_READS) if len(held) == 1 else often):
         return "it reads each element many times: that is work for a contraction, or for windows"
     return _flattened(dfg, found, row_axes, col_axes)
 
@@ -281,7 +286,7 @@ def _in_blocks(rows: Rows, out: Emission, height: int, width: int, split: int) -
             out.known[fold] = out.assign(name, _across(fold, total))
         if split > 1:
             whole = [Total(out.known[fold], _neutral(fold), _joined(fold)) for fold in level]
-            write_meeting(out, (height, 1), split, whole, DTYPES[level[0].dtype])
+            meeting.write_meeting(out, (height, 1), split, whole, DTYPES[level[0].dtype])
         _settle(rows.col, exprs, out)
     after = [store for store in rows.stores if rows.col in free_axes(store.expr)]
     for store in rows.stores:

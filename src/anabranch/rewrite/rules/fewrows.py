@@ -66,7 +66,7 @@ def rows_of(match: Match) -> tuple[int, tuple[int, ...]]:
         return math.prod(type.shape[: len(type.shape) - len(sizes)]), row
     count = match.groups.arg if "groups" in match.bound else type.shape[1]
     assert isinstance(count, int)
-    return type.shape[0] * count, (type.shape[1] // count, *type.shape[2:])
+    return type.shape[0] * count, (type.shape[1] // max(1, count), *type.shape[2:])
 
 
 def may(match: Match) -> bool | str:
@@ -78,8 +78,8 @@ def may(match: Match) -> bool | str:
     if any(found.dtype != type.dtype for found in given):
         return "its weights are of another type than its rows"
     count, row = rows_of(match)
-    if count > FEW or math.prod(row) <= LONGEST:
-        return "its rows are many, or short"
+    if not 0 < count <= FEW or math.prod(row) <= LONGEST:
+        return "its rows are many, or short, or none"
     return math.prod(parted(row)) > 1 or "its rows cannot be cut into parts"
 
 
