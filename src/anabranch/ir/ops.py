@@ -122,8 +122,8 @@ OPS: dict[str, OpInfo] = {
         "reduce",
         "_adaptive_avg_pool2d _log_softmax _softmax adaptive_avg_pool1d adaptive_avg_pool2d "
         "adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d all amax "
-        "amin aminmax any argmax argmin avg_pool1d avg_pool2d avg_pool3d batch_norm cumsum glu "
-        "group_norm instance_norm layer_norm linalg_vector_norm "
+        "amin aminmax any argmax argmin avg_pool1d avg_pool2d avg_pool3d batch_norm col2im "
+        "cumsum glu group_norm instance_norm layer_norm linalg_vector_norm "
         "log_softmax logsumexp max max_pool1d max_pool2d max_pool2d_with_indices max_pool3d "
         "max_pool3d_with_indices mean min native_batch_norm native_group_norm native_layer_norm "
         "norm prod rms_norm softmax std sum var var_mean _native_batch_norm_legit "
@@ -131,12 +131,12 @@ OPS: dict[str, OpInfo] = {
     ),
     **_kind(
         "move",
-        "cat channel_shuffle clone constant_pad_nd contiguous copy embedding flip gather index "
-        "index_select native_channel_shuffle new_empty pad pixel_shuffle pixel_unshuffle "
+        "cat channel_shuffle clone constant_pad_nd contiguous copy embedding flip gather im2col "
+        "index index_select native_channel_shuffle new_empty pad pixel_shuffle pixel_unshuffle "
         "reflection_pad1d reflection_pad2d reflection_pad3d repeat replication_pad1d "
         "replication_pad2d replication_pad3d roll scatter select_scatter slice_scatter stack tril "
-        "triu upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d "
-        "upsample_nearest3d upsample_trilinear3d _upsample_nearest_exact1d "
+        "triu upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d "
+        "upsample_nearest2d upsample_nearest3d upsample_trilinear3d _upsample_nearest_exact1d "
         "_upsample_nearest_exact2d _upsample_nearest_exact3d",
     ),
     **_kind(

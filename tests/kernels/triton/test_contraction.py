@@ -91,7 +91,7 @@ def test_convolutions_of_any_shape(
     check(graph, [f"contraction:{m}x16x16.k{split}.w4.s1"], tensors)
 
 
-@pytest.mark.parametrize("name", ["mm", "linear", "addmm", "bmm", "one row"])
+@pytest.mark.parametrize("name", ["mm", "linear", "addmm", "bmm", "baddbmm", "one row"])
 def test_matrix_products(name: str) -> None:
     draw = torch.randn
     calls: dict[str, tuple[Any, ...]] = {
@@ -99,10 +99,14 @@ def test_matrix_products(name: str) -> None:
         "linear": ("aten.linear.default", draw(2, 9, 33), draw(21, 33), draw(21)),
         "addmm": ("aten.addmm.default", draw(21), draw(19, 33), draw(33, 21)),
         "bmm": ("aten.bmm.default", draw(3, 19, 33), draw(3, 33, 21)),
+        "baddbmm": (
+            *("aten.baddbmm.default", draw(1, 1, 21), draw(3, 19, 33), draw(3, 33, 21)),
+            {"beta": 0.5, "alpha": 3},
+        ),
         "one row": ("aten.linear.default", draw(1, 70), draw(21, 70), draw(21)),
     }
     op, *given_ = calls[name]
-    graph, tensors = body(op, tuple(tensor.half() for tensor in given_))
+    graph, tensors = body(op, tuple(x.half() if isinstance(x, torch.Tensor) else x for x in given_))
     m = 1 if name == "one row" else 16
     check(graph, [f"contraction:{m}x16x16.k{split}.w4.s2" for split in (1, 2)], tensors)
 

@@ -32,6 +32,7 @@ CALLS: dict[str, tuple[object, ...]] = {
     "aten.adaptive_max_pool2d.default": (IMAGE, [1, 1]),
     "aten.linalg_vector_norm.default": (X, 2, [0, 1]),
     "aten.logsumexp.default": (X, [2], True),
+    "aten.cumsum.default": (X, -2),
     "aten.max.default": (X,),
     "aten.argmin.default": (X, 1),
     "aten.argmax.default": (X, None, True),

@@ -105,9 +105,36 @@ def test_with_what_follows(dtype: torch.dtype) -> None:
 
 def test_what_has_no_lowering() -> None:
     both, _ = call(1, 4, 4, to=4, kernel=3, stride=2, padding=1, dilation=2)
-    assert lower(both) == "a transposed convolution has both a stride and a dilation"
+    assert lower(both) == "%made has both a stride and a dilation"
     odd = body(
         "aten.convolution.default",
         (*(torch.randn(1, 4, 4), torch.randn(4, 4, 3), None, [2], [1], [1], True, [0], 1),),
     )[0]
     assert lower(odd) == "a transposed convolution makes 7 results in strides of 2"
+
+
+@pytest.mark.parametrize(
+    ("image", "window"),
+    [
+        ((9, 7), ([3, 2], [1, 1], [1, 0], [2, 1])),
+        ((8, 5), ([3, 3], [1, 1], [1, 1], [2, 2])),
+        ((7, 11), ([2, 3], [1, 1], [0, 2], [3, 4])),
+        ((9, 9), ([2, 2], [3, 2], [1, 0], [1, 1])),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sums_of_patches(
+    image: tuple[int, int], window: tuple[list[int], ...], dtype: torch.dtype
+) -> None:
+    """Patches that overlap, that just touch, and that leave pixels out."""
+    size, dilation, padding, stride = window
+    patches = torch.nn.functional.unfold(torch.randn(2, 3, *image), size, dilation, padding, stride)
+    x = torch.randn_like(patches).to(dtype)
+    graph, tensors = body("aten.col2im.default", (x, list(image), size, dilation, padding, stride))
+    check(graph, variants(graph, gpu(132))[:3], tensors)
+
+
+def test_sums_of_patches_without_a_lowering() -> None:
+    x = torch.randn(1, 4 * 3, 4)
+    both = body("aten.col2im.default", (x, [6, 6], [2, 2], [2, 2], [0, 0], [2, 3]))[0]
+    assert lower(both) == "%made has both a stride and a dilation"

@@ -27,6 +27,7 @@ from anabranch.kernels.dfg.index import Axis, axis, number
 from anabranch.kernels.dfg.joins import Part, parts_of
 from anabranch.kernels.dfg.moves import MOVES
 from anabranch.kernels.dfg.nouns import COMPUTE, Arith, Dfg, Expr, Held, Reduce, Store, Within
+from anabranch.kernels.dfg.patches import PATCHES
 from anabranch.kernels.dfg.pointwise import POINTWISE
 from anabranch.kernels.dfg.values import At, Call, Lowering, Point, Refusal, Value, arguments
 from anabranch.kernels.dfg.windows import WINDOWS
@@ -38,6 +39,7 @@ LOWERINGS: dict[str, Lowering] = {
     **FOLDS,
     **EXTREMES,
     **WINDOWS,
+    **PATCHES,
 }
 """How each operator is lowered, by its name without the overload."""
 

@@ -2,6 +2,7 @@
 
     upsample_nearest1d(x, 2 len) at l = x at l // 2
     upsample_linear1d(x, 2 len) at l  = (1 - f) x at p + f x at p + 1    p + f = l / 2 - 1 / 4
+    upsample_bicubic2d                = four by four pixels, by a polynomial of f
 
 Places are rounded as ATen rounds them, in fp32 but for what lies between pixels in fp64: where that
 says what a quotient of whole numbers says, the quotient is the index; else it is one that an
@@ -93,19 +94,24 @@ def _between(
     index: Index, n: int, m: int, by: float | None, corners: bool, dtype: torch.dtype
 ) -> tuple[Index, Index, Expr]:
     """The pixels before and after the place, and how far it is from the one before."""
-    exact, rounded = (torch.float64, float) if dtype == torch.float64 else (torch.float32, _single)
+    exact = torch.float64 if dtype == torch.float64 else torch.float32
     if n == m:
         return index, index, const(0.0, exact)
-    new = position(index, exact)
+    new, step = position(index, exact), _step(n, m, by, corners, dtype)
     if corners:
-        there = arith("mul", new, rounded((n - 1) / (m - 1) if m > 1 else 0.0))
+        there = arith("mul", new, step)
     else:
-        step = rounded(1 / by if by else n / m)
         middle = arith("sub", arith("mul", arith("add", new, 0.5), step), 0.5)
         there = arith("max", middle, 0.0)
     low = arith("min", cast(arith("floor", there), torch.int32), n - 1)
     high = arith("min", arith("add", low, 1), n - 1)
     return gathered(low, n), gathered(high, n), arith("sub", there, cast(low, exact))
+
+
+def _step(n: int, m: int, by: float | None, corners: bool, dtype: torch.dtype) -> float:
+    """How far two new pixels are from each other in the old image, in the type of places."""
+    apart = ((n - 1) / (m - 1) if m > 1 else 0.0) if corners else (1 / by if by else n / m)
+    return apart if dtype == torch.float64 else _single(apart)
 
 
 def _blended(
@@ -128,10 +134,76 @@ def _blended(
     return arith("add", arith("mul", first, near_by), arith("mul", second, weight))
 
 
+def _cubic(call: Call) -> tuple[At, ...]:
+    """The four nearest pixels of each of two dimensions, weighed by Keys' kernel; beyond the edge
+    the outermost pixel goes on."""
+    dtype, lead = call.type.dtype, len(call.x.shape) - 2
+    if not dtype.is_floating_point:
+        raise Refusal(f"{call.node.op} of {dtype} has no lowering")
+    sizes = zip(call.x.shape[lead:], call.type.shape[lead:], _factors(call, 2), strict=True)
+    steps = [(n, _step(n, m, by, call.given["align_corners"], dtype)) for n, m, by in sizes]
+
+    def at(point: Point, within: Within) -> Expr:
+        rows, columns = (
+            _four(i, n, step, call.given["align_corners"], dtype)
+            for i, (n, step) in zip(point[lead:], steps, strict=True)
+        )
+        lines = [
+            (weight, [(w, call.x.at((*point[:lead], y, x), within)) for w, x in columns])
+            for weight, y in rows
+        ]
+        return _weighed([(weight, _weighed(line)) for weight, line in lines])
+
+    return (at,)
+
+
+def _four(
+    index: Index, n: int, step: float, corners: bool, dtype: torch.dtype
+) -> list[tuple[Expr, Index]]:
+    """The pixels around the place, each with its weight."""
+    new = position(index, torch.float64 if dtype == torch.float64 else torch.float32)
+    if corners:
+        there = arith("mul", new, step)
+    else:
+        there = arith("sub", arith("mul", arith("add", new, 0.5), step), 0.5)
+    low = arith("floor", there)
+    far = arith("sub", there, low)
+    back = arith("sub", const(1.0, far.dtype), far)
+    weights = (_outer(arith("add", far, 1.0)), _inner(far), _inner(back),
+               _outer(arith("add", back, 1.0)))  # fmt: skip
+    first = cast(low, torch.int32)
+    pixels = (arith("max", arith("min", arith("add", first, k), n - 1), 0) for k in (-1, 0, 1, 2))
+    return [(w, gathered(pixel, n)) for w, pixel in zip(weights, pixels, strict=True)]
+
+
+KEYS = -0.75
+"""The slope of Keys' kernel at 1, as ATen has it."""
+
+
+def _inner(x: Expr) -> Expr:
+    """Keys' kernel up to 1: ((a + 2) x - (a + 3)) x x + 1."""
+    slope = arith("sub", arith("mul", x, KEYS + 2), KEYS + 3)
+    return arith("add", arith("mul", arith("mul", slope, x), x), 1.0)
+
+
+def _outer(x: Expr) -> Expr:
+    """From 1 to 2: ((a x - 5 a) x + 8 a) x - 4 a."""
+    slope = arith("sub", arith("mul", x, KEYS), 5 * KEYS)
+    return arith("sub", arith("mul", arith("add", arith("mul", slope, x), 8 * KEYS), x), 4 * KEYS)
+
+
+def _weighed(values: list[tuple[Expr, Expr]]) -> Expr:
+    first, *rest = (arith("mul", value, cast(weight, value.dtype)) for weight, value in values)
+    for term in rest:
+        first = arith("add", first, term)
+    return first
+
+
 RESAMPLING: dict[str, Lowering] = {
     **{f"aten.upsample_nearest{rank}d": _nearest(rank) for rank in (1, 2, 3)},
     **{f"aten._upsample_nearest_exact{rank}d": _nearest(rank, exact=True) for rank in (1, 2, 3)},
     "aten.upsample_linear1d": _linear(1),
     "aten.upsample_bilinear2d": _linear(2),
     "aten.upsample_trilinear3d": _linear(3),
+    "aten.upsample_bicubic2d": _cubic,
 }

@@ -16,41 +16,61 @@ from anabranch.kernels.dfg.nouns import Expr, Within
 from anabranch.kernels.dfg.values import At, Call, Point, Refusal, Value
 
 
+class Spread:
+    """The windows of an image, each of which one of its sources is spread over: for a result, the
+    sources that reach it. `image`: how many sources there are, per dimension."""
+
+    def __init__(self, name: str, image: tuple[int, ...], size: tuple[int, ...],
+                 stride: tuple[int, ...], padding: tuple[int, ...],
+                 dilation: tuple[int, ...]) -> None:  # fmt: skip
+        if any(by > 1 and apart > 1 for by, apart in zip(stride, dilation, strict=True)):
+            raise Refusal(f"%{name} has both a stride and a dilation")
+        self.image, self.size, self.stride = image, size, stride
+        self.padding, self.dilation = padding, dilation
+        self.taps = tuple(
+            Axis(f"{name}_{'ijk'[d]}", -(-k // by))
+            for d, (k, by) in enumerate(zip(size, stride, strict=True))
+        )
+
+    def sources(self, point: Point) -> tuple[Point, Within]:
+        """What reaches this point, an index of the taps, and which of it is there."""
+        found, inside = list[Index](), Within()
+        for d, (tap, by) in enumerate(zip(self.taps, self.stride, strict=True)):
+            t = axis(tap.name, tap.extent)
+            found.append((point[d] + self.padding[d]) // by - t * self.dilation[d])
+            inside = both(inside, bounded(found[d], 0, self.image[d]))
+        return tuple(found), inside
+
+    def places(self, point: Point) -> tuple[Point, Within]:
+        """Where in the window of each source the point lies, and which of that is in it."""
+        found, inside = list[Index](), Within()
+        for d, (tap, by) in enumerate(zip(self.taps, self.stride, strict=True)):
+            found.append((point[d] + self.padding[d]) % by + axis(tap.name, tap.extent) * by)
+            inside = both(inside, bounded(found[d], 0, self.size[d]))
+        return tuple(found), inside
+
+
 def transposed(call: Call, stride: tuple[int, ...], padding: tuple[int, ...],
                dilation: tuple[int, ...]) -> tuple[At, ...]:  # fmt: skip
     """The lowering of a transposed convolution; its weight is (in, out of a group, ...)."""
     x, weight, bias = (call.given.get(name) for name in ("input", "weight", "bias"))
     assert isinstance(x, Value) and isinstance(weight, Value)
-    image, size = call.type.shape[2:], weight.shape[2:]
-    for n, by, apart in zip(image, stride, dilation, strict=True):
-        if by > 1 and apart > 1:
-            raise Refusal("a transposed convolution has both a stride and a dilation")
+    name, size = call.node.name, weight.shape[2:]
+    spread = Spread(name, x.shape[2:], size, stride, padding, dilation)
+    for n, by in zip(call.type.shape[2:], stride, strict=True):
         if n % by:
             raise Refusal(f"a transposed convolution makes {n} results in strides of {by}")
-    name = call.node.name
-    taps = [
-        Axis(f"{name}_{'ijk'[d]}", -(-k // by))
-        for d, (k, by) in enumerate(zip(size, stride, strict=True))
-    ]
     share, each = x.shape[1] // call.given.get("groups", 1), weight.shape[1]
     channel = Axis(f"{name}_c", share)
 
     def at(point: Point, within: Within) -> Expr:
-        source: list[Index] = []
-        place: list[Index] = []
-        there: Within = ()
-        held: Within = ()
-        for d, (tap, by) in enumerate(zip(taps, stride, strict=True)):
-            q, t = point[2 + d] + padding[d], axis(tap.name, tap.extent)
-            source.append(q // by - t * dilation[d])
-            place.append(q % by + t * by)
-            there = both(there, bounded(source[d], 0, x.shape[2 + d]))
-            held = both(held, bounded(place[d], 0, size[d]))
+        source, there = spread.sources(point[2:])
+        place, held = spread.places(point[2:])
         c = point[1] // each * share + axis(channel.name, share)
         a = cast(x.at((point[0], c, *source), both(within, there)), call.dtype)
         b = cast(weight.at((c, point[1] % each, *place), both(within, held)), call.dtype)
         product = arith("mul", choose(there, a, 0.0), choose(held, b, 0.0))
-        total = reduce("sum", (channel, *taps), product)
+        total = reduce("sum", (channel, *spread.taps), product)
         if isinstance(bias, Value):
             total = arith("add", total, cast(bias.at((point[1],), within), call.dtype))
         return total

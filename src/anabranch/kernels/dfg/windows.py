@@ -245,15 +245,21 @@ def _linear(call: Call) -> tuple[At, ...]:
     return (at,)
 
 
-def _addmm(call: Call) -> tuple[At, ...]:
-    product = dot(call, call.given["mat1"], call.given["mat2"])
+def _addmm(left: str, right: str) -> Lowering:
+    def lowering(call: Call) -> tuple[At, ...]:
+        product = dot(call, call.given[left], call.given[right])
+        alpha, beta = call.given.get("alpha", 1), call.given.get("beta", 1)
 
-    def at(point: Point, within: Within) -> Expr:
-        total = arith("mul", product(point, within), call.given.get("alpha", 1))
-        bias = cast(call.x.spread(point, within), call.dtype)
-        return arith("add", total, arith("mul", bias, call.given.get("beta", 1)))
+        def at(point: Point, within: Within) -> Expr:
+            total = arith("mul", product(point, within), alpha)
+            if beta == 0:
+                return total  # ATen does not read the bias then, be it nan
+            bias = cast(call.x.spread(point, within), call.dtype)
+            return arith("add", total, arith("mul", bias, beta))
 
-    return (at,)
+        return (at,)
+
+    return lowering
 
 
 WINDOWS: dict[str, Lowering] = {
@@ -267,5 +273,6 @@ WINDOWS: dict[str, Lowering] = {
         f"aten.{name}": _convolution
         for name in ("convolution", "conv1d", "conv2d", "conv3d", "_convolution")
     },
-    **{"aten.mm": _mm, "aten.bmm": _mm, "aten.linear": _linear, "aten.addmm": _addmm},
+    **{"aten.mm": _mm, "aten.bmm": _mm, "aten.linear": _linear},
+    **{"aten.addmm": _addmm("mat1", "mat2"), "aten.baddbmm": _addmm("batch1", "batch2")},
 }
