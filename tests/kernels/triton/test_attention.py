@@ -219,7 +219,7 @@ def test_refusals_are_sentences(name: str) -> None:
         ("%r: f32[1,2,5,8]{144,72,8,1} = aten.slice.Tensor(%a, 2, 0, 5)", "other rows"),
         ("%r: f32[1,2,9,4]{144,72,8,1} = aten.slice.Tensor(%a, 3, 4, 8)", "other rows"),
         ("%r: f32[1,2,9,8] = aten.flip.default(%a, [2])", "other rows"),
-        ("%r: f32[1,2,9,8] = aten.cumsum.default(%a, 2)", "lowering"),
+        ("%r: f32[1,2,9,8] = aten.cumprod.default(%a, 2)", "lowering"),
         ("%r: f32[1,9,9,8] = aten.index_select.default(%a, 1, %i)", "computed"),
         ("%r: f32[1,2,9] = aten.sum.dim_IntList(%a, [3])", "of it"),
     ],
