@@ -3,12 +3,12 @@
 A task takes the longer of its arithmetic and its traffic, and before that what small layers mostly
 consist of on a GPU: the launch, the ramp, and the serial length of the contraction.
 
-    us = launch_us + ramp + .06 sqrt(depth) + max(busy / .6, moved)
+    us = launch_us + ramp + .06 sqrt(depth) + max(busy / .6, moved, walked)
 
 The constants are a least-squares fit to sixteen convolutions of ResNet-50 and Inception-v3 at
 batch 1 on an H200 (fp16, best of cuDNN and Triton, inside a CUDA graph: 2.4 to 6.6 us), which it
-meets within 21%. Each step of a recurrence counts as a launch. On a CPU there is no ramp and no
-such length.
+meets within 21%. Each step of a recurrence counts as a launch, and long rows are walked (`walk`).
+On a CPU there is no ramp and no such length.
 """
 
 from __future__ import annotations
@@ -77,4 +77,5 @@ def estimate(work: Work, spec: TargetSpec) -> Cost:
     if spec.kind != "cuda":
         return Cost(steps * spec.launch_us + bound, "estimated")
     started = steps * (spec.launch_us + RAMP_US)
-    return Cost(started + DEPTH_US * math.sqrt(work.depth) + bound, "estimated")
+    deep = DEPTH_US * math.sqrt(work.depth)
+    return Cost(started + deep + max(bound, work.walked_us), "estimated")

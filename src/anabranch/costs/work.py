@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from anabranch.costs.walk import walked_us
 from anabranch.ir import ops
 from anabranch.ir.components import components
 from anabranch.ir.graph import Graph, Node, types
@@ -37,7 +38,8 @@ class Work:
     the part of the machine's CTA slots that it fills; `launches`: 0 if there is nothing to do.
     `ctas`: of its largest launch; `per_sm`: how many of them a processor holds. `awaited_us`: of
     the traffic, what one CTA may have to wait for: that of one independent part, None for all.
-    `bound`: see `bound`. `steps`: those of recurrences, beside the first."""
+    `bound`: see `bound`. `steps`: those of recurrences, beside the first. `walked_us`: of its
+    longest row, see `walk`."""
 
     busy_us: float
     moved_us: float
@@ -49,6 +51,7 @@ class Work:
     awaited_us: float | None = None
     bound: bool = False
     steps: int = 0
+    walked_us: float = 0.0
 
 
 def work(task: Task, spec: TargetSpec) -> Work:
@@ -78,6 +81,7 @@ def work(task: Task, spec: TargetSpec) -> Work:
         per_sm=per_sm,
         awaited_us=_awaited(body, table, spec) if len(body.outputs) > 1 and not several else None,
         bound=spec.kind != "cpu" and _bound(task, body),
+        walked_us=max(walked_us(node, table) for node in nodes),
     )
 
 

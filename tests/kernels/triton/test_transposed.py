@@ -116,21 +116,21 @@ def test_what_has_no_lowering() -> None:
 @pytest.mark.parametrize(
     ("image", "window"),
     [
-        ((9, 7), ([3, 2], [1, 1], [1, 0], [2, 1])),
-        ((8, 5), ([3, 3], [1, 1], [1, 1], [2, 2])),
-        ((7, 11), ([2, 3], [1, 1], [0, 2], [3, 4])),
-        ((9, 9), ([2, 2], [3, 2], [1, 0], [1, 1])),
+        ((9, 7), ((3, 2), (1, 1), (1, 0), (2, 1))),
+        ((8, 5), ((3, 3), (1, 1), (1, 1), (2, 2))),
+        ((7, 11), ((2, 3), (1, 1), (0, 2), (3, 4))),
+        ((9, 9), ((2, 2), (3, 2), (1, 0), (1, 1))),
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_sums_of_patches(
-    image: tuple[int, int], window: tuple[list[int], ...], dtype: torch.dtype
+    image: tuple[int, int], window: tuple[tuple[int, int], ...], dtype: torch.dtype
 ) -> None:
     """Patches that overlap, that just touch, and that leave pixels out."""
     size, dilation, padding, stride = window
     patches = torch.nn.functional.unfold(torch.randn(2, 3, *image), size, dilation, padding, stride)
     x = torch.randn_like(patches).to(dtype)
-    graph, tensors = body("aten.col2im.default", (x, list(image), size, dilation, padding, stride))
+    graph, tensors = body("aten.col2im.default", (x, image, size, dilation, padding, stride))
     check(graph, variants(graph, gpu(132))[:3], tensors)
 
 

@@ -1,0 +1,60 @@
+"""Walking: what a long row takes the one CTA that reads it, again and again.
+
+A norm or a softmax needs its whole row for each of its steps. What registers hold is read once;
+a longer row is walked block by block, and each block is waited for:
+
+    us = passes * ceil(bytes / 8 KiB) * 0.6      group_norm of 32 x 80 KiB: 3 * 10 * 0.6 = 18
+
+Block and wait are those of a CTA of eight warps whose loads all miss the first cache; on an H200
+nobody has timed the formula against kernels yet. It matters where there are fewer rows than
+processors, which the traffic of a whole launch does not show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Node, Ref
+from anabranch.ir.types import TensorType
+
+PASSES = {
+    **{f"aten.{name}": 3 for name in ("group_norm", "instance_norm", "layer_norm")},
+    **{f"aten.{name}": 3 for name in ("native_group_norm", "native_layer_norm")},
+    **{f"aten.{name}": 3 for name in ("softmax", "_softmax", "log_softmax", "_log_softmax")},
+    **{f"aten.{name}": 2 for name in ("rms_norm", "var", "std", "var_mean", "logsumexp")},
+}
+"""How often each element is read. A sum or a maximum, read once, several CTAs may share."""
+HELD = 4096
+"""Elements of a row that one CTA holds in registers."""
+BLOCK_BYTES, BLOCK_US = 8192, 0.6
+
+
+def walked_us(node: Node, table: Mapping[str, TensorType]) -> float:
+    """Microseconds of the walks over one of its rows; 0 where a row is held, or read once."""
+    passes = PASSES.get(ops.packet_name(node.op))
+    if passes is None or not isinstance(node.args[0], Ref):
+        return 0.0
+    type = table[node.args[0].name]
+    length = type.numel // max(1, _rows(node, type))
+    if length <= HELD:
+        return 0.0
+    return passes * math.ceil(length * type.dtype.itemsize / BLOCK_BYTES) * BLOCK_US
+
+
+def _rows(node: Node, type: TensorType) -> int:
+    """How many rows there are in what it reads."""
+    name, given = ops.packet_name(node.op), ops.arguments(node)
+    groups = given.get("num_groups", given.get("group"))
+    if isinstance(groups, int):
+        return type.shape[0] * groups
+    if name == "aten.instance_norm":
+        return math.prod(type.shape[:2])
+    if isinstance(sizes := given.get("normalized_shape"), tuple):
+        return math.prod(type.shape[: len(type.shape) - len(sizes)])
+    if name.endswith("softmax") and type.shape:
+        dim = given["dim"]
+        assert isinstance(dim, int)
+        return type.numel // max(1, type.shape[dim])
+    return node.type.numel

@@ -1,0 +1,47 @@
+"""Long rows that are read again and again take the one CTA that has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from anabranch.costs.roofline import Roofline
+from anabranch.costs.walk import walked_us
+from anabranch.ir.graph import Graph, Input, Ref
+from anabranch.ir.ops import make_node
+from anabranch.ir.task import Task
+from anabranch.ir.types import TensorType
+
+
+def task(op: str, shape: tuple[int, ...], *args: Any, dtype: torch.dtype = torch.float16) -> Task:
+    x = TensorType(shape, dtype)
+    node = make_node("y", op, (Ref("x"), *args), {"x": x})
+    return Task("y", Graph("g", (Input("x", x),), (), (node,), (Ref("y"),)))
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "args", "us"),
+    [
+        ("aten.group_norm.default", (1, 320, 64, 64), (32,), 3 * 10 * 0.6),
+        ("aten.group_norm.default", (1, 32, 8, 8), (4,), 0.0),
+        ("aten.instance_norm.default", (2, 3, 96, 96), (*[None] * 4, True, 0.1, 1e-5, True), 5.4),
+        ("aten.layer_norm.default", (4, 8, 128, 128), ((8, 128, 128),), 3 * 32 * 0.6),
+        ("aten.layer_norm.default", (4, 512, 768), ((768,),), 0.0),
+        ("aten._softmax.default", (2, 50000), (-1, False), 3 * 13 * 0.6),
+        ("aten.var.correction", (4, 64, 128), ((1, 2),), 2 * 2 * 0.6),
+        ("aten.mean.dim", (1, 320, 64, 64), ((2, 3),), 0.0),
+    ],
+)
+def test_walks(op: str, shape: tuple[int, ...], args: tuple[Any, ...], us: float) -> None:
+    one = task(op, shape, *args)
+    table = {"x": one.body.inputs[0].type, "y": one.body.nodes[0].type}
+    assert walked_us(one.body.nodes[0], table) == pytest.approx(us)
+
+
+def test_few_long_rows_cost_more_than_many_short_ones_of_as_many_bytes(make: Any) -> None:
+    costs = Roofline(make.spec)
+    few = costs.task(task("aten.group_norm.default", (1, 320, 64, 64), 32)).us
+    many = costs.task(task("aten.layer_norm.default", (4096, 320), (320,))).us
+    assert few > 3 * many
