@@ -76,6 +76,7 @@ KINDS: dict[str, tuple[Callable[[Sheet], None], int]] = {
     "forget": (rows.forget, 1),
     "factors": (rows.factors, 1),
     "image_module": (others.image_module, 2),
+    "patches": (others.patches, 1),
     "sequence_module": (others.sequence_module, 2),
     "indexed": (others.indexed, 3),
     "widened": (others.widened, 1),

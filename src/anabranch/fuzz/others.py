@@ -9,6 +9,7 @@ NORMS = ("nn.GroupNorm(1, {c})", "nn.GroupNorm({c}, {c})", "nn.InstanceNorm2d({c
 IMAGES = (
     *("nn.ConvTranspose2d({c}, 3, 3, padding=1)", "nn.ConvTranspose2d({c}, 2, 2, stride=2)"),
     *("nn.Upsample(scale_factor=2)", "nn.PReLU({c})", "nn.Dropout(0.5)", "nn.Identity()"),
+    *("nn.Upsample(scale_factor=1.5, mode='bicubic')", "nn.Unfold(3, padding=1, stride=2)"),
     *("nn.ZeroPad2d((1, 0, 2, 1))", "nn.ReflectionPad2d((0, 0, 0, 0))", "nn.Softmax(1)"),
     *("nn.Sequential(nn.Conv2d({c}, 4, 1), nn.BatchNorm2d(4), nn.ReLU(inplace=True))",),
 )
@@ -51,6 +52,14 @@ def image_module(sheet: Sheet) -> None:
     x = sheet.pick(4)
     text = sheet.one(NORMS + IMAGES).format(c=sheet.shape(x)[1])
     sheet.add(f"{sheet.layer(text)}({x})")
+
+
+def patches(sheet: Sheet) -> None:
+    """Each pixel as often as there are patches that it lies in, less those of the edge."""
+    x = sheet.pick(4)
+    window = f"3, padding=1, stride={sheet.one((1, 2, 3))}"
+    size = tuple(sheet.shape(x)[2:])
+    sheet.add(f"F.fold(F.unfold({x}, {window}), {size}, {window}) * 0.3")
 
 
 def sequence_module(sheet: Sheet) -> None:
