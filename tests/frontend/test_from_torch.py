@@ -428,3 +428,22 @@ def test_forgotten_attributes_are_warned_of() -> None:
     capture(model, (f(2),), {}, trace)
     assert not hasattr(model, "last") and model.before is None and model.seen == []
     assert [event.what for event in trace.events if event.kind == "warning"]
+
+
+def test_numbers_that_only_checks_read_are_left_out() -> None:
+    """As the checks are. A number that anything else reads is refused."""
+
+    def checked(x: Tensor, lengths: Tensor) -> Tensor:
+        torch._check(lengths.max().item() <= 7)  # type: ignore[no-untyped-call]
+        return x * 2
+
+    graph = capture(checked, (f(3), torch.tensor([1, 2]))).graph
+    assert not any("scalar" in op for op in ops(graph))
+    x = f(3)
+    assert torch.equal(eval_graph(graph, (x, torch.tensor([3, 4])))[0], x * 2)
+
+    def used(x: Tensor, lengths: Tensor) -> Tensor:
+        return x * lengths.max().item()
+
+    with pytest.raises(CaptureError):
+        capture(used, (f(3), torch.tensor([1, 2])))

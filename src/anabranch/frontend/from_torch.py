@@ -250,7 +250,7 @@ def _explained(error: Exception) -> CaptureError:
             "the model's control flow, or a shape in it, depends on the values of a tensor",
             f"one graph serves every input of these shapes ({first})",
             "use torch.where or masks instead of `if tensor:`, .item() or boolean indexing, or "
-            "compile the parts before and after",
+            "compile the parts before and after, as torch.compile(model, backend='anabranch') does",
             source,
         )
     if unknown := UNKNOWN_RESULT.search(str(error)):

@@ -95,6 +95,8 @@ class Translation:
         if _is_ordered_check(node):
             self._values[node] = (None,)
             return
+        if _is_only_checked(node):
+            return
         if not isinstance(target, torch._ops.OpOverload):
             raise _unsupported(node)
         name = str(target)
@@ -292,6 +294,13 @@ def _is_ordered_check(node: fx.Node) -> bool:
     if getattr(node.target, "__name__", "") != "with_effects":
         return False
     return packet_name(str(node.args[1])) in DROPPED
+
+
+def _is_only_checked(node: fx.Node) -> bool:
+    """Whether it is a number that nothing but checks ask for: `lengths.max().item() <= 32`."""
+    if not isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
+        return False
+    return all(packet_name(str(u.target)) in DROPPED or _is_only_checked(u) for u in node.users)
 
 
 def _returns_tuple(node: fx.Node) -> bool:
