@@ -31,6 +31,9 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "avg_pool_ceil_counts": ("aten.avg_pool2d.default", [2, 3], [2, 2], [1, 1], True, False),
     "avg_pool_divisor": ("aten.avg_pool2d.default", [2, 2], [2, 2], [0, 0], False, True, 3),
     "adaptive": ("aten.adaptive_avg_pool2d.default", [3, 1]),
+    "adaptive_uneven": ("aten.adaptive_avg_pool2d.default", [4, 3]),
+    "adaptive_max": ("aten.adaptive_max_pool2d.default", [5, 2]),
+    "adaptive_to_more": ("aten.adaptive_avg_pool2d.default", [11, 13]),
 }
 
 

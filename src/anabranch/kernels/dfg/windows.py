@@ -7,9 +7,10 @@ convolution(x, w, b) at (n, k, h, w)   = b[k] + sum[c, i, j](x[n, c, h + i, w + 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from anabranch.kernels.dfg.build import (
     LEAST,
@@ -145,36 +146,73 @@ def _overlap(call: Call, start: Index, size: int, low: int, high: int) -> Expr:
 
 def _adaptive_avg_pool(rank: int) -> Lowering:
     def lowering(call: Call) -> tuple[At, ...]:
-        window, lead = _even_window(call, rank)
-        total = math.prod(window.size)
-        return (_averaged(call, window, lead, lambda image: const(total, call.dtype)),)
-
-    return lowering
-
-
-def _adaptive_max_pool(rank: int) -> Lowering:
-    def lowering(call: Call) -> tuple[At, ...]:
-        window, lead = _even_window(call, rank)
-        if not call.type.dtype.is_floating_point:
-            raise Refusal(f"{call.node.op} of {call.type.dtype} has no lowering")
+        windows = _Adaptive(call, rank)
 
         def at(point: Point, within: Within) -> Expr:
-            x = call.x.at((*point[:lead], *window.points(point[lead:])), within)
-            return reduce("max", window.axes, x)
+            image, there = windows.points(point[windows.lead :])
+            x = call.x.at((*point[: windows.lead], *image), both(within, there))
+            total = reduce("sum", windows.axes, choose(there, x, 0.0))
+            return arith("div", total, windows.count(point[windows.lead :], total.dtype))
 
         return (at,)
 
     return lowering
 
 
-def _even_window(call: Call, rank: int) -> tuple[Window, int]:
-    """The windows of an image that is divided evenly, and the dimensions before it."""
-    lead = len(call.x.shape) - rank
-    before, after = call.x.shape[lead:], call.type.shape[lead:]
-    if any(n % m for n, m in zip(before, after, strict=True)):
-        raise Refusal(f"windows of {before} to {after} differ in size")
-    size = tuple(n // m for n, m in zip(before, after, strict=True))
-    return Window(call.node.name, size, size, (0,) * rank, (1,) * rank), lead
+def _adaptive_max_pool(rank: int) -> Lowering:
+    def lowering(call: Call) -> tuple[At, ...]:
+        windows = _Adaptive(call, rank)
+
+        def at(point: Point, within: Within) -> Expr:
+            image, there = windows.points(point[windows.lead :])
+            x = call.x.at((*point[: windows.lead], *image), both(within, there))
+            return reduce("max", windows.axes, choose(there, x, LEAST["max"]))
+
+        return (at,)
+
+    return lowering
+
+
+class _Adaptive:
+    """The windows of an image of n pixels to m: the i-th from i n / m, rounded down, to
+    (i + 1) n / m, rounded up. Where m does not divide n they differ in size."""
+
+    def __init__(self, call: Call, rank: int) -> None:
+        if not call.type.dtype.is_floating_point:
+            raise Refusal(f"{call.node.op} of {call.type.dtype} has no lowering")
+        self.lead = len(call.x.shape) - rank
+        self.sizes = tuple(
+            zip(call.x.shape[self.lead :], call.type.shape[self.lead :], strict=True)
+        )
+        # The longest of them; one more than the quotient, or two where they begin anywhere.
+        longest = (max(-(-(i + 1) * n // m) - i * n // m for i in range(m)) for n, m in self.sizes)
+        name = call.node.name
+        self.axes = tuple(Axis(f"{name}_{'ijk'[d]}", size) for d, size in enumerate(longest))
+
+    def points(self, image: Point) -> tuple[Point, Within]:
+        """The pixels of a window, and which of them are in it."""
+        found, there = list[Index](), Within()
+        for i, one, (n, m) in zip(image, self.axes, self.sizes, strict=True):
+            inner = axis(one.name, one.extent)
+            found.append(i * (n // m) + inner if n % m == 0 else i * n // m + inner)
+            if n % m:
+                there = both(there, bounded(found[-1] - _ends(i, n, m), -n, 0))
+        return tuple(found), there
+
+    def count(self, image: Point, dtype: torch.dtype) -> Expr:
+        """How many pixels a window has."""
+        total: Expr = const(1, dtype)
+        for i, one, (n, m) in zip(image, self.axes, self.sizes, strict=True):
+            if n % m == 0:
+                size: Expr = const(one.extent, dtype)
+            else:
+                size = position(_ends(i, n, m) - i * n // m, dtype)
+            total = size if total == const(1, dtype) else arith("mul", size, total)
+        return total
+
+
+def _ends(i: Index, n: int, m: int) -> Index:
+    return (i * n + (n + m - 1)) // m
 
 
 def _convolution(call: Call) -> tuple[At, ...]:
