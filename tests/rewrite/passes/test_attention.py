@@ -74,6 +74,31 @@ def in_stacks(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return found.view(B, H, T, E)
 
 
+def at_once(
+    net: Heads, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, beta: float = 1.0, after: float = 1.0
+) -> Tensor:
+    a, b, c = (x.reshape(-1, T, E) for x in (q, k, v))
+    scores = torch.baddbmm(bias, a, b.mT, beta=beta, alpha=0.4) * after
+    return torch.bmm(scores.softmax(2), c).view(-1, H, T, E)
+
+
+def added_at_once(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """By each head to a column of its scores, the further off the less."""
+    return at_once(net, q, k, v, net.bias[0, :, :1])
+
+
+def added_by_half(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return at_once(net, q, k, v, net.bias[0, :1], beta=0.5)
+
+
+def scaled_behind_what_is_added(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return at_once(net, q, k, v, net.bias[0, :1], after=0.5)
+
+
+def hidden_rows_at_once(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return at_once(net, q, k, v, torch.where(CAUSAL, -torch.inf, 0.0))
+
+
 def einsum(net: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     scores = torch.einsum("bhie,bhje->bhij", q, k) * 0.5
     return torch.einsum("bhij,bhje->bhie", scores.softmax(-1), v)
@@ -131,6 +156,7 @@ X = torch.randn(B, T, H * E)
 WAYS: dict[Callable[..., Tensor], tuple[Tensor, ...]] = {
     **dict.fromkeys((plain, scaled_query, biased, causal, causal_added), (X,)),
     **dict.fromkeys((in_stacks, einsum, of_windows, masked_by_window), (X,)),
+    added_at_once: (X[:1],),
     keys_turned_at_once: (X[:1],),
     padded: (X, torch.randn(B, 1, 1, T)),
 }
@@ -285,6 +311,9 @@ NONE: dict[Callable[..., Tensor], tuple[str, tuple[Tensor, ...]]] = {
     masked_by_who_calls: ("is not known, and may hide whole rows", (X, ~CAUSAL)),
     hidden_rows: ("hides whole rows", (X,)),
     hidden_rows_added: ("hides whole rows", (X,)),
+    hidden_rows_at_once: ("hides whole rows", (X,)),
+    added_by_half: ("adds a multiple of", (X,)),
+    scaled_behind_what_is_added: ("adds to a product what is done to it first", (X,)),
     too_hot: ("is aten.mul.Tensor, which attention does not do to scores", (X,)),
     hidden_by_two: ("several masks hide scores", (X,)),
     hidden_too_little: ("fills in -1000.0, and scores may lie below", (X,)),

@@ -7,12 +7,12 @@
     %a = bmm(%p, %v)
 
 Nothing in between may be read by anybody else. Casts between floats on the way are left out: the
-operator keeps its scores in single precision. Masks may be added, each to the scores in a shape of
-its own, as windows of windows have them; or one filled in where a constant says so, with what lies
-below all scores. If a mask is known, it must leave something of each row: of rows that are masked
-all over the two think otherwise. A mask that is given may be added all the same: transformers get
-theirs so, and nobody reads the rows of a padding. How the operands come to have heads is
-`rewrite/heads`.
+operator keeps its scores in single precision. Masks may be added, by `baddbmm` or each to the
+scores in a shape of its own, as windows of windows have them; or one filled in where a constant
+says so, with what lies below all scores. If a mask is known, it must leave something of each row:
+of rows that are masked all over the two think otherwise. A mask that is given may be added all
+the same: transformers get theirs so, and nobody reads the rows of a padding. How the operands come
+to have heads is `rewrite/heads`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from anabranch.rewrite.passes.fold_constants import evaluate, foldable
 from anabranch.rewrite.refuse import refuse
 from anabranch.trace import Trace
 
-BMM, SOFTMAX = "aten.bmm.default", "aten._softmax.default"
+BMM, BADDBMM, SOFTMAX = "aten.bmm.default", "aten.baddbmm.default", "aten._softmax.default"
 HIDDEN = -1e4
 """What hides a score that it stands for: transformers in half precision fill in no less, and no
 scores of theirs lie near it."""
@@ -164,6 +164,11 @@ def _scores(softmax: Node, after: Node, facts: Facts) -> Scores:
             raise Apart(f"%{name} is also needed elsewhere, or given")
         if node.op == BMM and node.type.shape[-2:] == matrix:
             return Scores(node, scale, tuple(factors), tuple(masks), fill, shape)
+        if node.op == BADDBMM and node.type.shape[-2:] == matrix:
+            if fill is not None or scale != 1.0 or factors:
+                raise Apart(f"%{node.name} adds to a product what is done to it first")
+            product, alpha, mask = _added(node, facts)
+            return Scores(product, alpha, (), (*masks, (mask, node.type.shape)), None, shape)
         found = scaled(node)
         if found is not None:
             name, factor = found
@@ -184,6 +189,17 @@ def _scores(softmax: Node, after: Node, facts: Facts) -> Scores:
         masks.append((mask, node.type.shape))
         if node.type.shape[-2:] != matrix:
             raise Apart(f"%{mask} belongs to scores of another shape")
+
+
+def _added(node: Node, facts: Facts) -> tuple[Node, float, str]:
+    """The product of `baddbmm`, by what it is multiplied, and what is added to it."""
+    given = ops.arguments(node)
+    alpha, mask = given["alpha"], _name(given["self"])
+    if given["beta"] != 1 or not isinstance(alpha, int | float):
+        raise Apart(f"%{node.name} adds a multiple of %{mask}")
+    _ask_for_rows(mask, node, facts)
+    factors = given["batch1"], given["batch2"]
+    return Node(node.name, BMM, factors, (), node.types, node.origin), float(alpha), mask
 
 
 def _by_head(node: Node, facts: Facts) -> tuple[str, str] | None:
@@ -207,9 +223,7 @@ def _masked(node: Node, facts: Facts) -> tuple[str, str, float | None]:
         scores = next((a for a in ours if _leads_to_product(a, facts)), "")
         if scores:
             mask = right if scores == left else left
-            added = facts.content(mask)
-            if added is not None and _whole_rows(added.isneginf(), node):
-                raise Apart(f"%{mask} hides whole rows")
+            _ask_for_rows(mask, node, facts)
             return scores, mask, None
     if node.op == "aten.masked_fill.Scalar":
         value, mask = given["value"], _name(given["mask"])
@@ -226,6 +240,13 @@ def _masked(node: Node, facts: Facts) -> tuple[str, str, float | None]:
     raise Apart(f"%{node.name} is {node.op}, which attention does not do to scores")
 
 
+def _ask_for_rows(mask: str, scores: Node, facts: Facts) -> None:
+    """Apart, if what is added is known to hide whole rows of the scores."""
+    added = facts.content(mask)
+    if added is not None and _whole_rows(added.isneginf(), scores):
+        raise Apart(f"%{mask} hides whole rows")
+
+
 def _whole_rows(hidden: torch.Tensor, scores: Node) -> bool:
     """Whether all of some row is hidden."""
     rows = hidden.expand(*hidden.shape[:-1], scores.type.shape[-1])
@@ -240,7 +261,7 @@ def _leads_to_product(name: str, facts: Facts) -> bool:
     if node is not None and node.op == "aten.add.Tensor":
         shape = node.type.shape
         return any(facts.shape(a) == shape and _leads_to_product(a, facts) for a in node.uses)
-    return node is not None and node.op == BMM
+    return node is not None and node.op in (BMM, BADDBMM)
 
 
 def _past_views(name: str, facts: Facts) -> Node | None:
