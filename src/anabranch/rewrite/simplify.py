@@ -15,6 +15,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.step import Pass, Stepper
 from anabranch.options import Options
 from anabranch.rewrite.passes import PASSES
+from anabranch.rewrite.passes.bags import bags
 from anabranch.rewrite.passes.depthwise import depthwise
 from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
 from anabranch.rewrite.passes.grouped_heads import grouped_heads
@@ -36,8 +37,10 @@ def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu"
     exact = options.folding == "exact"
     graph = _until_still(graph, stepper, exact)
     if kind == "cuda" and options.kernels == "all":
-        grouped = stepper.step(graph, "grouped_heads", partial(grouped_heads, trace=stepper.trace))
-        graph = grouped if grouped is graph else _until_still(grouped, stepper, exact)
+        before = graph
+        for name, run in (("grouped_heads", grouped_heads), ("bags", bags)):
+            graph = stepper.step(graph, name, partial(run, trace=stepper.trace))
+        graph = graph if graph is before else _until_still(graph, stepper, exact)
     if kind == "cuda" and options.channels_last:
         arranged = stepper.step(
             graph, "layout", partial(layout, trace=stepper.trace, tf32=options.tf32)

@@ -132,6 +132,32 @@ def test_two_reductions_meet_at_once() -> None:
     check(graph, [found[0], "rows:1x128.k4.w1"])
 
 
+def test_bags_of_embeddings() -> None:
+    """Rows of two tables that are gathered, weighted and summed up beside each other, in one."""
+    text = """
+    graph bags {
+      input %t: f16[40,24]
+      input %u: f16[9,24]
+      input %i: i64[7,5]
+      input %j: i64[7,5]
+      input %w: f16[7,5]
+      %e: f16[7,5,24] = aten.embedding.default(%t, %i)
+      %v: f16[7,5,1] = aten.view.default(%w, [7, 5, 1])
+      %m: f16[7,5,24] = aten.mul.Tensor(%e, %v)
+      %a: f16[7,24] = aten.sum.dim_IntList(%m, [1])
+      %f: f16[7,5,24] = aten.embedding.default(%u, %j)
+      %b: f16[7,24] = aten.mean.dim(%f, [1])
+      %s: f16[7,2,24] = aten.stack.default([%a, %b], 1)
+      return %s
+    }"""
+    graph = parse_graph(text)
+    ids = [torch.randint(0, 40, (7, 5)), torch.randint(0, 9, (7, 5))]
+    tensors = [torch.randn(40, 24), torch.randn(9, 24), *ids, torch.randn(7, 5)]
+    given = [t.half() if t.is_floating_point() else t for t in tensors]
+    found = [variant for variant in variants(graph, gpu(132)) if variant.startswith("rows")]
+    check(graph, [*found[:2], "rows:4x8.w1"], given)
+
+
 def test_rows_that_a_cta_must_see_whole() -> None:
     for op, given in (("aten.softmax.int", (LONG, -1)), ("aten.var.correction", (LONG, [1]))):
         graph, _ = body(op, given)

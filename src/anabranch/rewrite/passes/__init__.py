@@ -1,7 +1,7 @@
 """The passes, one per file, in the order in which they run; each takes a graph and a trace and
 returns the same graph if it changes nothing. `layout` runs once, after them, where convolutions
-profit, and is not in the table; nor are `depthwise`, `grouped_heads` and `round_factors`, which are
-for generated kernels."""
+profit, and is not in the table; nor are `bags`, `depthwise`, `grouped_heads` and `round_factors`,
+which are for generated kernels."""
 
 from collections.abc import Callable
 

@@ -1,0 +1,106 @@
+"""Bags of embeddings that are all of one length are rows that are gathered and reduced.
+
+    const %starts: i64[8] of 0, 4, 8, ...             %of  = reshape(%ids, [8, 4])
+    %bag = _embedding_bag(%table, %ids, %starts)  ->  %got = embedding(%table, %of)
+                                                      %sum = sum(%got, [1])
+
+which a generated kernel does in one launch, together with what comes after; the operator itself
+is a library's alone, and a dictionary of them, as recommenders have it, is as many launches. Where
+a padding is left out it is filled with zeros first, and a mean divides by how many are left. For
+graphs whose kernels may be generated: apart, the rows would be written to memory.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Graph, Node, Ref, users
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.build import Builder
+from anabranch.rewrite.refuse import refuse
+from anabranch.trace import Trace
+
+BAGS = frozenset({"aten._embedding_bag.default", "aten._embedding_bag_forward_only.default"})
+SUM, MEAN, MAX = 0, 1, 2
+"""The operator's modes."""
+
+
+class Ragged(Exception):
+    """Why bags are not as many rows each."""
+
+
+def bags(graph: Graph, trace: Trace) -> Graph:
+    """The graph with embeddings and reductions in place of bags of one length."""
+    if not any(node.op in BAGS for node in graph.nodes):
+        return graph
+    contents = {c.name: c.value for c in graph.constants if c.value is not None}
+    needed = set(users(graph)) | {ref.name for ref in graph.outputs}
+    builder = Builder(graph)
+    for node in graph.nodes:
+        if node.op not in BAGS:
+            builder.keep(node)
+            continue
+        try:
+            if needed.intersection(node.results[1:]):
+                raise Ragged("where its bags begin is read, too")
+            each = _length(node, contents, builder.known.types)
+        except Ragged as why:
+            refuse(trace, f"rows of the bags at %{node.name}", str(why))
+            builder.keep(node)
+            continue
+        builder.replace(node.name, _reduced(builder, builder.renamed(node), each))
+    return builder.graph()
+
+
+def _length(node: Node, contents: dict[str, torch.Tensor], types: dict[str, TensorType]) -> int:
+    """How many rows each bag has."""
+    given = ops.arguments(node)
+    starts, ids = given["offsets"], given["indices"]
+    if not isinstance(starts, Ref) or starts.name not in contents:
+        raise Ragged("where they begin is known only when it runs")
+    if given["mode"] == MAX and given["padding_idx"] != -1:
+        raise Ragged("the largest of a bag may be one of nothing but padding")
+    begin, total = contents[starts.name].tolist(), types[_name(ids)].numel
+    ends = begin[1:] if given["include_last_offset"] else [*begin[1:], total]
+    lengths = {end - start for start, end in zip(begin, ends, strict=False)}
+    if len(lengths) != 1 or begin[0] != 0 or ends[-1] != total or not min(lengths):
+        raise Ragged("they differ in length, or are empty")
+    return int(lengths.pop())
+
+
+def _reduced(builder: Builder, node: Node, each: int) -> Ref:
+    """The bags, of `each` rows each."""
+    given = ops.arguments(node)
+    table, ids, padding, mode = (
+        given[name] for name in ("weight", "indices", "padding_idx", "mode")
+    )
+    count = node.types[0].shape[0]
+
+    def call(op: str, *args: Arg) -> Ref:
+        return builder.call(op, *args, origin=node.origin)
+
+    of = call("aten.reshape.default", ids, (count, each))
+    rows = call("aten.embedding.default", table, of)
+    weights = given["per_sample_weights"]
+    if weights is not None:
+        rows = call(
+            "aten.mul.Tensor", rows, call("aten.reshape.default", weights, (count, each, 1))
+        )
+    if mode == MAX:
+        return call("aten.amax.default", rows, (1,))
+    if padding == -1:
+        op = "aten.mean.dim" if mode == MEAN else "aten.sum.dim_IntList"
+        return call(op, rows, (1,))
+    left_out = call("aten.eq.Scalar", of, padding)
+    hidden = call("aten.reshape.default", left_out, (count, each, 1))
+    total = call("aten.sum.dim_IntList", call("aten.masked_fill.Scalar", rows, hidden, 0.0), (1,))
+    if mode == SUM:
+        return total
+    kept = call("aten.sum.dim_IntList", call("aten.ne.Scalar", of, padding), (1,), True)
+    return call("aten.div.Tensor", total, call("aten.clamp.default", kept, 1))
+
+
+def _name(value: object) -> str:
+    assert isinstance(value, Ref)
+    return value.name
