@@ -18,88 +18,42 @@ rows have the forecast of ours. A record is JSON-ready:
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from anabranch import api
-from anabranch.bench.deadline import Expired, within
-from anabranch.bench.machine import Call, Machine, machine, precision
+from anabranch.bench.built import (
+    Cell,
+    Compile,
+    System,
+    build_ours,
+    build_rival,
+    difference_now,
+    load_cell,
+    reason,
+    told_apart,
+)
+from anabranch.bench.machine import Machine, machine, precision
 from anabranch.bench.provenance import provenance, versions
-from anabranch.bench.rehearse import NATIVE, rehearse
 from anabranch.bench.rivals import RIVALS, USUAL, forget_compiled
-from anabranch.bench.rows import CALL, OURS, Matrix, Row, named, variant
+from anabranch.bench.rows import CALL, OURS, Matrix, Row, variant
 from anabranch.bench.statistics import Ratio, Summary, paired, summary
 from anabranch.costs import costs_of
 from anabranch.errors import OptionError
-from anabranch.ir.numbers import relative_error
-from anabranch.ir.plan import Plan
-from anabranch.models import batch_of, load_model
 from anabranch.pack import pack
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets import resolve
-from anabranch.trace import Event, Trace
+from anabranch.trace import Trace
 
 VERSION = 1
-KEPT_FACTS = (
-    "scheduler",
-    "schedules",
-    "streams",
-    "event_waits",
-    "kernels",
-    "tasks",
-    "modes",
-    "carveout",
-    "stages_s",
-    "peak_bytes_sequential",
-    "max_relative_error",
-    "search",
-)
-
-Compile = Callable[..., Any]
-"""`api.compile`, or a stand-in for it."""
 Save = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One model with one dtype and batch, loaded, and eager's outputs for its inputs."""
-
-    name: str
-    dtype: str
-    batch: int
-    model: nn.Module
-    args: tuple[Any, ...]
-    reference: tuple[Tensor, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """Something that was built: `call` to time, None if it failed and `failure` says why, or if
-    there is only a `plan`, of what cannot run here. `replayed`: `call` replays a graph. `same`: of
-    which other system it is the very plan, and not timed again: two captures of one plan differ by
-    more than some systems do."""
-
-    name: str
-    call: Call | None
-    compile_s: float | None = None
-    peak_bytes: int | None = None
-    difference: float | None = None
-    note: str = ""
-    failure: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
-    plan: Plan | None = None
-    replayed: bool = True
-    same: str = ""
 
 
 def run(
@@ -145,14 +99,12 @@ def _cell(
 ) -> list[Row]:
     name, dtype, batch = place
     try:
-        model, args = load_model(name, batch, dtype, here.device, trust=matrix.trust)
-        batch = batch_of(name, args, batch) or batch
-        reference = () if here.simulated else _outputs(model(*args))
-        cell = Cell(name, dtype, batch, model, args, reference)
+        cell = load_cell(name, dtype, batch, here, matrix.trust)
     except OptionError:
         raise
     except Exception as failed:
-        return [Row(name, dtype, batch, OURS, failure=_reason(failed))]
+        return [Row(name, dtype, batch, OURS, failure=reason(failed))]
+    batch = cell.batch
     options: dict[str, Any] = {"target": here.target, "tf32": dtype == "tf32"}
     options |= {"budget": matrix.budget} if matrix.budget is not None else {}
     options |= {"cache_dir": scratch} if matrix.cold else {}
@@ -165,11 +117,11 @@ def _cell(
         limits = {}
         if _published(asked) and matrix.search_seconds is not None:
             limits = {"search_seconds": matrix.search_seconds}
-        ours = _ours(cell, here, {**options, **limits}, asked, compile, trace)
-        built += [_told_apart(system, built) for system in ours]
+        ours = build_ours(cell, here, {**options, **limits}, asked, compile, trace)
+        built += [told_apart(system, built) for system in ours]
     for rival in rivals:
         trace.add("chosen", "bench", rival, f"building it for {name}")
-        built.append(_rival(rival, cell, here, matrix))
+        built.append(build_rival(rival, cell, here, matrix))
         if built[-1].failure:
             what = f"{name} {dtype} batch {batch}, {rival}"
             trace.add("warning", "bench", what, built[-1].failure)
@@ -183,85 +135,6 @@ def _cell(
             here.release()
 
 
-def _ours(
-    cell: Cell,
-    here: Machine,
-    options: dict[str, Any],
-    asked: dict[str, str],
-    compile: Compile,
-    trace: Trace,
-) -> Iterator[System]:
-    """Our replay and, for the plan that users get, our call. `asked`: options by which the row is
-    named; empty for what users get."""
-    name = named(asked)
-    start, told = time.perf_counter(), len(trace.events)
-    try:
-        compiled = compile(cell.model, cell.args, trace=trace, **options, **asked)
-        seconds = time.perf_counter() - start
-        executable = compiled.executable()
-        difference = None
-        if executable is not None:
-            difference = _difference(compiled(*cell.args), cell.reference)
-        here.synchronize()
-    except Exception as failed:
-        trace.add("warning", "bench", f"{cell.name} {name}", _reason(failed))
-        yield System(name, None, failure=_reason(failed))
-        return
-    events, known = trace.events[told:], compiled.known
-    facts = {key: known[key] for key in KEPT_FACTS if key in known}
-    facts["substitutions"] = list(_substitutions(events, "applied", "chosen"))
-    facts["substitutions_refused"] = list(_substitutions(events, "refused"))
-    peak, chosen = known.get("peak_bytes"), str(facts.get("scheduler", ""))
-    wanted = asked.get("scheduler", chosen)
-    fell = [f"fallback: {e.why}" for e in events if e.kind == "fallback"]
-    note = "; ".join([chosen if chosen == wanted else f"{chosen} was faster", *fell])
-    replay = None if executable is None else executable.replay
-    plan = compiled.entries[-1].plan
-    yield System(name, replay, seconds, peak, difference, note, facts=facts, plan=plan)
-    if replay is not None and not asked:
-        yield System(CALL, lambda: compiled(*cell.args), seconds, peak, difference, note)
-
-
-def _told_apart(system: System, others: Sequence[System]) -> System:
-    """The system, as the first of the others with its plan where there is one."""
-    if system.plan is None:
-        return system
-    first = next((other for other in others if other.plan == system.plan), None)
-    if first is None:
-        return system
-    note = "; ".join(filter(None, [system.note, f"the plan of {first.name}"]))
-    return replace(system, same=first.name, note=note)
-
-
-def _substitutions(events: Sequence[Event], *kinds: str) -> Iterator[str]:
-    """What substitutions were measured to take, in their parts or in the whole."""
-    for event in events:
-        told = event.kind in kinds and "us" in dict(event.data)
-        if told and event.where in ("search", "search.parts"):
-            yield f"{event.what}: {event.why}"
-
-
-def _rival(name: str, cell: Cell, here: Machine, matrix: Matrix) -> System:
-    timeout = matrix.rival_timeout
-    if name in NATIVE and here.target == "cuda" and timeout is not None:
-        place = (cell.name, cell.dtype, cell.batch, here.target, matrix.trust)
-        if failure := rehearse(name, *place, timeout):
-            return System(name, None, failure=failure)
-    start = time.perf_counter()
-    try:
-        with within(timeout):
-            ready = RIVALS[name](cell.model, cell.args, here)
-            here.synchronize()
-            seconds = time.perf_counter() - start
-            peak = ready.peak_bytes if ready.peak_bytes is not None else here.peak_of(ready.call)
-            difference = _difference(ready.call(), cell.reference)
-    except Expired:
-        return System(name, None, failure=f"not done in {timeout:g} s")
-    except Exception as failed:
-        return System(name, None, failure=_reason(failed))
-    return System(name, ready.call, seconds, peak, difference, ready.note, replayed=ready.replayed)
-
-
 def _timed(cell: Cell, built: Sequence[System], here: Machine, seconds: float) -> Iterator[Row]:
     """A row for each system, of those that stand with the times of common rounds."""
     if here.simulated:
@@ -273,11 +146,11 @@ def _timed(cell: Cell, built: Sequence[System], here: Machine, seconds: float) -
         taken = here.sample(list(calls.values()), seconds * len(calls))
         failure = ""
     except Exception as failed:
-        taken, failure = [], f"while timing: {_reason(failed)}"
+        taken, failure = [], f"while timing: {reason(failed)}"
     samples = dict(zip(calls, taken, strict=False))
     samples |= {one.name: samples[one.same] for one in built if one.same in samples}
     for system in built:
-        difference = system.difference if failure else _again(system, cell)
+        difference = system.difference if failure else difference_now(system, cell)
         beside = OURS if system.replayed or CALL not in samples else CALL
         own, ours = samples.get(system.name), samples.get(beside)
         numbers: Summary | None = summary(own) if own else None
@@ -343,19 +216,6 @@ def _foretold(cell: Cell, built: Sequence[System], here: Machine) -> Iterator[Ro
         )
 
 
-def _again(system: System, cell: Cell) -> float | None:
-    """The difference once more, after all others have run: nobody may have written to its memory.
-    Our replay returns nothing; `anabranch-call` stands for it."""
-    if system.call is None or system.difference is None:
-        return system.difference
-    try:
-        returned = system.call()
-        now = 0.0 if returned is None else _difference(returned, cell.reference)
-    except Exception:
-        now = float("inf")
-    return max(system.difference, now)
-
-
 def _rivals(matrix: Matrix, here: Machine) -> tuple[str, ...]:
     usual = USUAL.get(here.target, ())
     chosen = usual if matrix.rivals is None else tuple(dict.fromkeys(matrix.rivals))
@@ -396,21 +256,3 @@ def _known(what: str, names: Sequence[str], known: Collection[str]) -> None:
                 f"no {what} has this name",
                 f"choose from: {', '.join(known)}",
             )
-
-
-def _outputs(returned: Any) -> tuple[Tensor, ...]:
-    return tuple(leaf.clone() for leaf in tree_leaves(returned) if isinstance(leaf, Tensor))
-
-
-def _difference(returned: Any, reference: Sequence[Tensor]) -> float:
-    """The largest relative error; infinite if there are more or fewer outputs."""
-    outputs = [leaf for leaf in tree_leaves(returned) if isinstance(leaf, Tensor)]
-    if len(outputs) != len(reference):
-        return float("inf")
-    pairs = zip(outputs, reference, strict=True)
-    return max((relative_error(out, own) for out, own in pairs), default=0.0)
-
-
-def _reason(failed: Exception) -> str:
-    text = str(failed).strip()
-    return f"{type(failed).__name__}: {text.partition(chr(10))[0]}" if text else repr(failed)

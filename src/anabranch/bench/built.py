@@ -1,0 +1,195 @@
+"""One system, built for one cell of the matrix: ours as users get it or with options, or a rival.
+
+    Cell: a model with its inputs, and eager's outputs for them
+      -> System: what to call, what it took to build, how far its outputs are from eager's
+
+Failures and timeouts are told, not raised: the others are timed all the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from anabranch.bench.deadline import Expired, within
+from anabranch.bench.machine import Call, Machine
+from anabranch.bench.rehearse import NATIVE, rehearse
+from anabranch.bench.rivals import RIVALS
+from anabranch.bench.rows import CALL, Matrix, named
+from anabranch.ir.numbers import relative_error
+from anabranch.ir.plan import Plan
+from anabranch.models import batch_of, load_model
+from anabranch.trace import Event, Trace
+
+KEPT_FACTS = (
+    "scheduler",
+    "schedules",
+    "streams",
+    "event_waits",
+    "kernels",
+    "tasks",
+    "modes",
+    "carveout",
+    "stages_s",
+    "peak_bytes_sequential",
+    "max_relative_error",
+    "search",
+)
+
+Compile = Callable[..., Any]
+"""`api.compile`, or a stand-in for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One model with one dtype and batch, loaded, and eager's outputs for its inputs."""
+
+    name: str
+    dtype: str
+    batch: int
+    model: nn.Module
+    args: tuple[Any, ...]
+    reference: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """Something that was built: `call` to time, None if it failed and `failure` says why, or if
+    there is only a `plan`, of what cannot run here. `replayed`: `call` replays a graph. `same`: of
+    which other system it is the very plan, and not timed again: two captures of one plan differ by
+    more than some systems do."""
+
+    name: str
+    call: Call | None
+    compile_s: float | None = None
+    peak_bytes: int | None = None
+    difference: float | None = None
+    note: str = ""
+    failure: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    plan: Plan | None = None
+    replayed: bool = True
+    same: str = ""
+
+
+def load_cell(name: str, dtype: str, batch: int, here: Machine, trust: bool) -> Cell:
+    """The model where it will run, and what eager makes of its inputs."""
+    model, args = load_model(name, batch, dtype, here.device, trust=trust)
+    batch = batch_of(name, args, batch) or batch
+    reference = () if here.simulated else outputs(model(*args))
+    return Cell(name, dtype, batch, model, args, reference)
+
+
+def build_ours(
+    cell: Cell,
+    here: Machine,
+    options: dict[str, Any],
+    asked: dict[str, str],
+    compile: Compile,
+    trace: Trace,
+) -> Iterator[System]:
+    """Our replay and, for the plan that users get, our call. `asked`: options by which the row is
+    named; empty for what users get."""
+    name = named(asked)
+    start, told = time.perf_counter(), len(trace.events)
+    try:
+        compiled = compile(cell.model, cell.args, trace=trace, **options, **asked)
+        seconds = time.perf_counter() - start
+        executable = compiled.executable()
+        difference = None
+        if executable is not None:
+            difference = _difference(compiled(*cell.args), cell.reference)
+        here.synchronize()
+    except Exception as failed:
+        trace.add("warning", "bench", f"{cell.name} {name}", reason(failed))
+        yield System(name, None, failure=reason(failed))
+        return
+    events, known = trace.events[told:], compiled.known
+    facts = {key: known[key] for key in KEPT_FACTS if key in known}
+    facts["substitutions"] = list(_substitutions(events, "applied", "chosen"))
+    facts["substitutions_refused"] = list(_substitutions(events, "refused"))
+    peak, chosen = known.get("peak_bytes"), str(facts.get("scheduler", ""))
+    wanted = asked.get("scheduler", chosen)
+    fell = [f"fallback: {e.why}" for e in events if e.kind == "fallback"]
+    note = "; ".join([chosen if chosen == wanted else f"{chosen} was faster", *fell])
+    replay = None if executable is None else executable.replay
+    plan = compiled.entries[-1].plan
+    yield System(name, replay, seconds, peak, difference, note, facts=facts, plan=plan)
+    if replay is not None and not asked:
+        yield System(CALL, lambda: compiled(*cell.args), seconds, peak, difference, note)
+
+
+def told_apart(system: System, others: Sequence[System]) -> System:
+    """The system, as the first of the others with its plan where there is one."""
+    if system.plan is None:
+        return system
+    first = next((other for other in others if other.plan == system.plan), None)
+    if first is None:
+        return system
+    note = "; ".join(filter(None, [system.note, f"the plan of {first.name}"]))
+    return replace(system, same=first.name, note=note)
+
+
+def _substitutions(events: Sequence[Event], *kinds: str) -> Iterator[str]:
+    """What substitutions were measured to take, in their parts or in the whole."""
+    for event in events:
+        told = event.kind in kinds and "us" in dict(event.data)
+        if told and event.where in ("search", "search.parts"):
+            yield f"{event.what}: {event.why}"
+
+
+def build_rival(name: str, cell: Cell, here: Machine, matrix: Matrix) -> System:
+    timeout = matrix.rival_timeout
+    if name in NATIVE and here.target == "cuda" and timeout is not None:
+        place = (cell.name, cell.dtype, cell.batch, here.target, matrix.trust)
+        if failure := rehearse(name, *place, timeout):
+            return System(name, None, failure=failure)
+    start = time.perf_counter()
+    try:
+        with within(timeout):
+            ready = RIVALS[name](cell.model, cell.args, here)
+            here.synchronize()
+            seconds = time.perf_counter() - start
+            peak = ready.peak_bytes if ready.peak_bytes is not None else here.peak_of(ready.call)
+            difference = _difference(ready.call(), cell.reference)
+    except Expired:
+        return System(name, None, failure=f"not done in {timeout:g} s")
+    except Exception as failed:
+        return System(name, None, failure=reason(failed))
+    return System(name, ready.call, seconds, peak, difference, ready.note, replayed=ready.replayed)
+
+
+def difference_now(system: System, cell: Cell) -> float | None:
+    """The difference once more, after all others have run: nobody may have written to its memory.
+    Our replay returns nothing; `anabranch-call` stands for it."""
+    if system.call is None or system.difference is None:
+        return system.difference
+    try:
+        returned = system.call()
+        now = 0.0 if returned is None else _difference(returned, cell.reference)
+    except Exception:
+        now = float("inf")
+    return max(system.difference, now)
+
+
+def outputs(returned: Any) -> tuple[Tensor, ...]:
+    return tuple(leaf.clone() for leaf in tree_leaves(returned) if isinstance(leaf, Tensor))
+
+
+def _difference(returned: Any, reference: Sequence[Tensor]) -> float:
+    """The largest relative error; infinite if there are more or fewer outputs."""
+    outputs = [leaf for leaf in tree_leaves(returned) if isinstance(leaf, Tensor)]
+    if len(outputs) != len(reference):
+        return float("inf")
+    pairs = zip(outputs, reference, strict=True)
+    return max((relative_error(out, own) for out, own in pairs), default=0.0)
+
+
+def reason(failed: Exception) -> str:
+    text = str(failed).strip()
+    return f"{type(failed).__name__}: {text.partition(chr(10))[0]}" if text else repr(failed)
