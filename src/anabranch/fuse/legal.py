@@ -43,7 +43,7 @@ AGAIN = frozenset(
     for name in (
         *("gather", "index", "index_select", "repeat"),
         *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"),
-        *("upsample_bicubic2d", "im2col"),
+        *("upsample_bicubic2d", "grid_sampler_2d", "im2col"),
         *(f"upsample_nearest{rank}d" for rank in (1, 2, 3)),
         *(f"_upsample_nearest_exact{rank}d" for rank in (1, 2, 3)),
     )

@@ -131,13 +131,13 @@ OPS: dict[str, OpInfo] = {
     ),
     **_kind(
         "move",
-        "cat channel_shuffle clone constant_pad_nd contiguous copy embedding flip gather im2col "
-        "index index_select native_channel_shuffle new_empty pad pixel_shuffle pixel_unshuffle "
-        "reflection_pad1d reflection_pad2d reflection_pad3d repeat replication_pad1d "
-        "replication_pad2d replication_pad3d roll scatter select_scatter slice_scatter stack tril "
-        "triu upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d "
-        "upsample_nearest2d upsample_nearest3d upsample_trilinear3d _upsample_nearest_exact1d "
-        "_upsample_nearest_exact2d _upsample_nearest_exact3d",
+        "cat channel_shuffle clone constant_pad_nd contiguous copy embedding flip gather "
+        "grid_sampler_2d im2col index index_select native_channel_shuffle new_empty pad "
+        "pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d reflection_pad3d repeat "
+        "replication_pad1d replication_pad2d replication_pad3d roll scatter select_scatter "
+        "slice_scatter stack tril triu upsample_bicubic2d upsample_bilinear2d upsample_linear1d "
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_trilinear3d "
+        "_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d",
     ),
     **_kind(
         "view",

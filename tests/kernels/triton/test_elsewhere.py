@@ -13,12 +13,13 @@ from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Arg, Graph, Input, Node, Ref
 from anabranch.ir.ops import make_node
 from anabranch.ir.types import DTYPE_NAMES, TensorType
-from anabranch.kernels.triton.write import program, variants
+from anabranch.kernels.triton.write import program, variants, why_none
 
 LINE = torch.randn(2, 5, 9)
 IMAGE = torch.randn(2, 12, 5, 7)
 LAST = IMAGE.to(memory_format=torch.channels_last)
 SOLID = torch.randn(1, 2, 4, 3, 5)
+GRID = torch.randn(2, 6, 4, 2)
 CALLS: list[tuple[str, tuple[object, ...]]] = [
     ("aten.pixel_shuffle.default", (LAST, 2)),
     ("aten.pixel_unshuffle.default", (torch.randn(2, 3, 6, 9), 3)),
@@ -52,6 +53,13 @@ CALLS: list[tuple[str, tuple[object, ...]]] = [
     ("aten.upsample_bicubic2d.vec", (LAST, [11, 4], False, None)),
     ("aten.upsample_bicubic2d.vec", (IMAGE, None, True, [1.4, 3.0])),
     ("aten.upsample_bicubic2d.default", (IMAGE, [5, 20], False, 1.0, 2.9)),
+    *(
+        ("aten.grid_sampler_2d.default", (image, GRID, mode, beyond, corners))
+        for image, mode, beyond, corners in (
+            *((LAST, 0, 0, False), (IMAGE, 0, 0, True), (IMAGE, 0, 1, False)),
+            *((LAST, 0, 1, True), (IMAGE, 1, 0, False), (LAST, 1, 1, True)),
+        )
+    ),
     ("aten.im2col.default", (LAST, [3, 2], [1, 1], [1, 0], [2, 1])),
     ("aten.im2col.default", (IMAGE[0], [2, 3], [2, 1], [1, 2], [1, 2])),
     ("aten.slice_scatter.default", (LINE, torch.randn(2, 5, 3), 2, -7, 5)),
@@ -69,6 +77,23 @@ def test_calls(at: int) -> None:
     graph, tensors = body(*CALLS[at])
     found = variants(graph, gpu(132))
     check(graph, found[:2], tensors)
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_samples_from_nowhere_are_zero(mode: int) -> None:
+    """As far away as no int counts, and where no number says."""
+    grid = GRID.clone()
+    grid[0, :, 0, 0] = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e30, -1e30, 7e9])
+    grid[1, :, 1, 1] = torch.tensor([3e38, 1e10, -1e10, torch.nan, 2.5, -2.5])
+    graph, tensors = body("aten.grid_sampler_2d.default", (IMAGE, grid, mode, 0, False))
+    check(graph, variants(graph, gpu(132))[:2], tensors)
+
+
+def test_what_is_sampled_in_other_ways_is_the_librarys() -> None:
+    for mode, beyond in ((2, 0), (0, 2)):
+        graph, _ = body("aten.grid_sampler_2d.default", (IMAGE, GRID, mode, beyond, False))
+        assert not variants(graph, gpu(132))
+        assert "bicubic pixels or reflections" in why_none(graph)
 
 
 def test_an_image_in_squares() -> None:

@@ -20,6 +20,7 @@ from anabranch.kernels.dfg.index import Index, gathered
 from anabranch.kernels.dfg.moves import moved
 from anabranch.kernels.dfg.nouns import Expr, Within
 from anabranch.kernels.dfg.resample import RESAMPLING
+from anabranch.kernels.dfg.sampling import SAMPLING
 from anabranch.kernels.dfg.values import At, Call, Lowering, Point, Refusal, Value
 
 
@@ -212,6 +213,7 @@ ELSEWHERE: dict[str, Lowering] = {
     **{f"aten.reflection_pad{rank}d": _padded(mirrored=True) for rank in (1, 2, 3)},
     **{f"aten.replication_pad{rank}d": _padded(mirrored=False) for rank in (1, 2, 3)},
     **RESAMPLING,
+    **SAMPLING,
     "aten.slice_scatter": _slice_scatter,
     "aten.select_scatter": _select_scatter,
     "aten.copy": _copy,
