@@ -62,6 +62,15 @@ def patches(sheet: Sheet) -> None:
     sheet.add(f"F.fold(F.unfold({x}, {window}), {size}, {window}) * 0.3")
 
 
+def sampled(sheet: Sheet) -> None:
+    """An image turned and stretched a little, as networks do that straighten what they see."""
+    x = sheet.pick(4, lambda value: value.numel() > 0)
+    places = f"torch.tensor([[[0.9, 0.2, 0.1], [-0.3, 1.2, -0.2]]]).to({x})"
+    grid = f"F.affine_grid({places}.expand({sheet.shape(x)[0]}, 2, 3), {x}.shape, False)"
+    edge = sheet.one(("zeros", "border"))
+    sheet.add(f"F.grid_sample({x}, {grid}, padding_mode='{edge}', align_corners=False)")
+
+
 def sequence_module(sheet: Sheet) -> None:
     x = sheet.pick(3, lambda value: value.numel() > 0)
     text = sheet.one(SEQUENCES)

@@ -93,6 +93,21 @@ def embedding(sheet: Sheet) -> None:
     sheet.add(f"{layer}({sheet.one(whole)})")
 
 
+def bag(sheet: Sheet) -> None:
+    """Rows of a table that are summed up or averaged, those of a padding perhaps left out."""
+    whole = [
+        name
+        for name, value in sheet.values.items()
+        if value.dtype == torch.int64 and value.dim() == 2 and value.numel()
+    ]
+    if not whole:
+        raise Rejected("no lists of integers")
+    given = f"mode='{sheet.one(('sum', 'mean'))}'"
+    given += ", padding_idx=1" if sheet.perhaps(0.3) else ""
+    layer = sheet.layer(f"nn.EmbeddingBag(10, {sheet.one(WIDTHS)}, {given})")
+    sheet.add(f"{layer}({sheet.one(whole)})")
+
+
 def positions(sheet: Sheet) -> None:
     """BERT's sum of what stands at a place and of the place."""
     x = sheet.pick(3, lambda value: value.shape[1] <= 10)
