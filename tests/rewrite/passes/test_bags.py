@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.step import Stepper
+from anabranch.ir.verify import verify_graph
 from anabranch.options import Options
 from anabranch.rewrite.passes.bags import bags
 from anabranch.rewrite.simplify import simplify
@@ -34,11 +35,12 @@ class Net(nn.Module):
 
 
 def rows_of(model: nn.Module, *args: Tensor) -> tuple[list[str], Trace]:
-    """The operators of the graph after the pass, which is the same in value."""
+    """The operators of the graph after the pass, which is sound, and the same in value."""
     trace = Trace()
     graph = simplify(captured(model, *args), Stepper(trace), Options(), "cpu")
     after = bags(graph, trace)
     assert after is graph or equal(graph, after)
+    verify_graph(after, infer=True)
     assert bags(after, trace) is after
     return [kind for kind in kinds(after) if kind != "reshape"], trace
 
