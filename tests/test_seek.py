@@ -15,7 +15,7 @@ from anabranch.autograph.path import Path, Round
 from anabranch.cache import Cache
 from anabranch.compiler import Compilation, compile_model
 from anabranch.deadline import CutShort
-from anabranch.ir.protocols import Cost
+from anabranch.ir.protocols import Cost, Source
 from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.rewrite.backtrack import Step
@@ -117,3 +117,18 @@ def test_without_time_what_was_found_before_is_kept(asked: Asked, begun: list[Pa
         assert made.path is not None and made.path.goes_on and not begun
     asked(budget=600)
     assert len(begun) == 1
+
+
+@pytest.mark.parametrize(
+    ("us", "source", "spread", "taken"),
+    [
+        (97.5, "measured", 0.1, True),
+        (98.5, "measured", 0.1, False),  # as much as it matters where a plan lies
+        (97.5, "measured", 1.5, False),
+        (101.0, "measured", 0.1, False),
+        (98.5, "estimated", 0.0, True),  # nothing there is left to chance
+    ],
+)
+def test_what_a_graph_must_gain(us: float, source: Source, spread: float, taken: bool) -> None:
+    now, was = (Cost(time, source, spread) for time in (us, 100.0))
+    assert seek._gains(now, was) is taken
