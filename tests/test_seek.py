@@ -15,7 +15,8 @@ from anabranch.autograph.path import Path, Round
 from anabranch.cache import Cache
 from anabranch.compiler import Compilation, compile_model
 from anabranch.deadline import CutShort
-from anabranch.ir.protocols import Cost, Source
+from anabranch.ir.protocols import Cost
+from anabranch.ir.schedule import Source
 from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.rewrite.backtrack import Step

@@ -83,8 +83,8 @@ def summary(records: Sequence[Mapping[str, Any]]) -> str:
         some = {m: held for (d, m, b), held in cells.items() if (d, b) == (dtype, batch)}
         lines += [f"### {dtype}, batch {batch}", "", *_times(some), "", *_ratios(some), ""]
     paid = list(_paid(cells))
-    lines += ["### What paid", "", *(paid or ["Nothing that was tried."])]
-    return "\n".join(lines) + "\n"
+    lines += ["### What paid", "", *paid] if paid else []
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _title(row: Row) -> str:
