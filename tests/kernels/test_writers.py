@@ -25,6 +25,9 @@ CALLS: dict[str, tuple[object, ...]] = {
     "aten.max_pool2d.default": (X, (3, 3), (2, 2), (1, 1), (1, 1), True),
     "aten.avg_pool2d.default": (X, (3, 3), (1, 1), (1, 1), False, False),
     "aten.adaptive_avg_pool2d.default": (X, (1, 1)),
+    "aten.slice_scatter.default": (X, X, 2, 0, 9999),
+    "aten.select_scatter.default": (X, TensorType(X.shape[:-1], X.dtype), -1, -2),
+    "aten.copy.default": (X, TensorType(X.shape[-1:], X.dtype)),
     "aten.mean.dim": (X, (-1, -2), True),
     "aten._softmax.default": (X, -1, False),
     "aten.linear.default": (

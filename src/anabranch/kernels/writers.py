@@ -113,6 +113,32 @@ def _copy(results: Sequence[Tensor], source: Tensor, *_: Any, **__: Any) -> None
     results[0].copy_(source)
 
 
+def _copy_other(
+    results: Sequence[Tensor], like: Tensor, source: Tensor, *_: Any, **__: Any
+) -> None:
+    results[0].copy_(source)
+
+
+def _slice_scatter(
+    results: Sequence[Tensor],
+    x: Tensor,
+    source: Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> None:
+    results[0].copy_(x)
+    aten.slice.Tensor(results[0], dim, start, end, step).copy_(source)
+
+
+def _select_scatter(
+    results: Sequence[Tensor], x: Tensor, source: Tensor, dim: int, index: int
+) -> None:
+    results[0].copy_(x)
+    results[0].select(dim, index).copy_(source)
+
+
 def _copy_reshaped(results: Sequence[Tensor], source: Tensor, *_: Any) -> None:
     results[0].view(source.shape).copy_(source)
 
@@ -192,4 +218,7 @@ WRITERS: dict[str, Writer] = {
     "aten.constant_pad_nd": _pad,
     "aten.rsub": _rsub,
     "aten.stack": _stack,
+    # Where x lies with gaps, ATen's own copy all that x lies in: of a plan, the arena.
+    **{"aten.slice_scatter": _slice_scatter, "aten.select_scatter": _select_scatter},
+    "aten.copy": _copy_other,
 }
