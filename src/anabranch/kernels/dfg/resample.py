@@ -152,7 +152,7 @@ def _cubic(call: Call) -> tuple[At, ...]:
             (weight, [(w, call.x.at((*point[:lead], y, x), within)) for w, x in columns])
             for weight, y in rows
         ]
-        return _weighed([(weight, _weighed(line)) for weight, line in lines])
+        return weighed([(weight, weighed(line)) for weight, line in lines])
 
     return (at,)
 
@@ -192,7 +192,8 @@ def _outer(x: Expr) -> Expr:
     return arith("sub", arith("mul", arith("add", arith("mul", slope, x), 8 * KEYS), x), 4 * KEYS)
 
 
-def _weighed(values: list[tuple[Expr, Expr]]) -> Expr:
+def weighed(values: list[tuple[Expr, Expr]]) -> Expr:
+    """The sum of values, each with its weight, in this order."""
     first, *rest = (arith("mul", value, cast(weight, value.dtype)) for weight, value in values)
     for term in rest:
         first = arith("add", first, term)

@@ -15,6 +15,7 @@ import torch
 from anabranch.kernels.dfg.build import arith, cast, const
 from anabranch.kernels.dfg.index import Index, gathered, number
 from anabranch.kernels.dfg.nouns import Expr, Within
+from anabranch.kernels.dfg.resample import weighed
 from anabranch.kernels.dfg.values import At, Call, Lowering, Point, Refusal, Value
 
 BILINEAR, NEAREST = 0, 1
@@ -41,17 +42,13 @@ def _grid_sampler(call: Call) -> tuple[At, ...]:
             return _read(call.x, (n, c), arith("round", down), arith("round", across), within)
         left, top = arith("floor", across), arith("floor", down)
         right, below = arith("sub", across, left), arith("sub", down, top)
-        total: Expr | None = None
-        for y, near_y in ((top, arith("sub", const(1.0, top.dtype), below)), (_next(top), below)):
-            for x, near_x in (
-                (left, arith("sub", const(1.0, left.dtype), right)),
-                (_next(left), right),
-            ):
-                pixel = _read(call.x, (n, c), y, x, within)
-                part = arith("mul", pixel, arith("mul", near_x, near_y))
-                total = part if total is None else arith("add", total, part)
-        assert total is not None
-        return total
+        return weighed(
+            [
+                (arith("mul", near_x, near_y), _read(call.x, (n, c), y, x, within))
+                for near_y, y in ((_rest(below), top), (below, _next(top)))
+                for near_x, x in ((_rest(right), left), (right, _next(left)))
+            ]
+        )
 
     return (at,)
 
@@ -67,6 +64,10 @@ def _place(coordinate: Expr, extent: int, corners: bool, beyond: int) -> Expr:
         there = arith("min", arith("max", there, 0.0), extent - 1)
     counted = arith("le", arith("abs", there), FARTHEST)
     return arith("where", counted, there, const(OUTSIDE, there.dtype))
+
+
+def _rest(part: Expr) -> Expr:
+    return arith("sub", const(1.0, part.dtype), part)
 
 
 def _next(place: Expr) -> Expr:
