@@ -105,6 +105,25 @@ def test_rows_that_several_ctas_share_are_right_in_every_tile_and_mode(dtype: st
         assert not refused, f"{body.name}: {refused}"
 
 
+RUNNING = """
+graph running {{
+  input %x: {0}[{1}]
+  %r: {0}[{1}] = aten.relu.default(%x)
+  %sum: {0}[{1}] = aten.cumsum.default(%r, {2})
+  %out: {0}[{1}] = aten.sub.Tensor(%sum, %x)
+  return %out
+}}"""
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_running_sums_are_right_in_every_tile_and_mode(dtype: str) -> None:
+    bench = Bench.of()
+    for shape, axis in (("4,300,24", 0), ("6,20", 1), ("3,1,13", -1)):
+        body = parse_graph(RUNNING.format(dtype, shape, axis))
+        refused = wrong(bench, body, all_variants(body, bench.spec))
+        assert not refused, f"{shape}: {refused}"
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "tf32"])
 def test_what_excites_channels_is_right_in_every_tile_and_mode(dtype: str) -> None:
     """Two products of one pixel with few channels between, and the second by itself."""

@@ -18,6 +18,7 @@ All kernels of the graph, a library's too, ask for one carve-out of L1 (`kernels
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -40,6 +41,17 @@ WARM_UPS = 2
 """Runs before capture: libraries initialise, choose algorithms and allocate workspaces in them."""
 CYCLES = 1800
 """Of a microsecond, about: delays need no precision."""
+
+_let_go: list[torch.cuda.CUDAGraph] = []
+"""Graphs that nobody holds any more, but which went while their thread captured another: CUDA frees
+none then, and what was captured so far would be lost. They are freed when the next plan is
+loaded."""
+
+
+def _free(graph: torch.cuda.CUDAGraph) -> None:
+    """Nothing holds the graph but this call."""
+    if torch.cuda.is_current_stream_capturing():
+        _let_go.append(graph)
 
 
 class CudaExecutable:
@@ -209,6 +221,8 @@ class CudaExecutable:
     def _prepare(self) -> None:
         if not self.repeat:
             return
+        if not torch.cuda.is_current_stream_capturing():
+            _let_go.clear()
         side = self._streams[0]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -240,6 +254,7 @@ class CudaExecutable:
             torch.cuda.synchronize()
             return
         self._graph, self._outputs = graph, self._current_outputs()
+        weakref.finalize(self, _free, graph).atexit = False
         self._pool_bytes = max(0, torch.cuda.max_memory_allocated() - before)
 
 

@@ -1,0 +1,104 @@
+"""Layers that are seldom, each compiled by itself with generated kernels, on inputs of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import anabranch
+
+pytestmark = pytest.mark.gpu
+
+
+class Of(nn.Module):
+    """A module of a function."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Tensor) -> Tensor:
+        return self.function(*args)
+
+
+def _alibi(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """Attention as Bloom has it: scores are added to what says how far keys are away."""
+    scores = torch.baddbmm(bias, q, k.transpose(1, 2), beta=1.0, alpha=0.125)
+    return torch.bmm(scores.float().softmax(-1).to(q.dtype), v)
+
+
+def _bags(ids: Tensor, table: Tensor, other: Tensor) -> Tensor:
+    found = [F.embedding_bag(ids, one, mode=m) for one in (table, other) for m in ("sum", "mean")]
+    return torch.stack(found, 1)
+
+
+def _updates(x: Tensor, y: Tensor) -> Tensor:
+    out = x * 2
+    out[:, 1::2] += y
+    out[:, :, -1] = 3.0
+    return out.relu()
+
+
+def _sampled(mode: str, beyond: str, corners: bool) -> Callable[[Tensor, Tensor], Tensor]:
+    def sampled(x: Tensor, grid: Tensor) -> Tensor:
+        found = F.grid_sample(x, grid * 1.3, mode, beyond, corners)
+        return F.relu(found) if mode == "bilinear" else found
+
+    return sampled
+
+
+def r(*shape: int) -> Tensor:
+    return torch.randn(*shape)
+
+
+IMAGE = (2, 12, 17, 23)
+LAYERS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
+    "bags": (_bags, (torch.randint(0, 400, (64, 20)), r(400, 48), r(400, 48))),
+    "attention with alibi": (_alibi, (r(8, 70, 64), r(8, 70, 64), r(8, 70, 64), r(8, 1, 70))),
+    "updates of slices": (_updates, (r(3, 10, 33), r(3, 5, 33))),
+    "windows as columns": (lambda x: F.unfold(x, 3, padding=1, stride=2).relu(), (r(*IMAGE),)),
+    "columns as windows": (
+        lambda x: F.fold(x, (17, 23), 3, padding=1) * 0.5,
+        (r(2, 12 * 9, 17 * 23),),
+    ),
+    "bicubic": (lambda x: F.interpolate(x, (31, 40), mode="bicubic") + 1, (r(*IMAGE),)),
+    "uneven pools": (lambda x: F.adaptive_avg_pool2d(x.relu(), (6, 5)), (r(*IMAGE),)),
+    **{
+        f"samples, {mode}, {beyond}, {corners}": (
+            _sampled(mode, beyond, corners),
+            (r(*IMAGE), torch.rand(2, 9, 14, 2) * 2 - 1),
+        )
+        for mode, beyond, corners in (
+            *(("bilinear", "zeros", False), ("bilinear", "border", True)),
+            *(("nearest", "zeros", True), ("nearest", "border", False)),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_are_right(name: str, dtype: torch.dtype) -> None:
+    """`compile` compares kernels with their bodies and the plan with the model, and raises. Where
+    a place is computed, one of fp16 may be another pixel's: places are of fp32 there."""
+    function, given = LAYERS[name]
+    if dtype == torch.float16 and "nearest" in name:
+        pytest.skip("which pixel is nearest is not known of places in fp16")
+    args = tuple(x.to("cuda", dtype if x.is_floating_point() else None) for x in given)
+    options: dict[str, Any] = {
+        "kernels": "all",
+        "search": "none",
+        "cache_dir": None,
+        "strict": True,
+    }
+    fast = anabranch.compile(Of(function).eval(), args, target="cuda", budget=8.0, **options)
+    tasks = fast.entries[0].plan.tasks.tasks
+    assert any(task.kernel and task.kernel.provider == "triton" for task in tasks)
+    wanted = function(*(x.double() if x.is_floating_point() else x for x in args))
+    close = 2e-2 if dtype == torch.float16 else 1e-4
+    torch.testing.assert_close(fast(*args).double(), wanted.double(), rtol=close, atol=close)
