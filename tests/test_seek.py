@@ -124,7 +124,7 @@ def test_without_time_what_was_found_before_is_kept(asked: Asked, begun: list[Pa
     ("us", "source", "spread", "taken"),
     [
         (97.5, "measured", 0.1, True),
-        (98.5, "measured", 0.1, False),  # as much as it matters where a plan lies
+        (99.1, "measured", 0.1, False),  # as much as it matters what ran before
         (97.5, "measured", 1.5, False),
         (101.0, "measured", 0.1, False),
         (98.5, "estimated", 0.0, True),  # nothing there is left to chance
@@ -133,3 +133,15 @@ def test_without_time_what_was_found_before_is_kept(asked: Asked, begun: list[Pa
 def test_what_a_graph_must_gain(us: float, source: Source, spread: float, taken: bool) -> None:
     now, was = (Cost(time, source, spread) for time in (us, 100.0))
     assert seek._gains(now, was) is taken
+
+
+def test_plans_that_are_compared_are_loaded_apart_where_there_is_room() -> None:
+    net, inputs = ZOO["squeezenet"].build("tiny"), ZOO["squeezenet"].inputs("tiny", 1)
+    options = Options.read({"cache_dir": None, "search": "none"}, environment=False)
+    job = Job(net, inputs, {}, resolve("sim:h200"), options, None, Trace())
+    plan = compile_model(job).plan
+    held = plan.arena_bytes + sum(c.type.nbytes for c in plan.tasks.constants)
+    for most, loads in ((3 * held, 3), (3 * held - 1, 1), (0, 3)):
+        copies = seek._copies([plan], 3, most)
+        assert copies == [plan] * 3
+        assert len(set(map(id, copies))) == loads

@@ -101,6 +101,7 @@ def test_what_decides_at_last_is_the_plan_as_it_is_launched(
     found, _ = made(model, x, target="sim:h200", kernels="library")
     ((first, best, *again),) = asked
     assert again == [first, best] * (seek.CAPTURES - 1)
+    assert len(set(map(id, asked[0]))) == 2 * seek.CAPTURES  # each to be loaded anew
     assert len(best.tasks.tasks) < len(first.tasks.tasks)
     assert found.path is not None and bool(found.path.rounds) == kept
     assert len(found.plan.tasks.tasks) == len((best if kept else first).tasks.tasks)
