@@ -14,7 +14,7 @@ import torch
 
 from anabranch.cache import Cache
 from anabranch.errors import TargetError
-from anabranch.targets.cuda.driver import Launch
+from anabranch.targets.cuda.driver import Launch, refused
 from anabranch.targets.cuda.triton import Triton
 from anabranch.trace import Trace
 
@@ -123,6 +123,26 @@ def test_what_fails_is_told_and_heard_when_loaded(made: Any, triton: Triton) -> 
     with pytest.raises(TargetError, match="cannot be compiled"):
         triton.runner(made.task("broken"), made.values(), None)
     triton.runner(made.task("plain"), made.values(), None)
+
+
+def test_shared_memory_that_no_cta_may_have(
+    made: Any, triton: Triton, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel is compiled without knowing what a GPU has; its driver knows."""
+    with triton.building([made.kernel("plain")]):
+        pass
+    large = {recipe: replace(cubin, shared=300 << 10) for recipe, cubin in triton._built.items()}  # type: ignore[type-var]
+    triton._built.update(large)
+
+    def too_much(*_: Any) -> None:
+        raise refused("cuFuncSetAttribute", "CUDA_ERROR_INVALID_VALUE")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(driver, "set", too_much)
+        with pytest.raises(TargetError, match="takes 300 KiB of shared memory: CUDA_ERROR"):
+            triton.runner(made.task("plain"), made.values(), None)
+    triton.runner(made.task("plain"), made.values(), None)
+    assert driver.shared == [300 << 10]
 
 
 def test_what_is_known_is_ready_while_others_are_compiled(made: Any, triton: Triton) -> None:

@@ -56,6 +56,7 @@ ALIGNMENT = 16
 """Bytes: what Triton's widest loads and stores need."""
 MOST_SAID = 400
 """Characters of a compiler's complaint that an event repeats."""
+OTHERWISE = "another kernel of the task is used; compile the model again if a plan asks for it"
 ALWAYS_SHARED = 48 << 10
 """Bytes of shared memory that any launch may have; for more the function must be opened."""
 POINTERS: dict[torch.dtype, str] = {
@@ -242,15 +243,18 @@ class Triton:
                     self._built.update(ready)
             built = self._built[recipe]
             if isinstance(built, str):
-                raise TargetError(
-                    f"kernel {recipe.entry} cannot be compiled",
-                    built,
-                    "another kernel of the task is used; compile the model again if a plan asks",
-                )
+                raise TargetError(f"kernel {recipe.entry} cannot be compiled", built, OTHERWISE)
             driver = self.driver()
             function = driver.load(built.code, built.entry)
             if built.shared > ALWAYS_SHARED:
-                driver.set(function, "most_shared", built.shared)
+                try:
+                    driver.set(function, "most_shared", built.shared)
+                except TargetError as failed:
+                    raise TargetError(
+                        f"kernel {recipe.entry} cannot be launched",
+                        f"a CTA takes {built.shared >> 10} KiB of shared memory: {failed.why}",
+                        OTHERWISE,
+                    ) from None
             self._loaded[recipe] = Loaded(function, built)
         return self._loaded[recipe]
 
