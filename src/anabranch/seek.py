@@ -57,10 +57,10 @@ RATE = WORK / SEARCH
 CAPTURES = 4
 """Of each of two plans whose difference is less than one capture of each can tell."""
 GAIN = 0.01
-"""What a graph must gain at the end, where that is measured: what ran before a plan makes as much
-of a difference. Where the plan lies in memory makes more, so both are loaded anew for each capture:
-on an H200 two graphs that had been 1.1 and 1.3% faster when they were searched for were 2.4% slower
-when they were timed again."""
+"""What a graph must gain at the end, where that is measured: what ran before a plan makes about as
+much of a difference. On an H200 two graphs that had been 1.1 and 1.3% faster when they were
+searched for were 2.4% slower when they were timed again, presumably for where they came to lie in
+memory: so both are loaded anew for each capture."""
 MEMORY = 0.25
 """Of the device's memory, what plans that are loaded to be compared may hold."""
 NEW = 0.25
