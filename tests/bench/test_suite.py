@@ -339,3 +339,16 @@ def test_a_limit_for_the_searches_of_published_systems(
     rows = run(quick(systems=names, ours=False), compile=compiler)["rows"]
     assert [row["system"] for row in rows] == [f"anabranch:{name}" for name in names]
     assert len(asked) == 2 and all(row["ratio"] is None for row in rows)
+
+
+def test_the_search_of_what_users_get(
+    compiler: Callable[..., Any], asked: list[dict[str, Any]]
+) -> None:
+    systems = ("nimble", "anabranch+search=taso")
+    record = run(quick(schedulers=("ios",), systems=systems, search="none"), compile=compiler)
+    assert [options.get("search") for options in asked] == ["none", "none", None, "taso"]
+    assert record["settings"]["search"] == "none"
+    with pytest.raises(OptionError, match="is left out"):
+        run(quick(systems=systems, search="none", ours=False), compile=compiler)
+    with pytest.raises(OptionError, match="search"):
+        run(quick(search="all"), compile=compiler)

@@ -156,6 +156,8 @@ def test_schedulers_side_by_side(cli: Callable[..., Any], model: str, tmp_path: 
     assert set(record["means"]["local"]) == {"sequential", "nimble"}
     for unknown in ("fifo", "", " , "):
         assert cli("bench", model, "--schedulers", unknown).status == 2
+    refused = cli("bench", model, *words, "--search", "none")
+    assert refused.status == 2 and "--search has no part" in refused.err
 
 
 def test_systems_side_by_side_and_their_summary(cli: Callable[..., Any], tmp_path: Path) -> None:

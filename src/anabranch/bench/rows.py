@@ -54,7 +54,8 @@ class Matrix:
     with options "anabranch+search=none"). seconds: of timing per system; rival_timeout: of
     building one. cold: ours starts with an empty cache, so that its compile time is that of a
     first compilation. ours: what users get is a row, too. budget: that option, for all of ours;
-    search_seconds: for published systems, whose searches build whole networks alone."""
+    search: that option, but for `systems`, which name their own; search_seconds: for published
+    systems, whose searches build whole networks alone."""
 
     models: Sequence[str]
     dtypes: Sequence[str] = ("fp16",)
@@ -68,6 +69,7 @@ class Matrix:
     cold: bool = False
     ours: bool = True
     budget: float | None = None
+    search: str | None = None
     search_seconds: float | None = None
     trust: bool = False
 

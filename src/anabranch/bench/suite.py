@@ -47,6 +47,7 @@ from anabranch.bench.rows import CALL, OURS, Matrix, Row, variant
 from anabranch.bench.statistics import Ratio, Summary, paired, summary
 from anabranch.costs import costs_of
 from anabranch.errors import OptionError
+from anabranch.options import Options
 from anabranch.pack import pack
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets import resolve
@@ -114,9 +115,11 @@ def _cell(
         *({"scheduler": name} for name in matrix.schedulers),
         *(variant(name) for name in matrix.systems),
     ):
-        limits = {}
+        limits: dict[str, Any] = {}
         if _published(asked) and matrix.search_seconds is not None:
-            limits = {"search_seconds": matrix.search_seconds}
+            limits |= {"search_seconds": matrix.search_seconds}
+        if matrix.search is not None and "system" not in asked:
+            limits |= {"search": matrix.search}
         ours = build_ours(cell, here, {**options, **limits}, asked, compile, trace)
         built += [told_apart(system, built) for system in ours]
     for rival in rivals:
@@ -241,6 +244,15 @@ def _check_systems(matrix: Matrix, rivals: Sequence[str]) -> None:
             "--search-seconds limits nothing here",
             "it is for the searches of published systems, and no row is asked for of one",
             "name some, such as --systems autograph; for ours there is --budget",
+        )
+    if matrix.search is None:
+        return
+    Options.read({"search": matrix.search}, environment=False)
+    if not (matrix.ours or matrix.schedulers):
+        raise OptionError(
+            "--search says nothing here",
+            "it is for what users get, which is left out (--without-ours)",
+            f"write --systems {OURS}+search={matrix.search}",
         )
 
 

@@ -87,6 +87,7 @@ def run(
     rival_timeout: Annotated[float, typer.Option(help="Seconds to build one.", min=0.1)] = 540.0,
     cold: Annotated[bool, typer.Option("--cold", help="Compile ours with an empty cache.")] = False,
     budget: flags.Budget = None,
+    search: flags.Search = None,
     search_seconds: Annotated[
         float | None, typer.Option(help="Of each search of published --systems.", min=0.1)
     ] = None,
@@ -107,6 +108,12 @@ def run(
             "--search-seconds limits nothing here",
             "it is for the searches of published systems, and no row is asked for of one",
             "name some, such as --systems autograph; for ours there is --budget",
+        )
+    if search is not None and alone:
+        raise OptionError(
+            "--search has no part in this",
+            "what is compared here is compiled without a search, or was timed before",
+            "leave it out",
         )
     if summary:
         _summarise(models, json, markdown)
@@ -144,6 +151,7 @@ def run(
         rival_timeout=rival_timeout,
         cold=cold,
         budget=budget,
+        search=search,
         search_seconds=search_seconds,
         ours=not without_ours,
         trust=trust,
