@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anabranch.costs.lanes import lanes
-from anabranch.ir.schedule import Schedule
+from anabranch.ir.schedule import Schedule, awaited
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,9 @@ def launches_of(
 ) -> Launches:
     """The schedule with tasks numbered as in `names`; `bound`: by task, see `linked`."""
     number = {name: i for i, name in enumerate(names)}
-    place = {launch.task: i for i, launch in enumerate(schedule.launches)}
-    last: dict[int, int] = {}
-    direct: list[set[int]] = []
-    for i, launch in enumerate(schedule.launches):
-        before = {place[name] for name in launch.waits}
-        if launch.stream in last:
-            before.add(last[launch.stream])
-        last[launch.stream] = i
-        direct.append(before)
     tasks = [number[launch.task] for launch in schedule.launches]
     streams = [launch.stream for launch in schedule.launches]
-    return linked(tasks, needed(direct), streams, bound or [False] * len(names))
+    return linked(tasks, needed(awaited(schedule)), streams, bound or [False] * len(names))
 
 
 def needed(direct: Sequence[set[int]]) -> list[list[int]]:

@@ -79,6 +79,7 @@ class Measured:
         self._fallback = fallback or Roofline(target.spec)
         self._prefix = f"{SCHEME}\n{target.spec.fingerprint}\n"
         self._keys = Memo(lambda task: f"{self._prefix}task\n{task_text(task)}")
+        self._digests = Memo(lambda task: digest_text(self._keys(task)))
         self._work = Memo(lambda task: work(task, target.spec))
         self._known: dict[str, Answers] = {}
 
@@ -88,10 +89,10 @@ class Measured:
         return self._stopwatch.settled
 
     def task(self, task: Task) -> Cost:
-        key = self._keys(task)
-        if digest_text(key) not in self._known:
+        digest = self._digests(task)
+        if digest not in self._known:
             self.warm((task,))
-        return self._known[digest_text(key)][0] or self._fallback.task(task)
+        return self._known[digest][0] or self._fallback.task(task)
 
     def warm(self, tasks: Sequence[Task]) -> None:
         """Measure those of the tasks that nobody has measured, many in one interleaved batch."""
@@ -117,7 +118,7 @@ class Measured:
     def trial(self, tasks: Sequence[Task]) -> list[Cost | None]:
         """None for what fails, and for what there was no time for where a rival was measured."""
         self.warm(tasks)
-        found = [self._known[digest_text(self._keys(task))][0] for task in tasks]
+        found = [self._known[self._digests(task)][0] for task in tasks]
         return comparable(tasks, found)
 
     def probe(self, tasks: TaskGraph) -> dict[str, Probe]:

@@ -74,22 +74,31 @@ class Timeline:
     source: Source
 
 
+def awaited(schedule: Schedule) -> list[set[int]]:
+    """For each launch, by position in `launches`, those that it waits for: of other streams, and
+    the one before it on its own."""
+    position = {launch.task: i for i, launch in enumerate(schedule.launches)}
+    last_on_stream: dict[int, int] = {}
+    found = []
+    for i, launch in enumerate(schedule.launches):
+        direct = {position[name] for name in launch.waits}
+        if launch.stream in last_on_stream:
+            direct.add(last_on_stream[launch.stream])
+        last_on_stream[launch.stream] = i
+        found.append(direct)
+    return found
+
+
 def happens_before(schedule: Schedule) -> dict[str, int]:
     """For each task the mask of launches (bit = position in `launches`) that surely end before it
     starts: those earlier on its stream, those it waits for, and theirs."""
-    position = {launch.task: i for i, launch in enumerate(schedule.launches)}
-    last_on_stream: dict[int, int] = {}
     masks: list[int] = []
-    for i, launch in enumerate(schedule.launches):
+    for i, direct in enumerate(awaited(schedule)):
         mask = 0
-        direct = [position[name] for name in launch.waits]
-        if launch.stream in last_on_stream:
-            direct.append(last_on_stream[launch.stream])
         for p in direct:
             if p < i:
                 mask |= masks[p] | 1 << p
         masks.append(mask)
-        last_on_stream[launch.stream] = i
     return {launch.task: masks[i] for i, launch in enumerate(schedule.launches)}
 
 

@@ -27,8 +27,9 @@ from anabranch.pack.lifetime import Lifetime
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
-WORK = 24_000
-"""Buffers placed in all: 16 packings of 1,500 buffers, about half a second."""
+WORK = 12_000
+"""Buffers placed in all: 20 packings of 600 buffers, a twentieth of a second. Twice as many find
+nothing smaller in the zoo."""
 
 
 FIXED = 14
@@ -60,11 +61,13 @@ def place(
         return Placement((), 0)
     sizes = np.array([align(buffer.nbytes) for buffer in buffers], dtype=np.int64)
     order_of = _matrix(before, len(before) - 1)
-    conflict = _conflicts(buffers, order_of)
-    avoid = conflict if strict is None else _conflicts(buffers, _matrix(strict, len(strict) - 1))
     alive = _alive(buffers, order_of)
     live = alive.T.astype(np.float64) @ sizes.astype(np.float64)
     bound = int(live.max(initial=0))
+    if useless is not None and bound > useless:
+        return Placement((), bound)
+    conflict = _conflicts(buffers, order_of)
+    avoid = conflict if strict is None else _conflicts(buffers, _matrix(strict, len(strict) - 1))
     tried: list[Ints] = []
     totals: list[int] = []
     packings = max(6, min(200, work // len(buffers)))
@@ -110,10 +113,8 @@ def _bits(masks: Sequence[int], n: int) -> Bools:
 
 def _conflicts(buffers: Sequence[Lifetime], order_of: Bools) -> Bools:
     """Entry [a, b]: neither buffer's touches all come before the other's writers."""
-    touches = _bits([buffer.touches for buffer in buffers], len(order_of))
-    writers = np.array([buffer.writer for buffer in buffers])
-    after_all = np.stack([order_of[:, row].all(axis=1) for row in touches])
-    shared = after_all[:, writers]
+    after_all = ~_some(_touches(buffers, order_of), ~order_of.T)
+    shared = after_all[:, [buffer.writer for buffer in buffers]]
     for b, buffer in enumerate(buffers):
         for writer in buffer.later:
             shared[:, b] &= after_all[:, writer]
@@ -124,14 +125,25 @@ def _conflicts(buffers: Sequence[Lifetime], order_of: Bools) -> Bools:
 
 def _alive(buffers: Sequence[Lifetime], order_of: Bools) -> Bools:
     """Entry [a, t]: at launch t buffer a is surely written or being written, and still needed."""
-    touches = _bits([buffer.touches for buffer in buffers], len(order_of))
-    rows = np.zeros((len(buffers), len(order_of)), dtype=np.bool_)
-    for row, buffer, mask in zip(rows, buffers, touches, strict=True):
-        needed = order_of[mask].any(axis=0) | mask
-        started: Bools = np.any(order_of[:, list(buffer.writers)], axis=1)
-        started[list(buffer.writers)] = True
-        row[:] = needed & started
-    return rows
+    touches = _touches(buffers, order_of)
+    started = np.zeros((len(buffers), len(order_of)), dtype=np.bool_)
+    for row, buffer in zip(started, buffers, strict=True):
+        for writer in buffer.writers:
+            row |= order_of[:, writer]
+            row[writer] = True
+    return (_some(touches, order_of) | touches) & started
+
+
+def _touches(buffers: Sequence[Lifetime], order_of: Bools) -> Bools:
+    """Entry [a, t]: launch t touches buffer a."""
+    return _bits([buffer.touches for buffer in buffers], len(order_of))
+
+
+def _some(a: Bools, b: Bools) -> Bools:
+    """The product of the matrices: whether any k has both [i, k] and [k, j]. Counts that are
+    smaller than 2^24 are exact in single precision, in which it is a hundred times faster."""
+    counts: NDArray[np.float32] = a.astype(np.float32) @ b.astype(np.float32)
+    return counts > 0
 
 
 def _orders(

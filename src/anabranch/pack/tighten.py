@@ -20,8 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from anabranch.ir.dag import bits
-from anabranch.ir.schedule import Schedule
+from anabranch.ir.schedule import Schedule, awaited
 from anabranch.pack.arena import Placement, place
 from anabranch.pack.lifetime import Lifetime, before_masks
 
@@ -69,12 +68,12 @@ def _packed(
 def _reissued(schedule: Schedule, order: Mapping[str, int]) -> Schedule:
     """The same streams and waits, issued by the host as nearly in `order` as they allow: a schedule
     that issues one task of every branch in turn holds all branches in memory at once."""
-    before = before_masks(schedule)
     left = sorted(range(len(schedule.launches)), key=lambda i: order[schedule.launches[i].task])
-    unmet = {i: before[i].bit_count() for i in left}
+    waits = awaited(schedule)
+    unmet = {i: len(waits[i]) for i in left}
     after: dict[int, list[int]] = {i: [] for i in left}
     for i in left:
-        for p in bits(before[i]):
+        for p in waits[i]:
             after[p].append(i)
     rank = {i: k for k, i in enumerate(left)}
     ready = [(rank[i], i) for i in left if not unmet[i]]
@@ -117,16 +116,11 @@ def _within(before: Sequence[int], window: int) -> list[int]:
 def _with_waits(schedule: Schedule, buffers: Sequence[Lifetime], placement: Placement) -> Schedule:
     """The schedule in which buffers that share bytes are ordered, as they are in launch order."""
     earlier = _earlier_owners(buffers, placement)
-    position = {launch.task: i for i, launch in enumerate(schedule.launches)}
     before: list[int] = []
-    last_on_stream: dict[int, int] = {}
     launches = []
-    for i, launch in enumerate(schedule.launches):
-        direct = [position[name] for name in launch.waits]
-        if launch.stream in last_on_stream:
-            direct.append(last_on_stream[launch.stream])
+    for i, (launch, waits) in enumerate(zip(schedule.launches, awaited(schedule), strict=True)):
         mask = 0
-        for p in direct:
+        for p in waits:
             mask |= before[p] | 1 << p
         added: list[str] = []
         missing = earlier.get(i, 0) & ~mask
@@ -136,7 +130,6 @@ def _with_waits(schedule: Schedule, buffers: Sequence[Lifetime], placement: Plac
             mask |= before[p] | 1 << p
             missing &= ~mask
         before.append(mask)
-        last_on_stream[launch.stream] = i
         launches.append(replace(launch, waits=(*launch.waits, *added)) if added else launch)
     return replace(schedule, launches=tuple(launches))
 

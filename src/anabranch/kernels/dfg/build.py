@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -124,6 +125,7 @@ def reduce(op: str, axes: tuple[Axis, ...], arg: Expr) -> Expr:
     return Reduce(op, left, arg) if left else arg
 
 
+@lru_cache(4096, typed=True)
 def _holds(dtype: torch.dtype, value: Number) -> bool:
     """Whether memory of this type holds the number as it is."""
     if isinstance(value, float) and not math.isfinite(value):
