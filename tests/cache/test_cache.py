@@ -22,10 +22,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import anabranch.cache as cache_module
-from anabranch.cache import FILE_NAME, TABLES, Cache
+import anabranch
+from anabranch.cache import FILE_NAME, TABLES, Cache, entries, store
 
-SOURCE = Path(cache_module.__file__).parent.parent
+SOURCE = Path(anabranch.__file__).parent.parent
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def test_unknown_table_and_closed_cache_are_the_callers_mistake() -> None:
 
 
 def test_hash_collision_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "_digest", lambda key: b"always the same")
+    monkeypatch.setattr(entries, "_digest", lambda key: b"always the same")
     with Cache.open(tmp_path) as cache:
         cache.put("timings", "conv A", "1 us")
         assert cache.get("timings", "conv B") is None
@@ -245,7 +245,7 @@ def test_forked_child_has_a_connection_of_its_own(tmp_path: Path) -> None:
 def test_a_writer_that_never_finishes_costs_a_miss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_module, "_BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(store, "_BUSY_SECONDS", 0.05)
     with Cache.open(tmp_path) as cache:
         cache.put("timings", "k", "v")
         other = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
@@ -403,7 +403,7 @@ def test_directory_deleted_while_in_use(tmp_path: Path) -> None:
         assert (directory / FILE_NAME).exists()
 
 
-@pytest.mark.parametrize("version", [0, cache_module.SCHEMA_VERSION + 1])
+@pytest.mark.parametrize("version", [0, store.SCHEMA_VERSION + 1])
 def test_other_schema_is_set_aside(tmp_path: Path, version: int) -> None:
     other = sqlite3.connect(tmp_path / FILE_NAME)
     other.execute("CREATE TABLE something (else_ TEXT)")
