@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from anabranch.bench import rivals, table
-from anabranch.bench.machine import Machine, machine, precision
+from anabranch.bench.machine import Machine, machine
 from anabranch.bench.provenance import commit, versions
 from anabranch.bench.rivals import Prepared
 from anabranch.bench.rows import Matrix
@@ -237,15 +237,6 @@ def test_a_model_that_cannot_run_is_a_row(compiler: Callable[..., Any], tmp_path
     matrix = Matrix((f"{path}:build",), ("fp32",), target="cpu", rivals=())
     (row,) = run(matrix, compile=compiler)["rows"]
     assert row["failure"].startswith("RuntimeError")
-
-
-def test_precision_is_restored() -> None:
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    with precision(True):
-        assert torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32
-    with precision(False):
-        assert not torch.backends.cuda.matmul.allow_tf32
-    assert before == (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
 
 
 def test_rivals_work_on_their_own_copy() -> None:

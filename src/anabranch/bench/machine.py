@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,18 +88,6 @@ MACHINES: dict[str, Callable[[], Machine]] = {
     "cuda": _cuda,
     "cpu": _cpu,
 }
-
-
-@contextmanager
-def precision(tf32: bool) -> Iterator[None]:
-    """Within it fp32 contractions of torch's own operators run in tf32, or do not."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = tf32
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def _clock(calls: Sequence[Call], seconds: float) -> list[list[float]]:

@@ -40,7 +40,7 @@ from anabranch.bench.built import (
     reason,
     told_apart,
 )
-from anabranch.bench.machine import Machine, machine, precision
+from anabranch.bench.machine import Machine, machine
 from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.rivals import RIVALS, USUAL, forget_compiled
 from anabranch.bench.rows import CALL, OURS, Matrix, Row, variant
@@ -51,6 +51,7 @@ from anabranch.options import Options
 from anabranch.pack import pack
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets import resolve
+from anabranch.targets.cuda.precision import precision
 from anabranch.trace import Trace
 
 VERSION = 1

@@ -18,6 +18,7 @@ from anabranch.ir.task import Kernel
 from anabranch.targets.cuda import cudnn, profile, timing, triton
 from anabranch.targets.cuda.capture import CudaExecutable
 from anabranch.targets.cuda.device import read_spec
+from anabranch.targets.cuda.precision import precision
 from anabranch.targets.cuda.probe import probe
 from anabranch.targets.place import Runner, check_providers, place, run_aten
 from anabranch.trace import Trace
@@ -87,7 +88,7 @@ class CudaTarget:
                 stream = torch.cuda.Stream(self.device, URGENT)  # type: ignore[no-untyped-call]
                 self._urgent.append(stream)
         self._own_workspaces(plan)
-        with torch.cuda.device(self.device), torch.no_grad(), _precision(self.tf32):
+        with torch.cuda.device(self.device), torch.no_grad(), precision(self.tf32):
             self.prepare([task.kernel for task in plan.tasks.tasks if task.kernel])
             placed = place(plan, self.device, self._runners)
             return CudaExecutable(plan, placed, self._streams, self._urgent, repeat)
@@ -95,7 +96,7 @@ class CudaTarget:
     def again(self, run: Executable, plan: Plan) -> CudaExecutable:
         """As `load`, at the price of a capture."""
         assert isinstance(run, CudaExecutable), "an executable of another target"
-        with torch.cuda.device(self.device), torch.no_grad(), _precision(self.tf32):
+        with torch.cuda.device(self.device), torch.no_grad(), precision(self.tf32):
             self.prepare([task.kernel for task in run.unmade(plan) if task.kernel])
             return run.again(plan)
 
@@ -151,11 +152,18 @@ class CudaTarget:
         return timing.summarise(timing.interleaved([lambda: _drop(call())], budget, ahead=False)[0])
 
     def own_precision(self) -> AbstractContextManager[None]:
-        return _precision(self.tf32)
+        return precision(self.tf32)
 
-    def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
+    @contextmanager
+    def full_precision(self, lean: bool = False) -> Iterator[None]:
         """Without cuDNN, which takes 20 ms to plan each new shape, and which is judged by this."""
-        return _precision(tf32=False, cudnn=lean)
+        flags = torch.backends.cudnn
+        before, flags.enabled = flags.enabled, lean and flags.enabled
+        try:
+            with precision(tf32=False):
+                yield
+        finally:
+            flags.enabled = before
 
 
 @cache
@@ -175,16 +183,3 @@ def _multiplies(kernel: Kernel) -> bool:
 
 def _drop(_: object) -> None:
     """For calls whose result nobody wants."""
-
-
-@contextmanager
-def _precision(tf32: bool, cudnn: bool = True) -> Iterator[None]:
-    """Sets the switches that are read when a kernel is chosen, and restores them."""
-    matmul, flags = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, flags.allow_tf32, flags.enabled
-    matmul.allow_tf32 = flags.allow_tf32 = tf32
-    flags.enabled = cudnn and flags.enabled
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, flags.allow_tf32, flags.enabled = before

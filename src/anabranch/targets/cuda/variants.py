@@ -26,6 +26,7 @@ from anabranch.ir.task import Kernel, Task
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.targets.cuda.callables import capture_callable
 from anabranch.targets.cuda.device import read_spec
+from anabranch.targets.cuda.precision import choose, convolution
 from anabranch.targets.cuda.timing import interleaved, summarise
 from anabranch.targets.cuda.triton import Triton
 
@@ -55,7 +56,7 @@ class Bench:
         """The first CUDA GPU. `tf32`: fp32 may be multiplied as tf32, by whoever is compared."""
         device = torch.device("cuda", 0)
         spec = read_spec(device, tf32)
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
+        choose(tf32)
         return Bench(spec, device, Triton(device, spec.capability))
 
     def times(self, batch: Batch, soon: Batch | None = None, each: float = EACH) -> Times:
@@ -146,5 +147,5 @@ def wrong(
     torch.cuda.synchronize()
     if not all(map(torch.equal, *runs)):
         return "two runs gave different bits"
-    pairs = compare(runs[0], *wanted, torch.backends.cudnn.allow_tf32)
+    pairs = compare(runs[0], *wanted, convolution.fp32_precision == "tf32")
     return next((f"error {e:.3g} > {limit:.3g}" for e, limit in pairs if not e <= limit), "")

@@ -1,0 +1,61 @@
+"""Whether torch's own operators multiply fp32 as tf32: its switches, old and new, told as one.
+
+torch has two families of them: `allow_tf32`, and `fp32_precision`, which there is for each kind of
+operator and, to inherit from, for all of cuDNN's and for all. Whoever reads one family while the
+other says otherwise gets a RuntimeError, or an answer that is not what runs: inductor's templates
+of convolutions ask for cuDNN's `fp32_precision` alone, and multiply without tf32 where only
+`allow_tf32` was set. So both are set here, and say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.backends import cudnn
+from torch.backends.cuda import matmul
+
+convolution: Any = cudnn.conv  # type: ignore[attr-defined]
+SWITCHES = ((cudnn, torch.backends), (convolution, cudnn), (cudnn.rnn, cudnn), (matmul, cudnn))
+"""Each with what it inherits from, which is set first."""
+
+
+def choose(tf32: bool) -> None:
+    """From here on, in this process."""
+    _allow(tf32, tf32)
+    _demand(["tf32" if tf32 else "ieee"] * len(SWITCHES))
+
+
+@contextmanager
+def precision(tf32: bool) -> Iterator[None]:
+    """Within it; afterwards everything runs as it did before, and inherits what it inherited."""
+    demanded = [
+        "none" if switch.fp32_precision == above.fp32_precision else switch.fp32_precision
+        for switch, above in SWITCHES
+    ]
+    allowed = _allowed(cudnn, convolution), _allowed(matmul, matmul)
+    choose(tf32)
+    try:
+        yield
+    finally:
+        _allow(*allowed)
+        _demand(demanded)
+
+
+def _allow(convolutions: bool, products: bool) -> None:
+    cudnn.allow_tf32, matmul.allow_tf32 = convolutions, products
+
+
+def _demand(precisions: Sequence[str]) -> None:
+    for (switch, _), wanted in zip(SWITCHES, precisions, strict=True):
+        switch.fp32_precision = wanted
+
+
+def _allowed(older: Any, newer: Any) -> bool:
+    """What the older switch says; where it refuses to, it contradicts the newer one."""
+    try:
+        return bool(older.allow_tf32)
+    except RuntimeError:
+        return bool(newer.fp32_precision != "tf32")
