@@ -50,9 +50,10 @@ def test_no_pair_without_a_measured_time(name: str) -> None:
     made, trace, graph = tuner(), Trace(), with_values(GRAPHS[name])
     prepare = partial(pack, spec=made.target.spec)
     costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
-    found = made.kernels(made.cuts(graph, Trace()), costs, trace)
-    assert len(found.tasks.tasks) > 1 and not any(map(is_pair, found.tasks.tasks))
-    assert any(event.why == "only estimated" for event in trace.events)
+    way = made.kernels(made.cuts(graph, Trace()), costs, trace)[0]
+    tasks = way.selection.tasks.tasks
+    assert len(tasks) > 1 and not any(map(is_pair, tasks))
+    assert any(event.why == "only estimated" for event in way.trace.events)
 
 
 PARTS = """
@@ -108,7 +109,7 @@ def test_what_each_layer_reads_is_a_part_of_what_the_next_one_reads() -> None:
     cuts = made.cuts(graph, Trace())
     prepare = partial(pack, spec=made.target.spec)
     costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
-    found = made.kernels(cuts, costs, Trace())
+    found = made.kernels(cuts, costs, Trace())[0].selection
     assert [node.uses for node in found.tasks.joins] == [
         ("r", "y0", "y1"),
         ("cat2", "y2"),
@@ -149,7 +150,8 @@ def test_a_cut_is_chosen_with_the_joins_that_it_allows(us: float) -> None:
     made, trace, graph = tuner(), Trace(), with_values(parse_graph(PARTS))
     prepare = partial(pack, spec=made.target.spec)
     costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
-    found = made.kernels(made.cuts(graph, Trace()), Dear(costs, us), trace)  # type: ignore[arg-type]
+    way = made.kernels(made.cuts(graph, Trace()), Dear(costs, us), trace)[0]  # type: ignore[arg-type]
+    found = way.selection
     ops = [{node.op.split(".")[1] for node in task.body.nodes} for task in found.tasks.tasks]
     if us == 1.0:
         assert [node.name for node in found.tasks.joins] == ["cat"]
@@ -157,7 +159,16 @@ def test_a_cut_is_chosen_with_the_joins_that_it_allows(us: float) -> None:
     else:
         assert not found.tasks.joins
         assert {"silu", "cat"} in ops
-    said = [
-        event.what for event in trace.events if event.kind == "applied" and event.where == "fuse"
-    ]
+    said = [e.what for e in way.trace.events if e.kind == "applied" and e.where == "fuse"]
     assert ("cat" in said) == (us == 1.0)
+
+
+def test_a_concatenation_that_costs_more_in_all_is_offered_as_a_join_too() -> None:
+    """With parts that cost a little more where they are slices, one launch for both activations and
+    the concatenation takes less in all; but a convolution waits for it, and the parts run side by
+    side. So both are there to be run."""
+    made, trace, graph = tuner(), Trace(), with_values(parse_graph(PARTS))
+    prepare = partial(pack, spec=made.target.spec)
+    costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
+    ways = made.kernels(made.cuts(graph, Trace()), Dear(costs, 4.2), trace)  # type: ignore[arg-type]
+    assert [len(way.selection.tasks.joins) for way in ways] == [0, 1]

@@ -67,21 +67,28 @@ def contest(job: Job, graphs: Sequence[Graph], mode: str = "") -> Result:
     )
     tuner = tuner_of(job, MOST)
     try:
-        selection = tuner.kernels(tuner.cuts(whole, aside.trace), costs, aside.trace)
+        ways = tuner.kernels(tuner.cuts(whole, aside.trace), costs, aside.trace)
     except AnabranchError as failed:
         job.trace.add("refused", "search", "parts", f"{failed.what}: {failed.why}")
         return Result((None,) * len(graphs), ())
-    tasks = with_probes(selection, costs).tasks
+    selected = [with_probes(way.selection, costs).tasks for way in ways]
     found: list[Cost | None] = [None] * len(graphs)
     if not job.deadline.over():  # else nobody would build what had won
-        plans = [_scheduled(job, one, costs) for one in apart(tasks, len(able))]
+        plans = [
+            (i, *_scheduled(job, one, costs))
+            for tasks in selected
+            for i, one in zip(able, apart(tasks, len(able)), strict=True)
+        ]
         if mode:
-            plans = [(in_mode(one, mode), schedule) for one, schedule in plans]
-            kernels = [t.kernel for one, _ in plans for t in one.tasks if t.kernel is not None]
+            plans = [(i, in_mode(one, mode), schedule) for i, one, schedule in plans]
+            kernels = [t.kernel for _, one, _ in plans for t in one.tasks if t.kernel is not None]
             job.target.prepare([k for k in kernels if k.source], job.cache, aside.trace)
-        for i, cost in zip(able, costs.race(plans, ROW), strict=True):
-            found[i] = cost
-    taken = ((task, costs.task(task)) for task in tasks.tasks)
+        raced = costs.race([(one, schedule) for _, one, schedule in plans], ROW)
+        for (i, _, _), cost in zip(plans, raced, strict=True):
+            before = found[i]
+            found[i] = cost if before is None or cost.us < before.us else before
+    tasks = {task.name: task for one in reversed(selected) for task in one.tasks}
+    taken = ((task, costs.task(task)) for task in tasks.values())
     known = tuple((task, cost.us) for task, cost in taken if _tells(task, cost))
     return Result(tuple(found), known)
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from anabranch.auditions import Auditions
 from anabranch.cache import Cache
-from anabranch.costs import costs_of
+from anabranch.costs import costs_of, fastest
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.ir.dag import dag_of
@@ -26,7 +26,8 @@ from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Cost, Costs, Limits, Target
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.step import Stepper
-from anabranch.ir.task import Kernel, TaskGraph
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.kernels.select import MOST, Selection
 from anabranch.options import Options
 from anabranch.overlap.alike import WAITED, compiling, may_overlap
@@ -39,9 +40,10 @@ from anabranch.rewrite.recall import simplify_or_recall
 from anabranch.schedule import BEST
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
+from anabranch.schedule.outlook import outlook_of
 from anabranch.schedule.recall import best_or_recall
 from anabranch.trace import Trace
-from anabranch.tune import Tuner, settled, with_probes
+from anabranch.tune import Tuner, Way, settled, with_probes
 
 MEMORY_LIMIT = 1.25
 """A parallel plan may take this much of the sequential plan's arena; waits are added to keep it."""
@@ -53,6 +55,9 @@ kernel of 10 us, each of which is 8 runs in a row. Medians of so many tell 2% ap
 TRIAL = ("sequential", "critical")
 """Who schedules a graph that is only tried out, where the fastest of several was asked for."""
 
+NEAR = 1.05
+"""Selections are run side by side whose forecasts differ by no more than this: half as much again
+as a forecast is off by, in the median."""
 WHOLE = 160.0
 """Seconds after which nobody looks for modes of launch kernel by kernel, unless a budget says so: a
 first compilation shall end within three minutes."""
@@ -140,7 +145,10 @@ def stages_of(
     prepare = partial(pack, spec=target.spec)
     tuning = costs_of(target, prepare, job.cache, trace, job.deadline, KERNEL_SECONDS)
     with trace.stage("kernels"):
-        selection = tuner.kernels(cuts, tuning, trace)
+        ways = tuner.kernels(cuts, tuning, trace)
+        way = _fastest(job, renamed(captured, graph), graph, ways, tuning)
+        trace.tell(way.trace)
+        selection = way.selection
     yield "kernels", selection
     with trace.stage("probe"):
         selection = with_probes(selection, tuning)
@@ -152,6 +160,40 @@ def stages_of(
     made = scheduled(job, graph, signature, selection, safe, trial)
     yield "schedule", made.choice
     return made
+
+
+def _fastest(
+    job: Job, signature: Signature, graph: Graph, ways: Sequence[Way], costs: Costs
+) -> Way:
+    """Of selections for one graph the one whose schedule is fastest, as a trial runs it; the first
+    in case of a tie. What is foreseen to be much slower is not run."""
+    spec, first = job.target.spec, ways[0]
+    ways = _in_sight(ways, lambda task: costs.task(task).us, spec)
+    if len(ways) < 2 or job.deadline.over():
+        return first if first in ways else ways[0]
+    aside = replace(job, trace=job.trace.aside())
+    tried = [
+        scheduled(aside, graph, signature, with_probes(way.selection, costs), False, trial=True)
+        for way in ways
+    ]
+    found = tried[0].costs.race([(made.tasks, made.choice.schedule) for made in tried])
+    best = ways[fastest(found)]
+    for way, made, cost in zip(ways, tried, found, strict=True):
+        if way is not best:
+            what = f"{len(made.tasks.tasks)} tasks with {len(made.tasks.joins)} joins"
+            why = (
+                f"{cost.us:.2f} us {cost.source} side by side, {min(c.us for c in found):.2f} else"
+            )
+            job.trace.add("refused", "fuse", what, why, us=cost.us)
+    return best
+
+
+def _in_sight(ways: Sequence[Way], us: Callable[[Task], float], spec: TargetSpec) -> list[Way]:
+    """The selections that may be the fastest, by forecast."""
+    if len(ways) < 2:
+        return list(ways)
+    foreseen = [outlook_of(way.selection.tasks, us, spec) for way in ways]
+    return [way for way, us in zip(ways, foreseen, strict=True) if us <= NEAR * min(foreseen)]
 
 
 def scheduled(

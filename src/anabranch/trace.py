@@ -116,6 +116,12 @@ class Trace:
         kept = [event for event in self.events[begin:end] if event.kind not in told]
         self.events[begin:end] = kept + [event for event in other.events if event.kind in told]
 
+    def tell(self, other: Trace) -> None:
+        """What was applied, chosen and refused where something was tried that is now taken."""
+        for event in other.events:
+            if event.kind in ("applied", "chosen", "refused"):
+                self.add(event.kind, event.where, event.what, event.why, **dict(event.data))
+
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Times a stage and adds one event when it ends."""

@@ -1,6 +1,12 @@
 """Tuning: from a rewritten graph to tasks that all have the fastest kernel there is for them.
 
     graph --cuts--> tasks, cut in several ways --kernels--> the fastest of them, stretch by stretch
+                                                            and with all concatenations as joins
+
+What is fastest stretch by stretch takes the least in all, one task after another. A concatenation
+that runs with sums and poolings of its parts is one launch for many, and all that reads it waits
+for that launch as well; where every part is written into its place by whoever makes it, nobody
+does. So whoever can run both schedules is given both.
 
 Candidates that were generated run first in a process that may die of it (`rehearse`);
 all are measured side by side, and the winner is compared with the task's body (`accept`).
@@ -8,9 +14,11 @@ all are measured side by side, and the winner is compared with the task's body (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+import math
+from collections.abc import Callable, Container, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 from anabranch.accept import checker
 from anabranch.auditions import Auditions
@@ -41,6 +49,14 @@ kernel runs, each of these with clusters, which have several results, and the la
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """Tasks with kernels, and what was said on the way to them."""
+
+    selection: Selection
+    trace: Trace
+
+
+@dataclass(frozen=True, slots=True)
 class Tuner:
     """Finds kernels on one target; what was found is in the cache. `until`: when it is
     over, no further kernel is tried. `most`: how many generated kernels are tried at once; where
@@ -64,21 +80,22 @@ class Tuner:
 
     def cuts(self, graph: Graph, trace: Trace) -> list[TaskGraph]:
         """The graph cut in every way, the finest first, each way once; the last keeps apart what
-        may be joins, where others fuse it with what reads it."""
+        may be joins, where others fuse it with what makes its parts or reads it."""
         found: list[TaskGraph] = []
         for larger in CUTS if self.generates else CUTS[:1]:
             cut = partition(graph, trace, self.target.spec, *larger)
             if cut not in found:
                 found.append(cut)
-        alone = _read_by_kin(found[-1]).intersection(fitting(found[0], Trace(quiet=True)))
+        alone = _fused(found[-1]).intersection(fitting(found[0], Trace(quiet=True)))
         if alone and self.generates:
             found.append(partition(graph, trace, self.target.spec, *CUTS[-1], alone=alone))
         return found
 
-    def kernels(self, cuts: Sequence[TaskGraph], costs: Costs, trace: Trace) -> Selection:
-        """All cuts with kernels, and where they differ what is faster; joins, unless convolutions
-        are to be merged, which has its own way with concatenations. TargetError if a task has no
-        kernel that runs."""
+    def kernels(self, cuts: Sequence[TaskGraph], costs: Costs, trace: Trace) -> list[Way]:
+        """All cuts with kernels: where they differ what is faster, first, and then, if that is
+        another selection, all concatenations as joins that may be; no joins where convolutions are
+        to be merged, which has its own way with concatenations. TargetError if a task has no kernel
+        that runs."""
         spec, check = self.target.spec, checker(self.target, self.cache)
         with self._rehearsal(trace) as rehearsal:
             if self.generates:
@@ -87,14 +104,17 @@ class Tuner:
             memory = Memory(self.cache, name_of(self.target), self._keeps(costs, rehearsal))
             ways = select_all(cuts, spec, self.providers, trial, check, trace, memory, self.most)
             if not self.generates or self.options.scheduler in MERGING:
-                found = _fastest(ways, costs.task, trace)
+                told = trace.aside()
+                found = [Way(_fastest(ways, costs.task, told), told)]
             else:
 
-                def join(one: Selection, trace: Trace) -> Selection:
-                    return with_joins(one, spec, self.providers, trial, check, costs, trace, memory)
+                def join(one: Selection, trace: Trace, hopeful: bool = False) -> Selection:
+                    how = (spec, self.providers, trial, check, costs, trace, memory, hopeful)
+                    return with_joins(one, *how)
 
-                found = _fastest_joined(ways, costs.task, join, trace)
-            return replace(found, settled=memory.settled())
+                found = _joined_ways(ways, costs.task, join, trace)
+            settled = memory.settled()
+            return [Way(replace(way.selection, settled=settled), way.trace) for way in found]
 
     def _rehearsal(self, trace: Trace) -> Rehearsal:
         return Rehearsal(self.target, self.cache, trace, self.auditions, self.until)
@@ -132,39 +152,55 @@ class Tuner:
         probes like all others."""
 
         def alone(tasks: TaskGraph) -> Selection:
-            return self.kernels([tasks], costs, Trace())
+            return self.kernels([tasks], costs, Trace())[0].selection
 
         name = self.options.scheduler
         after = merged(name, graph, selection.tasks, costs, limits, alone)
         if after is graph:
             return graph, selection
-        found = self.kernels(self.cuts(after, Trace()), costs, Trace())
+        found = self.kernels(self.cuts(after, Trace()), costs, Trace())[0].selection
         return after, with_probes(found, costs)
 
 
-def _read_by_kin(tasks: TaskGraph) -> set[str]:
-    """The concatenations that run with what reads them, but not with what makes their parts."""
+def _fused(tasks: TaskGraph) -> set[str]:
+    """The concatenations that run with what makes their parts, or with what reads them."""
     return {
         node.name
         for task in tasks.tasks
         for node in task.body.nodes
-        if node.op == CAT and len(task.body.nodes) > 1 and set(node.uses) <= set(task.reads)
+        if node.op == CAT and len(task.body.nodes) > 1
     }
 
 
+class Join(Protocol):
+    """A selection with joins where they are faster; `hopeful`: or may be, in a whole
+    in which parts run side by side."""
+
+    def __call__(self, one: Selection, trace: Trace, hopeful: bool = False) -> Selection: ...
+
+
+CostOf = Callable[[Task], Cost]
+
+
+def _joined_ways(ways: Sequence[Selection], cost: CostOf, join: Join, trace: Trace) -> list[Way]:
+    """The fastest of all cuts, with joins, and the same with as many joins as there can be."""
+    free = {name for way in ways for name in fitting(way.tasks, Trace(quiet=True))}
+    told = trace.aside()
+    found = [_fastest_joined(ways, cost, join, free, told)]
+    apart = _all_joined(ways, cost, join, free, trace)
+    if apart is not None and apart.selection.tasks != found[0].selection.tasks:
+        found.append(apart)
+    return found
+
+
 def _fastest_joined(
-    ways: Sequence[Selection],
-    cost: Callable[[Task], Cost],
-    join: Callable[[Selection, Trace], Selection],
-    trace: Trace,
-) -> Selection:
+    ways: Sequence[Selection], cost: CostOf, join: Join, free: Set[str], trace: Trace
+) -> Way:
     """The fastest of all cuts, with joins. A concatenation that becomes one costs nothing, but to
     do so it must be a task alone: so cuts are also chosen as if all of those were free, then as if
     just those were that became joins, and that is taken if it takes less in all."""
-    begin = len(trace.events)
     first = _fastest(_as_they_are(ways), cost, trace)
     plain = join(first, trace)
-    free = {name for way in ways for name in fitting(way.tasks, Trace(quiet=True))}
     while free:
         told = trace.aside()
         hoped = _fastest(ways, partial(_hoped, cost, free), told)
@@ -174,11 +210,25 @@ def _fastest_joined(
         joined = {node.name for node in hoped.tasks.joins}
         if free <= joined:
             if _sum(hoped, cost) < _sum(plain, cost):
-                trace.retell(begin, len(trace.events), told)
-                return hoped
+                return Way(hoped, told)
             break
-        free &= joined
-    return plain
+        free = free & joined
+    return Way(plain, trace)
+
+
+def _all_joined(
+    ways: Sequence[Selection], cost: CostOf, join: Join, free: Set[str], trace: Trace
+) -> Way | None:
+    """With every concatenation as a join that can be one, whatever that takes in all; None if none
+    can."""
+    while free:
+        told = trace.aside()
+        apart = join(_fastest(ways, partial(_apart, cost, free), told), told, hopeful=True)
+        joined = {node.name for node in apart.tasks.joins}
+        if free <= joined:
+            return Way(apart, told)
+        free = free & joined
+    return None
 
 
 def _as_they_are(ways: Sequence[Selection]) -> Sequence[Selection]:
@@ -195,17 +245,23 @@ def _alone(tasks: TaskGraph) -> set[str]:
     return {task.name for task in tasks.tasks if [node.op for node in task.body.nodes] == [CAT]}
 
 
-def _hoped(cost: Callable[[Task], Cost], free: Container[str], task: Task) -> Cost:
+def _hoped(cost: CostOf, free: Container[str], task: Task) -> Cost:
     """Its cost, nothing for a concatenation that is free."""
     alone = [node.op for node in task.body.nodes] == [CAT] and task.name in free
     return replace(cost(task), us=0.0) if alone else cost(task)
 
 
-def _sum(selection: Selection, cost: Callable[[Task], Cost]) -> float:
+def _apart(cost: CostOf, free: Container[str], task: Task) -> Cost:
+    """As `_hoped`, and no task is to hold one of these with anything else."""
+    held = len(task.body.nodes) > 1 and any(node.name in free for node in task.body.nodes)
+    return replace(cost(task), us=math.inf) if held else _hoped(cost, free, task)
+
+
+def _sum(selection: Selection, cost: CostOf) -> float:
     return sum(cost(task).us for task in selection.tasks.tasks)
 
 
-def _fastest(ways: Sequence[Selection], cost: Callable[[Task], Cost], trace: Trace) -> Selection:
+def _fastest(ways: Sequence[Selection], cost: CostOf, trace: Trace) -> Selection:
     """The fastest of all cuts, wherever they differ."""
     found, *others = ways
     for whole in others:
@@ -213,9 +269,7 @@ def _fastest(ways: Sequence[Selection], cost: Callable[[Task], Cost], trace: Tra
     return found
 
 
-def _cheaper(
-    whole: Selection, parts: Selection, cost: Callable[[Task], Cost], trace: Trace
-) -> Selection:
+def _cheaper(whole: Selection, parts: Selection, cost: CostOf, trace: Trace) -> Selection:
     """Where the two are cut otherwise, the faster of their kernels."""
     # An estimate knows the launch that a pair saves, and not what is computed again for that.
     tasks = choose(whole.tasks, parts.tasks, cost, trace, sure=is_pair)

@@ -17,7 +17,7 @@ reduction or a depthwise convolution, one of these a group, and sums of the rows
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Sequence
 
 from anabranch.fuse.cluster import clusters
 from anabranch.fuse.legal import (
@@ -67,13 +67,14 @@ def grow(
     group of its own."""
     facts = Facts.of(graph, alone)
     nodes = [node for node in graph.nodes if not ops.is_view(node, facts.types)]
+    deepest = _by_depth(nodes, facts)[::-1]
     home: dict[str, list[Node]] = {}
-    for anchor in reversed(nodes):
+    for anchor in deepest:
         if anchor.op in EPILOGUES and anchor.name not in home:
             group = _with_epilogue(anchor, home, facts, trace)
             home.update((node.name, group) for node in group if len(group) > 1)
     if pointwise:
-        for node in reversed(nodes):
+        for node in deepest:
             _join_reader(node, home, facts, trace, unwritten)
     groups: list[Group] = []
     for node in nodes:
@@ -93,6 +94,18 @@ def anchor_of(group: Group, views: Container[str] = ()) -> Node:
             if ops.info(node.op).kind in kinds and node.name not in views:
                 return node
     raise AssertionError("a group has a node that is no view")
+
+
+def _by_depth(nodes: Sequence[Node], facts: Facts) -> list[Node]:
+    """The nodes by how many contractions and reductions lie before them at most, in an order in
+    which they can run. Of several that one node reads, its launch goes to the deepest: the others
+    are there by then, and nobody waits for more than before."""
+    depth: dict[str, int] = {}
+    for node in (facts.makers[name] for name in facts.types if name in facts.makers):
+        own = ops.info(node.op).kind in ("contract", "reduce")
+        before = (depth[name] for name in node.uses if name in depth)
+        depth.update(dict.fromkeys(node.results, max(before, default=0) + own))
+    return sorted(nodes, key=lambda node: depth[node.name])
 
 
 def _with_epilogue(

@@ -148,10 +148,16 @@ def _touched(task: Task, roots: Mapping[str, str]) -> set[str]:
 
 
 def worth(
-    plain: TaskGraph, whole: TaskGraph, cost: Callable[[Task], Cost], trace: Trace
+    plain: TaskGraph,
+    whole: TaskGraph,
+    cost: Callable[[Task], Cost],
+    trace: Trace,
+    hopeful: bool = False,
 ) -> tuple[str, ...]:
     """The joins of `whole` that are faster than the concatenations of `plain`; both have kernels.
-    A join that was only estimated does not replace what was measured."""
+    A join that was only estimated does not replace what was measured. `hopeful`: the two will be
+    compared as wholes, with parts that run side by side: so estimates will do, and the parts may
+    lose together what each of their readers no longer waits for."""
     was = {task.name: task for task in plain.tasks}
     changed = {task.name: task for task in touching(plain, whole)}
     kept: list[str] = []
@@ -159,6 +165,8 @@ def worth(
         before = [cost(was[name]) for name in (*names, *joins) if name in was]
         after = [cost(changed[name]) for name in names]
         us, guess = _sums(before, after)
+        if hopeful:
+            us, guess = (us[0] + sum(cost(was[name]).us for name in joins), us[1]), False
         said = f"{us[1]:.2f} us with {len(names)} tasks writing or reading slices"
         if us[1] < us[0] and not guess:
             why = f"{said}, {us[0]:.2f} with the concatenation"

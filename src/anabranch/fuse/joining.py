@@ -71,8 +71,10 @@ def with_joins(
     costs: Costs,
     trace: Trace,
     memory: Memory = NOWHERE,
+    hopeful: bool = False,
 ) -> Selection:
-    """The selection with joins where they are faster; the very same one if nowhere."""
+    """The selection with joins where they are faster; the very same one if nowhere. `hopeful`:
+    also where that shows only in the whole, if at all."""
     plain = selection.tasks
     names = _promising(selection, costs.task, trace)
     if not names:
@@ -86,7 +88,7 @@ def with_joins(
     except TargetError as failed:
         trace.add("refused", "fuse", ", ".join(names), str(failed).partition("\n")[0])
         return selection
-    kept = worth(plain, _with_kernels(whole, picked.tasks), costs.task, trace)
+    kept = worth(plain, _with_kernels(whole, picked.tasks), costs.task, trace, hopeful)
     if not kept:
         return selection
     tasks = _with_kernels(joined(plain, kept), picked.tasks)
