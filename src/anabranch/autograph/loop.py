@@ -204,7 +204,9 @@ class _Loop(Generic[T]):
     def _locally(self, judges: Locals[T]) -> Outcome[T] | None:
         """The first graph with what paid in its parts, as it was built, if it is faster."""
         graph, prices = self._best.path.graph, judges.prices(self._built)
-        meter, then = self._meter, building(graph)
+        # What is tried throughout is built after what paid here.
+        builds = 1 + any(kinds(graph, self._rules))
+        meter, then = self._meter, building(graph) * builds
         if not meter.affords("price", FEWEST * PRICE, then):
             return None
         known = self._gathered(graph, prices, then)
@@ -221,7 +223,7 @@ class _Loop(Generic[T]):
             with meter.spending("contest", lambda: RUN * runs + TASK * len(fresh)):
                 paid = settled(chosen, judges.contest, self._trace)
         for some in fewer(paid):
-            if not meter.affords("build", then):
+            if not meter.affords("build", building(graph)):
                 return None
             better = self._together(self._survey(graph), some)
             if better is not None:
