@@ -38,6 +38,28 @@ def test_what_stays_inside_a_launch_is_no_traffic(make: Any) -> None:
     assert work(twice, make.spec).launches == 2
 
 
+def test_of_a_table_the_rows_that_are_looked_up_are_traffic(make: Any) -> None:
+    """One lookup in a table of everything asks for no more than many in tables of their own; twice
+    all of a table is all of it."""
+    rows, few = TensorType((26 * 10_000, 10), torch.half), TensorType((4, 26), torch.int64)
+    found = TensorType((4, 26, 10), torch.half)
+    node = Node("y", "aten.embedding.default", (Ref("w"), Ref("i")), (), (found,))
+    again = replace(node, name="z")
+
+    def body(table: TensorType, *nodes: Node) -> Graph:
+        held, ids = (Constant("w", table, "-"),), (Input("i", few),)
+        return Graph("y", ids, held, nodes, tuple(Ref(node.name) for node in nodes))
+
+    nbytes, indices = 4 * 26 * 10 * 2, 4 * 26 * 8
+    once = work(Task("y", body(rows, node)), make.spec)
+    twice = work(Task("y", body(rows, node, again)), make.spec)
+    short = work(Task("y", body(TensorType((5, 10), torch.half), node, again)), make.spec)
+    per_us = make.spec.bandwidth * 1e-6
+    assert once.moved_us * per_us == pytest.approx(2 * nbytes + indices)
+    assert twice.moved_us * per_us == pytest.approx(4 * nbytes + indices)
+    assert short.moved_us * per_us == pytest.approx(2 * nbytes + indices + 5 * 10 * 2)
+
+
 def test_of_independent_parts_each_waits_for_its_own_traffic(make: Any) -> None:
     one, two = make.conv(64, 56, 64, 3), make.conv(32, 56, 32, 3)
     assert work(one, make.spec).awaited_us is None

@@ -46,6 +46,15 @@ def test_operations_and_bytes_are_counted() -> None:
     assert ops.traffic(node, table) == 2 * (8 * 16 + 16 * 4 + 8 * 4)
 
 
+def test_of_a_table_no_more_is_read_than_is_found_there() -> None:
+    table = {"w": TensorType((1000, 8), torch.half), "i": TensorType((3,), torch.int64)}
+    few = ops.make_node("y", "aten.embedding.default", (Ref("w"), Ref("i")), table)
+    assert ops.reads(few, table) == {"w": 3 * 8 * 2, "i": 3 * 8}
+    assert ops.traffic(few, table) == 2 * (3 * 8 * 2) + 3 * 8
+    table = {"w": TensorType((2, 8), torch.half), "i": TensorType((3,), torch.int64)}
+    assert ops.reads(few, table)["w"] == 2 * 8 * 2
+
+
 def test_attention_multiplies_each_query_with_each_key_and_each_weight_with_a_value() -> None:
     sizes = {"q": (2, 8, 5, 16), "k": (2, 4, 9, 16), "v": (2, 4, 9, 6)}
     table = {name: TensorType(shape, torch.half) for name, shape in sizes.items()}

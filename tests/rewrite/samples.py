@@ -204,6 +204,23 @@ class Large(nn.Module):
         return self.whole(self.alone(self.groups(x).sigmoid()).tanh() - x)  # type: ignore[no-any-return]
 
 
+class Lookups(nn.Module):
+    """Categories, each in a table of its own, put together in every way beside something or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(3 + i, 4) for i in range(3))
+
+    def forward(self, ids: Tensor, x: Tensor) -> list[Tensor]:
+        found = [table(ids[:, i]) for i, table in enumerate(self.tables)]
+        several = (found, [x, *found], [*found, x])
+        return [
+            side.tanh()
+            for parts in several
+            for side in (torch.stack(parts, 1), torch.cat(parts, 0), torch.cat(parts, 1))
+        ]
+
+
 def _image() -> Tensor:
     return torch.rand(2, 3, 16, 16)
 
@@ -217,6 +234,7 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     "products": (Products(), (torch.rand(3, 4), torch.rand(3, 4))),
     "halves": (Halves(), (_image(),)),
     "dense": (Dense(), (_image(),)),
+    "lookups": (Lookups(), (torch.tensor([[0, 1, 2], [2, 0, 1]]), torch.rand(2, 4))),
     "scaled": (Scaled(), (torch.rand(2, 5, 8),)),
     "mixer": (Mixer(), (torch.rand(2, 6, 6),)),
     "layered": (Normed(lambda: nn.LayerNorm(64)).half(), (torch.rand(2, 5, 64).half(),)),

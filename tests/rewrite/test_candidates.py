@@ -26,7 +26,7 @@ NETWORKS = ("inception_v3", "resnet50", "resnext50", "nasnet_mobile", "bert_base
 FAMILIES = (
     *("merging", "channels", "groups", "linears", "products"),
     *("forms", "composing", "matrices", "averages", "pooling"),
-    *("latest", "attention", "turned", "blocks", "normed", "fewrows"),
+    *("latest", "attention", "turned", "blocks", "normed", "fewrows", "tables"),
 )
 RULES = {rule.name: rule for family in FAMILIES for rule in CANDIDATES[family]}
 

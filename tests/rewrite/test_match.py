@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.ir.rule import Match, Rule, wild
+from anabranch.errors import VerifyError
+from anabranch.ir.graph import Ref
+from anabranch.ir.rule import Each, Match, Rule, verify_rule, wild
 from anabranch.ir.text import parse_graph
 from anabranch.rewrite.match import matches, shared
 from anabranch.rewrite.partition import parts
@@ -117,3 +119,41 @@ def test_a_condition_that_fails_is_a_refusal_where_refusals_are_heard() -> None:
     with pytest.raises(IndexError):
         list(matches(SUMS, rule))
     assert parts(SUMS, [rule], 2)  # a graph is cut all the same
+
+
+ROOTS = parse_graph("""
+graph roots {
+  input %p: f32[2]
+  input %q: f32[2]
+  %a: f32[2] = aten.relu.default(%p)
+  %b: f32[2] = aten.relu.default(%q)
+  %c: f32[2] = aten.neg.default(%p)
+  %d: f32[6] = aten.cat.default([%c, %a, %b])
+  %e: f32[6] = aten.cat.default([%a, %b, %c])
+  %f: f32[6] = aten.cat.default([%b, %a, %b])
+  return %d, %e, %f
+}""")
+
+
+def test_each_stands_for_as_many_calls_as_there_are() -> None:
+    each = Each(relu(x))
+    alone = Rule("cat(relu, ...) -> relu(cat)", cat((each,), y), x)
+    behind = Rule("cat(y, relu, ...) -> relu(cat)", cat((s, each), y), x)
+    before = Rule("cat(relu, ..., y) -> relu(cat)", cat((each, s), y), x)
+    found = {
+        rule.name: [(m.root.name, m.bound["x"]) for m in matches(ROOTS, rule)]
+        for rule in (alone, behind, before)
+    }
+    p, q = Ref("p"), Ref("q")
+    assert found == {
+        alone.name: [("f", (q, p, q))],
+        behind.name: [("d", (p, q)), ("f", (p, q))],
+        before.name: [("e", (p, q)), ("f", (q, p))],
+    }
+    (match,) = matches(ROOTS, alone)
+    assert [node.name for node in match.nodes] == ["f", "b", "a"]
+
+
+def test_what_is_in_each_may_not_be_outside_of_it() -> None:
+    with pytest.raises(VerifyError, match=r"'x'.*in and outside of each"):
+        verify_rule(Rule("cat(x, relu(x), ...) -> x", cat((x, Each(relu(x))), y), y))

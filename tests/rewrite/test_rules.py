@@ -67,6 +67,8 @@ def arranged(graph: Graph) -> Graph:
     """The same graph of tensors as `layout` leaves them for tensor cores."""
 
     def half(type: TensorType) -> TensorType:
+        if not type.dtype.is_floating_point:
+            return type
         strides = channels_last_strides(type.shape) if len(type.shape) == 4 else ()
         return TensorType(type.shape, torch.float16, strides)
 

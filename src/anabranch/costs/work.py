@@ -126,10 +126,16 @@ def _bound(task: Task, body: Graph) -> bool:
 
 
 def _border(body: Graph, table: Mapping[str, TensorType]) -> int:
-    read = {name for node in body.nodes for name in node.uses}
-    names = [value.name for value in body.inputs] + [c.name for c in body.constants]
-    crossing = [name for name in names if name in read] + [ref.name for ref in body.outputs]
-    return sum(table[name].numel * table[name].dtype.itemsize for name in dict.fromkeys(crossing))
+    """Bytes that cross it: of what comes in at most all of it, however many read it."""
+    size = {name: type.numel * type.dtype.itemsize for name, type in table.items()}
+    moved = {ref.name: size[ref.name] for ref in body.outputs}
+    coming = {value.name for value in body.inputs} | {c.name for c in body.constants}
+    coming -= moved.keys()
+    for node in body.nodes:
+        for name, read in ops.reads(node, table).items():
+            if name in coming:
+                moved[name] = min(size[name], moved.get(name, 0) + read)
+    return sum(moved.values())
 
 
 def _awaited(body: Graph, table: Mapping[str, TensorType], spec: TargetSpec) -> float | None:

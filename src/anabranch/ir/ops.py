@@ -105,6 +105,8 @@ def _kind(kind: Kind, names: str) -> dict[str, OpInfo]:
 
 
 RECURRENT = ("aten.lstm", "aten.gru", "aten.rnn_tanh", "aten.rnn_relu")
+LOOKUPS = frozenset({"aten.embedding", "aten.index", "aten.index_select", "aten.gather"})
+"""What reads of its first operand no more than it finds there."""
 
 OPS: dict[str, OpInfo] = {
     **_kind(
@@ -429,10 +431,22 @@ def serial(node: Node, types: Mapping[str, TensorType]) -> int:
 
 
 def traffic(node: Node, types: Mapping[str, TensorType]) -> int:
-    """Bytes the node must at least move: each value it reads once, each result once."""
-    read = (types[name] for name in dict.fromkeys(node.uses))
-    moved = (*read, *node.types)
-    return sum(type.numel * type.dtype.itemsize for type in moved)
+    """Bytes the node must at least move: what it reads of each value once, each result once."""
+    return sum(reads(node, types).values()) + sum(map(_bytes, node.types))
+
+
+def reads(node: Node, types: Mapping[str, TensorType]) -> dict[str, int]:
+    """Bytes the node must at least read of each value: all of it, but of one in which it looks
+    something up what it finds."""
+    found = {name: _bytes(types[name]) for name in node.uses}
+    if packet_name(node.op) in LOOKUPS:
+        table = node.uses[0]
+        found[table] = min(found[table], _bytes(node.type))
+    return found
+
+
+def _bytes(type: TensorType) -> int:
+    return type.numel * type.dtype.itemsize
 
 
 @functools.cache

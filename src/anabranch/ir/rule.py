@@ -79,6 +79,21 @@ class Result(Pattern):
     at: int
 
 
+@dataclass(frozen=True, slots=True)
+class Each(Pattern):
+    """In a tuple, as many items as there are, at least one, each of which is such a call; its
+    wildcards and rests stand for a tuple of what they are in each, and occur nowhere else. Of what
+    is found only, once in a tuple.
+
+    >>> w, i, axis = wild("w i axis")
+    >>> looked_up = Each(Call("aten.embedding.default", (w, i)))
+    >>> text_pattern(Call("aten.stack.default", ((looked_up,), axis)))
+    'aten.stack.default([*aten.embedding.default(w, i)], axis)'
+    """
+
+    call: Call
+
+
 Operand = (
     Pattern
     | Ref
@@ -196,8 +211,8 @@ class Rule:
     why not. `draw`: random arguments for the wildcards and rests of `find`, tensors as their
     types, constants as a `Constant` of the wildcard's name, several values as a tuple of types,
     under which the rule must apply (by default each wildcard is a tensor of one shape), for its
-    test. `throughout`: what it gains lies outside of what it replaces, so it is tried in a whole
-    network, at all places of a kind at once, too.
+    test. `throughout`: what it gains lies outside of what it replaces, or that may be more than a
+    part of a search holds, so it is tried in a whole network, at all places of a kind at once, too.
     """
 
     name: str
@@ -225,7 +240,7 @@ def wildcards(pattern: Operand) -> Iterator[str]:
         yield from wildcards(pattern.args)
         if pattern.rest:
             yield pattern.rest
-    elif isinstance(pattern, Result):
+    elif isinstance(pattern, Result | Each):
         yield from wildcards(pattern.call)
     elif isinstance(pattern, tuple):
         for item in pattern:
@@ -242,6 +257,10 @@ def verify_rule(rule: Rule) -> None:
         known = ops.parameters(call.op)
         if len(call.args) > len(known):
             raise VerifyError(f"rule {rule.name}: {call.op} takes only {len(known)} arguments")
+    for each in (call for side in sides[:1] for call in _eaches(side)):
+        inside = list(wildcards(each))
+        if twice := [name for name in inside if [*wildcards(rule.find)].count(name) > 1]:
+            raise VerifyError(f"rule {rule.name}: {twice} are in and outside of each")
     if isinstance(rule.replace, tuple) and len(rule.replace) != len(rule.roots):
         counts = f"finds {len(rule.roots)} values and puts {len(rule.replace)}"
         raise VerifyError(f"rule {rule.name}: {counts}")
@@ -269,6 +288,8 @@ def text_pattern(pattern: Operand) -> str:
         return f"{pattern.op}({', '.join([*map(text_pattern, pattern.args), *rest])})"
     if isinstance(pattern, Result):
         return f"{text_pattern(pattern.call)}.{pattern.at}"
+    if isinstance(pattern, Each):
+        return f"*{text_pattern(pattern.call)}"
     if isinstance(pattern, tuple):
         return f"[{', '.join(map(text_pattern, pattern))}]"
     assert not isinstance(pattern, Pattern)
@@ -279,7 +300,16 @@ def _calls(pattern: Operand) -> Iterator[Call]:
     if isinstance(pattern, Call):
         yield pattern
         yield from (call for arg in pattern.args for call in _calls(arg))
-    elif isinstance(pattern, Result):
+    elif isinstance(pattern, Result | Each):
         yield from _calls(pattern.call)
     elif isinstance(pattern, tuple):
         yield from (call for item in pattern for call in _calls(item))
+
+
+def _eaches(pattern: Operand) -> Iterator[Each]:
+    if isinstance(pattern, Each):
+        yield pattern
+    elif isinstance(pattern, Call):
+        yield from _eaches(pattern.args)
+    elif isinstance(pattern, tuple):
+        yield from (each for item in pattern for each in _eaches(item))

@@ -14,7 +14,7 @@ import ast
 
 import torch
 
-from anabranch.ir.rule import Call, Operand, Wild, text_pattern
+from anabranch.ir.rule import Call, Each, Operand, Wild, text_pattern
 
 __all__ = ["parse_pattern", "text_pattern"]
 
@@ -39,7 +39,7 @@ def _read(node: ast.expr, text: str) -> Operand:
         ):
             return -value
         case ast.List(elts=items):
-            return tuple(_read(item, text) for item in items)
+            return tuple(_item(item, text) for item in items)
         case ast.Attribute(value=ast.Name(id="torch"), attr=name):
             found = getattr(torch, name, None)
             if isinstance(found, torch.dtype | torch.memory_format | torch.layout):
@@ -52,3 +52,12 @@ def _read(node: ast.expr, text: str) -> Operand:
                 rest, args = args[-1].value.id, args[:-1]
             return Call(ast.unparse(function), tuple(_read(arg, text) for arg in args), rest)
     raise ValueError(f"no pattern: {ast.unparse(node)!r} in {text!r}")
+
+
+def _item(node: ast.expr, text: str) -> Operand:
+    """An item of a tuple, or a call that stands for several."""
+    if isinstance(node, ast.Starred):
+        found = _read(node.value, text)
+        if isinstance(found, Call):
+            return Each(found)
+    return _read(node, text)

@@ -12,14 +12,24 @@ several roots, what depends on them is moved behind what does not.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Result, Rule, Wild, wildcards
+from anabranch.ir.rule import (
+    Call,
+    Each,
+    Match,
+    Operand,
+    Pattern,
+    Result,
+    Rule,
+    Wild,
+    wildcards,
+)
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.build import Builder, join_origins, rewrite
 from anabranch.rewrite.field import reached
@@ -131,7 +141,7 @@ def instantiate(rule: Rule, seed: int) -> Graph:
     drawn = rule.draw(dice) if rule.draw else dict.fromkeys(names, TensorType(shape, torch.float32))
     given: list[Input] = []
     bound = {name: _declared(name, value, given) for name, value in drawn.items()}
-    held = tuple(value for value in drawn.values() if isinstance(value, Constant))
+    held = tuple(dict.fromkeys(_constants(drawn.values())))
     builder = Builder(Graph("instance", tuple(given), held, (), ()))
     match, roots = Match((), bound, builder.known), []
     built: dict[Call, Ref] = {}
@@ -142,13 +152,21 @@ def instantiate(rule: Rule, seed: int) -> Graph:
     return replace(builder.source, nodes=tuple(builder.nodes.values()), outputs=tuple(roots))
 
 
+def _constants(drawn: Iterable[object]) -> Iterator[Constant]:
+    for value in drawn:
+        if isinstance(value, Constant):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _constants(value)
+
+
 def _declared(name: str, drawn: object, inputs: list[Input]) -> Arg:
     """The argument that was drawn for a wildcard; what are tensors becomes inputs."""
     if isinstance(drawn, TensorType):
         inputs.append(Input(name, drawn))
         return Ref(name)
     if isinstance(drawn, Constant):
-        return Ref(name)
+        return Ref(drawn.name)
     if isinstance(drawn, tuple):
         return tuple(_declared(f"{name}_{i}", item, inputs) for i, item in enumerate(drawn))
     return drawn  # type: ignore[return-value]
@@ -178,9 +196,25 @@ def _build(
         assert isinstance(first, Ref)
         return Ref(builder.nodes[first.name].results[pattern.at])
     if isinstance(pattern, tuple):
-        return tuple(_build(builder, item, match, "", built) for item in pattern)
+        items: list[Arg] = []
+        for item in pattern:
+            if isinstance(item, Each):
+                items += _instances(builder, item, match)
+            else:
+                items.append(_build(builder, item, match, "", built))
+        return tuple(items)
     assert not isinstance(pattern, Pattern)
     return pattern
+
+
+def _instances(builder: Builder, each: Each, match: Match) -> Iterator[Arg]:
+    """A call for each of the values that its names are bound to."""
+    names = dict.fromkeys(wildcards(each))
+    many = {name: arg for name in names if isinstance(arg := match.bound[name], tuple)}
+    assert len(many) == len(names), names
+    for row in zip(*many.values(), strict=True):
+        bound = {**match.bound, **dict(zip(many, row, strict=True))}
+        yield _build(builder, each.call, replace(match, bound=bound), "", {})
 
 
 def _as_given(op: str, args: tuple[Arg, ...]) -> tuple[tuple[Arg, ...], dict[str, Arg]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Node, Ref
-from anabranch.ir.rule import COMMUTATIVE, Call, Operand, Pattern, Wild
+from anabranch.ir.rule import COMMUTATIVE, Call, Each, Operand, Pattern, Wild, wildcards
 
 Bindings = Mapping[str, Arg]
 Makers = Mapping[str, Node]
@@ -77,10 +77,49 @@ def _operand(
         if maker is not None and isinstance(arg, Ref) and arg.name == maker.name:
             yield from bindings(pattern, maker, bound, makers, nodes)
     elif isinstance(pattern, tuple):
-        if isinstance(arg, tuple) and len(arg) == len(pattern):
-            yield from _each(pattern, arg, bound, nodes, makers)
+        if isinstance(arg, tuple):
+            yield from _items(pattern, arg, bound, nodes, makers)
     elif not isinstance(pattern, Pattern) and same(pattern, arg):
         yield bound, nodes
+
+
+def _items(
+    patterns: tuple[Operand, ...],
+    args: tuple[Arg, ...],
+    bound: Bindings,
+    nodes: tuple[Node, ...],
+    makers: Makers,
+) -> Found:
+    """Items of a tuple, one of which may stand for several."""
+    at = next((i for i, item in enumerate(patterns) if isinstance(item, Each)), None)
+    if at is None:
+        if len(args) == len(patterns):
+            yield from _each(patterns, args, bound, nodes, makers)
+        return
+    each, count = patterns[at], len(args) - len(patterns) + 1
+    assert isinstance(each, Each)
+    if count < 1:
+        return
+    around = patterns[:at] + patterns[at + 1 :], args[:at] + args[at + count :]
+    for outer, here in _each(*around, bound, nodes, makers):
+        for found, all_nodes in _several(each.call, args[at : at + count], here, makers):
+            merged = together(outer, found)
+            if merged is not None:
+                yield merged, all_nodes
+
+
+def _several(
+    pattern: Call, args: tuple[Arg, ...], nodes: tuple[Node, ...], makers: Makers
+) -> Found:
+    """Calls of one pattern: what each of its names is in every one of them."""
+    names, rows = tuple(wildcards(pattern)), list[Bindings]()
+    for arg in args:
+        first = next(_operand(pattern, arg, {}, nodes, makers), None)
+        if first is None:
+            return
+        rows.append(first[0])
+        nodes = first[1]
+    yield {name: tuple(row[name] for row in rows) for name in names}, nodes
 
 
 def _bind(name: str, arg: Arg, bound: Bindings) -> Bindings | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from anabranch.ir.graph import Arg, Graph, Node
-from anabranch.ir.rule import Call, Known, Operand, Rule, Wild, text_pattern, wildcards
+from anabranch.ir.rule import Call, Each, Known, Operand, Rule, Wild, text_pattern, wildcards
 from anabranch.rewrite.bind import Bindings, bindings
 
 Way = tuple[Node, Bindings]
@@ -132,6 +132,8 @@ def _inside(pattern: Operand) -> Iterator[Call]:
     """The outermost calls."""
     if isinstance(pattern, Call):
         yield pattern
+    elif isinstance(pattern, Each):
+        yield pattern.call
     elif isinstance(pattern, tuple):
         for item in pattern:
             yield from _inside(item)
@@ -155,6 +157,10 @@ def _numbered(pattern: Call) -> str:
         if isinstance(item, Call):
             args = tuple(renamed(arg) for arg in item.args)
             return Call(item.op, args, table.get(item.rest, ""))
+        if isinstance(item, Each):
+            inner = renamed(item.call)
+            assert isinstance(inner, Call)
+            return Each(inner)
         return tuple(renamed(x) for x in item) if isinstance(item, tuple) else item
 
     return text_pattern(renamed(pattern))

@@ -4,9 +4,9 @@
                                                              makes: x's sums are taken where x is
                                                              made, in another part of the network
 
-Where a rule says so, what it gains lies outside of what it replaces, and a search of parts does
-not see it. There the whole network says whether it pays, once for all places of one kind: the same
-rule, with results of the same types.
+Where a rule says so, what it gains lies outside of what it replaces, or that is more than a part
+holds, and a search of parts does not see it. There the whole network says whether it pays, once for
+all places of one kind: the same rule, with results of the same types.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from anabranch.rewrite.rules import (
     pooling,
     products,
     sums,
+    tables,
     turned,
     turns,
 )
@@ -48,6 +49,7 @@ CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "pooling": pooling.RULES,
     "algebra": algebra.RULES,
     "linearity": linearity.RULES,
+    "tables": tables.RULES,
     "pieces": pieces.RULES,
     "movement": movement.RULES,
     "turns": turns.RULES,
