@@ -161,3 +161,29 @@ def test_a_cut_is_chosen_with_the_joins_that_it_allows(us: float) -> None:
         event.what for event in trace.events if event.kind == "applied" and event.where == "fuse"
     ]
     assert ("cat" in said) == (us == 1.0)
+
+
+TWICE = """
+graph twice {
+  input %x: f16[1,72,26,26]{48672,1,1872,72}
+  const %v: f16[72,1,3,3]{1,1,216,72} = v
+  const %w: f16[72,1,3,3]{1,1,216,72} = w
+  %r: f16[1,72,26,26]{48672,1,1872,72} = aten.relu.default(%x)
+  %a: f16[1,72,26,26]{48672,1,1872,72} = aten.convolution.default(%r, %v, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 72)
+  %b: f16[1,72,26,26]{48672,1,1872,72} = aten.convolution.default(%r, %w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 72)
+  return %a, %b
+}"""  # noqa: E501
+
+
+def test_a_relu_that_two_convolutions_read_is_no_launch() -> None:
+    made, trace, graph = tuner(), Trace(), with_values(parse_graph(TWICE))
+    prepare = partial(pack, spec=made.target.spec)
+    costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
+    found = made.kernels(made.cuts(graph, Trace()), costs, trace)
+    assert [[node.name for node in task.body.nodes] for task in found.tasks.tasks] == [
+        ["r", "a"],
+        ["r", "b"],
+    ]
+    assert all(found.candidates[task.name] and task.kernel for task in found.tasks.tasks)
+    why = "computed again in 2 readers: no launch of its own"
+    assert ("%r", why) in [(event.what, event.why) for event in trace.events]
