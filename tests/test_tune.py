@@ -172,3 +172,30 @@ def test_a_concatenation_that_costs_more_in_all_is_offered_as_a_join_too() -> No
     costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
     ways = made.kernels(made.cuts(graph, Trace()), Dear(costs, 4.2), trace)  # type: ignore[arg-type]
     assert [len(way.selection.tasks.joins) for way in ways] == [0, 1]
+
+
+TWICE = """
+graph twice {
+  input %x: f16[1,72,26,26]{48672,1,1872,72}
+  const %v: f16[72,1,3,3]{1,1,216,72} = v
+  const %w: f16[72,1,3,3]{1,1,216,72} = w
+  %r: f16[1,72,26,26]{48672,1,1872,72} = aten.relu.default(%x)
+  %a: f16[1,72,26,26]{48672,1,1872,72} = aten.convolution.default(%r, %v, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 72)
+  %b: f16[1,72,26,26]{48672,1,1872,72} = aten.convolution.default(%r, %w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 72)
+  return %a, %b
+}"""  # noqa: E501
+
+
+def test_a_relu_that_two_convolutions_read_is_no_launch() -> None:
+    made, trace, graph = tuner(), Trace(), with_values(parse_graph(TWICE))
+    prepare = partial(pack, spec=made.target.spec)
+    costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
+    way = made.kernels(made.cuts(graph, Trace()), costs, trace)[0]
+    found = way.selection
+    assert [[node.name for node in task.body.nodes] for task in found.tasks.tasks] == [
+        ["r", "a"],
+        ["r", "b"],
+    ]
+    assert all(found.candidates[task.name] and task.kernel for task in found.tasks.tasks)
+    why = "computed again in 2 readers: no launch of its own"
+    assert ("%r", why) in [(event.what, event.why) for event in way.trace.events]

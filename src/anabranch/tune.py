@@ -26,6 +26,7 @@ from anabranch.cache import Cache
 from anabranch.costs import name_of
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.fuse import partition
+from anabranch.fuse.again import computed_again, with_again
 from anabranch.fuse.choose import choose
 from anabranch.fuse.join import CAT, fitting
 from anabranch.fuse.joining import with_joins
@@ -103,14 +104,22 @@ class Tuner:
             trial = rehearsal.before(costs.trial)
             memory = Memory(self.cache, name_of(self.target), self._keeps(costs, rehearsal))
             ways = select_all(cuts, spec, self.providers, trial, check, trace, memory, self.most)
+
+            def again(one: Selection, trace: Trace) -> Selection:
+                """With what is computed again where that is faster."""
+                tried = spec, self.providers, trial, check, trace, memory, self.most
+                whole = with_again(one, *tried)
+                return one if whole is one else _cheaper(whole, one, costs.task, trace)
+
             if not self.generates or self.options.scheduler in MERGING:
                 told = trace.aside()
-                found = [Way(_fastest(ways, costs.task, told), told)]
+                fastest = _fastest(ways, costs.task, told)
+                found = [Way(again(fastest, told) if self.generates else fastest, told)]
             else:
 
                 def join(one: Selection, trace: Trace, hopeful: bool = False) -> Selection:
                     how = (spec, self.providers, trial, check, costs, trace, memory, hopeful)
-                    return with_joins(one, *how)
+                    return with_joins(again(one, trace), *how)
 
                 found = _joined_ways(ways, costs.task, join, trace)
             settled = memory.settled()
@@ -124,12 +133,14 @@ class Tuner:
         return partial(settled, *told) if self.most >= MOST else lambda: False
 
     def each(self, cuts: Sequence[TaskGraph], costs: Costs) -> list[Selection]:
-        """Every cut with kernels by itself: all that was tried on the way to a selection."""
+        """Every cut with kernels by itself, with what it may compute again and without: all that
+        was tried on the way to a selection."""
         spec, check = self.target.spec, checker(self.target, self.cache)
         with self._rehearsal(Trace()) as rehearsal:
             trial = rehearsal.before(costs.trial)
             memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
-            return select_all(cuts, spec, self.providers, trial, check, Trace(), memory)
+            every = [*cuts, *(computed_again(cut, spec, Trace()) for cut in cuts)]
+            return select_all(every, spec, self.providers, trial, check, Trace(), memory)
 
     def abreast(
         self, tasks: Sequence[Task], offers: Offers, costs: Costs, trace: Trace

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from anabranch.errors import ScheduleError
+from anabranch.ir import ops
 from anabranch.ir.dag import dag_of
-from anabranch.ir.graph import Node
+from anabranch.ir.graph import Node, types
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.trace import Trace
@@ -65,11 +66,13 @@ def choose(
 
 def stretches(coarse: TaskGraph, fine: TaskGraph) -> list[Stretch]:
     """The graphs side by side: tasks that share nodes, in the order of the fine graph."""
-    views = {node.name for node in (*coarse.aliases, *fine.aliases)}
-    home = {node.name: task.name for task in fine.tasks for node in task.body.nodes}
+    homes: dict[str, list[str]] = {}
+    for task in fine.tasks:
+        for node in _computed(task):
+            homes.setdefault(node, []).append(task.name)
     found: dict[str, Stretch] = {task.name: ([], [task]) for task in fine.tasks}
     for group in coarse.tasks:
-        own = [home[node.name] for node in group.body.nodes if node.name not in views]
+        own = [name for node in _computed(group) for name in homes[node]]
         joined = {id(found[name]): found[name] for name in own}
         first, *others = joined.values()
         first[0].append(group)
@@ -78,6 +81,12 @@ def stretches(coarse: TaskGraph, fine: TaskGraph) -> list[Stretch]:
             first[1].extend(other[1])
             found.update((part.name, first) for part in other[1])
     return list({id(stretch): stretch for stretch in found.values()}.values())
+
+
+def _computed(task: Task) -> list[str]:
+    """The nodes of the task: a cheap one may be in several tasks, as a view may."""
+    table = types(task.body)
+    return [node.name for node in task.body.nodes if not ops.is_view(node, table)]
 
 
 def _ordered(tasks: Sequence[Task], coarse: TaskGraph, fine: TaskGraph) -> TaskGraph | None:

@@ -137,7 +137,11 @@ def why_not_pointwise(node: Node, group: Sequence[Node], facts: Facts) -> str:
         outside = [n for n in facts.readers.get(result, ()) if n.name not in inside]
         if outside:
             return f"%{result} is also read by %{outside[0].name}"
-    readers = [member for member in group if set(node.results) & set(member.uses)]
+    return misread(node, [member for member in group if set(node.results) & set(member.uses)])
+
+
+def misread(node: Node, readers: Sequence[Node]) -> str:
+    """Why what these read cannot be computed where they read it; "" if it can."""
     for reader in readers:
         if ops.info(reader.op).kind != "pointwise":
             if reader.uses.count(node.name) > 1 or reader.uses[0] != node.name:

@@ -1,0 +1,221 @@
+r"""Again: cheap work that several groups read is done in each of them, and is no launch any more.
+
+          h                              h
+         / \                           / | \
+        |   relu  1.1 us              |  |  |
+        |   /  \                      |  |  |
+        | d1    d2          ->        | {relu, d1}  {relu, d2}
+        |                             |
+       add                           add
+
+A launch takes a microsecond however little it does, an instruction on what is read anyway takes
+none. So instructions that several groups read are computed again in each, as far as it reads them,
+if a template writes each of these as one kernel: in all of them or in none, for while one reads
+a result from memory, somebody must write it. Nobody waits for more than before, so no circle comes
+of it. Which way is faster, `choose` decides by measured times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from anabranch.errors import TargetError
+from anabranch.fuse.legal import CHEAP, Facts, body_of, is_depthwise, misread, why_not_written
+from anabranch.fuse.pairs import SLACK
+from anabranch.fuse.paths import Paths
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph, Input, Node
+from anabranch.ir.protocols import Provider
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.kernels.recall import NOWHERE, Memory
+from anabranch.kernels.select import MOST, Check, Selection, Trial, select_all
+from anabranch.kernels.triton.expected import expected_us, why_not_one
+from anabranch.trace import Trace
+
+Group = tuple[Node, ...]
+
+MOST_READS = 3
+"""Values that a reader may read to compute it, constants not counted: they come from memory in
+place of one."""
+
+
+def with_again(
+    selection: Selection,
+    spec: TargetSpec,
+    providers: Sequence[Provider],
+    trial: Trial,
+    check: Check,
+    trace: Trace,
+    memory: Memory = NOWHERE,
+    most: int = MOST,
+) -> Selection:
+    """The selection with what several compute again wherever they can, with kernels for that; the
+    very same one if nowhere."""
+    whole = computed_again(selection.tasks, spec, trace)
+    if whole is selection.tasks:
+        return selection
+    changed = replace(whole, tasks=tuple(task for task in whole.tasks if task.kernel is None))
+    try:
+        (found,) = select_all([changed], spec, providers, trial, check, trace, memory, most)
+    except TargetError as failed:
+        trace.add("refused", "fuse", whole.name, str(failed).partition("\n")[0])
+        return selection
+    chosen = {task.name: task for task in found.tasks.tasks}
+    tasks = replace(whole, tasks=tuple(chosen.get(task.name, task) for task in whole.tasks))
+    return Selection(tasks, {**selection.candidates, **found.candidates}, found.settled)
+
+
+def computed_again(tasks: TaskGraph, spec: TargetSpec, trace: Trace) -> TaskGraph:
+    """The tasks without those that all who read them compute again, whose tasks have no kernel;
+    the very same ones if there are none."""
+    if tasks.joins:
+        return tasks
+    search = _Search(tasks, spec)
+    for at, group in enumerate(search.groups):
+        readers = search.readers(at) if search.is_light(at) else set[int]()
+        if len(readers) < 2:
+            continue
+        what = " + ".join(f"%{node.name}" for node in group)
+        found = search.all_with(at, sorted(readers))
+        if isinstance(found, str):
+            trace.add("refused", "fuse", what, found)
+            continue
+        why = f"computed again in {len(readers)} readers: no launch of its own"
+        trace.add("applied", "fuse", what, why)
+        search.now.update(found)
+        del search.now[at]
+    if len(search.now) == len(tasks.tasks):
+        return tasks
+    own = [_task(tasks.tasks[at], nodes, tasks, search.facts) for at, nodes in search.now.items()]
+    return replace(tasks, tasks=tuple(own))
+
+
+def _task(task: Task, nodes: Group, tasks: TaskGraph, facts: Facts) -> Task:
+    """The task with these nodes; itself if it has them."""
+    if nodes is task.body.nodes:
+        return task
+    made = {name for node in nodes for name in node.results}
+    read = dict.fromkeys(name for node in nodes for name in node.uses if name not in made)
+    held = {constant.name: constant for constant in tasks.constants}
+    inputs = tuple(Input(name, facts.types[name]) for name in read if name not in held)
+    constants = tuple(held[name] for name in read if name in held)
+    return Task(task.name, Graph(task.name, inputs, constants, nodes, task.body.outputs))
+
+
+class _Search:
+    """By number the groups as they are `now`, with what they compute again."""
+
+    def __init__(self, tasks: TaskGraph, spec: TargetSpec) -> None:
+        self.groups = [task.body.nodes for task in tasks.tasks]
+        self.now = dict(enumerate(self.groups))
+        self.outputs = [task.writes for task in tasks.tasks]
+        self.facts, self.spec = Facts.of(_whole(tasks)), spec
+        self.paths = Paths.of(self.facts)
+        self.home = {node.name: at for at, group in enumerate(self.groups) for node in group}
+
+    def is_light(self, at: int) -> bool:
+        """Whether the group is made of instructions alone and is as it was: one within the other,
+        and so on, would tie ever more tasks into one decision."""
+        return self.now[at] is self.groups[at] and all(map(_is_light, self.groups[at]))
+
+    def readers(self, at: int) -> set[int]:
+        """The groups that read what the group makes, through views or not."""
+        made = (name for node in self.groups[at] for name in node.results)
+        found = (node for name in made for node in self.paths.readers.get(name, ()))
+        return {self.home[node.name] for node in found if node.name in self.home} - {at}
+
+    def all_with(self, at: int, readers: Sequence[int]) -> dict[int, Group] | str:
+        """These groups, each with what it reads of this one, or why not."""
+        why = self._why_not_again(self.groups[at])
+        found: dict[int, Group] = {}
+        for reader in readers:
+            if not why:
+                light = _wanted(self.groups[at], self.now[reader])
+                found[reader] = self._sorted(light, self.now[reader])
+                why = self._why_not_in(light, reader, found[reader])
+        return why or found
+
+    def _why_not_again(self, light: Group) -> str:
+        """Why somebody needs it in memory."""
+        for name in (name for node in light for name in node.results):
+            if name in self.facts.returned:
+                return f"%{name} is returned"
+            for node in self.facts.readers.get(name, ()):
+                if ops.is_view(node, self.facts.types):
+                    return f"%{node.name} is a view of it"
+        return ""
+
+    def _why_not_in(self, light: Group, reader: int, nodes: Group) -> str:
+        """Why a group may not compute this, or is expected to lose more than is saved."""
+        made = {name for node in light for name in node.results}
+        read = {name for node in light for name in node.uses} - made - {*self.facts.constants}
+        if len(read) > MOST_READS:
+            return f"each reader would read {len(read)} values to compute it"
+        reading = [node for node in self.now[reader] if not made.isdisjoint(node.uses)]
+        for node in reading:
+            if ops.info(node.op).kind not in ("pointwise", "reduce", "contract"):
+                return f"%{node.name} only moves what it reads"
+        for node in light:
+            if why := misread(node, [n for n in reading if node.name in n.uses]):
+                return why
+        outputs = self.outputs[reader]
+        if not any(_contracts(node, self.facts) for node in nodes):
+            return why_not_written(nodes, self.facts, outputs)
+        each = (body_of(group, self.facts, outputs) for group in (nodes, self.now[reader]))
+        return self._too_slow(light, *each)
+
+    def _too_slow(self, light: Group, with_it: Graph, without: Graph) -> str:
+        """Why a product does not compute it: no template does that, or tiles that suit it are not
+        those that suit the product."""
+        if why := why_not_one(with_it):
+            return why
+        what = f"%{light[-1].name}"
+        us, before = (expected_us(body, self.spec) for body in (with_it, without))
+        if us is None or before is None:
+            return f"nobody knows what a product takes that computes {what}"
+        saved = expected_us(body_of(light, self.facts), self.spec) or 0.0
+        slower = us > SLACK * (before + saved)
+        return f"{us:.1f} us expected with {what}, {before:.1f} without" if slower else ""
+
+    def _sorted(self, *groups: Group) -> Group:
+        """All their nodes once, in graph order."""
+        nodes = {node.name: node for group in groups for node in group}
+        return tuple(sorted(nodes.values(), key=lambda node: self.facts.position[node.name]))
+
+
+def _whole(tasks: TaskGraph) -> Graph:
+    """The graph that was cut into these tasks."""
+    views = {name: node for node in tasks.aliases for name in node.results}
+    nodes: dict[str, Node] = {}
+
+    def add(node: Node) -> None:
+        for name in node.uses:
+            if name in views and views[name].name not in nodes:
+                add(views[name])
+        nodes[node.name] = node
+
+    for node in (*(node for task in tasks.tasks for node in task.body.nodes), *tasks.aliases):
+        if node.name not in nodes:
+            add(node)
+    return Graph(tasks.name, tasks.inputs, tasks.constants, tuple(nodes.values()), tasks.outputs)
+
+
+def _wanted(light: Group, reader: Group) -> Group:
+    """What of a group another one must compute to have what it reads."""
+    needed = {name for node in reader for name in node.uses}
+    found: list[Node] = []
+    for node in reversed(light):
+        if not needed.isdisjoint(node.results):
+            found.insert(0, node)
+            needed.update(node.uses)
+    return tuple(found)
+
+
+def _is_light(node: Node) -> bool:
+    return ops.info(node.op).kind == "pointwise" and ops.packet_name(node.op) in CHEAP
+
+
+def _contracts(node: Node, facts: Facts) -> bool:
+    return ops.info(node.op).kind == "contract" and not is_depthwise(node, facts)
