@@ -54,8 +54,11 @@ that it takes at most, the schedule of what it finds included; and those that a 
 taken at its end."""
 RATE = WORK / SEARCH
 """Work for each second that was asked for: the clock is to have no say on a usual machine."""
-CAPTURES = 4
-"""Of each of two plans whose difference is less than one capture of each can tell."""
+CAPTURES, MOST_CAPTURES, CAPTURED_US = 4, 16, 400.0
+"""Of each of two plans whose difference is less than one capture of each can tell: CAPTURES, more
+of those that are short, until they are so many microseconds together. What captures of one plan
+differ by is about a microsecond, be it short or long: four of DeepFM's on an H200, 12.3 us, hid
+that another graph took 11.4."""
 GAIN = 0.01
 """What a graph must gain at the end, where that is measured: what ran before a plan makes about as
 much of a difference. On an H200 two graphs that had been 1.1 and 1.3% faster when they were
@@ -216,7 +219,7 @@ class _Judging:
         made = Judges(self._simplify, appraise, self._build, self.race)
         if self._job.options.search != "autograph":
             return made
-        again = None if self._job.target.spec.simulated else partial(self.race, captures=CAPTURES)
+        again = None if self._job.target.spec.simulated else self._again
         judged = Locals(kinds, self._contest)
         return replace(made, locals=judged, foresee=foresee, again=again)
 
@@ -226,6 +229,9 @@ class _Judging:
         raced = [(tasks, p.choice.schedule) for tasks, p in in_modes]
         return self._first.costs.race(raced, captures=captures)
 
+    def _again(self, plans: Sequence[Planned]) -> list[Cost]:
+        return self.race(plans, captures=_captures(plans))
+
     def last(self, plans: Sequence[Planned]) -> list[Cost]:
         """Side by side as each would be launched if it were the one, each loaded several times."""
         target, ended = self._job.target, list[Plan]()
@@ -234,9 +240,10 @@ class _Judging:
             if cost is None:
                 return self.race(plans)
             ended.append(plan)
-        copies = _copies(ended, CAPTURES, MEMORY * target.spec.memory_bytes)
+        times = _captures(plans)
+        copies = _copies(ended, times, MEMORY * target.spec.memory_bytes)
         costs = in_their_modes([(plan, "") for plan in copies], target)
-        found = [cost for cost in medians(costs or [], CAPTURES) if cost is not None]
+        found = [cost for cost in medians(costs or [], times) if cost is not None]
         return found if len(found) == len(plans) else self.race(plans)
 
     def _mode(self, plan: Planned) -> str:
@@ -282,6 +289,12 @@ class _Judging:
         """NumericsError if the graph computes something else than the model."""
         run = job.target.load(made.packer.plan(made.choice.schedule), repeat=0)
         verify(run, self._captured, job)
+
+
+def _captures(plans: Sequence[Planned]) -> int:
+    """How often each of these is captured, for their difference to be told."""
+    longest = max(plan.cost.us for plan in plans)
+    return min(MOST_CAPTURES, max(CAPTURES, round(CAPTURED_US / max(longest, 1.0))))
 
 
 def _copies(plans: Sequence[Plan], times: int, most: float) -> list[Plan]:
