@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from anabranch.autograph.appraise import Appraiser
 from anabranch.autograph.cuts import Cuts

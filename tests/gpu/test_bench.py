@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import statistics
 import time
 
 import pytest
@@ -67,3 +68,7 @@ def test_the_time_of_a_graph_is_the_devices() -> None:
     assert quick < 50 and slow == pytest.approx(quick, abs=5)
     (called,) = timing.interleaved([slowly], 0.1, ahead=False)
     assert timing.summarise(called).us > 900
+    replayed, called = callables.sample([slowly, slowly], 0.1, replays=[0])
+    assert len(replayed) == len(called)
+    assert statistics.median(replayed) == pytest.approx(quick / 1e3, abs=5e-3)
+    assert statistics.median(called) > 0.9

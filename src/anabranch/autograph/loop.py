@@ -291,7 +291,9 @@ class _Loop(Generic[T]):
             return None
         least = LEAST * self._best.built.cost.us
         if 0 < -found.cost < least:
-            told = f"{-found.cost:.2f} us less in parts: below the {least:.2f} that a whole must gain"
+            told = (
+                f"{-found.cost:.2f} us less in parts: below the {least:.2f} that a whole must gain"
+            )
             self._trace.add("refused", "search", rules_of(found.steps), told)
             return None
         simple = self._judges.simplify(found.graph)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,13 +27,14 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`sample(calls, seconds)`: milliseconds of each call, by round. `peak_of(call)`: its bytes,
+    """`sample(calls, seconds, replays)`: milliseconds of each call, by round; of the `replays`, by
+    number, the device's time alone, where there is a device. `peak_of(call)`: its bytes,
     None where nobody knows. `capture(fn, args)`: a replay and its bytes; None without graphs.
     `simulated`: nothing can be timed, and plans are forecast."""
 
     target: str
     device: torch.device
-    sample: Callable[[Sequence[Call], float], list[list[float]]]
+    sample: Callable[[Sequence[Call], float, Collection[int]], list[list[float]]]
     peak_of: Callable[[Call], int | None]
     synchronize: Callable[[], None]
     release: Callable[[], None]
@@ -90,7 +91,9 @@ MACHINES: dict[str, Callable[[], Machine]] = {
 }
 
 
-def _clock(calls: Sequence[Call], seconds: float) -> list[list[float]]:
+def _clock(
+    calls: Sequence[Call], seconds: float, replays: Collection[int] = ()
+) -> list[list[float]]:
     samples: list[list[float]] = [[] for _ in calls]
     deadline = time.perf_counter() + seconds
     for done in range(CPU_ROUNDS[1]):

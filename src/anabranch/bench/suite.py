@@ -6,9 +6,10 @@
                                                    calls to our call, replays to our replay
       outputs are compared with eager's            difference
 
-`anabranch` is the replay of its CUDA graph, as `cudagraph` is of eager's; `anabranch-call` is the
-call that users make, inputs copied in and outputs copied out. On a simulated GPU nothing runs, and
-rows have the forecast of ours. A record is JSON-ready:
+`anabranch` is the replay of its CUDA graph, as `cudagraph` is of eager's, in the device's time;
+`anabranch-call` is the call that users make, inputs copied in and outputs copied out, the host
+included. On a simulated GPU nothing runs, and rows have the forecast of ours. A record is
+JSON-ready:
 
     {"version": 1, "date": ..., "command": ..., "commit": ..., "machine": {...}, "versions": {...},
      "settings": {...}, "rows": [{"model": "zoo:resnet50", "dtype": "fp16", "batch": 1,
@@ -147,7 +148,8 @@ def _timed(cell: Cell, built: Sequence[System], here: Machine, seconds: float) -
     alone = [system for system in built if system.call is not None and not system.same]
     calls = {system.name: system.call for system in alone if system.call is not None}
     try:
-        taken = here.sample(list(calls.values()), seconds * len(calls))
+        replays = [i for i, system in enumerate(alone) if system.replayed]
+        taken = here.sample(list(calls.values()), seconds * len(calls), replays)
         failure = ""
     except Exception as failed:
         taken, failure = [], f"while timing: {reason(failed)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from anabranch.ir.uncollected import uncollected
+from anabranch.targets.cuda import timing
 
 WARM_UPS = 3
 ROUNDS = (5, 200)
@@ -83,33 +84,59 @@ def synchronize() -> None:
     torch.cuda.synchronize()
 
 
-def sample(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:
+def sample(
+    calls: Sequence[Callable[[], object]], seconds: float, replays: Collection[int] = ()
+) -> list[list[float]]:
     """Milliseconds of each call, in rounds that visit all within about `seconds`: the i-th numbers
     of all lists were taken in the same round.
 
     A system starts each turn on an idle device and with a call that does not count. What follows
-    is not synchronised, so a call takes as long as its slower side, host or device.
+    is not synchronised, so a call takes as long as its slower side, host or device. `replays`: by
+    number, those that do nothing but launch a graph, of which the device's time is taken: where the
+    host would launch the next one too late, the device sleeps before they begin.
     """
     samples: list[list[float]] = [[] for _ in calls]
+    lead = dict.fromkeys(replays, 0.0)
     deadline = time.perf_counter() + seconds
     for done in range(ROUNDS[1]):
         if done >= ROUNDS[0] and time.perf_counter() > deadline:
             break
-        for taken, call in zip(samples, calls, strict=True):
-            taken += _turn(call)
+        for i, (taken, call) in enumerate(zip(samples, calls, strict=True)):
+            if i in lead:
+                found, lead[i] = _ahead(call, lead[i])
+            else:
+                found, _ = _turn(call)
+            taken += found
     return samples
 
 
-def _turn(call: Callable[[], object]) -> list[float]:
+def _ahead(call: Callable[[], object], lead: float) -> tuple[list[float], float]:
+    """A turn before which the device slept long enough, if there is any such time, and that many
+    microseconds."""
+    while True:
+        found, late = _turn(call, lead)
+        if not late or lead >= timing.LONGEST:
+            return found, lead
+        lead = min(timing.LONGEST, max(2 * lead, timing.MARGIN * late))
+
+
+def _turn(call: Callable[[], object], lead: float = 0.0) -> tuple[list[float], float]:
+    """Samples, and the microseconds that the launches took if the first was over before the last,
+    else 0."""
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(PER_ROUND + 1)]  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
+    if lead:
+        torch.cuda._sleep(round(timing.CYCLES * lead))  # type: ignore[no-untyped-call]
+    start = time.perf_counter()
     call()
     marks[0].record()
     for mark in marks[1:]:
         call()
         mark.record()
+    over: bool = marks[0].query()  # type: ignore[no-untyped-call]
+    took = 1e6 * (time.perf_counter() - start)
     torch.cuda.synchronize()
-    return [start.elapsed_time(end) for start, end in pairwise(marks)]
+    return [begin.elapsed_time(end) for begin, end in pairwise(marks)], took if over else 0.0
 
 
 def release() -> None:
