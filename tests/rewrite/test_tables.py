@@ -207,6 +207,23 @@ def test_what_stands_beside_lookups_stays_there() -> None:
     assert "select" not in kinds(after)
 
 
+def test_bags_of_one_are_one_lookup() -> None:
+    """Each reads a column of the indices that was copied first, as bags ask for."""
+
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tables = nn.ModuleList(nn.EmbeddingBag(9, 3, mode="sum") for _ in range(4))
+
+        def forward(self, ids: Tensor) -> Tensor:
+            found = [table(ids[:, i : i + 1]) for i, table in enumerate(self.tables)]
+            return torch.stack(found, 1)
+
+    graph = simplify(captured(Bags(), IDS), Stepper(Trace()), Options(), "cuda")
+    after = simplified(equal(graph, apply_all(graph, tables.RULES)))
+    assert kinds(after) == ["index"]
+
+
 def test_a_deepfm_looks_everything_up_twice() -> None:
     """Vectors and weights, by the indices as they come."""
     net = ZOO["deepfm"]

@@ -50,6 +50,11 @@ def test_bags_of_one_length_are_rows(mode: str, ends: str) -> None:
     assert rows_of(Net(mode=mode), IDS)[0] == ["embedding", ends]
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_a_bag_of_one_is_its_row(mode: str) -> None:
+    assert rows_of(Net(mode=mode), IDS[:, :1].contiguous())[0] == ["embedding"]
+
+
 def test_weights_of_rows() -> None:
     found, _ = rows_of(Net(mode="sum"), IDS, torch.randn(6, 4))
     assert found == ["embedding", "mul", "sum"]

@@ -4,7 +4,8 @@
     %bag = _embedding_bag(%table, %ids, %starts)  ->  %got = embedding(%table, %of)
                                                       %sum = sum(%got, [1])
 
-which a generated kernel does in one launch, together with what comes after; the operator itself
+which a generated kernel does in one launch, together with what comes after, and a bag of one is its
+row; the operator itself
 is a library's alone, and a dictionary of them, as recommenders have it, is as many launches. Where
 a padding is left out it is filled with zeros first, and a mean divides by how many are left. For
 graphs whose kernels may be generated: apart, the rows would be written to memory.
@@ -80,9 +81,11 @@ def _reduced(builder: Builder, node: Node, each: int) -> Ref:
     def call(op: str, *args: Arg) -> Ref:
         return builder.call(op, *args, origin=node.origin)
 
+    weights = given["per_sample_weights"]
+    if each == 1 and padding == -1 and weights is None:
+        return call("aten.embedding.default", table, call("aten.reshape.default", ids, (count,)))
     of = call("aten.reshape.default", ids, (count, each))
     rows = call("aten.embedding.default", table, of)
-    weights = given["per_sample_weights"]
     if weights is not None:
         rows = call(
             "aten.mul.Tensor", rows, call("aten.reshape.default", weights, (count, each, 1))

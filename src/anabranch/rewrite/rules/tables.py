@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 import torch
@@ -49,6 +49,9 @@ tables, ids, x, axis = wild("tables ids x axis")
 EMBEDDING, INDEX = "aten.embedding.default", "aten.index.Tensor"
 STACK, CAT = "aten.stack.default", "aten.cat.default"
 SELECT, SLICE, UNBIND = "aten.select.int", "aten.slice.Tensor", "aten.unbind.int"
+ORDERED = frozenset(f"aten.{name}" for name in ("clone.default", "reshape.default", "view.default"))
+ORDERED |= {"aten._unsafe_view.default", "aten.squeeze.dim", "aten.flatten.using_ints"}
+"""What leaves numbers in their order."""
 TO = "aten._to_copy.default"
 
 LOOKUPS = Each(call(EMBEDDING, tables, ids, rest="rest"))
@@ -195,7 +198,24 @@ class Cut:
 
 
 def _cut(known: Known, node: Node | None, ref: Ref) -> Cut | None:
-    if node is None or node.op not in (SELECT, SLICE, UNBIND):
+    wanted = known.types[ref.name].shape
+    while node is not None and node.op in ORDERED:
+        ref = Ref(node.uses[0])
+        node = known.producers.get(ref.name)
+    cut = None if node is None else _cut_by(known, node, ref)
+    if cut is None:
+        return None
+    whole = known.types[cut.of].shape
+    rest = (*whole[: cut.axis], *whole[cut.axis + 1 :])
+    if wanted == rest and cut.end == cut.start + 1:
+        return replace(cut, kept=False)
+    sliced = (*whole[: cut.axis], cut.end - cut.start, *whole[cut.axis + 1 :])
+    return replace(cut, kept=True) if wanted == sliced else None
+
+
+def _cut_by(known: Known, node: Node, ref: Ref) -> Cut | None:
+    """What this node cuts."""
+    if node.op not in (SELECT, SLICE, UNBIND):
         return None
     given, of = ops.arguments(node), node.uses[0]
     shape, dim = known.types[of].shape, given["dim"]
