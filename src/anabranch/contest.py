@@ -24,7 +24,7 @@ from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.line import KERNEL_SECONDS, Job, limits_of, simplified, tuner_of
-from anabranch.overlap.alike import in_mode
+from anabranch.overlap.alike import launched_in
 from anabranch.pack import pack
 from anabranch.schedule import critical
 from anabranch.trace import Trace
@@ -74,17 +74,13 @@ def contest(job: Job, graphs: Sequence[Graph], mode: str = "") -> Result:
     selected = [with_probes(way.selection, costs).tasks for way in ways]
     found: list[Cost | None] = [None] * len(graphs)
     if not job.deadline.over():  # else nobody would build what had won
-        plans = [
-            (i, *_scheduled(job, one, costs))
+        parts = [
+            (i, _scheduled(job, one, costs))
             for tasks in selected
             for i, one in zip(able, apart(tasks, len(able)), strict=True)
         ]
-        if mode:
-            plans = [(i, in_mode(one, mode), schedule) for i, one, schedule in plans]
-            kernels = [t.kernel for _, one, _ in plans for t in one.tasks if t.kernel is not None]
-            job.target.prepare([k for k in kernels if k.source], job.cache, aside.trace)
-        raced = costs.race([(one, schedule) for _, one, schedule in plans], ROW)
-        for (i, _, _), cost in zip(plans, raced, strict=True):
+        plans = launched_in(mode, [p for _, p in parts], job.target, job.cache, aside.trace)
+        for (i, _), cost in zip(parts, costs.race(plans, ROW), strict=True):
             before = found[i]
             found[i] = cost if before is None or cost.us < before.us else before
     tasks = {task.name: task for one in reversed(selected) for task in one.tasks}

@@ -30,7 +30,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.kernels.select import MOST, Selection
 from anabranch.options import Options
-from anabranch.overlap.alike import WAITED, compiling, may_overlap
+from anabranch.overlap.alike import USUAL, WAITED, compiling, launched_in, may_overlap
 from anabranch.overlap.decide import SECONDS, near, overlapped
 from anabranch.pack import pack
 from anabranch.pack.once import Packer
@@ -165,8 +165,9 @@ def stages_of(
 def _fastest(
     job: Job, signature: Signature, graph: Graph, ways: Sequence[Way], costs: Costs
 ) -> Way:
-    """Of selections for one graph the one whose schedule is fastest, as a trial runs it; the first
-    in case of a tie. What is foreseen to be much slower is not run."""
+    """Of selections for one graph the one whose schedule is fastest, as a trial runs it, launched
+    as most plans are in the end: a chain gains more by that than a fork. The first in case of a
+    tie. What is foreseen to be much slower is not run."""
     spec, first = job.target.spec, ways[0]
     ways = _in_sight(ways, lambda task: costs.task(task).us, spec)
     if len(ways) < 2 or job.deadline.over():
@@ -176,16 +177,17 @@ def _fastest(
         scheduled(aside, graph, signature, with_probes(way.selection, costs), False, trial=True)
         for way in ways
     ]
-    found = tried[0].costs.race([(made.tasks, made.choice.schedule) for made in tried])
-    best = ways[fastest(found)]
+    plans = [(made.tasks, made.choice.schedule) for made in tried]
+    overlap = job.options.overlap != "none" and may_overlap(tried[0].tasks, job.target)
+    mode = USUAL if overlap else ""
+    found = tried[0].costs.race(launched_in(mode, plans, job.target, job.cache, aside.trace))
+    best = fastest(found)
     for way, made, cost in zip(ways, tried, found, strict=True):
-        if way is not best:
-            what = f"{len(made.tasks.tasks)} tasks with {len(made.tasks.joins)} joins"
-            why = (
-                f"{cost.us:.2f} us {cost.source} side by side, {min(c.us for c in found):.2f} else"
-            )
+        if way is not ways[best]:
+            what = f"{len(made.tasks.tasks)} tasks, {len(made.tasks.joins)} joins"
+            why = f"{cost.us:.2f} us {cost.source} as a whole, {found[best].us:.2f} otherwise"
             job.trace.add("refused", "fuse", what, why, us=cost.us)
-    return best
+    return ways[best]
 
 
 def _in_sight(ways: Sequence[Way], us: Callable[[Task], float], spec: TargetSpec) -> list[Way]:
