@@ -1,0 +1,86 @@
+"""Which of several selections for one graph is taken: the one that runs faster, as a whole."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.test_tune import PARTS, Dear, tuner, with_values
+
+from anabranch import line
+from anabranch.costs import costs_of
+from anabranch.ir.plan import Signature
+from anabranch.ir.protocols import Cost
+from anabranch.ir.text import parse_graph
+from anabranch.line import KERNEL_SECONDS, Job
+from anabranch.options import Options
+from anabranch.pack import pack
+from anabranch.trace import Trace
+from anabranch.tune import Way
+
+GRAPH = with_values(parse_graph(PARTS))
+
+
+@pytest.fixture
+def ways() -> tuple[list[Way], Any]:
+    """One with its concatenation in a launch with activations, one with it as a join."""
+    made = tuner()
+    prepare = partial(pack, spec=made.target.spec)
+    costs: Any = Dear(costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS), 4.2)
+    found = made.kernels(made.cuts(GRAPH, Trace()), costs, Trace())
+    assert [len(way.selection.tasks.joins) for way in found] == [0, 1]
+    return found, costs
+
+
+def taken(
+    ways: tuple[list[Way], Any], raced: list[Cost], monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, int, Trace]:
+    """Which way is taken where they take so long, how many ran, and what was said."""
+    ran: list[int] = []
+
+    def race(plans: list[Any]) -> list[Cost]:
+        ran.append(len(plans))
+        return raced
+
+    def scheduled(
+        job: Any, graph: Any, signature: Any, selection: Any, *rest: Any, **how: Any
+    ) -> Any:
+        choice = SimpleNamespace(schedule=None)
+        costs = SimpleNamespace(race=race)
+        return SimpleNamespace(tasks=selection.tasks, choice=choice, costs=costs)
+
+    monkeypatch.setattr(line, "scheduled", scheduled)
+    trace = Trace()
+    job = Job(None, (), {}, tuner().target, Options(), None, trace)
+    found, costs = ways
+    way = line._fastest(job, Signature("", (), "", ()), GRAPH, found, costs)
+    return found.index(way), sum(ran), trace
+
+
+@pytest.mark.parametrize(
+    ("us", "spread", "which"), [((9.0, 8.0), 0.1, 1), ((8.0, 9.0), 0.1, 0), ((9.0, 8.0), 0.6, 0)]
+)
+def test_the_faster_whole_is_taken_and_the_first_in_a_tie(
+    us: tuple[float, float],
+    spread: float,
+    which: int,
+    ways: tuple[list[Way], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(line, "NEAR", 10.0)
+    raced = [Cost(each, "measured", spread) for each in us]
+    found, ran, trace = taken(ways, raced, monkeypatch)
+    assert (found, ran) == (which, 2)
+    (event,) = trace.events
+    assert event.kind == "refused" and event.what.endswith(f"{1 - which} joins")
+
+
+def test_what_is_foreseen_to_be_much_slower_is_not_run(
+    ways: tuple[list[Way], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreseen = iter((10.0, 11.0))
+    monkeypatch.setattr(line, "outlook_of", lambda *given: next(foreseen))
+    found, ran, trace = taken(ways, [], monkeypatch)
+    assert (found, ran, trace.events) == (0, 0, [])
