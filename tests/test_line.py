@@ -29,7 +29,7 @@ def ways() -> tuple[list[Way], Any]:
     made = tuner()
     prepare = partial(pack, spec=made.target.spec)
     costs: Any = Dear(costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS), 4.2)
-    found = made.kernels(made.cuts(GRAPH, Trace()), costs, Trace())
+    found = made.kernels(made.cuts(GRAPH, Trace()), costs, Trace(), wholes=True)
     assert [len(way.selection.tasks.joins) for way in found] == [0, 1]
     return found, costs
 

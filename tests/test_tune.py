@@ -170,7 +170,8 @@ def test_a_concatenation_that_costs_more_in_all_is_offered_as_a_join_too() -> No
     made, trace, graph = tuner(), Trace(), with_values(parse_graph(PARTS))
     prepare = partial(pack, spec=made.target.spec)
     costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
-    ways = made.kernels(made.cuts(graph, Trace()), Dear(costs, 4.2), trace)  # type: ignore[arg-type]
+    dear: Any = Dear(costs, 4.2)
+    ways = made.kernels(made.cuts(graph, Trace()), dear, trace, wholes=True)
     assert [len(way.selection.tasks.joins) for way in ways] == [0, 1]
 
 

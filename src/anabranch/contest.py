@@ -67,24 +67,18 @@ def contest(job: Job, graphs: Sequence[Graph], mode: str = "") -> Result:
     )
     tuner = tuner_of(job, MOST)
     try:
-        ways = tuner.kernels(tuner.cuts(whole, aside.trace), costs, aside.trace)
+        selection = tuner.kernels(tuner.cuts(whole, aside.trace), costs, aside.trace)[0].selection
     except AnabranchError as failed:
         job.trace.add("refused", "search", "parts", f"{failed.what}: {failed.why}")
         return Result((None,) * len(graphs), ())
-    selected = [with_probes(way.selection, costs).tasks for way in ways]
+    tasks = with_probes(selection, costs).tasks
     found: list[Cost | None] = [None] * len(graphs)
     if not job.deadline.over():  # else nobody would build what had won
-        parts = [
-            (i, _scheduled(job, one, costs))
-            for tasks in selected
-            for i, one in zip(able, apart(tasks, len(able)), strict=True)
-        ]
-        plans = launched_in(mode, [p for _, p in parts], job.target, job.cache, aside.trace)
-        for (i, _), cost in zip(parts, costs.race(plans, ROW), strict=True):
-            before = found[i]
-            found[i] = cost if before is None or cost.us < before.us else before
-    tasks = {task.name: task for one in reversed(selected) for task in one.tasks}
-    taken = ((task, costs.task(task)) for task in tasks.values())
+        scheduled = [_scheduled(job, one, costs) for one in apart(tasks, len(able))]
+        plans = launched_in(mode, scheduled, job.target, job.cache, aside.trace)
+        for i, cost in zip(able, costs.race(plans, ROW), strict=True):
+            found[i] = cost
+    taken = ((task, costs.task(task)) for task in tasks.tasks)
     known = tuple((task, cost.us) for task, cost in taken if _tells(task, cost))
     return Result(tuple(found), known)
 

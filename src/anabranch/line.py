@@ -145,7 +145,7 @@ def stages_of(
     prepare = partial(pack, spec=target.spec)
     tuning = costs_of(target, prepare, job.cache, trace, job.deadline, KERNEL_SECONDS)
     with trace.stage("kernels"):
-        ways = tuner.kernels(cuts, tuning, trace)
+        ways = tuner.kernels(cuts, tuning, trace, wholes=True)
         way = _fastest(job, renamed(captured, graph), graph, ways, tuning)
         trace.tell(way.trace)
         selection = way.selection

@@ -92,11 +92,13 @@ class Tuner:
             found.append(partition(graph, trace, self.target.spec, *CUTS[-1], alone=alone))
         return found
 
-    def kernels(self, cuts: Sequence[TaskGraph], costs: Costs, trace: Trace) -> list[Way]:
-        """All cuts with kernels: where they differ what is faster, first, and then, if that is
-        another selection, all concatenations as joins that may be; no joins where convolutions are
-        to be merged, which has its own way with concatenations. TargetError if a task has no kernel
-        that runs."""
+    def kernels(
+        self, cuts: Sequence[TaskGraph], costs: Costs, trace: Trace, wholes: bool = False
+    ) -> list[Way]:
+        """All cuts with kernels: where they differ what is faster, first, and then, if whoever asks
+        compares `wholes` and that is another selection, all concatenations as joins that may be; no
+        joins where convolutions are to be merged, which has its own way with concatenations.
+        TargetError if a task has no kernel that runs."""
         spec, check = self.target.spec, checker(self.target, self.cache)
         with self._rehearsal(trace) as rehearsal:
             if self.generates:
@@ -121,7 +123,7 @@ class Tuner:
                     how = (spec, self.providers, trial, check, costs, trace, memory, hopeful)
                     return with_joins(again(one, trace), *how)
 
-                found = _joined_ways(ways, costs.task, join, trace)
+                found = _joined_ways(ways, costs.task, join, trace, wholes)
             settled = memory.settled()
             return [Way(replace(way.selection, settled=settled), way.trace) for way in found]
 
@@ -193,12 +195,14 @@ class Join(Protocol):
 CostOf = Callable[[Task], Cost]
 
 
-def _joined_ways(ways: Sequence[Selection], cost: CostOf, join: Join, trace: Trace) -> list[Way]:
-    """The fastest of all cuts, with joins, and the same with as many joins as there can be."""
+def _joined_ways(
+    ways: Sequence[Selection], cost: CostOf, join: Join, trace: Trace, wholes: bool
+) -> list[Way]:
+    """The fastest of all cuts, with joins, and for wholes the same with as many joins as can be."""
     free = {name for way in ways for name in fitting(way.tasks, Trace(quiet=True))}
     told = trace.aside()
     found = [_fastest_joined(ways, cost, join, free, told)]
-    apart = _all_joined(ways, cost, join, free, trace)
+    apart = _all_joined(ways, cost, join, free, trace) if wholes else None
     if apart is not None and apart.selection.tasks != found[0].selection.tasks:
         found.append(apart)
     return found

@@ -35,14 +35,14 @@ def nodes(graph: Graph) -> float:
 
 def test_each_kind_is_done_at_all_its_places() -> None:
     graph = captured(Layers().half(), torch.rand(8, 64).half())
-    layers, head = kinds(graph, normed.RULES)
+    layers, head = kinds(graph, normed.RULES, "last")
     found = throughout(graph, [layers], nodes)
     assert found.cost == nodes(found.graph)
     first, second, third = found.steps
     assert (first.after_us, second.after_us) == (second.before_us, third.before_us)
-    assert list(kinds(found.graph, normed.RULES)) == [head]
+    assert list(kinds(found.graph, normed.RULES, "last")) == [head]
     found = throughout(graph, [layers, head], nodes)
-    assert len(found.steps) == 4 and not list(kinds(found.graph, normed.RULES))
+    assert len(found.steps) == 4 and not list(kinds(found.graph, normed.RULES, "last"))
     equal(graph, found.graph)
 
 
@@ -57,6 +57,6 @@ def test_it_ends_when_it_is_asked_to() -> None:
             stop.set()
         return nodes(graph)
 
-    found = throughout(graph, list(kinds(graph, normed.RULES)), price, Deadline(stop=stop))
+    found = throughout(graph, list(kinds(graph, normed.RULES, "last")), price, Deadline(stop=stop))
     assert len(found.steps) == 2
     equal(graph, found.graph)

@@ -54,7 +54,7 @@ from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import content_key
 from anabranch.ir.protocols import Cost
-from anabranch.ir.rule import Rule
+from anabranch.ir.rule import Rule, Throughout
 from anabranch.ir.uncollected import uncollected
 from anabranch.options import Options
 from anabranch.rewrite.alternatives import SHARE, Alternatives, Paid, assembled, gathered
@@ -154,8 +154,9 @@ class _Loop(Generic[T]):
         for seed in seeds:
             self._best = self._seeded(seed) or self._best
         if self._judges.locals is not None:
+            self._throughout("first")
             self._best = self._locally(self._judges.locals) or self._best
-            self._throughout()
+            self._throughout("last")
         queue = [(self._best.built.cost.us, next(order), self._effort.measured, self._best)]
         while queue:
             us, number, tries, current = heapq.heappop(queue)
@@ -210,7 +211,7 @@ class _Loop(Generic[T]):
         """The first graph with what paid in its parts, as it was built, if it is faster."""
         graph, prices = self._best.path.graph, judges.prices(self._built)
         # What is tried throughout is built after what paid here.
-        builds = 1 + any(kinds(graph, self._rules))
+        builds = 1 + any(kinds(graph, self._rules, "last"))
         meter, then = self._meter, building(graph) * builds
         if not meter.affords("price", FEWEST * PRICE, then):
             return None
@@ -235,10 +236,10 @@ class _Loop(Generic[T]):
                 return better
         return None
 
-    def _throughout(self) -> None:
+    def _throughout(self, when: Throughout) -> None:
         """The best so far with what pays only at all places of a kind at once, if it does: with all
         kinds together, and if that is neither faster nor slower, with each of them."""
-        every = list(kinds(self._best.path.graph, self._rules))
+        every = list(kinds(self._best.path.graph, self._rules, when))
         if not every or not self._everywhere(every) or len(every) == 1:
             return
         for kind in every:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -203,6 +204,9 @@ Patterns = Pattern | tuple[Pattern, ...]
 """What comes in place of the roots, one for each."""
 
 
+Throughout = Literal["", "first", "last"]
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """`name`: its equation. `find`: one call, or several that are replaced together, such as two
@@ -212,7 +216,8 @@ class Rule:
     types, constants as a `Constant` of the wildcard's name, several values as a tuple of types,
     under which the rule must apply (by default each wildcard is a tensor of one shape), for its
     test. `throughout`: what it gains lies outside of what it replaces, or that may be more than a
-    part of a search holds, so it is tried in a whole network, at all places of a kind at once, too.
+    part of a search holds, so it is tried in a whole network, at all places of a kind at once, too:
+    before parts are searched, or after them where it makes parts of what is a node.
     """
 
     name: str
@@ -220,7 +225,7 @@ class Rule:
     replace: Patterns | Callable[[Match], Patterns]
     when: Callable[[Match], bool | str] | None = None
     draw: Callable[[random.Random], Mapping[str, object]] | None = None
-    throughout: bool = False
+    throughout: Throughout = ""
 
     @property
     def roots(self) -> tuple[Call, ...]:

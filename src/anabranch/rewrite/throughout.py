@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import Graph
-from anabranch.ir.rule import Match, Rule
+from anabranch.ir.rule import Match, Rule, Throughout
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.backtrack import Found, Price, Step
@@ -26,10 +26,10 @@ from anabranch.trace import Trace
 Kind = tuple[Rule, tuple[TensorType, ...]]
 
 
-def kinds(graph: Graph, rules: Sequence[Rule]) -> Iterator[Kind]:
-    """What may be done throughout, each kind once."""
+def kinds(graph: Graph, rules: Sequence[Rule], when: Throughout) -> Iterator[Kind]:
+    """What may be done throughout, `when` parts are not yet searched or no more, each kind once."""
     for rule in rules:
-        if rule.throughout:
+        if rule.throughout == when:
             yield from dict.fromkeys(_kind(rule, match) for match in matches(graph, rule))
 
 

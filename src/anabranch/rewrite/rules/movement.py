@@ -174,7 +174,7 @@ def past_cat(name: str) -> list[Rule]:
         draw=lambda dice: joined(dice, dice.randint(1, 5)),
         # Whoever makes a part then makes it as it is needed, and where it is needed: what that
         # saves is the launch of the concatenation, for all that waited for it.
-        throughout=True,
+        throughout="first",
     )
     return [whole, *(together(count) for count in range(2, WIDEST + 1))]
 

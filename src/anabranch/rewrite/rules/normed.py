@@ -238,7 +238,7 @@ RULES: tuple[Rule, ...] = (
         replace=after_layer_norm,
         when=may_in_halves,
         draw=in_halves(rows("gd")),
-        throughout=True,
+        throughout="last",
     ),
     Rule(
         "linear(rms_norm(x), w, b) -> linear(x, w g) r + b",
@@ -246,7 +246,7 @@ RULES: tuple[Rule, ...] = (
         replace=after_rms_norm,
         when=may,
         draw=rows("g"),
-        throughout=True,
+        throughout="last",
     ),
     Rule(
         "linear(x / sqrt(mean(x x) + e) g, w, b) -> linear(x, w g) r + b",
@@ -254,7 +254,7 @@ RULES: tuple[Rule, ...] = (
         replace=after_rms_norm,
         when=may_written_out,
         draw=written,
-        throughout=True,
+        throughout="last",
     ),
     Rule(
         "linear(x / sqrt(mean(x x) + e) g, w, b), x in fp32 -> linear(x, w g) r + b",
@@ -262,6 +262,6 @@ RULES: tuple[Rule, ...] = (
         replace=after_rms_norm,
         when=may_written_out,
         draw=in_halves(written, narrow=torch.float16),
-        throughout=True,
+        throughout="last",
     ),
 )

@@ -83,7 +83,7 @@ class Form:
             replace=lambda match: self.put(match, before, behind),
             when=self.able,
             draw=lambda dice: self.draw(dice, before or behind),
-            throughout=True,
+            throughout="first",
         )
 
     def able(self, match: Match) -> bool | str:
