@@ -1,4 +1,4 @@
-"""Which of several selections for one graph is taken: the one that runs faster, as a whole."""
+"""Which of several selections for one graph are run, and which is taken."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from typing import Any
 
 import pytest
 from tests.test_tune import PARTS, Dear, tuner, with_values
+from torch import nn
 
 from anabranch import line
 from anabranch.costs import costs_of
+from anabranch.fuse import partition
 from anabranch.ir.plan import Signature
 from anabranch.ir.protocols import Cost
+from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
+from anabranch.kernels.select import Selection
 from anabranch.line import KERNEL_SECONDS, Job
 from anabranch.options import Options
 from anabranch.pack import pack
+from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tune import Way
 
@@ -84,3 +89,33 @@ def test_what_is_foreseen_to_be_much_slower_is_not_run(
     monkeypatch.setattr(line, "outlook_of", lambda *given: next(foreseen))
     found, ran, trace = taken(ways, [], monkeypatch)
     assert (found, ran, trace.events) == (0, 0, [])
+
+
+TWO = parse_graph("""
+graph two {
+  input %x: f16[4,64]
+  %a: f16[4,64] = aten.sigmoid.default(%x)
+  %b: f16[4,64] = aten.tanh.default(%x)
+  return %a, %b
+}""")
+
+
+@pytest.mark.parametrize(
+    ("options", "apart"),
+    [({}, True), ({"scheduler": "sequential"}, False), ({"max_streams": 1}, False)],
+)
+def test_selections_are_foreseen_on_as_many_streams_as_there_will_be(
+    options: dict[str, Any], apart: bool
+) -> None:
+    """Two launches side by side are faster than one for both; one after the other they are not."""
+    target = resolve("sim:h200", False)
+    cuts = [partition(TWO, Trace(), target.spec, True, several) for several in (True, False)]
+    ways = [Way(Selection(cut, {}), Trace()) for cut in cuts]
+    assert [len(cut.tasks) for cut in cuts] == [1, 2]
+    chosen = Options.read({"cache_dir": None, **options}, environment=False)
+    job = Job(nn.Identity(), (), {}, target, chosen, None, Trace())
+
+    def us(task: Task) -> float:
+        return 30.0 if len(task.body.nodes) > 1 else 20.0
+
+    assert line._in_sight(job, ways, us) == [ways[apart]]

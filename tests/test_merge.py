@@ -107,6 +107,26 @@ def test_half_precision_on_the_simulated_gpu(network: str) -> None:
     assert any(event.what.startswith("merge ") for event in events)
 
 
+class Shared(nn.Module):
+    """What siblings make is added up, and the sum is read by what reads each of them, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(16, 16, 1), nn.Conv2d(16, 16, 1)
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        a, b = self.a(x), self.b(x)
+        both = a + b
+        return [(both * a).sigmoid(), (both - b).tanh()]
+
+
+def test_offers_are_priced_as_they_are() -> None:
+    """They are out of several graphs: nobody looks there for what could be computed again."""
+    inputs = (torch.randn(1, 16, 7, 7).half(),)
+    _, events = compiled(Shared().eval().half(), inputs, "ios-both", "sim:h200")
+    assert any("1 sets offered" in event.why for event in events)
+
+
 def test_explain_says_what_was_merged_and_what_not() -> None:
     """Stride 2 beside stride 1 is refused; the others are merged or dearer.
 

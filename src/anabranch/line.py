@@ -26,7 +26,6 @@ from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Cost, Costs, Limits, Target
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.step import Stepper
-from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.kernels.select import MOST, Selection
 from anabranch.options import Options
@@ -168,8 +167,8 @@ def _fastest(
     """Of selections for one graph the one whose schedule is fastest, as a trial runs it, launched
     as most plans are in the end: a chain gains more by that than a fork. The first in case of a
     tie. What is foreseen to be much slower is not run."""
-    spec, first = job.target.spec, ways[0]
-    ways = _in_sight(ways, lambda task: costs.task(task).us, spec)
+    first = ways[0]
+    ways = _in_sight(job, ways, lambda task: costs.task(task).us)
     if len(ways) < 2 or job.deadline.over():
         return first if first in ways else ways[0]
     aside = replace(job, trace=job.trace.aside())
@@ -190,11 +189,13 @@ def _fastest(
     return ways[best]
 
 
-def _in_sight(ways: Sequence[Way], us: Callable[[Task], float], spec: TargetSpec) -> list[Way]:
-    """The selections that may be the fastest, by forecast."""
+def _in_sight(job: Job, ways: Sequence[Way], us: Callable[[Task], float]) -> list[Way]:
+    """The selections that may be the fastest, by forecast, on as many streams as there will be."""
     if len(ways) < 2:
         return list(ways)
-    foreseen = [outlook_of(way.selection.tasks, us, spec) for way in ways]
+    options, spec = job.options, job.target.spec
+    streams = 1 if options.scheduler == "sequential" else options.max_streams
+    foreseen = [outlook_of(way.selection.tasks, us, spec, streams) for way in ways]
     return [way for way, us in zip(ways, foreseen, strict=True) if us <= NEAR * min(foreseen)]
 
 

@@ -96,9 +96,10 @@ class Tuner:
         self, cuts: Sequence[TaskGraph], costs: Costs, trace: Trace, wholes: bool = False
     ) -> list[Way]:
         """All cuts with kernels: where they differ what is faster, first, and then, if whoever asks
-        compares `wholes` and that is another selection, all concatenations as joins that may be; no
-        joins where convolutions are to be merged, which has its own way with concatenations.
-        TargetError if a task has no kernel that runs."""
+        compares `wholes` and that is another selection, all concatenations as joins that may be.
+        Where convolutions are to be merged there are no joins, for merging has its own way with
+        concatenations, and nothing is computed again: what is merged stands alone in its task, and
+        `cuts` may be tasks out of several graphs. TargetError if a task has no kernel that runs."""
         spec, check = self.target.spec, checker(self.target, self.cache)
         with self._rehearsal(trace) as rehearsal:
             if self.generates:
@@ -106,18 +107,16 @@ class Tuner:
             trial = rehearsal.before(costs.trial)
             memory = Memory(self.cache, name_of(self.target), self._keeps(costs, rehearsal))
             ways = select_all(cuts, spec, self.providers, trial, check, trace, memory, self.most)
-
-            def again(one: Selection, trace: Trace) -> Selection:
-                """With what is computed again where that is faster."""
-                tried = spec, self.providers, trial, check, trace, memory, self.most
-                whole = with_again(one, *tried)
-                return one if whole is one else _cheaper(whole, one, costs.task, trace)
-
             if not self.generates or self.options.scheduler in MERGING:
                 told = trace.aside()
-                fastest = _fastest(ways, costs.task, told)
-                found = [Way(again(fastest, told) if self.generates else fastest, told)]
+                found = [Way(_fastest(ways, costs.task, told), told)]
             else:
+
+                def again(one: Selection, trace: Trace) -> Selection:
+                    """With what is computed again where that is faster."""
+                    tried = spec, self.providers, trial, check, trace, memory, self.most
+                    whole = with_again(one, *tried)
+                    return one if whole is one else _cheaper(whole, one, costs.task, trace)
 
                 def join(one: Selection, trace: Trace, hopeful: bool = False) -> Selection:
                     how = (spec, self.providers, trial, check, costs, trace, memory, hopeful)

@@ -134,6 +134,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "several outputs": lambda: case(
         lambda net, x: (*x.split(2, 1), *torch.var_mean(x, 0), *x.unbind(0)), lambda: f(2, 5)
     ),
+    "all of it is one piece": lambda: case(
+        lambda net, x: [piece + 1 for piece in x.split(5, 1)], lambda: f(2, 5)
+    ),
     "output is the input": lambda: case(
         lambda net, x, y: (x, x.view(-1), y, x.clone()), lambda: f(2, 3), lambda: f(2)
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from anabranch.fuse.choose import choose
@@ -46,3 +48,15 @@ def test_a_group_stays_where_it_is_measured_faster(
     found = choose(coarse, fine, cost, trace)
     assert [len(task.body.nodes) for task in found.tasks] == ([3] if tasks == 1 else [1, 1, 1])
     assert {event.kind for event in trace.events} == {"applied" if tasks == 1 else "refused"}
+
+
+def test_what_is_ruled_out_has_no_number() -> None:
+    fine = partition(CHAIN, Trace(), A_LARGE_GPU)
+    coarse = partition(CHAIN, Trace(), A_LARGE_GPU, pointwise=True)
+
+    def cost(task: Task) -> Cost:
+        return Cost(math.inf if len(task.body.nodes) > 1 else 1.0, "measured")
+
+    trace = Trace()
+    assert choose(coarse, fine, cost, trace).tasks == fine.tasks
+    assert [event.why for event in trace.events] == ["it is wanted in parts"]

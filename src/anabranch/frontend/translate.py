@@ -145,7 +145,7 @@ class Translation:
                 return
             # as_strided may start elsewhere in the same memory.
             if ops.info(op).kind == "view" and op != "aten.as_strided.default":
-                self._values[node] = source
+                self._values[node] = (source,) if _returns_tuple(node) else source
                 return
         added = Node(node.name, op, args, kwargs, types, origin(node))
         self._nodes.append(added)

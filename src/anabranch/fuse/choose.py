@@ -11,6 +11,7 @@ of tasks of both.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -36,7 +37,8 @@ def choose(
     """The coarse graph, with the parts of the fine one for every stretch where they are faster;
     both have kernels. Groups of which there are only estimates do not replace parts whose time
     was measured for the most part, unless they are expected to take less than half of it; those
-    that must be `sure` to pay replace nothing then."""
+    that must be `sure` to pay replace nothing then. A group that costs infinitely much is ruled
+    out."""
     tasks: list[Task] = []
     for groups, parts in stretches(coarse, fine):
         whole, apart = [cost(group) for group in groups], [cost(part) for part in parts]
@@ -57,6 +59,7 @@ def choose(
             tasks += groups
         else:
             why = "only estimated" if guess else f"{us:.2f} us > {parts_us:.2f} us apart"
+            why = "it is wanted in parts" if math.isinf(us) else why
             trace.add("refused", "fuse", f"{names}, {len(parts)} parts", why)
             tasks += parts
     return _ordered(tasks, coarse, fine) or min(

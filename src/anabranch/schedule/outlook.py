@@ -25,16 +25,24 @@ STREAMS = 8
 """A list schedule may use so many."""
 
 
-def outlook(dag: Dag, us: Sequence[float], works: Sequence[Work], spec: TargetSpec) -> float:
+def outlook(
+    dag: Dag,
+    us: Sequence[float],
+    works: Sequence[Work],
+    spec: TargetSpec,
+    streams: int = STREAMS,
+) -> float:
     """Microseconds. `us`, `works`: of each node, what it takes alone, and of the machine."""
     demands = [demand_of(own, work) for own, work in zip(us, works, strict=True)]
     simulator = Simulator.of(dag, demands, spec, calibration_of(spec))
     row = range(len(us))
-    order, streams = placed(dag, us, STREAMS, spec.fork_us)
-    return min(simulator.latency(row, [0] * len(us)), simulator.latency(order, streams))
+    order, stream_of = placed(dag, us, min(streams, STREAMS), spec.fork_us)
+    return min(simulator.latency(row, [0] * len(us)), simulator.latency(order, stream_of))
 
 
-def outlook_of(tasks: TaskGraph, us: Callable[[Task], float], spec: TargetSpec) -> float:
+def outlook_of(
+    tasks: TaskGraph, us: Callable[[Task], float], spec: TargetSpec, streams: int = STREAMS
+) -> float:
     """The same of tasks with kernels."""
     works = [work(task, spec) for task in tasks.tasks]
-    return outlook(dag_of(tasks), list(map(us, tasks.tasks)), works, spec)
+    return outlook(dag_of(tasks), list(map(us, tasks.tasks)), works, spec, streams)
