@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path as File
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from anabranch.autograph.loop import Outcome
 from anabranch.autograph.path import Path, Round
 from anabranch.cache import Cache
 from anabranch.compiler import Compilation, compile_model
-from anabranch.deadline import CutShort
+from anabranch.deadline import ENDLESS, CutShort
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Source
 from anabranch.line import Job
@@ -147,3 +148,26 @@ def test_plans_that_are_compared_are_loaded_apart_where_there_is_room() -> None:
         copies = seek._copies([plan], 3, most)
         assert copies == [plan] * 3
         assert len(set(map(id, copies))) == loads
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "simulated", "left", "seconds"),
+    [
+        ("best", False, 60.0, 17.5),  # whatever was recalled: as usual for 500 tasks
+        ("best", False, 20.0, 10.0),  # but half of the time is for searching
+        ("nimble", False, 60.0, 4.0),
+        ("best", True, 60.0, 4.0),
+    ],
+)
+def test_the_schedule_of_what_is_found_has_its_time(
+    scheduler: str, simulated: bool, left: float, seconds: float
+) -> None:
+    trace = Trace()
+    trace.add("stage", "schedule", "schedule", seconds=4.0)
+    spec = SimpleNamespace(simulated=simulated)
+    options = SimpleNamespace(scheduler=scheduler)
+    job: Any = SimpleNamespace(
+        trace=trace, options=options, target=SimpleNamespace(spec=spec), deadline=ENDLESS
+    )
+    first: Any = SimpleNamespace(tasks=SimpleNamespace(tasks=(None,) * 500))
+    assert seek._to_schedule(job, first, ENDLESS.within(left)) == pytest.approx(seconds, abs=0.1)
