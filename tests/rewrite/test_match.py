@@ -157,3 +157,11 @@ def test_each_stands_for_as_many_calls_as_there_are() -> None:
 def test_what_is_in_each_may_not_be_outside_of_it() -> None:
     with pytest.raises(VerifyError, match=r"'x'.*in and outside of each"):
         verify_rule(Rule("cat(x, relu(x), ...) -> x", cat((x, Each(relu(x))), y), y))
+
+
+def test_each_is_once_in_a_tuple_and_of_what_is_found() -> None:
+    each, other = Each(relu(x)), Each(relu(s))
+    with pytest.raises(VerifyError, match="each of several"):
+        verify_rule(Rule("cat(relu, ..., relu, ...) -> y", cat((each, other), y), y))
+    with pytest.raises(VerifyError, match="only found"):
+        verify_rule(Rule("y -> cat(relu, ...)", cat((each,), y), cat((each,), y)))

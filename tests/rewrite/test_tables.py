@@ -10,6 +10,7 @@ from tests.rewrite.graphs import captured, equal, kinds
 from torch import Tensor, nn
 
 import anabranch
+from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Rule
 from anabranch.ir.step import Stepper
@@ -108,6 +109,25 @@ def test_what_was_cut_out_of_one_tensor_is_that_tensor(
     cut: Cut, together: Together, ids: Tensor, left: list[str]
 ) -> None:
     assert kinds(merged(Lookups(cut, together), ids)) == left
+
+
+class Halves(nn.Module):
+    """Features of two dtypes, which become indices of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(2100, 1) for _ in range(2))
+
+    def forward(self, few: Tensor, many: Tensor) -> Tensor:
+        return torch.stack([t(i.long()) for t, i in zip(self.tables, (few, many), strict=True)], 1)
+
+
+def test_indices_of_several_dtypes_become_one_before_they_are_put_together() -> None:
+    """Half precision has no 2049."""
+    model, ids = Halves(), (torch.tensor([1.0, 2.0]).half(), torch.tensor([2049, 2051]).int())
+    graph = simplified(captured(model, *ids))
+    (found,) = eval_graph(simplified(apply_all(graph, tables.RULES)), ids)
+    assert torch.equal(found, model(*ids))
 
 
 @pytest.mark.parametrize("order", [(3, 2, 1, 0), (0, 2, 1, 3), (0, 1, 2, 2)])

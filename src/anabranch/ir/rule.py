@@ -262,7 +262,12 @@ def verify_rule(rule: Rule) -> None:
         known = ops.parameters(call.op)
         if len(call.args) > len(known):
             raise VerifyError(f"rule {rule.name}: {call.op} takes only {len(known)} arguments")
-    for each in (call for side in sides[:1] for call in _eaches(side)):
+        several = [a for a in call.args if isinstance(a, tuple) and sum(map(_is_each, a)) > 1]
+        if several:
+            raise VerifyError(f"rule {rule.name}: each of several, {text_pattern(several[0])}")
+    if any(_eaches(side) for side in sides[1:]):
+        raise VerifyError(f"rule {rule.name}: it puts each of something that is only found")
+    for each in _eaches(rule.find):
         inside = list(wildcards(each))
         if twice := [name for name in inside if [*wildcards(rule.find)].count(name) > 1]:
             raise VerifyError(f"rule {rule.name}: {twice} are in and outside of each")
@@ -311,10 +316,10 @@ def _calls(pattern: Operand) -> Iterator[Call]:
         yield from (call for item in pattern for call in _calls(item))
 
 
-def _eaches(pattern: Operand) -> Iterator[Each]:
-    if isinstance(pattern, Each):
-        yield pattern
-    elif isinstance(pattern, Call):
-        yield from _eaches(pattern.args)
-    elif isinstance(pattern, tuple):
-        yield from (each for item in pattern for each in _eaches(item))
+def _eaches(pattern: Operand) -> list[Each]:
+    args = (arg for call in _calls(pattern) for arg in call.args if isinstance(arg, tuple))
+    return [item for arg in args for item in arg if isinstance(item, Each)]
+
+
+def _is_each(item: Operand) -> bool:
+    return isinstance(item, Each)

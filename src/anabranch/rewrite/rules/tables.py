@@ -175,8 +175,9 @@ def joined(known: Known, refs: Sequence[Ref], at: int, new: bool) -> Operand:
     found = [node for node in makers if node is not None]
     if len(found) == len(refs) and {node.op for node in found} == {TO}:
         further = [ops.in_order(node)[1:] for node in found]
-        if all(more == further[0] for more in further):
-            sources = [arg for node in found if isinstance(arg := node.args[0], Ref)]
+        sources = [arg for node in found if isinstance(arg := node.args[0], Ref)]
+        dtypes = {known.types[source.name].dtype for source in sources}
+        if all(more == further[0] for more in further) and len(dtypes) == 1:
             return Call(TO, (joined(known, sources, at, new), *map(_plain, further[0])))
     cuts = [_cut(known, node, ref) for node, ref in zip(makers, refs, strict=True)]
     whole = _uncut([cut for cut in cuts if cut is not None], known, at, new)
