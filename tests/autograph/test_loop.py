@@ -263,21 +263,21 @@ class Lengths:
         return frozenset()
 
 
-@pytest.mark.parametrize(("whole", "faster"), [(80.0, True), (95.0, False)])
-def test_what_paid_in_parts_must_pay_in_the_whole(
-    monkeypatch: pytest.MonkeyPatch, whole: float, faster: bool
-) -> None:
-    """Of two parts one has a faster form; the graph with it is built and raced, before any
-    candidate of a search."""
+def parts_paid(
+    monkeypatch: pytest.MonkeyPatch, whole: float, gain: float
+) -> tuple[Outcome[Built], list[int], Trace]:
+    """The outcome from a chain of nine nodes, which takes 90, where of two parts one has a form
+    that is faster by so much, and the graph with it takes so long; which lengths were built; what
+    was said."""
     ran: list[int] = []
-    us = {9: 90.0, 6: whole}
+    us = {9: 90.0, 6: whole, 5: 89.0, 8: 95.0}
 
     def gathered(*given: object, **more: object) -> list[Alternatives]:
         return [part_of(4, 3), part_of(5, 2)]
 
     def assembled(survey: object, paid: dict[str, Paid]) -> Found:
         assert list(paid) == ["like 5"] and paid["like 5"].us == 3.0
-        return Found(chain(6), -3.0, paid["like 5"].found.steps)
+        return Found(chain(6), -gain, paid["like 5"].found.steps)
 
     def build(graph: Graph) -> Built:
         ran.append(len(graph.nodes))
@@ -297,10 +297,47 @@ def test_what_paid_in_parts_must_pay_in_the_whole(
         lambda plans: [plan.cost for plan in plans],
         Locals(lambda built: [Lengths()], contest),
     )
-    first, settings = Built(chain(9), Cost(90.0, "measured")), settings_of(OPTIONS)
-    found = improved(chain(9), first, (), settings, judges, USUAL, Trace())
+    first, settings, trace = Built(chain(9), Cost(90.0, "measured")), settings_of(OPTIONS), Trace()
+    return improved(chain(9), first, (), settings, judges, USUAL, trace), ran, trace
+
+
+@pytest.mark.parametrize(("whole", "faster"), [(80.0, True), (95.0, False)])
+def test_what_paid_in_parts_must_pay_in_the_whole(
+    monkeypatch: pytest.MonkeyPatch, whole: float, faster: bool
+) -> None:
+    """Of two parts one has a faster form; the graph with it is built and raced, before any
+    candidate of a search."""
+    found, ran, _ = parts_paid(monkeypatch, whole, 3.0)
     assert ran == [6] and bool(found.path.rounds) is faster
     assert len(found.built.graph.nodes) == (6 if faster else 9)
+
+
+def test_what_paid_too_little_in_parts_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, ran, trace = parts_paid(monkeypatch, 80.0, 0.8)
+    assert not ran and not found.path.rounds
+    whys = [event.why for event in trace.events]
+    assert "0.80 us less in parts: below the 0.90 that a whole must gain" in whys
+
+
+def test_what_pays_throughout_is_tried_before_parts_or_after_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As its rule says; each from the best so far."""
+    came_from: list[tuple[int, str]] = []
+
+    def kinds(graph: Graph, rules: object, when: str) -> list[str]:
+        return [when]
+
+    def throughout(graph: Graph, chosen: list[str], *rest: object) -> Found:
+        came_from.append((len(graph.nodes), chosen[0]))
+        step = Step(chosen[0], ("n0",), 1.0, 0.5)
+        return Found(chain({"first": 8, "last": 5}[chosen[0]]), 1.0, (step,))
+
+    monkeypatch.setattr(loop, "kinds", kinds)
+    monkeypatch.setattr(loop, "throughout", throughout)
+    found, ran, _ = parts_paid(monkeypatch, 90.5, 3.0)
+    assert ran == [8, 6, 5] and came_from == [(9, "first"), (9, "last")]
+    assert [step.rule for step in found.path.steps] == ["last"]
 
 
 def test_of_candidates_the_best_foreseen_is_run_and_another_kind_next(
