@@ -140,8 +140,11 @@ class Tuner:
         with self._rehearsal(Trace()) as rehearsal:
             trial = rehearsal.before(costs.trial)
             memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
-            every = [*cuts, *(computed_again(cut, spec, Trace()) for cut in cuts)]
-            return select_all(every, spec, self.providers, trial, check, Trace(), memory)
+            again = [computed_again(cut, spec, Trace()) for cut in cuts]
+            changed = [one for one, cut in zip(again, cuts, strict=True) if one is not cut]
+            return select_all(
+                [*cuts, *changed], spec, self.providers, trial, check, Trace(), memory
+            )
 
     def abreast(
         self, tasks: Sequence[Task], offers: Offers, costs: Costs, trace: Trace
