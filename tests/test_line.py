@@ -119,3 +119,10 @@ def test_selections_are_foreseen_on_as_many_streams_as_there_will_be(
         return 30.0 if len(task.body.nodes) > 1 else 20.0
 
     assert line._in_sight(job, ways, us) == [ways[apart]]
+
+
+def test_large_graphs_are_scheduled_without_stages() -> None:
+    """Unless somebody asks for them."""
+    usual, asked = Options(), Options.read({"scheduler": "ios"}, environment=False)
+    assert "ios" in line.schedulers_of(usual, 300) and "ios" not in line.schedulers_of(usual, 301)
+    assert list(line.schedulers_of(asked, 301)) == ["ios"]

@@ -54,6 +54,10 @@ kernel of 10 us, each of which is 8 runs in a row. Medians of so many tell 2% ap
 TRIAL = ("sequential", "critical")
 """Who schedules a graph that is only tried out, where the fastest of several was asked for."""
 
+STAGED = 300
+"""Of more tasks no stages are looked for, unless IOS is asked for by name: on an H200 its schedules
+of both NASNet-A, at batch 1 and 16, take 1.001 to 1.08 times as long as the fastest, and finding
+them takes longer than all other schedulers but `local` take together."""
 NEAR = 1.05
 """Selections are run side by side whose forecasts differ by no more than this: half as much again
 as a forecast is off by, in the median."""
@@ -216,7 +220,8 @@ def scheduled(
         ahead, interrupt = partial(compile_ahead, auditions=job.auditions), job.auditions.interrupt
     ways = (job.target, job.cache, ahead, interrupt, job.deadline, job.trace)
     aside = nullcontext(_at_once) if still else compiling(tasks, *ways)
-    names = TRIAL if trial and options.scheduler == "best" else schedulers_of(options)
+    usual = trial and options.scheduler == "best"
+    names = TRIAL if usual else schedulers_of(options, len(tasks.tasks))
     with job.trace.stage("schedule"), aside as compiled:
         sequential, packer, costs = bounded_costs(job, tasks, signature, compiled)
         choice = best_or_recall(tasks, costs, names, limits_of(job), job.cache)
@@ -302,8 +307,11 @@ def _nothing(kernels: Sequence[Kernel]) -> None:
     """Nobody compiles ahead."""
 
 
-def schedulers_of(options: Options) -> Sequence[str]:
-    return BEST if options.scheduler == "best" else (options.scheduler,)
+def schedulers_of(options: Options, tasks: int = 0) -> Sequence[str]:
+    """Who is to schedule so many tasks."""
+    if options.scheduler != "best":
+        return (options.scheduler,)
+    return BEST if tasks <= STAGED else tuple(name for name in BEST if name != "ios")
 
 
 def limits_of(job: Job) -> Limits:
