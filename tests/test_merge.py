@@ -18,7 +18,7 @@ from anabranch.ir.protocols import Cost, Executable, Limits
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels import PROVIDERS, select
-from anabranch.kernels.select import Selection
+from anabranch.kernels.select import Choosing, Selection
 from anabranch.line import Job
 from anabranch.merge import merged
 from anabranch.options import Options
@@ -185,7 +185,8 @@ def test_an_offer_is_what_it_changes(others: bool) -> None:
     costs, trace = Priced(spec), Trace()
 
     def choose(tasks: TaskGraph) -> Selection:
-        return select(tasks, spec, PROVIDERS, costs.trial, lambda task: "", Trace())
+        how = Choosing(spec, PROVIDERS, costs.trial, lambda task: "")
+        return select(tasks, how, Trace())
 
     tasks = choose(partition(graph, Trace(), spec)).tasks
     after = merged("ios-merge", graph, tasks, costs, Limits(trace=trace), choose)
@@ -218,7 +219,8 @@ def test_on_a_gpu_slices_begin_where_vectors_do(kind: str, refusals: int) -> Non
     costs, trace = Roofline(spec), Trace()
 
     def choose(tasks: TaskGraph) -> Selection:
-        return select(tasks, spec, PROVIDERS, costs.trial, lambda task: "", Trace())
+        how = Choosing(spec, PROVIDERS, costs.trial, lambda task: "")
+        return select(tasks, how, Trace())
 
     tasks = choose(partition(graph, Trace(), spec)).tasks
     after = merged("ios-merge", graph, tasks, costs, Limits(trace=trace, spec=spec), choose)

@@ -37,7 +37,7 @@ from anabranch.ir.protocols import Cost, Costs, Limits, Provider, Target
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels import ALL, PROVIDERS
 from anabranch.kernels.recall import Memory
-from anabranch.kernels.select import MOST, Selection, select_all, select_some
+from anabranch.kernels.select import MOST, Choosing, Selection, select_all, select_some
 from anabranch.merge import merged
 from anabranch.options import Options
 from anabranch.rehearse import Rehearsal
@@ -100,13 +100,11 @@ class Tuner:
         Where convolutions are to be merged there are no joins, for merging has its own way with
         concatenations, and nothing is computed again: what is merged stands alone in its task, and
         `cuts` may be tasks out of several graphs. TargetError if a task has no kernel that runs."""
-        spec, check = self.target.spec, checker(self.target, self.cache)
         with self._rehearsal(trace) as rehearsal:
             if self.generates:
                 rehearsal.start()
-            trial = rehearsal.before(costs.trial)
-            memory = Memory(self.cache, name_of(self.target), self._keeps(costs, rehearsal))
-            ways = select_all(cuts, spec, self.providers, trial, check, trace, memory, self.most)
+            how = self._choosing(rehearsal, costs, self._keeps(costs, rehearsal))
+            ways = select_all(cuts, how, trace)
             if not self.generates or self.options.scheduler in MERGING:
                 told = trace.aside()
                 found = [Way(_fastest(ways, costs.task, told), told)]
@@ -114,20 +112,31 @@ class Tuner:
 
                 def again(one: Selection, trace: Trace) -> Selection:
                     """With what is computed again where that is faster."""
-                    tried = spec, self.providers, trial, check, trace, memory, self.most
-                    whole = with_again(one, *tried)
+                    whole = with_again(one, how, trace)
                     return one if whole is one else _cheaper(whole, one, costs.task, trace)
 
                 def join(one: Selection, trace: Trace, hopeful: bool = False) -> Selection:
-                    how = (spec, self.providers, trial, check, costs, trace, memory, hopeful)
-                    return with_joins(again(one, trace), *how)
+                    return with_joins(again(one, trace), how, costs, trace, hopeful)
 
                 found = _joined_ways(ways, costs.task, join, trace, wholes)
-            settled = memory.settled()
+            settled = how.memory.settled()
             return [Way(replace(way.selection, settled=settled), way.trace) for way in found]
 
     def _rehearsal(self, trace: Trace) -> Rehearsal:
         return Rehearsal(self.target, self.cache, trace, self.auditions, self.until)
+
+    def _choosing(
+        self, rehearsal: Rehearsal, costs: Costs, settled: Callable[[], bool]
+    ) -> Choosing:
+        """`settled`: whether what is decided will be decided so again, and is remembered."""
+        return Choosing(
+            self.target.spec,
+            self.providers,
+            rehearsal.before(costs.trial),
+            checker(self.target, self.cache),
+            Memory(self.cache, name_of(self.target), settled),
+            self.most,
+        )
 
     def _keeps(self, *told: object) -> Callable[[], bool]:
         """Whether decisions that rest on what these say are kept."""
@@ -136,29 +145,23 @@ class Tuner:
     def each(self, cuts: Sequence[TaskGraph], costs: Costs) -> list[Selection]:
         """Every cut with kernels by itself, with what it may compute again and without: all that
         was tried on the way to a selection."""
-        spec, check = self.target.spec, checker(self.target, self.cache)
+        again = [computed_again(cut, self.target.spec, Trace()) for cut in cuts]
+        changed = [one for one, cut in zip(again, cuts, strict=True) if one is not cut]
         with self._rehearsal(Trace()) as rehearsal:
-            trial = rehearsal.before(costs.trial)
-            memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
-            again = [computed_again(cut, spec, Trace()) for cut in cuts]
-            changed = [one for one, cut in zip(again, cuts, strict=True) if one is not cut]
-            return select_all(
-                [*cuts, *changed], spec, self.providers, trial, check, Trace(), memory
-            )
+            how = self._choosing(rehearsal, costs, partial(settled, costs, rehearsal))
+            return select_all([*cuts, *changed], how, Trace())
 
     def abreast(
         self, tasks: Sequence[Task], offers: Offers, costs: Costs, trace: Trace
     ) -> Selection:
         """Of these tasks, each of independent parts, those that a generated kernel runs, with the
         fastest of what is offered for them."""
-        spec, check = self.target.spec, checker(self.target, self.cache)
         makers = [Sharing(provider, offers) for provider in ALL if provider.name == GENERATED]
         with self._rehearsal(trace) as rehearsal:
-            trial = rehearsal.before(costs.trial)
-            memory = Memory(self.cache, name_of(self.target), partial(settled, costs, rehearsal))
+            how = self._choosing(rehearsal, costs, partial(settled, costs, rehearsal))
             whole = TaskGraph("abreast", (), (), tuple(tasks), (), ())
-            found = select_some(whole, spec, makers, trial, check, trace, memory)
-            return replace(found, settled=memory.settled())
+            found = select_some(whole, replace(how, providers=makers), trace)
+            return replace(found, settled=how.memory.settled())
 
     def merged(
         self, graph: Graph, selection: Selection, costs: Costs, limits: Limits

@@ -19,7 +19,7 @@ from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.ir.verify import verify_tasks
 from anabranch.kernels import ALL
-from anabranch.kernels.select import Selection, select
+from anabranch.kernels.select import Choosing, Selection, select
 from anabranch.pack import document, pack
 from anabranch.trace import Trace
 
@@ -83,14 +83,18 @@ def us(task: Task, kernel: Kernel) -> float:
     return 4.0 if kernel.provider == "aten" else 2.0 + len(kernel.variant) / 100
 
 
+def chosen_by(costs: Given, check: Callable[[Task], str] = lambda task: "") -> Choosing:
+    return Choosing(SPEC, PROVIDED, costs.trial, check)
+
+
 def selected(costs: Given, graph: Graph = FIRE) -> Selection:
     tasks = partition(graph, Trace(), SPEC)
-    return select(tasks, SPEC, PROVIDED, costs.trial, lambda task: "", Trace())
+    return select(tasks, chosen_by(costs), Trace())
 
 
 def tried(costs: Given, trace: Trace, check: Callable[[Task], str] = lambda task: "") -> Selection:
     found = selected(costs)
-    return with_joins(found, SPEC, PROVIDED, costs.trial, check, costs, trace)
+    return with_joins(found, chosen_by(costs, check), costs, trace)
 
 
 def test_a_join_takes_generated_kernels_instead_of_the_librarys() -> None:
@@ -123,7 +127,7 @@ def test_few_kernels_are_tried_again() -> None:
 def test_rows_below_each_other_keep_their_strides_and_get_kernels_all_the_same() -> None:
     costs = Given(us)
     found = selected(costs, ROWS)
-    found = with_joins(found, SPEC, PROVIDED, costs.trial, lambda task: "", costs, Trace())
+    found = with_joins(found, chosen_by(costs), costs, Trace())
     verify_tasks(found.tasks)
     assert [node.name for node in found.tasks.joins] == ["cat"]
     kernels = {task.name: task.kernel for task in found.tasks.tasks if task.kernel}
@@ -154,9 +158,7 @@ def slower(task: Task, kernel: Kernel) -> float:
 def test_what_does_not_pay_stays_a_task(costs: Given, check: str, why: str) -> None:
     trace = Trace()
     plain = selected(costs)
-    found = with_joins(
-        plain, SPEC, PROVIDED, costs.trial, lambda t: check * strided(t), costs, trace
-    )
+    found = with_joins(plain, chosen_by(costs, lambda t: check * strided(t)), costs, trace)
     assert found is plain
     assert [e.why for e in trace.events if e.kind == "refused" and e.what == "cat"][-1].count(why)
 
@@ -195,8 +197,6 @@ def test_one_that_cannot_write_a_slice_takes_only_the_outermost_with_it(last: fl
         return us(task, kernel)
 
     costs, trace = Given(us_of), Trace()
-    found = with_joins(
-        selected(costs, GROWING), SPEC, PROVIDED, costs.trial, lambda task: "", costs, trace
-    )
+    found = with_joins(selected(costs, GROWING), chosen_by(costs), costs, trace)
     joins = [(node.name, node.uses) for node in found.tasks.joins]
     assert joins == [("cat", ("left", "right")), ("more", ("cat", "last"))][: 1 + (last < 3.0)]

@@ -15,7 +15,7 @@ from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels import recall, sources
 from anabranch.kernels.recall import Memory, whole
-from anabranch.kernels.select import Selection, select
+from anabranch.kernels.select import Choosing, Selection, select
 from anabranch.trace import Trace
 
 SPEC = TargetSpec("cuda", "a GPU")
@@ -62,7 +62,8 @@ def chosen(
 
     two = tuple(Task(name, body(name)) for name in ("one", "two"))
     tasks = TaskGraph("t", body("one").inputs, (), two, (), body("two").outputs)
-    return select(tasks, spec, [fake], trial, lambda task: "", trace or Trace(), memory)
+    how = Choosing(spec, [fake], trial, lambda task: "", memory)
+    return select(tasks, how, trace or Trace())
 
 
 def test_what_was_decided_is_not_tried_again() -> None:

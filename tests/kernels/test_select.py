@@ -13,11 +13,15 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.select import FEWEST, select, select_all, select_some, within
+from anabranch.kernels.select import FEWEST, Choosing, select, select_all, select_some, within
 from anabranch.trace import Trace
 
 SPEC = TargetSpec("cuda", "a GPU")
 EXP = "aten.exp.default"
+
+
+def passing(task: Task) -> str:
+    return ""
 
 
 def body(name: str) -> Graph:
@@ -62,7 +66,9 @@ def choose(
 
     trace = Trace()
     tasks = TaskGraph("t", body("a").inputs, (), (Task("a", body("a")),), (), body("a").outputs)
-    kernel = select(tasks, SPEC, [Fake(letters)], trial, check, trace).tasks.tasks[0].kernel
+    kernel = (
+        select(tasks, Choosing(SPEC, [Fake(letters)], trial, check), trace).tasks.tasks[0].kernel
+    )
     assert kernel is not None
     return kernel.name, trace
 
@@ -102,7 +108,7 @@ def test_and_says_what_whoever_tried_has_said() -> None:
         return [None for _ in tasks]
 
     with pytest.raises(TargetError) as failed:
-        select(tasks, SPEC, [Fake("ab")], trial, lambda task: "", trace)
+        select(tasks, Choosing(SPEC, [Fake("ab")], trial, passing), trace)
     assert failed.value.why == "fake.a: failed; fake.b: failed; no heads in a"
 
 
@@ -115,7 +121,7 @@ def test_equal_tasks_are_decided_once() -> None:
 
     tasks = tuple(Task(name, body(name)) for name in ("a", "b", "c"))
     graph = TaskGraph("t", body("a").inputs, (), tasks, (), body("a").outputs)
-    chosen = select(graph, SPEC, [Fake("k")], trial, lambda task: "", Trace()).tasks
+    chosen = select(graph, Choosing(SPEC, [Fake("k")], trial, passing), Trace()).tasks
     assert asked == ["a"]
     assert [task.kernel.body.name for task in chosen.tasks if task.kernel] == ["a", "b", "c"]
 
@@ -133,11 +139,11 @@ def test_cuts_of_a_graph_are_decided_in_one_batch() -> None:
     cuts = [
         TaskGraph("t", one.inputs, (), tasks, (), one.outputs) for tasks in ((a,), (a, b), (b,))
     ]
-    found = select_all(cuts, SPEC, [Fake("x")], trial, lambda task: "", Trace())
+    found = select_all(cuts, Choosing(SPEC, [Fake("x")], trial, passing), Trace())
     assert batches == [["aten.relu.default", EXP]]
     assert [[task.name for task in s.tasks.tasks] for s in found] == [["a"], ["a", "b"], ["b"]]
     assert found[0].candidates["a"] is found[1].candidates["a"]
-    single = select(cuts[1], SPEC, [Fake("x")], trial, lambda task: "", Trace())
+    single = select(cuts[1], Choosing(SPEC, [Fake("x")], trial, passing), Trace())
     assert single == found[1]
 
 
@@ -167,7 +173,7 @@ def test_tasks_that_nothing_runs_may_be_left_out() -> None:
     def trial(asked: Sequence[Task]) -> list[Cost | None]:
         return [None if task.name == "b" else Cost(1.0, "measured") for task in asked]
 
-    found = select_some(tasks, SPEC, [Fake("xy")], trial, lambda task: "", Trace())
+    found = select_some(tasks, Choosing(SPEC, [Fake("xy")], trial, passing), Trace())
     assert [task.name for task in found.tasks.tasks] == ["a"] and list(found.candidates) == ["a"]
     with pytest.raises(TargetError, match="task b"):
-        select(tasks, SPEC, [Fake("xy")], trial, lambda task: "", Trace())
+        select(tasks, Choosing(SPEC, [Fake("xy")], trial, passing), Trace())

@@ -26,11 +26,9 @@ from anabranch.fuse.pairs import SLACK
 from anabranch.fuse.paths import Paths
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Input, Node
-from anabranch.ir.protocols import Provider
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
-from anabranch.kernels.recall import NOWHERE, Memory
-from anabranch.kernels.select import MOST, Check, Selection, Trial, select_all
+from anabranch.kernels.select import Choosing, Selection, select
 from anabranch.kernels.triton.expected import expected_us, why_not_one
 from anabranch.trace import Trace
 
@@ -41,24 +39,15 @@ MOST_READS = 3
 place of one."""
 
 
-def with_again(
-    selection: Selection,
-    spec: TargetSpec,
-    providers: Sequence[Provider],
-    trial: Trial,
-    check: Check,
-    trace: Trace,
-    memory: Memory = NOWHERE,
-    most: int = MOST,
-) -> Selection:
+def with_again(selection: Selection, how: Choosing, trace: Trace) -> Selection:
     """The selection with what several compute again wherever they can, with kernels for that; the
     very same one if nowhere."""
-    whole = computed_again(selection.tasks, spec, trace)
+    whole = computed_again(selection.tasks, how.spec, trace)
     if whole is selection.tasks:
         return selection
     changed = replace(whole, tasks=tuple(task for task in whole.tasks if task.kernel is None))
     try:
-        (found,) = select_all([changed], spec, providers, trial, check, trace, memory, most)
+        found = select(changed, how, trace)
     except TargetError as failed:
         trace.add("refused", "fuse", whole.name, str(failed).partition("\n")[0])
         return selection

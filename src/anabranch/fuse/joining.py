@@ -18,8 +18,8 @@ from anabranch.ir.key import digest_text, structure_text
 from anabranch.ir.protocols import Cost, Costs, Provider
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph, leaves, wholes
-from anabranch.kernels.recall import NOWHERE, Candidate, Memory
-from anabranch.kernels.select import Check, Selection, Trial, select
+from anabranch.kernels.recall import Candidate
+from anabranch.kernels.select import MOST, Choosing, Selection, select
 from anabranch.trace import Trace
 
 AGAIN = 3
@@ -63,15 +63,7 @@ class Writing:
 
 
 def with_joins(
-    selection: Selection,
-    spec: TargetSpec,
-    providers: Sequence[Provider],
-    trial: Trial,
-    check: Check,
-    costs: Costs,
-    trace: Trace,
-    memory: Memory = NOWHERE,
-    hopeful: bool = False,
+    selection: Selection, how: Choosing, costs: Costs, trace: Trace, hopeful: bool = False
 ) -> Selection:
     """The selection with joins where they are faster; the very same one if nowhere. `hopeful`:
     also where that shows only in the whole, if at all."""
@@ -81,10 +73,10 @@ def with_joins(
         return selection
     whole = joined(plain, names)
     changed = touching(plain, whole)
-    again = writing(changed, whole, selection.candidates, providers)
+    again = writing(changed, whole, selection.candidates, how.providers)
     try:
         cut = replace(whole, tasks=changed)
-        picked = select(cut, spec, again, trial, check, trace, memory)
+        picked = select(cut, replace(how, providers=again, most=MOST), trace)
     except TargetError as failed:
         trace.add("refused", "fuse", ", ".join(names), str(failed).partition("\n")[0])
         return selection

@@ -50,56 +50,41 @@ class Selection:
     settled: bool = True
 
 
-def select(
-    tasks: TaskGraph,
-    spec: TargetSpec,
-    providers: Sequence[Provider],
-    trial: Trial,
-    check: Check,
-    trace: Trace,
-    memory: Memory = NOWHERE,
-) -> Selection:
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """How kernels are chosen: for which machine, of whose offers, who times and who checks them,
+    what is remembered, and how many generated ones are tried in all."""
+
+    spec: TargetSpec
+    providers: Sequence[Provider]
+    trial: Trial
+    check: Check
+    memory: Memory = NOWHERE
+    most: int = MOST
+
+
+def select(tasks: TaskGraph, how: Choosing, trace: Trace) -> Selection:
     """Choose a kernel for every task. TargetError if a task has none that runs."""
-    return select_all([tasks], spec, providers, trial, check, trace, memory)[0]
+    return select_all([tasks], how, trace)[0]
 
 
-def select_some(
-    tasks: TaskGraph,
-    spec: TargetSpec,
-    providers: Sequence[Provider],
-    trial: Trial,
-    check: Check,
-    trace: Trace,
-    memory: Memory = NOWHERE,
-) -> Selection:
+def select_some(tasks: TaskGraph, how: Choosing, trace: Trace) -> Selection:
     """As `select`, without the tasks that no kernel runs."""
     alike = _alike(tasks)
-    decisions = _decisions(_firsts([alike]), spec, providers, trial, check, trace, memory)
+    decisions = _decisions(_firsts([alike]), how, trace)
     left = {key: group for key, group in alike.items() if key in decisions}
     names = {task.name for group in left.values() for task in group}
     kept = replace(tasks, tasks=tuple(task for task in tasks.tasks if task.name in names))
-    return _selected(kept, left, decisions, spec, providers, trace)
+    return _selected(kept, left, decisions, how, trace)
 
 
-def select_all(
-    cuts: Sequence[TaskGraph],
-    spec: TargetSpec,
-    providers: Sequence[Provider],
-    trial: Trial,
-    check: Check,
-    trace: Trace,
-    memory: Memory = NOWHERE,
-    most: int = MOST,
-) -> list[Selection]:
+def select_all(cuts: Sequence[TaskGraph], how: Choosing, trace: Trace) -> list[Selection]:
     """As `select` for each of several cuts of a graph, the candidates of all of them in one batch:
-    whoever compiles or measures it has work for all its hands until it ends. `most`: generated
-    kernels that are tried in all."""
+    whoever compiles or measures it has work for all its hands until it ends."""
     groups = [_alike(cut) for cut in cuts]
-    decisions = _decisions(
-        _firsts(groups), spec, providers, trial, check, trace, memory, True, most
-    )
+    decisions = _decisions(_firsts(groups), how, trace, strict=True)
     return [
-        _selected(cut, alike, decisions, spec, providers, trace)
+        _selected(cut, alike, decisions, how, trace)
         for cut, alike in zip(cuts, groups, strict=True)
     ]
 
@@ -119,22 +104,14 @@ def _firsts(groups: Sequence[Mapping[str, Sequence[Task]]]) -> dict[str, Task]:
 
 
 def _decisions(
-    first: Mapping[str, Task],
-    spec: TargetSpec,
-    providers: Sequence[Provider],
-    trial: Trial,
-    check: Check,
-    trace: Trace,
-    memory: Memory,
-    strict: bool = False,
-    most: int = MOST,
+    first: Mapping[str, Task], how: Choosing, trace: Trace, strict: bool = False
 ) -> dict[str, Decision]:
     """What is known or now decided of these structures."""
     bodies = {key: task.body for key, task in first.items()}
-    known = recall(bodies, spec, providers, memory)
+    known = recall(bodies, how.spec, how.providers, how.memory)
     fresh = {key: task for key, task in first.items() if key not in known}
-    decided = _decided(fresh, spec, providers, trial, check, trace, strict, most)
-    remember(decided, spec, providers, memory)
+    decided = _decided(fresh, how, trace, strict)
+    remember(decided, how.spec, how.providers, how.memory)
     return known | decided
 
 
@@ -150,8 +127,7 @@ def _selected(
     tasks: TaskGraph,
     alike: Mapping[str, Sequence[Task]],
     decisions: Mapping[str, Decision],
-    spec: TargetSpec,
-    providers: Sequence[Provider],
+    how: Choosing,
     trace: Trace,
 ) -> Selection:
     """What was decided, for each task in its own names."""
@@ -160,7 +136,7 @@ def _selected(
     for key, group in alike.items():
         decision = decisions[key]
         for task in group:
-            chosen[task.name] = replace(task, kernel=_winner(task, decision, spec, providers))
+            chosen[task.name] = replace(task, kernel=_winner(task, decision, how))
             candidates[task.name] = decision.tried
         _tell(trace, group, decision.tried, decision.tried[decision.winner])
     ordered = tuple(chosen[task.name] for task in tasks.tasks)
@@ -168,26 +144,20 @@ def _selected(
 
 
 def _decided(
-    fresh: Mapping[str, Task],
-    spec: TargetSpec,
-    providers: Sequence[Provider],
-    trial: Trial,
-    check: Check,
-    trace: Trace,
-    strict: bool,
-    most: int,
+    fresh: Mapping[str, Task], how: Choosing, trace: Trace, strict: bool
 ) -> dict[str, Decision]:
     """Decisions for these structures, by trying all candidates in one batch. What nothing runs has
     none; if `strict`, that is an error."""
-    offers = within({key: _offers(task, spec, providers) for key, task in fresh.items()}, most)
+    every = {key: _offers(task, how.spec, how.providers) for key, task in fresh.items()}
+    offers = within(every, how.most)
     flat = [
         replace(fresh[key], kernel=kernel) for key, offer in offers.items() for _, kernel in offer
     ]
-    costs = iter(trial(flat) if flat else ())
+    costs = iter(how.trial(flat) if flat else ())
     decided: dict[str, Decision] = {}
     for key, offer in offers.items():
         tried = _known([Candidate(kernel, next(costs)) for _, kernel in offer])
-        tried = _decide(fresh[key], tried, check)
+        tried = _decide(fresh[key], tried, how.check)
         if not any(candidate.chosen for candidate in tried):
             if strict:
                 raise _nothing_runs(fresh[key], tried, trace)
@@ -224,12 +194,10 @@ def _offers(task: Task, spec: TargetSpec, providers: Sequence[Provider]) -> Offe
     ]
 
 
-def _winner(
-    task: Task, decision: Decision, spec: TargetSpec, providers: Sequence[Provider]
-) -> Kernel:
+def _winner(task: Task, decision: Decision, how: Choosing) -> Kernel:
     """The chosen kernel, with the names of this task."""
     won, maker = decision.tried[decision.winner].kernel, decision.makers[decision.winner]
-    return providers[maker].kernel(task, spec, won.name, won.variant)
+    return how.providers[maker].kernel(task, how.spec, won.name, won.variant)
 
 
 def _known(tried: list[Candidate]) -> list[Candidate]:
