@@ -91,7 +91,7 @@ def measured(target: Target, name: str, body: Graph, tiles: int) -> Row:
     prepare = partial(pack, spec=target.spec)
     costs = costs_of(target, prepare, None, Trace(), each=KERNEL_SECONDS)
     try:
-        first, second = tuner.each([apart, both], costs)
+        first, second, *_ = tuner.each([apart, both], costs)
     except AnabranchError as failed:
         row.tried["none"] = str(failed)
         return row
