@@ -205,14 +205,18 @@ class Large(nn.Module):
 
 
 class Lookups(nn.Module):
-    """Categories, each in a table of its own, put together in every way beside something or not."""
+    """Categories, each in a table of its own, or of several values each, which are added up, put
+    together in every way beside something or not."""
 
-    def __init__(self) -> None:
+    def __init__(self, bags: bool = False) -> None:
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(3 + i, 4) for i in range(3))
+        self.bags = bags
 
     def forward(self, ids: Tensor, x: Tensor) -> list[Tensor]:
         found = [table(ids[:, i]) for i, table in enumerate(self.tables)]
+        if self.bags:
+            found = [rows.sum(1) for rows in found]
         several = (found, [x, *found], [*found, x])
         return [
             side.tanh()
@@ -235,6 +239,10 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     "halves": (Halves(), (_image(),)),
     "dense": (Dense(), (_image(),)),
     "lookups": (Lookups(), (torch.tensor([[0, 1, 2], [2, 0, 1]]), torch.rand(2, 4))),
+    "bags": (
+        Lookups(bags=True),
+        (torch.tensor([[[0, 1], [2, 0], [1, 1]], [[2, 2], [0, 1], [1, 0]]]), torch.rand(2, 4)),
+    ),
     "scaled": (Scaled(), (torch.rand(2, 5, 8),)),
     "mixer": (Mixer(), (torch.rand(2, 6, 6),)),
     "layered": (Normed(lambda: nn.LayerNorm(64)).half(), (torch.rand(2, 5, 64).half(),)),

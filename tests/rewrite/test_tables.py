@@ -244,6 +244,54 @@ def test_bags_of_one_are_one_lookup() -> None:
     assert kinds(after) == ["index"]
 
 
+@pytest.mark.parametrize(
+    ("together", "ends"),
+    [(along(1), []), (along(0), []), (lambda found: torch.cat(found, 1), ["reshape"])],
+)
+def test_bags_of_one_length_are_one_lookup(together: Together, ends: list[str]) -> None:
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tables = nn.ModuleList(nn.EmbeddingBag(9, 3, mode="sum") for _ in range(3))
+
+        def forward(self, *ids: Tensor) -> Tensor:
+            found = [table(each) for table, each in zip(self.tables, ids, strict=True)]
+            return together(found)
+
+    ids = [torch.randint(9, (5, 4)) for _ in range(3)]
+    graph = simplify(captured(Bags(), *ids), Stepper(Trace()), Options(), "cuda")
+    after = simplified(equal(graph, apply_all(graph, tables.RULES)))
+    assert kinds(after) == ["stack", "index", "sum", *ends]
+
+
+@pytest.mark.parametrize(
+    ("length", "axes", "why"),
+    [
+        (3, "[1], [1]", "its bags are of several lengths"),
+        (4, "[1], [0]", "it adds up along another axis than that of a bag"),
+    ],
+)
+def test_bags_that_are_not_one(length: int, axes: str, why: str) -> None:
+    first, second = axes.split(", ")
+    graph = parse_graph(f"""
+    graph g {{
+      input %i: i64[{length},4]
+      input %j: i64[4,{length}]
+      const %w: f32[9,3] = w
+      const %v: f32[9,3] = v
+      %a: f32[{length},4,3] = aten.embedding.default(%w, %i)
+      %b: f32[4,{length},3] = aten.embedding.default(%v, %j)
+      %s: f32[{length},3] = aten.sum.dim_IntList(%a, {first})
+      %t: f32[4,3] = aten.sum.dim_IntList(%b, {second})
+      %y: f32[{length + 4},3] = aten.cat.default([%s, %t])
+      return %y
+    }}""")
+    said: list[str] = []
+    rule = next(rule for rule in tables.RULES if rule.name.startswith("cat([sum(embedding(w, i))"))
+    assert not list(matches(graph, rule, lambda *told: said.append(told[-1])))
+    assert said == [why]
+
+
 def test_a_deepfm_looks_everything_up_twice() -> None:
     """Vectors and weights, by the indices as they come."""
     net = ZOO["deepfm"]

@@ -17,6 +17,11 @@ Where the indices are all of one tensor, in order, that tensor itself is read:
 
     stack([ids[:, 0], ids[:, 1], ids[:, 2]], 1)   =  ids
 
+Bags of one length are rows that are looked up and added up, so they merge likewise:
+
+    stack([sum(embedding(w, i), 1), sum(embedding(v, j), 1)], 1)
+        =  sum(stack(w, v)[t, stack([i, j], 1)], 2)
+
 Dozens of lookups are more than a part of the search holds, so they are merged throughout. Tables
 are joined when constants are folded, so they must be constant, and the joined one is held beside
 those of the model. A rule does not see who else reads a table: where somebody does, it is held
@@ -27,6 +32,7 @@ after.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -44,7 +50,7 @@ from anabranch.rewrite.words import call, cat, permute, reshape
 
 Drawn = Mapping[str, object]
 
-tables, ids, x, axis = wild("tables ids x axis")
+tables, ids, x, axis, dims = wild("tables ids x axis dims")
 
 EMBEDDING, INDEX = "aten.embedding.default", "aten.index.Tensor"
 STACK, CAT = "aten.stack.default", "aten.cat.default"
@@ -52,9 +58,10 @@ SELECT, SLICE, UNBIND = "aten.select.int", "aten.slice.Tensor", "aten.unbind.int
 ORDERED = frozenset(f"aten.{name}" for name in ("clone.default", "reshape.default", "view.default"))
 ORDERED |= {"aten._unsafe_view.default", "aten.squeeze.dim", "aten.flatten.using_ints"}
 """What leaves numbers in their order."""
-TO = "aten._to_copy.default"
+TO, SUM = "aten._to_copy.default", "aten.sum.dim_IntList"
 
-LOOKUPS = Each(call(EMBEDDING, tables, ids, rest="rest"))
+LOOKUP = call(EMBEDDING, tables, ids, rest="rest")
+LOOKUPS, BAGS = Each(LOOKUP), Each(call(SUM, LOOKUP, dims))
 
 MOST = 1 << 30
 """Bytes of a joined table: it is memory beside the model's own."""
@@ -63,20 +70,26 @@ MOST = 1 << 30
 @dataclass(frozen=True, slots=True)
 class Form:
     """How lookups are put together. `new`: their indices along an axis of its own; `flat`: which
-    are channels side by side in the end. `left`, `right`: the sides of the equation."""
+    are channels side by side in the end; `bags`: of several rows each, which are added up. `left`,
+    `right`: the sides of the equation."""
 
     op: str
     new: bool
     flat: bool
     left: str
     right: str
+    bags: bool = False
 
     def rule(self, before: bool = False, behind: bool = False) -> Rule:
         """Of lookups alone, or with one other value before or behind them."""
-        items = [*["x"] * before, "embedding(w, i), ...", *["x"] * behind]
-        merged = f"cat([{', '.join([*['x'] * before, self.right, *['x'] * behind])}])"
-        right = merged if before or behind else self.right
-        parts: tuple[Operand, ...] = (*[x] * before, LOOKUPS, *[x] * behind)
+        each, one = "embedding(w, i)", self.right
+        if self.bags:
+            each, one = f"sum({each})", re.sub(r"lookup\(.*?\)\)", r"sum(\g<0>)", one)
+        items = [*["x"] * before, f"{each}, ...", *["x"] * behind]
+        merged = f"cat([{', '.join([*['x'] * before, one, *['x'] * behind])}])"
+        right = merged if before or behind else one
+        several = BAGS if self.bags else LOOKUPS
+        parts: tuple[Operand, ...] = (*[x] * before, several, *[x] * behind)
         return Rule(
             f"{self.left.format(', '.join(items))} -> {right}",
             find=call(self.op, parts, axis),
@@ -99,15 +112,20 @@ class Form:
             return False
         if len({match.known.types[index.name].dtype for index in indices}) > 1:
             return "its indices are of several dtypes"
+        if self.bags and (why := _unlike(match)):
+            return why
         return _joinable(match, tuple(dict.fromkeys(refs)))
 
     def put(self, match: Match, before: bool, behind: bool) -> Pattern:
         at = _axis(match)
         whole: Pattern = looked_up(match, at, self.new)
+        indices, refs = values(match, "ids"), values(match, "tables")
+        shape = match.known.types[indices[0].name].shape
+        if self.bags:
+            shape = shape[:-1]
+            whole = call(SUM, whole, (len(shape) + self.new,))
         if self.flat:
-            indices, refs = values(match, "ids"), values(match, "tables")
             width = match.known.types[refs[0].name].shape[1]
-            shape = match.known.types[indices[0].name].shape
             whole = reshape(whole, (*shape, len(refs) * width))
         other = call("aten.unsqueeze.default", x, at) if self.op == STACK else x
         parts = (*[other] * before, whole, *[other] * behind)
@@ -123,13 +141,16 @@ class Form:
             held = [draws.weight(f"w{i}", 3, width) for i in range(count)]
         shapes = [self._sized(dice, shape, at) for _ in range(count + 1)]
         last = (draws.size(dice) if self.flat else width,)
-        dims = rank + 1 + (self.op == STACK)
+        axes = rank + 1 + (self.op == STACK)
+        long = (draws.size(dice),) if self.bags else ()
+        along = tuple(dice.choice(((rank,), (-2,))) for _ in held) if self.bags else ()
         return {
             "tables": tuple(dice.choice((one, one, one, held[0])) for one in held),
-            "ids": tuple(TensorType(each, dtype) for each in shapes[1:]),
+            "ids": tuple(TensorType((*each, *long), dtype) for each in shapes[1:]),
+            **({"dims": along} if self.bags else {}),
             "rest": tuple(dice.choice(((-1, False, False), (1, True, False))) for _ in held),
             **({"x": draws.tensor(*shapes[0], *last)} if other else {}),
-            "axis": dice.choice((at, at - dims)),
+            "axis": dice.choice((at, at - axes)),
         }
 
     def _sized(self, dice: random.Random, shape: tuple[int, ...], at: int) -> tuple[int, ...]:
@@ -273,10 +294,25 @@ def _one_more(match: Match, table: TensorType) -> bool:
     """Whether the value beside the lookups is one more of them."""
     arg = match.x.arg
     maker = match.known.producers.get(arg.name) if isinstance(arg, Ref) else None
+    if maker is not None and maker.op == SUM:
+        maker = match.known.producers.get(maker.uses[0])
     if maker is None or maker.op != EMBEDDING:
         return False
     other = match.known.types[maker.uses[0]]
     return (other.shape[1], other.dtype) == (table.shape[1], table.dtype)
+
+
+def _unlike(match: Match) -> str:
+    """Why bags are not to be added up as one."""
+    shapes = [match.known.types[index.name].shape for index in values(match, "ids")]
+    if {shape[-1:] for shape in shapes} != {shapes[0][-1:]} or not shapes[0]:
+        return "its bags are of several lengths"
+    given = match.bound["dims"]
+    assert isinstance(given, tuple)
+    last = [((len(shape) - 1,), (-2,)) for shape in shapes]
+    if any(found not in wanted for found, wanted in zip(given, last, strict=True)):
+        return "it adds up along another axis than that of a bag"
+    return ""
 
 
 def _joinable(match: Match, refs: Sequence[Ref]) -> bool | str:
@@ -306,8 +342,13 @@ FORMS = (
     Form(CAT, True, True, "cat([{}], channels)", "reshape(lookup(all w, stack(i)))"),
 )
 
+BAGGED = tuple(replace(form, bags=True) for form in FORMS)
+
 RULES: tuple[Rule, ...] = (
     *(form.rule() for form in FORMS),
     *(form.rule(before=True) for form in FORMS),
     *(form.rule(behind=True) for form in FORMS),
+    *(form.rule() for form in BAGGED),
+    *(form.rule(before=True) for form in BAGGED),
+    *(form.rule(behind=True) for form in BAGGED),
 )
