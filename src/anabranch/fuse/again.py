@@ -58,7 +58,8 @@ def with_again(selection: Selection, how: Choosing, trace: Trace) -> Selection:
 
 def computed_again(tasks: TaskGraph, spec: TargetSpec, trace: Trace) -> TaskGraph:
     """The tasks without those that all who read them compute again, whose tasks have no kernel;
-    the very same ones if there are none."""
+    the very same ones if there are none. They come in an order in which they can run, and no node
+    is in two of them yet."""
     if tasks.joins:
         return tasks
     search = _Search(tasks, spec)
