@@ -55,13 +55,12 @@ RATE = WORK / SEARCH
 """Work for each second that was asked for: the clock is to have no say on a usual machine."""
 CAPTURES, MOST_CAPTURES, CAPTURED_US = 4, 16, 400.0
 """Of each of two plans whose difference is less than one capture of each can tell: CAPTURES, more
-of those that are short, until they are so many microseconds together. What captures of one plan
-differ by is about a microsecond, be it short or long: four of DeepFM's on an H200, 12.3 us, hid
-that another graph took 11.4."""
+of those that are short, until they are so many microseconds together. The shorter a plan, the more
+of it captures differ by: four of DeepFM's on an H200, 12.3 us, hid that another graph took 11.4."""
 SCHEDULED = 0.035
-"""Seconds in which a task is scheduled in earnest: of NASNet-A Large, 561 tasks, it took 19 on an
-H200, and of Mobile 21. The search of the former took 65 seconds with everything in the cache, for
-the schedule of the graph as it was had been recalled in 4."""
+"""Seconds in which a task is scheduled in earnest: on an H200's host NASNet-A Large, 561 tasks,
+took 18 beside the wait for kernels, Mobile, 348, 13 to 21. The search of the former took 65 seconds
+with its kernels timed before, for the schedule of the graph as it was had been recalled in 4."""
 GAIN = 0.01
 """What a graph must gain at the end, where that is measured: what ran before a plan makes about as
 much of a difference. On an H200 two graphs that had been 1.1 and 1.3% faster when they were

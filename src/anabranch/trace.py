@@ -32,6 +32,8 @@ LEVELS: dict[Kind, int] = {
     "refused": 3,
     "progress": 3,
 }
+DECIDED: frozenset[Kind] = frozenset({"applied", "chosen", "refused"})
+"""What holds only where what was tried is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +114,13 @@ class Trace:
     def retell(self, begin: int, end: int, other: Trace) -> None:
         """In place of what was applied, chosen and refused in this span of events, what was in the
         other trace."""
-        told = ("applied", "chosen", "refused")
-        kept = [event for event in self.events[begin:end] if event.kind not in told]
-        self.events[begin:end] = kept + [event for event in other.events if event.kind in told]
+        kept = [event for event in self.events[begin:end] if event.kind not in DECIDED]
+        self.events[begin:end] = kept + [event for event in other.events if event.kind in DECIDED]
 
     def tell(self, other: Trace) -> None:
         """What was applied, chosen and refused where something was tried that is now taken."""
         for event in other.events:
-            if event.kind in ("applied", "chosen", "refused"):
+            if event.kind in DECIDED:
                 self.add(event.kind, event.where, event.what, event.why, **dict(event.data))
 
     @contextmanager

@@ -83,10 +83,10 @@ def settings_of(options: Options) -> Settings:
 SLOWER = 0.01
 """By so much of the best what was tried throughout may be slower, for parts of it to be tried."""
 LEAST = 0.01
-"""Of what the best takes, what parts must have gained together for the whole to be built: it gains
-no more, and less is not taken in the end. On an H200 a part of NASNet-A Mobile gained 1.4 us; the
-whole was a tie at 219, and with the 22 seconds that it took to build there was no time left for
-what pays throughout."""
+"""Of what the best takes, what parts must have gained together for the whole to be built: what runs
+beside others gains less there, and less is not taken in the end (`seek.GAIN`). On an H200 a part
+of NASNet-A Mobile gained 1.4 us; the whole was a tie at 219, and with the 22 seconds that it took
+to build there was no time left for what pays throughout."""
 GATHERING = 0.5
 """Of the time that is left, what looking for forms of parts may take: they are to be run, too."""
 

@@ -3,7 +3,8 @@
     tasks, each after those it waits for --list schedule--> order, streams --co-run model--> us
 
     a 3.0 --+--> b 2.9 --+--> d 1.2      sum 10.0; one after another they take as long
-            +--> c 2.9 --+               outlook 7.6: c starts a fork later, and shares the machine
+            +--> c 2.9 --+               outlook 7.6 where a fork takes 0.5 and both fit beside
+                                         each other: c starts a fork later
 
 The better of one stream and of list scheduling on the critical path: a look ahead that costs some
 milliseconds, for whoever compares many sets of tasks. What is kept is run.

@@ -5,10 +5,10 @@
                                                       %sum = sum(%got, [1])
 
 which a generated kernel does in one launch, together with what comes after, and a bag of one is its
-row; the operator itself
-is a library's alone, and a dictionary of them, as recommenders have it, is as many launches. Where
-a padding is left out it is filled with zeros first, and a mean divides by how many are left. For
-graphs whose kernels may be generated: apart, the rows would be written to memory.
+row; the operator itself is a library's alone, and a dictionary of them, as recommenders have it, is
+as many launches. Where a padding is left out it is filled with zeros first, and a mean divides by
+how many are left. For graphs whose kernels may be generated: apart, the rows would be written to
+memory.
 """
 
 from __future__ import annotations

@@ -32,7 +32,6 @@ after.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -71,20 +70,20 @@ MOST = 1 << 30
 class Form:
     """How lookups are put together. `new`: their indices along an axis of its own; `flat`: which
     are channels side by side in the end; `bags`: of several rows each, which are added up. `left`,
-    `right`: the sides of the equation."""
+    `right`: the sides of the equation, around what is looked up; `found`: by one lookup."""
 
     op: str
     new: bool
     flat: bool
     left: str
-    right: str
+    found: str
+    right: str = "{}"
     bags: bool = False
 
     def rule(self, before: bool = False, behind: bool = False) -> Rule:
         """Of lookups alone, or with one other value before or behind them."""
-        each, one = "embedding(w, i)", self.right
-        if self.bags:
-            each, one = f"sum({each})", re.sub(r"lookup\(.*?\)\)", r"sum(\g<0>)", one)
+        inner = "sum({})" if self.bags else "{}"
+        each, one = inner.format("embedding(w, i)"), self.right.format(inner.format(self.found))
         items = [*["x"] * before, f"{each}, ...", *["x"] * behind]
         merged = f"cat([{', '.join([*['x'] * before, one, *['x'] * behind])}])"
         right = merged if before or behind else one
@@ -339,7 +338,7 @@ def _plain(arg: Arg) -> Operand:
 FORMS = (
     Form(STACK, True, False, "stack([{}])", "lookup(all w, stack(i))"),
     Form(CAT, False, False, "cat([{}], rows)", "lookup(all w, cat(i))"),
-    Form(CAT, True, True, "cat([{}], channels)", "reshape(lookup(all w, stack(i)))"),
+    Form(CAT, True, True, "cat([{}], channels)", "lookup(all w, stack(i))", "reshape({})"),
 )
 
 BAGGED = tuple(replace(form, bags=True) for form in FORMS)
