@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from anabranch.bench import rivals, table
+from anabranch.bench import rivals, suite, table
 from anabranch.bench.machine import Machine, machine
 from anabranch.bench.provenance import commit, versions
 from anabranch.bench.rivals import Prepared
@@ -106,6 +108,58 @@ def test_one_plan_is_timed_once(compiler: Callable[..., Any]) -> None:
     assert one["median_ms"] == other["median_ms"] and one["samples"] == other["samples"]
     assert tuple(other["against"][one["system"]]) == (1.0, 1.0, 1.0, True)
     assert "the plan" not in third["note"] and third["samples"] > 0
+
+
+def test_times_are_taken_when_nobody_builds(
+    compiler: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    @contextmanager
+    def building() -> Iterator[None]:
+        told.append("building")
+        yield
+        told.append("built")
+
+    @contextmanager
+    def alone(waiting: Callable[[], object]) -> Iterator[None]:
+        waiting()
+        yield
+        told.append("timed")
+
+    def sampled(calls: Any, seconds: float, replays: Any = ()) -> list[list[float]]:
+        told.append("sampled")
+        return here.sample(calls, seconds, replays)
+
+    here = machine("cpu")
+    other = replace(here, building=building, alone=alone, sample=sampled)
+    monkeypatch.setattr(suite, "machine", lambda target: other)
+    trace = Trace()
+    run(quick(rivals=("eager",)), trace, compile=compiler)
+    assert told == ["building", "built", "sampled", "timed"]
+    assert any(event.why == "wait for benchmarks that build here" for event in trace.events)
+
+
+def test_inductor_times_its_candidates_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    told: list[str] = []
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        told.append("taken")
+        yield
+        told.append("over")
+
+    def timed(self: Any, candidate: str, rep: int) -> float:
+        told.append(f"{candidate} {rep}")
+        return 1.0
+
+    monkeypatch.setattr(type(benchmarker), "benchmark_gpu", timed)
+    with rivals._in_turns(replace(machine("cpu"), turn=turn)):
+        assert benchmarker.benchmark_gpu("one", rep=2) == 1.0
+    assert benchmarker.benchmark_gpu("other", rep=3) == 1.0
+    assert told == ["taken", "one 2", "over", "other 3"]
 
 
 def test_a_record(compiler: Callable[..., Any]) -> None:

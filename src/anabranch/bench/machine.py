@@ -10,6 +10,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 
 from anabranch.errors import OptionError, TargetError
 from anabranch.targets import cuda, resolve
-from anabranch.targets.cuda import callables
+from anabranch.targets.cuda import callables, sharing
 
 CPU_ROUNDS = (3, 30)
 """At least and at most."""
@@ -30,7 +31,8 @@ class Machine:
     """`sample(calls, seconds, replays)`: milliseconds of each call, by round; of the `replays`, by
     number, the device's time alone, where there is a device. `peak_of(call)`: its bytes,
     None where nobody knows. `capture(fn, args)`: a replay and its bytes; None without graphs.
-    `simulated`: nothing can be timed, and plans are forecast."""
+    `simulated`: nothing can be timed, and plans are forecast. What other processes do meanwhile is
+    for `turn`, `building` and `alone` of `targets/cuda/sharing`; nothing on a CPU."""
 
     target: str
     device: torch.device
@@ -41,6 +43,9 @@ class Machine:
     survey: Callable[[], dict[str, str | int | float]]
     capture: Callable[[Callable[..., Any], tuple[Any, ...]], tuple[Call, int]] | None = None
     simulated: bool = False
+    turn: Callable[[], AbstractContextManager[object]] = nullcontext
+    building: Callable[[], AbstractContextManager[object]] = nullcontext
+    alone: Callable[[Callable[[], object]], AbstractContextManager[object]] = nullcontext
 
 
 def machine(target: str) -> Machine:
@@ -75,6 +80,9 @@ def _cuda() -> Machine:
         callables.release,
         callables.survey,
         callables.capture_callable,
+        turn=sharing.turn,
+        building=sharing.building,
+        alone=sharing.alone,
     )
 
 

@@ -2,6 +2,7 @@
 
     for each model, dtype, batch:
       ours and every rival are built in turn       compile_s; a failure or a timeout is a row too
+      other benchmarks of this GPU are waited for  until none builds, for they take the host's cores
       all that stand are timed in common rounds    median, p10, p90; ratio to ours, paired:
                                                    calls to our call, replays to our replay
       outputs are compared with eager's            difference
@@ -107,8 +108,34 @@ def _cell(
         raise
     except Exception as failed:
         return [Row(name, dtype, batch, OURS, failure=reason(failed))]
-    batch = cell.batch
-    options: dict[str, Any] = {"target": here.target, "tf32": dtype == "tf32"}
+    with here.building():
+        built = _built(matrix, cell, rivals, here, scratch, trace, compile)
+
+    def waiting() -> None:
+        trace.add("chosen", "bench", f"the times of {name}", "wait for benchmarks that build here")
+
+    try:
+        with here.alone(waiting):
+            return list(_timed(cell, built, here, matrix.seconds))
+    finally:
+        built.clear()
+        forget_compiled()
+        gc.collect()
+        with suppress(RuntimeError):
+            here.release()
+
+
+def _built(
+    matrix: Matrix,
+    cell: Cell,
+    rivals: Sequence[str],
+    here: Machine,
+    scratch: Path,
+    trace: Trace,
+    compile: Compile,
+) -> list[System]:
+    """All that is asked for, one after the other."""
+    options: dict[str, Any] = {"target": here.target, "tf32": cell.dtype == "tf32"}
     options |= {"budget": matrix.budget} if matrix.budget is not None else {}
     options |= {"cache_dir": scratch} if matrix.cold else {}
     built: list[System] = []
@@ -125,19 +152,12 @@ def _cell(
         ours = build_ours(cell, here, {**options, **limits}, asked, compile, trace)
         built += [told_apart(system, built) for system in ours]
     for rival in rivals:
-        trace.add("chosen", "bench", rival, f"building it for {name}")
+        trace.add("chosen", "bench", rival, f"building it for {cell.name}")
         built.append(build_rival(rival, cell, here, matrix))
         if built[-1].failure:
-            what = f"{name} {dtype} batch {batch}, {rival}"
+            what = f"{cell.name} {cell.dtype} batch {cell.batch}, {rival}"
             trace.add("warning", "bench", what, built[-1].failure)
-    try:
-        return list(_timed(cell, built, here, matrix.seconds))
-    finally:
-        built.clear()
-        forget_compiled()
-        gc.collect()
-        with suppress(RuntimeError):
-            here.release()
+    return built
 
 
 def _timed(cell: Cell, built: Sequence[System], here: Machine, seconds: float) -> Iterator[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton import Program
+from anabranch.targets.cuda import sharing
 from anabranch.targets.cuda.driver import Launch
 
 ADD = """\
@@ -122,3 +124,10 @@ def made() -> Any:
 @pytest.fixture
 def driver() -> FakeDriver:
     return FakeDriver()
+
+
+@pytest.fixture
+def gpu_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files of a GPU that is not there, in a directory of this test's own."""
+    monkeypatch.setattr(sharing, "_place", lambda: tmp_path / "GPU")
+    return tmp_path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -45,7 +46,7 @@ class Made:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+def made(monkeypatch: pytest.MonkeyPatch, gpu_named: Path) -> Made:
     found = Made()
     monkeypatch.setattr(torch.cuda, "Event", found.event)
     monkeypatch.setattr(torch.cuda, "_sleep", found.sleep)

@@ -19,6 +19,7 @@ import torch
 
 from anabranch.ir.uncollected import uncollected
 from anabranch.targets.cuda import timing
+from anabranch.targets.cuda.sharing import turn
 
 WARM_UPS = 3
 ROUNDS = (5, 200)
@@ -90,37 +91,39 @@ def sample(
     """Milliseconds of each call, in rounds that visit all within about `seconds`: the i-th numbers
     of all lists were taken in the same round.
 
-    A system starts each turn on an idle device and with a call that does not count. What follows
+    A system is visited on an idle device and with a call that does not count. What follows
     is not synchronised, so a call takes as long as its slower side, host or device. `replays`: by
     number, those that do nothing but launch a graph, of which the device's time is taken: where the
     host would launch the next one too late, the device sleeps before they begin.
     """
     samples: list[list[float]] = [[] for _ in calls]
     lead = dict.fromkeys(replays, 0.0)
-    deadline = time.perf_counter() + seconds
-    for done in range(ROUNDS[1]):
-        if done >= ROUNDS[0] and time.perf_counter() > deadline:
-            break
-        for i, (taken, call) in enumerate(zip(samples, calls, strict=True)):
-            if i in lead:
-                found, lead[i] = _ahead(call, lead[i])
-            else:
-                found, _ = _turn(call)
-            taken += found
+    with turn() as offer:
+        deadline = time.perf_counter() + seconds
+        for done in range(ROUNDS[1]):
+            if done >= ROUNDS[0] and time.perf_counter() > deadline:
+                break
+            deadline += offer()
+            for i, (taken, call) in enumerate(zip(samples, calls, strict=True)):
+                if i in lead:
+                    found, lead[i] = _ahead(call, lead[i])
+                else:
+                    found, _ = _visit(call)
+                taken += found
     return samples
 
 
 def _ahead(call: Callable[[], object], lead: float) -> tuple[list[float], float]:
-    """A turn before which the device slept long enough, if there is any such time, and that many
+    """A visit before which the device slept long enough, if there is any such time, and that many
     microseconds."""
     while True:
-        found, late = _turn(call, lead)
+        found, late = _visit(call, lead)
         if not late or lead >= timing.LONGEST:
             return found, lead
         lead = min(timing.LONGEST, max(2 * lead, timing.MARGIN * late))
 
 
-def _turn(call: Callable[[], object], lead: float = 0.0) -> tuple[list[float], float]:
+def _visit(call: Callable[[], object], lead: float = 0.0) -> tuple[list[float], float]:
     """Samples, and the microseconds that the launches took if the first was over before the last,
     else 0."""
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(PER_ROUND + 1)]  # type: ignore[no-untyped-call]

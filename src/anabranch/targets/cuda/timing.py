@@ -9,6 +9,8 @@ kernels of 44 us took 60 to 115 us to launch. What such a graph takes on the dev
 the host is ahead, so before its replays the device sleeps (its lead), and longer each time that the
 first of them was over before the host had launched the last. Graphs that take longer than their
 launch need no sleep and get none. A call is timed as its user sees it, the host included.
+
+Other processes that time on this GPU wait meanwhile, and this one for them (`sharing`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from anabranch.ir.protocols import Cost
+from anabranch.targets.cuda.sharing import turn
 
 ROUNDS = (5, 50)
 """At least and at most."""
@@ -41,16 +44,18 @@ def interleaved(
 ) -> list[list[float]]:
     """Samples in microseconds for each callable, within about `budget` seconds in all. `ahead`:
     the device's time alone, which asks for callables that do nothing but launch."""
-    _warm(runs, min(WARM, budget))
     found = [_Timed(run, LONGEST if ahead else 0.0) for run in runs]
-    deadline = time.perf_counter() + budget
-    for done in range(ROUNDS[1]):
-        if done >= ROUNDS[0] and time.perf_counter() > deadline:
-            break
-        marks = [timed.replays() for timed in found]
-        torch.cuda.synchronize()
-        for timed, events in zip(found, marks, strict=True):
-            timed.read(events)
+    with turn() as offer:
+        _warm(runs, min(WARM, budget))
+        deadline = time.perf_counter() + budget
+        for done in range(ROUNDS[1]):
+            if done >= ROUNDS[0] and time.perf_counter() > deadline:
+                break
+            deadline += offer()
+            marks = [timed.replays() for timed in found]
+            torch.cuda.synchronize()
+            for timed, events in zip(found, marks, strict=True):
+                timed.read(events)
     return [timed.ahead or timed.behind for timed in found]
 
 

@@ -1,0 +1,106 @@
+"""Several processes on one GPU: who times takes turns, and what is reported is timed alone.
+
+    with turn() as offer:         nobody else times on this GPU
+        for _ in range(rounds):
+            deadline += offer()   whoever waits goes first, once this one has had it for long
+            ...
+
+    with building(): ...          any number of processes at once
+    with alone(waiting): ...      nobody builds meanwhile, and nobody else is alone
+
+Two compilations that time their kernels at the same time would each measure the other. Between
+turns everything else goes on: compiling, above all. What a benchmark reports asks for more, that
+no other benchmark takes the host's cores meanwhile, so it waits until all are built.
+
+Files of the user's, named by the GPU, are locked by `filelock`; processes of other users or in
+other containers are not seen. A turn has two: whoever waits for the turn holds the queue, so nobody
+has a turn twice while others wait. Where no file can be locked, everybody goes ahead.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import filelock
+import platformdirs
+import torch
+
+LONG = 0.03
+"""Seconds of a turn after which others go first."""
+POLL = 0.0005
+"""Seconds between attempts of whoever waits for a turn."""
+PATIENCE = 120.0
+"""Seconds after which a turn is taken without its lock: who has that is not timing any more."""
+FOREVER = -1.0
+UNABLE = (OSError, NotImplementedError, ValueError)
+"""What says that no file can be locked; a Timeout is an OSError too."""
+
+Offer = Callable[[], float]
+"""What to call now and then; seconds that others took."""
+
+
+@contextmanager
+def turn() -> Iterator[Offer]:
+    """A turn on the current GPU."""
+    place, since = _place(), 0.0
+    with ExitStack() as held:
+
+        def take() -> float:
+            with suppress(*UNABLE), _lock(f"{place}.queue"):
+                held.enter_context(_lock(f"{place}.turn"))
+            return time.monotonic()
+
+        def offer() -> float:
+            nonlocal since
+            now = time.monotonic()
+            if now - since < LONG:
+                return 0.0
+            held.close()
+            since = take()
+            return since - now
+
+        since = take()
+        yield offer
+
+
+@contextmanager
+def building() -> Iterator[None]:
+    """For a benchmark, while it builds what it will time."""
+    with ExitStack() as held:
+        with suppress(*UNABLE):
+            held.enter_context(_builders().read_lock(FOREVER))
+        yield
+
+
+@contextmanager
+def alone(waiting: Callable[[], object]) -> Iterator[None]:
+    """While a benchmark takes the times that it reports. `waiting` is called if it has to wait."""
+    with ExitStack() as held:
+        with suppress(*UNABLE):
+            lock = _builders()
+            try:
+                held.enter_context(lock.write_lock(0.0))
+            except filelock.Timeout:
+                waiting()
+                held.enter_context(lock.write_lock(FOREVER))
+        yield
+
+
+def _lock(path: str) -> filelock.BaseFileLock:
+    return filelock.FileLock(path, timeout=PATIENCE, poll_interval=POLL)
+
+
+def _builders() -> filelock.ReadWriteLock:
+    return filelock.ReadWriteLock(f"{_place()}.builders")
+
+
+def _place() -> Path:
+    """Where the files of the current GPU are, but for what tells them apart."""
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    directory = platformdirs.user_runtime_path("anabranch")
+    with suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+    return directory / f"GPU-{properties.uuid}"

@@ -1,0 +1,38 @@
+"""Two processes that time on one GPU: each measures itself alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from anabranch.targets.cuda import timing
+from anabranch.targets.cuda.callables import capture_callable
+
+pytestmark = pytest.mark.gpu
+
+OTHER = """
+import time, torch
+from anabranch.targets.cuda import timing
+from anabranch.targets.cuda.callables import capture_callable
+x = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
+replay, _ = capture_callable(lambda: x @ x)
+print("ready", flush=True)
+until = time.monotonic() + 8
+while time.monotonic() < until:
+    timing.interleaved([replay], 0.5)
+"""
+
+
+@pytest.mark.parametrize("of", [256, 2048])
+def test_a_process_that_times_at_the_same_time_is_not_seen(of: int) -> None:
+    x = torch.randn(of, of, device="cuda", dtype=torch.float16)
+    replay, _ = capture_callable(lambda: x @ x)
+    alone = timing.summarise(timing.interleaved([replay], 0.3)[0]).us
+    with subprocess.Popen([sys.executable, "-c", OTHER], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"ready\n"
+        beside = timing.summarise(timing.interleaved([replay], 0.3)[0]).us
+        other.kill()
+    assert beside == pytest.approx(alone, rel=0.1)

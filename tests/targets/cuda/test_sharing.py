@@ -1,0 +1,112 @@
+"""Turns on a GPU that is not there: only its name is asked for, and what is locked are files."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import filelock
+import pytest
+
+from anabranch.targets.cuda import sharing
+
+
+def in_threads(*bodies: Callable[[], None]) -> None:
+    """Threads open the files for themselves, as processes do."""
+    threads = [threading.Thread(target=body) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_nobody_has_a_turn_while_another_has(gpu_named: Path) -> None:
+    now: list[int] = []
+    most: list[int] = []
+
+    def body() -> None:
+        for _ in range(20):
+            with sharing.turn():
+                now.append(1)
+                most.append(len(now))
+                time.sleep(0.001)
+                now.pop()
+
+    in_threads(body, body, body)
+    assert most == [1] * 60
+
+
+def test_whoever_waits_goes_first(gpu_named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "LONG", 0.005)
+    order: list[str] = []
+    taken, both = threading.Event(), threading.Barrier(2)
+
+    def long() -> None:
+        with sharing.turn() as offer:
+            taken.set()
+            both.wait(5)
+            waited = 0.0
+            while waited == 0.0 or "short" not in order:
+                order.append("long")
+                time.sleep(0.01)
+                waited += offer()
+            assert waited >= 0.02  # what the other one took
+
+    def short() -> None:
+        taken.wait(5)
+        both.wait(5)
+        with sharing.turn():
+            order.append("short")
+            time.sleep(0.02)
+
+    in_threads(long, short)
+    assert order.index("short") <= 10  # of some hundred, had the first one kept it
+
+
+def test_a_short_turn_is_not_offered(gpu_named: Path) -> None:
+    with sharing.turn() as offer:
+        assert offer() == 0.0
+        with pytest.raises(filelock.Timeout):
+            filelock.FileLock(f"{sharing._place()}.turn").acquire(timeout=0)
+
+
+def test_a_turn_that_nobody_ends_is_passed_over(
+    gpu_named: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "PATIENCE", 0.05)
+    with filelock.FileLock(f"{sharing._place()}.turn"), sharing.turn() as offer:
+        assert offer() == 0.0
+
+
+def test_reported_times_wait_for_builders(gpu_named: Path) -> None:
+    """By a second lock on the same file, as another process has it."""
+    told: list[str] = []
+    other = filelock.ReadWriteLock(f"{sharing._place()}.builders", is_singleton=False)
+    with other.read_lock(timeout=-1), sharing.building():
+        pass  # two at once
+    with other.read_lock(timeout=-1):
+
+        def alone() -> None:
+            with sharing.alone(lambda: told.append("waits")):
+                told.append("alone")
+
+        thread = threading.Thread(target=alone)
+        thread.start()
+        time.sleep(0.1)
+        assert told == ["waits"]
+    thread.join(10)
+    assert told == ["waits", "alone"]
+
+
+def test_where_nothing_can_be_locked_all_go_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sharing, "_place", lambda: tmp_path / "file" / "GPU")
+    with sharing.turn() as offer, sharing.building():
+        assert offer() == 0.0
+    with sharing.alone(lambda: pytest.fail("nobody to wait for")):
+        pass
