@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--target", default="auto")
     parser.add_argument("--search", help="instead of the default")
+    parser.add_argument("--ways", default=",".join(WAYS), help="some of them, from the first on")
     parser.add_argument("--json", type=Path, help="where to write everything that was found")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -51,23 +53,24 @@ def main() -> int:
         way, plan = given.one
         print(json.dumps(begun(given, given.models[0], way, Path(plan))))
         return 0
-    each = [measured(given, model) for model in given.models]
+    ways = [way for way in WAYS if way in given.ways.split(",")]
+    each = [measured(given, model, ways) for model in given.models]
     rows = [row for found in each for row in found]
     if given.json:
         facts = provenance() | {"command": " ".join(sys.argv)}
         record = {**facts, "versions": versions(), "rows": rows}
         given.json.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-    return 0 if all(len(found) == len(WAYS) for found in each) else 1
+    return 0 if all(len(found) == len(ways) for found in each) else 1
 
 
-def measured(given: argparse.Namespace, model: str) -> list[dict[str, Any]]:
-    """Every way to begin, in an order in which each finds what it needs."""
+def measured(given: argparse.Namespace, model: str, ways: Sequence[str]) -> list[dict[str, Any]]:
+    """These ways to begin, in an order in which each finds what it needs."""
     rows: list[dict[str, Any]] = []
     words = ["--dtype", given.dtype, "--batch", str(given.batch), "--target", given.target]
     words += ["--search", given.search] if given.search else []
     with tempfile.TemporaryDirectory() as folder:
         home = {**os.environ, "ANABRANCH_CACHE_DIR": f"{folder}/cache"}
-        for way in WAYS:
+        for way in ways:
             if way == "kernels":
                 forget(Path(folder) / "cache")
             one = ["--one", way, f"{folder}/plan.anabranch"]
