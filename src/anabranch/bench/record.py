@@ -105,7 +105,8 @@ def record(
 
 
 def considered(compiled: api.Compiled) -> list[Tried]:
-    """Every task of the plan, and of every other way to cut its graph, with its candidates."""
+    """Every task of the plan, of every other way to cut its graph, and of the selections that are
+    compared as wholes, with its candidates."""
     made, target = compiled.entries[-1].compilation, compiled.target
     assert made is not None
     selections = [made.found.selection]
@@ -113,7 +114,10 @@ def considered(compiled: api.Compiled) -> list[Tried]:
         tuner = Tuner(target, compiled.options, cache)
         prepare = partial(pack, spec=target.spec)
         costs = costs_of(target, prepare, cache, compiled.trace, each=KERNEL_SECONDS)
-        selections += tuner.each(tuner.cuts(made.found.graph, Trace()), costs)
+        cuts = tuner.cuts(made.found.graph, Trace())
+        selections += tuner.each(cuts, costs)
+        wholes = tuner.kernels(cuts, costs, Trace(), wholes=True)
+        selections += [way.selection for way in wholes]
     return [(task, one.candidates[task.name]) for one in selections for task in one.tasks.tasks]
 
 
