@@ -66,19 +66,63 @@ def test_whoever_waits_goes_first(gpu_named: Path, monkeypatch: pytest.MonkeyPat
     assert order.index("short") <= 10  # of some hundred, had the first one kept it
 
 
+def test_a_turn_within_a_turn(gpu_named: Path) -> None:
+    """While another waits, who holds the queue."""
+    order: list[str] = []
+    taken, waits = threading.Event(), threading.Event()
+
+    def nested() -> None:
+        with sharing.turn():
+            taken.set()
+            waits.wait(5)
+            time.sleep(0.05)
+            for _ in range(3):
+                with sharing.turn() as offer:
+                    order.append("within")
+                    assert offer() == 0.0
+            order.append("after")
+
+    def other() -> None:
+        taken.wait(5)
+        waits.set()
+        with sharing.turn():
+            order.append("other")
+
+    start = time.monotonic()
+    in_threads(nested, other)
+    assert order == ["within", "within", "within", "after", "other"]
+    assert time.monotonic() - start < sharing.PATIENCE / 2
+
+
 def test_a_short_turn_is_not_offered(gpu_named: Path) -> None:
+    free: list[bool] = []
+
+    def other() -> None:
+        lock = filelock.FileLock(f"{sharing._place()}.turn")
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            free.append(False)
+
     with sharing.turn() as offer:
         assert offer() == 0.0
-        with pytest.raises(filelock.Timeout):
-            filelock.FileLock(f"{sharing._place()}.turn").acquire(timeout=0)
+        in_threads(other)
+    assert free == [False]
 
 
 def test_a_turn_that_nobody_ends_is_passed_over(
     gpu_named: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sharing, "PATIENCE", 0.05)
-    with filelock.FileLock(f"{sharing._place()}.turn"), sharing.turn() as offer:
-        assert offer() == 0.0
+    taken: list[float] = []
+
+    def waits() -> None:
+        with sharing.turn() as offer:
+            taken.append(offer())
+
+    with filelock.FileLock(f"{sharing._place()}.turn"):
+        in_threads(waits)
+    assert taken == [0.0]
 
 
 def test_reported_times_wait_for_builders(gpu_named: Path) -> None:

@@ -14,25 +14,27 @@ no other benchmark takes the host's cores meanwhile, so it waits until all are b
 
 Files of the user's, named by the GPU, are locked by `filelock`; processes of other users or in
 other containers are not seen. A turn has two: whoever waits for the turn holds the queue, so nobody
-has a turn twice while others wait. Where no file can be locked, everybody goes ahead.
+has a turn twice while others wait. Whoever has one may ask for one within it, as inductor's trials
+do. Where no file can be locked, everybody goes ahead.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import filelock
-import platformdirs
 import torch
 
 LONG = 0.03
 """Seconds of a turn after which others go first."""
 POLL = 0.0005
 """Seconds between attempts of whoever waits for a turn."""
-PATIENCE = 120.0
+PATIENCE = 10.0
 """Seconds after which a turn is taken without its lock: who has that is not timing any more."""
 FOREVER = -1.0
 UNABLE = (OSError, NotImplementedError, ValueError)
@@ -49,8 +51,11 @@ def turn() -> Iterator[Offer]:
     with ExitStack() as held:
 
         def take() -> float:
-            with suppress(*UNABLE), _lock(f"{place}.queue"):
-                held.enter_context(_lock(f"{place}.turn"))
+            lock = _lock(f"{place}.turn")
+            # Who has the turn would wait for ever for the queue, where others wait for it.
+            queue = nullcontext() if lock.is_locked else _lock(f"{place}.queue")
+            with suppress(*UNABLE), queue:
+                held.enter_context(lock)
             return time.monotonic()
 
         def offer() -> float:
@@ -90,7 +95,8 @@ def alone(waiting: Callable[[], object]) -> Iterator[None]:
 
 
 def _lock(path: str) -> filelock.BaseFileLock:
-    return filelock.FileLock(path, timeout=PATIENCE, poll_interval=POLL)
+    """The one that this process has: whether a thread has locked it is known by the thread."""
+    return filelock.FileLock(path, timeout=PATIENCE, poll_interval=POLL, is_singleton=True)
 
 
 def _builders() -> filelock.ReadWriteLock:
@@ -100,7 +106,8 @@ def _builders() -> filelock.ReadWriteLock:
 def _place() -> Path:
     """Where the files of the current GPU are, but for what tells them apart."""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    directory = platformdirs.user_runtime_path("anabranch")
+    owner = os.getuid() if hasattr(os, "getuid") else ""
+    directory = Path(tempfile.gettempdir()) / f"anabranch-{owner}"
     with suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
     return directory / f"GPU-{properties.uuid}"
