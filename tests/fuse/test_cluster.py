@@ -141,6 +141,57 @@ def test_a_sum_that_is_normalised_and_kept() -> None:
     check(task.body, variants(task.body, gpu()))
 
 
+SEEN = """
+graph g {{
+  input %x: f16[1,4,6,8]
+  input %y: f16[1,4,6,8]
+  const %w: f16[8] = w
+  %a: f16[1,4,6,8] = aten.add.Tensor(%x, %y)
+  %v: f16[{shape}] = aten.reshape.default(%a, [{shape}])
+  %n: f16[{shape}] = {norm}
+  return %a, %n
+}}"""
+
+
+@pytest.mark.parametrize("shape", ["1,24,8", "4,6,8", "24,8", "1,2,2,6,8", "3,8,8"])
+@pytest.mark.parametrize(
+    "norm", ["aten.layer_norm.default(%v, [8], %w, None)", "aten.exp.default(%v)"]
+)
+def test_a_sum_that_is_kept_and_read_in_another_shape(shape: str, norm: str) -> None:
+    """An image of windows that a transformer normalises as a sequence (Swin)."""
+    text = SEEN.format(shape=shape, norm=norm)
+    if shape == "3,8,8":  # axes of neither are some of the other's
+        assert clustered(text) == ["a -> a", "n -> n"]
+        return
+    assert clustered(text) == ["a+v+n -> a n"]
+    task = cut(read(text), True, True).tasks[0]
+    check(task.body, variants(task.body, gpu()))
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_results_in_random_shapes_of_one_space(data: st.DataObject) -> None:
+    """Each result has some neighbouring axes of the finest shape as one."""
+    finest = data.draw(st.lists(st.integers(1, 5), min_size=2, max_size=4))
+    lines, returned = [f"%a: f32[{','.join(map(str, finest))}] = aten.exp.default(%x)"], ["%a"]
+    for number in range(data.draw(st.integers(1, 3))):
+        shape = [finest[0]]
+        for size in finest[1:]:
+            if data.draw(st.booleans()):
+                shape[-1] *= size
+            else:
+                shape.append(size)
+        told = ",".join(map(str, shape))
+        lines.append(f"%v{number}: f32[{told}] = aten.reshape.default(%a, [{told}])")
+        lines.append(f"%b{number}: f32[{told}] = aten.neg.default(%v{number})")
+        returned.append(f"%b{number}")
+    whole = ",".join(map(str, finest))
+    body = "\n".join(lines)
+    text = f"graph g {{\n  input %x: f32[{whole}]\n{body}\n  return {', '.join(returned)}\n}}"
+    (task,) = cut(read(text), True, True).tasks
+    check(task.body, variants(task.body, gpu())[:1])
+
+
 def test_a_view_of_what_is_inside_is_held_and_an_alias() -> None:
     """Node t is read inside, and returned: the body has it, and so have the aliases."""
     tasks = cut(

@@ -204,6 +204,17 @@ def test_a_window_is_made_of_few_values() -> None:
     assert refused == ["%e + %b: %d would read 5 values for each point of a window"]
 
 
+@pytest.mark.parametrize("one", ["1,4,1,1", "1,1,1,1"])
+def test_what_is_the_same_for_a_whole_window_is_free(one: str) -> None:
+    """The norm of all channels of an image, as its parts are: statistics, weights, biases."""
+    lines = "e = mul x y\nf = add e z\nb = mul f u\nc = add b v\nd = conv c\nr = relu d"
+    inputs = "".join(f"input %{name}: f16[{one}]\n  " for name in "yzuv")
+    inputs = "input %x: f16[1,4,5,5]\n  " + inputs
+    text = depthwise(lines).replace("input %x: f16[1,4,5,5]\n  ", inputs)
+    groups, _ = grown(text, pointwise=True)
+    assert groups == ["e+f+b+c+d+r"]
+
+
 def test_padding_before_a_pool() -> None:
     text = """
     graph g {

@@ -28,7 +28,7 @@ from anabranch.ir import ops
 from anabranch.ir.dag import bits
 from anabranch.ir.graph import Graph, Node
 from anabranch.kernels.dfg.joins import JOINS, alike, joined_by
-from anabranch.kernels.dfg.lower import LOWERINGS, lower
+from anabranch.kernels.dfg.lower import LOWERINGS, lower, refined
 from anabranch.kernels.dfg.nouns import COMPUTE, Arith, all_parts
 from anabranch.trace import Trace
 
@@ -181,7 +181,7 @@ def why_no_cluster(
         if alike(node, shapes) and made & set(map(paths.root, joined_by(node))):
             shape = shapes[joined_by(node)[0]]
         spaces.add(_without_ones(shape))
-    if len(spaces) > 1:
+    if len(spaces) > 1 and not refined(spaces):
         return f"its results share no space: {sorted(spaces)}"
     return _too_many(nodes, paths)
 

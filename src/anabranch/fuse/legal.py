@@ -61,7 +61,8 @@ GATHERS = AGAIN | {
 }
 """Moves whose element is computed where it is needed as cheaply as it is read."""
 MOST_PROLOGUE_READS = 4
-"""Values that each point of a window may be made of, the weights not counted."""
+"""Values that each point of a window may be made of; weights do not count, nor what is the same for
+all points, as the statistics of a norm and its scales of channels are."""
 LIBRARY_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -185,10 +186,17 @@ def _before_windows(group: Sequence[Node], facts: Facts) -> str:
             if ops.packet_name(node.op) not in CHEAP:
                 return f"%{node.name} would be computed again for each window it lies in"
         made = {name for node in before for name in node.results}
+        places = len(anchor.types[0].shape) - 2
         read = {name for node in before for name in node.uses} - made
+        read = {name for name in read if differs(facts.types[name], places)}
         if len(read) > MOST_PROLOGUE_READS:
             return f"%{anchor.name} would read {len(read)} values for each point of a window"
     return ""
+
+
+def differs(type: TensorType, places: int) -> bool:
+    """Whether a value may be another one at another place: along any of the last so many axes."""
+    return any(size != 1 for size in type.shape[-places:])
 
 
 def body_of(group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None) -> Graph:

@@ -24,7 +24,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from anabranch.fuse.cluster import MOVES
-from anabranch.fuse.legal import CHEAP, CONVOLUTION, MOST_PROLOGUE_READS, Facts, body_of
+from anabranch.fuse.legal import (
+    CHEAP,
+    CONVOLUTION,
+    MOST_PROLOGUE_READS,
+    Facts,
+    body_of,
+    differs,
+)
 from anabranch.ir import ops
 from anabranch.ir.graph import Node
 from anabranch.ir.target import TargetSpec
@@ -134,6 +141,9 @@ def _again(light: Group, reading: Sequence[Node], facts: Facts) -> str:
     and for each tap of a window."""
     made = {name for node in light for name in node.results}
     read = {name for node in light for name in node.uses} - made
+    if reading[0].op == CONVOLUTION:
+        places = len(reading[0].types[0].shape) - 2
+        read = {name for name in read if differs(facts.types[name], places)}
     if len(read) > MOST_PROLOGUE_READS:
         return f"%{reading[0].name} would read {len(read)} values for each it multiplies"
     for anchor in reading:

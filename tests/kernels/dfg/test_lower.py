@@ -128,3 +128,20 @@ def test_digits_are_rounded_by_the_library() -> None:
       return %r
     }""")
     assert "rounds to digits" in str(lower(graph))
+
+
+def test_results_whose_axes_others_have_as_one() -> None:
+    """A residual stream, kept as an image and normalised as a sequence: no quotients."""
+    assert text("""
+    graph g {
+      input %x: f32[2,3,4]
+      %a: f32[2,3,4] = aten.relu.default(%x)
+      %v: f32[6,4] = aten.reshape.default(%a, [6, 4])
+      %b: f32[6,4] = aten.exp.default(%v)
+      return %a, %b
+    }""") == (
+        "for n < 2, l < 3, c < 4:\n"
+        "  t0 = max(x[n, l, c], 0.0)\n"
+        "  a[n, l, c] = t0\n"
+        "  b[3*n + l, c] = exp(t0)"
+    )

@@ -13,8 +13,10 @@ accumulator of a contraction: only what stands around it is lowered then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, types
@@ -23,7 +25,7 @@ from anabranch.kernels.dfg.build import cast, load
 from anabranch.kernels.dfg.elsewhere import ELSEWHERE
 from anabranch.kernels.dfg.extremes import EXTREMES
 from anabranch.kernels.dfg.folds import FOLDS
-from anabranch.kernels.dfg.index import Axis, axis, number
+from anabranch.kernels.dfg.index import Axis, Index, axis, number
 from anabranch.kernels.dfg.joins import Part, parts_of
 from anabranch.kernels.dfg.moves import MOVES
 from anabranch.kernels.dfg.nouns import COMPUTE, Arith, Dfg, Expr, Held, Reduce, Store, Within
@@ -103,6 +105,9 @@ def _lowered(body: Graph, given: Mapping[str, At]) -> Dfg:
         # Only contractions sum blocks; elsewhere what is short would be computed for each element.
         if any(ops.info(node.op).kind == "contract" for node in body.nodes):
             pieces = _by_blocks(pieces) or pieces
+        elif not any(ops.packet_name(node.op) in WINDOWS for node in body.nodes):
+            finest = refined([piece.shape for piece in pieces])
+            pieces = [replace(piece, finest=finest) for piece in pieces]
         shape = _space([piece.shape for piece in pieces])
     names = AXES.get(len(shape)) or [f"i{d}" for d in range(len(shape))]
     axes = tuple(Axis(name, n) for name, n in zip(names, shape, strict=True))
@@ -123,17 +128,21 @@ def _lowered(body: Graph, given: Mapping[str, At]) -> Dfg:
 class Piece:
     """What one store writes: a result, or a part of it. `blocks`: into how many its rows are cut
     in the space of all results; `whole`: whether it has a number for each element of a block, and
-    not one for each block."""
+    not one for each block. `finest`: the shape of that space, if its own has some axes of that as
+    one."""
 
     name: str
     value: Value
     part: Part | None = None
     blocks: int = 0
     whole: bool = True
+    finest: tuple[int, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
         """What it takes of the space."""
+        if self.finest:
+            return self.finest
         *lead, last = self.value.shape if self.value.shape else (1,)
         if not self.blocks:
             return self.value.shape
@@ -141,6 +150,8 @@ class Piece:
 
     def own(self, point: Point) -> Point:
         """The point of the value at a point of what it takes of the space."""
+        if self.finest:
+            return _joined(point, self.finest, self.value.shape)
         if not self.blocks:
             return point
         *lead, block, inside = point
@@ -164,6 +175,36 @@ def _by_blocks(pieces: list[Piece]) -> list[Piece]:
         return []
     blocks, row = lasts
     return [replace(p, blocks=blocks, whole=p.value.shape[-1] == row) for p in pieces]
+
+
+def refined(shapes: Collection[tuple[int, ...]]) -> tuple[int, ...]:
+    """The coarsest shape from which each of these follows by taking neighbouring axes as one, in
+    whatever order its elements lie in memory; () if there is none.
+
+    >>> refined([(1, 196, 384), (1, 14, 14, 384)]), refined([(6, 4), (8, 3)])
+    ((14, 14, 384), ())
+    """
+    if len({math.prod(shape) for shape in shapes}) != 1:
+        return ()
+    ends = {math.prod(shape[d:]) for shape in shapes for d in range(len(shape) + 1)}
+    sizes = []
+    for inner, outer in pairwise(sorted(ends)):
+        if outer % inner:
+            return ()
+        sizes.append(outer // inner)
+    return tuple(reversed(sizes))
+
+
+def _joined(point: Point, finest: Sequence[int], shape: Sequence[int]) -> Point:
+    """A point of the finest shape in one that takes neighbouring axes as one."""
+    left, found = list(zip(point, finest, strict=True)), list[Index]()
+    for size in reversed(shape):
+        index, taken = number(0), 1
+        while taken < size:
+            inner, extent = left.pop()
+            index, taken = index + taken * inner, taken * extent
+        found.append(index)
+    return tuple(reversed(found))
 
 
 def _in_order(body: Graph, values: Mapping[str, Value], point: Point) -> None:
