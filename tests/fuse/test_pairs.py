@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from tests.kernels.triton.bodies import gpu, read
+from tests.kernels.triton.interpreter import check
 
 from anabranch.fuse import partition
 from anabranch.fuse.choose import choose
@@ -20,6 +21,7 @@ from anabranch.ir.step import random_inputs
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
 from anabranch.ir.verify import verify_tasks
+from anabranch.kernels.triton.write import variants
 from anabranch.trace import Trace
 
 
@@ -221,3 +223,53 @@ def test_a_concatenation_alone_is_left_to_joins() -> None:
       return %conv
     }""")  # noqa: E501
     assert paired(graph) == (["cat", "conv"], [])
+
+
+def rotated(heads: int, kept: str = "") -> Graph:
+    """Queries and keys turned by their places, as decoders with rotary embeddings have it; the keys
+    have half as many heads. `kept`: what is returned as well, as a cache of keys is."""
+
+    def turn(name: str, count: int) -> list[str]:
+        whole, half = f"f16[1,{count},24,16]", f"f16[1,{count},24,8]"
+        strides = f"{{{count * 384},384,16,1}}"
+        return [
+            f"%{name}c: {whole} = aten.mul.Tensor(%{name}, %cos)",
+            f"%{name}a: {half}{strides} = aten.slice.Tensor(%{name}, -1, 0, 8)",
+            f"%{name}b: {half}{strides} = aten.slice.Tensor(%{name}, -1, 8, 16)",
+            f"%{name}m: {half} = aten.neg.default(%{name}b)",
+            f"%{name}r: {whole} = aten.cat.default([%{name}m, %{name}a], -1)",
+            f"%{name}s: {whole} = aten.mul.Tensor(%{name}r, %sin)",
+            f"%{name}t: {whole} = aten.add.Tensor(%{name}c, %{name}s)",
+        ]
+
+    keys = heads // 2
+    lines = [
+        f"input %q: f16[1,{heads},24,16]",
+        f"input %k: f16[1,{keys},24,16]",
+        f"input %v: f16[1,{keys},24,16]",
+        "const %cos: f16[24,16] = cos",
+        "const %sin: f16[24,16] = sin",
+        *turn("q", heads),
+        *turn("k", keys),
+        f"%o: f16[1,{heads},24,16] = aten.scaled_dot_product_attention.default"
+        "(%qt, %kt, %v, None, 0.0, True, enable_gqa=True)",
+        f"return %o{kept}",
+    ]
+    return read("\n".join(["graph net {", *lines, "}"]))
+
+
+@pytest.mark.parametrize("heads", [2, 4])
+def test_queries_and_keys_are_turned_where_attention_reads_them(heads: int) -> None:
+    graph = rotated(heads)
+    apart = partition(graph, Trace(), gpu(), True, True)
+    assert len(apart.tasks) == 3
+    (task,) = partition(graph, Trace(), gpu(), True, True, True).tasks
+    assert task.reads == ("q", "k", "v")
+    check(task.body, variants(task.body, gpu()))
+
+
+def test_keys_that_are_kept_are_turned_before() -> None:
+    trace = Trace()
+    tasks = partition(rotated(4, ", %kt"), trace, gpu(), True, True, True).tasks
+    assert [" ".join(task.writes) for task in tasks] == ["kt", "o"]
+    assert any(e.kind == "refused" and e.why == "%kt is returned" for e in trace.events)

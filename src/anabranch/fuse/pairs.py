@@ -13,14 +13,15 @@ runs where it is read, and a change of layout where results are stored.
 
     x -- {mul, by what SE says} -- {conv 1x1, add} -- {clone, contiguous} --
 
-A group is in one pair at most; the one that gains most is taken. Which way is faster, `choose`
-decides by measured times.
+A group is in one pair at most, but an attention takes in what makes its queries, and its keys, and
+its values: rotations by their places, say. The pair that gains most is taken. Which way is faster,
+`choose` decides by measured times.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from anabranch.fuse.cluster import MOVES
@@ -62,13 +63,23 @@ class Pairing:
 
 def pairs(groups: Sequence[Group], facts: Facts, spec: TargetSpec, trace: Trace) -> list[Group]:
     """The groups, some of them in pairs, in an order in which they can run."""
-    offers = sorted(_offers(groups, facts, spec, trace), key=lambda o: (o.us - o.apart_us, o.first))
+    found = _paired(groups, _offers(groups, facts, spec, trace), trace)
+    count = len(groups)
+    while len(found) < count and any(map(_attends, found)):
+        count = len(found)
+        found = _paired(found, _offers(found, facts, spec, trace, _attends), trace)
+    return found
+
+
+def _paired(groups: Sequence[Group], offers: Iterable[Pairing], trace: Trace) -> list[Group]:
+    """The groups with the pairs that gain most."""
     taken: dict[int, Group] = {}
-    for offer in offers:
+    for offer in sorted(offers, key=lambda o: (o.us - o.apart_us, o.first)):
         what = _said(groups, offer.first, offer.second)
         said = f"{offer.us:.1f} us expected in one launch, {offer.apart_us:.1f} in two"
         if taken.keys() & {offer.first, offer.second}:
-            trace.add("refused", "fuse", what, "another pair of one of them gains more")
+            if not _attends(offer.nodes):
+                trace.add("refused", "fuse", what, "another pair of one of them gains more")
             continue
         trace.add("applied", "fuse", what, f"one launch: {said}")
         # What the first one makes is read in the second one alone, so it may as well run there.
@@ -77,14 +88,19 @@ def pairs(groups: Sequence[Group], facts: Facts, spec: TargetSpec, trace: Trace)
 
 
 def _offers(
-    groups: Sequence[Group], facts: Facts, spec: TargetSpec, trace: Trace
+    groups: Sequence[Group],
+    facts: Facts,
+    spec: TargetSpec,
+    trace: Trace,
+    taking: Callable[[Group], bool] = bool,
 ) -> Iterator[Pairing]:
-    """All pairs that are legal and may pay; the others are refused with a sentence."""
+    """All pairs that are legal and may pay, with a second group that is `taking` one in; the others
+    are refused with a sentence."""
     home = {node.name: at for at, group in enumerate(groups) for node in group}
     for at, group in enumerate(groups):
         readers = facts.readers.get(group[-1].name, [])
         others = {home.get(node.name, at) for node in readers} - {at}
-        others = {other for other in others if _suits(group, groups[other])}
+        others = {o for o in others if taking(groups[o]) and _suits(group, groups[o], facts)}
         if not others:
             continue
         other = min(others)
@@ -106,11 +122,12 @@ def _offers(
         trace.add("refused", "fuse", _said(groups, at, other), why)
 
 
-def _suits(first: Group, second: Group) -> bool:
+def _suits(first: Group, second: Group, facts: Facts) -> bool:
     """Whether the two are of kinds that go together, one contraction at least among them."""
     ours, theirs = ([_contracts(node) for node in _anchors(one)] for one in (first, second))
     if theirs == [True]:
-        return len(ours) == 1 or (not ours and _light(first))
+        product = len(ours) == 1 and not _attends(second)
+        return product or (not ours and _light(first, facts))
     return ours == [True] and all(node.op == CLONE for node in second)
 
 
@@ -181,11 +198,15 @@ def _contracts(node: Node) -> bool:
     return ops.info(node.op).kind == "contract"
 
 
-def _light(group: Group) -> bool:
+def _attends(group: Group) -> bool:
+    return any(node.op == ops.ATTENTION for node in group)
+
+
+def _light(group: Group, facts: Facts) -> bool:
     """Whether the group computes element by element, or moves what it reads; a concatenation alone
     may cost nothing at all, which is for others to try."""
     pointwise = [ops.info(node.op).kind == "pointwise" for node in group]
-    moves = [ops.packet_name(node.op) in MOVES for node in group]
+    moves = [ops.packet_name(n.op) in MOVES or ops.is_view(n, facts.types) for n in group]
     alone = not any(pointwise) and any(ops.packet_name(node.op) in JOINS for node in group)
     return all(map(operator.or_, pointwise, moves)) and not alone
 

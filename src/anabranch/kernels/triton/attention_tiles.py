@@ -105,6 +105,12 @@ def chosen(found: Attention, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
     return [*(best[same] for same in first), *(other[s] for s in first if s in other)][:kept]
 
 
+def least_us(found: Attention, spec: TargetSpec) -> float | None:
+    """What the best tile is expected to take, None where none fits."""
+    sizes = Sizes.of(found)
+    return min((time_us(sizes, tile, spec) for tile in ranked(sizes, spec)), default=None)
+
+
 @functools.lru_cache(maxsize=256)
 def ranked(sizes: Sizes, spec: TargetSpec) -> tuple[Tile, ...]:
     """Every tile that fits, the fastest first."""

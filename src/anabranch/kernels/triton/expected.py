@@ -10,13 +10,23 @@ settled by measurement.
 
 from __future__ import annotations
 
+from anabranch.ir import ops
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.nouns import Dfg
 from anabranch.kernels.dfg.walk import loads
-from anabranch.kernels.triton import contraction, pair, pair_tiles, pointwise, tiles, window
+from anabranch.kernels.triton import (
+    attention,
+    attention_tiles,
+    contraction,
+    pair,
+    pair_tiles,
+    pointwise,
+    tiles,
+    window,
+)
 
 LIGHT_US = 2.0
 """A depthwise convolution or a pooling at batch 1, on an H200, inside a CUDA graph; what is
@@ -29,6 +39,9 @@ TAPPED = 1.4
 def expected_us(body: Graph, spec: TargetSpec) -> float | None:
     """The least that any template would take, None where nobody knows."""
     same = canonical(body, content=False)
+    if attends(same):
+        found = attention.found_in(same)
+        return None if isinstance(found, str) else attention_tiles.least_us(found, spec)
     one, two, three = contraction.found_in(same), pair.found_in(same), window.found_in(same)
     known: list[float] = []
     if not isinstance(one, str):
@@ -51,10 +64,18 @@ def _light(body: Graph) -> Dfg | None:
 
 
 def why_not_one(body: Graph) -> str:
-    """Why no template writes the body as a product of what another product, a window or light work
-    gives; "" if one does."""
+    """Why no template writes the body as a product, or an attention, of what another product, a
+    window or light work gives; "" if one does."""
     same = canonical(body, content=False)
+    if attends(same):
+        found = attention.found_in(same)
+        return found if isinstance(found, str) else ""
     two = pair.found_in(same)
     if not isinstance(two, str) or not isinstance(contraction.found_in(same), str):
         return ""
     return two
+
+
+def attends(body: Graph) -> bool:
+    """Whether there is an attention in the body."""
+    return any(node.op == ops.ATTENTION for node in body.nodes)
