@@ -158,7 +158,8 @@ def _again(light: Group, reading: Sequence[Node], facts: Facts) -> str:
     and for each tap of a window."""
     made = {name for node in light for name in node.results}
     read = {name for node in light for name in node.uses} - made
-    if reading[0].op == CONVOLUTION:
+    joins = any(ops.packet_name(node.op) in JOINS for node in light)
+    if reading[0].op == CONVOLUTION and not joins:  # parts may be written into their places
         places = len(reading[0].types[0].shape) - 2
         read = {name for name in read if differs(facts.types[name], places)}
     if len(read) > MOST_PROLOGUE_READS:
