@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
+
 from anabranch.accept import checker
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
@@ -38,3 +42,35 @@ graph sum {
 }""")
     verdict = checker(CpuTarget(), None)(Task("sum", body, Kernel("aten", "aten", other)))
     assert verdict.startswith("failed: ")
+
+
+LOOKUP = """
+graph rows {{
+  input %ids: i64[4,8]
+  const %table: f32[{rows},3] = table
+  %flat: i64[32] = aten.reshape.default(%ids, [32])
+  %rows: f32[32,3] = aten.embedding.default(%table, %flat)
+  return %rows
+}}"""
+
+
+def test_indices_reach_to_the_end_of_their_table() -> None:
+    """A kernel that is right for the first two rows alone is found out."""
+    body = parse_graph(LOOKUP.format(rows=50))
+    table = replace(body.constants[0], value=torch.randn(50, 3))
+    body = replace(body, constants=(table,))
+    wrong = parse_graph(
+        """
+graph rows {
+  input %ids: i64[4,8]
+  const %table: f32[50,3] = table
+  %flat: i64[32] = aten.reshape.default(%ids, [32])
+  %low: i64[32] = aten.clamp_max.default(%flat, 1)
+  %rows: f32[32,3] = aten.embedding.default(%table, %low)
+  return %rows
+}"""
+    )
+    wrong = replace(wrong, constants=(table,))
+    check = checker(CpuTarget(), None)
+    assert check(Task("rows", body, Kernel("aten", "aten", body))) == ""
+    assert "is allowed, of inputs of seed" in check(Task("rows", body, Kernel("aten", "a", wrong)))

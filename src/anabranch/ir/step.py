@@ -91,11 +91,15 @@ def rounding(graph: Graph) -> float:
 
 
 def random_tensor(
-    type: TensorType, seed: int, device: torch.device | None = None, unit: bool = False
+    type: TensorType,
+    seed: int,
+    device: torch.device | None = None,
+    unit: bool = False,
+    top: int = 2,
 ) -> torch.Tensor:
-    """Fresh random content: normal numbers for floats, or such from 0 to 1 (`unit`), fair bits, 0
-    or 1 for integers, which may be indices into a table of any size above one. Drawn where it will
-    lie, which is what takes the time."""
+    """Fresh random content: normal numbers for floats, or such from 0 to 1 (`unit`), fair bits,
+    integers below `top`: by default 0 or 1, which may be indices into a table of any size above
+    one. Drawn where it will lie, which is what takes the time."""
     where = device or torch.device("cpu")
     generator = torch.Generator(where).manual_seed(seed)
     if type.dtype == torch.bool:
@@ -104,7 +108,7 @@ def random_tensor(
         draw = torch.rand if unit else torch.randn
         flat = draw(type.shape, generator=generator, device=where).to(type.dtype)
     else:
-        flat = torch.randint(0, 2, type.shape, generator=generator, device=where).to(type.dtype)
+        flat = torch.randint(0, top, type.shape, generator=generator, device=where).to(type.dtype)
     tensor = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=device)
     return copy_into(tensor, flat)
 

@@ -118,3 +118,13 @@ def test_powers(exponent: float) -> None:
     for given in (x, x.half()):
         graph, tensors = body("aten.pow.Tensor_Scalar", (given, exponent))
         check(graph, variants(graph, gpu(132)), tensors)
+
+
+@pytest.mark.parametrize("exponent", [0.75, 2.5, -1.5, 3.0, -3.0, 2.0, float("inf"), -float("inf")])
+def test_powers_of_what_is_endless(exponent: float) -> None:
+    x = torch.tensor([-float("inf"), float("inf"), float("nan"), -2.0, -0.5, 0.5, 0.0, 1.0, 3.0])
+    graph, tensors = body("aten.pow.Tensor_Tensor", (x, torch.full_like(x, exponent)))
+    check(graph, variants(graph, gpu(132))[:1], tensors)
+    if abs(exponent) < float("inf"):
+        graph, tensors = body("aten.pow.Tensor_Scalar", (x, exponent))
+        check(graph, variants(graph, gpu(132))[:1], tensors)

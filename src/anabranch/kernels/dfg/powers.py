@@ -1,8 +1,8 @@
 """Powers and logarithms: products and roots where they will do, else by way of base 2.
 
 x ** 5       = x * (x * x) * (x * x)
-x ** 0.75    = exp2(0.75 * log2(x))          nan where x is negative, as it should be
-x ** y       = exp2(y * log2(abs(x)))        with the sign that a whole y gives it
+x ** 0.75    = exp2(0.75 * log2(abs(x)))     nan where x is negative, but for -inf, as it should be
+x ** y       = exp2(y * log2(abs(x)))        with the sign that an odd y gives it
 
 Numbers that are infinite have none of these: 1 ** inf is 1, and inf * log2(1) nothing.
 """
@@ -55,17 +55,18 @@ def power(base: Expr, exponent: float) -> Expr:
 def _any_power(base: Expr, exponent: Expr) -> Expr:
     """Of floats, to any number."""
     known = exponent.value if isinstance(exponent, Const) else None
-    if known is not None and known != int(known):
-        return arith("exp2", arith("mul", arith("log2", base), exponent))
     size = arith("exp2", arith("mul", arith("log2", arith("abs", base)), exponent))
+    finite = arith("where", arith("eq", base, -math.inf), size, math.nan)
+    if known is not None and known != int(known):
+        return arith("where", arith("lt", base, 0), finite, size)
     if known is not None and known % 2 == 0:
         return size
     turned = arith("where", arith("lt", base, 0), arith("neg", size), size)
     if known is not None:
         return turned
-    odd = arith("ne", arith("rem", exponent, 2.0), 0)
+    odd = arith("eq", arith("abs", arith("rem", exponent, 2.0)), 1.0)
     whole = arith("eq", arith("floor", exponent), exponent)
-    below = arith("where", whole, arith("where", odd, arith("neg", size), size), float("nan"))
+    below = arith("where", whole, arith("where", odd, arith("neg", size), size), finite)
     signed = arith("where", arith("lt", base, 0), below, size)
     one = arith("or", arith("eq", exponent, 0), arith("eq", base, 1))
     return arith("where", one, const(1, base.dtype), signed)
