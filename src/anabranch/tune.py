@@ -44,9 +44,13 @@ from anabranch.rehearse import Rehearsal
 from anabranch.schedule.merging import MERGING
 from anabranch.trace import Trace
 
-CUTS = ((False, False), (True, False), (False, True), (True, True), (True, True, True))
+CUTS = (
+    *((False, False), (True, False), (False, True), (True, True)),
+    *((True, True, 1), (True, True, 3)),
+)
 """How a graph is cut into tasks: by what a library runs in one call, into chains that a generated
-kernel runs, each of these with clusters, which have several results, and the last with pairs."""
+kernel runs, each of these with clusters, which have several results, and the last with pairs, and
+with what pairs can take in besides: where that is slower, the pair is there still."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,7 +242,8 @@ def _too_often(body: Graph) -> str:
         return "" if not isinstance(dfg, str) else dfg
     computed = [p for p in all_parts(*(s.expr for s in dfg.stores)) if isinstance(p, Arith)]
     done = dfg.points * sum(1 for part in computed if part.made)
-    least = sum(n.type.numel for n in body.nodes if ops.info(n.op).kind == "pointwise")
+    each = (n.type.numel for n in body.nodes if ops.info(n.op).kind == "pointwise")
+    least = max(sum(each), dfg.points)
     if done > max(MOST_AGAIN * least, FEW):
         return f"{done} elements would be computed, where there are {least}"
     return ""

@@ -104,6 +104,14 @@ class Facts:
         at = self.position[self.makers[value].name]
         return bool(self.ancestors[self.position[node.name]] >> at & 1)
 
+    def awaits(self, node: Node, value: str) -> bool:
+        """As `depends`, where a view is there with what it is a view of."""
+        maker = self.makers.get(value)
+        while maker is not None and ops.is_view(maker, self.types):
+            value = maker.uses[0]
+            maker = self.makers.get(value)
+        return self.depends(node, value)
+
 
 class Unwritten(Protocol):
     """Says why no template writes a kernel for nodes that returns these values, by default what
@@ -284,7 +292,7 @@ def _residual(group: Sequence[Node], facts: Facts) -> str:
         if not ops.same_layout(facts.types[other.name], node.type):
             said = facts.types[other.name].text
             return f"the residual %{other.name} is {said}, the result {node.type.text}"
-        if node is group[-1] and not facts.depends(group[0], other.name):
+        if node is group[-1] and not facts.awaits(group[0], other.name):
             return f"%{group[0].name} would wait for %{other.name}, which can run beside it"
     return ""
 

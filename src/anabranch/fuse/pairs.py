@@ -13,15 +13,15 @@ runs where it is read, and a change of layout where results are stored.
 
     x -- {mul, by what SE says} -- {conv 1x1, add} -- {clone, contiguous} --
 
-A group is in one pair at most, but an attention takes in what makes its queries, and its keys, and
-its values: rotations by their places, say. The pair that gains most is taken. Which way is faster,
-`choose` decides by measured times.
+An attention takes in what makes its queries, its keys and its values: rotations by their places,
+say. Of pairs that have a group in common the one that gains most is taken, and then all are looked
+at again. Which way is faster, `choose` decides by measured times.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from anabranch.fuse.cluster import MOVES
@@ -60,51 +60,63 @@ class Pairing:
     us: float
     apart_us: float
 
+    @property
+    def more(self) -> float:
+        """What one launch takes more than two: the less, the better."""
+        return self.us - self.apart_us
 
-def pairs(groups: Sequence[Group], facts: Facts, spec: TargetSpec, trace: Trace) -> list[Group]:
-    """The groups, some of them in pairs, in an order in which they can run."""
-    found = _paired(groups, _offers(groups, facts, spec, trace), trace)
-    count = len(groups)
-    while len(found) < count and any(map(_attends, found)):
-        count = len(found)
-        found = _paired(found, _offers(found, facts, spec, trace, _attends), trace)
+
+def pairs(
+    groups: Sequence[Group], facts: Facts, spec: TargetSpec, trace: Trace, rounds: int = 1
+) -> list[Group]:
+    """The groups, some of them in pairs, in an order in which they can run. In further rounds what
+    is a pair may get light work before it, and a change of layout behind."""
+    found, heard, left = list(groups), trace, dict[str, tuple[Node, Node]]()
+    for _ in range(rounds):
+        offers = sorted(_offers(found, facts, spec, heard), key=lambda o: (o.more, o.first))
+        paired, others = _paired(found, offers, trace)
+        left |= others
+        if len(paired) == len(found):
+            break
+        found, heard = paired, trace.aside()
+    home = {node.name: at for at, group in enumerate(found) for node in group}
+    for what, (one, other) in left.items():
+        if home[one.name] != home[other.name]:
+            trace.add("refused", "fuse", what, "another pair of one of them gains more")
     return found
 
 
-def _paired(groups: Sequence[Group], offers: Iterable[Pairing], trace: Trace) -> list[Group]:
-    """The groups with the pairs that gain most."""
+def _paired(
+    groups: Sequence[Group], offers: Iterable[Pairing], trace: Trace
+) -> tuple[list[Group], dict[str, tuple[Node, Node]]]:
+    """The groups with the first of these pairs, and those that have a group in common with one of
+    them: what they are called, and a node of each group."""
     taken: dict[int, Group] = {}
-    for offer in sorted(offers, key=lambda o: (o.us - o.apart_us, o.first)):
+    left: dict[str, tuple[Node, Node]] = {}
+    for offer in offers:
         what = _said(groups, offer.first, offer.second)
-        said = f"{offer.us:.1f} us expected in one launch, {offer.apart_us:.1f} in two"
         if taken.keys() & {offer.first, offer.second}:
-            if not _attends(offer.nodes):
-                trace.add("refused", "fuse", what, "another pair of one of them gains more")
+            left[what] = groups[offer.first][0], groups[offer.second][0]
             continue
+        said = f"{offer.us:.1f} us expected in one launch, {offer.apart_us:.1f} in two"
         trace.add("applied", "fuse", what, f"one launch: {said}")
         # What the first one makes is read in the second one alone, so it may as well run there.
         taken |= {offer.first: (), offer.second: offer.nodes}
-    return [nodes for at, group in enumerate(groups) if (nodes := taken.get(at, group))]
+    return [nodes for at, group in enumerate(groups) if (nodes := taken.get(at, group))], left
 
 
 def _offers(
-    groups: Sequence[Group],
-    facts: Facts,
-    spec: TargetSpec,
-    trace: Trace,
-    taking: Callable[[Group], bool] = bool,
+    groups: Sequence[Group], facts: Facts, spec: TargetSpec, trace: Trace
 ) -> Iterator[Pairing]:
-    """All pairs that are legal and may pay, with a second group that is `taking` one in; the others
-    are refused with a sentence."""
+    """All pairs that are legal and may pay; the others are refused with a sentence."""
     home = {node.name: at for at, group in enumerate(groups) for node in group}
     for at, group in enumerate(groups):
-        readers = facts.readers.get(group[-1].name, [])
-        others = {home.get(node.name, at) for node in readers} - {at}
-        others = {o for o in others if taking(groups[o]) and _suits(group, groups[o], facts)}
+        others = {home.get(node.name, at) for node in _readers(group, facts)} - {at}
+        others = {o for o in others if _suits(group, groups[o], facts)}
         if not others:
             continue
         other = min(others)
-        nodes = tuple(sorted((*group, *groups[other]), key=lambda n: facts.position[n.name]))
+        nodes = _with_views(group, groups[other], facts)
         why = why_not_pair(group, groups[other], facts)
         if not why:
             us = expected_us(body_of(nodes, facts), spec)
@@ -128,26 +140,55 @@ def _suits(first: Group, second: Group, facts: Facts) -> bool:
     if theirs == [True]:
         product = len(ours) == 1 and not _attends(second)
         return product or (not ours and _light(first, facts))
-    return ours == [True] and all(node.op == CLONE for node in second)
+    moved = (node for node in second if not ops.is_view(node, facts.types))
+    return ours == [True] and all(node.op == CLONE for node in moved)
+
+
+def _readers(group: Group, facts: Facts) -> Iterator[Node]:
+    """The nodes, other than views, that read the group's last value or a view of it."""
+    left = [group[-1].name]
+    while left:
+        for node in facts.readers.get(left.pop(), ()):
+            if ops.is_view(node, facts.types):
+                left += node.results
+            else:
+                yield node
+
+
+def _with_views(first: Group, second: Group, facts: Facts) -> Group:
+    """The nodes of both, and the views through which the second one reads the first."""
+    own, found = {node.name for node in first}, {node.name: node for node in (*first, *second)}
+    for node in second:
+        for name in node.uses:
+            path, maker = list[Node](), facts.makers.get(name)
+            while maker is not None and maker.name not in own:
+                if maker.name in found or not ops.is_view(maker, facts.types):
+                    break
+                path.append(maker)
+                maker = facts.makers.get(maker.uses[0])
+            else:
+                found.update((view.name, view) for view in path if maker is not None)
+    return tuple(sorted(found.values(), key=lambda node: facts.position[node.name]))
 
 
 def why_not_pair(first: Group, second: Group, facts: Facts) -> str:
     """Why two groups, of which the second one reads the first one's result, cannot be one kernel;
     "" if they can. What lies between is never in memory, so nobody else may read it."""
-    inside = {node.name for node in second}
-    for name in (name for node in first for name in node.results):
-        readers = facts.readers.get(name, ())
-        outside = [n for n in readers if n not in first and n.name not in inside]
+    nodes = _with_views(first, second, facts)
+    inside = {node.name for node in nodes}
+    views = [node for node in nodes if node not in first and node not in second]
+    for name in (name for node in (*first, *views) for name in node.results):
+        outside = [n for n in facts.readers.get(name, ()) if n.name not in inside]
         if name in facts.returned:
             return f"%{name} is returned"
         if outside:
             return f"%{name} is also read by %{outside[0].name}"
-    nodes = sorted((*first, *second), key=lambda node: facts.position[node.name])
     if not _anchors(second):
         return why_not_one(body_of(nodes, facts))
-    reading = [node for node in second if first[-1].name in node.uses]
+    last = {first[-1].name, *(name for node in views for name in node.results)}
+    reading = [node for node in second if last.intersection(node.uses)]
     for node in reading:
-        if not _contracts(node) or node.uses.count(first[-1].name) > 1:
+        if not _contracts(node) or sum(map(node.uses.count, last)) > 1:
             return f"%{node.name} reads %{first[-1].name} otherwise than as its input"
     why = _waits(nodes, facts) if _anchors(first) else _again(first, reading, facts)
     return why or why_not_one(body_of(nodes, facts))
@@ -180,7 +221,7 @@ def _waits(nodes: Sequence[Node], facts: Facts) -> str:
     """Why the first anchor would start later: times of kernels do not show what ran beside it."""
     anchor, made = _anchors(nodes)[0], {name for node in nodes for name in node.results}
     for name in (name for node in nodes for name in node.uses):
-        if name not in made and not facts.depends(anchor, name):
+        if name not in made and not facts.awaits(anchor, name):
             return f"%{anchor.name} would wait for %{name}, which can run beside it"
     return ""
 

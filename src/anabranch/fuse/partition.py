@@ -29,19 +29,20 @@ def partition(
     spec: TargetSpec,
     pointwise: bool = False,
     several: bool = False,
-    pairs: bool = False,
+    pairs: int = 0,
     unwritten: Unwritten = why_not_written,
     alone: Collection[str] = (),
 ) -> TaskGraph:
     """The graph as tasks without kernels, for a machine like `spec`. `pointwise`: also groups that
     only a kernel generator runs as one launch; `several`: those with several results among them;
-    `pairs`: those with two contractions. `unwritten` may remember what it answered for a group.
+    `pairs`: those with two contractions, or with light work before one or behind, in so many
+    rounds. `unwritten` may remember what it answered for a group.
     What is `alone` is a task of its own: a concatenation that may come to cost nothing, say."""
     table = types(graph)
     views = {node.name: node for node in graph.nodes if ops.is_view(node, table)}
     groups = grow(graph, trace, pointwise, several, unwritten, alone)
     if pairs:
-        groups = paired(groups, Facts.of(graph), spec, trace)
+        groups = paired(groups, Facts.of(graph), spec, trace, pairs)
     aliases = _aliases(graph, groups, views)
     tasks = tuple(Task(body.name, body) for body in _bodies(graph, groups, aliases, views))
     trace.add(
