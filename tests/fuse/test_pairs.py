@@ -286,6 +286,31 @@ def test_queries_and_keys_are_turned_where_attention_reads_them(heads: int) -> N
     check(task.body, variants(task.body, gpu()))
 
 
+def test_a_view_of_what_is_read_may_be_read_by_others_too() -> None:
+    """Halves of the queries and of the keys are slices of slices of one product."""
+    text = """
+    graph net {
+      input %x: f16[1,48,64]
+      const %w: f16[96,64] = w
+      const %v: f16[64,64] = v
+      %all: f16[1,48,96] = aten.linear.default(%x, %w, None)
+      %one: f16[1,48,64]{4608,96,1} = aten.slice.Tensor(%all, -1, 0, 64)
+      %two: f16[1,48,32]{4608,96,1} = aten.slice.Tensor(%one, -1, 32, 64)
+      %neg: f16[1,48,64] = aten.neg.default(%one)
+      %out: f16[1,48,64] = aten.linear.default(%neg, %v, None)
+      %exp: f16[1,48,32] = aten.exp.default(%two)
+      return %out, %exp
+    }"""
+    graph = read(text)
+    groups = [tuple(graph.nodes[i] for i in at) for at in ((0,), (1, 3), (4,), (2, 5))]
+    found = pairs(groups, Facts.of(graph), gpu(), Trace(), 3)
+    assert ["+".join(node.name for node in group) for group in found] == [
+        "all",
+        "one+neg+out",
+        "two+exp",
+    ]
+
+
 def test_keys_that_are_kept_are_turned_before() -> None:
     trace = Trace()
     tasks = partition(rotated(4, ", %kt"), trace, gpu(), True, True, 3).tasks

@@ -177,7 +177,7 @@ def why_not_pair(first: Group, second: Group, facts: Facts) -> str:
     nodes = _with_views(first, second, facts)
     inside = {node.name for node in nodes}
     views = [node for node in nodes if node not in first and node not in second]
-    for name in (name for node in (*first, *views) for name in node.results):
+    for name in (name for node in _made((*first, *views), facts) for name in node.results):
         outside = [n for n in facts.readers.get(name, ()) if n.name not in inside]
         if name in facts.returned:
             return f"%{name} is returned"
@@ -192,6 +192,16 @@ def why_not_pair(first: Group, second: Group, facts: Facts) -> str:
             return f"%{node.name} reads %{first[-1].name} otherwise than as its input"
     why = _waits(nodes, facts) if _anchors(first) else _again(first, reading, facts)
     return why or why_not_one(body_of(nodes, facts))
+
+
+def _made(nodes: Sequence[Node], facts: Facts) -> Iterator[Node]:
+    """Those that make something, or view what these make: views of other values are had for
+    nothing, so who else reads one does not matter."""
+    made = set[str]()
+    for node in nodes:
+        if not ops.is_view(node, facts.types) or made.intersection(node.uses):
+            made.update(node.results)
+            yield node
 
 
 def _again(light: Group, reading: Sequence[Node], facts: Facts) -> str:
