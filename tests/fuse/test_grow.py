@@ -127,6 +127,14 @@ def test_linear(bias: str, act: str, why: str) -> None:
     assert grown(text, pointwise=True)[0] == ["c+r"]
 
 
+def test_the_library_fuses_matrices_only() -> None:
+    text = LINEAR.replace("BIAS", "%b").replace("ACT", "aten.relu.default(%c)")
+    text = text.replace("f16[2,4]", "f16[3,2,4]")
+    groups, refused = grown(text)
+    assert groups == ["c", "r"] and "is a stack of them" in refused[0]
+    assert grown(text, pointwise=True)[0] == ["c+r"]
+
+
 def test_transposed_convolutions_take_nothing() -> None:
     text = graph_text("c = conv x\nr = relu c").replace("False", "True")
     assert "transposed" in grown(text)[1][0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph, text_graph
@@ -68,19 +70,27 @@ def test_a_convolution_is_no_residual_of_itself() -> None:
     assert offers(CONV + ADD_RELU.replace("(%z, %c)", "(%c, %c)"), GPU) == ["aten.aten"]
 
 
-def test_linear_with_relu_has_an_epilogue() -> None:
-    text = """
-graph l {
+@pytest.mark.parametrize(
+    ("after", "fused"),
+    [
+        ("aten.relu.default(%y)", True),
+        ("aten.gelu.default(%y, approximate='tanh')", True),
+        ("aten.gelu.default(%y)", False),  # which is exact, and the epilogue is not
+    ],
+)
+def test_linear_with_its_activation_has_an_epilogue(after: str, fused: bool) -> None:
+    text = f"""
+graph l {{
   input %x: f16[8,16]
   const %w: f16[4,16] = 1
   const %b: f16[4] = 2
   %y: f16[8,4] = aten.linear.default(%x, %w, %b)
-  %r: f16[8,4] = aten.relu.default(%y)
+  %r: f16[8,4] = {after}
   return %r
-}"""
-    assert offers(text, GPU) == ["aten.aten", "aten.addmm_activation"]
-    (fused,) = PROVIDERS[1].kernels(Task("t", parse_graph(text)), GPU)
-    assert fused.writes_out
+}}"""
+    assert offers(text, GPU) == ["aten.aten", *["aten.addmm_activation"] * fused]
+    found = PROVIDERS[1].kernels(Task("t", parse_graph(text)), GPU)
+    assert [kernel.writes_out for kernel in found] == [True] * fused
 
 
 def test_a_pool_does_not_write_into_foreign_strides() -> None:

@@ -261,6 +261,8 @@ def _linear(node: Node, rest: Sequence[Node]) -> str:
     given = ops.arguments(node)
     if node.op == LINEAR and given["bias"] is None:
         return "the library's fused call adds a bias, and there is none"
+    if len(node.type.shape) != 2:
+        return f"the library's fused call multiplies matrices, and %{node.name} is a stack of them"
     if node.op == ADDMM and (given["alpha"], given["beta"]) != (1, 1):
         return "the library's fused call does not scale"
     for last in rest:

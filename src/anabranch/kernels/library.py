@@ -178,11 +178,15 @@ def _fused_convolution(body: Graph) -> Graph | None:
 
 
 def _fused_linear(body: Graph) -> Graph | None:
-    """A linear layer and relu of a matrix as `_addmm_activation`, whose epilogue does both."""
+    """A linear layer and relu, or gelu by tanh, of a matrix as `_addmm_activation`, whose epilogue
+    does both."""
     kinds = [ops.packet_name(node.op) for node in body.nodes]
-    if kinds != ["aten.linear", "aten.relu"]:
+    if kinds not in (["aten.linear", "aten.relu"], ["aten.linear", "aten.gelu"]):
         return None
     table, (linear, last) = types(body), body.nodes
+    gelu = kinds[1] == "aten.gelu"
+    if gelu and ops.arguments(last)["approximate"] != "tanh":
+        return None
     given = ops.arguments(linear)
     x, weight, bias = given["input"], given["weight"], given["bias"]
     if not (isinstance(x, Ref) and isinstance(weight, Ref) and isinstance(bias, Ref)):
@@ -191,5 +195,7 @@ def _fused_linear(body: Graph) -> Graph | None:
         return None
     turned = ops.make_node(f"{last.name}_t", "aten.t.default", (weight,), table)
     args: tuple[Arg, ...] = (bias, x, Ref(turned.name))
-    fused = Node(last.name, "aten._addmm_activation.default", args, (), last.types, linear.origin)
+    named: tuple[tuple[str, Arg], ...] = (("use_gelu", True),) if gelu else ()
+    op = "aten._addmm_activation.default"
+    fused = Node(last.name, op, args, named, last.types, linear.origin)
     return replace(body, nodes=(turned, fused))
