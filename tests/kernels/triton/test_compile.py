@@ -23,6 +23,8 @@ POINTERS = {
     torch.bfloat16: "*bf16",
     torch.float32: "*fp32",
     torch.bool: "*i1",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
 }
 VECTORS = r"ld\.global\.v[24]\.b32|cp\.async\.cg\.shared\.global .*, 0x10,"
 SPILLED = 16

@@ -1,0 +1,58 @@
+"""Every kind of kernel that the zoo's networks have compiles for GPUs that are not there, and fits
+into them: of bodies with the same operators one, with the tile that ranks first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.kernels.triton.test_compile import compiled
+
+from anabranch.compiler import compile_model
+from anabranch.ir.graph import Graph
+from anabranch.kernels.triton.write import program, variants
+from anabranch.line import Job
+from anabranch.models import load_model
+from anabranch.options import Options
+from anabranch.targets import resolve
+from anabranch.trace import Trace
+from anabranch.zoo import ZOO
+
+pytest.importorskip("triton")
+REGISTERS, SHARED = 255, {80: 163 << 10, 90: 227 << 10}
+"""Of a thread, and bytes of a block, at most."""
+STACK = 64
+"""Bytes of stack that a thread may have: of what ranks first in a forecast, six words may be parked
+in a prologue of three sums. What does not fit takes hundreds."""
+BESIDE = {"nasnet_ios": "nasnet_mobile", "randwire": "randwire_ios"}
+"""Networks that share most of their kinds with another: those are compiled once."""
+
+
+@pytest.mark.parametrize("name", sorted(set(ZOO) - {"nasnet_large"}))  # as NASNet of IOS's paper
+def test_kernels_of_the_zoo_compile(name: str, tmp_path: Path) -> None:
+    found, other = dict(kinds(name)), dict(kinds(BESIDE[name])) if name in BESIDE else {}
+    assert found
+    for body, variant in (found[kind] for kind in found.keys() - other.keys()):
+        written = program(body, variant)
+        for capability, most in SHARED.items():
+            made = compiled(written, capability, tmp_path)
+            said = f"{body.name} {variant} for sm_{capability}: {made['usage']}"
+            stack, local = map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", made["usage"]))
+            (registers,) = map(int, re.findall(r"REG:(\d+)", made["usage"]))
+            assert stack <= STACK and not local, said
+            assert registers <= REGISTERS and int(made["shared"]) <= most, said
+
+
+def kinds(name: str) -> Iterator[tuple[tuple[str, ...], tuple[Graph, str]]]:
+    """Of each sequence of operators a body that a template writes, and its first variant."""
+    target = resolve("sim:h200", False)
+    model, args = load_model(f"zoo:{name}/tiny", 1, "fp16", "cpu")
+    options = Options.read({"search": "none"}, environment=False)
+    tasks = compile_model(Job(model, args, {}, target, options, None, Trace(quiet=True)), "fuse")
+    for task in tasks.tasks:
+        offers = variants(task.body, target.spec)
+        if offers:
+            template = offers[0].partition(":")[0]
+            yield (template, *(node.op for node in task.body.nodes)), (task.body, offers[0])
