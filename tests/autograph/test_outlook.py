@@ -25,7 +25,7 @@ def forked(branches: int) -> Cut:
     """A task, so many that read it, and one that reads them all."""
     pieces = tuple(Piece(str(i), str(i), 1.0, (), False, TASK) for i in range(branches + 2))
     after = frozenset(range(1, branches + 1))
-    return Cut(pieces, (frozenset(), *(frozenset({0}) for _ in after), after), 0.0)
+    return Cut(pieces, (frozenset(), *(frozenset({0}) for _ in after), after))
 
 
 def us(branches: int, each: float, ctas: int) -> float:

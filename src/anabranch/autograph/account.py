@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from anabranch.autograph.cuts import Cuts, Piece, copy_us, disarranged
+from anabranch.autograph.copies import leaving
+from anabranch.autograph.cuts import Cuts, Piece
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
-from anabranch.ir.ops import CONVOLUTIONS
 from anabranch.ir.rule import computable
 from anabranch.ir.task import TaskGraph, alias_roots
 from anabranch.ir.types import TensorType
@@ -31,15 +31,15 @@ from anabranch.rewrite.build import drop_dead
 @dataclass(frozen=True, slots=True)
 class Values:
     """What is known of the values of a beginning. `nodes`, `constants`: how many of the network's
-    it has; `types`: of all values; `ahead`: those that depend on constants alone; `made`: by nodes
-    at run time; `entering`: of these, what convolutions read."""
+    it has; `types`: of all values; `ahead`: those that depend on constants alone; `makers`: of
+    those that are made at run time; `copies`: of these, the names of copies to another layout."""
 
     nodes: int
     constants: int
     types: Mapping[str, TensorType]
     ahead: frozenset[str]
-    made: frozenset[str]
-    entering: frozenset[str]
+    makers: Mapping[str, Node]
+    copies: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,9 @@ def carried(before: Account | None, whole: Graph, terms: Terms) -> Account:
     """The account of a beginning that goes on from another one. `whole`: its nodes and constants
     begin with those of the other; dead ones may be among them."""
     old = before or Account(0.0, _declared(whole))
-    values = _extended(old.values, whole)
-    fresh = (node for node in whole.nodes[old.values.nodes :] if not _ahead(node, values))
-    leaving = [ref.name for ref in whole.outputs if ref.name in values.made]
-    edge = _edge((*old.open, *fresh), values, leaving)
+    values, fresh = _extended(old.values, whole, terms)
+    outputs = [values.copies.get(ref.name, ref.name) for ref in whole.outputs]
+    edge = _edge((*old.open, *fresh), values, outputs)
     tasks = terms.cuts.tasks(edge)
     times = list(map(terms.us, terms.cuts.pieces(tasks)))
     roots = alias_roots(tasks)
@@ -90,7 +89,7 @@ def carried(before: Account | None, whole: Graph, terms: Terms) -> Account:
     held.update(node.name for node in tasks.aliases if node.name not in ready)
     whole_us = terms.alpha * max((old.longest, *ends)) + old.total + sum(times)
     return Account(
-        whole_us + (1 + terms.alpha) * _copies_us(values, leaving, terms),
+        whole_us + (1 + terms.alpha) * _leaving_us(values, outputs, terms),
         values,
         tuple(node for node in edge.nodes if node.name in held),
         ready,
@@ -100,31 +99,33 @@ def carried(before: Account | None, whole: Graph, terms: Terms) -> Account:
 
 
 def _declared(whole: Graph) -> Values:
-    types, none = {value.name: value.type for value in whole.inputs}, frozenset[str]()
-    return Values(0, 0, types, none, none, none)
+    types = {value.name: value.type for value in whole.inputs}
+    return Values(0, 0, types, frozenset(), {}, {})
 
 
-def _extended(old: Values, whole: Graph) -> Values:
-    """With those of the constants and nodes that are new in the whole."""
-    types, ahead, made = dict(old.types), set(old.ahead), set(old.made)
-    entering = set(old.entering)
+def _extended(old: Values, whole: Graph, terms: Terms) -> tuple[Values, tuple[Node, ...]]:
+    """With those of the constants and nodes that are new in the whole; and of these nodes those
+    that run, copies among them."""
+    types, ahead, makers = dict(old.types), set(old.ahead), dict(old.makers)
     for constant in whole.constants[old.constants :]:
         types[constant.name] = constant.type
         ahead.add(constant.name)
+    running: list[Node] = []
     for node in whole.nodes[old.nodes :]:
         types.update(zip(node.results, node.types, strict=True))
         if computable(node) and ahead.issuperset(node.uses):
             ahead.update(node.results)
         else:
-            made.update(node.results)
-            if node.op in CONVOLUTIONS and node.uses[0] in made:
-                entering.add(node.uses[0])
-    found = map(frozenset, (ahead, made, entering))
-    return Values(len(whole.nodes), len(whole.constants), types, *found)
-
-
-def _ahead(node: Node, values: Values) -> bool:
-    return bool(node.results) and node.results[0] in values.ahead
+            makers.update(dict.fromkeys(node.results, node))
+            running.append(node)
+    fresh, copies = tuple(running), old.copies
+    if terms.arranged:
+        fresh, copies = terms.cuts.copies.among(fresh, types, makers, copies)
+        for name in copies.keys() - old.copies.keys():
+            copy = terms.cuts.copies.clone(name, types[name])
+            types[copy.name], makers[copy.name] = copy.type, copy
+    counts = len(whole.nodes), len(whole.constants)
+    return Values(*counts, types, frozenset(ahead), makers, copies), fresh
 
 
 def _edge(nodes: tuple[Node, ...], values: Values, leaving: Iterable[str]) -> Graph:
@@ -179,10 +180,9 @@ def _still(
     return found
 
 
-def _copies_us(values: Values, leaving: Iterable[str], terms: Terms) -> float:
-    """What copies to another layout take: of what convolutions read, and of what leaves."""
+def _leaving_us(values: Values, outputs: Iterable[str], terms: Terms) -> float:
+    """What copies to another layout take of what leaves."""
     if not terms.arranged:
         return 0.0
-    names = sorted(values.entering.union(leaving))
-    found = (values.types[name] for name in names)
-    return sum(copy_us(type, terms.cuts.spec) for type in found if disarranged(type))
+    types = leaving(outputs, values.types, values.makers)
+    return sum(terms.us(terms.cuts.copy(type)) for type in types)

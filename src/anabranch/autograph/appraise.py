@@ -45,8 +45,8 @@ class Appraiser:
         )
 
     def __call__(self, graph: Graph) -> float:
-        cut = self._cuts.of(graph)
-        copies = cut.copies_us if self._arranged else 0.0
+        cut = self._cuts.of(graph, self._arranged)
+        copies = sum(map(self.us, cut.leaving))
         times = [self.us(piece) for piece in cut.pieces]
         return mixed_cost(times, cut.preds, self._alpha) + (1 + self._alpha) * copies
 
@@ -56,14 +56,14 @@ class Appraiser:
 
     def outlook(self, graph: Graph) -> float:
         """What it would take with its tasks side by side."""
-        cut = self._cuts.of(graph)
+        cut = self._cuts.of(graph, self._arranged)
         works = list(map(self._work, cut.pieces))
-        copies = cut.copies_us if self._arranged else 0.0
+        copies = sum(map(self.us, cut.leaving))
         return copies + outlook(cut, list(map(self.us, cut.pieces)), works, self._cuts.spec)
 
     def fresh(self, graph: Graph) -> frozenset[str]:
         """The tasks of it that nobody has run, by their text."""
-        pieces = self._cuts.of(graph).pieces
+        pieces = self._cuts.of(graph, self._arranged).pieces
         return frozenset(p.text for p in pieces if not p.free and self._times.of(p) is None)
 
     def _work(self, piece: Piece) -> Work:

@@ -16,14 +16,14 @@ from typing import TypeVar
 
 import torch
 
+from anabranch.autograph.copies import Copies, clone, leaving
 from anabranch.costs import Roofline
-from anabranch.costs.roofline import RAMP_US
 from anabranch.fuse import partition
 from anabranch.fuse.legal import Facts, why_not_written
 from anabranch.ir import ops
-from anabranch.ir.graph import Constant, Graph, Node, types
+from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, types
 from anabranch.ir.key import structure_text
-from anabranch.ir.ops import CONVOLUTIONS, channels_last
+from anabranch.ir.ops import CONVOLUTIONS
 from anabranch.ir.rule import Known
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph, task_producers
@@ -66,12 +66,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A graph as pieces, each after those it waits for (`preds`). `copies_us`: what copies to
-    another layout would take."""
+    """A graph as pieces, each after those it waits for (`preds`). `leaving`: copies to another
+    layout of what leaves it, for whoever reads that there."""
 
     pieces: tuple[Piece, ...]
     preds: tuple[frozenset[int], ...]
-    copies_us: float
+    leaving: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +93,21 @@ class Cuts:
     def __init__(self, spec: TargetSpec, generates: bool) -> None:
         self.spec, self._generates = spec, generates
         self._rough = Roofline(spec)
-        self._cuts: dict[int, tuple[Graph, Cut]] = {}
+        self._cuts: dict[tuple[int, bool], tuple[Graph, Cut]] = {}
         self._pieces: dict[tuple[int, ...], tuple[tuple[Node, ...], Piece]] = {}
         self._told: dict[str, Piece] = {}
         self._paid: dict[str, Piece] = {}
         self._parts: dict[str, Piece] = {}
         self._written: dict[Hashable, tuple[Sequence[Node], str]] = {}
+        self._copied: dict[TensorType, Piece] = {}
+        self.copies = Copies()
 
-    def of(self, graph: Graph) -> Cut:
-        """The whole graph."""
-        entry = self._cuts.get(id(graph))
+    def of(self, graph: Graph, arranged: bool = False) -> Cut:
+        """The whole graph. `arranged`: with the copies that make it channels_last."""
+        key = id(graph), arranged
+        entry = self._cuts.get(key)
         if entry is None:
-            entry = _room(self._cuts)[id(graph)] = graph, self._cut(graph)
+            entry = _room(self._cuts)[key] = graph, self._cut(graph, arranged)
         return entry[1]
 
     def tasks(self, graph: Graph) -> TaskGraph:
@@ -155,8 +158,17 @@ class Cuts:
             _room(self._paid)[piece.text] = replace(piece, free=False)
         return self._paid[piece.text]
 
-    def _cut(self, graph: Graph) -> Cut:
+    def copy(self, type: TensorType) -> Piece:
+        """Of a value of this type to channels_last."""
+        if type not in self._copied:
+            given, node = (Input("x", type),), clone("x", type)
+            body = Graph("copy", given, (), (node,), (Ref(node.name),))
+            self._copied[type] = self.piece(Task("copy", body))
+        return self._copied[type]
+
+    def _cut(self, graph: Graph, arranged: bool) -> Cut:
         left = without_constants(graph)
+        left = self.copies.into(left) if arranged else left
         tasks = self.tasks(left)
         makers = task_producers(tasks)
         place = {task.name: i for i, task in enumerate(tasks.tasks)}
@@ -164,8 +176,12 @@ class Cuts:
             frozenset(place[maker] for name in task.reads for maker in makers.get(name, ()))
             for task in tasks.tasks
         )
-        copies = sum(copy_us(type, self.spec) for type in _copied(left))
-        return Cut(tuple(self.pieces(tasks)), preds, copies)
+        return Cut(tuple(self.pieces(tasks)), preds, self._leaving(left) if arranged else ())
+
+    def _leaving(self, graph: Graph) -> tuple[Piece, ...]:
+        makers = {result: node for node in graph.nodes for result in node.results}
+        names = (ref.name for ref in graph.outputs)
+        return tuple(map(self.copy, leaving(names, types(graph), makers)))
 
     def _piece(self, text: str, task: Task) -> Piece:
         bare = Task(task.name, task.body)
@@ -272,27 +288,6 @@ def _contracted(task: Task) -> Iterator[TensorType]:
     for node in task.body.nodes:
         if ops.info(node.op).kind == "contract":
             yield from (table[name] for name in node.uses)
-
-
-def disarranged(type: TensorType) -> bool:
-    """Whether it will be copied to channels_last where a convolution reads it."""
-    return len(type.shape) == 4 and not channels_last(type)
-
-
-def _copied(graph: Graph) -> list[TensorType]:
-    """The types of values that will be copied to channels_last: what enters a convolution in
-    another layout, and what leaves the graph in one, for whoever reads it there."""
-    table = types(graph)
-    entering = {node.uses[0] for node in graph.nodes if node.op in CONVOLUTIONS}
-    names = entering | {ref.name for ref in graph.outputs}
-    made = {result for node in graph.nodes for result in node.results}
-    return list(filter(disarranged, (table[name] for name in names & made)))
-
-
-def copy_us(type: TensorType, spec: TargetSpec) -> float:
-    """Of a value to another layout."""
-    moved = 2 * type.numel * type.dtype.itemsize / spec.bandwidth * 1e6
-    return spec.launch_us + RAMP_US + moved
 
 
 def without_constants(graph: Graph) -> Graph:

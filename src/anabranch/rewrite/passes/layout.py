@@ -22,8 +22,8 @@ import torch
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, Ref, rename, types
 from anabranch.ir.ops import channels_last, channels_last_strides, same_layout
-from anabranch.ir.types import BLOCK, TensorType, meta
 from anabranch.rewrite.build import Builder
+from anabranch.rewrite.copied import arranges, copied
 from anabranch.rewrite.passes.depthwise import is_side_by_side
 from anabranch.rewrite.refuse import refuse
 from anabranch.trace import Trace
@@ -47,7 +47,7 @@ def layout(graph: Graph, trace: Trace, tf32: bool = False) -> Graph:
 
 
 def _profits(node: Node, graph: Graph, trace: Trace, tf32: bool) -> bool:
-    if node.op != "aten.convolution.default" or len(node.type.shape) != 4:
+    if not arranges(node):
         return False
     fast = (torch.float16, torch.bfloat16, *((torch.float32,) if tf32 else ()))
     if node.type.dtype in fast:
@@ -89,29 +89,11 @@ class _Walk:
         return self.builder.graph()
 
     def _enter(self, value: str) -> None:
-        """Copies a value that a convolution reads into channels_last, for all its readers. Sizes
-        of one leave its layout open; then a copy, which costs a launch, changes nothing."""
+        """Copies a value that a convolution reads into channels_last, for all its readers."""
         if value not in self.entering:
             return
-        type = self.builder.known.types[value]
-        last = TensorType(type.shape, type.dtype, channels_last_strides(type.shape))
-        if not same_layout(type, last) and not self._slice(value, last):
+        if copied(value, self.builder.known.types, self.makers):
             self.builder.replace(value, self._copy(Ref(value), torch.channels_last))
-
-    def _slice(self, value: str, dense: TensorType) -> bool:
-        """Whether the value is a slice of channels that may be read in place: a dense copy of it
-        would not be read any faster."""
-        known = self.builder.known.types
-        type, size = known[value], dense.dtype.itemsize
-        if not channels_last(type) or type.strides[1] != 1:
-            return False
-        start = 0
-        while (node := self.makers.get(value)) and ops.info(node.op).kind == "view":
-            views = ops.call(node, lambda name: meta(known[name]), None)
-            start += int(views[node.results.index(value)].storage_offset())
-            value = node.uses[0]
-        aligned = all(step * size % BLOCK == 0 for step in (start, *type.strides) if step != 1)
-        return aligned or (start * size % BLOCK == 0 and dense.strides[3] * size % BLOCK != 0)
 
     def _convolution(self, node: Node) -> None:
         """Keeps the convolution, its weight in channels_last. A weight's copy is folded, so all
