@@ -22,7 +22,7 @@ from anabranch.autograph.recall import recall as recall_path
 from anabranch.autograph.recall import remember
 from anabranch.compare import verify
 from anabranch.contest import contest
-from anabranch.costs import tied
+from anabranch.costs import beside, tied
 from anabranch.costs.mixed import observed_alpha
 from anabranch.costs.repeats import medians
 from anabranch.deadline import Deadline
@@ -164,7 +164,7 @@ def _searched(
             best = rescheduled(replace(job, trace=best.trace), best)
         was, now = judging.last((first, best))
         steps = found.path.steps[len(start.steps) :]
-        why = f"{now.us:.2f} us {now.source}, {was.us:.2f} without, both scheduled in earnest"
+        why = beside(now, was, "both scheduled in earnest")
         if summed or _gains(now, was):
             trace.add("chosen", "search", rules_of(steps), why, us=now.us)
             return best, found.path

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.costs.ties import comparable, fastest, tied
+from anabranch.costs.ties import beside, comparable, fastest, tied
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Source
 
@@ -24,10 +24,20 @@ def cost(us: float, spread: float = 0.0, source: Source = "measured") -> Cost:
         (cost(10, 1), cost(12.1, 1), False),
         (cost(math.inf), cost(10, 5), False),
         (cost(math.inf), cost(math.inf), True),
+        (cost(0.1 + 0.2 + 0.3), cost(0.3 + 0.2 + 0.1), True),
+        (cost(6.930), cost(6.931), False),
     ],
 )
 def test_tied_up_to_the_sum_of_the_spreads(a: Cost, b: Cost, expected: bool) -> None:
     assert tied(a, b) == tied(b, a) == expected
+
+
+def test_what_differs_is_told_with_the_digits_that_say_so() -> None:
+    was, now = cost(6.9312, source="estimated"), cost(6.9301, source="estimated")
+    assert beside(now, was, "as a part") == "6.930 us estimated, 6.931 without, as a part"
+    same = cost(6.9312 + 1e-15, source="estimated")
+    assert beside(same, was, "here") == "6.93 us estimated, 6.93 without, here: a tie"
+    assert beside(cost(15, 0.1), cost(20), "") == "15.00 us measured, 20.00 without, "
 
 
 def test_the_first_of_the_fastest_wins() -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from anabranch.autograph.path import rules_of
-from anabranch.costs import tied
+from anabranch.costs import beside, tied
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.rewrite.alternatives import Alternatives, Paid
@@ -131,7 +131,7 @@ def _tell(trace: Trace, one: Alternatives, form: Found, was: Cost | None, now: C
         trace.add("refused", WHERE, where, "it could not be timed")
         return
     places = f", in {one.places} places" if one.places > 1 else ""
-    why = f"{now.us:.2f} us {now.source}, {was.us:.2f} without, as a part{places}"
+    why = beside(now, was, f"as a part{places}")
     if now.us < was.us and not tied(now, was):
         trace.add("applied", WHERE, where, why, us=now.us)
     else:

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import Generic
+from typing import Generic, Literal
 
 from anabranch.autograph.effort import (
     FEWEST,
@@ -49,7 +49,7 @@ from anabranch.autograph.local import (
     settled,
 )
 from anabranch.autograph.path import Path, Round, rules_of
-from anabranch.costs import tied
+from anabranch.costs import beside, tied
 from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import content_key
@@ -358,9 +358,5 @@ def _kind(candidate: Candidate) -> frozenset[str]:
 
 
 def _tell(trace: Trace, steps: Sequence[Step], was: Cost, now: Cost, better: bool) -> None:
-    why = f"{now.us:.2f} us {now.source}, {was.us:.2f} without, side by side"
-    if better:
-        trace.add("chosen", "search", rules_of(steps), why, us=now.us)
-    else:
-        noise = ": a tie" if tied(now, was) else ""
-        trace.add("refused", "search", rules_of(steps), why + noise, us=now.us)
+    kind: Literal["chosen", "refused"] = "chosen" if better else "refused"
+    trace.add(kind, "search", rules_of(steps), beside(now, was, "side by side"), us=now.us)

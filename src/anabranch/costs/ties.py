@@ -11,19 +11,43 @@ plan twice:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isclose
 
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
 
+MOST_DIGITS = 6
+"""After the point, of microseconds: what is less is arithmetic in another order."""
+
 
 def tied(a: Cost, b: Cost) -> bool:
-    """Whether the difference is smaller than the noise: at most the sum of the spreads.
+    """Whether the difference is smaller than the noise: at most the sum of the spreads, or what
+    sums differ by that were added in another order.
 
     >>> tied(Cost(100, "measured", 2), Cost(97, "measured", 2))
     True
     """
-    return a.us == b.us or abs(a.us - b.us) <= a.spread + b.spread
+    return isclose(a.us, b.us) or abs(a.us - b.us) <= a.spread + b.spread
+
+
+def beside(now: Cost, was: Cost, how: str) -> str:
+    """Both in words, with as many digits as tell them apart, and whether they are a tie.
+
+    >>> beside(Cost(6.9301, "estimated"), Cost(6.9324, "estimated"), "as a part")
+    '6.930 us estimated, 6.932 without, as a part'
+    >>> beside(Cost(97, "measured", 2), Cost(100, "measured", 2), "side by side")
+    '97.00 us measured, 100.00 without, side by side: a tie'
+    """
+    digits = 2
+    while digits < MOST_DIGITS and not tied(now, was) and _equal(now.us, was.us, digits):
+        digits += 1
+    tie = ": a tie" if tied(now, was) else ""
+    return f"{now.us:.{digits}f} us {now.source}, {was.us:.{digits}f} without, {how}{tie}"
+
+
+def _equal(a: float, b: float, digits: int) -> bool:
+    return f"{a:.{digits}f}" == f"{b:.{digits}f}"
 
 
 def fastest(costs: Sequence[Cost]) -> int:
