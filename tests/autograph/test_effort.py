@@ -144,6 +144,8 @@ def test_without_limits_all_is_afforded(clock: Clock) -> None:
 
 def test_prices_are_counted_with_and_without_beginnings() -> None:
     class Carries:
+        alpha = 4.0
+
         def __call__(self, graph: Graph) -> float:
             return 1.0
 
@@ -154,6 +156,7 @@ def test_prices_are_counted_with_and_without_beginnings() -> None:
     assert plain(chain(2)) == 2.0 and plain.work() == PRICE
     assert not isinstance(plain, Carrying) and isinstance(carries, Carrying)
     assert carries(chain(2)) == 1.0 and str(carries.carried(None, chain(2))) == "account"
+    assert carries.alpha == 4.0 and plain.alpha is None, "what steps tell of a price is kept"
     assert carries.asked == 2 and building(chain(3)) > 0
 
 

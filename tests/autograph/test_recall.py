@@ -41,7 +41,7 @@ TARGET = resolve("sim:h200")
 def path(begin: Graph) -> Path:
     found = read(FOUND)
     bound = replace(found, constants=begin.constants)
-    step = Step("x*s + x*t -> x*(s + t)", ("out", "a", "b"), 9.0, 6.0)
+    step = Step("x*s + x*t -> x*(s + t)", ("out", "a", "b"), 9.0, 6.0, 8.0)
     return Path(begin, bound, (Round((step,), Cost(9, "measured", 0.1), Cost(6, "measured")),))
 
 

@@ -21,6 +21,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.report import embed
 from anabranch.report.page import render, write
 from anabranch.report.parts import Parts
+from anabranch.rewrite.backtrack import Step
 
 Build = Mapping[str, Callable[..., Parts]]
 VOID = {"meta", "link", "input", "path", "br", "img"}
@@ -168,6 +169,20 @@ def test_what_ended_a_search_stands_beside_its_way(parts: Build, found: bool) ->
     assert "stopped by the clock, with 40% of its work undone" in text
     assert ("18.3 µs measured, 0.164% less" in text) == found
     assert "No equal graph is faster" not in text
+
+
+def test_a_step_says_under_which_price_it_was_found(parts: Build) -> None:
+    given = parts["small"]()
+    net = given["captured"]
+    steps = (Step("merge", ("a", "b"), 9.0, 6.5, 0.0), Step("split", ("c",), 4.0, 3.0, 4.0))
+    done = Round(steps, Cost(18.34, "measured"), Cost(17.31, "measured"))
+    searched: Parts = {**given, "searched": Way(net, net, (done,))}
+    page = render(**searched)
+    text = " ".join(Reader(page).text.split())
+    assert "its steps, and what each changes in the price under which it was found: alpha" in text
+    cells = '<td class="number">{}</td><td class="number">{}</td>'
+    assert '>price</th><th class="number">alpha</th>' in page
+    assert cells.format("-2.50", "0") in page and cells.format("-1.00", "4") in page
 
 
 def test_written_in_one_step(parts: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

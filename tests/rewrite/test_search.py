@@ -12,6 +12,7 @@ from tests.rewrite.searching import MERGE, RULES, nodes, weighed
 from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.verify import verify_graph
+from anabranch.rewrite.alternatives import gathered
 from anabranch.rewrite.backtrack import Price, backtrack
 from anabranch.rewrite.build import drop_dead
 from anabranch.rewrite.passes.cse import cse
@@ -78,6 +79,28 @@ def test_the_known_optimum_of_a_chain() -> None:
     assert kinds(found[0].graph) == ["relu", "neg", "exp", "relu"]
     assert found[0].cost == 4 and len(found[0].steps) == 5
     assert sum(step.before_us - step.after_us for step in found[0].steps) == 11 - 4
+    assert {step.alpha for step in found[0].steps} == {None}
+
+
+class Mixed:
+    """A price that says what the longest path weighs."""
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+
+    def __call__(self, graph: Graph) -> float:
+        return nodes(graph)
+
+
+def test_steps_tell_the_price_under_which_they_were_found() -> None:
+    """A search of parts has several, whose changes do not add up."""
+    graph = chain("neg", "neg", "relu", "relu", "relu", "neg", "neg")
+    found = search(graph, RULES, Mixed(4.0), SMALL)
+    assert {step.alpha for step in found[0].steps} == {4.0}
+    for alpha in (0.0, 4.0):
+        known = gathered(surveyed(graph, RULES, SMALL), [Mixed(alpha)], SMALL)
+        steps = [step for one in known for form, _ in one.found for step in form.steps]
+        assert {step.alpha for step in steps} == {alpha}
 
 
 def test_parts_searched_together_find_what_lies_across_a_cut() -> None:

@@ -37,7 +37,7 @@ def test_each_kind_is_done_at_all_its_places() -> None:
     graph = captured(Layers().half(), torch.rand(8, 64).half())
     layers, head = kinds(graph, normed.RULES, "last")
     found = throughout(graph, [layers], nodes)
-    assert found.cost == nodes(found.graph)
+    assert found.cost == nodes(found.graph) and {step.alpha for step in found.steps} == {None}
     first, second, third = found.steps
     assert (first.after_us, second.after_us) == (second.before_us, third.before_us)
     assert list(kinds(found.graph, normed.RULES, "last")) == [head]

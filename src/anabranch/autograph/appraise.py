@@ -28,10 +28,11 @@ Taken = Sequence[tuple[Task, float]]
 
 
 class Appraiser:
-    """The price of graphs, in microseconds. `taken`: tasks, and what each takes."""
+    """The price of graphs, in microseconds. `taken`: tasks, and what each takes; `alpha`: what the
+    longest path weighs."""
 
     def __init__(self, taken: Taken, cuts: Cuts, alpha: float) -> None:
-        self._cuts, self._alpha = cuts, alpha
+        self._cuts, self.alpha = cuts, alpha
         pieces = [(cuts.piece(task), us) for task, us in taken]
         self._tasks = {p.text: task for (p, _), (task, _) in zip(pieces, taken, strict=True)}
         self._works: dict[str, Work] = {}
@@ -48,11 +49,11 @@ class Appraiser:
         cut = self._cuts.of(graph, self._arranged)
         copies = sum(map(self.us, cut.leaving))
         times = [self.us(piece) for piece in cut.pieces]
-        return mixed_cost(times, cut.preds, self._alpha) + (1 + self._alpha) * copies
+        return mixed_cost(times, cut.preds, self.alpha) + (1 + self.alpha) * copies
 
     def carried(self, before: Account | None, whole: Graph) -> Account:
         """The price of a beginning of a network that goes on from another one."""
-        return carried(before, whole, Terms(self._cuts, self.us, self._alpha, self._arranged))
+        return carried(before, whole, Terms(self._cuts, self.us, self.alpha, self._arranged))
 
     def outlook(self, graph: Graph) -> float:
         """What it would take with its tasks side by side."""

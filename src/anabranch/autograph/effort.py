@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from anabranch.deadline import ENDLESS, CutShort, Deadline
 from anabranch.ir.graph import Graph
+from anabranch.rewrite.backtrack import weight
 from anabranch.rewrite.search import Account, Carrying
 from anabranch.trace import Trace
 
@@ -172,6 +173,7 @@ class Counted:
 
     def __init__(self, price: Callable[[Graph], float]) -> None:
         self._price, self.asked = price, 0
+        self.alpha = weight(price)
 
     def __call__(self, graph: Graph) -> float:
         self.asked += 1

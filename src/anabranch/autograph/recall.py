@@ -24,7 +24,7 @@ from anabranch.kernels import sources
 from anabranch.options import Options
 from anabranch.rewrite.backtrack import Step
 
-SCHEME = "search 4"
+SCHEME = "search 5"
 NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system"}
 APART = {
     *("scheduler", "max_streams", "max_group_size", "max_groups", "abreast", "overlap"),
@@ -39,6 +39,7 @@ class _Step(BaseModel):
     nodes: list[str]
     before: float
     after: float
+    alpha: float | None
 
 
 class _Cost(BaseModel):
@@ -108,11 +109,17 @@ def _results(graph: Graph) -> list[tuple[object, ...]]:
 
 
 def _packed(step: Step) -> _Step:
-    return _Step(rule=step.rule, nodes=list(step.nodes), before=step.before_us, after=step.after_us)
+    return _Step(
+        rule=step.rule,
+        nodes=list(step.nodes),
+        before=step.before_us,
+        after=step.after_us,
+        alpha=step.alpha,
+    )
 
 
 def _opened(step: _Step) -> Step:
-    return Step(step.rule, tuple(step.nodes), step.before, step.after)
+    return Step(step.rule, tuple(step.nodes), step.before, step.after, step.alpha)
 
 
 def _price(cost: Cost) -> _Cost:

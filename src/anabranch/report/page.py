@@ -24,7 +24,7 @@ from anabranch.report.flow import flow
 from anabranch.report.headline import headline
 from anabranch.report.parts import Parts
 from anabranch.report.rows import KINDS, Row, rows
-from anabranch.report.searched import ended, gained
+from anabranch.report.searched import PRICES, ended, gained, weighs
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("start.js", "surface.js", "timeline.js", "graph.js", "table.js", "memory.js", "end.js")
@@ -49,6 +49,7 @@ def render(**parts: Unpack[Parts]) -> str:
         ratio=lambda value: units.ratio(value).replace("x", "\u00d7"),
         number=units.significant,
         count=units.count,
+        weighs=weighs,
         gained=lambda round: gained(round.before, round.after).replace(" us", " \u00b5s"),
     )
     refused = history.grouped(parts["events"], "refused")
@@ -64,6 +65,7 @@ def render(**parts: Unpack[Parts]) -> str:
         refusals=sum(len(group.events) for group in refused),
         unseen=sum(len(group.events) for group in refused[MOST_GROUPS:]),
         searched=parts["searched"],
+        prices=PRICES,
         ended=ended(parts["searched"]) if parts["searched"] else "",
         gone=gone,
         came=came,

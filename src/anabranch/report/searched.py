@@ -2,10 +2,12 @@
 
 Searched: 2 steps, 131 us -> 129 us estimated, 1.5% less
   stopped by the clock, with 40% of its work undone: search_seconds gives more
-  steps, and what each changes in the price: the sum of all tasks and, weighed, their longest path
+  steps, and what each changes in the price under which it was found: alpha times the longest path
+  of the tasks that were searched and their sum, each alone
   round 1: 131 us -> 129 us estimated, 1.5% less, side by side
-     -2.25  conv1x1(conv(x, w, b), v, c) -> conv(x, v @ w, v @ b + c)
-              convolution_65, convolution_64
+     price  alpha
+     -2.25      0  conv1x1(conv(x, w, b), v, c) -> conv(x, v @ w, v @ b + c)
+                   convolution_65, convolution_64
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from anabranch.report.lines import wrapped
 from anabranch.report.units import count, duration, significant
 
 PRICES = (
-    "steps, and what each changes in the price: the sum of all tasks and, weighed, their longest "
-    "path"
+    "steps, and what each changes in the price under which it was found: alpha times the longest "
+    "path of the tasks that were searched and their sum, each alone"
 )
 
 
@@ -33,12 +35,19 @@ def searched_lines(path: Path | None, most: int) -> list[str]:
     lines += wrapped(PRICES)
     for number, done in enumerate(path.rounds, 1):
         lines += [f"  round {number}: {gained(done.before, done.after)}, side by side"]
+        lines += ["     price  alpha"] if done.steps[:most] else []
         for step in done.steps[:most]:
-            lines += wrapped(step.rule, f"  {step.after_us - step.before_us:+8.2f}  ", " " * 14)
-            lines += wrapped(", ".join(step.nodes), " " * 14, " " * 14)
+            price = f"  {step.after_us - step.before_us:+8.2f}  {weighs(step.alpha):>5}  "
+            lines += wrapped(step.rule, price, " " * len(price))
+            lines += wrapped(", ".join(step.nodes), *[" " * len(price)] * 2)
         rest = len(done.steps) - most
         lines += [f"  and {count(rest, 'step')} more"] if rest > 0 else []
     return lines
+
+
+def weighs(alpha: float | None) -> str:
+    """What the longest path weighed in a price, "-" if that is not known."""
+    return "-" if alpha is None else f"{alpha:g}"
 
 
 def ended(path: Path) -> str:

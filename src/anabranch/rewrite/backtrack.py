@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from typing import Protocol, runtime_checkable
 
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import Graph
@@ -48,12 +49,28 @@ gets to them."""
 @dataclass(frozen=True, slots=True)
 class Step:
     """One rule applied: its name, the names of the matched nodes, the roots first, and the price
-    of the searched graph before and after."""
+    of the searched graph before and after: steps of one path may be found under several prices,
+    whose changes do not add up. `alpha`: what the longest path weighed in this one, None if it is
+    of another kind."""
 
     rule: str
     nodes: tuple[str, ...]
     before_us: float
     after_us: float
+    alpha: float | None = None
+
+
+@runtime_checkable
+class Mixed(Protocol):
+    """A price that says what the longest path weighs in it, beside the sum."""
+
+    @property
+    def alpha(self) -> float | None: ...
+
+
+def weight(price: Price) -> float | None:
+    """Of the longest path in this price, if it says so."""
+    return price.alpha if isinstance(price, Mixed) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +151,7 @@ class _Backtracking:
         scope: Scope | None,
     ) -> None:
         self._neighbours, self._price, self._budget = neighbours, price, budget
+        self._alpha = weight(price)
         self._wanted = scope.wanted if scope else frozenset[int]()
         self._most = GROWTH * len(graph.nodes) + ROOM
         self._seen: set[str] = set()
@@ -185,7 +203,7 @@ class _Backtracking:
         self._seen.add(one.key)
         cost = self._price(one.graph)
         self._priced += 1
-        step = Step(one.rule, one.nodes, parent.found.cost, cost)
+        step = Step(one.rule, one.nodes, parent.found.cost, cost, self._alpha)
         found = Found(one.graph, cost, (*parent.found.steps, step))
         if cost < self._budget.threshold * self._best:
             self._keep(_followed(parent, one, found))

@@ -17,7 +17,16 @@ from itertools import product
 
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import Graph, Ref
-from anabranch.rewrite.backtrack import Budget, Found, Labels, Price, Scope, Step, backtrack
+from anabranch.rewrite.backtrack import (
+    Budget,
+    Found,
+    Labels,
+    Price,
+    Scope,
+    Step,
+    backtrack,
+    weight,
+)
 from anabranch.rewrite.build import drop_dead, retyped
 from anabranch.rewrite.match import Refuse
 from anabranch.rewrite.neighbours import Neighbours
@@ -161,19 +170,13 @@ class Solver:
     def _search(self, interval: Interval) -> tuple[Found, ...]:
         if self._until.over():
             return (Found(interval.graph, 0.0),)
-        asked = 0
-
-        def price(graph: Graph) -> float:
-            nonlocal asked
-            asked += 1
-            return self._price(graph)
-
+        price = _Asked(self._price)
         share = replace(self._budget, prices=self._left * _weight(interval) // self._ahead)
         scope = self._scope(interval, price) if interval.span[0] < interval.span[1] else None
         found = backtrack(
             interval.graph, self._survey.neighbours, price, share, self._refuse, self._until, scope
         )
-        self._left = max(self._left - asked, 0)
+        self._left = max(self._left - price.asked, 0)
         self._ahead -= _weight(interval)
         return found
 
@@ -197,6 +200,18 @@ class Solver:
                     continue
                 seeds[trail(steps)] = Found(graph, price(graph), steps), labels
         return Scope(interval.part_of, frozenset({first, last}), tuple(seeds.values()))
+
+
+class _Asked:
+    """A price that counts how often it is asked for."""
+
+    def __init__(self, price: Price) -> None:
+        self._price, self.asked = price, 0
+        self.alpha = weight(price)
+
+    def __call__(self, graph: Graph) -> float:
+        self.asked += 1
+        return self._price(graph)
 
 
 def _weight(interval: Interval) -> int:

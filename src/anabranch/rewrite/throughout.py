@@ -18,7 +18,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Match, Rule, Throughout
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.apply import apply
-from anabranch.rewrite.backtrack import Found, Price, Step
+from anabranch.rewrite.backtrack import Found, Price, Step, weight
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.passes.cse import cse
 from anabranch.trace import Trace
@@ -38,7 +38,7 @@ def throughout(
 ) -> Found:
     """The graph with these done wherever they can be, one place after the other, as far as one
     comes by then."""
-    before, steps = price(graph), list[Step]()
+    before, steps, alpha = price(graph), list[Step](), weight(price)
     for kind in chosen:
         done = set[str]()
         while not until.over() and (match := _next(graph, kind, done)):
@@ -48,7 +48,7 @@ def throughout(
             except ValueError:
                 continue
             us, names = price(after), tuple(node.name for node in match.nodes)
-            steps.append(Step(kind[0].name, names, before, us))
+            steps.append(Step(kind[0].name, names, before, us, alpha))
             graph, before = after, us
     return Found(graph, before, tuple(steps))
 
