@@ -65,6 +65,23 @@ class Scales(nn.Module):
         return torch.tanh(self.r((self.q(x * self.term) + self.term).relu()))
 
 
+class Divided(nn.Module):
+    """What is divided, subtracted and turned round beside layers: whitening, and its way back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(2))
+        self.up = nn.ConvTranspose2d(3, 3, 2, stride=2)
+        self.p, self.q = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.factor, self.term = nn.Parameter(torch.rand(3, 1, 1) + 1), nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (self.a(x / self.factor) - self.factor).relu()
+        x = (1 - self.up((-self.b(x)).relu()) * self.factor).relu()
+        x = (self.b(x) / self.factor).relu().flatten(2).transpose(1, 2)
+        return torch.tanh(self.q((self.p(x) / self.term).relu() / self.term))
+
+
 class Squashed(nn.Module):
     """Convolutions with bounded functions around their pooling: LeNet, and networks for phones."""
 
@@ -94,10 +111,11 @@ class Products(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         pair = torch.stack([x, y])
         other = torch.stack([self.w, self.v])
+        w, v = self.w * y.mean(), self.v * y.mean()
         return (
-            *(torch.mm(x, self.w), torch.mm(x, self.v), torch.mm(y, self.w)),
+            *(torch.mm(x, w), torch.mm(x, v), torch.mm(y, w)),
             *(torch.bmm(pair, other), torch.bmm(pair, other + 1), torch.bmm(pair * 2, other)),
-            *(torch.addmm(self.b, x, self.w), torch.addmm(self.c, x, self.v)),
+            *(torch.addmm(self.b, x, w), torch.addmm(self.c, x, v)),
             *(pair @ self.w + self.head, pair @ self.v, (pair * 3) @ self.w),
         )
 
@@ -234,6 +252,7 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     "towers": (Towers(), (torch.rand(2, 6), torch.rand(2, 6))),
     "norms": (Norms(), (_image(),)),
     "scales": (Scales(), (_image(),)),
+    "divided": (Divided(), (_image(),)),
     "squashed": (Squashed(), (_image(),)),
     "products": (Products(), (torch.rand(3, 4), torch.rand(3, 4))),
     "halves": (Halves(), (_image(),)),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from anabranch.ir.graph import Graph
 from anabranch.rewrite.passes.attention import attention
+from anabranch.rewrite.passes.beside import beside
 from anabranch.rewrite.passes.canonical import canonical
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.passes.dead_code import dead_code
@@ -22,6 +23,7 @@ from anabranch.trace import Trace
 PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {
     "functional": functional,
     "canonical": canonical,
+    "beside": beside,
     "identities": identities,
     "attention": attention,
     "uncopied": uncopied,

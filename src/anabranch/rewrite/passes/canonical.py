@@ -4,6 +4,7 @@
     view flatten unflatten _unsafe_view   -> reshape (a new layout upstream cannot break it)
     batch norms in eval mode              -> batch_norm with one result
     addmm of a bias row                   -> linear
+    mm with a constant                    -> linear, which takes in what stands beside it
     to, contiguous                        -> _to_copy, clone
     full_like, zeros_like, ones_like      -> full
     op.Scalar                             -> op.Tensor with a number
@@ -157,12 +158,28 @@ def _addmm(builder: Builder, node: Node) -> Ref | None:
     given = ops.arguments(node)
     bias, w = given["self"], given["mat2"]
     columns = _shape(builder, w)[1]
-    if given["alpha"] != 1 or given["beta"] != 1 or _shape(builder, bias) != (columns,):
+    if given["alpha"] != 1 or given["beta"] != 1:
+        return None
+    if _shape(builder, bias) == (1, columns) and _constant(builder, bias, w):
+        bias = builder.call("aten.reshape.default", bias, (columns,), origin=node.origin)
+    if _shape(builder, bias) != (columns,):
         return None
     turned = builder.call("aten.t.default", w, origin=node.origin)
     return builder.call(
         "aten.linear.default", given["mat1"], turned, bias, name=node.name, origin=node.origin
     )
+
+
+def _mm(builder: Builder, node: Node) -> Ref | None:
+    x, w = node.args[:2]
+    if not _constant(builder, w) or _constant(builder, x):
+        return None
+    turned = builder.call("aten.t.default", w, origin=node.origin)
+    return builder.call("aten.linear.default", x, turned, name=node.name, origin=node.origin)
+
+
+def _constant(builder: Builder, *args: Arg) -> bool:
+    return all(isinstance(arg, Ref) and arg.name in builder.known.constant for arg in args)
 
 
 def _to(builder: Builder, node: Node) -> Ref | None:
@@ -255,6 +272,7 @@ FORMS: dict[str, Form] = {
     "aten._native_batch_norm_legit_no_training.default": _batch_norm,
     "aten.native_batch_norm.default": _batch_norm,
     "aten.addmm.default": _addmm,
+    "aten.mm.default": _mm,
     "aten.to.dtype": _to,
     "aten.to.dtype_layout": _to,
     "aten.contiguous.default": _contiguous,

@@ -1,6 +1,7 @@
 """Factors and terms of channels join the weights they meet, or leave them. Rules that might help.
 
     convolution(x, w, b) * s + t   =   convolution(x, w*s, b*s + t)
+    convolution(x, w, b) / s       =   convolution(x, w/s, b/s)
     convolution(x*s + t, w, b)     =   convolution(x, w*s, b + sum(w*t))        without padding
 
 `s` and `t` are numbers or have one number for each channel. Norms of one reader are folded already
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 
 from anabranch.ir.rule import Bound, Call, Match, Operand, Pattern, Rule, Wild, wild
@@ -27,6 +29,8 @@ Drawn = Mapping[str, object]
 Condition = Callable[[Match], bool | str]
 
 x, w, b, s, t = wild("x w b s t")
+
+MUL = "aten.mul.Tensor"
 
 CONV, LINEAR = convolution(x, w, b, rest="window"), linear(x, w, b)
 
@@ -48,12 +52,10 @@ def not_of_channels(match: Match, name: str, shape: Sizes, axis: int) -> str:
     return not_constant(match, name)
 
 
-def joins(*names: str, axis: int = 1, untransposed: bool = True) -> Condition:
+def joins(*names: str, axis: int = 1) -> Condition:
     """Whether these are numbers for the channels of the result, and may join constant weights."""
 
     def when(match: Match) -> bool | str:
-        if untransposed and axis == 1 and window(match).transposed:
-            return "it is transposed"
         if axis == -1 and len(match.w.shape) != 2:
             return "the weight is a vector"
         shape = match.root.type.shape
@@ -71,28 +73,36 @@ def numbers(match: Match, wild: Wild, *shape: int) -> Pattern:
     return wild if bound(match, wild).type is None else reshape(wild, shape)
 
 
-def rows(match: Match) -> tuple[int, ...]:
-    """The shape of one number for each output channel, to be multiplied with the weight."""
-    return (-1, *(1 for _ in match.w.shape[1:]))
+def shifted(match: Match, axis: int = 1) -> Call:
+    """B + s, also where there is no bias; channels lie on this axis."""
+    return bias_of(match, b, match.root.type.shape[axis]) + numbers(match, s, -1)
 
 
-def shifted(match: Match) -> Call:
-    """B + s, also where there is no bias."""
-    return bias_of(match, b, match.w.shape[0]) + numbers(match, s, -1)
+def scaled(match: Match, op: str = MUL) -> Operand:
+    """B * s, or b / s; None if there is no bias."""
+    return None if match.b.type is None else call(op, b, numbers(match, s, -1))
 
 
-def scaled(match: Match) -> Operand:
-    """B * s; None if there is no bias."""
-    return None if match.b.type is None else b * numbers(match, s, -1)
+def of_result(match: Match, op: str = MUL) -> Call:
+    """The weight, each output channel times its number, or divided by it. A transposed one is
+    stored [in, out / groups, ...], groups one after the other along its input channels."""
+    (n, k, *taps), by = match.w.shape, window(match)
+    ones = tuple(1 for _ in taps)
+    if match.s.type is None or prod(match.s.shape) == 1:
+        return call(op, w, numbers(match, s, 1, 1, *ones))
+    if not by.transposed:
+        return call(op, w, reshape(s, (-1, 1, *ones)))
+    apart = reshape(w, (by.groups, n // by.groups, k, *taps))
+    return reshape(call(op, apart, reshape(s, (by.groups, 1, k, *ones))), match.w.shape)
 
 
 def normed(match: Match) -> Call:
     """The convolution with b*s + t for bias."""
-    term = reshape(t, (-1,))
-    bias = call("aten.full.default", (match.w.shape[0],), 0.0, match.root.type.dtype) + term
+    term, channels = reshape(t, (-1,)), match.root.type.shape[1]
+    bias = call("aten.full.default", (channels,), 0.0, match.root.type.dtype) + term
     if match.b.type is not None:
         bias = b * reshape(s, (-1,)) + term
-    return convolve(x, w * reshape(s, rows(match)), bias, window(match))
+    return convolve(x, of_result(match), bias, window(match))
 
 
 def of_input(*names: str, padded: bool) -> Condition:
@@ -102,7 +112,7 @@ def of_input(*names: str, padded: bool) -> Condition:
         by = window(match)
         if match.x.type is None:
             return False
-        if by.transposed:
+        if by.transposed and not padded:
             return "it is transposed"
         if not padded and set(by.padding) != {0}:
             return "the zeros around its input would get the term, too"
@@ -114,17 +124,16 @@ def of_input(*names: str, padded: bool) -> Condition:
     return when
 
 
-def into(match: Match, wild: Wild) -> Call:
-    """The weight, each input channel times its number."""
+def into(match: Match, wild: Wild, op: str = MUL) -> Call:
+    """The weight, each input channel times its number, or divided by it."""
+    ones = tuple(1 for _ in match.w.shape[2:])
     if bound(match, wild).type is None or prod(bound(match, wild).shape) == 1:
-        return w * numbers(match, wild, *(1 for _ in match.w.shape))
+        return call(op, w, numbers(match, wild, 1, 1, *ones))
+    if window(match).transposed:
+        return call(op, w, reshape(wild, (-1, 1, *ones)))
     (n, k, *taps), groups = match.w.shape, window(match).groups
-    each = reshape(wild, (groups, 1, k, *(1 for _ in taps)))
-    return reshape(reshape(w, (groups, n // groups, k, *taps)) * each, match.w.shape)
-
-
-def of_scaled(match: Match) -> Call:
-    return convolve(x, into(match, s), b, window(match))
+    each = reshape(wild, (groups, 1, k, *ones))
+    return reshape(call(op, reshape(w, (groups, n // groups, k, *taps)), each), match.w.shape)
 
 
 def of_shifted(match: Match) -> Call:
@@ -157,8 +166,10 @@ def linear_of_scaled(match: Match) -> bool | str:
     return why or not_constant(match, "w") or len(match.w.shape) == 2 or "the weight is a vector"
 
 
-def one_convolution(dice: random.Random, padded: bool = True) -> tuple[dict[str, object], int, int]:
-    """A convolution, and its numbers of channels in and out and of axes."""
+def one_convolution(
+    dice: random.Random, padded: bool = True, turned: bool = False
+) -> tuple[dict[str, object], int, int]:
+    """A convolution, and its numbers of channels out and of axes. `turned`: transposed at times."""
     axes, groups = draws.axes(dice), dice.choice((1, 1, 2, 3))
     k, n = groups * draws.size(dice), groups * draws.size(dice)
     kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes, groups)
@@ -170,6 +181,9 @@ def one_convolution(dice: random.Random, padded: bool = True) -> tuple[dict[str,
         "b": draws.bias(dice, "b", n),
         "window": by.args,
     }
+    if turned and dice.random() < 0.3:
+        by = replace(by, transposed=True, padding=(0,) * axes)
+        drawn |= {"w": draws.weight("w", k, n // groups, *kernel), "window": by.args}
     return drawn, n, axes
 
 
@@ -181,19 +195,19 @@ def some_numbers(dice: random.Random, name: str, channels: int, axes: int) -> ob
 
 
 def on_result(dice: random.Random) -> Drawn:
-    drawn, n, axes = one_convolution(dice)
+    drawn, n, axes = one_convolution(dice, turned=True)
     return {**drawn, "s": some_numbers(dice, "s", n, axes)}
 
 
 def norm_of_result(dice: random.Random) -> Drawn:
-    drawn, n, axes = one_convolution(dice)
+    drawn, n, axes = one_convolution(dice, turned=True)
     sides = {name: draws.weight(name, 1, n, *(1 for _ in range(axes))) for name in "st"}
     return {**drawn, **sides}
 
 
 def on_input(name: str, padded: bool) -> Callable[[random.Random], Drawn]:
     def draw(dice: random.Random) -> Drawn:
-        drawn, _, axes = one_convolution(dice, padded)
+        drawn, _, axes = one_convolution(dice, padded, turned=name == "s")
         x = drawn["x"]
         assert isinstance(x, TensorType)
         return {**drawn, name: some_numbers(dice, name, x.shape[1], axes)}
@@ -235,20 +249,49 @@ def linear_with_bias(dice: random.Random) -> Drawn:
     return {"x": draws.tensor(*lead, k), **sides}
 
 
+def by_factor(sign: str, op: str) -> tuple[Rule, ...]:
+    """A layer's result or input times s, or divided by s."""
+    return (
+        Rule(
+            f"conv(x, w, b) {sign} s -> conv(x, w {sign} s, b {sign} s)",
+            find=call(op, CONV, s),
+            replace=lambda match: convolve(
+                x, of_result(match, op), scaled(match, op), window(match)
+            ),
+            when=joins("s"),
+            draw=on_result,
+        ),
+        Rule(
+            f"conv(x {sign} s, w, b) -> conv(x, w {sign} s, b)",
+            find=convolution(call(op, x, s), w, b, rest="window"),
+            replace=lambda match: convolve(x, into(match, s, op), b, window(match)),
+            when=of_input("s", padded=True),
+            draw=on_input("s", padded=True),
+        ),
+        Rule(
+            f"linear(x, w, b) {sign} s -> linear(x, w {sign} s, b {sign} s)",
+            find=call(op, LINEAR, s),
+            replace=lambda match: linear(
+                x, call(op, w, numbers(match, s, -1, 1)), scaled(match, op)
+            ),
+            when=joins("s", axis=-1),
+            draw=on_linear(1),
+        ),
+        Rule(
+            f"linear(x {sign} s, w, b) -> linear(x, w {sign} s, b)",
+            find=linear(call(op, x, s), w, b),
+            replace=lambda match: linear(x, call(op, w, numbers(match, s, 1, -1)), b),
+            when=linear_of_scaled,
+            draw=on_linear(0),
+        ),
+    )
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "conv(x, w, b) + s -> conv(x, w, b + s)",
         find=CONV + s,
         replace=lambda match: convolve(x, w, shifted(match), window(match)),
-        when=joins("s", untransposed=False),
-        draw=on_result,
-    ),
-    Rule(
-        "conv(x, w, b) * s -> conv(x, w * s, b * s)",
-        find=CONV * s,
-        replace=lambda match: convolve(
-            x, w * numbers(match, s, *rows(match)), scaled(match), window(match)
-        ),
         when=joins("s"),
         draw=on_result,
     ),
@@ -258,13 +301,6 @@ RULES: tuple[Rule, ...] = (
         replace=normed,
         when=joins("s", "t"),
         draw=norm_of_result,
-    ),
-    Rule(
-        "conv(x * s, w, b) -> conv(x, w * s, b)",
-        find=convolution(x * s, w, b, rest="window"),
-        replace=of_scaled,
-        when=of_input("s", padded=True),
-        draw=on_input("s", padded=True),
     ),
     Rule(
         "conv(x + t, w, b) -> conv(x, w, b + sum(w * t))",
@@ -284,23 +320,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "linear(x, w, b) + s -> linear(x, w, b + s)",
         find=LINEAR + s,
-        replace=lambda match: linear(x, w, shifted(match)),
+        replace=lambda match: linear(x, w, shifted(match, -1)),
         when=joins("s", axis=-1),
         draw=on_linear(1),
-    ),
-    Rule(
-        "linear(x, w, b) * s -> linear(x, w * s, b * s)",
-        find=LINEAR * s,
-        replace=lambda match: linear(x, w * numbers(match, s, -1, 1), scaled(match)),
-        when=joins("s", axis=-1),
-        draw=on_linear(1),
-    ),
-    Rule(
-        "linear(x * s, w, b) -> linear(x, w * s, b)",
-        find=linear(x * s, w, b),
-        replace=lambda match: linear(x, w * numbers(match, s, 1, -1), b),
-        when=linear_of_scaled,
-        draw=on_linear(0),
     ),
     Rule(
         "linear(x, w, b) -> linear(x, w) + b",
@@ -309,4 +331,6 @@ RULES: tuple[Rule, ...] = (
         when=has_bias,
         draw=linear_with_bias,
     ),
+    *by_factor("*", MUL),
+    *by_factor("/", "aten.div.Tensor"),
 )
