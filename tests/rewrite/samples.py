@@ -183,6 +183,33 @@ class Mixer(nn.Module):
         return torch.mul(turned.sigmoid(), z)
 
 
+class Turned(nn.Module):
+    """Products of turned matrices and batches, turned back, as people spell that."""
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        a, b = x[0], y[0]
+        return (
+            *((a.T @ b.T).T, torch.mm(a, b).T, (a.t() @ b.transpose(0, 1)).permute(1, 0)),
+            (x.permute(0, 2, 1) @ y.permute(0, 2, 1)).permute(0, 2, 1),
+            *((x.mT @ y.mT).mT, torch.bmm(x, y).transpose(-1, -2)),
+        )
+
+
+class Cut(nn.Module):
+    """What layers and sums make, cut into pieces by all names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(3, 8, 3), nn.Linear(6, 12)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        a, b = self.conv(x).chunk(2, 1)
+        q, k, v = self.linear(y).chunk(3, -1)
+        c, d = (y + y.tanh()).split([2, 4], 1)
+        rows = torch.stack([row.relu() for row in y.relu().unbind(0)])
+        return a * b.sigmoid(), q * k.sigmoid() + v, c.exp(), d, rows
+
+
 class Written(nn.Module):
     """A norm by squares that is written out, in fp32: LLaMA's."""
 
@@ -263,6 +290,8 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
         (torch.tensor([[[0, 1], [2, 0], [1, 1]], [[2, 2], [0, 1], [1, 0]]]), torch.rand(2, 4)),
     ),
     "scaled": (Scaled(), (torch.rand(2, 5, 8),)),
+    "turned": (Turned(), (torch.rand(2, 6, 6), torch.rand(2, 6, 6))),
+    "cut": (Cut(), (_image(), torch.rand(2, 6))),
     "mixer": (Mixer(), (torch.rand(2, 6, 6),)),
     "layered": (Normed(lambda: nn.LayerNorm(64)).half(), (torch.rand(2, 5, 64).half(),)),
     "normed": (Normed(lambda: nn.RMSNorm(64, 1e-3)), (torch.rand(2, 5, 64),)),

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import pytest
-from tests.rewrite.graphs import equal, read
+from tests.rewrite.graphs import equal, kinds, read
 
 from anabranch.errors import VerifyError
 from anabranch.ir.rule import Rule, verify_rule, wild
 from anabranch.ir.text import text_graph
-from anabranch.rewrite.apply import apply
+from anabranch.rewrite.apply import apply, apply_all
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.prove import different
+from anabranch.rewrite.rules import CANDIDATES
 from anabranch.rewrite.words import call, cat, linear, relu
 
 x, s, t = wild("x s t")
@@ -106,3 +107,30 @@ def test_several_roots_are_replaced_together() -> None:
 def test_as_many_values_as_roots() -> None:
     with pytest.raises(VerifyError, match="finds 2 values and puts 1"):
         verify_rule(Rule("a, b -> c", find=(relu(x), relu(s)), replace=(relu(x),)))
+
+
+CONV = "aten.convolution.default(%x, %w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)"
+CUT = """
+graph g {
+  input %x: f32[2,4,5,5]
+  const %w: f32[6,4,1,1] = w
+  %c: f32[2,6,5,5] = CONV
+  %s: f32[2,4,5,5]{150,25,5,1}, %s.1: f32[2,2,5,5]{150,25,5,1} = SPLIT
+  %t: f32[2,4,5,5] = aten.tanh.default(%s)
+  return %t, %s.1
+}"""
+
+
+@pytest.mark.parametrize(
+    "split",
+    ["aten.split.Tensor(%c, 4, 1)", "aten.split_with_sizes.default(%c, [4, 2], -3)"],
+)
+def test_each_result_is_replaced(split: str) -> None:
+    """A split of what a convolution makes becomes slices, and these two convolutions."""
+    rules = {rule.name: rule for name in ("pieces", "turns") for rule in CANDIDATES[name]}
+    graph = read(CUT.replace("SPLIT", split).replace("CONV", CONV))
+    apart = [rule for name, rule in rules.items() if name.startswith("split(")]
+    cut = equal(graph, apply_all(graph, apart))
+    assert kinds(cut) == ["convolution", "slice", "slice", "tanh"]
+    through = rules["slice(conv(x, w, b), channels) -> conv(x, slice(w), slice(b))"]
+    assert kinds(equal(graph, apply_all(cut, [through]))).count("convolution") == 2

@@ -35,7 +35,7 @@ def whole(graph: Graph, rule: Rule) -> Match:
     roots = [ref.name for ref in graph.outputs]
     refused: list[str] = []
     every = matches(graph, rule, lambda _, why: refused.append(why))
-    found = [m for m in every if [root.name for root in m.roots] == roots]
+    found = [m for m in every if [name for root in m.roots for name in root.results] == roots]
     assert found, f"does not match its own instance: {refused}\n{text_graph(graph)}"
     return found[0]
 

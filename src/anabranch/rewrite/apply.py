@@ -42,10 +42,10 @@ def apply(graph: Graph, rule: Rule, match: Match) -> Graph:
     put: dict[str, Ref] = {}
     names = {root.name for root in match.roots}
 
-    def visit(builder: Builder, node: Node) -> Ref | None:
+    def visit(builder: Builder, node: Node) -> tuple[Ref, ...] | None:
         if node.name in names and not put:
-            put.update(zip((r.name for r in match.roots), _put(builder, rule, match), strict=True))
-        return put.get(node.name)
+            put.update(_put(builder, rule, match))
+        return tuple(put[name] for name in node.results if name in put) or None
 
     try:
         return rewrite(_reordered(graph, match.roots), visit)
@@ -55,32 +55,35 @@ def apply(graph: Graph, rule: Rule, match: Match) -> Graph:
         ) from None
 
 
-def substitute(builder: Builder, rule: Rule, match: Match) -> Ref:
-    """Builds the replacement of the one root and gives its value; what `match` bound must be in
-    the builder. ValueError as for `apply`."""
-    (value,) = _put(builder, rule, match)
-    return value
+def substitute(builder: Builder, rule: Rule, match: Match) -> tuple[Ref, ...]:
+    """Builds the replacement of the one root and gives the values for its results; what `match`
+    bound must be in the builder. ValueError as for `apply`."""
+    return tuple(_put(builder, rule, match).values())
 
 
-def _put(builder: Builder, rule: Rule, match: Match) -> tuple[Ref, ...]:
-    """Builds what comes in place of each root."""
+def _put(builder: Builder, rule: Rule, match: Match) -> dict[str, Ref]:
+    """Builds what comes in place of each root, or of each of its results, if it has several and
+    the rule gives as many."""
     patterns = replacement(rule, match)
-    if len(patterns) != match.width:
+    results = [(root, k) for root in match.roots for k in range(len(root.results))]
+    if len(patterns) != len(results):
+        results = [(root, 0) for root in match.roots]
+    if len(patterns) != len(results):
         raise ValueError(f"{_where(rule, match)}: {len(patterns)} values for {match.width}")
-    values = []
+    values = dict[str, Ref]()
     built: dict[Call, Ref] = {}
-    for pattern, root in zip(patterns, match.roots, strict=True):
+    for pattern, (root, k) in zip(patterns, results, strict=True):
         try:
             value = _build(builder, pattern, match, root.name, built)
         except (RuntimeError, TypeError, IndexError) as failed:
             raise ValueError(f"{_where(rule, match)} cannot be built: {_line(failed)}") from None
         if not isinstance(value, Ref):
             raise ValueError(f"{_where(rule, match)} gives {value}, which is no tensor")
-        old, new = root.type, builder.known.types[value.name]
+        old, new = root.types[k], builder.known.types[value.name]
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise ValueError(f"{_where(rule, match)} makes {new.text} of {old.text}")
-        values.append(value)
-    return tuple(values)
+        values[root.results[k]] = value
+    return values
 
 
 def replacement(rule: Rule, match: Match) -> tuple[Pattern, ...]:
@@ -122,7 +125,7 @@ def apply_all(
         (root,) = rule.roots
         by_root.setdefault(root.op, []).append(rule)
 
-    def visit(builder: Builder, node: Node) -> Ref | None:
+    def visit(builder: Builder, node: Node) -> tuple[Ref, ...] | None:
         for rule in by_root.get(node.op, ()):
             match = match_at(builder.renamed(node), rule, builder.known, refuse)
             if match is not None and accept(match):
@@ -148,7 +151,7 @@ def instantiate(rule: Rule, seed: int) -> Graph:
     for pattern in rule.roots:
         root = _build(builder, pattern, match, "root", built)
         assert isinstance(root, Ref)
-        roots.append(root)
+        roots += map(Ref, builder.nodes[root.name].results)
     return replace(builder.source, nodes=tuple(builder.nodes.values()), outputs=tuple(roots))
 
 

@@ -118,8 +118,9 @@ class Builder:
         return name
 
 
-Visit = Callable[[Builder, Node], Ref | None]
-"""Looks at a node of the source: what comes in place of its first result, None to keep it."""
+Visit = Callable[[Builder, Node], Ref | tuple[Ref, ...] | None]
+"""Looks at a node of the source: what comes in place of its first result, or of each of several;
+None to keep it."""
 
 
 def rewrite(graph: Graph, visit: Visit) -> Graph:
@@ -132,7 +133,9 @@ def rewrite(graph: Graph, visit: Visit) -> Graph:
         if substitute is None:
             builder.keep(node)
         else:
-            builder.replace(node.name, substitute)
+            found = substitute if isinstance(substitute, tuple) else (substitute,)
+            for result, by in zip(node.results, found, strict=False):
+                builder.replace(result, by)
     return builder.graph()
 
 

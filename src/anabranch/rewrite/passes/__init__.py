@@ -16,6 +16,7 @@ from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
 from anabranch.rewrite.passes.fold_constants import fold_constants
 from anabranch.rewrite.passes.functional import functional
 from anabranch.rewrite.passes.identities import identities
+from anabranch.rewrite.passes.matrix_turns import matrix_turns
 from anabranch.rewrite.passes.sink import sink
 from anabranch.rewrite.passes.uncopied import uncopied
 from anabranch.trace import Trace
@@ -24,6 +25,7 @@ PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {
     "functional": functional,
     "canonical": canonical,
     "beside": beside,
+    "matrix_turns": matrix_turns,
     "identities": identities,
     "attention": attention,
     "uncopied": uncopied,

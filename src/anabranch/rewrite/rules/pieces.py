@@ -4,6 +4,7 @@
     cat([x[:, :8], x[:, 8:24]], 1)           =  x[:, :24]               neighbours
     cat([relu(x), relu(y)], 1)               =  relu(cat([x, y], 1))    one launch for two
     select(stack([x, y, z]), 0, 1)           =  y                       an unrolled recurrence
+    split(x, 64, 1)                          =  x[:, :64], x[:, 64:]    that other rules know
 
 A wildcard stands for all parts of a concatenation where the equation takes it apart; where it puts
 one together, there is a rule for each number of parts. Rules that might help.
@@ -280,7 +281,33 @@ def slices_of_slices(dice: random.Random) -> Drawn:
     return {"x": draws.tensor(*shape), "axis": at, "other": at - 3, **given}
 
 
-a, b = wild("a b")
+def cut_apart(match: Match) -> tuple[Pattern, ...]:
+    """Each result of a split as a slice of its own."""
+    at = _axis(match, "axis", "x")
+    ends = accumulate((type.shape[at] for type in match.root.types), initial=0)
+    return tuple(slice_of(x, at, *span) for span in pairwise(ends))
+
+
+def taken_apart(match: Match) -> tuple[Pattern, ...]:
+    at = _axis(match, "axis", "x")
+    return tuple(call(SELECT, x, at, k) for k in range(len(match.root.types)))
+
+
+def to_cut(dice: random.Random, even: bool = True) -> Drawn:
+    """A tensor and an axis; the size of the pieces, or all of them."""
+    rank = dice.randint(1, 4)
+    at, shape = dice.randrange(rank), sizes(dice, rank)
+    pieces = tuple(draws.size(dice) for _ in range(dice.randint(1, 4)))
+    rows = (*shape[:at], sum(pieces), *shape[at + 1 :])
+    size = dice.randint(1, sum(pieces)) if even else pieces
+    return {"x": draws.tensor(*rows), "axis": dice.choice((at, at - rank)), "size": size}
+
+
+def to_take_apart(dice: random.Random) -> Drawn:
+    return {name: drawn for name, drawn in to_cut(dice).items() if name != "size"}
+
+
+a, b, size = wild("a b size")
 
 _taken: When = every(floating("parts", "others"), paired)
 RULES: tuple[Rule, ...] = (
@@ -311,6 +338,24 @@ RULES: tuple[Rule, ...] = (
         replace=one_slice,
         when=inside,
         draw=slices_of_slices,
+    ),
+    Rule(
+        "split(x, size, i) -> x[:, 0:size], x[:, size:2*size]",
+        find=call("aten.split.Tensor", x, size, axis),
+        replace=cut_apart,
+        draw=to_cut,
+    ),
+    Rule(
+        "split(x, sizes, i) -> x[:, 0:a], x[:, a:b]",
+        find=call("aten.split_with_sizes.default", x, size, axis),
+        replace=cut_apart,
+        draw=lambda dice: to_cut(dice, even=False),
+    ),
+    Rule(
+        "unbind(x, i) -> x[:, 0], x[:, 1]",
+        find=call("aten.unbind.int", x, axis),
+        replace=taken_apart,
+        draw=to_take_apart,
     ),
     *(neighbours(n, i) for n in range(2, WIDEST + 1) for i in range(n - 1)),
     *(
