@@ -70,3 +70,20 @@ def test_what_holds_for_whole_numbers_only() -> None:
     )
     assert integral(square) and integral(largest)
     assert "on trial 3" in different(square, largest)
+
+
+WHOLE = {
+    "aten.addcmul.default(%x, %y, %w)": True,
+    "aten.rsub.Tensor(%x, %y)": True,
+    "aten.hardtanh.default(%x, 0, 6)": True,
+    "aten.hardtanh.default(%x, -0.5, 0.5)": False,
+    "aten.leaky_relu.default(%x)": False,
+    "aten.mean.default(%x)": False,
+}
+
+
+@pytest.mark.parametrize("call", WHOLE)
+def test_what_stays_whole(call: str) -> None:
+    """Such operators give whole numbers for whole numbers, and others are not held to it."""
+    one = graph(f"out: f32[{'' if 'mean' in call else '3,4'}] = {call}")
+    assert integral(one) == WHOLE[call]

@@ -11,6 +11,7 @@ import torch
 from tests.conftest import Golden
 from tests.rewrite.graphs import read
 
+from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, types
 from anabranch.ir.ops import channels_last_strides, make_node
 from anabranch.ir.rule import Match, Rule, rule_key, text_rule, verify_rule
@@ -19,7 +20,7 @@ from anabranch.ir.types import TensorType
 from anabranch.ir.verify import verify_graph
 from anabranch.rewrite.apply import apply, instantiate
 from anabranch.rewrite.match import match_at, matches
-from anabranch.rewrite.prove import different
+from anabranch.rewrite.prove import EXACT, different, integral
 from anabranch.rewrite.rules import CANDIDATES, always, averages, forms
 
 Draw = Callable[[random.Random], Mapping[str, object]]
@@ -97,6 +98,31 @@ def shown(rule: Rule) -> str:
 @pytest.mark.parametrize("family", sorted(CANDIDATES.keys() - {"found"}))  # found.json shows itself
 def test_before_and_after(family: str, golden: Golden) -> None:
     golden(f"rules/{family}.txt", "\n\n".join(map(shown, CANDIDATES[family])))
+
+
+def inexact(rule: Rule) -> str:
+    """Why no drawn instance of the rule is compared to the last bit: which operators make fractions
+    of whole numbers, or that a number is one; "" if one is."""
+    why = set[str]()
+    for seed in range(5):
+        graph = instantiate(rule, seed)
+        sides = graph, apply(graph, rule, whole(graph, rule))
+        if all(map(integral, sides)):
+            return ""
+        why |= {ops.packet_name(node.op) for side in sides for node in side.nodes} - EXACT
+    return ", ".join(sorted(name.removeprefix("aten.") for name in why)) or "a fraction is given"
+
+
+def test_what_is_compared_with_a_tolerance(golden: Golden) -> None:
+    """All other rules are compared to the last bit."""
+    reasons: dict[str, list[str]] = {}
+    for rule in RULES:
+        if why := inexact(rule):
+            reasons.setdefault(why, []).append(rule.name)
+    blocks = [
+        "\n  ".join((f"{why}: {len(reasons[why])}", *reasons[why])) for why in sorted(reasons)
+    ]
+    golden("rules/inexact.txt", "\n".join(blocks) + "\n")
 
 
 def test_names_and_keys_are_unique() -> None:

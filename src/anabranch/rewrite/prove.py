@@ -36,6 +36,8 @@ EXACT = frozenset(
         *("reshape", "view", "permute", "transpose", "t", "squeeze", "unsqueeze", "expand"),
         *("flatten", "constant_pad_nd", "max_pool2d", "amax", "contiguous", "zeros", "full", "eye"),
         *("zeros_like", "full_like", "_unsafe_view", "unbind", "repeat", "detach", "alias"),
+        *("addcmul", "rsub", "hardtanh", "clamp", "embedding", "mv", "dot", "amin", "max_pool1d"),
+        *("max_pool3d", "pixel_shuffle", "pixel_unshuffle", "lift_fresh"),
     )
 )
 """Operators that give integers for integers."""
