@@ -205,7 +205,7 @@ class Cut(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         a, b = self.conv(x).chunk(2, 1)
         q, k, v = self.linear(y).chunk(3, -1)
-        c, d = (y + y.tanh()).split([2, 4], 1)
+        c, d = (y + y.tanh()).split_with_sizes([2, 4], 1)
         rows = torch.stack([row.relu() for row in y.relu().unbind(0)])
         return a * b.sigmoid(), q * k.sigmoid() + v, c.exp(), d, rows
 

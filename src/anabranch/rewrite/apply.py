@@ -146,7 +146,7 @@ def instantiate(rule: Rule, seed: int) -> Graph:
     bound = {name: _declared(name, value, given) for name, value in drawn.items()}
     held = tuple(dict.fromkeys(_constants(drawn.values())))
     builder = Builder(Graph("instance", tuple(given), held, (), ()))
-    match, roots = Match((), bound, builder.known), []
+    match, roots = Match((), bound, builder.known), list[Ref]()
     built: dict[Call, Ref] = {}
     for pattern in rule.roots:
         root = _build(builder, pattern, match, "root", built)
