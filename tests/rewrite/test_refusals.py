@@ -164,7 +164,11 @@ REFUSED = [
     (OWN_PAD, graph(X, "constant_pad_nd.default(%x, [1, 1], 2)", conv("n0", "v")), None),
     (ONE, graph(X, conv("x", "v"), conv("n0", "w", stride=2)), "has a stride, padding or groups"),
     (ONE, graph(X, conv("x", "v"), conv("n0", "w", padding=1)), "has a stride, padding or groups"),
-    (FACTOR, graph(X, conv("x", "w", transposed=True), "mul.Tensor(%n0, 2)"), "it is transposed"),
+    (
+        TERM,
+        graph(X, "add.Tensor(%x, 1)", conv("n0", "w", transposed=True)),
+        "it is transposed",
+    ),
     (FACTOR, graph(X, conv("x", "w"), "mul.Tensor(%n0, %x)"), "is not a number for each channel"),
     (
         FACTOR,
