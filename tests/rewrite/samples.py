@@ -131,6 +131,19 @@ class Halves(nn.Module):
         return torch.relu(self.conv(torch.cat([x.relu(), x.neg()], 1)))
 
 
+class Groups(nn.Module):
+    """Convolutions of one input in the same groups, of several sizes and channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = ((6, 3), (6, 5), (12, 1))
+        self.convs = nn.ModuleList(nn.Conv2d(6, n, k, padding=k // 2, groups=3) for n, k in sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([x, x.neg()], 1)
+        return torch.cat([conv(x) for conv in self.convs], 1).sigmoid()
+
+
 class Dense(nn.Module):
     """Layers that read all layers before them, with and without norms and functions of their own:
     DenseNet."""
@@ -283,6 +296,7 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     "squashed": (Squashed(), (_image(),)),
     "products": (Products(), (torch.rand(3, 4), torch.rand(3, 4))),
     "halves": (Halves(), (_image(),)),
+    "groups": (Groups(), (_image(),)),
     "dense": (Dense(), (_image(),)),
     "lookups": (Lookups(), (torch.tensor([[0, 1, 2], [2, 0, 1]]), torch.rand(2, 4))),
     "bags": (

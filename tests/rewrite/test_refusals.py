@@ -18,7 +18,12 @@ RULES = {rule.name: rule for table in CANDIDATES.values() for rule in table}
 STACKED = "conv(x, w, b), conv(x, v, c) -> slices of conv(x, cat(w, v), cat(b, c))"
 PADDED = "conv(x, w, b), conv(x, v, c) -> slices of conv(x, cat(pad(w), pad(v)), cat(b, c))"
 ALTERNATE = (
-    "depthwise(x, w, b), depthwise(x, v, c) -> every second of depthwise(x, pad(w) and pad(v))"
+    "conv(x, w, b), conv(x, v, c) of g groups"
+    " -> slices of each group of conv(x, pad(w) and pad(v), b and c)"
+)
+IN_ONE = (
+    "cat(conv(x, w, b) of g groups, ...)"
+    " -> channels of each group of conv(x, pad(w) and pad(v), b and c)"
 )
 BATCHES = "conv(x, w, b), conv(y, w, b) -> slices of conv(cat(x, y), w, b)"
 OF_CAT = "conv(cat(x, y), w, b) -> conv(x, w[:, :x], b) + conv(y, w[:, x:])"
@@ -109,6 +114,35 @@ REFUSED = [
             *(conv("x", "w", groups=4, padding=1), conv("x", "v", groups=4, padding=1)),
         ),
         "the results have another size",
+    ),
+    (
+        ALTERNATE,
+        graph(
+            "x: 1,4,8,8 | w: 4,1,3,3; v: 4,2,3,3",
+            *(conv("x", "w", groups=4), conv("x", "v", groups=2)),
+        ),
+        "they have 2 and 4 groups",
+    ),
+    (
+        ALTERNATE,
+        graph("x: 1,4,8,8; v: 4,1,3,3 | w: 4,1,3,3", *(conv("x", n, groups=4) for n in "wv")),
+        "%v is no constant",
+    ),
+    (
+        IN_ONE,
+        graph(
+            "x: 1,4,8,8; y: 1,4,8,8 | w: 4,2,3,3",
+            *(conv("x", "w", groups=2), conv("y", "w", groups=2), "cat.default([%n0, %n1], 1)"),
+        ),
+        "they read several inputs",
+    ),
+    (
+        IN_ONE,
+        graph(
+            "x: 1,4,8,8 | w: 4,2,3,3",
+            *(conv("x", "w", groups=2), conv("x", "w", groups=2), "cat.default([%n0, %n1], 2)"),
+        ),
+        "it is not of channels",
     ),
     (
         BATCHES,

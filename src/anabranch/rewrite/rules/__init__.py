@@ -14,6 +14,7 @@ from anabranch.rewrite.rules import (
     forms,
     found,
     groups,
+    interleaved,
     latest,
     linearity,
     linears,
@@ -32,6 +33,7 @@ from anabranch.rewrite.rules import (
 
 CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "merging": merging.RULES,
+    "interleaved": interleaved.RULES,
     "activated": activated.RULES,
     "channels": channels.RULES,
     "latest": latest.RULES,

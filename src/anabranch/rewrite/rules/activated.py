@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anabranch.ir.rule import Match, Pattern, Rule, wild
-from anabranch.rewrite.rules import merging
+from anabranch.ir.rule import Match, Rule, wild
+from anabranch.rewrite.rules import interleaved, merging
 from anabranch.rewrite.rules.activations import ACTIVATIONS
-from anabranch.rewrite.rules.terms import Draw
+from anabranch.rewrite.rules.merging import Merge
 from anabranch.rewrite.words import cat
 
 (axis,) = wild("axis")
@@ -33,52 +33,26 @@ def channels(when: Callable[[Match], bool | str]) -> Callable[[Match], bool | st
     return asked
 
 
-def _in_one(draw: Draw) -> Draw:
-    return lambda dice: {**draw(dice), "axis": 1}
-
-
 def merged(name: str) -> list[Rule]:
-    """Both windows of one size or of two, with a concatenation or with slices."""
-    f = ACTIVATIONS[name]
-
-    def stacked(match: Match) -> tuple[Pattern, ...]:
-        return merging.halves(match, f(merging.stacked_whole(match)))
-
-    def padded(match: Match) -> tuple[Pattern, ...]:
-        return merging.halves(match, f(merging.padded_whole(match)))
-
-    def together(match: Match) -> Pattern:
-        return f(merging.stacked_whole(match))
-
-    def together_padded(match: Match) -> Pattern:
-        return f(merging.padded_whole(match))
-
-    def told(draw: Draw) -> Draw:
-        return lambda dice: {**draw(dice), **{key: give(dice) for key, give in f.drawn().items()}}
-
-    pair, apart = (tuple(map(f, calls)) for calls in (merging.PAIR, merging.APART))
-    windows, sizes = told(merging.two_convolutions), told(merging.two_windows)
+    """Both windows of one size or of two, with slices or with a concatenation; with groups."""
     both = f"{name}(conv(x, w, b)), {name}(conv(x, v, c))"
-    one = f"{name}(conv(x, cat(w, v), cat(b, c)))"
-    wider = f"{name}(conv(x, cat(pad(w), pad(v))))"
+    merges = [merge.behind(name) for merge in (merging.STACKED, merging.PADDED)]
     return [
-        Rule(f"{both} -> slices of {one}", pair, stacked, merging.alike, windows),
-        Rule(f"{both} -> slices of {wider}", apart, padded, merging.unlike, sizes),
-        Rule(
-            f"cat({both}) -> {one}",
-            cat(pair, axis),
-            together,
-            channels(merging.alike),
-            _in_one(windows),
-        ),
-        Rule(
-            f"cat({both}) -> {wider}",
-            cat(apart, axis),
-            together_padded,
-            channels(merging.unlike),
-            _in_one(sizes),
-        ),
+        *(merge.rule(both) for merge in merges),
+        *(together(merge, both) for merge in merges),
+        interleaved.MERGE.behind(name).rule(f"{both} {interleaved.GROUPS}"),
+        interleaved.concatenated(name),
     ]
+
+
+def together(merge: Merge, both: str) -> Rule:
+    return Rule(
+        f"cat({both}) -> {merge.text}",
+        find=cat(merge.find, axis),
+        replace=merge.whole,
+        when=channels(merge.when),
+        draw=lambda dice: {**merge.draw(dice), "axis": 1},
+    )
 
 
 RULES: tuple[Rule, ...] = tuple(rule for name in ACTIVATIONS for rule in merged(name))

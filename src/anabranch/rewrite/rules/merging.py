@@ -15,14 +15,14 @@ three: the first merged convolution is a convolution of the same input.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
-from anabranch.ir.graph import Constant
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.parts import bias_of, joined_bias, not_constant, slice_of
+from anabranch.rewrite.rules.activations import ACTIVATIONS
+from anabranch.rewrite.rules.parts import joined_bias, not_constant, slice_of
 from anabranch.rewrite.rules.windows import (
     Rims,
     Sizes,
@@ -33,11 +33,48 @@ from anabranch.rewrite.rules.windows import (
     together,
     window,
 )
-from anabranch.rewrite.words import call, cat, convolution, reshape
+from anabranch.rewrite.words import cat, convolution
 
 Drawn = Mapping[str, object]
 
 x, y, w, v, b, c = wild("x y w v b c")
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """How two convolutions of one input become one: `text` of that, `whole`; where the results
+    lie in it, or in what is computed of each element of it; `when`, and instances of that."""
+
+    text: str
+    find: tuple[Call, Call]
+    whole: Callable[[Match], Call]
+    parts: Callable[[Match, Pattern], tuple[Pattern, ...]]
+    when: Callable[[Match], bool | str]
+    draw: Callable[[random.Random], Drawn]
+
+    def rule(self, both: str) -> Rule:
+        """The equation, whose left side is `both`."""
+
+        def put(match: Match) -> tuple[Pattern, ...]:
+            return self.parts(match, self.whole(match))
+
+        return Rule(f"{both} -> slices of {self.text}", self.find, put, self.when, self.draw)
+
+    def behind(self, name: str) -> Merge:
+        """The same with an activation behind each, and then behind the one."""
+        f = ACTIVATIONS[name]
+
+        def whole(match: Match) -> Call:
+            return f(self.whole(match))
+
+        def draw(dice: random.Random) -> Drawn:
+            drawn = self.draw(dice)
+            return {**drawn, **{key: give(dice) for key, give in f.drawn().items()}}
+
+        one, two = map(f, self.find)
+        text = f"{name}({self.text})"
+        return replace(self, text=text, find=(one, two), whole=whole, draw=draw)
+
 
 PAIR = (convolution(x, w, b, rest="window"), convolution(x, v, c, rest="window"))
 APART = (convolution(x, w, b, rest="window"), convolution(x, v, c, rest="other"))
@@ -61,13 +98,14 @@ def unlike(match: Match) -> bool | str:
     """Two windows, or kernels of two sizes, that fit in one window."""
     if why := plain(match) or not_constant(match, "w", "v", "b", "c"):
         return why
-    if not _two_windows(match):
+    if not two_kinds(match):
         return False
     found = one_window(match)
     return found if isinstance(found, str) else True
 
 
-def _two_windows(match: Match) -> bool:
+def two_kinds(match: Match) -> bool:
+    """Whether the windows or the kernels differ."""
     same = match.bound["window"] == match.bound["other"]
     return not same or match.w.shape[2:] != match.v.shape[2:]
 
@@ -81,20 +119,12 @@ def one_window(match: Match) -> tuple[Window, list[Rims]] | str:
     return together(match.x.shape[2:], members)
 
 
-def stacked(match: Match) -> tuple[Pattern, ...]:
-    """The results as slices of one convolution, the weights one below the other."""
-    return halves(match, stacked_whole(match))
-
-
-def padded(match: Match) -> tuple[Pattern, ...]:
-    return halves(match, padded_whole(match))
-
-
-def stacked_whole(match: Match) -> Call:
+def stacked(match: Match) -> Call:
+    """One convolution, the weights one below the other."""
     return _merged(match, window(match), w, v)
 
 
-def padded_whole(match: Match) -> Call:
+def padded(match: Match) -> Call:
     found = one_window(match)
     assert not isinstance(found, str)
     by, (first, second) = found
@@ -136,7 +166,14 @@ def two_windows(dice: random.Random) -> Drawn:
         size = x.shape[2:]
         possible = min(results(size, other, two)) > 0 and (kernel, one) != (other, two)
         if possible and not isinstance(together(size, ((kernel, one), (other, two))), str):
+            one, two = _told_apart(dice, kernel, one), _told_apart(dice, other, two)
             return {**drawn, "window": one.args, "other": two.args}
+
+
+def _told_apart(dice: random.Random, kernel: Sizes, by: Window) -> Window:
+    """The window, of any dilation along axes of one tap."""
+    sides = zip(kernel, by.dilation, strict=True)
+    return replace(by, dilation=tuple(dice.choice((1, d, 3)) if k == 1 else d for k, d in sides))
 
 
 def _pair(dice: random.Random, kernel: Sizes, other: Sizes, by: Window) -> dict[str, object]:
@@ -149,77 +186,6 @@ def _pair(dice: random.Random, kernel: Sizes, other: Sizes, by: Window) -> dict[
         "b": draws.bias(dice, "b", n),
         "c": draws.bias(dice, "c", m),
     }
-
-
-def depthwise(match: Match) -> bool | str:
-    """One input channel a group, and one result: results of both can alternate."""
-    return match.w.shape[2:] == match.v.shape[2:] and _depthwise(match, "window")
-
-
-def unlike_depthwise(match: Match) -> bool | str:
-    if (answer := _depthwise(match, "window", "other")) is not True or not _two_windows(match):
-        return answer if answer is not True else False
-    found = one_window(match)
-    return found if isinstance(found, str) else True
-
-
-def _depthwise(match: Match, *names: str) -> bool | str:
-    channels = match.x.shape[1]
-    for by in (window(match, name) for name in names):
-        if by.groups == 1 or not by.groups == channels == match.w.shape[0] == match.v.shape[0]:
-            return False
-        if by.transposed:
-            return "it is transposed"
-    return not_constant(match, "w", "v", "b", "c") or True
-
-
-def alternating(match: Match) -> tuple[Pattern, ...]:
-    return _alternating(match, window(match), w, v)
-
-
-def padded_alternating(match: Match) -> tuple[Pattern, ...]:
-    found = one_window(match)
-    assert not isinstance(found, str)
-    by, (first, second) = found
-    return _alternating(match, by, rimmed(w, first), rimmed(v, second))
-
-
-def _alternating(match: Match, by: Window, one: Operand, two: Operand) -> tuple[Pattern, ...]:
-    """Each group with a channel of both: every second channel of the result is one's."""
-    n = match.w.shape[0]
-    both = call("aten.stack.default", (one, two), 1)
-    bias: Operand = None
-    if match.b.type is not None or match.c.type is not None:
-        sides = (bias_of(match, b, n), bias_of(match, c, n))
-        bias = reshape(call("aten.stack.default", sides, 1), (2 * n,))
-    whole = convolve(x, call("aten.flatten.using_ints", both, 0, 1), bias, by)
-    first, second = (call("aten.slice.Tensor", whole, 1, start, 2 * n, 2) for start in (0, 1))
-    return first, second
-
-
-def two_depthwise(dice: random.Random) -> Drawn:
-    return _depthwise_of(dice, two_convolutions(dice))
-
-
-def depthwise_windows(dice: random.Random) -> Drawn:
-    return _depthwise_of(dice, two_windows(dice))
-
-
-def _depthwise_of(dice: random.Random, drawn: Drawn) -> Drawn:
-    """The same windows, each channel by itself."""
-    n, x = dice.choice((2, 3, 4, 7)), drawn["x"]
-    assert isinstance(x, TensorType)
-    changed: dict[str, object] = {"x": draws.image(dice, x.shape[0], n, *x.shape[2:])}
-    for name, bias in ("wb", "vc"):
-        weight = drawn[name]
-        assert isinstance(weight, Constant)
-        changed[name] = draws.weight(name, n, 1, *weight.type.shape[2:])
-        changed[bias] = draws.bias(dice, bias, n)
-    for name in ("window", "other"):
-        rest = drawn.get(name)
-        if isinstance(rest, tuple):
-            changed[name] = (*rest[:-1], n)
-    return changed
 
 
 def batches(match: Match) -> bool | str:
@@ -253,35 +219,13 @@ def two_inputs(dice: random.Random) -> Drawn:
     }
 
 
+STACKED = Merge("conv(x, cat(w, v), cat(b, c))", PAIR, stacked, halves, alike, two_convolutions)
+PADDED = Merge(
+    "conv(x, cat(pad(w), pad(v)), cat(b, c))", APART, padded, halves, unlike, two_windows
+)
+
 RULES: tuple[Rule, ...] = (
-    Rule(
-        "conv(x, w, b), conv(x, v, c) -> slices of conv(x, cat(w, v), cat(b, c))",
-        find=PAIR,
-        replace=stacked,
-        when=alike,
-        draw=two_convolutions,
-    ),
-    Rule(
-        "conv(x, w, b), conv(x, v, c) -> slices of conv(x, cat(pad(w), pad(v)), cat(b, c))",
-        find=APART,
-        replace=padded,
-        when=unlike,
-        draw=two_windows,
-    ),
-    Rule(
-        "depthwise(x, w, b), depthwise(x, v, c) -> every second of depthwise(x, w and v, b and c)",
-        find=PAIR,
-        replace=alternating,
-        when=depthwise,
-        draw=two_depthwise,
-    ),
-    Rule(
-        "depthwise(x, w, b), depthwise(x, v, c) -> every second of depthwise(x, pad(w) and pad(v))",
-        find=APART,
-        replace=padded_alternating,
-        when=unlike_depthwise,
-        draw=depthwise_windows,
-    ),
+    *(merge.rule("conv(x, w, b), conv(x, v, c)") for merge in (STACKED, PADDED)),
     Rule(
         "conv(x, w, b), conv(y, w, b) -> slices of conv(cat(x, y), w, b)",
         find=(convolution(x, w, b, rest="window"), convolution(y, w, b, rest="window")),

@@ -4,9 +4,10 @@
 
 so a kernel of k taps with padding p is a part of one of K taps with padding P, behind a rim of
 (P - p) / dilation zeros, if that is a whole number, the K taps are enough, and the results are
-as many:
+as many. Along an axis of one tap no dilation says anything, so any will do:
 
     1 tap, padding 0  in  3 taps, padding 1     _ x _     the same centre: any stride and size
+    1 tap, padding 0  in  3 taps, padding 2     _ . x . _ of dilation 2: beside each other in ASPP
     1 tap, padding 0  in  2 taps, padding 0     x _       stride 2 and an even size only
     2 taps, padding 0 in  3 taps, padding 1     never at stride 1: the results are fewer
 """
@@ -50,11 +51,14 @@ class Window:
 
 def window(match: Match, name: str = "window") -> Window:
     """The window captured under this name, of the convolution that is a root or below it."""
-    rest = match.bound[name]
+    return of_rest(match.bound[name], len(match.w.shape) - 2)
+
+
+def of_rest(rest: Arg, axes: int) -> Window:
+    """The window that a convolution of so many axes is called with, after its bias."""
     assert isinstance(rest, tuple)
     stride, padding, dilation, transposed, output_padding, groups = rest
     assert isinstance(transposed, bool) and isinstance(groups, int)
-    axes = len(match.w.shape) - 2
     stride, padding, dilation = (spread(arg, axes) for arg in (stride, padding, dilation))
     return Window(stride, padding, dilation, transposed, spread(output_padding, axes), groups)
 
@@ -83,17 +87,20 @@ def together(
     """The window in which these kernels fit with their windows, and the rim of each; or why there
     is none. `size` is the input's."""
     _, first = members[0]
-    for _, other in members[1:]:
-        if (other.stride, other.dilation) != (first.stride, first.dilation):
+    steps = [_dilations(kernel, by) for kernel, by in members]
+    for (_, other), step in zip(members[1:], steps[1:], strict=True):
+        sides = zip(steps[0], step, strict=True)
+        if other.stride != first.stride or any(a and b and a != b for a, b in sides):
             return f"{_said(first)} is no part of {_said(other)}"
+    dilation = tuple(max(1, *sides) for sides in zip(*steps, strict=True))
     padding = tuple(max(sides) for sides in zip(*(by.padding for _, by in members), strict=True))
-    whole = replace(first, padding=padding)
+    whole = replace(first, padding=padding, dilation=dilation)
     before: list[Sizes] = []
     for _, by in members:
         gaps = [most - p for most, p in zip(padding, by.padding, strict=True)]
-        if any(gap % d for gap, d in zip(gaps, by.dilation, strict=True)):
+        if any(gap % d for gap, d in zip(gaps, dilation, strict=True)):
             return f"padding {by.padding} is not {padding} less a multiple of the dilation"
-        before.append(tuple(gap // d for gap, d in zip(gaps, by.dilation, strict=True)))
+        before.append(tuple(gap // d for gap, d in zip(gaps, dilation, strict=True)))
     ends = [_sum(kernel, rim) for (kernel, _), rim in zip(members, before, strict=True)]
     taps = tuple(max(sides) for sides in zip(*ends, strict=True))
     wanted = results(size, taps, whole)
@@ -111,6 +118,11 @@ def rimmed(weight: Operand, rims: Rims) -> Operand:
         return weight
     around = tuple(end for rim in reversed(rims) for end in rim)
     return call("aten.constant_pad_nd.default", weight, around)
+
+
+def _dilations(kernel: Sizes, by: Window) -> Sizes:
+    """How far apart the taps are along each axis; 0 where there is one."""
+    return tuple(d if k > 1 else 0 for k, d in zip(kernel, by.dilation, strict=True))
 
 
 def _sum(a: Sizes, b: Sizes) -> Sizes:
