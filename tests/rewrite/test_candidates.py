@@ -41,6 +41,8 @@ AFTER = {
     "w @ x, space in one axis -> conv1x1(x, w)": ("resnet50", ALONG),
     "matmul(x, w), matmul(x, v) -> slices of matmul(x, cat(w, v))": ("bert_base", TURNED),
     "matmul(x, w), matmul(y, w) -> slices of matmul(cat(x, y), w)": ("products", NAMED),
+    "matmul(x, w) -> cat(matmul(x[:half], w), matmul(x[half:], w))": ("products", NAMED),
+    "matmul(x, w) -> cat(matmul(x, w[:, :half]), matmul(x, w[:, half:]))": ("products", NAMED),
     "x @ a -> linear(x, t(a))": ("products", NAMED),
     "x @ a + b -> linear(x, t(a), b)": ("bert_base", TURNED),
 }

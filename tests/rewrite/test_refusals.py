@@ -25,6 +25,7 @@ IN_ONE = (
     "cat(conv(x, w, b) of g groups, ...)"
     " -> channels of each group of conv(x, pad(w) and pad(v), b and c)"
 )
+SUM = "sum(stack([a, b, ...], i), i) -> a + b + ..."
 BATCHES = "conv(x, w, b), conv(y, w, b) -> slices of conv(cat(x, y), w, b)"
 OF_CAT = "conv(cat(x, y), w, b) -> conv(x, w[:, :x], b) + conv(y, w[:, x:])"
 OF_SUM = "conv(x, w, b) + conv(y, v, c) -> conv(cat(x, y), cat(w, v), b + c)"
@@ -143,6 +144,11 @@ REFUSED = [
             *(conv("x", "w", groups=2), conv("x", "w", groups=2), "cat.default([%n0, %n1], 2)"),
         ),
         "it is not of channels",
+    ),
+    (
+        SUM,
+        graph("x: 2,3; y: 2,3 |", "stack.default([%x, %y])", "sum.dim_IntList(%n0, [1])"),
+        "over other axes",
     ),
     (
         BATCHES,

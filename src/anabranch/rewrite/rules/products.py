@@ -5,7 +5,8 @@
                                            q = slice(m, -1, 768, 1536)
 
 The left side is read once, and one launch has more tiles to fill the device with. Likewise two left
-sides that meet one right side are rows of one product. What is joined may be computed: joining it
+sides that meet one right side are rows of one product. The other way round, a product of many rows
+or columns becomes two that may run side by side. What is joined may be computed: joining it
 is a copy then, and has to pay. Captured graphs have linear, mm and bmm; a matmul appears once a
 rule of `matrices` has written one, and then these find it.
 """
@@ -16,10 +17,10 @@ import random
 from collections.abc import Callable, Mapping
 from itertools import accumulate, pairwise
 
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, Wild, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.parts import slice_of
+from anabranch.rewrite.rules.parts import bound, slice_of
 from anabranch.rewrite.words import call, cat
 
 Drawn = Mapping[str, object]
@@ -178,6 +179,59 @@ def shared_right(op: str, name: str, draw: Callable[[random.Random], Drawn]) -> 
     )
 
 
+def in_halves(side: Wild) -> Callable[[Match], bool | str]:
+    """Whether there are two rows of x, or columns of w, and more."""
+
+    def when(match: Match) -> bool | str:
+        shape, at = bound(match, side).shape, _free(side)
+        if len(shape) < 2:
+            return "it is a vector"
+        return shape[at] > 1 or "it has one row or column only"
+
+    return when
+
+
+def halved(op: str, side: Wild) -> Callable[[Match], Call]:
+    """Both halves of the result, the first of as many rows or columns as the second or one more."""
+
+    def put(match: Match) -> Call:
+        shape = bound(match, side).shape
+        at = len(shape) + _free(side)
+        half = (shape[at] + 1) // 2
+        cuts = [slice_of(side, at, *ends) for ends in ((0, half), (half, shape[at]))]
+        sides = [(cut, w) if side is x else (x, cut) for cut in cuts]
+        return cat(tuple(call(op, *pair) for pair in sides), _free(side))
+
+    return put
+
+
+def _free(side: Wild) -> int:
+    """The axis of this side that is one of the result."""
+    return -2 if side is x else -1
+
+
+def one_product(rank: int = 0) -> Callable[[random.Random], Drawn]:
+    """Sides of this rank, or of any, of two rows and columns or more."""
+
+    def draw(dice: random.Random) -> Drawn:
+        lead = [draws.size(dice) for _ in range((rank or dice.randint(2, 4)) - 2)]
+        m, n, k = dice.randint(2, 6), dice.randint(2, 6), draws.size(dice)
+        few = lead if rank else lead[dice.randint(0, len(lead)) :]
+        return {"x": draws.tensor(*lead, m, k), "w": draws.tensor(*few, k, n)}
+
+    return draw
+
+
+def halves(op: str, name: str, rank: int = 0) -> list[Rule]:
+    """op(x, w) as two, of half of the rows each, or of half of the columns."""
+    find, draw = call(op, x, w), one_product(rank)
+    texts = (
+        (x, f"{name}(x, w) -> cat({name}(x[:half], w), {name}(x[half:], w))"),
+        (w, f"{name}(x, w) -> cat({name}(x, w[:, :half]), {name}(x, w[:, half:]))"),
+    )
+    return [Rule(text, find, halved(op, side), in_halves(side), draw) for side, text in texts]
+
+
 MATMUL, MM, BMM = "aten.matmul.default", "aten.mm.default", "aten.bmm.default"
 ADDMM = "aten.addmm.default"
 
@@ -195,4 +249,7 @@ RULES: tuple[Rule, ...] = (
     shared_right(MATMUL, "matmul", two_left_of_any),
     shared_right(MM, "mm", lambda dice: two_left(dice, rank=2)),
     shared_right(BMM, "bmm", two_left_of_batch),
+    *halves(MATMUL, "matmul"),
+    *halves(MM, "mm", rank=2),
+    *halves(BMM, "bmm", rank=3),
 )

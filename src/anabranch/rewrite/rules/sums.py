@@ -26,10 +26,12 @@ from anabranch.rewrite.rules.terms import (
     number,
     of_one_shape,
     sizes,
+    values,
 )
 from anabranch.rewrite.words import call
 
 a, b, c, d, s, t, x, y, z = wild("a b c d s t x y z")
+parts, axis, dims = wild("parts axis dims")
 LONGEST = 8
 """Terms of a sum that is balanced at once; a longer one is balanced in parts."""
 
@@ -102,10 +104,46 @@ def _rsub(one: Operand, two: Operand) -> Call:
     return call("aten.rsub.Scalar", one, two)
 
 
+def over_the_stack(match: Match) -> bool | str:
+    """Whether what is summed up is the axis along which the parts are stacked, and no other."""
+    if (answer := floating("parts")(match)) is not True:
+        return answer
+    rank = len(match.root.type.shape) + 1
+    if len(values(match, "parts")) < 2:
+        return "one part is stacked"
+    axis, dims = match.axis.arg, match.dims.arg
+    assert isinstance(axis, int) and isinstance(dims, tuple)
+    same = [dim % rank for dim in dims if isinstance(dim, int)] == [axis % rank]
+    return same or "the sum is over other axes than the one of the stack"
+
+
+def one_by_one(match: Match) -> Pattern:
+    """The sum of the parts, which is a chain that other rules put in another order."""
+    first, second, *more = values(match, "parts")
+    total = plus(first, second)
+    for part in more:
+        total = plus(total, part)
+    return total
+
+
+def stacked(dice: random.Random) -> Mapping[str, object]:
+    rank = dice.randint(1, 4)
+    part, at = draws.tensor(*sizes(dice, rank - 1)), dice.randrange(rank)
+    axis, dim = (dice.choice((at, at - rank)) for _ in range(2))
+    return {"parts": (part,) * dice.randint(2, 6), "axis": axis, "dims": (dim,)}
+
+
 _number_when, _number_draw = with_number("x", "s")
 
 RULES: tuple[Rule, ...] = (
     _regrouped("(a + b) + c -> a + (b + c)", (a + b) + c, a + (b + c), "a b c"),
+    Rule(
+        "sum(stack([a, b, ...], i), i) -> a + b + ...",
+        find=call("aten.sum.dim_IntList", call("aten.stack.default", parts, axis), dims),
+        replace=one_by_one,
+        when=over_the_stack,
+        draw=stacked,
+    ),
     _regrouped("(a * b) * c -> a * (b * c)", (a * b) * c, a * (b * c), "a b c"),
     *map(balanced, range(4, LONGEST + 1)),
     _regrouped("(a - b) - c -> a - (b + c)", (a - b) - c, a - (b + c), "a b c"),
