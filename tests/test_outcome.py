@@ -176,6 +176,7 @@ def test_the_question_says_what_decides(cache: Cache, monkeypatch: pytest.Monkey
     others: dict[str, Any] = {
         "scheduler": "ios",
         "kernels": "library",
+        "fusion": "climb",
         "max_streams": 3,
         "max_group_size": 2,
         "max_groups": 2,

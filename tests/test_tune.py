@@ -8,16 +8,21 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 
+import anabranch
 from anabranch.bench.pairs import bottleneck, separable
+from anabranch.compiler import compile_model
 from anabranch.costs import costs_of
+from anabranch.fuse.choose import computed as computes
 from anabranch.fuse.pairs import is_pair
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.protocols import Cost
 from anabranch.ir.step import random_tensor
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
-from anabranch.line import KERNEL_SECONDS
+from anabranch.line import KERNEL_SECONDS, Job
+from anabranch.models import load_model
 from anabranch.options import Options
 from anabranch.pack import pack
 from anabranch.targets import resolve
@@ -200,3 +205,43 @@ def test_a_relu_that_two_convolutions_read_is_no_launch() -> None:
     assert all(found.candidates[task.name] and task.kernel for task in found.tasks.tasks)
     why = "computed again in 2 readers: no launch of its own"
     assert ("%r", why) in [(event.what, event.why) for event in way.trace.events]
+
+
+def test_deepcuts_joins_nothing_and_computes_nothing_twice() -> None:
+    """The default makes joins of SqueezeNet's concatenations; the paper has none."""
+    model, args, *_ = load_model("zoo:squeezenet/tiny")
+    plans = {
+        name: compile_model(
+            Job(
+                model,
+                args,
+                {},
+                resolve("sim:h200", False),
+                Options.read({"system": name, "search": "none", "cache_dir": None}, False),
+                None,
+                Trace(),
+            ),
+            stop_after="pack",
+        )
+        for name in ("anabranch", "deepcuts")
+    }
+    assert plans["anabranch"].tasks.joins
+    ours = plans["deepcuts"].tasks
+    assert not ours.joins
+    computed = [name for task in ours.tasks for name in computes(task)]
+    assert len(computed) == len(set(computed))
+    assert any(len(computes(task)) > 1 for task in ours.tasks)
+
+
+def test_merged_one_by_one_it_computes_what_the_model_does() -> None:
+    model, args, *_ = load_model("zoo:squeezenet/tiny")
+    found = anabranch.compile(model, args, target="cpu", system="deepcuts", cache_dir=None)
+    assert torch.allclose(found(*args), model(*args), rtol=1e-4, atol=1e-5)
+
+
+def test_a_scheduler_that_merges_convolutions_finds_each_of_them() -> None:
+    graph = GRAPHS["products"]
+    for scheduler, cuts in (("ios-both", 1), ("sequential", 0)):
+        options = Options.read({"fusion": "climb", "scheduler": scheduler})
+        one = Tuner(resolve("sim:h200", False), options, None)
+        assert one.climbs == (not cuts) and (len(one.cuts(graph, Trace())) > 1) == bool(cuts)

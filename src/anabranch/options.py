@@ -38,7 +38,7 @@ _ALONE = {"abreast": "none", "overlap": "none"}
 SYSTEMS: dict[str, dict[str, Any]] = {
     "anabranch": {},
     "autograph": {"kernels": "library", "scheduler": "nimble", "search": "autograph-paper"},
-    "deepcuts": {"scheduler": "sequential", **_ALONE, "search": "none"},
+    "deepcuts": {"fusion": "climb", "scheduler": "sequential", **_ALONE, "search": "none"},
     "ios": {**_LIBRARY, "scheduler": "ios-both"},
     "opara": {**_LIBRARY, "scheduler": "opara-paper"},
     "nimble": {**_LIBRARY, "scheduler": "nimble"},
@@ -47,7 +47,9 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "cudagraph": {**_LIBRARY, "scheduler": "sequential"},
 }
 """Published systems, by what each of them decides; the rest is done alike for all. AutoGraph
-launches on several streams as Nimble does; DeepCuts, like TASO, runs one kernel after another. With
+launches on several streams as Nimble does; DeepCuts, like TASO, runs one kernel after another: it
+begins with each operator alone and merges consecutive ones while that is faster, by a generated
+kernel or the library's; it has no concatenations that cost nothing, and does no work twice. With
 Nimble's streams TASO's graph is the same: chosen for its sum, whatever streams make of it."""
 
 Search = Literal["autograph", "autograph-paper", "taso", "taso-paper", "none"]
@@ -66,11 +68,15 @@ class Options(BaseModel):
     what happens to a batch between two compiled ones: "pad" up, for models that treat each of a
     batch alone, or "refuse" it. strict: a fallback is an error. verify: compare with the model in
     higher precision before the plan is accepted; a plan that was, with the very same weights, with
-    the model as it is. kernels: "library" leaves generated kernels, and
-    what only they can fuse, out. folding: "exact" rounds no weight anew to half precision, where a
-    batch norm would go into it. abreast: whether independent tasks share a launch where that is
-    faster: "likely" tries it where a forecast sees more to win than timing can miss, "all" whatever
-    may pay, some ten seconds more, "none" never. overlap: whether kernels start before those they
+    the model as it is. kernels: "library" leaves generated kernels, and what only they can fuse,
+    out. fusion: how a graph is cut into launches: "cuts" compares a few cuts where they differ,
+    with concatenations that cost nothing and work that is done twice; "climb" merges consecutive
+    operators while that is faster, as DeepCuts does, in rounds of measurement, and finds groups
+    that no cut has; not where a scheduler merges convolutions, for it asks for these alone.
+    folding: "exact" rounds no weight anew to half precision, where a batch norm would go into it.
+    abreast: whether independent tasks share a launch where that is faster: "likely" tries it where
+    a forecast sees more to win than timing can miss, "all" whatever may pay, some ten seconds more,
+    "none" never. overlap: whether kernels start before those they
     follow have ended, where a GPU can do that and it is faster: "each" in a way of its own, "alike"
     all in the same, or "none". search: whether an equal graph is sought that is faster
     ("autograph": when run in parallel, and parts of it are run with what may stand in their place;
@@ -89,6 +95,7 @@ class Options(BaseModel):
     strict: bool = False
     verify: bool = True
     kernels: Literal["all", "library"] = "all"
+    fusion: Literal["cuts", "climb"] = "cuts"
     abreast: Literal["likely", "all", "none"] = "likely"
     overlap: Literal["each", "alike", "none"] = "each"
     folding: Literal["all", "exact"] = "all"

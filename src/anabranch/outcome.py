@@ -41,6 +41,7 @@ SCHEME = "outcome 6"
 OPTIONS = (
     "scheduler",
     "kernels",
+    "fusion",
     "max_streams",
     "max_group_size",
     "max_groups",

@@ -2,6 +2,7 @@
 
     graph --cuts--> tasks, cut in several ways --kernels--> the fastest of them, stretch by stretch
                                                             and with all concatenations as joins
+          --cuts--> each node alone --kernels--> merged while that is faster (`fuse/climb`)
 
 What is fastest stretch by stretch takes the least in all, one task after another. A concatenation
 that runs with sums and poolings of its parts is one launch for many, and all that reads it waits
@@ -27,17 +28,31 @@ from anabranch.costs import name_of
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.fuse import partition
 from anabranch.fuse.again import computed_again, with_again
-from anabranch.fuse.choose import choose
+from anabranch.fuse.choose import choose, computed
+from anabranch.fuse.climb import climb
+from anabranch.fuse.grow import one_call
 from anabranch.fuse.join import CAT, fitting
 from anabranch.fuse.joining import with_joins
-from anabranch.fuse.pairs import is_pair
+from anabranch.fuse.legal import Facts
+from anabranch.fuse.pairs import is_pair, why_not_one_kernel
+from anabranch.fuse.partition import graph_of, singly
 from anabranch.fuse.sharing import GENERATED, Offers, Sharing
-from anabranch.ir.graph import Graph
+from anabranch.ir.graph import Graph, Node
+from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost, Costs, Limits, Provider, Target
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels import ALL, PROVIDERS
-from anabranch.kernels.recall import Memory
-from anabranch.kernels.select import MOST, Choosing, Selection, select_all, select_some
+from anabranch.kernels.recall import Decision, Memory
+from anabranch.kernels.select import (
+    MOST,
+    Choosing,
+    Selection,
+    decide,
+    select_all,
+    select_known,
+    select_some,
+    winner,
+)
 from anabranch.merge import merged
 from anabranch.options import Options
 from anabranch.rehearse import Rehearsal
@@ -80,12 +95,21 @@ class Tuner:
         return self.target.spec.kind == "cuda" and self.options.kernels == "all"
 
     @property
+    def climbs(self) -> bool:
+        """Whether nodes are merged one by one. A scheduler that merges convolutions wants each of
+        them in a task that it can find."""
+        return self.options.fusion == "climb" and self.options.scheduler not in MERGING
+
+    @property
     def providers(self) -> Sequence[Provider]:
         return ALL if self.generates else PROVIDERS
 
     def cuts(self, graph: Graph, trace: Trace) -> list[TaskGraph]:
         """The graph cut in every way, the finest first, each way once; the last keeps apart what
-        may be joins, where others fuse it with what makes its parts or reads it."""
+        may be joins, where others fuse it with what makes its parts or reads it. Where nodes are to
+        be merged one by one, each of them alone."""
+        if self.climbs:
+            return [singly(graph)]
         found: list[TaskGraph] = []
         for larger in CUTS if self.generates else CUTS[:1]:
             cut = partition(graph, trace, self.target.spec, *larger)
@@ -108,6 +132,9 @@ class Tuner:
             if self.generates:
                 rehearsal.start()
             how = self._choosing(rehearsal, costs, self._keeps(costs, rehearsal))
+            if self.climbs:
+                told = trace.aside()
+                return [Way(self._climbed(cuts[0], how, told), told)]
             ways = select_all(cuts, how, trace)
             if not self.generates or self.options.scheduler in MERGING:
                 told = trace.aside()
@@ -125,6 +152,27 @@ class Tuner:
                 found = _joined_ways(ways, costs.task, join, trace, wholes)
             settled = how.memory.settled()
             return [Way(replace(way.selection, settled=settled), way.trace) for way in found]
+
+    def _climbed(self, alone: TaskGraph, how: Choosing, trace: Trace) -> Selection:
+        """Merged while that is faster, from each node alone."""
+        decisions: dict[str, Decision] = {}
+
+        def evaluate(tasks: Sequence[Task]) -> list[Cost | None]:
+            decisions.update(decide(tasks, how, trace))
+            found = (decisions.get(structure_text(task.body)) for task in tasks)
+            each = zip(tasks, found, strict=True)
+            return [_in_one_launch(task, made, how) if made else None for task, made in each]
+
+        tasks = climb(graph_of(alone), evaluate, trace, self._unwritten)
+        found = select_known(tasks, decisions, how, trace)
+        return replace(found, settled=how.memory.settled())
+
+    def _unwritten(
+        self, group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None
+    ) -> str:
+        """Why neither a template nor the library runs the group in one launch."""
+        why = one_call(group, facts)
+        return why and (why_not_one_kernel(group, facts, outputs) if self.generates else why)
 
     def _rehearsal(self, trace: Trace) -> Rehearsal:
         return Rehearsal(self.target, self.cache, trace, self.auditions, self.until)
@@ -192,6 +240,12 @@ def _fused(tasks: TaskGraph) -> set[str]:
         for node in task.body.nodes
         if node.op == CAT and len(task.body.nodes) > 1
     }
+
+
+def _in_one_launch(task: Task, decision: Decision, how: Choosing) -> Cost | None:
+    """What the winner takes, None if it runs several nodes one by one."""
+    several = len(computed(task)) > 1 and winner(task, decision, how).launches > 1
+    return None if several else decision.tried[decision.winner].cost
 
 
 class Join(Protocol):

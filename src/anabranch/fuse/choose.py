@@ -47,10 +47,7 @@ def choose(
             tasks += groups if us <= parts_us else parts
             continue
         names = ", ".join(group.name for group in groups)
-        estimated = any(c.source == "estimated" for c in whole)
-        measured = sum(c.us for c in apart if c.source != "estimated")
-        guess = estimated and 2 * measured > parts_us and 2 * us > parts_us
-        guess |= any(
+        guess = only_guessed(whole, apart) or any(
             c.source == "estimated" and sure(g) for g, c in zip(groups, whole, strict=True)
         )
         if us < parts_us and not guess:
@@ -67,15 +64,24 @@ def choose(
     )
 
 
+def only_guessed(whole: Sequence[Cost], apart: Sequence[Cost]) -> bool:
+    """Whether groups of which there are only estimates are not to replace these parts, which were
+    measured for the most part."""
+    us, parts_us = sum(c.us for c in whole), sum(c.us for c in apart)
+    estimated = any(c.source == "estimated" for c in whole)
+    measured = sum(c.us for c in apart if c.source != "estimated")
+    return estimated and 2 * measured > parts_us and 2 * us > parts_us
+
+
 def stretches(coarse: TaskGraph, fine: TaskGraph) -> list[Stretch]:
     """The graphs side by side: tasks that share nodes, in the order of the fine graph."""
     homes: dict[str, list[str]] = {}
     for task in fine.tasks:
-        for node in _computed(task):
+        for node in computed(task):
             homes.setdefault(node, []).append(task.name)
     found: dict[str, Stretch] = {task.name: ([], [task]) for task in fine.tasks}
     for group in coarse.tasks:
-        own = [name for node in _computed(group) for name in homes[node]]
+        own = [name for node in computed(group) for name in homes[node]]
         joined = {id(found[name]): found[name] for name in own}
         first, *others = joined.values()
         first[0].append(group)
@@ -86,7 +92,7 @@ def stretches(coarse: TaskGraph, fine: TaskGraph) -> list[Stretch]:
     return list({id(stretch): stretch for stretch in found.values()}.values())
 
 
-def _computed(task: Task) -> list[str]:
+def computed(task: Task) -> list[str]:
     """The nodes of the task: a cheap one may be in several tasks, as a view may."""
     table = types(task.body)
     return [node.name for node in task.body.nodes if not ops.is_view(node, table)]

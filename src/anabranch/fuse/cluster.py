@@ -153,7 +153,7 @@ class _Search:
             return why_no_cluster(nodes, self.paths, self.facts, self.shapes)
         # Rows and windows have their own idea of a space: only their templates can tell.
         group = self.paths.with_views(nodes)
-        return _too_many(nodes, self.paths) or why_not_one_kernel(group, self.paths, self.facts)
+        return too_many(nodes, self.paths) or why_not_one_kernel(group, self.paths, self.facts)
 
     def _stays_apart(self, node: Node) -> bool:
         kind, name = ops.info(node.op).kind, ops.packet_name(node.op)
@@ -183,10 +183,11 @@ def why_no_cluster(
         spaces.add(_without_ones(shape))
     if len(spaces) > 1 and not refined(spaces):
         return f"its results share no space: {sorted(spaces)}"
-    return _too_many(nodes, paths)
+    return too_many(nodes, paths)
 
 
-def _too_many(nodes: Sequence[Node], paths: Paths) -> str:
+def too_many(nodes: Sequence[Node], paths: Paths) -> str:
+    """Why one kernel does not read and write all that these nodes do; "" if it may."""
     made = {name for node in nodes for name in node.results}
     read = {paths.root(name) for node in nodes for name in node.uses} - made
     values = len(read) + len(paths.outputs(nodes))

@@ -17,6 +17,7 @@ reduction or a depthwise convolution, one of these a group, and sums of the rows
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Container, Sequence
 
 from anabranch.fuse.cluster import clusters
@@ -84,6 +85,15 @@ def grow(
     if pointwise:
         groups = with_row_sums(groups, facts, trace, unwritten)
     return clusters(groups, facts, trace) if several else groups
+
+
+def one_call(group: Sequence[Node], facts: Facts) -> str:
+    """Why these nodes are no single call of a library; "" if they are."""
+    rest = tuple(node.op for node in group[1:])
+    if rest not in EPILOGUES.get(group[0].op, ()):
+        return "no library has a call for these"
+    follows = all(before.name in node.uses for before, node in itertools.pairwise(group))
+    return why_not(group, facts) if follows else "they are no chain"
 
 
 def anchor_of(group: Group, views: Container[str] = ()) -> Node:

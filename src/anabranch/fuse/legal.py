@@ -138,7 +138,7 @@ def why_not_pointwise(node: Node, group: Sequence[Node], facts: Facts) -> str:
     written then, so nobody else may read it."""
     inside = {member.name for member in group}
     for member in (node, *group):
-        if ops.info(member.op).kind != "contract" and (why := _unknown(member)):
+        if ops.info(member.op).kind != "contract" and (why := unknown(member)):
             return why
     for result in node.results:
         if result in facts.returned:
@@ -160,7 +160,7 @@ def misread(node: Node, readers: Sequence[Node]) -> str:
     return ""
 
 
-def _unknown(node: Node) -> str:
+def unknown(node: Node) -> str:
     """Why no kernel is ever written for the operator; "" if that depends."""
     if ops.packet_name(node.op) not in LOWERINGS:
         return f"{node.op} has no lowering"

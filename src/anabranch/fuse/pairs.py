@@ -32,6 +32,7 @@ from anabranch.fuse.legal import (
     Facts,
     body_of,
     differs,
+    why_not_written,
 )
 from anabranch.ir import ops
 from anabranch.ir.graph import Node
@@ -202,6 +203,26 @@ def _made(nodes: Sequence[Node], facts: Facts) -> Iterator[Node]:
         if not ops.is_view(node, facts.types) or made.intersection(node.uses):
             made.update(node.results)
             yield node
+
+
+def why_not_one_kernel(
+    group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None
+) -> str:
+    """Why no template writes the group, of one anchor or a pair of them; "" if one does. As
+    `legal.why_not_written`, for which what lies before a window must be cheap."""
+    anchors = _anchors(group)
+    if len(anchors) < 2 or not any(map(_contracts, anchors)) or any(map(_reduces, group)):
+        return why_not_written(group, facts, outputs)
+    said = " and ".join(f"%{anchor.name}" for anchor in anchors)
+    if len(anchors) > 2 and not _attends(tuple(group)):
+        return f"a template writes two products or windows as one kernel, not {said}"
+    if outputs is not None and list(outputs) != list(group[-1].results):
+        return f"of {said} the last result alone is written"
+    return why_not_one(body_of(group, facts))
+
+
+def _reduces(node: Node) -> bool:
+    return ops.info(node.op).kind == "reduce" and "pool" not in node.op
 
 
 def _again(light: Group, reading: Sequence[Node], facts: Facts) -> str:

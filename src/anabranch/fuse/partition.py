@@ -11,15 +11,16 @@ together). A cluster holds the views through which it reads. A task has the name
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 from anabranch.fuse.grow import Group, anchor_of, grow
 from anabranch.fuse.legal import Facts, Unwritten, why_not_written
 from anabranch.fuse.pairs import pairs as paired
 from anabranch.ir import ops
-from anabranch.ir.graph import Graph, Input, Node, Ref, types, users
+from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, types, users
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.types import TensorType
 from anabranch.trace import Trace
 
 
@@ -38,23 +39,55 @@ def partition(
     `pairs`: those with two contractions, or with light work before one or behind, in so many
     rounds. `unwritten` may remember what it answered for a group.
     What is `alone` is a task of its own: a concatenation that may come to cost nothing, say."""
-    table = types(graph)
-    views = {node.name: node for node in graph.nodes if ops.is_view(node, table)}
     groups = grow(graph, trace, pointwise, several, unwritten, alone)
     if pairs:
         groups = paired(groups, Facts.of(graph), spec, trace, pairs)
-    aliases = _aliases(graph, groups, views)
-    tasks = tuple(Task(body.name, body) for body in _bodies(graph, groups, aliases, views))
+    tasks = cut(graph, groups)
     trace.add(
         "applied",
         "fuse",
         f"{graph.name} for {spec.name}",
-        f"{len(graph.nodes)} nodes -> {len(tasks)} tasks, {len(aliases)} aliases",
+        f"{len(graph.nodes)} nodes -> {len(tasks.tasks)} tasks, {len(tasks.aliases)} aliases",
     )
+    return tasks
+
+
+def cut(graph: Graph, groups: Sequence[Group]) -> TaskGraph:
+    """The graph with these groups as tasks; they come in an order in which they can run."""
+    table = types(graph)
+    views = {node.name: node for node in graph.nodes if ops.is_view(node, table)}
+    aliases = _aliases(graph, groups, views)
+    tasks = tuple(Task(body.name, body) for body in _bodies(graph, groups, aliases, views))
     return TaskGraph(graph.name, graph.inputs, graph.constants, tasks, aliases, graph.outputs)
 
 
-def _aliases(graph: Graph, groups: list[Group], views: Mapping[str, Node]) -> tuple[Node, ...]:
+def singly(graph: Graph) -> TaskGraph:
+    """The graph with every node a task of its own but views, which are aliases."""
+    table = types(graph)
+    return cut(graph, [(node,) for node in graph.nodes if not ops.is_view(node, table)])
+
+
+def graph_of(tasks: TaskGraph) -> Graph:
+    """The graph that these are the tasks of, its nodes in an order in which they can run. There are
+    no joins among them: one has other types than the graph."""
+    assert not tasks.joins, "a join is no node of the graph"
+    makers: dict[str, Node] = {}
+    for node in (*(node for task in tasks.tasks for node in task.body.nodes), *tasks.aliases):
+        makers.update(dict.fromkeys(node.results, node))
+    found: dict[str, Node] = {}
+    stack = list({node.name: node for node in makers.values()}.values())[::-1]
+    while stack:
+        node = stack.pop()
+        missing = [makers[n] for n in node.uses if n in makers and makers[n].name not in found]
+        if missing:
+            stack += [node, *missing[::-1]]
+        else:
+            found.setdefault(node.name, node)
+    nodes = tuple(found.values())
+    return Graph(tasks.name, tasks.inputs, tasks.constants, nodes, tasks.outputs)
+
+
+def _aliases(graph: Graph, groups: Sequence[Group], views: Mapping[str, Node]) -> tuple[Node, ...]:
     """The views that somebody reads who does not hold them: other tasks, the caller, other such
     views; and those that nobody reads."""
     readers, needed = users(graph), {ref.name for ref in graph.outputs}
@@ -70,19 +103,16 @@ def _aliases(graph: Graph, groups: list[Group], views: Mapping[str, Node]) -> tu
 
 
 def _bodies(
-    graph: Graph, groups: list[Group], aliases: tuple[Node, ...], views: Mapping[str, Node]
+    graph: Graph, groups: Sequence[Group], aliases: tuple[Node, ...], views: Mapping[str, Node]
 ) -> Iterator[Graph]:
     """The groups as graphs of their own: values keep their names."""
     table = types(graph)
     constants = {constant.name: constant for constant in graph.constants}
     wanted = {ref.name for ref in graph.outputs} | {name for a in aliases for name in a.uses}
-    reads: list[list[str]] = []
     for group in groups:
         made = {name for node in group for name in node.results}
-        reads.append(list(dict.fromkeys(n for node in group for n in node.uses if n not in made)))
-        wanted.update(reads[-1])
-    for group, read in zip(groups, reads, strict=True):
-        anchor = anchor_of(group, views)
+        wanted.update(name for node in group for name in node.uses if name not in made)
+    for group in groups:
         outputs = [
             name
             for node in group
@@ -90,11 +120,25 @@ def _bodies(
             for name in node.results
             if name in wanted
         ]
-        yield Graph(
-            anchor.name,
-            tuple(Input(name, table[name]) for name in read if name not in constants),
-            tuple(constants[name] for name in read if name in constants),
-            group,
-            # An unknown operator that nobody reads still runs, and what runs needs memory.
-            tuple(map(Ref, outputs or group[-1].results)),
-        )
+        yield body_with(group, outputs, table, constants, views)
+
+
+def body_with(
+    group: Group,
+    outputs: Sequence[str],
+    table: Mapping[str, TensorType],
+    constants: Mapping[str, Constant],
+    views: Container[str],
+) -> Graph:
+    """The group as a graph of its own that returns these values. `table`: all types; `constants`,
+    `views`: those of the whole graph."""
+    made = {name for node in group for name in node.results}
+    read = list(dict.fromkeys(n for node in group for n in node.uses if n not in made))
+    return Graph(
+        anchor_of(group, views).name,
+        tuple(Input(name, table[name]) for name in read if name not in constants),
+        tuple(constants[name] for name in read if name in constants),
+        group,
+        # An unknown operator that nobody reads still runs, and what runs needs memory.
+        tuple(map(Ref, outputs or group[-1].results)),
+    )

@@ -68,6 +68,27 @@ def select(tasks: TaskGraph, how: Choosing, trace: Trace) -> Selection:
     return select_all([tasks], how, trace)[0]
 
 
+def decide(tasks: Sequence[Task], how: Choosing, trace: Trace) -> dict[str, Decision]:
+    """What is decided of each structure, by its text; nothing of one that no kernel runs."""
+    return _decisions({structure_text(task.body): task for task in tasks}, how, trace)
+
+
+def winner(task: Task, decision: Decision, how: Choosing) -> Kernel:
+    """The chosen kernel, with the names of this task."""
+    won, maker = decision.tried[decision.winner].kernel, decision.makers[decision.winner]
+    return how.providers[maker].kernel(task, how.spec, won.name, won.variant)
+
+
+def select_known(
+    tasks: TaskGraph, decisions: Mapping[str, Decision], how: Choosing, trace: Trace
+) -> Selection:
+    """As `select`, where something is decided already: that is not tried again."""
+    alike = _alike(tasks)
+    fresh = {key: task for key, task in _firsts([alike]).items() if key not in decisions}
+    decisions = {**decisions, **_decisions(fresh, how, trace, strict=True)}
+    return _selected(tasks, alike, decisions, how, trace)
+
+
 def select_some(tasks: TaskGraph, how: Choosing, trace: Trace) -> Selection:
     """As `select`, without the tasks that no kernel runs."""
     alike = _alike(tasks)
@@ -136,7 +157,7 @@ def _selected(
     for key, group in alike.items():
         decision = decisions[key]
         for task in group:
-            chosen[task.name] = replace(task, kernel=_winner(task, decision, how))
+            chosen[task.name] = replace(task, kernel=winner(task, decision, how))
             candidates[task.name] = decision.tried
         _tell(trace, group, decision.tried, decision.tried[decision.winner])
     ordered = tuple(chosen[task.name] for task in tasks.tasks)
@@ -192,12 +213,6 @@ def _offers(task: Task, spec: TargetSpec, providers: Sequence[Provider]) -> Offe
         for maker, provider in enumerate(providers)
         for kernel in provider.kernels(task, spec)
     ]
-
-
-def _winner(task: Task, decision: Decision, how: Choosing) -> Kernel:
-    """The chosen kernel, with the names of this task."""
-    won, maker = decision.tried[decision.winner].kernel, decision.makers[decision.winner]
-    return how.providers[maker].kernel(task, how.spec, won.name, won.variant)
 
 
 def _known(tried: list[Candidate]) -> list[Candidate]:

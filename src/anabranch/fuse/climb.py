@@ -1,0 +1,298 @@
+r"""Climbing: consecutive groups become one where its kernel is faster, until no two do.
+
+    {c0} {c1} {c2} {c3}        12.0 us      four subsets, a launch each
+    {c0, c1} {c2, c3}           9.5         two merges that share nothing, each of them faster
+    {c0, c1, c2, c3}           10.1         no faster: this one is not kept
+
+DeepCuts (algorithm 1) begins with each operator alone and keeps every partition that is faster than
+the one it came of by one merge of two consecutive subsets, one of which reads what the other one
+makes; at the end the fastest is taken. Of a network with fifty merges that all pay these are 2^50
+partitions. Here a round takes all merges at once that share no subset, in two ways: those that gain
+most one by one, and those that gain most together, a matching; of what all ways lead to, a few go
+on. A subset is evaluated once, whichever partitions hold it, and so are all of equal structure;
+those of a round are evaluated together, with work for every compiler.
+
+What a partition takes is the sum of its subsets, as one kernel runs after another; another total
+may be given, the forecast of a schedule for instance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+
+from anabranch.fuse.choose import only_guessed
+from anabranch.fuse.cluster import in_order, too_many
+from anabranch.fuse.legal import Facts, Unwritten, unknown
+from anabranch.fuse.pairs import is_pair, why_not_one_kernel
+from anabranch.fuse.partition import body_with, cut
+from anabranch.fuse.paths import Paths
+from anabranch.fuse.reach import Reach
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph, Node
+from anabranch.ir.key import structure_text
+from anabranch.ir.protocols import Cost
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.trace import Trace
+
+KEPT = 4
+"""Partitions of a round that go on. The two ways differ where a subset has two merges that pay."""
+
+Subset = frozenset[str]
+"""The names of the nodes of one launch, without views."""
+Partition = tuple[Subset, ...]
+"""All nodes, in an order in which they can run."""
+Pair = tuple[int, int]
+"""Two subsets of a partition, by number: the second one reads what the first one makes."""
+
+Evaluate = Callable[[Sequence[Task]], Sequence[Cost | None]]
+"""What tasks take with their fastest kernels; None for one that no kernel runs in one launch."""
+Total = Callable[[TaskGraph, Callable[[Task], float]], float]
+"""What a cut takes, by what its tasks take alone."""
+
+
+def climb(
+    graph: Graph,
+    evaluate: Evaluate,
+    trace: Trace,
+    unwritten: Unwritten = why_not_one_kernel,
+    total: Total | None = None,
+) -> TaskGraph:
+    """The graph as tasks without kernels. `evaluate` is asked once for each structure, in batches;
+    `unwritten` says what cannot be one launch and need not be asked for. `total`: None for the sum
+    of all tasks."""
+    search = _Climb(graph, evaluate, unwritten, total)
+    reached = dict.fromkeys([search.start()])
+    unmarked = list(reached)
+    while unmarked:
+        pairs = [search.consecutive(partition) for partition in unmarked]
+        search.evaluate(unmarked, pairs)
+        found = dict.fromkeys(
+            after
+            for partition, own in zip(unmarked, pairs, strict=True)
+            for after in search.faster(partition, own)
+            if after not in reached
+        )
+        reached |= found
+        unmarked = sorted(found, key=search.us)[:KEPT]
+    best = min(reached, key=search.us)
+    search.tell(best, trace)
+    return search.tasks(best)
+
+
+@dataclass(frozen=True, slots=True)
+class _Merge:
+    """Two subsets that are faster as one, and by how much that makes the partition faster."""
+
+    pair: Pair
+    gain: float
+
+
+class _Climb:
+    """What is known on the way: of each subset its task or why there is none, and of each structure
+    what it takes."""
+
+    def __init__(
+        self, graph: Graph, evaluate: Evaluate, unwritten: Unwritten, total: Total | None
+    ) -> None:
+        self.graph, self.facts = graph, Facts.of(graph)
+        self.paths = Paths.of(self.facts)
+        self.constants = {constant.name: constant for constant in graph.constants}
+        nodes = {node.name: node for node in graph.nodes}
+        self.views = {n for n, node in nodes.items() if ops.is_view(node, self.facts.types)}
+        self.nodes = {name: node for name, node in nodes.items() if name not in self.views}
+        self._evaluate, self._unwritten, self._total = evaluate, unwritten, total
+        self._made: dict[Subset, tuple[Task, str] | str] = {}
+        self._costs: dict[str, Cost | None] = {}
+        self._us: dict[Partition, float] = {}
+
+    def start(self) -> Partition:
+        """Every node alone."""
+        return tuple(frozenset([name]) for name in self.nodes)
+
+    def consecutive(self, partition: Partition) -> list[Pair]:
+        """All pairs of which one reads the other and nothing has to run in between."""
+        edges = self._edges(partition)
+        reach = Reach.of(edges)
+        return [
+            (before, at)
+            for at, own in enumerate(edges)
+            for before in sorted(own)
+            if reach.may_merge(before, at)
+        ]
+
+    def evaluate(self, partitions: Sequence[Partition], pairs: Sequence[Sequence[Pair]]) -> None:
+        """Learn what all subsets take, and all that merges would make of them, in one batch."""
+        fresh: dict[str, Task] = {}
+        for partition, own in zip(partitions, pairs, strict=True):
+            for subset in (*partition, *(partition[a] | partition[b] for a, b in own)):
+                made = self._task(subset)
+                if not isinstance(made, str) and made[1] not in self._costs:
+                    fresh.setdefault(made[1], made[0])
+        if fresh:
+            found = self._evaluate(list(fresh.values()))
+            self._costs.update(zip(fresh, found, strict=True))
+
+    def faster(self, partition: Partition, pairs: Sequence[Pair]) -> Iterator[Partition]:
+        """The partitions that a round leads to, all of them faster than this one."""
+        merges = [_Merge(pair, self._gain(partition, pair)) for pair in pairs]
+        merges = sorted((m for m in merges if m.gain > 0), key=lambda m: (-m.gain, m.pair))
+        if not merges:
+            return
+        between: nx.Graph[int] = nx.Graph()
+        for merge in merges:
+            between.add_edge(*merge.pair, weight=merge.gain)
+        matched = {frozenset(pair) for pair in nx.max_weight_matching(between)}
+        for way in (merges, [m for m in merges if frozenset(m.pair) in matched]):
+            after = self._with(partition, way)
+            if self.us(after) < self.us(partition):
+                yield after
+            else:  # each of them was faster, but all are not: no total but a sum does so
+                yield self._with(partition, merges[:1])
+
+    def us(self, partition: Partition) -> float:
+        if partition not in self._us:
+            if self._total is None:
+                us = sum(self._cost(subset).us for subset in partition)
+            else:
+                tasks = self.tasks(partition)
+                each = zip(tasks.tasks, partition, strict=True)
+                taken = {task.name: self._cost(subset).us for task, subset in each}
+                us = self._total(tasks, lambda task: taken[task.name])
+            self._us[partition] = us
+        return self._us[partition]
+
+    def tasks(self, partition: Partition) -> TaskGraph:
+        return cut(self.graph, [self._group(subset)[0] for subset in partition])
+
+    def tell(self, partition: Partition, trace: Trace) -> None:
+        """What was merged, and why it is no more."""
+        for subset in partition:
+            if len(subset) > 1:
+                apart = sum(self._cost(frozenset([name])).us for name in subset)
+                us = self._cost(subset).us
+                why = f"{us:.2f} us in one launch, {apart:.2f} in {len(subset)}"
+                trace.add("applied", "fuse", self._said(subset), why, us=apart - us)
+        for a, b in self.consecutive(partition):
+            what = f"{self._said(partition[a])} and {self._said(partition[b])}"
+            trace.add("refused", "fuse", what, self._why_not(partition, (a, b)))
+        tasks = len(partition)
+        what = f"{len(self.nodes)} nodes -> {tasks} tasks, {len(self._costs)} structures evaluated"
+        trace.add("applied", "fuse", self.graph.name, what)
+
+    def _with(self, partition: Partition, merges: Sequence[_Merge]) -> Partition:
+        """The partition with as many of the merges as share no subset and wait for each other in
+        no circle, the first ones first."""
+        reach, taken = Reach.of(self._edges(partition)), dict[int, Subset]()
+        for a, b in (merge.pair for merge in merges):
+            if taken.keys() & {a, b} or not reach.may_merge(a, b):
+                continue
+            reach.merge(a, b)
+            taken |= {a: partition[a] | partition[b], b: frozenset()}
+        subsets = [taken.get(at, subset) for at, subset in enumerate(partition)]
+        groups = [self._own(subset) for subset in subsets if subset]
+        ordered = in_order(groups, self.paths, self.facts)
+        return tuple(frozenset(node.name for node in group) for group in ordered)
+
+    def _gain(self, partition: Partition, pair: Pair) -> float:
+        """How much faster the partition gets by one merge; 0 if that is not known to be."""
+        if self._why_not(partition, pair):
+            return 0.0
+        if self._total is None:
+            a, b = (self._cost(partition[at]).us for at in pair)
+            return a + b - self._cost(partition[pair[0]] | partition[pair[1]]).us
+        return self.us(partition) - self.us(self._with(partition, [_Merge(pair, 0.0)]))
+
+    def _why_not(self, partition: Partition, pair: Pair) -> str:
+        """Why two subsets are not one, as far as they alone say so."""
+        first, second = (partition[at] for at in pair)
+        made = self._task(first | second)
+        if isinstance(made, str):
+            return made
+        task, structure = made
+        cost = self._costs.get(structure)
+        if cost is None:
+            return "no kernel runs it in one launch"
+        apart = [self._cost(first), self._cost(second)]
+        if only_guessed([cost], apart) or (cost.source == "estimated" and is_pair(task)):
+            return "only estimated"
+        us = sum(c.us for c in apart)
+        slower = self._total is None and cost.us >= us
+        return f"{cost.us:.2f} us in one launch, {us:.2f} in two" if slower else ""
+
+    def _cost(self, subset: Subset) -> Cost:
+        made = self._task(subset)
+        cost = None if isinstance(made, str) else self._costs.get(made[1])
+        return cost or Cost(math.inf, "estimated")
+
+    def _task(self, subset: Subset) -> tuple[Task, str] | str:
+        """The task of a subset and its structure, or why it has none."""
+        if subset not in self._made:
+            group, why = self._group(subset)
+            outputs = self._outputs(subset)
+            if len(subset) > 1:
+                why = why or self._unfit(group) or self._unwritten(group, self.facts, outputs)
+            if why:
+                self._made[subset] = why
+            else:
+                body = body_with(group, outputs, self.facts.types, self.constants, self.views)
+                self._made[subset] = Task(body.name, body), structure_text(body)
+        return self._made[subset]
+
+    def _unfit(self, group: Sequence[Node]) -> str:
+        """Why no template is asked for the group."""
+        for node in group:
+            if ops.info(node.op).random:
+                return f"%{node.name} draws random numbers"
+            if ops.info(node.op).kind != "contract" and (why := unknown(node)):
+                return why
+        return too_many([node for node in group if node.name not in self.views], self.paths)
+
+    def _group(self, subset: Subset) -> tuple[tuple[Node, ...], str]:
+        """The nodes with the views between them, in graph order, and why there can be no such
+        group."""
+        found = {node.name: node for node in self._own(subset)}
+        why = ""
+        for name in [name for node in found.values() for name in node.uses]:
+            chain: list[Node] = []
+            maker = self.facts.makers.get(name)
+            while maker is not None and maker.name in self.views:
+                chain.append(maker)
+                maker = self.facts.makers.get(maker.uses[0])
+            if maker is not None and maker.name in subset:
+                found.update((view.name, view) for view in chain)
+                strange = next((v for v in chain if v.name not in self.paths.views), None)
+                why = f"{strange.op} is a view that no kernel follows" if strange else why
+        return tuple(sorted(found.values(), key=lambda n: self.facts.position[n.name])), why
+
+    def _own(self, subset: Subset) -> tuple[Node, ...]:
+        names = sorted(subset, key=self.facts.position.__getitem__)
+        return tuple(self.nodes[name] for name in names)
+
+    def _outputs(self, subset: Subset) -> list[str]:
+        """What others read of these nodes, themselves or through views."""
+        made = [name for node in self._own(subset) for name in node.results]
+        return [name for name in made if self._wanted(name, subset)]
+
+    def _wanted(self, name: str, subset: Subset) -> bool:
+        if name in self.facts.returned:
+            return True
+        for reader in self.facts.readers.get(name, ()):
+            if reader.name not in self.views:
+                if reader.name not in subset:
+                    return True
+                continue
+            read = [result for result in reader.results if result in self.facts.readers]
+            # A view that nobody reads is an alias, too, and needs what it is a view of.
+            if not read or any(self._wanted(result, subset) for result in reader.results):
+                return True
+        return False
+
+    def _edges(self, partition: Partition) -> list[set[int]]:
+        return self.paths.edges([self._own(subset) for subset in partition])
+
+    def _said(self, subset: Subset) -> str:
+        return " + ".join(f"%{node.name}" for node in self._own(subset))
