@@ -38,7 +38,10 @@ _ALONE = {"abreast": "none", "overlap": "none"}
 SYSTEMS: dict[str, dict[str, Any]] = {
     "anabranch": {},
     "autograph": {"kernels": "library", "scheduler": "nimble", "search": "autograph-paper"},
-    "deepcuts": {"fusion": "climb", "scheduler": "sequential", **_ALONE, "search": "none"},
+    "deepcuts": {
+        **{"fusion": "climb", "pruning": "limit"},
+        **{"scheduler": "sequential", **_ALONE, "search": "none"},
+    },
     "ios": {**_LIBRARY, "scheduler": "ios-both"},
     "opara": {**_LIBRARY, "scheduler": "opara-paper"},
     "nimble": {**_LIBRARY, "scheduler": "nimble"},
@@ -49,9 +52,11 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 """Published systems, by what each of them decides; the rest is done alike for all. AutoGraph
 launches on several streams as Nimble does; DeepCuts, like TASO, runs one kernel after another: it
 begins with each operator alone and merges consecutive ones while that is faster, by a generated
-kernel or the library's; it has no concatenations that cost nothing, and does no work twice. With
-Nimble's streams TASO's graph is the same: chosen for its sum, whatever streams make of it."""
+kernel, whose tiles are pruned by their limit, or the library's; it has no concatenations that cost
+nothing, and does no work twice. With Nimble's streams TASO's graph is the same: chosen for its sum,
+whatever streams make of it."""
 
+Pruning = Literal["time", "limit"]
 Search = Literal["autograph", "autograph-paper", "taso", "taso-paper", "none"]
 SEARCHES: tuple[str, ...] = get_args(Search)
 SEEDS = 2**63
@@ -73,6 +78,8 @@ class Options(BaseModel):
     with concatenations that cost nothing and work that is done twice; "climb" merges consecutive
     operators while that is faster, as DeepCuts does, in rounds of measurement, and finds groups
     that no cut has; not where a scheduler merges convolutions, for it asks for these alone.
+    pruning: which of the hundreds of tiles of a product are tried: those expected to be fastest, by
+    a time fitted to measurements, or those with the highest performance "limit", as in DeepCuts.
     folding: "exact" rounds no weight anew to half precision, where a batch norm would go into it.
     abreast: whether independent tasks share a launch where that is faster: "likely" tries it where
     a forecast sees more to win than timing can miss, "all" whatever may pay, some ten seconds more,
@@ -96,6 +103,7 @@ class Options(BaseModel):
     verify: bool = True
     kernels: Literal["all", "library"] = "all"
     fusion: Literal["cuts", "climb"] = "cuts"
+    pruning: Pruning = "time"
     abreast: Literal["likely", "all", "none"] = "likely"
     overlap: Literal["each", "alike", "none"] = "each"
     folding: Literal["all", "exact"] = "all"

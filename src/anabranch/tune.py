@@ -41,7 +41,7 @@ from anabranch.ir.graph import Graph, Node
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost, Costs, Limits, Provider, Target
 from anabranch.ir.task import Task, TaskGraph
-from anabranch.kernels import ALL, PROVIDERS
+from anabranch.kernels import ALL, LIMITED, PROVIDERS
 from anabranch.kernels.recall import Decision, Memory
 from anabranch.kernels.select import (
     MOST,
@@ -102,7 +102,9 @@ class Tuner:
 
     @property
     def providers(self) -> Sequence[Provider]:
-        return ALL if self.generates else PROVIDERS
+        if not self.generates:
+            return PROVIDERS
+        return LIMITED if self.options.pruning == "limit" else ALL
 
     def cuts(self, graph: Graph, trace: Trace) -> list[TaskGraph]:
         """The graph cut in every way, the finest first, each way once; the last keeps apart what

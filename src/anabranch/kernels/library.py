@@ -109,6 +109,8 @@ ALL: tuple[Provider, ...] = (
 )
 """With generated kernels. Building cuDNN's engines takes most of a library's tuning; where the
 first three lose to a generated kernel, so do the others."""
+LIMITED: tuple[Provider, ...] = (*ALL[:-1], TritonProvider(pruning="limit"))
+"""With generated kernels, of which those are tried that may come nearest to the machine's peak."""
 
 
 def aten_kernel(name: str, body: Graph) -> Kernel:

@@ -30,6 +30,20 @@ def test_nearly_all_tiles_are_never_written(sizes: tuple[int, int, int, int]) ->
     assert len(chosen(found, gpu())) <= KEPT < 0.2 * len(ranked(found, gpu()))
 
 
+@pytest.mark.parametrize("sizes", [(256, 14, 256, 3), (512, 28, 512, 3), (1024, 14, 256, 1)])
+def test_by_limit_those_are_kept_that_may_come_nearest_to_the_peak(
+    sizes: tuple[int, int, int, int],
+) -> None:
+    """At batch 1 they are others than those that are expected to be the fastest."""
+    found = layer(*sizes)
+    limits = {tile: bound.limit for tile, bound in ranked(found, gpu())}
+    kept, fastest = chosen(found, gpu(), by_limit=True), chosen(found, gpu())
+    assert len(kept) == len(fastest) == KEPT and set(kept) != set(fastest)
+    assert [limits[tile] for tile in kept] == sorted((limits[t] for t in kept), reverse=True)
+    assert limits[kept[0]] == max(limits.values())
+    assert min(limits[tile] for tile in kept) > min(limits[tile] for tile in fastest)
+
+
 def one_row(depth: int, columns: int) -> Contraction:
     args = (torch.empty(1, depth).half(), torch.empty(columns, depth).half(), None)
     found = contraction_of(lower(body("aten.linear.default", args)[0]))

@@ -90,6 +90,18 @@ def test_the_provider_offers_each_variant() -> None:
     assert TritonProvider().kernels(Task("depth", body), old) == []
 
 
+def test_a_provider_that_prunes_by_the_limit_offers_other_tiles_under_another_version() -> None:
+    """What was decided among other candidates is not recalled."""
+    task = Task("product", parse_graph(SAMPLES["contraction"][1]))
+    usual, limited = TritonProvider(), TritonProvider(pruning="limit")
+    assert usual.version != limited.version
+    offered = [kernel.variant for kernel in limited.kernels(task, H200)]
+    assert offered == variants(task.body, H200, "limit")
+    assert offered and offered != variants(task.body, H200)
+    depth = Task("depth", parse_graph(SAMPLES["window"][1]))
+    assert limited.kernels(depth, H200) == usual.kernels(depth, H200)
+
+
 def test_long_lines_are_wrapped_at_a_call() -> None:
     line = "    total = (a + b) * tl.maximum(" + "x" * 60 + ", y[:, None]" + ", 0.0) + (c * d)"
     assert wrapped(line) == [

@@ -87,10 +87,15 @@ def parse(variant: str) -> Tile:
     return Tile(m, n, k, split, warps, stages, bool(found[7]), bool(found[8]))
 
 
-def variants(body: Graph, spec: TargetSpec) -> list[str]:
-    """The best ranked tiles; [] where the body is no contraction."""
+def variants(body: Graph, spec: TargetSpec, by_limit: bool = False) -> list[str]:
+    """The best ranked tiles; [] where the body is no contraction. `by_limit`: see `chosen`."""
     found = found_in(body)
-    return [] if isinstance(found, str) else [tile.text for tile in chosen(found, spec)]
+    return [] if isinstance(found, str) else [tile.text for tile in chosen(found, spec, by_limit)]
+
+
+def limited(body: Graph, spec: TargetSpec) -> list[str]:
+    """The tiles that may come nearest to the machine's peak."""
+    return variants(body, spec, by_limit=True)
 
 
 def write(body: Graph, variant: str) -> Program:

@@ -15,6 +15,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 from anabranch.kernels import sources
 from anabranch.kernels.triton.write import program, variants
+from anabranch.options import Pruning
 
 OLDEST = (8, 0)
 """The compute capability from which on Triton's code for bfloat16 and asynchronous copies runs."""
@@ -22,20 +23,21 @@ OLDEST = (8, 0)
 
 @dataclass(frozen=True, slots=True)
 class TritonProvider:
-    """Every variant of every template that fits the task."""
+    """Every variant of every template that fits the task; `pruning`: of its many tiles, which."""
 
     name: str = "triton"
+    pruning: Pruning = "time"
 
     @property
     def version(self) -> str:
-        return f"{sources.digest()} {sources.installed('triton')}"
+        return f"{sources.digest()} {sources.installed('triton')} {self.pruning}"
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         if spec.kind != "cuda" or spec.capability < OLDEST:
             return []
         if not (spec.simulated or importlib.util.find_spec("triton")):
             return []
-        return [_kernel(task, variant) for variant in variants(task.body, spec)]
+        return [_kernel(task, variant) for variant in variants(task.body, spec, self.pruning)]
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
         return _kernel(task, variant)

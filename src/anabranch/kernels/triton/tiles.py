@@ -99,9 +99,15 @@ def blocks_of(found: Contraction, spec: TargetSpec) -> dict[Tile, Block]:
     return _blocks(Sizes.of(found), spec)
 
 
-def chosen(found: Contraction, spec: TargetSpec) -> list[Tile]:
-    """The first of the ranking, but a few of those that are alike."""
-    order = [tile for tile, _ in ranked(found, spec)]
+def chosen(found: Contraction, spec: TargetSpec, by_limit: bool = False) -> list[Tile]:
+    """The first of the ranking, but a few of those that are alike. `by_limit`: those that may come
+    nearest to the machine's peak, as DeepCuts prunes (section 4). How many it keeps is not known:
+    here as many as by time; of those that may come equally near, which it would all run, the ones
+    that the time ranks first."""
+    limits = ranked(found, spec)
+    if by_limit:
+        limits.sort(key=lambda pair: -pair[1].limit)
+    order = [tile for tile, _ in limits]
     if found.reads > 1:
         return kept_of(order, KEPT_OF_WINDOWS, LIKES_OF_WINDOWS)
     tiles = kept_of(order)

@@ -34,6 +34,7 @@ from anabranch.kernels.triton.carveout import apart
 from anabranch.kernels.triton.dependent import ASKED, EARLY, dependent, split
 from anabranch.kernels.triton.page import header
 from anabranch.kernels.triton.program import Program
+from anabranch.options import Pruning
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,14 @@ class Template:
     `found_in(body)`: what it sees in the body, or why it does not fit, as a sentence.
     `write(body, variant)`: the kernel; ValueError where there is none. `early`: the same, ready to
     read constants before it waits, or to ask for so many lines of them a thread, where more than
-    the order of its lines has to change for that."""
+    the order of its lines has to change for that. `limited`: as `variants`, pruned by the
+    performance upper limit, where the template has one."""
 
     variants: Callable[[Graph, TargetSpec], list[str]]
     found_in: Callable[[Graph], object]
     write: Callable[[Graph, str], Program]
     early: Callable[[Graph, str, int], Program] | None = None
+    limited: Callable[[Graph, TargetSpec], list[str]] | None = None
 
 
 TEMPLATES: dict[str, Template] = {
@@ -55,7 +58,11 @@ TEMPLATES: dict[str, Template] = {
     "window": Template(window.variants, window.found_in, window.write),
     "rows": Template(rows.variants, rows.found_in, rows.write),
     "contraction": Template(
-        contraction.variants, contraction.found_in, contraction.write, contraction.early
+        contraction.variants,
+        contraction.found_in,
+        contraction.write,
+        contraction.early,
+        contraction.limited,
     ),
     "attention": Template(attention.variants, attention.found_in, attention.write),
     "pair": Template(pair.variants, pair.found_in, pair.write),
@@ -100,9 +107,10 @@ def learn(body: Graph, variant: str, written: Program) -> None:
     LEARNED.setdefault((canonical(body, content=False), apart(variant)[0]), written)
 
 
-def variants(body: Graph, spec: TargetSpec) -> list[str]:
-    """What all templates that fit the body offer."""
-    return list(_variants(canonical(body, content=False), spec))
+def variants(body: Graph, spec: TargetSpec, pruning: Pruning = "time") -> list[str]:
+    """What all templates that fit the body offer. `pruning`: whether tiles are ranked by the time
+    that they are expected to take, or by the part of the machine's peak that they may reach."""
+    return list(_variants(canonical(body, content=False), spec, pruning))
 
 
 def why_none(body: Graph) -> str:
@@ -146,12 +154,14 @@ def _program(body: Graph, variant: str) -> Program:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _variants(body: Graph, spec: TargetSpec) -> tuple[str, ...]:
-    found = tuple(variant for t in TEMPLATES.values() for variant in t.variants(body, spec))
+def _variants(body: Graph, spec: TargetSpec, pruning: Pruning) -> tuple[str, ...]:
+    by_limit = pruning == "limit"
+    offers = ((by_limit and t.limited) or t.variants for t in TEMPLATES.values())
+    found = tuple(variant for offer in offers for variant in offer(body, spec))
     parts = components(body) if not found else ()
     if len(parts) < 2:
         return found
-    return tuple(side_by_side([_variants(part, spec) for part in parts]))
+    return tuple(side_by_side([_variants(part, spec, pruning) for part in parts]))
 
 
 def _parts(body: Graph, variant: str, mode: str) -> list[tuple[Graph, str]]:
