@@ -170,7 +170,9 @@ class Bound:
     @property
     def text(self) -> str:
         terms = f"memory {self.memory:.2f}, shared {self.shared:.2f}, tail {self.tail:.2f}"
-        return f"at most {self.limit:.3f} of peak ({terms}), about {self.us:.1f} us"
+        terms += f", fits {self.fits:.0f}"
+        time = f", about {self.us:.1f} us" if math.isfinite(self.us) else ""
+        return f"at most {self.limit:.3f} of peak ({terms}){time}"
 
 
 def bound(block: Block, spec: TargetSpec, peak: float) -> Bound:

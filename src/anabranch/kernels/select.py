@@ -247,11 +247,15 @@ def _preferred(tried: Sequence[Candidate], left: Sequence[int]) -> int:
         assert cost is not None
         return cost.us
 
-    fastest = min(left, key=us)
-    spread = tried[fastest].cost.spread  # type: ignore[union-attr]
-    limit = us(fastest) + max(SAME * us(fastest), min(spread, 0.1 * us(fastest)))
-    tied = [i for i in left if us(i) <= limit]
+    fastest = tried[min(left, key=us)].cost
+    assert fastest is not None
+    tied = [i for i in left if us(i) <= as_fast(fastest)]
     return min(tied, key=lambda i: (not tried[i].kernel.writes_out, i))
+
+
+def as_fast(fastest: Cost) -> float:
+    """Microseconds up to which a kernel is taken for as fast as the fastest."""
+    return fastest.us + max(SAME * fastest.us, min(fastest.spread, 0.1 * fastest.us))
 
 
 def _nothing_runs(task: Task, tried: Sequence[Candidate], trace: Trace) -> TargetError:

@@ -99,6 +99,12 @@ def blocks_of(found: Contraction, spec: TargetSpec) -> dict[Tile, Block]:
     return _blocks(Sizes.of(found), spec)
 
 
+def limit_of(found: Contraction, tile: Tile, spec: TargetSpec) -> Bound:
+    """What the tile is ranked by, ranked among the others or not."""
+    block = _block(Sizes.of(found), tile, steps_of(found, tile.k, "deep").count, spec)
+    return bound(block, spec, peak_of(found.dtype, spec))
+
+
 def chosen(found: Contraction, spec: TargetSpec, by_limit: bool = False) -> list[Tile]:
     """The first of the ranking, but a few of those that are alike. `by_limit`: those that may come
     nearest to the machine's peak, as DeepCuts prunes (section 4). How many it keeps is not known:

@@ -1,0 +1,27 @@
+"""The performance upper limit of a kernel that is there: body, variant, machine -> Bound, or None.
+
+    contraction:16x64x128.k4.w4.s3.pe     at most 0.051 of peak (memory 0.07, shared 0.73, ...)
+
+Tiles of contractions are ranked by their limit before anything is written (`tiles`). Pairs and
+attentions are ranked by a time of another kind, and what has no tile of products by nothing.
+"""
+
+from __future__ import annotations
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.key import canonical
+from anabranch.ir.target import TargetSpec
+from anabranch.kernels.bound import Bound
+from anabranch.kernels.triton import contraction
+from anabranch.kernels.triton.carveout import apart
+from anabranch.kernels.triton.dependent import split
+from anabranch.kernels.triton.tiles import limit_of
+
+
+def upper_limit(body: Graph, variant: str, spec: TargetSpec) -> Bound | None:
+    """None where the template has none. How the kernel is launched changes nothing."""
+    base, _ = split(apart(variant)[0])
+    if not contraction.VARIANT.fullmatch(base):
+        return None
+    found = contraction.found_in(canonical(body, content=False))
+    return None if isinstance(found, str) else limit_of(found, contraction.parse(base), spec)
