@@ -206,6 +206,22 @@ def test_explains_and_reports(tmp_path: Path) -> None:
     assert "Branches" in (tmp_path / "report.html").read_text()
 
 
+def test_explains_one_task_of_a_plan_and_of_its_file(tmp_path: Path) -> None:
+    fast = anabranch.compile(model(), (image(),), **quick())
+    name = fast.entries[-1].plan.tasks.tasks[0].name
+    text, known = fast.explain(task=name), fast.about(name)
+    assert repr(text) == str(text) and "measured" in text and "Candidates: " in text
+    assert "test_api.py:" in text and known["candidates"] and known["us"] > 0
+    fast.save(tmp_path / "plan.anabranch")
+    loaded = anabranch.load(tmp_path / "plan.anabranch", target="cpu")
+    assert loaded.about(name) == {**known, "candidates": None, "us": None, "source": None} | {
+        "decided": []
+    }
+    assert "Candidates: not in the file" in loaded.explain(task=name)
+    with pytest.raises(OptionError, match="there is no task 'nothing'"):
+        loaded.explain(task="nothing")
+
+
 def test_a_second_compilation_exports_and_measures_nothing(tmp_path: Path) -> None:
     net, traces = model(), (Trace(), Trace())
     for trace in traces:

@@ -39,7 +39,7 @@ from anabranch.kernels.triton import memo
 from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.pack import artifact
-from anabranch.report import page, text
+from anabranch.report import kernel, page, text
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 
@@ -218,9 +218,20 @@ class Compiled:
         """The newest plan as loaded, to replay and time; None on a simulated target."""
         return self.entries[-1].run
 
-    def explain(self) -> Text:
-        """What was rewritten, fused and chosen, and what was refused and why."""
+    def explain(self, task: str | None = None) -> Text:
+        """What was rewritten, fused and chosen, and what was refused and why; or all of one
+        `task` of the newest plan, by its name: body, kernel, source, candidates, why they lost."""
+        if task is not None:
+            return Text(kernel.kernel_text(self.about(task)))
         return Text(text.explain(**self._pieces()))
+
+    def about(self, task: str) -> dict[str, Any]:
+        """What `explain(task)` says, ready for JSON. A loaded plan has no candidates any more, and
+        its `candidates` are None. OptionError for a name that no task has, with those near it."""
+        entry = self.entries[-1]
+        made = entry.compilation
+        candidates = made.found.selection.candidates if made is not None else None
+        return kernel.kernel_facts(entry.plan, task, candidates, self.trace.events)
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write one self-contained HTML page."""

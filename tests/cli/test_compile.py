@@ -124,6 +124,27 @@ def test_explain_a_model(cli: Callable[..., Any], model: str) -> None:
     assert told["text"] in ran.err
 
 
+def test_explain_one_task_of_a_simulated_gpu(cli: Callable[..., Any], tmp_path: Path) -> None:
+    saved, model = tmp_path / "squeezenet.anabranch", "zoo:squeezenet/tiny"
+    there = ("--target", "sim:h200", "--dtype", "fp16", "--search", "none")
+    facts = cli("compile", model, *there, "-o", saved, "--json", "-").json
+    name = facts["top_kernels"][0]["task"]
+    ran = cli("explain", model, *there, "--task", name, "--json", "-")
+    assert ran.status == 0, ran.err
+    told = ran.json
+    assert set(told) == {"name", "task", "text"} and told["text"] in ran.err
+    tried = told["task"]["candidates"]
+    assert {one["source"] for one in tried if one["us"]} == {"estimated"}
+    limited = [one["limit"] for one in tried if one["kernel"].startswith("triton.contraction")]
+    assert limited and all(0 < limit["part_of_peak"] <= 1 for limit in limited)
+    assert [bool(one["why_not"]) for one in tried].count(False) == 1
+    again = cli("explain", saved, "--task", name)
+    assert again.status == 0 and "Candidates: not in the file" in again.out
+    assert "squeezenet.py:" in again.out and "aten.convolution" in again.out
+    wrong = cli("explain", saved, "--task", f"{name}x")
+    assert wrong.status == 2 and f"did you mean {name}" in wrong.err
+
+
 def test_explain_what_is_no_plan(cli: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "plan.anabranch"
     path.write_bytes(b"garbage")

@@ -2,14 +2,18 @@
 
 A MODEL is compiled and tells its history: what was rewritten, fused and chosen, what was refused,
 and why. A FILE, as `compile -o` writes it, holds the plan without the history: it shows machine,
-numbers, schedule and kernels, on any machine, and runs nothing.
+numbers, schedule and kernels, on any machine, and runs nothing. With --task NAME both show one
+task alone: its body, the lines of the model it comes from, its kernel with its source, and of a
+MODEL all kernels that were tried for it, with times and limits, and why each of the others lost.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from anabranch import api
 from anabranch.cli import flags, screen
@@ -21,6 +25,7 @@ from anabranch.ir.schedule import text_schedule
 from anabranch.ir.text import text_kernel
 from anabranch.models import load_model
 from anabranch.pack import artifact
+from anabranch.report.kernel import kernel_facts, kernel_text
 from anabranch.trace import Trace
 
 
@@ -33,6 +38,10 @@ def run(
     scheduler: flags.Scheduler = None,
     search: flags.Search = None,
     budget: flags.Budget = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="One task, as the list of kernels names it: all that is known of it."),
+    ] = None,
     json: flags.Json = None,
     seed: flags.Seed = 0,
     trust: flags.Trust = False,
@@ -42,6 +51,9 @@ def run(
     console = screen.console(json)
     if Path(model).is_file() and not model.endswith(".pt2"):
         plan, facts = artifact.load(model)
+        if task is not None:
+            _show_task(model, kernel_facts(plan, task, None), json)
+            return
         text = "\n".join(_saved(plan, facts))
         console.print(text)
         screen.write_json(json, {"name": model, "facts": facts, "events": [], "text": text})
@@ -55,12 +67,21 @@ def run(
     with stoppable() as stop, Watch(model) as watch:
         trace = Trace(watch)
         compiled = api.compile(loaded, args, target=chosen, trace=trace, stop=stop, **options)
+    if task is not None:
+        _show_task(model, compiled.about(task), json)
+        return
     text = str(compiled.explain())
     console.print(text)
     events = [{**asdict(event), "data": dict(event.data)} for event in trace.events]
     screen.write_json(
         json, {"name": model, "facts": compiled.facts, "events": events, "text": text}
     )
+
+
+def _show_task(model: str, facts: dict[str, Any], json: str | None) -> None:
+    text = kernel_text(facts)
+    screen.console(json).print(text)
+    screen.write_json(json, {"name": model, "task": facts, "text": text})
 
 
 def _saved(plan: Plan, facts: dict[str, Any]) -> list[str]:

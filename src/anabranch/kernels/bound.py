@@ -172,7 +172,7 @@ class Bound:
         terms = f"memory {self.memory:.2f}, shared {self.shared:.2f}, tail {self.tail:.2f}"
         terms += f", fits {self.fits:.0f}"
         time = f", about {self.us:.1f} us" if math.isfinite(self.us) else ""
-        return f"at most {self.limit:.3f} of peak ({terms}){time}"
+        return f"at most {100 * self.limit:.2g}% of peak ({terms}){time}"
 
 
 def bound(block: Block, spec: TargetSpec, peak: float) -> Bound:

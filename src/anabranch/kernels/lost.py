@@ -1,8 +1,8 @@
 """Why a kernel that was tried was not chosen, as a sentence: the selector's rules, told afterwards.
 
-    triton.contraction contraction:16x64x64.k1.w2.s3   9% slower than the chosen one
-    aten.cudnn_convolution_relu                        as fast, but it allocates its result
-    cudnn.convolution 4                                error 3.10e-02 where 2.00e-03 is allowed
+triton.contraction contraction:16x64x64.k1.w2.s3   9% slower than the chosen one
+aten.cudnn_convolution_relu                        as fast, but it allocates its result
+cudnn.convolution 4                                error 3.10e-02 where 2.00e-03 is allowed
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from anabranch.kernels.select import as_fast
 
 
 def why_lost(candidate: Candidate, tried: Sequence[Candidate]) -> str:
-    """"" for the one that was chosen. `tried`: all of its structure, this one among them."""
+    """The reason, "" for the one that was chosen. `tried`: all of its structure, it among them."""
     if candidate.chosen:
         return ""
     if candidate.refused or candidate.cost is None:

@@ -99,8 +99,8 @@ def _task(
         "name": task.name,
         "kind": row.kind,
         "ops": row.ops,
-        "reads": [f"%{value.name}: {value.type.text}" for value in task.body.inputs],
-        "writes": _writes(task),
+        "reads": reads(task),
+        "writes": writes(task),
         "kernel": row.kernel,
         "us": _rounded(row.us),
         "source": row.source,
@@ -115,7 +115,7 @@ def _task(
         "origin": task.origin,
         "place": row.place,
         "body": text_graph(task.body),
-        "runs": _runs(task),
+        "runs": runs(task),
         "candidates": groups.setdefault(tried, len(groups)),
         "chosen": next(chosen, -1),
     }
@@ -136,7 +136,13 @@ def _launch(resources: Any) -> list[int] | None:
     return [resources.ctas, resources.threads, resources.registers, resources.shared]
 
 
-def _writes(task: Task) -> list[str]:
+def reads(task: Task) -> list[str]:
+    """What it reads from outside, with types."""
+    return [f"%{value.name}: {value.type.text}" for value in task.body.inputs]
+
+
+def writes(task: Task) -> list[str]:
+    """What it hands to the outside, with types."""
     types = {
         result: type.text
         for node in task.body.nodes
@@ -145,7 +151,7 @@ def _writes(task: Task) -> list[str]:
     return [f"%{name}: {types.get(name, '?')}" for name in task.writes]
 
 
-def _runs(task: Task) -> str:
+def runs(task: Task) -> str:
     """The nodes that the kernel really runs, where they are not the task's own."""
     if task.kernel is None or task.kernel.body == task.body:
         return ""

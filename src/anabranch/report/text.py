@@ -4,7 +4,7 @@ net on NVIDIA H200, f16, batch 1
   1.84 ms measured, schedule ios: 2.31x eager (4.25 ms), 1.22x sequential (2.24 ms)
   specialised: kernels, schedule and memory were chosen for batch 1 on NVIDIA H200; ...
 ...
-Chosen: the 20 slowest of 94 tasks, 71% of 2.24 ms alone
+Chosen: the 20 slowest of 94 tasks, 71% of 2.24 ms alone (measured); --task NAME tells more
   task            us   part  kernel           runner-up                 stream  origin
 """
 
@@ -22,6 +22,7 @@ from anabranch.report import history
 from anabranch.report.flow import busy, critical_chain, flow
 from anabranch.report.headline import Headline, headline
 from anabranch.report.history import Group
+from anabranch.report.kernel import NAMED
 from anabranch.report.lines import WIDTH, columns, cut, printable, wrapped
 from anabranch.report.occupancy import fullest, occupancy
 from anabranch.report.parts import Parts
@@ -132,8 +133,8 @@ def _chosen(found: Sequence[Row]) -> list[str]:
         )
         stream = str(row.launch.stream)
         table.append((row.task.name, significant(us), row.kernel, other, stream, row.place))
-    title = f"Chosen: {title} {duration(whole)} alone ({_sources(found)})"
-    return [title, *columns(table, "<><<>", (19, 7, 19, 24, 2))]
+    title = f"Chosen: {title} {duration(whole)} alone ({_sources(found)}); --task NAME tells more"
+    return [title, *columns(table, "<><<>", (NAMED, 7, 19, 24, 2))]
 
 
 def _schedules(parts: Parts) -> list[str]:
