@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ import pytest
 from anabranch.autograph.path import Path as Way
 from anabranch.autograph.path import Round
 from anabranch.ir.protocols import Cost
-from anabranch.report import embed
+from anabranch.ir.task import Kernel
+from anabranch.kernels.recall import Candidate
+from anabranch.report import embed, page
 from anabranch.report.page import render, write
 from anabranch.report.parts import Parts
 from anabranch.rewrite.backtrack import Step
@@ -149,6 +152,38 @@ def test_sources_without_room_are_left_out(parts: Build, monkeypatch: pytest.Mon
     assert numbers == {0, -1, embed.LEFT_OUT}
 
 
+def tiled(given: Parts) -> Parts:
+    """The parts with a candidate for the stem that a template wrote, which has an upper limit."""
+    spec = replace(given["plan"].spec, peak_flops=(("f16", 9.9e14),), bandwidth=4.8e12)
+    tasks = given["plan"].tasks.tasks
+    stem = next(task for task in tasks if task.name == "stem")
+    variant = "contraction:16x32x32.k1.w2.s3"
+    kernel = Kernel("triton", "contraction", stem.body, variant, True, source="text")
+    won = next(c for c in given["candidates"]["stem"] if c.chosen)
+    assert won.cost is not None
+    more = Candidate(kernel, replace(won.cost, us=2 * won.cost.us))
+    tried = {**given["candidates"], "stem": (*given["candidates"]["stem"], more)}
+    return {**given, "plan": replace(given["plan"], spec=spec), "candidates": tried}
+
+
+def test_every_candidate_says_why_it_lost_and_what_its_limit_is(parts: Build) -> None:
+    given = tiled(parts["small"]())
+    data = json.loads(Reader(render(**given)).scripts["data"])
+    task = next(task for task in data["tasks"] if task["name"] == "stem")
+    tried = data["candidates"][task["candidates"]]
+    assert [bool(one[7]) for one in tried] == [k != task["chosen"] for k in range(len(tried))]
+    *others, tile = tried
+    assert tile[7] == "100% slower than the chosen one"
+    assert {one[7] for one in others} >= {
+        "it did not run",
+        "error 3.10e-02 where 2.00e-03 is allowed",
+    }
+    assert all(one[8] is None for one in others)
+    limit, memory, shared, tail, fits, us = tile[8]
+    assert limit == pytest.approx(memory * shared * tail * fits, rel=0.02)
+    assert 0 < limit < 1 and us > 1
+
+
 def test_long_graphs_lose_their_middle(parts: Build) -> None:
     graph = parts["modules"](3)["captured"]
     text = embed.graph_text(graph, most=2000)
@@ -241,6 +276,20 @@ def test_lives_in_a_browser(parts: Build, chromium: str, tmp_path: Path) -> None
     assert '<aside id="inspector">' in document  # shown, for the address names a task
     assert re.search(r'<tbody data-task="mixed_1.cat" class="selected"', document)
     assert len(re.findall(r'<rect class="held [a-z]+ selected"', document)) == 1
+
+
+def test_an_opened_task_shows_limits_and_reasons(
+    parts: Build, chromium: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opens = tmp_path / "opens.js"
+    opens.write_text("document.querySelector('[data-task=stem] td.open button').click();")
+    monkeypatch.setattr(page, "SCRIPTS", (*page.SCRIPTS, str(opens)))
+    write(tmp_path / "page.html", **tiled(parts["small"]()))
+    document = opened(chromium, tmp_path / "page.html", tmp_path / "profile")
+    assert "data-error" not in root_of(document)
+    assert re.search(r"<td[^>]*>100% slower than the chosen one</td>", document)
+    assert re.search(r'<td class="refused">it did not run</td>', document)
+    assert re.search(r'title="at most [0-9.]+% of peak: memory [0-9.]+, shared', document)
 
 
 def test_survives_hostile_names_in_a_browser(parts: Build, chromium: str, tmp_path: Path) -> None:

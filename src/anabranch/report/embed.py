@@ -15,14 +15,14 @@ from typing import Any
 
 from anabranch.autograph.path import Path
 from anabranch.ir.graph import Graph
-from anabranch.ir.task import Task
 from anabranch.ir.text import text_graph, text_kernel, text_node
 from anabranch.kernels.recall import Candidate
 from anabranch.report.flow import Flow, busy, critical_chain
 from anabranch.report.headline import headline
+from anabranch.report.kernel import limit_facts, why_not
 from anabranch.report.occupancy import fullest, occupancy
 from anabranch.report.parts import Parts
-from anabranch.report.rows import Row, is_chosen
+from anabranch.report.rows import Row, is_chosen, reads, runs, writes
 
 SOURCES = 1_000_000
 LEFT_OUT = -2
@@ -34,9 +34,10 @@ def content(parts: Parts, rows: Sequence[Row], flow: Flow) -> dict[str, Any]:
     """Everything the script draws; short keys, for there are many rows."""
     sources = _sources(rows)
     groups: dict[str, int] = {}
+    limits = _limits(parts, rows)
     position = {row.task.name: i for i, row in enumerate(rows)}
     return {
-        "tasks": [_task(i, row, flow, sources, groups) for i, row in enumerate(rows)],
+        "tasks": [_task(i, row, flow, sources, limits, groups) for i, row in enumerate(rows)],
         "candidates": [json.loads(group) for group in groups],
         "sources": list(sources),
         "timelines": _timelines(parts, flow, position),
@@ -88,12 +89,36 @@ def _sources(rows: Sequence[Row]) -> dict[str, int]:
     return found
 
 
+def _limits(parts: Parts, rows: Sequence[Row]) -> dict[int, list[list[float | None] | None]]:
+    """By the identity of candidates, which tasks of equal structure share: of each candidate the
+    upper limit, its four terms and its time, None where there is none."""
+    spec = parts["plan"].spec
+    found: dict[int, list[list[float | None] | None]] = {}
+    for row in rows:
+        if id(row.candidates) not in found:
+            kernels = (candidate.kernel for candidate in row.candidates)
+            facts = (limit_facts(row.task.body, kernel, spec) for kernel in kernels)
+            found[id(row.candidates)] = [_numbers(limit) if limit else None for limit in facts]
+    return found
+
+
+def _numbers(limit: Mapping[str, Any]) -> list[float | None]:
+    names = ("part_of_peak", "memory", "shared", "tail", "fits", "us")
+    return [float(f"{limit[name]:.3g}") for name in names]
+
+
 def _task(
-    i: int, row: Row, flow: Flow, sources: Mapping[str, int], groups: dict[str, int]
+    i: int,
+    row: Row,
+    flow: Flow,
+    sources: Mapping[str, int],
+    limits: Mapping[int, list[list[float | None] | None]],
+    groups: dict[str, int],
 ) -> dict[str, Any]:
     task, kernel = row.task, row.task.kernel
     resources = kernel.resources if kernel else None
-    tried = json.dumps([_candidate(candidate, sources) for candidate in row.candidates])
+    of_each = zip(row.candidates, limits[id(row.candidates)], strict=True)
+    tried = json.dumps([_candidate(c, row, limit, sources) for c, limit in of_each])
     chosen = (k for k, c in enumerate(row.candidates) if is_chosen(task, c))
     return {
         "name": task.name,
@@ -121,41 +146,22 @@ def _task(
     }
 
 
-def _candidate(candidate: Candidate, sources: Mapping[str, int]) -> list[Any]:
+def _candidate(
+    candidate: Candidate, row: Row, limit: list[float | None] | None, sources: Mapping[str, int]
+) -> list[Any]:
     kernel, cost = candidate.kernel, candidate.cost
     number = sources.get(kernel.source, LEFT_OUT) if kernel.source else -1
     name, spread = text_kernel(kernel), _rounded(cost.spread) if cost else None
     launch = _launch(kernel.resources)
     us, source = (_rounded(cost.us), cost.source) if cost else (None, "")
-    return [name, us, spread, source, candidate.refused, number, launch]
+    why = why_not(row.task, candidate, row.candidates)
+    return [name, us, spread, source, candidate.refused, number, launch, why, limit]
 
 
 def _launch(resources: Any) -> list[int] | None:
     if resources is None:
         return None
     return [resources.ctas, resources.threads, resources.registers, resources.shared]
-
-
-def reads(task: Task) -> list[str]:
-    """What it reads from outside, with types."""
-    return [f"%{value.name}: {value.type.text}" for value in task.body.inputs]
-
-
-def writes(task: Task) -> list[str]:
-    """What it hands to the outside, with types."""
-    types = {
-        result: type.text
-        for node in task.body.nodes
-        for result, type in zip(node.results, node.types, strict=True)
-    }
-    return [f"%{name}: {types.get(name, '?')}" for name in task.writes]
-
-
-def runs(task: Task) -> str:
-    """The nodes that the kernel really runs, where they are not the task's own."""
-    if task.kernel is None or task.kernel.body == task.body:
-        return ""
-    return "\n".join(text_node(node, origin=False) for node in task.kernel.body.nodes)
 
 
 def _timelines(parts: Parts, flow: Flow, position: Mapping[str, int]) -> list[dict[str, Any]]:

@@ -33,9 +33,8 @@ from anabranch.kernels.lost import why_lost
 from anabranch.kernels.recall import Candidate
 from anabranch.kernels.triton.limits import upper_limit
 from anabranch.kernels.triton.write import is_ours, program
-from anabranch.report.embed import reads, runs, writes
 from anabranch.report.lines import cut, printable, wrapped
-from anabranch.report.rows import is_chosen, kind_of, ops_text
+from anabranch.report.rows import is_chosen, kind_of, ops_text, reads, runs, writes
 from anabranch.report.units import count, duration, size
 from anabranch.trace import Event
 

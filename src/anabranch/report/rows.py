@@ -15,7 +15,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Graph
 from anabranch.ir.schedule import Launch, Timeline
 from anabranch.ir.task import Kernel, Task
-from anabranch.ir.text import text_kernel
+from anabranch.ir.text import text_kernel, text_node
 from anabranch.kernels.recall import Candidate
 from anabranch.kernels.triton.carveout import apart
 from anabranch.kernels.triton.dependent import split
@@ -94,6 +94,28 @@ def ops_text(names: Iterable[str]) -> str:
     """
     counted = Counter(ops.packet_name(name).removeprefix("aten.") for name in names)
     return ", ".join(name if n == 1 else f"{name} x{n}" for name, n in counted.items())
+
+
+def reads(task: Task) -> list[str]:
+    """What it reads from outside, with types."""
+    return [f"%{value.name}: {value.type.text}" for value in task.body.inputs]
+
+
+def writes(task: Task) -> list[str]:
+    """What it hands to the outside, with types."""
+    types = {
+        result: type.text
+        for node in task.body.nodes
+        for result, type in zip(node.results, node.types, strict=True)
+    }
+    return [f"%{name}: {types.get(name, '?')}" for name in task.writes]
+
+
+def runs(task: Task) -> str:
+    """The nodes that the kernel really runs, where they are not the task's own."""
+    if task.kernel is None or task.kernel.body == task.body:
+        return ""
+    return "\n".join(text_node(node, origin=False) for node in task.kernel.body.nodes)
 
 
 def _spans(timelines: Sequence[tuple[str, Timeline]]) -> dict[str, tuple[float, str]]:

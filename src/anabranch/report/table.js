@@ -85,7 +85,7 @@ function details(task, i) {
     task.after.length ? fact("after", ...links(task.after)) : "", readers[i].length ? fact("before", ...links(readers[i])) : "",
     task.waits.length ? fact("event waits", ...links(task.waits)) : "",
     fact("launch", resources(task.launch) || "resources not known"), fact("kernels", String(task.launches)),
-    task.workspace ? fact("workspace", size(task.workspace)) : "", task.origin ? fact("origin", task.origin) : "");
+    bound(task) ? fact("upper limit", terms(bound(task))) : "", task.workspace ? fact("workspace", size(task.workspace)) : "", task.origin ? fact("origin", task.origin) : "");
   const source = h("div");
   const parts = [facts, candidatesOf(task, source), h("h4", {}, "Computes"), h("pre", {}, task.body)];
   if (task.runs) parts.push(h("h4", {}, "Runs"), h("pre", {}, task.runs));
@@ -94,25 +94,33 @@ function details(task, i) {
   return [...parts, source];
 }
 
+const bound = (task) => data.candidates[task.candidates][task.chosen]?.[8];
+
 function candidatesOf(task, source) {
   const tried = data.candidates[task.candidates];
   if (!tried.length) return h("p", { class: "soft" }, "Its kernel was not chosen among candidates here.");
   const most = Math.max(...tried.map((c) => c[1] || 0), 1e-9), best = task.us || Math.min(...tried.map((c) => c[1] ?? Infinity));
   const order = tried.map((_, k) => k).sort((a, b) => (tried[a][1] ?? Infinity) - (tried[b][1] ?? Infinity) || a - b);
   const rows = order.map((k) => {
-    const [name, us, spread, from, refused, number, taken] = tried[k], chosen = k === task.chosen;
+    const [name, us, spread, from, refused, number, taken, why, limit] = tried[k], chosen = k === task.chosen;
     return h("tr", { class: chosen ? "chosen" : "" },
       h("td", {}, name, chosen ? h("span", { class: "mark" }, "chosen") : ""),
       h("td", { class: "number" }, us === null ? "did not run" : duration(us), us !== null && spread ? h("small", {}, ` ± ${significant(spread, 2)}`) : ""),
       h("td", { class: "wide" }, us === null ? "" : h("b", { class: "bar", style: { "--part": us / most } })),
       h("td", { class: "number" }, us === null || chosen ? "" : `${us >= best ? "+" : "−"}${Math.abs(Math.round(100 * (us / best - 1)))}%`),
       h("td", { class: "soft" }, from || ""), h("td", { class: "soft" }, launch(taken)),
-      h("td", { class: "refused" }, refused),
+      h("td", { class: "number soft", title: limit ? terms(limit) : null }, limit ? percent(limit[0]) : ""),
+      h("td", { class: refused || us === null ? "refused" : "soft" }, why),
       h("td", {}, number === -1 ? "" : h("button", { class: "mark", onclick: () => showSource(source, tried[k]) }, "source")));
   });
-  const heads = ["kernel", "time", "", "to chosen", "known by", "launch", "refused because", ""];
-  return h("table", {}, h("thead", {}, h("tr", {}, ...heads.map((head, c) => h("th", { class: c === 1 || c === 3 ? "number" : "" }, head)))), h("tbody", {}, ...rows));
+  const heads = ["kernel", "time", "", "to chosen", "known by", "launch", "at most", "why not", ""];
+  return h("table", {}, h("thead", {}, h("tr", {}, ...heads.map((head, c) => h("th", { class: c === 1 || c === 3 || c === 6 ? "number" : "" }, head)))), h("tbody", {}, ...rows));
 }
+
+// The performance upper limit: what part of the machine's peak a tile may reach, and of what it is made.
+const percent = (part) => `${significant(100 * part, 2)}%`;
+const terms = ([part, memory, shared, tail, fits, us]) =>
+  `at most ${percent(part)} of peak: memory ${memory}, shared ${shared}, tail ${tail}, fits ${fits}${Number.isFinite(us) ? `; about ${duration(us)}` : ""}`;
 
 function showSource(place, candidate) {
   const text = candidate[5] < 0 ? "This source is left out to keep the page small; ANABRANCH_DUMP=folder writes all of them." : data.sources[candidate[5]];
