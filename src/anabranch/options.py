@@ -120,8 +120,9 @@ class Options(BaseModel):
     search_size_l: int = Field(default=16, ge=2)
     search_size_u: int = Field(default=40, ge=2, validate_default=True)
     # Graphs that are looked at in each part: it is done after a few steps. Graphs priced in all, at
-    # a millisecond or two each. Graphs kept all along. Candidates near one graph that are run, at
-    # seconds each: what one of them shows makes the next prediction better.
+    # a millisecond or two each. Graphs kept all along: as many as can be run afterwards in a few
+    # seconds each. Candidates near one graph that are run: what one of them shows makes the next
+    # prediction better.
     search_pops: int = Field(default=12, ge=1)
     search_prices: int = Field(default=8000, ge=1)
     search_keep: int = Field(default=4, ge=1)

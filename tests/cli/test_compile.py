@@ -115,6 +115,58 @@ def test_options_reach_the_compiler(cli: Callable[..., Any], model: str) -> None
     assert facts["options"]["max_groups"] == 2 and facts["options"]["max_group_size"] == 1
 
 
+def test_any_option_can_be_given(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
+    words = ("-O", "search_alpha=8", "-O", "overlap=none", "--budget", "20", "-O", "budget=none")
+    more = ("--option", "search_dp=false", "-O", f"dump={tmp_path}", "-O", "seed=3")
+    for command in ("compile", "explain"):
+        ran = cli(command, model, "--target", "cpu", *words, *more, "--json", "-")
+        assert ran.status == 0, ran.err
+        said = ran.json["facts"] if command == "explain" else ran.json
+        options = dict(said["options"])
+        assert options.pop("cache_dir", None) is None and options.pop("dump") == str(tmp_path)
+        expected = {"search_alpha": 8.0, "overlap": "none", "search_dp": False, "seed": 3}
+        assert options == expected
+
+
+def test_a_level_that_is_given_is_shown(cli: Callable[..., Any], model: str) -> None:
+    quiet, loud = (
+        cli("compile", model, "--target", "cpu", *words) for words in ((), ("-O", "debug=2"))
+    )
+    assert "chosen" not in quiet.err and "chosen" in loud.err
+
+
+def test_what_is_rounded_on_the_gpu_is_compared_on_the_cpu_as_it_is(
+    cli: Callable[..., Any], model: str, simulated: Profile, no_gpu: None
+) -> None:
+    facts = cli("compile", model, "-O", "tf32=true", "--json", "-").json
+    assert facts["dtype"] == "tf32" and facts["cpu_check"]["dtype"] == "f32"
+
+
+@pytest.mark.parametrize("verb", ["compile", "explain"])
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("search_alfa=8", "did you mean search_alpha?"),
+        ("search_alpha=many", "option search_alpha = 'many' is not valid"),
+        ("search=never", "option search = 'never' is not valid"),
+        ("strict=none", "option strict = 'none' is not valid"),
+        ("search_alpha", "-O cannot be 'search_alpha'"),
+        ("=8", "-O cannot be '=8'"),
+    ],
+)
+def test_an_option_that_means_nothing_is_refused_before_the_model_is_made(
+    cli: Callable[..., Any], verb: str, setting: str, said: str
+) -> None:
+    ran = cli(verb, "no_such_module:build", "--target", "cpu", "-O", setting)
+    assert ran.status == 2 and said in ran.err
+
+
+@pytest.mark.parametrize("verb", ["compile", "explain"])
+def test_help_says_all_that_a_seed_decides(cli: Callable[..., Any], verb: str) -> None:
+    said = " ".join(cli(verb, "--help").out.replace("│", " ").split())
+    assert "rules: another seed may find another graph" in said and "NAME=VALUE" in said
+
+
 def test_explain_a_model(cli: Callable[..., Any], model: str) -> None:
     ran = cli("explain", model, "--target", "cpu", "--json", "-")
     assert ran.status == 0, ran.err

@@ -28,6 +28,7 @@ from anabranch.errors import NumericsError, OptionError
 from anabranch.ir.numbers import relative_error
 from anabranch.ir.text import text_kernel
 from anabranch.models import batch_of, load_model
+from anabranch.options import Options
 from anabranch.report import units
 from anabranch.report.headline import CUT_SHORT
 from anabranch.trace import Trace
@@ -50,6 +51,7 @@ def run(
     max_groups: Annotated[
         int | None, typer.Option(help="IOS: most groups of a stage.", min=1)
     ] = None,
+    settings: flags.Settings = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Save the plan here.", metavar="FILE")
     ] = None,
@@ -63,16 +65,23 @@ def run(
     """Compile MODEL, and show what the result takes."""
     flags.check_dtype(dtype)
     check_folders(output, report, screen.file_of(json))
-    options: dict[str, Any] = {"system": system, "scheduler": scheduler, "search": search}
-    options |= {"budget": budget, "seed": seed}
-    options |= {"max_group_size": max_group_size, "max_groups": max_groups}
-    options = {name: value for name, value in options.items() if value is not None}
+    options = flags.compile_options(
+        settings,
+        system=system,
+        scheduler=scheduler,
+        search=search,
+        budget=budget,
+        seed=seed,
+        max_group_size=max_group_size,
+        max_groups=max_groups,
+        tf32=dtype == "tf32",
+    )
     check, (chosen, device) = planned_elsewhere(target), place(target)
     loaded, args = load_model(model, batch, dtype, device, seed, trust)
-    rounded = {**options, "tf32": dtype == "tf32"}
-    with stoppable() as stop, Watch(model) as watch:
+    level = Options.read(options).debug
+    with stoppable() as stop, Watch(model, level=level) as watch:
         compiled = api.compile(
-            loaded, args, target=chosen, trace=Trace(watch), stop=stop, **rounded
+            loaded, args, target=chosen, trace=Trace(watch), stop=stop, **options
         )
     if output is not None:
         compiled.save(output)
@@ -184,6 +193,7 @@ def _on_cpu(
     emulates half precision, a hundred times slower."""
     own = None if model.endswith(".pt2") else "fp32"
     loaded, args = load_model(model, batch, own, "cpu", seed, trust)
+    options = {name: value for name, value in options.items() if name != "tf32"}
     with stoppable(stop), Watch(f"{model} on the CPU") as watch:
         trace = Trace(watch)
         compiled = api.compile(loaded, args, target="cpu", trace=trace, stop=stop, **options)

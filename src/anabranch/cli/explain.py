@@ -24,6 +24,7 @@ from anabranch.ir.plan import Plan, text_plan
 from anabranch.ir.schedule import text_schedule
 from anabranch.ir.text import text_kernel
 from anabranch.models import load_model
+from anabranch.options import Options
 from anabranch.pack import artifact
 from anabranch.report.kernel import kernel_facts, kernel_text
 from anabranch.trace import Trace
@@ -38,6 +39,7 @@ def run(
     scheduler: flags.Scheduler = None,
     search: flags.Search = None,
     budget: flags.Budget = None,
+    settings: flags.Settings = None,
     task: Annotated[
         str | None,
         typer.Option(help="One task, as the list of kernels names it: all that is known of it."),
@@ -58,13 +60,19 @@ def run(
         console.print(text)
         screen.write_json(json, {"name": model, "facts": facts, "events": [], "text": text})
         return
+    options = flags.compile_options(
+        settings,
+        system=system,
+        scheduler=scheduler,
+        search=search,
+        budget=budget,
+        seed=seed,
+        tf32=dtype == "tf32",
+    )
     chosen, device = place(target)
     loaded, args = load_model(model, batch, dtype, device, seed, trust)
-    options: dict[str, Any] = {"system": system, "scheduler": scheduler, "search": search}
-    options |= {"budget": budget, "seed": seed}
-    options = {name: value for name, value in options.items() if value is not None}
-    options["tf32"] = dtype == "tf32"
-    with stoppable() as stop, Watch(model) as watch:
+    level = Options.read(options).debug
+    with stoppable() as stop, Watch(model, level=level) as watch:
         trace = Trace(watch)
         compiled = api.compile(loaded, args, target=chosen, trace=trace, stop=stop, **options)
     if task is not None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Annotated, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
 from anabranch.errors import OptionError
 from anabranch.models import DTYPES, FORMS
-from anabranch.options import SEEDS, SYSTEMS
+from anabranch.options import SEEDS, SYSTEMS, Options
 
 T = TypeVar("T")
 
@@ -37,8 +37,55 @@ Trust = Annotated[
     bool, typer.Option("--trust", help="Read torch.export archives, which may run code.")
 ]
 Seed = Annotated[
-    int, typer.Option(help="For random weights and inputs.", min=-SEEDS, max=SEEDS - 1)
+    int,
+    typer.Option(
+        help="For random weights and inputs, and for the order in which a search tries rules: "
+        "another seed may find another graph.",
+        min=-SEEDS,
+        max=SEEDS - 1,
+    ),
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-O",
+        "--option",
+        help="Any field of anabranch.Options, search_alpha=8 for one; over the other flags, and "
+        "as often as there are options to give.",
+        metavar="NAME=VALUE",
+    ),
+]
+
+
+def compile_options(settings: Sequence[str] | None, **given: Any) -> dict[str, Any]:
+    """What a compilation is told: the flags that were given, None for those that were not, and over
+    them each NAME=VALUE. OptionError for what `anabranch.Options` does not take.
+
+    >>> compile_options(["search_alpha=8", "budget=none"], scheduler="ios", search=None, budget=3.0)
+    {'scheduler': 'ios', 'budget': None, 'search_alpha': '8'}
+    """
+    options = {name: value for name, value in given.items() if value is not None}
+    for text in settings or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise OptionError(
+                f"-O cannot be {text!r}",
+                "it takes the name of an option and its value",
+                "for example -O search_alpha=8; help(anabranch.Options) names all",
+            )
+        options[name.strip()] = None if value == "none" and may_be_none(name.strip()) else value
+    Options.read(options)
+    return options
+
+
+def may_be_none(option: str) -> bool:
+    """Whether the word none stands for no value of this option, and is not one of its words.
+
+    >>> may_be_none("budget"), may_be_none("search")
+    (True, False)
+    """
+    field = Options.model_fields.get(option)
+    return field is not None and type(None) in get_args(field.annotation)
 
 
 def check_dtype(name: str | None) -> str | None:

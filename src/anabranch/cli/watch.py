@@ -3,7 +3,8 @@
     kernels  ━━━━━━━━━━╺━━━━━━━━━  41/94  0:00:07        capture   1.21 s
                                                          rewrite   0.08 s
 
-Warnings and fallbacks are always shown; ANABRANCH_DEBUG shows the rest, as `trace.LEVELS` says.
+Warnings and fallbacks are always shown; ANABRANCH_DEBUG, or the option
+debug, shows the rest, as `trace.LEVELS` says.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from anabranch.trace import LEVELS, Event
 
 class Watch:
     """A listener for `Trace(watch)`, shown while it is open. `title`: what is under way; `where`:
-    whose progress counts ("bench"), None for the compiler's, stage by stage."""
+    whose progress counts ("bench"), None for the compiler's, stage by stage; `level`: how much is
+    shown, None for what ANABRANCH_DEBUG says."""
 
-    def __init__(self, title: str, where: str | None = None) -> None:
+    def __init__(self, title: str, where: str | None = None, level: int | None = None) -> None:
         self._console = screen.notices()
         self._title, self._where = title, where
-        self._level = Options.read().debug
+        self._level = Options.read().debug if level is None else level
         self._bars: Progress | None = None
         self._seen: set[tuple[str, str]] = set()
         if self._console.is_terminal:
