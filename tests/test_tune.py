@@ -14,6 +14,7 @@ import anabranch
 from anabranch.bench.pairs import bottleneck, separable
 from anabranch.compiler import compile_model
 from anabranch.costs import costs_of
+from anabranch.fuse.choose import ESTIMATED
 from anabranch.fuse.choose import computed as computes
 from anabranch.fuse.pairs import is_pair
 from anabranch.ir.graph import Graph, types
@@ -58,7 +59,8 @@ def test_no_pair_without_a_measured_time(name: str) -> None:
     way = made.kernels(made.cuts(graph, Trace()), costs, trace)[0]
     tasks = way.selection.tasks.tasks
     assert len(tasks) > 1 and not any(map(is_pair, tasks))
-    assert any(event.why == "only estimated" for event in way.trace.events)
+    told: list[Any] = [dict(e.data) for e in way.trace.events if e.why == ESTIMATED]
+    assert told and all(data["pair"] and 0 < data["us"] < data["apart_us"] for data in told)
 
 
 PARTS = """

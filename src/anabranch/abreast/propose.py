@@ -21,6 +21,7 @@ from anabranch.costs.work import Work, work
 from anabranch.deadline import Deadline
 from anabranch.errors import ScheduleError
 from anabranch.fuse.abreast import Group, joint, name_of, together
+from anabranch.fuse.choose import ESTIMATED
 from anabranch.fuse.sharing import Part, grouped, joint_resources, offers, parts, sketch
 from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost, Costs
@@ -226,7 +227,7 @@ def _hopeless(offer: Offer, apart: Costs, whole: Costs, rough: Costs) -> str:
     together, parts = whole.task(task), list(map(apart.task, group))
     guessed = {cost.source == "estimated" for cost in (together, *parts)}
     if together.source == "estimated" and len(guessed) > 1:
-        return "only estimated, where the times of its parts are known"
+        return f"{ESTIMATED}, where the times of its parts are known"
     if True in guessed:  # numbers of two kinds tell nothing
         together, parts = rough.task(task), list(map(rough.task, group))
     us, each = together.us, [cost.us for cost in parts]

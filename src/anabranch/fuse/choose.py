@@ -26,6 +26,10 @@ from anabranch.trace import Trace
 Stretch = tuple[list[Task], list[Task]]
 """The tasks of the coarse graph, and those of the fine one, of the same nodes."""
 
+ESTIMATED = "only estimated"
+"""How a refusal begins that a measured time would have decided: with `us` expected of the one way
+and `apart_us` of the other, and whether it is a `pair`, as its data."""
+
 
 def choose(
     coarse: TaskGraph,
@@ -55,9 +59,14 @@ def choose(
             trace.add("applied", "fuse", names, why, us=parts_us - us)
             tasks += groups
         else:
-            why = "only estimated" if guess else f"{us:.2f} us > {parts_us:.2f} us apart"
-            why = "it is wanted in parts" if math.isinf(us) else why
-            trace.add("refused", "fuse", f"{names}, {len(parts)} parts", why)
+            what, why = f"{names}, {len(parts)} parts", f"{us:.2f} us > {parts_us:.2f} us apart"
+            if math.isinf(us):
+                trace.add("refused", "fuse", what, "it is wanted in parts")
+            elif guess:
+                pair = int(any(map(sure, groups)))
+                trace.add("refused", "fuse", what, ESTIMATED, us=us, apart_us=parts_us, pair=pair)
+            else:
+                trace.add("refused", "fuse", what, why)
             tasks += parts
     return _ordered(tasks, coarse, fine) or min(
         (coarse, fine), key=lambda graph: sum(cost(task).us for task in graph.tasks)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from anabranch.fuse.choose import ESTIMATED
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, Ref, types
 from anabranch.ir.protocols import Cost
@@ -173,12 +174,10 @@ def worth(
             trace.add("applied", "fuse", ", ".join(joins), why, us=us[0] - us[1])
             kept += joins
         else:
-            why = (
-                "only estimated, the concatenation is known"
-                if guess
-                else f"{said} >= {us[0]:.2f} with the concatenation"
-            )
-            trace.add("refused", "fuse", ", ".join(joins), why)
+            why = f"{said} >= {us[0]:.2f} with the concatenation"
+            told = {"us": us[1], "apart_us": us[0]} if guess else {}
+            why = f"{ESTIMATED}, the concatenation is known" if guess else why
+            trace.add("refused", "fuse", ", ".join(joins), why, **told)
     return tuple(kept)
 
 

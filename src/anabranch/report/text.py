@@ -29,11 +29,13 @@ from anabranch.report.parts import Parts
 from anabranch.report.rows import Row, rows
 from anabranch.report.searched import searched_lines
 from anabranch.report.tried import tried_in_parts
+from anabranch.report.undecided import undecided
 from anabranch.report.units import count, duration, ratio, significant, size
 
 SLOWEST = 20
 GROUPS = 12
 """Lines given to each list that could be long; what is left out is counted."""
+UNDECIDED = 4
 
 
 def explain(**parts: Unpack[Parts]) -> str:
@@ -46,6 +48,7 @@ def explain(**parts: Unpack[Parts]) -> str:
         searched_lines(parts["searched"], GROUPS),
         tried_in_parts(parts["events"], GROUPS),
         _fused(parts, found),
+        undecided(parts["events"], parts["plan"].spec, UNDECIDED),
         _chosen(found),
         _schedules(parts),
         _overlapping(parts),
