@@ -79,6 +79,15 @@ def test_a_generated_kernel_has_a_limit_and_a_launch_shape_before_it_ever_ran(
     assert won.kernel.provider == "cudnn" and REPLACED in why
 
 
+def test_a_kernel_that_nobody_writes_any_more_is_still_shown(parts: Build) -> None:
+    plan = parts["small"]()["plan"]
+    kernel = Kernel("triton", "rows", plan.tasks.tasks[0].body, "rows:odd", source="its text")
+    tasks = tuple(replace(task, kernel=kernel) for task in plan.tasks.tasks)
+    told = kernel_facts(replace(plan, tasks=replace(plan.tasks, tasks=tasks)), "stem", None)
+    assert told["kernel"]["ctas"] is None
+    assert kernel_text(told).endswith("Source\nits text\n")
+
+
 def test_a_name_may_be_cut_as_in_the_list(parts: Build) -> None:
     long = "features_of_the_second_block", "features_of_the_third_block"
     plan = parts["chain"](long)["plan"]

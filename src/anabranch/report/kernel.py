@@ -139,7 +139,10 @@ def _launch(task: Task, kernel: Kernel) -> tuple[int | None, int | None]:
         return kernel.resources.ctas, kernel.resources.threads
     if kernel.provider != "triton" or not is_ours(kernel.variant):
         return None, None
-    written = program(task.body, kernel.variant)
+    try:
+        written = program(task.body, kernel.variant)
+    except ValueError:  # of a file that another version wrote
+        return None, None
     return written.ctas, written.warps * WARP
 
 
