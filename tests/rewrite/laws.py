@@ -37,6 +37,7 @@ class Law(nn.Module):
         self.function = function
         self.conv, self.side, self.wide = (nn.Conv2d(4, 4, k, padding=k // 2) for k in (3, 3, 5))
         self.point = nn.Conv2d(4, 4, 1, bias=False)
+        self.halves = nn.ModuleList(nn.Conv2d(4, 4, k, padding=k // 2, groups=2) for k in (3, 3, 5))
         self.linear, self.other = nn.Linear(6, 6), nn.Linear(6, 6)
 
     def forward(self, *args: Tensor) -> list[Tensor]:
@@ -94,7 +95,7 @@ def terms(net: Law, x: Tensor, y: Tensor) -> list[Tensor]:
     sums += [a * b + a * c, a * b - a * c, a * (b + c), a * (b - c)]
     sums += [a * 3 + b * 3, (a + b) * 3, a * 3 - b * 3, (a - b) * 3, a / 3 + b / 3, (a + b) / 3]
     sums += [(a * b) * 3, (a * 3) * b, a * 3 + a, a - a * b, a * b + c * (1 - b), b + c * (a - b)]
-    return sums
+    return [*sums, torch.stack([a, b, c]).sum(0)]
 
 
 def products(net: Law, x: Tensor, y: Tensor) -> list[Tensor]:
@@ -144,7 +145,8 @@ def activated(net: Law, x: Tensor, y: Tensor) -> list[Tensor]:
     """Activated convolutions of one input, joined or not."""
     found = []
     for f in FUNCTIONS.values():
-        for one, two in combinations((net.conv, net.side, net.wide), 2):
+        dense = combinations((net.conv, net.side, net.wide), 2)
+        for one, two in (*dense, *combinations(net.halves, 2)):
             found += [torch.cat([f(one(x)), f(two(x))], 1), f(one(y)).exp() * f(two(y))]
     return found
 
