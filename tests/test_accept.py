@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
-from anabranch.accept import checker
+from anabranch.accept import _tops, checker
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.targets.cpu.target import CpuTarget
@@ -74,3 +75,25 @@ graph rows {
     check = checker(CpuTarget(), None)
     assert check(Task("rows", body, Kernel("aten", "aten", body))) == ""
     assert "is allowed, of inputs of seed" in check(Task("rows", body, Kernel("aten", "a", wrong)))
+
+
+@pytest.mark.parametrize(
+    ("lines", "top"),
+    [
+        ("%one: f32[30,5] = aten.index_select.default(%x, -1, %ids)", 4),
+        ("%one: f32[5,4] = aten.index_select.default(%x, 0, %ids)", 30),
+        ("%one: f32[5,4] = aten.index.Tensor(%x, [%ids])", 30),
+        ("%one: f32[30,5] = aten.index.Tensor(%x, [None, %ids])", 4),
+        ("%cut: i64[5] = aten.clone.default(%ids)\n  %one: f32[5,4] = "
+         "aten.embedding.default(%x, %cut)", 30),
+        ("%far: i64[5] = aten.mul.Tensor(%ids, 20)\n  %low: f32[5,4] = "
+         "aten.embedding.default(%x, %ids)\n  %one: f32[5,4] = "
+         "aten.embedding.default(%x, %far)", None),
+    ],
+)  # fmt: skip
+def test_how_far_indices_may_reach(lines: str, top: int | None) -> None:
+    """Not at all where they are reckoned with: on a GPU one outside of its table is the end."""
+    body = parse_graph(
+        f"graph g {{\n  input %ids: i64[5]\n  input %x: f32[30,4]\n  {lines}\n  return %one\n}}"
+    )
+    assert _tops(body) == ({} if top is None else {"ids": top})

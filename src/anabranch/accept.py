@@ -19,12 +19,13 @@ from anabranch.errors import TargetError
 from anabranch.ir import numbers, ops
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph
-from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, types
+from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, types, users
 from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Target
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.step import random_tensor
 from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.types import TensorType
 from anabranch.pack import pack
 from anabranch.pack.fence import fence
 
@@ -89,35 +90,47 @@ def _drawn(body: Graph, seed: int, device: torch.device | None) -> list[Tensor]:
 
 
 def _tops(body: Graph) -> dict[str, int]:
-    """For inputs that are indices, or of which views or copies are, below what they must be."""
-    known, found = types(body), dict[str, int]()
-    makers = producers(body)
+    """For inputs that are nothing but indices, or of which views or copies are, below what they
+    must be. Of what is reckoned with besides nobody knows where it leads, and on a GPU an index
+    outside of its table ends the process."""
+    known, makers, readers = types(body), producers(body), users(body)
+    found: dict[str, int] = {}
+    asked: dict[str, set[str]] = {}
     for node in body.nodes:
-        given = ops.arguments(node)
-        table = next(iter(given.values()), None)
-        if not isinstance(table, Ref):
-            continue
-        shape = known[table.name].shape
-        for index, axis in _indices(node, given):
-            while (maker := makers.get(index.name)) and ops.packet_name(maker.op) in RENAMED:
-                (index,) = map(Ref, maker.uses[:1])
-            top = max(1, shape[axis]) if axis < len(shape) else 2
-            found[index.name] = min(top, found.get(index.name, top))
-    return found
+        for index, size in _indices(node, known):
+            asked.setdefault(index, set()).add(node.name)
+            while (maker := makers.get(index)) and ops.packet_name(maker.op) in RENAMED:
+                index = maker.uses[0]
+            found[index] = max(1, min(size, found.get(index, size)))
+
+    def alone(name: str) -> bool:
+        """Whether every reader looks up by it, or hands it on to such."""
+        return all(
+            reader.name in asked.get(name, ())
+            or (ops.packet_name(reader.op) in RENAMED and all(map(alone, reader.results)))
+            for reader in readers.get(name, ())
+        )
+
+    inputs = {value.name for value in body.inputs}
+    return {name: top for name, top in found.items() if name in inputs and alone(name)}
 
 
-def _indices(node: Node, given: Mapping[str, Arg]) -> Iterator[tuple[Ref, int]]:
-    """The indices of a lookup, each with the axis of the table that it is for."""
-    name = ops.packet_name(node.op)
+def _indices(node: Node, known: Mapping[str, TensorType]) -> Iterator[tuple[str, int]]:
+    """The indices of a lookup, each with the size of the axis of the table that it is for."""
+    given, name = ops.arguments(node), ops.packet_name(node.op)
+    table = next(iter(given.values()), None)
+    if not isinstance(table, Ref):
+        return
+    shape, listed = known[table.name].shape, list[tuple[Arg, int]]()
     if name == "aten.embedding":
-        yield from ((index, 0) for index in [given["indices"]] if isinstance(index, Ref))
-    elif name in ("aten.index_select", "aten.gather"):
-        index, dim = given["index"], given["dim"]
-        if isinstance(index, Ref) and isinstance(dim, int):
-            yield index, max(dim, 0)
+        listed = [(given["indices"], 0)]
+    elif name in ("aten.index_select", "aten.gather") and isinstance(given["dim"], int):
+        listed = [(given["index"], given["dim"])]
     elif name == "aten.index" and isinstance(given["indices"], tuple):
-        listed = enumerate(given["indices"])
-        yield from ((index, axis) for axis, index in listed if isinstance(index, Ref))
+        listed = [(index, axis) for axis, index in enumerate(given["indices"])]
+    for index, axis in listed:
+        if isinstance(index, Ref) and -len(shape) <= axis < len(shape):
+            yield index.name, shape[axis]
 
 
 def eager_and_reference(
