@@ -76,13 +76,8 @@ def run(
         max_groups=max_groups,
         tf32=dtype == "tf32",
     )
-    check, (chosen, device) = planned_elsewhere(target), place(target)
-    loaded, args = load_model(model, batch, dtype, device, seed, trust)
-    level = Options.read(options).debug
-    with stoppable() as stop, Watch(model, level=level) as watch:
-        compiled = api.compile(
-            loaded, args, target=chosen, trace=Trace(watch), stop=stop, **options
-        )
+    check = planned_elsewhere(target)
+    compiled, args, stop = compiled_for(target, model, batch, dtype, seed, trust, options)
     if output is not None:
         compiled.save(output)
     if report is not None:
@@ -97,6 +92,26 @@ def run(
     screen.write_json(json, facts)
     if check and not facts["cpu_check"]["agrees"]:
         raise _disagreement(facts["cpu_check"])
+
+
+def compiled_for(
+    target: str,
+    model: str,
+    batch: int | None,
+    dtype: str | None,
+    seed: int,
+    trust: bool,
+    options: dict[str, Any],
+) -> tuple[api.Compiled, tuple[Any, ...], Event]:
+    """The model compiled with what the flags say, in sight of whoever waits; its inputs; and what
+    is set if somebody asked for an end."""
+    chosen, device = place(target)
+    loaded, args = load_model(model, batch, dtype, device, seed, trust)
+    level = Options.read(options).debug
+    with stoppable() as stop, Watch(model, level=level) as watch:
+        trace = Trace(watch)
+        compiled = api.compile(loaded, args, target=chosen, trace=trace, stop=stop, **options)
+    return compiled, args, stop
 
 
 def top(compiled: Any) -> list[dict[str, Any]]:

@@ -15,19 +15,13 @@ from typing import Annotated, Any
 
 import typer
 
-from anabranch import api
 from anabranch.cli import flags, screen
-from anabranch.cli.place import place
-from anabranch.cli.stopping import stoppable
-from anabranch.cli.watch import Watch
+from anabranch.cli.compile import compiled_for
 from anabranch.ir.plan import Plan, text_plan
 from anabranch.ir.schedule import text_schedule
 from anabranch.ir.text import text_kernel
-from anabranch.models import load_model
-from anabranch.options import Options
 from anabranch.pack import artifact
 from anabranch.report.kernel import kernel_facts, kernel_text
-from anabranch.trace import Trace
 
 
 def run(
@@ -69,18 +63,13 @@ def run(
         seed=seed,
         tf32=dtype == "tf32",
     )
-    chosen, device = place(target)
-    loaded, args = load_model(model, batch, dtype, device, seed, trust)
-    level = Options.read(options).debug
-    with stoppable() as stop, Watch(model, level=level) as watch:
-        trace = Trace(watch)
-        compiled = api.compile(loaded, args, target=chosen, trace=trace, stop=stop, **options)
+    compiled, _, _ = compiled_for(target, model, batch, dtype, seed, trust, options)
     if task is not None:
         _show_task(model, compiled.about(task), json)
         return
     text = str(compiled.explain())
     console.print(text)
-    events = [{**asdict(event), "data": dict(event.data)} for event in trace.events]
+    events = [{**asdict(event), "data": dict(event.data)} for event in compiled.trace.events]
     screen.write_json(
         json, {"name": model, "facts": compiled.facts, "events": events, "text": text}
     )
