@@ -25,8 +25,8 @@ from anabranch.costs import costs_of
 from anabranch.errors import AnabranchError
 from anabranch.fuse import partition
 from anabranch.ir.graph import Graph
+from anabranch.ir.inputs import random_tensor
 from anabranch.ir.protocols import Target
-from anabranch.ir.step import random_tensor
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import text_kernel
 from anabranch.kernels.recall import Candidate

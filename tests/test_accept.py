@@ -4,28 +4,50 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 import torch
 
-from anabranch.accept import _tops, checker
+from anabranch.accept import checker
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.targets.cpu.target import CpuTarget
 
 
 def test_an_operator_that_refuses_random_content_is_not_a_wrong_kernel() -> None:
-    body = parse_graph(
-        """
+    """No random matrix of this size has a Cholesky factor: its diagonal holds a negative."""
+    body = parse_graph("""
+graph factor {
+  input %x: f32[64,64]
+  %factor: f32[64,64] = aten.cholesky.default(%x)
+  return %factor
+}""")
+    check = checker(CpuTarget(), None)
+    assert check(Task("factor", body, Kernel("aten", "aten", body))) == ""
+
+
+BAG = """
 graph bag {
   input %table: f32[8,4]
   input %ids: i64[6]
   input %starts: i64[3]
-  %bag: f32[3,4], %of: i64[0], %size: i64[3], %most: i64[3] = BAG(%table, %ids, %starts)
+  %BAG
   return %bag
-}""".replace("BAG", "aten._embedding_bag.default")
+}"""
+
+
+def test_bags_are_judged() -> None:
+    body = parse_graph(
+        BAG.replace(
+            "%BAG",
+            "%bag: f32[3,4], %of: i64[0], %size: i64[3], %most: i64[3] = "
+            "aten._embedding_bag.default(%table, %ids, %starts)",
+        )
+    )
+    wrong = parse_graph(
+        BAG.replace("%BAG", "%bag: f32[3,4] = aten.embedding.default(%table, %starts)")
     )
     check = checker(CpuTarget(), None)
     assert check(Task("bag", body, Kernel("aten", "aten", body))) == ""
+    assert check(Task("bag", body, Kernel("aten", "wrong", wrong)))
 
 
 def test_a_kernel_that_fails_where_its_body_does_not_is_refused() -> None:
@@ -75,25 +97,3 @@ graph rows {
     check = checker(CpuTarget(), None)
     assert check(Task("rows", body, Kernel("aten", "aten", body))) == ""
     assert "is allowed, of inputs of seed" in check(Task("rows", body, Kernel("aten", "a", wrong)))
-
-
-@pytest.mark.parametrize(
-    ("lines", "top"),
-    [
-        ("%one: f32[30,5] = aten.index_select.default(%x, -1, %ids)", 4),
-        ("%one: f32[5,4] = aten.index_select.default(%x, 0, %ids)", 30),
-        ("%one: f32[5,4] = aten.index.Tensor(%x, [%ids])", 30),
-        ("%one: f32[30,5] = aten.index.Tensor(%x, [None, %ids])", 4),
-        ("%cut: i64[5] = aten.clone.default(%ids)\n  %one: f32[5,4] = "
-         "aten.embedding.default(%x, %cut)", 30),
-        ("%far: i64[5] = aten.mul.Tensor(%ids, 20)\n  %low: f32[5,4] = "
-         "aten.embedding.default(%x, %ids)\n  %one: f32[5,4] = "
-         "aten.embedding.default(%x, %far)", None),
-    ],
-)  # fmt: skip
-def test_how_far_indices_may_reach(lines: str, top: int | None) -> None:
-    """Not at all where they are reckoned with: on a GPU one outside of its table is the end."""
-    body = parse_graph(
-        f"graph g {{\n  input %ids: i64[5]\n  input %x: f32[30,4]\n  {lines}\n  return %one\n}}"
-    )
-    assert _tops(body) == ({} if top is None else {"ids": top})

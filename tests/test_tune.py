@@ -18,8 +18,8 @@ from anabranch.fuse.choose import ESTIMATED
 from anabranch.fuse.choose import computed as computes
 from anabranch.fuse.pairs import is_pair
 from anabranch.ir.graph import Graph, types
+from anabranch.ir.inputs import random_tensor
 from anabranch.ir.protocols import Cost
-from anabranch.ir.step import random_tensor
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
 from anabranch.line import KERNEL_SECONDS, Job

@@ -20,9 +20,9 @@ from anabranch.cache import Cache
 from anabranch.costs.measured import repeat_of
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Constant, Graph
+from anabranch.ir.inputs import random_tensor
 from anabranch.ir.protocols import Target
 from anabranch.ir.schedule import Schedule, sequential_launches
-from anabranch.ir.step import random_tensor
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.kernels.triton.program import facts_of, program_of

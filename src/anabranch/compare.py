@@ -23,8 +23,8 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.structure import flatten_call
 from anabranch.ir import numbers, ops
 from anabranch.ir.graph import Graph, types
+from anabranch.ir.inputs import random_tensor
 from anabranch.ir.protocols import Executable
-from anabranch.ir.step import random_tensor
 from anabranch.ir.types import type_of
 from anabranch.line import Job
 

@@ -18,9 +18,9 @@ from anabranch.ir.components import components
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph
+from anabranch.ir.inputs import random_tensor
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import A_LARGE_GPU
-from anabranch.ir.step import random_tensor
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.verify import verify_tasks

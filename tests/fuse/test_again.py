@@ -16,8 +16,8 @@ from anabranch.fuse.choose import choose, stretches
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph
+from anabranch.ir.inputs import random_inputs
 from anabranch.ir.protocols import A_LARGE_GPU, Cost
-from anabranch.ir.step import random_inputs
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.verify import verify_tasks
 from anabranch.kernels.triton.write import variants
@@ -44,7 +44,7 @@ def is_same(tasks: TaskGraph, graph: Graph) -> None:
     Nothing that is computed again is written."""
     verify_tasks(tasks)
     dag_of(tasks)
-    inputs = random_inputs([value.type for value in graph.inputs])
+    inputs = random_inputs(graph, 0)
     old = eval_graph(graph, inputs, precision=torch.float64)
     assert worst(old, eval_tasks(tasks, inputs, precision=torch.float64)) == 0
 

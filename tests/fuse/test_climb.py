@@ -17,9 +17,9 @@ from anabranch.fuse.partition import graph_of, singly
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph, Node
+from anabranch.ir.inputs import random_inputs
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import A_LARGE_GPU, Cost
-from anabranch.ir.step import random_inputs
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.verify import verify_tasks
@@ -215,7 +215,7 @@ def test_what_was_merged_computes_the_same() -> None:
     found = climb(graph, evaluate, Trace(), anything)
     verify_tasks(found)
     assert len(found.tasks) < len(singly(graph).tasks)
-    inputs = random_inputs([value.type for value in graph.inputs])
+    inputs = random_inputs(graph, 0)
     for a, b in zip(eval_graph(graph, inputs), eval_tasks(found, inputs), strict=True):
         assert torch.equal(a, b)
 
@@ -224,6 +224,6 @@ def test_a_graph_comes_back_from_its_tasks() -> None:
     graph = captured(Cell(), torch.randn(2, 4, 4, 4))
     back = graph_of(singly(graph))
     assert {node.name: node for node in back.nodes} == {node.name: node for node in graph.nodes}
-    inputs = random_inputs([value.type for value in graph.inputs])
+    inputs = random_inputs(graph, 0)
     for a, b in zip(eval_graph(graph, inputs), eval_graph(back, inputs), strict=True):
         assert torch.equal(a, b)

@@ -21,8 +21,8 @@ from anabranch.ir import ops
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph, Input, Node, Ref
+from anabranch.ir.inputs import random_inputs
 from anabranch.ir.protocols import Cost
-from anabranch.ir.step import random_inputs
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.types import TensorType
 from anabranch.ir.verify import verify_tasks
@@ -353,6 +353,6 @@ def test_networks_become_few_launches(network: str, most: int) -> None:
 
 
 def _same(graph: Graph, tasks: TaskGraph) -> None:
-    inputs = random_inputs([value.type for value in graph.inputs])
+    inputs = random_inputs(graph, 0)
     old, new = eval_graph(graph, inputs), eval_tasks(tasks, inputs)
     assert all(torch.equal(a, b) for a, b in zip(old, new, strict=True))

@@ -15,9 +15,9 @@ from anabranch.fuse.pairs import is_pair, pairs
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph
+from anabranch.ir.inputs import random_inputs
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Source
-from anabranch.ir.step import random_inputs
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
 from anabranch.ir.verify import verify_tasks
@@ -134,7 +134,7 @@ def test_a_graph_cut_into_pairs_computes_the_same() -> None:
     verify_tasks(tasks)
     dag_of(tasks)
     assert [is_pair(task) for task in tasks.tasks].count(True) >= 2
-    inputs = random_inputs([value.type for value in graph.inputs])
+    inputs = random_inputs(graph, 0)
     assert graph.constants[0].value is not None
     for ours, theirs in zip(eval_tasks(tasks, inputs), eval_graph(graph, inputs), strict=True):
         assert bool((ours == theirs).all())

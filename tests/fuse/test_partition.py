@@ -12,8 +12,9 @@ from anabranch.fuse import partition
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph, types
+from anabranch.ir.inputs import random_inputs
 from anabranch.ir.ops import is_view
-from anabranch.ir.step import Stepper, random_inputs
+from anabranch.ir.step import Stepper
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, TaskGraph
 from anabranch.ir.text import text_tasks
@@ -38,7 +39,7 @@ def cut(graph: Graph, pointwise: bool = False, several: bool = False) -> TaskGra
     assert sorted(grouped) == sorted(node.name for node in graph.nodes if node.name not in views)
     assert {node.name for node in tasks.aliases} | views & set(held) == views
     assert several or not views & set(held)
-    inputs = random_inputs([value.type for value in graph.inputs])
+    inputs = random_inputs(graph, 0)
     old = eval_graph(graph, inputs, precision=torch.float64)
     assert worst(old, eval_tasks(tasks, inputs, precision=torch.float64)) == 0
     return tasks

@@ -12,10 +12,10 @@ from anabranch.fuse.join import fitting, joined
 from anabranch.fuse.joining import writing
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
+from anabranch.ir.inputs import random_tensor
 from anabranch.ir.numbers import compare
 from anabranch.ir.protocols import Executable
 from anabranch.ir.schedule import Launch, Schedule
-from anabranch.ir.step import random_tensor
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels import PROVIDERS

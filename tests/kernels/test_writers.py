@@ -7,7 +7,7 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Node, Ref
-from anabranch.ir.step import random_tensor
+from anabranch.ir.inputs import random_tensor
 from anabranch.ir.text import parse_graph
 from anabranch.ir.types import TensorType, type_of
 from anabranch.kernels.writers import can_write, native_out, writer

@@ -15,7 +15,7 @@ from anabranch.frontend.from_torch import capture
 from anabranch.ir import ops
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, Input, Node, Ref
-from anabranch.ir.step import random_inputs, random_tensor
+from anabranch.ir.inputs import random_inputs, random_tensor
 from anabranch.ir.text import parse_graph
 from anabranch.ir.types import TensorType
 from anabranch.ir.verify import verify_graph
@@ -41,7 +41,7 @@ def captured(model: nn.Module, *args: torch.Tensor) -> Graph:
 
 def error(before: Graph, after: Graph, seed: int = 0) -> float:
     """The largest difference of any output in double precision, relative to its largest value."""
-    inputs = random_inputs([value.type for value in before.inputs], seed)
+    inputs = random_inputs(before, seed)
     old = eval_graph(before, inputs, precision=torch.float64)
     new = eval_graph(after, inputs, precision=torch.float64)
     return worst(old, new)

@@ -13,7 +13,8 @@ from torch import nn
 from anabranch.ir import numbers, ops
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, types
-from anabranch.ir.step import Stepper, random_inputs
+from anabranch.ir.inputs import random_inputs
+from anabranch.ir.step import Stepper
 from anabranch.options import Options
 from anabranch.rewrite import simplify
 from anabranch.rewrite.merge import merge
@@ -62,7 +63,7 @@ def simplified(graph: Graph, kind: str) -> Graph:
 def all_merged(graph: Graph) -> Graph:
     """Every family merged: sound, equal in double precision, and in its own within rounding."""
     after = equal(graph, merge(graph, siblings(graph, Trace())))
-    inputs = random_inputs([value.type for value in graph.inputs], 1)
+    inputs = random_inputs(graph, 1)
     own, wide = eval_graph(graph, inputs), eval_graph(graph, inputs, precision=torch.float64)
     for error, allowed in numbers.compare(eval_graph(after, inputs), own, wide, False):
         assert error <= allowed
@@ -243,8 +244,8 @@ def test_a_reader_that_takes_no_slice() -> None:
     after = all_merged(graph)
     assert (
         worst(
-            eval_graph(graph, random_inputs([v.type for v in graph.inputs], 0)),
-            eval_graph(after, random_inputs([v.type for v in graph.inputs], 0)),
+            eval_graph(graph, random_inputs(graph, 0)),
+            eval_graph(after, random_inputs(graph, 0)),
         )
         < 1e-5
     )

@@ -7,7 +7,7 @@ first pass that changed the answer; `FUEL=n` stops after n changes, for bisectin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,9 +16,9 @@ import torch
 from anabranch.errors import VerifyError
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
+from anabranch.ir.inputs import random_inputs
 from anabranch.ir.numbers import FLOOR, relative_error
 from anabranch.ir.text import text_graph
-from anabranch.ir.types import TensorType, copy_into
 from anabranch.ir.verify import verify_graph
 from anabranch.trace import Trace
 
@@ -71,7 +71,7 @@ class Stepper:
             except VerifyError as broken:
                 raise VerifyError(f"after pass {name}: {broken}") from None
         if self.check >= 2:
-            inputs = [random_tensor(value.type, seed=i) for i, value in enumerate(before.inputs)]
+            inputs = random_inputs(before, 0)
             expected = eval_graph(before, inputs, precision=torch.float64)
             for i, (want, got) in enumerate(
                 zip(expected, eval_graph(after, inputs, precision=torch.float64), strict=True)
@@ -88,30 +88,3 @@ def rounding(graph: Graph) -> float:
     """What folding constants in their own dtypes may change of a result evaluated in fp64."""
     held = (*(c.type for c in graph.constants), *(value.type for value in graph.inputs))
     return 4 * max((FLOOR.get(type.dtype, 0.0) for type in held), default=1e-12)
-
-
-def random_tensor(
-    type: TensorType,
-    seed: int,
-    device: torch.device | None = None,
-    unit: bool = False,
-    top: int = 2,
-) -> torch.Tensor:
-    """Fresh random content: normal numbers for floats, or such from 0 to 1 (`unit`), fair bits,
-    integers below `top`: by default 0 or 1, which may be indices into a table of any size above
-    one. Drawn where it will lie, which is what takes the time."""
-    where = device or torch.device("cpu")
-    generator = torch.Generator(where).manual_seed(seed)
-    if type.dtype == torch.bool:
-        flat = torch.rand(type.shape, generator=generator, device=where) < 0.5
-    elif type.dtype.is_floating_point or type.dtype.is_complex:
-        draw = torch.rand if unit else torch.randn
-        flat = draw(type.shape, generator=generator, device=where).to(type.dtype)
-    else:
-        flat = torch.randint(0, top, type.shape, generator=generator, device=where).to(type.dtype)
-    tensor = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=device)
-    return copy_into(tensor, flat)
-
-
-def random_inputs(graph_inputs: Sequence[TensorType], seed: int = 0) -> list[torch.Tensor]:
-    return [random_tensor(type, seed + i) for i, type in enumerate(graph_inputs)]

@@ -9,7 +9,7 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Constant, Graph, Input, Ref
-from anabranch.ir.step import random_tensor
+from anabranch.ir.inputs import random_tensor
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.text import parse_graph
 from anabranch.ir.types import DTYPE_NAMES, TensorType, type_of

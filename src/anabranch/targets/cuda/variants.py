@@ -19,8 +19,8 @@ from torch import Tensor
 from anabranch.errors import AnabranchError
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, types
+from anabranch.ir.inputs import random_tensor
 from anabranch.ir.numbers import compare
-from anabranch.ir.step import random_tensor
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 from anabranch.kernels.triton.provider import TritonProvider

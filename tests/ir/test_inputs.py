@@ -1,0 +1,62 @@
+"""Inputs: random ones that operators can read."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from anabranch.ir.inputs import index_tops, random_inputs
+from anabranch.ir.text import parse_graph
+
+
+@pytest.mark.parametrize(
+    ("lines", "top"),
+    [
+        ("%one: f32[30,5] = aten.index_select.default(%x, -1, %ids)", 4),
+        ("%one: f32[5,4] = aten.index_select.default(%x, 0, %ids)", 30),
+        ("%one: f32[5,4] = aten.index.Tensor(%x, [%ids])", 30),
+        ("%one: f32[30,5] = aten.index.Tensor(%x, [None, %ids])", 4),
+        ("%cut: i64[5] = aten.clone.default(%ids)\n  %one: f32[5,4] = "
+         "aten.embedding.default(%x, %cut)", 30),
+        ("%far: i64[5] = aten.mul.Tensor(%ids, 20)\n  %low: f32[5,4] = "
+         "aten.embedding.default(%x, %ids)\n  %one: f32[5,4] = "
+         "aten.embedding.default(%x, %far)", None),
+    ],
+)  # fmt: skip
+def test_how_far_indices_may_reach(lines: str, top: int | None) -> None:
+    """Not at all where they are reckoned with: on a GPU one outside of its table is the end."""
+    body = parse_graph(
+        f"graph g {{\n  input %ids: i64[5]\n  input %x: f32[30,4]\n  {lines}\n  return %one\n}}"
+    )
+    assert index_tops(body) == ({} if top is None else {"ids": top})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bags_follow_one_another(seed: int) -> None:
+    body = parse_graph("""
+graph bag {
+  input %table: f32[50,4]
+  input %ids: i64[6]
+  input %starts: i64[4]
+  %bag: f32[4,4], %of: i64[0], %size: i64[4], %most: i64[4] = aten._embedding_bag.default(%table, %ids, %starts)
+  return %bag
+}""")  # noqa: E501
+    _, ids, starts = random_inputs(body, seed)
+    assert starts[0] == 0 and (starts.diff() >= 0).all() and starts[-1] <= 6
+    assert starts.dtype == torch.int64 and ids.min() >= 0 and ids.max() < 50
+
+
+def test_bags_differ_and_indices_reach_the_end_of_their_table() -> None:
+    body = parse_graph("""
+graph bag {
+  input %table: f32[3,4]
+  input %ids: i64[40]
+  input %starts: i64[4]
+  %bag: f32[4,4], %of: i64[0], %size: i64[4], %most: i64[4] = aten._embedding_bag.default(%table, %ids, %starts)
+  return %bag
+}""")  # noqa: E501
+    drawn = [random_inputs(body, seed) for seed in range(5)]
+    assert {int(ids.max()) for _, ids, _ in drawn} == {2}
+    assert len({tuple(starts.tolist()) for _, _, starts in drawn}) > 1
+    again = random_inputs(body, 3)
+    assert all(a.equal(b) for a, b in zip(again, drawn[3], strict=True))
