@@ -33,6 +33,7 @@ from anabranch.kernels.triton.carveout import apart, carveout_of
 from anabranch.kernels.triton.dependent import split
 from anabranch.line import Job
 from anabranch.overlap.alike import generated
+from anabranch.rewrite.backtrack import Step
 from anabranch.trace import stage_seconds
 
 EAGER_SECONDS = 0.5
@@ -93,9 +94,25 @@ def _dtype(job: Job, made: Compilation) -> str:
 def _searched(made: Compilation) -> list[dict[str, Any]]:
     rounds = made.path.rounds if made.path is not None else ()
     return [
-        {"rules": rules_of(r.steps), "us_before": r.before.us, "us_after": r.after.us}
+        {
+            "rules": rules_of(r.steps),
+            "us_before": r.before.us,
+            "us_after": r.after.us,
+            "steps": list(map(_step, r.steps)),
+        }
         for r in rounds
     ]
+
+
+def _step(step: Step) -> dict[str, Any]:
+    """`price`: what it was predicted to change, under what weight of the path; `part`: what the
+    part that it stands in took, with how many steps in it."""
+    told: dict[str, Any] = {"rule": step.rule, "nodes": list(step.nodes)}
+    told |= {"price": step.after_us - step.before_us, "alpha": step.alpha}
+    if step.ran is not None:
+        ran = step.ran
+        told["part"] = {"us_before": ran.before.us, "us_after": ran.after.us, "steps": ran.steps}
+    return told
 
 
 def _baselines(job: Job, made: Compilation, asked: bool) -> dict[str, float]:

@@ -60,6 +60,8 @@ Pruning = Literal["time", "limit"]
 Search = Literal["autograph", "autograph-paper", "taso", "taso-paper", "none"]
 SEARCHES: tuple[str, ...] = get_args(Search)
 SEEDS = 2**63
+PUBLISHED = frozenset({"autograph-paper", "taso-paper"})
+"""Searches that do as their papers say."""
 DEFAULT_CACHE_DIR = Path(platformdirs.user_cache_dir("anabranch"))
 
 
@@ -89,7 +91,9 @@ class Options(BaseModel):
     ("autograph": when run in parallel, and parts of it are run with what may stand in their place;
     "autograph-paper": whole graphs alone, as published, TASO's among them; "taso": in sum;
     "taso-paper": in sum, one kernel after another, and taken as it is however it is scheduled then;
-    "none": the graph is taken as it is); fields that begin with it say how.
+    "none": the graph is taken as it is); fields that begin with it say how. As published a search
+    has TASO's rules, flows alone to cut by, a path that costs nothing more than its tasks, and runs
+    all candidates that it ends with.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -113,6 +117,9 @@ class Options(BaseModel):
     # sum; at 1 a longer path counts as much as as much more work. None: what the run of the graph
     # itself shows, 1 to 19 for networks with many branches, next to 0 for chains.
     search_alpha: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    # The path counts what the model of kernels that share the machine has for forks and changes of
+    # lane; without it is the formula of the paper, as "autograph-paper" has it.
+    search_overheads: bool = True
     # What TASO's authors used: a step may cost a twentieth before the next one pays.
     search_threshold: float = Field(default=1.05, ge=1, allow_inf_nan=False)
     # Parts have fewer nodes than size_l, neighbours searched together fewer than size_u: about half
@@ -127,8 +134,10 @@ class Options(BaseModel):
     search_prices: int = Field(default=8000, ge=1)
     search_keep: int = Field(default=4, ge=1)
     search_measured: int = Field(default=5, ge=1)
-    # Without them: one part (partition), the minimal parts alone (dp). For ablations.
+    # Without them: one part (partition), parts cut by flows alone and not between cells first
+    # (waists), the minimal parts alone (dp). For ablations.
     search_partition: bool = True
+    search_waists: bool = True
     search_dp: bool = True
     # What the search may take. Its work is counted, two thirds of this in seconds of a usual
     # machine: the clock only stops what is slower. None: 45 seconds, or fewer where the compilation

@@ -23,11 +23,13 @@ from anabranch.autograph.recall import remember
 from anabranch.compare import verify
 from anabranch.contest import contest
 from anabranch.costs import beside, tied
-from anabranch.costs.mixed import observed_alpha
+from anabranch.costs.forecast import calibration_of
+from anabranch.costs.mixed import ALONE, observed_alpha
 from anabranch.costs.repeats import medians
 from anabranch.deadline import Deadline
 from anabranch.errors import AnabranchError, NumericsError
 from anabranch.frontend.captured import Captured
+from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost
@@ -42,9 +44,9 @@ from anabranch.line import (
     simplified,
     tuner_of,
 )
-from anabranch.options import Options
+from anabranch.options import PUBLISHED, Options
 from anabranch.overlap.alike import in_mode, in_their_modes, mode_of
-from anabranch.rewrite.rules import ALL
+from anabranch.rewrite import rules as tables
 from anabranch.trace import Trace
 
 WORK, SEARCH, WHOLE = 30.0, 45.0, 150.0
@@ -150,14 +152,16 @@ def _searched(
     )
     tried = rescheduled(judging.aside, first, trial=True)
     trial = job.taken - before
-    alpha = _alpha(options, tried)
+    machine = _side_by_side(job)
+    alpha = _alpha(options, tried, machine)
     trace.add("chosen", "search", graph.name, f"the critical path weighs {alpha:g} times the sum")
     # The schedule of what is found has its time within the limit, too.
     until = until.earlier(_to_schedule(job, first, until))
     each = trial + _took(trace, "fuse", "kernels") * NEW
-    effort, judges = _effort(options, until, each), judging.judges(alpha)
+    effort, judges = _effort(options, until, each), judging.judges(alpha, machine)
     settings = settings_of(options)
-    found = improved(graph, tried, ALL, settings, judges, effort, trace, seeds, start)
+    rules = tables.PUBLISHED if options.search in PUBLISHED else tables.ALL
+    found = improved(graph, tried, rules, settings, judges, effort, trace, seeds, start)
     if found.built is not tried:
         best = found.built
         if not job.deadline.over():  # else the schedule of its trial is the best so far
@@ -218,25 +222,28 @@ class _Judging:
         self._learned: list[tuple[Task, float]] = []
         self._modes: dict[int, tuple[Planned, str]] = {}
 
-    def judges(self, alpha: float) -> Judges[Planned]:
-        """`alpha`: what the critical path weighs."""
+    def judges(self, alpha: float, machine: Calibration) -> Judges[Planned]:
+        """`alpha`: what the critical path weighs; `machine`: what it costs there to run side by
+        side."""
 
         def appraise(built: Sequence[Planned]) -> Appraiser:
-            return self._appraiser(built, alpha)
+            return self._appraiser(built, alpha, machine)
 
         def foresee(built: Sequence[Planned]) -> Price:
             return appraise(built).outlook
 
         def kinds(built: Sequence[Planned]) -> list[Appraiser]:
             # The sum says about what a part takes; under it merges look as good as they can be.
-            return [self._appraiser(built, weight) for weight in dict.fromkeys((0.0, alpha))]
+            weights = dict.fromkeys((0.0, alpha))
+            return [self._appraiser(built, weight, machine) for weight in weights]
 
-        made = Judges(self._simplify, appraise, self._build, self.race)
-        if self._job.options.search != "autograph":
+        ours = self._job.options.search == "autograph"
+        judged = Locals(kinds, self._contest, first=ours)
+        made = Judges(self._simplify, appraise, self._build, self.race, judged)
+        if not ours:
             return made
         again = None if self._job.target.spec.simulated else self._again
-        judged = Locals(kinds, self._contest)
-        return replace(made, locals=judged, foresee=foresee, again=again)
+        return replace(made, foresee=foresee, again=again)
 
     def race(self, plans: Sequence[Planned], captures: int = 1) -> list[Cost]:
         """Side by side, each with its kernels launched as is best for it."""
@@ -273,9 +280,9 @@ class _Judging:
     def _simplify(self, candidate: Graph) -> Graph:
         return simplified(self.aside, candidate)
 
-    def _appraiser(self, built: Sequence[Planned], alpha: float) -> Appraiser:
+    def _appraiser(self, built: Sequence[Planned], alpha: float, machine: Calibration) -> Appraiser:
         taken = [(task, one.costs.task(task).us) for one in built for task in one.tasks.tasks]
-        return Appraiser((*self._learned, *taken), self._cuts, alpha)
+        return Appraiser((*self._learned, *taken), self._cuts, alpha, machine)
 
     def _contest(self, graphs: Sequence[Graph]) -> Sequence[Cost | None]:
         within = replace(self._job, deadline=self._until)
@@ -334,7 +341,14 @@ def _effort(options: Options, until: Deadline, each: float) -> Effort:
     slack = SLACK if asked is None and options.budget is None else 0.0
     if asked is None:
         asked = SEARCH if options.budget is None else min(SEARCH, SHARE * options.budget)
-    return Effort(options.search_measured, work=RATE * asked, until=until, each=each, slack=slack)
+    return Effort(
+        options.search_measured,
+        every=options.search in PUBLISHED,
+        work=RATE * asked,
+        until=until,
+        each=each,
+        slack=slack,
+    )
 
 
 def _took(trace: Trace, *stages: str) -> float:
@@ -343,10 +357,17 @@ def _took(trace: Trace, *stages: str) -> float:
     return sum(float(data["seconds"]) for data in found.values())
 
 
-def _alpha(options: Options, tried: Planned) -> float:
+def _alpha(options: Options, tried: Planned, machine: Calibration) -> float:
     """What the critical path weighs in prices: nothing for TASO."""
     if options.search in ("taso", "taso-paper"):
         return 0.0
     if options.search_alpha is not None:
         return options.search_alpha
-    return observed_alpha(tried.tasks, lambda task: tried.costs.task(task).us, tried.cost.us)
+    us = {task.name: tried.costs.task(task).us for task in tried.tasks.tasks}
+    return observed_alpha(tried.tasks, lambda task: us[task.name], tried.cost.us, machine)
+
+
+def _side_by_side(job: Job) -> Calibration:
+    """What it costs to run side by side, in prices: nothing in the paper's."""
+    bare = job.options.search in PUBLISHED or not job.options.search_overheads
+    return ALONE if bare else calibration_of(job.target.spec)

@@ -10,10 +10,13 @@ from tests.rewrite.graphs import read
 from anabranch.autograph.account import Account
 from anabranch.autograph.appraise import Appraiser
 from anabranch.autograph.cuts import Cuts
+from anabranch.costs.mixed import ALONE
 from anabranch.fuse import partition
+from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.target import TargetSpec
 from anabranch.rewrite.build import drop_dead
+from anabranch.targets.calibrated import CALIBRATIONS
 from anabranch.trace import Trace
 
 SPEC = TargetSpec("cuda", "any", sms=132)
@@ -54,20 +57,24 @@ def beginning(graph: Graph, count: int) -> Graph:
     return Graph(graph.name, graph.inputs, graph.constants, nodes, left)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("alpha", "machine"), [(0.0, ALONE), (1.0, ALONE), (1.0, CALIBRATIONS[9, 0])]
+)
 @pytest.mark.parametrize("generates", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_going_on_costs_what_beginning_anew_costs(seed: int, generates: bool, alpha: float) -> None:
+def test_going_on_costs_what_beginning_anew_costs(
+    seed: int, generates: bool, alpha: float, machine: Calibration
+) -> None:
     graph = network(seed, 12)
     known = [(task, 5.0) for task in partition(graph, Trace(), SPEC, generates).tasks[::3]]
-    price = Appraiser(known, Cuts(SPEC, generates), alpha)
+    price = Appraiser(known, Cuts(SPEC, generates), alpha, machine)
     account: Account | None = None
     for count in [*range(4, len(graph.nodes), 4), len(graph.nodes)]:
         part = beginning(graph, count)
         account = price.carried(account, part)
         assert account.us == pytest.approx(price(part))
     assert account is not None and len(account.open) < 12
-    assert account.total > account.us / 4
+    assert sum(account.times) > account.us / 4
 
 
 def test_what_a_group_may_still_take_stays_open() -> None:

@@ -14,7 +14,8 @@ from anabranch.autograph.appraise import Appraiser
 from anabranch.autograph.cuts import Cuts, without_constants
 from anabranch.contest import contest
 from anabranch.costs import beside, tied
-from anabranch.costs.mixed import longest_path
+from anabranch.costs.forecast import calibration_of
+from anabranch.costs.paths import longest_path
 from anabranch.ir.graph import Graph
 from anabranch.ir.ops import packet_name
 from anabranch.line import Job
@@ -76,17 +77,18 @@ def worked() -> tuple[str, dict[float, Case]]:
     chosen = Options.read({"cache_dir": None}, environment=False)
     job = Job(None, (), {}, target, chosen, None, Trace())
     taken = contest(job, [graph]).taken
-    cuts = Cuts(target.spec, True)
+    cuts, machine = Cuts(target.spec, True), calibration_of(target.spec)
     lines, best = list[str](), dict[float, Case]()
     for alpha in (0.0, 8.0):
-        price = Appraiser(taken, cuts, alpha)
+        price = Appraiser(taken, cuts, alpha, machine)
         found = search(graph, ALL, price)[0]
         lines.append(f"alpha {alpha:g}")
         for what, one in (("before", graph), ("after", found.graph)):
             cut = cuts.of(one)
             us = list(map(price.us, cut.pieces))
+            path = longest_path(us, cut.preds, machine)
             lines.append(
-                f"  {what:6} price {price(one):6.2f}: path {longest_path(us, cut.preds):5.2f}, "
+                f"  {what:6} price {price(one):6.2f}: path {path:5.2f}, "
                 f"sum {sum(us):5.2f} us, {len(us)} tasks; foreseen {price.outlook(one):5.2f} us"
             )
         for step in found.steps:

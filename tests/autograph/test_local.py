@@ -99,7 +99,9 @@ def test_a_rule_is_rather_tried_by_itself_than_with_others() -> None:
 
 def test_what_paid_least_is_left_out_first() -> None:
     form = part(9, (8, 0.3)).found[0][0]
-    paid = {name: Paid(form, us) for name, us in {"a": 1.0, "b": 3.0, "c": 2.0}.items()}
+    us = {"a": 8.0, "b": 6.0, "c": 7.0}
+    was = Cost(9.0, "measured")
+    paid = {name: Paid(form, was, Cost(now, "measured")) for name, now in us.items()}
     assert [list(some) for some in fewer(paid)] == [["a", "b", "c"], ["b"]]
     assert [list(some) for some in fewer({"a": paid["a"]})] == [["a"]]
     assert list(fewer({})) == []

@@ -20,7 +20,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.options import Options
 from anabranch.rewrite.alternatives import Alternatives, Paid
-from anabranch.rewrite.backtrack import Found, Step
+from anabranch.rewrite.backtrack import Exchange, Found, Step
 from anabranch.rewrite.intervals import Interval
 from anabranch.trace import Trace
 
@@ -101,6 +101,17 @@ def test_it_goes_on_from_what_was_faster(monkeypatch: pytest.MonkeyPatch) -> Non
     times = [(done.before.us, done.after.us) for done in found.path.rounds]
     assert times == [(90.0, 80.0), (80.0, 60.0)]
     assert [event.kind for event in trace.events if event.kind == "chosen"]
+
+
+def test_as_published_all_that_a_search_ends_with_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a price likes less is run as well, and may be faster; no graph is searched twice."""
+    us = {9: 90.0, 7: 70.0, 5: 95.0, 4: 99.0, 6: 80.0}
+    effort = Effort(measured=4, every=True)
+    found, ran, _ = looked(us, {9: (7, 5, 4), 7: (6,)}, monkeypatch, effort=effort)
+    assert ran == [4, 5, 7, 6]
+    assert [(r.before.us, r.after.us) for r in found.path.rounds] == [(90.0, 70.0)]
+    _, ran, _ = looked(us, {9: (7, 5, 4)}, monkeypatch, effort=replace(effort, measured=2))
+    assert ran == [4, 5]
 
 
 def test_what_is_a_little_faster_is_measured_with_more_care(
@@ -366,3 +377,43 @@ def test_of_candidates_the_best_foreseen_is_run_and_another_kind_next(
     first = Built(chain(9), Cost(90.0, "measured"))
     improved(chain(9), first, (), settings_of(OPTIONS), judges, Effort(measured=4), Trace())
     assert ran == [7, 8, 6, 5]
+
+
+def test_steps_of_a_whole_are_told_apart_by_what_their_parts_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two parts that are alike are run once, and one that cannot run tells nothing."""
+    asked: list[int] = []
+
+    def contest(graphs: Sequence[Graph]) -> list[Cost | None]:
+        asked.extend(len(graph.nodes) for graph in graphs)
+        return [Cost(float(n), "measured") if n != 1 else None for n in asked]
+
+    steps = tuple(Step(f"rule {i}", (), 9.0, 1.0) for i in range(4))
+    exchanges = (
+        Exchange(chain(4), chain(3), 1),
+        Exchange(chain(6), chain(2), 1),
+        Exchange(chain(4), chain(3), 1),
+        Exchange(chain(2), chain(1), 1),
+    )
+    offers = {9: Found(chain(5), 5.0, steps, exchanges)}
+
+    def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
+        return tuple(offers[n] for n in offers if n == len(graph.nodes))
+
+    monkeypatch.setattr(loop, "search", search)
+    judges: Judges[Built] = Judges(
+        lambda graph: graph,
+        lambda built: lambda graph: float(len(graph.nodes)),
+        lambda graph: Built(graph, Cost(10.0 * len(graph.nodes), "measured")),
+        lambda plans: [plan.cost for plan in plans],
+        Locals(lambda built: [Lengths()], contest, first=False),
+    )
+    first = Built(chain(9), Cost(90.0, "measured"))
+    found = improved(chain(9), first, (), settings_of(OPTIONS), judges, USUAL, Trace())
+    assert asked == [4, 3, 6, 2, 2, 1]
+    ran = [step.ran and (step.ran.before.us, step.ran.after.us) for step in found.path.steps]
+    assert ran == [(4.0, 3.0), (6.0, 2.0), (4.0, 3.0), None]
+    short = replace(USUAL, work=0.25)
+    found = improved(chain(9), first, (), settings_of(OPTIONS), judges, short, Trace())
+    assert all(step.ran is None for step in found.path.steps)

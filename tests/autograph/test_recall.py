@@ -14,7 +14,7 @@ from anabranch.cache import Cache
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.options import Options
-from anabranch.rewrite.backtrack import Step
+from anabranch.rewrite.backtrack import Ran, Step
 from anabranch.targets import resolve
 
 BEGIN = """graph g {
@@ -41,7 +41,8 @@ TARGET = resolve("sim:h200")
 def path(begin: Graph) -> Path:
     found = read(FOUND)
     bound = replace(found, constants=begin.constants)
-    step = Step("x*s + x*t -> x*(s + t)", ("out", "a", "b"), 9.0, 6.0, 8.0)
+    ran = Ran(Cost(4.0, "measured", 0.5), Cost(3.0, "measured", 0.25), 2)
+    step = Step("x*s + x*t -> x*(s + t)", ("out", "a", "b"), 9.0, 6.0, 8.0, ran)
     return Path(begin, bound, (Round((step,), Cost(9, "measured", 0.1), Cost(6, "measured")),))
 
 

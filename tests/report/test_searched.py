@@ -11,7 +11,7 @@ from anabranch.autograph.path import Path, Round
 from anabranch.ir.protocols import Cost
 from anabranch.report.lines import WIDTH
 from anabranch.report.searched import ended, searched_lines
-from anabranch.rewrite.backtrack import Step
+from anabranch.rewrite.backtrack import Ran, Step
 
 NET = read("graph g {\n  input %x: f32[4]\n  %y: f32[4] = aten.relu.default(%x)\n  return %y\n}")
 RULE = "conv(x, w, b), conv(y, v, c) -> slices of conv(cat(x, y), cat(w, v), cat(b, c)) in groups"
@@ -19,7 +19,9 @@ NODES = tuple(f"convolution_{i}" for i in range(100, 108))
 
 
 def path(before: float, after: float) -> Path:
-    steps = (Step(RULE, NODES, 90.0, 80.5, 0.0), Step("x * 1 -> x", ("mul",), 80.5, 81.0, 4.0))
+    ran = Ran(Cost(12.5, "estimated"), Cost(11.25, "estimated"), 3)
+    first = Step(RULE, NODES, 90.0, 80.5, 0.0, ran)
+    steps = (first, Step("x * 1 -> x", ("mul",), 80.5, 81.0, 4.0))
     return Path(NET, NET, (Round(steps, Cost(before, "estimated"), Cost(after, "estimated")),))
 
 
@@ -27,8 +29,11 @@ def test_steps_are_told_in_full_with_what_they_change_in_the_price() -> None:
     lines = searched_lines(path(131.0, 129.0), 12)
     assert lines[0] == "Searched: 2 steps, 131 us -> 129 us estimated, 1.53% less"
     text = " ".join(" ".join(lines).split())
-    assert f"-9.50 0 {RULE} {', '.join(NODES)}" in text and "+0.50 4 x * 1 -> x mul" in text
-    assert "price alpha -9.50" in text, "each step says under which price it was found"
+    assert (
+        f"-9.50 0 -1.25 of 12.50, 3 steps {RULE} {', '.join(NODES)}" in text
+        and "+0.50 4 x * 1 -> x mul" in text
+    )
+    assert "price alpha part us -9.50" in text, "each step says under which price it was found"
     assert "the price under which it was found: alpha times" in text
     assert max(map(len, lines)) <= WIDTH
     assert searched_lines(path(131.0, 129.0), 1)[-1] == "  and 1 step more"

@@ -12,8 +12,10 @@ from tests.rewrite.graphs import drawn, kinds, read
 from tests.rewrite.searching import RULES, nodes, weighed
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Cost
 from anabranch.ir.verify import verify_graph
 from anabranch.rewrite.alternatives import Alternatives, Paid, assembled, gathered
+from anabranch.rewrite.backtrack import Found
 from anabranch.rewrite.intervals import Survey
 from anabranch.rewrite.neighbours import Neighbours
 from anabranch.rewrite.prove import different
@@ -46,7 +48,12 @@ def alone(known: list[Alternatives]) -> list[Alternatives]:
 
 def all_of(known: list[Alternatives], us: float = 1.0) -> dict[str, Paid]:
     """As if the best form of every part had paid."""
-    return {one.interval.likeness: Paid(one.found[0][0], us) for one in known}
+    return {one.interval.likeness: faster(one.found[0][0], us) for one in known}
+
+
+def faster(form: Found, us: float) -> Paid:
+    """By so much, of ten."""
+    return Paid(form, Cost(10.0, "measured"), Cost(10.0 - us, "measured"))
 
 
 def test_a_form_is_offered_once_for_all_places_where_it_fits() -> None:
@@ -103,7 +110,7 @@ def test_of_parts_that_overlap_those_are_taken_that_gain_most_in_sum() -> None:
 
     def whole(gains: dict[tuple[int, int], float]) -> float:
         paid = {
-            known[span].interval.likeness: Paid(known[span].found[0][0], us)
+            known[span].interval.likeness: faster(known[span].found[0][0], us)
             for span, us in gains.items()
         }
         return -assembled(survey, paid).cost

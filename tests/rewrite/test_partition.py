@@ -34,11 +34,13 @@ def chain(*ops: str) -> Graph:
     )
 
 
-@given(st.integers(0, 10**6), st.integers(0, 40), st.integers(1, 9))
+@given(st.integers(0, 10**6), st.integers(0, 40), st.integers(1, 9), st.booleans())
 @settings(max_examples=60)
-def test_parts_hold_each_node_once_in_order(seed: int, size: int, size_l: int) -> None:
+def test_parts_hold_each_node_once_in_order(
+    seed: int, size: int, size_l: int, between_cells: bool
+) -> None:
     graph = drawn(seed, size)
-    cut = parts(graph, RULES, size_l)
+    cut = parts(graph, RULES, size_l, between_cells)
     wiring = Wiring.of(graph)
     flat = [name for part in cut for name in part]
     assert sorted(flat) == sorted(node.name for node in graph.nodes)
@@ -48,7 +50,7 @@ def test_parts_hold_each_node_once_in_order(seed: int, size: int, size_l: int) -
         node = graph.nodes[wiring.place[name]]
         assert done.issuperset(node.uses)
         done.update(node.results)
-    assert cut == parts(graph, RULES, size_l)
+    assert cut == parts(graph, RULES, size_l, between_cells)
 
 
 def test_a_graph_without_nodes_has_no_parts() -> None:
@@ -60,7 +62,8 @@ def test_a_cut_spares_matches_before_it_looks_for_the_middle() -> None:
     plain = chain("neg", "relu", "sigmoid", "neg", "sigmoid", "neg", "exp", "neg")
     assert [len(part) for part in parts(plain, [TWICE], 5)] == [4, 4]
     astride = chain("neg", "relu", "sigmoid", "relu", "relu", "neg", "exp", "neg")
-    assert [len(part) for part in parts(astride, [TWICE], 6)] == [5, 3]
+    for between_cells in (True, False):
+        assert [len(part) for part in parts(astride, [TWICE], 6, between_cells)] == [5, 3]
 
 
 def test_a_cut_spares_narrow_seams() -> None:

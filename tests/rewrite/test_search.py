@@ -48,7 +48,7 @@ def test_answers_are_equal_and_never_dearer(
     seed: int, dp: bool, partition: bool, order: int, price: Price
 ) -> None:
     graph = drawn(seed, 24)
-    settings = Settings(4, 9, 1.1, 4, 400, 3, dp, partition, order)
+    settings = Settings(4, 9, 1.1, 4, 400, 3, dp, partition, seed=order)
     found = search(graph, RULES, price, settings)
     assert found == search(graph, RULES, price, settings)
     assert any(one.graph is graph and not one.steps for one in found)

@@ -7,8 +7,8 @@
 A search prices thousands of beginnings of a network. Only tasks near the edge can change when nodes
 are added behind it: those that make what nobody inside reads yet, and those before them, for a
 group that grows may leave others what it had. They stay open, as nodes; all before them are
-settled, and of them it is known when their values are there. So a beginning costs as much to price
-as what is new of it, however long it is.
+settled: their times are known, and who waits for whom. So to price a beginning only what is new of
+it is cut into tasks, however long it is.
 
 The price of the whole differs from this one in little: nodes that are settled and then not needed
 any more are counted, and a residual that is settled makes nobody wait.
@@ -16,14 +16,16 @@ any more are counted, and a residual that is settled makes nobody wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from anabranch.autograph.copies import leaving
 from anabranch.autograph.cuts import Cuts, Piece
+from anabranch.costs.mixed import mixed_cost
+from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
 from anabranch.ir.rule import computable
-from anabranch.ir.task import TaskGraph, alias_roots
+from anabranch.ir.task import Task, TaskGraph, alias_roots
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.build import drop_dead
 
@@ -44,26 +46,27 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """`us`: the price of the beginning. `open`: the nodes that are not settled. `ready`: when the
-    values are there that settled tasks make; `total`: of these tasks, `longest`: their longest
-    path."""
+    """`us`: the price of the beginning. `open`: the nodes that are not settled. `times`: what each
+    settled task takes; `preds`: those that each of them waits for, by number; `makers`: the number
+    of the one that makes a value."""
 
     us: float
     values: Values
     open: tuple[Node, ...] = ()
-    ready: Mapping[str, float] = field(default_factory=dict)
-    total: float = 0.0
-    longest: float = 0.0
+    times: tuple[float, ...] = ()
+    preds: tuple[frozenset[int], ...] = ()
+    makers: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
     """By what accounts are made: how graphs are cut, what a piece takes, what the longest path
-    weighs, and whether copies to another layout count."""
+    weighs, what it costs to run side by side, and whether copies to another layout count."""
 
     cuts: Cuts
     us: Callable[[Piece], float]
     alpha: float
+    machine: Calibration
     arranged: bool
 
 
@@ -75,26 +78,30 @@ def carried(before: Account | None, whole: Graph, terms: Terms) -> Account:
     outputs = [values.copies.get(ref.name, ref.name) for ref in whole.outputs]
     edge = _edge((*old.open, *fresh), values, outputs)
     tasks = terms.cuts.tasks(edge)
-    times = list(map(terms.us, terms.cuts.pieces(tasks)))
-    roots = alias_roots(tasks)
-    preds = _preds(tasks, roots)
-    ends = _ends(tasks, times, preds, old.ready)
-    still = _still(tasks, preds, roots, edge)
-    settled = [i for i in range(len(times)) if i not in still]
-    ready = dict(old.ready)
-    for i in settled:
-        ready.update(dict.fromkeys(tasks.tasks[i].writes, ends[i]))
-    ready.update((alias, ready[base]) for alias, base in roots.items() if base in ready)
-    held = {node.name for i in still for node in tasks.tasks[i].body.nodes}
-    held.update(node.name for node in tasks.aliases if node.name not in ready)
-    whole_us = terms.alpha * max((old.longest, *ends)) + old.total + sum(times)
+    times = (*old.times, *map(terms.us, terms.cuts.pieces(tasks)))
+    roots, first = alias_roots(tasks), len(old.times)
+    preds = _preds(tasks, roots, first)
+    waits = [
+        *old.preds,
+        *(_settled(t, old.makers) | p for t, p in zip(tasks.tasks, preds, strict=True)),
+    ]
+    still = _still(tasks, preds, roots, edge, first)
+    kept = [*range(first), *(i for i in range(first, len(times)) if i not in still)]
+    number = {i: place for place, i in enumerate(kept)}
+    makers = dict(old.makers)
+    for i in kept[first:]:
+        makers.update(dict.fromkeys(tasks.tasks[i - first].writes, number[i]))
+    makers.update((alias, makers[base]) for alias, base in roots.items() if base in makers)
+    held = {node.name for i in still for node in tasks.tasks[i - first].body.nodes}
+    held.update(node.name for node in tasks.aliases if node.name not in makers)
+    price = mixed_cost(times, waits, terms.alpha, terms.machine)
     return Account(
-        whole_us + (1 + terms.alpha) * _leaving_us(values, outputs, terms),
+        price + (1 + terms.alpha) * _leaving_us(values, outputs, terms),
         values,
         tuple(node for node in edge.nodes if node.name in held),
-        ready,
-        old.total + sum(times[i] for i in settled),
-        max((old.longest, *(ends[i] for i in settled))),
+        tuple(times[i] for i in kept),
+        tuple(frozenset(number[p] for p in waits[i]) for i in kept),
+        makers,
     )
 
 
@@ -143,38 +150,32 @@ def _edge(nodes: tuple[Node, ...], values: Values, leaving: Iterable[str]) -> Gr
     )
 
 
-def _preds(tasks: TaskGraph, roots: Mapping[str, str]) -> list[set[int]]:
-    """For each task those that it waits for."""
-    maker = {name: i for i, task in enumerate(tasks.tasks) for name in task.writes}
+def _preds(tasks: TaskGraph, roots: Mapping[str, str], first: int) -> list[frozenset[int]]:
+    """For each task those of these tasks that it waits for; they are numbered from `first`."""
+    maker = {name: i for i, task in enumerate(tasks.tasks, first) for name in task.writes}
     based = ([roots.get(name, name) for name in task.reads] for task in tasks.tasks)
-    return [{maker[name] for name in names if name in maker} for names in based]
+    return [frozenset(maker[name] for name in names if name in maker) for names in based]
 
 
-def _ends(
-    tasks: TaskGraph,
-    times: Sequence[float],
-    preds: Sequence[Collection[int]],
-    ready: Mapping[str, float],
-) -> list[float]:
-    """When each task is done."""
-    ends: list[float] = []
-    for task, us, before in zip(tasks.tasks, times, preds, strict=True):
-        given = max((ready.get(name, 0.0) for name in task.reads), default=0.0)
-        ends.append(us + max((ends[i] for i in before), default=given))
-        ends[-1] = max(ends[-1], given + us)
-    return ends
+def _settled(task: Task, makers: Mapping[str, int]) -> frozenset[int]:
+    """The settled tasks that it waits for."""
+    return frozenset(makers[name] for name in task.reads if name in makers)
 
 
 def _still(
-    tasks: TaskGraph, preds: Sequence[set[int]], roots: Mapping[str, str], edge: Graph
+    tasks: TaskGraph,
+    preds: Sequence[Set[int]],
+    roots: Mapping[str, str],
+    edge: Graph,
+    first: int,
 ) -> set[int]:
     """The tasks that may change, or wait for such: what makes values that leave and that nobody
     here reads, and what these wait for."""
     read = {name for node in edge.nodes for name in node.uses}
     ends = {roots.get(ref.name, ref.name) for ref in edge.outputs if ref.name not in read}
     last = [i for i, task in enumerate(tasks.tasks) if not ends.isdisjoint(task.writes)]
-    found = set(last).union(*(preds[i] for i in last))
-    for i, before in enumerate(preds):
+    found = {first + i for i in last}.union(*(preds[i] for i in last))
+    for i, before in enumerate(preds, first):
         if not found.isdisjoint(before):
             found.add(i)
     return found

@@ -1,7 +1,7 @@
 """Appraising: what a graph, or a part of one, would take, without writing a kernel for it.
 
     graph -> cut into the tasks that it would fuse into -> each task's time
-          -> alpha * longest path + sum                                        (AutoGraph, 3.3)
+          -> alpha * longest path, with its forks and changes of lane, + sum   (AutoGraph, 3.3)
 
 A task of a graph that was tried takes what was found for it there. All others are estimated, times
 what the estimates of the known tasks most like it are off by (`Scale`): so a merged convolution is
@@ -17,8 +17,9 @@ from statistics import median
 from anabranch.autograph.account import Account, Terms, carried
 from anabranch.autograph.cuts import Cuts, Piece, Same
 from anabranch.autograph.outlook import outlook
-from anabranch.costs.mixed import mixed_cost
+from anabranch.costs.mixed import ALONE, mixed_cost
 from anabranch.costs.work import Work, work
+from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph
 from anabranch.ir.ops import CONVOLUTIONS, channels_last
 from anabranch.ir.task import Task
@@ -29,10 +30,12 @@ Taken = Sequence[tuple[Task, float]]
 
 class Appraiser:
     """The price of graphs, in microseconds. `taken`: tasks, and what each takes; `alpha`: what the
-    longest path weighs."""
+    longest path weighs; `machine`: what it costs to run side by side, nothing in the paper."""
 
-    def __init__(self, taken: Taken, cuts: Cuts, alpha: float) -> None:
-        self._cuts, self.alpha = cuts, alpha
+    def __init__(
+        self, taken: Taken, cuts: Cuts, alpha: float, machine: Calibration = ALONE
+    ) -> None:
+        self._cuts, self.alpha, self._machine = cuts, alpha, machine
         pieces = [(cuts.piece(task), us) for task, us in taken]
         self._tasks = {p.text: task for (p, _), (task, _) in zip(pieces, taken, strict=True)}
         self._works: dict[str, Work] = {}
@@ -49,11 +52,14 @@ class Appraiser:
         cut = self._cuts.of(graph, self._arranged)
         copies = sum(map(self.us, cut.leaving))
         times = [self.us(piece) for piece in cut.pieces]
-        return mixed_cost(times, cut.preds, self.alpha) + (1 + self.alpha) * copies
+        price = mixed_cost(times, cut.preds, self.alpha, self._machine)
+        return price + (1 + self.alpha) * copies
 
     def carried(self, before: Account | None, whole: Graph) -> Account:
         """The price of a beginning of a network that goes on from another one."""
-        return carried(before, whole, Terms(self._cuts, self.us, self.alpha, self._arranged))
+        return carried(
+            before, whole, Terms(self._cuts, self.us, self.alpha, self._machine, self._arranged)
+        )
 
     def outlook(self, graph: Graph) -> float:
         """What it would take with its tasks side by side."""

@@ -49,7 +49,8 @@ TOO_SLOW = (
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """`measured`: candidates near one graph that are run; `promise`: the part of the time that a
+    """`measured`: candidates near one graph that are run; `every`: these are what one search ends
+    with, as published, and not the best one of as many; `promise`: the part of the time that a
     candidate must be predicted to save, to be run; `work`: in seconds of a usual machine, None for
     as much as it takes; `until`: when it ends on this one at the latest; `each`: the seconds that
     building a candidate is expected to take, as long as none was built; `slack`: by so many this
@@ -57,6 +58,7 @@ class Effort:
 
     measured: int = 3
     promise: float = 0.005
+    every: bool = False
     work: float | None = None
     until: Deadline = ENDLESS
     each: float = 0.0

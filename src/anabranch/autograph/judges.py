@@ -33,10 +33,12 @@ T = TypeVar("T", bound=Judged)
 @dataclass(frozen=True, slots=True)
 class Locals(Generic[T]):
     """Who judges parts of a graph. `prices`: under which forms of them are looked for, the first of
-    them about what a part takes."""
+    them about what a part takes. `first`: parts are searched, and run, before the whole; else they
+    are run to tell what each step of a whole gained."""
 
     prices: Callable[[Sequence[T]], Sequence[Informed]]
     contest: Contest
+    first: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Judges(Generic[T]):
     predictions, by what is known of graphs that were built; `build`: a simplified graph with all
     that it takes to run it, ValueError if it cannot be run; `race`: several of these side by
     side; `again`: the same with more care, for those of which one is a little faster, None if there
-    is no way. `locals`: who judges parts, None if only the whole is judged. `foresee`: better
+    is no way. `locals`: who judges parts, None if nobody does. `foresee`: better
     predictions than `appraise` has, for the few candidates that a search ends with."""
 
     simplify: Callable[[Graph], Graph]

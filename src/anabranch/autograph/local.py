@@ -111,7 +111,7 @@ def settled(chosen: Sequence[Entrant], contest: Contest, trace: Trace) -> dict[s
         ]
         if was is not None and runs:
             now, form = min(runs, key=lambda run: run[0].us)
-            paid[one.interval.likeness] = Paid(form, was.us - now.us)
+            paid[one.interval.likeness] = Paid(form, was, now)
     return paid
 
 

@@ -9,6 +9,8 @@ what they really take, until none is faster.
                     not:    search again, for now more is known
     until the queue is empty, or the time is up
 
+As published, all that a search ends with is measured before the next search (`Effort.every`).
+
 What is new here: with each candidate that was built, whatever became of it, the times of its tasks
 are known, and the next search goes by them. A prediction that was too good is made once.
 
@@ -52,13 +54,13 @@ from anabranch.autograph.path import Path, Round, rules_of
 from anabranch.costs import beside, tied
 from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
-from anabranch.ir.key import content_key
+from anabranch.ir.key import content_key, structure_text
 from anabranch.ir.protocols import Cost
 from anabranch.ir.rule import Rule, Throughout
 from anabranch.ir.uncollected import uncollected
-from anabranch.options import Options
+from anabranch.options import PUBLISHED, Options
 from anabranch.rewrite.alternatives import SHARE, Alternatives, Paid, assembled, gathered
-from anabranch.rewrite.backtrack import Found, Step
+from anabranch.rewrite.backtrack import Exchange, Found, Ran, Step
 from anabranch.rewrite.intervals import Survey
 from anabranch.rewrite.search import Settings, search, surveyed
 from anabranch.rewrite.throughout import Kind, kinds, throughout
@@ -76,6 +78,7 @@ def settings_of(options: Options) -> Settings:
         keep=options.search_keep,
         dp=options.search_dp,
         partition=options.search_partition,
+        waists=options.search_waists and options.search not in PUBLISHED,
         seed=options.seed,
     )
 
@@ -153,7 +156,7 @@ class _Loop(Generic[T]):
         order, meter = count(), self._meter
         for seed in seeds:
             self._best = self._seeded(seed) or self._best
-        if self._judges.locals is not None:
+        if self._judges.locals is not None and self._judges.locals.first:
             self._throughout("first")
             self._best = self._locally(self._judges.locals) or self._best
             self._throughout("last")
@@ -162,17 +165,17 @@ class _Loop(Generic[T]):
             us, number, tries, current = heapq.heappop(queue)
             if not meter.affords("price", FEWEST * PRICE, building(current.path.graph)):
                 break
-            candidate = self._candidate(current.path.graph)
-            if candidate is None:
-                continue
-            if not meter.affords("build", building(candidate.simple)):
-                break
-            if tries > 1:
+            candidates = self._candidates(current.path.graph)
+            if candidates and tries > 1 and not self._effort.every:
                 heapq.heappush(queue, (us, number, tries - 1, current))
-            better = self._judged(candidate, current)
-            if better is not None:
-                self._best, us = better, better.built.cost.us
-                heapq.heappush(queue, (us, next(order), self._effort.measured, better))
+            for candidate in candidates:
+                if not meter.affords("build", building(candidate.simple)):
+                    queue.clear()
+                    break
+                better = self._judged(candidate, current)
+                if better is not None:
+                    self._best, us = better, better.built.cost.us
+                    heapq.heappush(queue, (us, next(order), self._effort.measured, better))
         built, path = self._best.built, self._best.path
         meter.tell(self._trace, path.begin.name)
         return Outcome(built, replace(path, cut_short=meter.cause, undone=meter.undone))
@@ -204,8 +207,33 @@ class _Loop(Generic[T]):
         if not better:
             self._failed.add(_kind(candidate))
             return None
-        rounds = (*near.path.rounds, Round(steps, was, now))
+        rounds = (*near.path.rounds, Round(self._apart(candidate.found), was, now))
         return Outcome(built, Path(near.path.begin, candidate.found.graph, rounds))
+
+    def _apart(self, found: Found) -> tuple[Step, ...]:
+        """The steps of a graph, each with what the part it stands in took before and after, if
+        there is time to run these; alike parts once."""
+        judges, known = self._judges.locals, dict[str, Exchange]()
+        for one in found.exchanges:
+            known.setdefault(_likeness(one), one)
+        if judges is None or not known:
+            return found.steps
+        parts = [graph for one in known.values() for graph in (one.before, one.after)]
+        price = judges.prices(self._built)[0]
+        fresh = {task for graph in parts for task in price.fresh(graph)}
+        work = RUN * len(parts) + TASK * len(fresh)
+        if not self._meter.affords("contest", work):
+            return found.steps
+        with self._meter.spending("contest", lambda: work):
+            costs = iter(judges.contest(parts))
+        runs = {likeness: (next(costs), next(costs)) for likeness in known}
+        steps: list[Step] = []
+        for one in found.exchanges:
+            was, now = runs[_likeness(one)]
+            ran = Ran(was, now, one.steps) if was is not None and now is not None else None
+            some = found.steps[len(steps) : len(steps) + one.steps]
+            steps += (replace(step, ran=ran) for step in some)
+        return tuple(steps)
 
     def _locally(self, judges: Locals[T]) -> Outcome[T] | None:
         """The first graph with what paid in its parts, as it was built, if it is faster."""
@@ -314,8 +342,9 @@ class _Loop(Generic[T]):
         time that is left."""
         return self._meter.deadline(then).within(part * self._meter.left())
 
-    def _candidate(self, graph: Graph) -> Candidate | None:
-        """The most promising graph near this one that was not tried yet."""
+    def _candidates(self, graph: Graph) -> list[Candidate]:
+        """Graphs near this one that were not tried yet: the most promising one, or all, the best
+        first, if every one that a search ends with is to be run."""
         price, then, meter = self._judges.appraise(self._built), building(graph), self._meter
         hear = partial(self._trace.add, "refused", "search")
         show = partial(self._trace.progress, "search")
@@ -326,30 +355,34 @@ class _Loop(Generic[T]):
             best = self._promising(graph, found, price)
         if until.over():
             meter.cut_short()
+        self._tried.update(content_key(one.simple) for one in best)
         return best
 
-    def _promising(self, graph: Graph, found: Sequence[Found], price: Price) -> Candidate | None:
-        """Of what was found, what is new and promises the most."""
+    def _promising(self, graph: Graph, found: Sequence[Found], price: Price) -> list[Candidate]:
+        """Of what was found, what is new and promises the most; or all that is new."""
         base = price(graph)
         new: list[Candidate] = []
         for one in found:
             simple = self._judges.simplify(one.graph) if one.steps else graph
             if content_key(simple) not in self._tried:
                 new.append(Candidate(one, simple, price(simple)))
-        worth = [one for one in new if one.us < base * (1 - self._effort.promise)]
+        least = 0.0 if self._effort.every else self._effort.promise
+        worth = [one for one in new if one.us < base * (1 - least)]
         told = f"{len(found)} candidates, {len(new)} of them new, {len(worth)} promise something"
         self._trace.add(
             "applied" if worth else "refused", "search", f"predicted {base:.2f} us", told
         )
-        if not worth:
-            return None
+        if self._effort.every:
+            return sorted(worth, key=lambda one: one.us)[: self._effort.measured]
         if self._judges.foresee is not None and len(worth) > 1:
             foreseen = self._judges.foresee(self._built)
             worth = [replace(one, us=foreseen(one.simple)) for one in worth]
         # What was no faster once will hardly be so with a little more or less of the same.
-        best = min(worth, key=lambda one: (_kind(one) in self._failed, one.us))
-        self._tried.add(content_key(best.simple))
-        return best
+        return sorted(worth, key=lambda one: (_kind(one) in self._failed, one.us))[:1]
+
+
+def _likeness(one: Exchange) -> str:
+    return f"{structure_text(one.before)}\n{structure_text(one.after)}"
 
 
 def _kind(candidate: Candidate) -> frozenset[str]:

@@ -22,7 +22,7 @@ from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.verify import verify_graph
 from anabranch.kernels import sources
 from anabranch.options import Options
-from anabranch.rewrite.backtrack import Step
+from anabranch.rewrite.backtrack import Ran, Step
 
 SCHEME = "search 5"
 NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system"}
@@ -34,18 +34,25 @@ APART = {
 another."""
 
 
+class _Cost(BaseModel):
+    us: float
+    source: Source
+    spread: float
+
+
+class _Ran(BaseModel):
+    before: _Cost
+    after: _Cost
+    steps: int
+
+
 class _Step(BaseModel):
     rule: str
     nodes: list[str]
     before: float
     after: float
     alpha: float | None
-
-
-class _Cost(BaseModel):
-    us: float
-    source: Source
-    spread: float
+    ran: _Ran | None
 
 
 class _Round(BaseModel):
@@ -115,11 +122,21 @@ def _packed(step: Step) -> _Step:
         before=step.before_us,
         after=step.after_us,
         alpha=step.alpha,
+        ran=_packed_run(step.ran),
     )
 
 
+def _packed_run(ran: Ran | None) -> _Ran | None:
+    if ran is None:
+        return None
+    return _Ran(before=_price(ran.before), after=_price(ran.after), steps=ran.steps)
+
+
 def _opened(step: _Step) -> Step:
-    return Step(step.rule, tuple(step.nodes), step.before, step.after, step.alpha)
+    ran, kept = step.ran, None
+    if ran is not None:
+        kept = Ran(_cost(ran.before), _cost(ran.after), ran.steps)
+    return Step(step.rule, tuple(step.nodes), step.before, step.after, step.alpha, kept)
 
 
 def _price(cost: Cost) -> _Cost:

@@ -13,6 +13,10 @@ the sum and may lengthen the path:
     path 5, sum 8                              alpha 0: 8 against 7; alpha 1: 13 against 14
 
 The paper has no number for alpha. One plan that was run gives it (`observed_alpha`).
+
+New here is what it costs to run side by side (`costs.paths`): a path is as long as on a machine
+that is wide enough for everything, where forks and changes of lane take the time that the model of
+`costs.corun` has for them. Without a calibration it is the sum that the paper has.
 """
 
 from __future__ import annotations
@@ -20,13 +24,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from anabranch.costs.paths import longest_path
+from anabranch.ir.calibration import Calibration
 from anabranch.ir.task import Task, TaskGraph, task_producers
 
+ALONE = Calibration()
+"""Of a machine on which what runs side by side costs nothing more."""
 LEAST_SHOWN = 0.05
 """A graph whose parallel run hides all work off the path may yet have more work than fits."""
 
 
-def observed_alpha(tasks: TaskGraph, us: Callable[[Task], float], latency: float) -> float:
+def observed_alpha(
+    tasks: TaskGraph,
+    us: Callable[[Task], float],
+    latency: float,
+    machine: Calibration = ALONE,
+) -> float:
     """The alpha by which the mixed cost of this graph is in proportion to what its schedule takes.
 
     Of the work off the critical path, a part x shows in the latency: path + x (sum - path), which
@@ -34,14 +47,16 @@ def observed_alpha(tasks: TaskGraph, us: Callable[[Task], float], latency: float
     of the same plan takes a little more or less. Without any work off the path, 0.
     """
     total = mixed(tasks, us, 0.0)
-    path = mixed(tasks, us, 1.0) - total
+    path = mixed(tasks, us, 1.0, machine) - total
     if math.isclose(total, path, rel_tol=1e-3):
         return 0.0
     shown = min(1.0, max(LEAST_SHOWN, (latency - path) / (total - path)))
     return float(2 ** round(math.log2((1 - shown) / shown))) if shown < 1 else 0.0
 
 
-def mixed(tasks: TaskGraph, us: Callable[[Task], float], alpha: float) -> float:
+def mixed(
+    tasks: TaskGraph, us: Callable[[Task], float], alpha: float, machine: Calibration = ALONE
+) -> float:
     """The mixed cost of a task graph, given what each task takes alone."""
     producer = task_producers(tasks)
     position = {task.name: i for i, task in enumerate(tasks.tasks)}
@@ -49,17 +64,15 @@ def mixed(tasks: TaskGraph, us: Callable[[Task], float], alpha: float) -> float:
         {position[source] for name in task.reads for source in producer.get(name, ())}
         for task in tasks.tasks
     ]
-    return mixed_cost([us(task) for task in tasks.tasks], preds, alpha)
+    return mixed_cost([us(task) for task in tasks.tasks], preds, alpha, machine)
 
 
-def mixed_cost(times: Sequence[float], preds: Sequence[Iterable[int]], alpha: float) -> float:
+def mixed_cost(
+    times: Sequence[float],
+    preds: Sequence[Iterable[int]],
+    alpha: float,
+    machine: Calibration = ALONE,
+) -> float:
     """The same over bare times; `preds`: for each node the earlier ones that it waits for."""
-    return alpha * longest_path(times, preds) + sum(times)
-
-
-def longest_path(times: Sequence[float], preds: Sequence[Iterable[int]]) -> float:
-    """What the slowest chain of dependent nodes takes."""
-    done: list[float] = []
-    for own, before in zip(times, preds, strict=True):
-        done.append(own + max((done[i] for i in before), default=0.0))
-    return max(done, default=0.0)
+    path = longest_path(times, preds, machine) if alpha else 0.0
+    return alpha * path + sum(times)

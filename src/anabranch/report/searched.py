@@ -5,9 +5,9 @@ Searched: 2 steps, 131 us -> 129 us estimated, 1.5% less
   steps, and what each changes in the price under which it was found: alpha times the longest path
   of the tasks that were searched and their sum, each alone
   round 1: 131 us -> 129 us estimated, 1.5% less, side by side
-     price  alpha
-     -2.25      0  conv1x1(conv(x, w, b), v, c) -> conv(x, v @ w, v @ b + c)
-                   convolution_65, convolution_64
+     price  alpha   part us
+     -2.25      0  -1.39 of 9.82  conv1x1(conv(x, w, b), v, c) -> conv(x, v @ w, v @ b + c)
+                                  convolution_65, convolution_64
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from anabranch.autograph.path import Path
 from anabranch.ir.protocols import Cost
 from anabranch.report.lines import wrapped
 from anabranch.report.units import count, duration, significant
+from anabranch.rewrite.backtrack import Step
 
 PRICES = (
     "steps, and what each changes in the price under which it was found: alpha times the longest "
-    "path of the tasks that were searched and their sum, each alone"
+    "path of the tasks that were searched and their sum, each alone; and in what the part takes in "
+    "which it stands, run by itself, where several steps are in one part all of them"
 )
 
 
@@ -35,9 +37,12 @@ def searched_lines(path: Path | None, most: int) -> list[str]:
     lines += wrapped(PRICES)
     for number, done in enumerate(path.rounds, 1):
         lines += [f"  round {number}: {gained(done.before, done.after)}, side by side"]
-        lines += ["     price  alpha"] if done.steps[:most] else []
-        for step in done.steps[:most]:
+        shown = done.steps[:most]
+        wide = max((len(in_part(step)) for step in shown), default=0)
+        lines += [f"     price  alpha  {'part us':{wide}}".rstrip()] if shown else []
+        for step in shown:
             price = f"  {step.after_us - step.before_us:+8.2f}  {weighs(step.alpha):>5}  "
+            price += f"{in_part(step):{wide}}  " if wide else ""
             lines += wrapped(step.rule, price, " " * len(price))
             lines += wrapped(", ".join(step.nodes), *[" " * len(price)] * 2)
         rest = len(done.steps) - most
@@ -48,6 +53,19 @@ def searched_lines(path: Path | None, most: int) -> list[str]:
 def weighs(alpha: float | None) -> str:
     """What the longest path weighed in a price, "-" if that is not known."""
     return "-" if alpha is None else f"{alpha:g}"
+
+
+def in_part(step: Step) -> str:
+    """What the part took less or more by the steps in it, of how much, and how many there are.
+
+    >>> ran = Ran(Cost(9.8, "measured"), Cost(8.4, "measured"), 2)
+    >>> in_part(Step("x * 1 -> x", ("mul",), 2.0, 1.0, ran=ran))
+    '-1.40 of 9.80, 2 steps'
+    """
+    if step.ran is None:
+        return ""
+    was, now, steps = step.ran.before.us, step.ran.after.us, step.ran.steps
+    return f"{now - was:+.2f} of {was:.2f}" + (f", {count(steps, 'step')}" if steps > 1 else "")
 
 
 def ended(path: Path) -> str:

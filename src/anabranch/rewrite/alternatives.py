@@ -13,12 +13,13 @@ are like it. Gains of parts that do not overlap are taken for a sum, by a dynami
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import producers
 from anabranch.ir.key import content_key
-from anabranch.rewrite.backtrack import Budget, Found, Price, Step
+from anabranch.ir.protocols import Cost
+from anabranch.rewrite.backtrack import Budget, Found, Price, Ran, Step
 from anabranch.rewrite.intervals import Interval, Solver, Span, Survey
 from anabranch.rewrite.match import Refuse
 from anabranch.rewrite.search import Settings, put_together
@@ -44,10 +45,16 @@ class Alternatives:
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """What turned out to be faster in place of an interval, and by how many microseconds."""
+    """What turned out to be faster in place of an interval: what that took, and what this takes."""
 
     found: Found
-    us: float
+    was: Cost
+    now: Cost
+
+    @property
+    def us(self) -> float:
+        """How many microseconds it is faster by."""
+        return self.was.us - self.now.us
 
 
 def gathered(
@@ -153,7 +160,8 @@ def assembled(survey: Survey, paid: Mapping[str, Paid]) -> Found:
             like = likes[interval.likeness].graph
             here = renamed(what.found, survey.moved(what.found.graph, like, interval))
             after = here.graph
-            steps += here.steps
+            ran = Ran(what.was, what.now, len(here.steps))
+            steps += (replace(step, ran=ran) for step in here.steps)
         sewn = sew(survey.wiring, sewn, interval.graph, after)
     graph = survey.wiring.graph
     whole = put_together(survey.wiring, sewn) if steps else graph

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Protocol, runtime_checkable
 
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Cost
 from anabranch.ir.rule import Match
 from anabranch.rewrite.match import Refuse
 from anabranch.rewrite.neighbours import Neighbour, Neighbours, Wish
@@ -47,17 +48,27 @@ gets to them."""
 
 
 @dataclass(frozen=True, slots=True)
+class Ran:
+    """What a part of the graph took, run by itself, before so many steps in it and after them."""
+
+    before: Cost
+    after: Cost
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One rule applied: its name, the names of the matched nodes, the roots first, and the price
     of the searched graph before and after: steps of one path may be found under several prices,
     whose changes do not add up. `alpha`: what the longest path weighed in this one, None if it is
-    of another kind."""
+    of another kind. `ran`: what the part it stands in took, None if that was not run."""
 
     rule: str
     nodes: tuple[str, ...]
     before_us: float
     after_us: float
     alpha: float | None = None
+    ran: Ran | None = None
 
 
 @runtime_checkable
@@ -74,12 +85,23 @@ def weight(price: Price) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange:
+    """A part of a graph as it was and as it is now, by so many of its steps."""
+
+    before: Graph
+    after: Graph
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
-    """A graph equal to the first, its price, and the steps that lead to it."""
+    """A graph equal to the first, its price, and the steps that lead to it. `exchanges`: the parts
+    that these are of, in their order, where it was put together of parts."""
 
     graph: Graph
     cost: float
     steps: tuple[Step, ...] = ()
+    exchanges: tuple[Exchange, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

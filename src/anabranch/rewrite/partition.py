@@ -11,7 +11,8 @@ separates two of them.
 
 Waists. A network of cells is first cut between its cells, where few values cross, and each cell by
 itself: where a halving of the whole would fall depends on what stands elsewhere, and cells that are
-alike would be cut at unlike places, and searched again each time (`waists`).
+alike would be cut at unlike places, and searched again each time (`waists`). As published there are
+flows alone.
 
 Terminals. The first quarter of the nodes, in graph order, is on the first side and the last
 quarter on the second, so that a cut is never a mere crumb and the recursion is logarithmic. Graph
@@ -52,14 +53,16 @@ timed, as if it were all there is."""
 SOURCE, SINK = -1, -2
 
 
-def parts(graph: Graph, rules: Sequence[Rule], size_l: int) -> tuple[Part, ...]:
+def parts(
+    graph: Graph, rules: Sequence[Rule], size_l: int, between_cells: bool = True
+) -> tuple[Part, ...]:
     """The names of all nodes, each once, in parts of fewer than `size_l` nodes (of at least one);
     nodes that depend on constants alone come on top. One after the other they are a topological
-    order."""
+    order. `between_cells`: cut at waists before flows cut what is left."""
     wiring = Wiring.of(graph)
     counted = [i for i, node in enumerate(graph.nodes) if wiring.counted(node)]
     network = _network(wiring, rules)
-    pieces = _divided(counted, network, size_l)
+    pieces = _divided(counted, network, size_l, between_cells)
     part_of = {place: number for number, piece in enumerate(pieces) for place in piece}
     _adopt(wiring, part_of)
     found: list[list[str]] = [[] for _ in range(max(len(pieces), bool(part_of)))]
@@ -119,25 +122,27 @@ def _network(wiring: Wiring, rules: Sequence[Rule]) -> Network:
 
 
 def _divided(
-    places: list[int], network: Network, size_l: int, before: frozenset[int] = frozenset()
+    places: list[int],
+    network: Network,
+    size_l: int,
+    between_cells: bool,
+    before: frozenset[int] = frozenset(),
 ) -> list[list[int]]:
     """The places in pieces below the size, first to last; `before`: places of earlier pieces."""
     if len(places) < max(size_l, 2):
         return [places] if places else []
-    cells = waists(places, network.crossing, network.ties, size_l)
-    if len(cells) > 1:
-        found: list[list[int]] = []
-        for cell in cells:
-            found += _divided(cell, network, size_l, before)
-            before = before.union(cell)
-        return found
-    first = _first_side(places, network, before)
-    left = [place for place in places if place in first]
-    right = [place for place in places if place not in first]
-    return [
-        *_divided(left, network, size_l, before),
-        *_divided(right, network, size_l, before | first),
-    ]
+    cells = [places]
+    if between_cells:
+        cells = waists(places, network.crossing, network.ties, size_l)
+    if len(cells) == 1:
+        first = _first_side(places, network, before)
+        left = [place for place in places if place in first]
+        cells = [left, [place for place in places if place not in first]]
+    found: list[list[int]] = []
+    for cell in cells:
+        found += _divided(cell, network, size_l, between_cells, before)
+        before = before.union(cell)
+    return found
 
 
 def _first_side(places: list[int], network: Network, before: frozenset[int]) -> frozenset[int]:

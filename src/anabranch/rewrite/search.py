@@ -30,7 +30,7 @@ from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.rule import Rule
 from anabranch.ir.uncollected import uncollected
-from anabranch.rewrite.backtrack import Budget, Found, Price, Step, best_of
+from anabranch.rewrite.backtrack import Budget, Exchange, Found, Price, Step, best_of
 from anabranch.rewrite.build import drop_dead, retyped
 from anabranch.rewrite.expressions import Expressions, Keys, declared
 from anabranch.rewrite.intervals import Solver, Survey, Trail, gain, trail
@@ -58,7 +58,7 @@ class Settings:
     `size_l`: a part has fewer nodes. `size_u`: so has what is searched at once. `threshold`, `pops`
     and `keep`: the budget of each search, and how many graphs are kept all along; `prices`: how
     many graphs are priced in all searches together. `dp`: also search parts together; `partition`:
-    cut at all. `seed`: in which order rules are tried, 0 as given.
+    cut at all; `waists`: between cells first. `seed`: in which order rules are tried, 0 as given.
     """
 
     # About half a cell of NASNet or a module of Inception: what rules see fits, and a graph looked
@@ -78,6 +78,7 @@ class Settings:
     keep: int = 4
     dp: bool = True
     partition: bool = True
+    waists: bool = True
     seed: int = 0
 
 
@@ -112,13 +113,14 @@ def _afresh(price: Price, before: Account | None, whole: Graph) -> Account:
 class Head:
     """The first parts put together in one way. `gain`: by how much it is cheaper than those parts
     unchanged, as far as is known. `keys`: of its values, to tell it from others. `account`: of it,
-    or of what it goes on from while it is not priced itself."""
+    or of what it goes on from while it is not priced itself. `exchanges`: what was put for what."""
 
     sewn: Sewn
     gain: float
     steps: tuple[Step, ...]
     keys: Keys = field(repr=False)
     account: Account | None = None
+    exchanges: tuple[Exchange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ def surveyed(graph: Graph, rules: Sequence[Rule], settings: Settings) -> Survey:
     if settings.seed:
         random.Random(settings.seed).shuffle(shuffled)
     if settings.partition:
-        cut = parts(graph, shuffled, settings.size_l)
+        cut = parts(graph, shuffled, settings.size_l, settings.waists)
     else:
         cut = (tuple(node.name for node in graph.nodes),) if graph.nodes else ()
     size_u = settings.size_u if settings.dp else 0
@@ -248,7 +250,11 @@ class _Search:
         fresh = sewn.constants[len(head.sewn.constants) :]
         keys: Keys = {**head.keys, **declared(Graph("", (), fresh, (), ()))}
         keys = self._expressions.extended(keys, sewn.nodes[len(head.sewn.nodes) :])
-        return Head(sewn, way.gain, (*head.steps, *way.found.steps), keys, head.account)
+        steps, exchanges = (*head.steps, *way.found.steps), head.exchanges
+        if way.found.steps:
+            done = Exchange(before, way.found.graph, len(way.found.steps))
+            exchanges = (*exchanges, done)
+        return Head(sewn, way.gain, steps, keys, head.account, exchanges)
 
     def _answers(self, heads: Sequence[Head]) -> tuple[Found, ...]:
         graph = self._wiring.graph
@@ -260,7 +266,7 @@ class _Search:
                 except ValueError as why:
                     self._refuse(" and ".join(step.rule for step in head.steps), str(why))
                     continue
-                found.append(Found(whole, self._price(whole), head.steps))
+                found.append(Found(whole, self._price(whole), head.steps, head.exchanges))
         cheap = [one for one in found if one.cost <= found[0].cost]
         return best_of(cheap, self._settings.keep)
 

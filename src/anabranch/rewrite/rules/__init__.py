@@ -25,6 +25,7 @@ from anabranch.rewrite.rules import (
     pieces,
     pooling,
     products,
+    published,
     sums,
     tables,
     turned,
@@ -62,3 +63,5 @@ CANDIDATES: dict[str, tuple[Rule, ...]] = {
 
 ALL: tuple[Rule, ...] = tuple(rule for family in CANDIDATES.values() for rule in family)
 """What a search may apply."""
+PUBLISHED = published.published(CANDIDATES)
+"""What published searches may."""

@@ -240,14 +240,16 @@ def two_inputs(dice: random.Random) -> Drawn:
     }
 
 
+PAIRED = Rule(
+    "conv(x, w, b) of g groups -> conv(x, w in pairs, b) of g/2 groups",
+    find=convolution(x, w, b, rest="window"),
+    replace=pairs,
+    when=in_pairs,
+    draw=even_groups,
+)
+
 RULES: tuple[Rule, ...] = (
-    Rule(
-        "conv(x, w, b) of g groups -> conv(x, w in pairs, b) of g/2 groups",
-        find=convolution(x, w, b, rest="window"),
-        replace=pairs,
-        when=in_pairs,
-        draw=even_groups,
-    ),
+    PAIRED,
     Rule(
         "conv(x, w, b) of small groups -> conv(x, w on the diagonal, b) of groups of 16 channels",
         find=convolution(x, w, b, rest="window"),

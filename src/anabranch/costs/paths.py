@@ -1,0 +1,87 @@
+"""Paths: how long the slowest chain of tasks takes on a machine that is wide enough for all others.
+
+    a 4 --+--> b 5 --+--> d 2        b goes on from a in its lane, and d from b:
+          +--> c 3 --+               4 + max(release + 5, fork + lane + 3 + lane) + 2
+
+What a fork and a change of lane take are numbers of the machine (`ir.calibration`), used as
+`costs.corun` does. That model needs a launch order, and streams; here everybody has the best of
+them: of those that wait for a launch the one with the longest way to go starts first and goes on in
+its lane, the others later and in lanes of their own, the less urgent the later. So graphs that
+differ in the order of their nodes alone are equally long.
+
+Tasks that take no time are no launches: whoever waits for one waits for those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from anabranch.ir.calibration import Calibration
+from anabranch.ir.dag import bits
+
+
+def longest_path(
+    times: Sequence[float], preds: Sequence[Iterable[int]], machine: Calibration
+) -> float:
+    """What the slowest chain of dependent nodes takes, in the unit of the times (and of the
+    machine's, microseconds). `preds`: for each node the earlier ones that it waits for."""
+    if not (machine.fork_us or machine.lane_us or machine.release_us):
+        return max(_ends(times, preds), default=0.0)
+    direct = _needed(times, preds)
+    readers: list[list[int]] = [[] for _ in times]
+    for node, before in enumerate(direct):
+        for pred in before if times[node] else ():
+            readers[pred].append(node)
+    to_go = [0.0] * len(times)
+    for node in reversed(range(len(times))):
+        to_go[node] = times[node] + max((to_go[reader] for reader in readers[node]), default=0.0)
+
+    def urgent(nodes: Iterable[int]) -> list[int]:
+        return sorted(nodes, key=lambda node: (-to_go[node], node))
+
+    rank: dict[tuple[int, int], int] = {}
+    for node, after in enumerate(readers):
+        for place, reader in enumerate(urgent(after)):
+            rank[node, reader] = place
+    first = urgent(node for node, before in enumerate(direct) if not before and times[node])
+    starts = {node: place * machine.fork_us for place, node in enumerate(first)}
+    done: list[float] = []
+    for node, before in enumerate(direct):
+        if not times[node]:
+            done.append(max((done[p] for p in before), default=0.0))
+            continue
+        at = starts.get(node, 0.0)
+        heir = max((p for p in before if not rank[p, node]), key=done.__getitem__, default=-1)
+        for p in before:
+            late = machine.release_us if len(readers[p]) > 1 else 0.0
+            if p != heir:
+                behind = max(0.0, times[p] - machine.short_us)
+                late = rank[p, node] * machine.fork_us + min(machine.lane_us, behind)
+            at = max(at, done[p] + late)
+        done.append(at + times[node])
+    return max(done, default=0.0)
+
+
+def _ends(times: Sequence[float], preds: Sequence[Iterable[int]]) -> list[float]:
+    done: list[float] = []
+    for own, before in zip(times, preds, strict=True):
+        done.append(own + max((done[i] for i in before), default=0.0))
+    return done
+
+
+def _needed(times: Sequence[float], preds: Sequence[Iterable[int]]) -> list[list[int]]:
+    """For each node those that it waits for, and that take time: no others imply them."""
+    before: list[int] = []
+    found: list[list[int]] = []
+    for waits in preds:
+        mask = 0
+        for p in waits:
+            mask |= 1 << p if times[p] else sum(1 << q for q in found[p])
+        implied, kept = 0, list[int]()
+        for p in reversed(tuple(bits(mask))):
+            if not implied >> p & 1:
+                kept.append(p)
+            implied |= before[p] | 1 << p
+        before.append(implied)
+        found.append(kept)
+    return found

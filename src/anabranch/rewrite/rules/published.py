@@ -1,0 +1,50 @@
+"""Published: the rules that TASO's authors gave its search, of all that there are here.
+
+    conv(x, w, b), conv(x, v, c) -> slices of conv(x, cat(pad(w), pad(v)), cat(b, c))      written
+    conv(x, w, b) of g groups -> conv(x, w in pairs, b) of g/2 groups                      written
+    matmul(x, a) + matmul(x, b) -> matmul(x, a + b)              and 133 such, that were generated
+
+Those of nine constructors: convolutions with a shared input merged, with windows of unlike sizes
+too, groups merged by two, and convolutions with the relu, batch norm or factor behind them (which
+simplification here does). And generated ones over products, sums, products of elements,
+convolutions, relu, concatenations and splits; their file is not ours to ship, so these are our
+rules, written and found, over the same operators. AutoGraph's paper names no others (AAAI 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from anabranch.ir import ops
+from anabranch.ir.rule import Rule
+from anabranch.rewrite.field import Sought
+from anabranch.rewrite.rules.groups import PAIRED
+from anabranch.rewrite.rules.interleaved import GROUPS
+
+OPERATORS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("convolution", "linear", "mm", "bmm", "addmm", "matmul", "t", "transpose"),
+        *("add", "mul", "relu", "cat", "slice", "split", "split_with_sizes"),
+    )
+)
+"""In ATen's names, with those that products need to be written in them."""
+
+FAMILIES = (
+    *("merging", "activated", "linears", "products", "algebra", "linearity", "forms"),
+    *("channels", "pieces", "turns", "sums", "found"),
+)
+OURS = (GROUPS, "baddbmm", "balanced")
+"""In the names of rules over these operators that are ours alone: grouped convolutions are merged
+by two groups, different inputs not at all, and sums take other orders one step at a time."""
+
+
+def published(families: Mapping[str, Sequence[Rule]]) -> tuple[Rule, ...]:
+    """Of these families, by name, the rules that a published search has."""
+    some = (rule for name in FAMILIES for rule in families[name])
+    return (PAIRED, *filter(_is_published, some))
+
+
+def _is_published(rule: Rule) -> bool:
+    names = {ops.packet_name(op) for op in Sought.of(rule).ops}
+    return names <= OPERATORS and not any(own in rule.name for own in OURS)

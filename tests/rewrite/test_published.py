@@ -1,0 +1,45 @@
+"""What published searches may apply: TASO's rules, and none that are ours alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.rewrite.rules import ALL, PUBLISHED
+
+NAMES = {rule.name for rule in PUBLISHED}
+
+
+def test_they_are_some_of_all_rules_each_once() -> None:
+    assert len(NAMES) == len(PUBLISHED) < len(ALL)
+    assert all(any(rule is other for other in ALL) for rule in PUBLISHED)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "conv(x, w, b), conv(x, v, c) -> slices of conv(x, cat(w, v), cat(b, c))",
+        "conv(x, w, b), conv(x, v, c) -> slices of conv(x, cat(pad(w), pad(v)), cat(b, c))",
+        "relu(conv(x, w, b)), relu(conv(x, v, c)) -> "
+        "slices of relu(conv(x, cat(pad(w), pad(v)), cat(b, c)))",
+        "conv(x, w, b) of g groups -> conv(x, w in pairs, b) of g/2 groups",
+        "conv(x, w, b) * s -> conv(x, w * s, b * s)",
+        "matmul(x, w), matmul(x, v) -> slices of matmul(x, cat(w, v))",
+        "matmul(matmul(x, y), z) -> matmul(x, matmul(y, z))",
+        "matmul(x, a) + matmul(x, b) -> matmul(x, a + b)",
+        "(a + b) + c -> a + (b + c)",
+    ],
+)
+def test_what_taso_has(name: str) -> None:
+    assert name in NAMES
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("avg_pool", "layer_norm", "rms_norm", "embedding", "attention", "gelu", "sigmoid"),
+        *("diagonal", "squares", "balanced", "one group", "[::s, ::s]"),
+    ],
+)
+def test_what_taso_does_not_have(word: str) -> None:
+    assert any(word in rule.name for rule in ALL)
+    assert not any(word in name for name in NAMES)
