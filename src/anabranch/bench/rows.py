@@ -25,6 +25,19 @@ NAMING = ("scheduler", "system")
 """Options whose value alone names a row."""
 ALPHAS = (0, 0.25, 1, 4, 16)
 
+SETTINGS: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("size_l", (8, 32)),
+    ("size_u", (20, 80)),
+    ("threshold", (1.0, 1.2)),
+    ("pops", (4, 36)),
+    ("prices", (2000, 32000)),
+    ("keep", (2, 8)),
+    ("measured", (1, 15)),
+    ("overheads", ("false",)),
+    ("waists", ("false",)),
+)
+"""Of a search, what its paper gives no number for: less and more than the default."""
+
 LINEUPS: dict[str, tuple[str, ...]] = {
     "published": (
         *("cudagraph", "taso", "taso-nimble", "nimble", "ios", "autograph"),
@@ -40,11 +53,15 @@ LINEUPS: dict[str, tuple[str, ...]] = {
         *(f"{OURS}+search_alpha={alpha}" for alpha in ALPHAS),
         f"{OURS}+search=none",
     ),
+    "settings": (
+        *(f"{OURS}+search_{name}={value}" for name, values in SETTINGS for value in values),
+        f"{OURS}+search=none",
+    ),
     "batches": ("taso-nimble", "nimble", "autograph"),
 }
 """Those of AutoGraph's table, and what TASO starts from; its parts left out one by one; the same of
-ours, beside what users get; and what a published search gains, for several batches. Who searches in
-sum is first: others begin with what it found."""
+ours, beside what users get; our search with other settings; and what a published search gains, for
+several batches. Who searches in sum is first: others begin with what it found."""
 
 
 @dataclass(frozen=True, slots=True)
