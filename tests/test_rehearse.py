@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -59,6 +60,8 @@ def deed(task, values, workspace):
         if variant == "strays":
             out = values["out"]
             out.as_strided((1,), (1,), out.storage_offset() + 100).zero_()
+        if variant == "errs":
+            values["out"][99] += 1
     return call
 
 cpu.RUNNERS["deeds"] = deed
@@ -120,13 +123,16 @@ def test_the_library_is_prepared_once_while_kernels_are_rehearsed(trace: Trace) 
 
 
 def test_each_failure_costs_one_kernel(rehearsal: Rehearsal, trace: Trace) -> None:
-    variants = ("fine", "dies", "also fine", "raises", "strays", "still fine")
+    variants = ("fine", "dies", "also fine", "raises", "strays", "still fine", "errs")
     bad = rehearsal.refusals([task(variant) for variant in variants])
+    wrong = bad.pop(6)
+    assert re.fullmatch(r"error \S+ where \S+ is allowed, of numbers of seed \d+", wrong)
     assert bad == {
         1: "the process that ran it first died with exit status -11",
         3: "RuntimeError: no such luck",
         4: "4 bytes are written outside all places, 1 B beside %out",
     }
+    bad[6] = wrong
     assert [event.why for event in trace.events if event.kind == "refused"] == list(bad.values())
 
 

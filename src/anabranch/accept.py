@@ -8,27 +8,20 @@ the error of the plain graph in that dtype (`ir.numbers`). Whole plans are compa
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
-
-import torch
-from torch import Tensor
+from collections.abc import Callable
 
 from anabranch.cache import Cache
 from anabranch.errors import TargetError
 from anabranch.ir import numbers, ops
 from anabranch.ir.dag import dag_of
-from anabranch.ir.eval import eval_graph
-from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_inputs
 from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Target
+from anabranch.ir.reference import eager_and_reference
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.pack import pack
 from anabranch.pack.fence import fence
-
-Errors = tuple[tuple[float, float], ...]
-"""For each output its error and the error allowed."""
 
 
 def checker(target: Target, cache: Cache | None) -> Callable[[Task], str]:
@@ -70,24 +63,3 @@ def _kernel_differs(task: Task, target: Target) -> str:
         if not random and not error <= allowed:
             return f"error {error:.2e} where {allowed:.2e} is allowed, of inputs of seed {seed}"
     return run.strays()
-
-
-def eager_and_reference(
-    graph: Graph, inputs: Sequence[Tensor], target: Target
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The graph op by op in its own precision, and in a higher one: fp64 for fp32, fp32 for half
-    types (whose products are exact there)."""
-    dtypes = {value.dtype for value in inputs} | {c.type.dtype for c in graph.constants}
-    wide = bool(dtypes & {torch.float32, torch.float64})
-
-    def evaluated(precision: torch.dtype | None, exact: bool) -> tuple[Tensor, ...]:
-        try:
-            with target.full_precision() if exact else target.own_precision():
-                return eval_graph(graph, inputs, target.device, precision)
-        except torch.OutOfMemoryError:
-            with target.full_precision(lean=True):
-                return eval_graph(graph, inputs, target.device, precision)
-
-    # Short cuts that the user allowed are part of the model's own rounding.
-    own = evaluated(None, exact=not (wide and target.spec.tf32))
-    return own, evaluated(torch.float64 if wide else torch.float32, exact=True)

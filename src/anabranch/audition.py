@@ -1,6 +1,6 @@
 """The process in which generated kernels are tried: what it does, and what it is told and tells.
 
-task --> load, run between fences on random data, look at the fences, time --> Verdict
+task --> load, run between fences on random data, look at fences and numbers, time --> Verdict
 """
 
 from __future__ import annotations
@@ -9,19 +9,24 @@ import functools
 import itertools
 import json
 import os
+import secrets
 import sys
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor
 
 from anabranch.cache import Cache
 from anabranch.costs.measured import repeat_of
+from anabranch.ir import numbers, ops
 from anabranch.ir.dag import dag_of
-from anabranch.ir.graph import Constant, Graph
-from anabranch.ir.inputs import random_tensor
+from anabranch.ir.graph import Constant, Graph, Input
+from anabranch.ir.inputs import random_inputs
 from anabranch.ir.protocols import Target
+from anabranch.ir.reference import eager_and_reference
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph, text_graph
@@ -36,6 +41,8 @@ GENERATES = "triton"
 """The provider whose kernels are written by `kernels.triton.write`."""
 ROUGHLY = 0.002
 """Seconds of timing."""
+HELD, ANSWERS = 1 << 30, 64
+"""Bytes that what is known of bodies may take, about, and of how many it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +54,97 @@ class Verdict:
     spread: float = 0.0
 
 
-def audition(task: Task, target: Target) -> Verdict:
-    """Run a task alone between fences, on random data, and time it."""
-    body = task.body
-    constants = tuple(_filled(constant, i, target) for i, constant in enumerate(body.constants))
-    alone = TaskGraph(task.name, body.inputs, constants, (task,), (), body.outputs)
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a body computes. `constants`, `inputs`: random, of this seed; `truth`: for each output
+    the reference and the error allowed, empty where nothing can be said."""
+
+    seed: int
+    constants: tuple[Constant, ...]
+    inputs: tuple[Tensor, ...]
+    truth: tuple[tuple[Tensor, float], ...]
+
+
+class Oracle:
+    """What bodies compute, on random numbers drawn anew in each process: all kernels of a task are
+    compared with one answer. Answers are held as long as those of a few tasks fit."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._known: dict[str, Expected] = {}
+
+    def of(self, body: Graph) -> Expected:
+        key = text_graph(body, origins=False)
+        if key not in self._known:
+            held = sum(map(_nbytes, self._known.values()))
+            if held > HELD or len(self._known) >= ANSWERS:
+                self._known.clear()
+            self._known[key] = self._expected(body)
+        return self._known[key]
+
+    def _expected(self, body: Graph) -> Expected:
+        """With normal numbers as constants, or if that leads to infinities and worse, as variances
+        below zero do, with positive ones."""
+        seed = secrets.randbits(31)
+        found = None
+        for positive in (False, True):
+            found = self._computed(body, seed, positive)
+            if found.truth:
+                break
+        assert found is not None
+        return found
+
+    def _computed(self, body: Graph, seed: int, positive: bool) -> Expected:
+        target, count = self._target, len(body.constants)
+        asked = (*(Input(c.name, c.type) for c in body.constants), *body.inputs)
+        drawn = random_inputs(replace(body, inputs=asked, constants=()), seed, target.device)
+        values = [x.abs() + 0.5 if positive and x.is_floating_point() else x for x in drawn[:count]]
+        constants = tuple(
+            replace(constant, value=value)
+            for constant, value in zip(body.constants, values, strict=True)
+        )
+        filled, inputs = replace(body, constants=constants), tuple(drawn[count:])
+        truth: tuple[tuple[Tensor, float], ...] = ()
+        if not any(ops.info(node.op).random for node in body.nodes):
+            try:
+                own, reference = eager_and_reference(filled, inputs, target)
+                truth = _allowed(own, reference, target.spec.tf32)
+            except (RuntimeError, IndexError, ValueError):
+                pass  # operators that refuse random content
+        return Expected(seed, constants, inputs, truth)
+
+
+def _allowed(
+    own: Sequence[Tensor], reference: Sequence[Tensor], tf32: bool
+) -> tuple[tuple[Tensor, float], ...]:
+    """Nothing is said of a body that does not make numbers of these numbers."""
+    if not all(one.isfinite().all() for one in (*own, *reference)):
+        return ()
+    errors = numbers.compare(own, own, reference, tf32)
+    return tuple((truth, allowed) for truth, (_, allowed) in zip(reference, errors, strict=True))
+
+
+def _nbytes(expected: Expected) -> int:
+    held = [*expected.inputs, *(truth for truth, _ in expected.truth)]
+    held += [c.value for c in expected.constants if c.value is not None]
+    return sum(one.nbytes for one in held)
+
+
+def audition(task: Task, target: Target, oracle: Oracle) -> Verdict:
+    """Run a task alone between fences, on random data, compare what it wrote, and time it."""
+    body, expected = task.body, oracle.of(task.body)
+    alone = TaskGraph(task.name, body.inputs, expected.constants, (task,), (), body.outputs)
     plan = pack(alone, Schedule("alone", sequential_launches(dag_of(alone))), target.spec)
     run = target.load(fence(plan), repeat=repeat_of(task, target.spec))
-    run([random_tensor(value.type, i, target.device) for i, value in enumerate(body.inputs)])
+    outs = run(list(expected.inputs))
     why = run.strays()  # which waits: whatever went wrong on the device is heard here
     if why:
         return Verdict(why)
+    for out, (truth, allowed) in zip(outs, expected.truth, strict=False):
+        error = numbers.relative_error(out, truth)
+        if not error <= allowed:
+            said = f"error {error:.2e} where {allowed:.2e} is allowed"
+            return Verdict(f"{said}, of numbers of seed {expected.seed}")
     (cost,) = target.time([run], ROUGHLY)
     return Verdict("", cost.us, cost.spread)
 
@@ -71,6 +158,7 @@ def main(device: str, tf32: str, folder: str) -> None:
     target = CpuTarget() if where.type == "cpu" else CudaTarget(where, tf32 == "1")
     if isinstance(target, CudaTarget):
         target.start()
+    oracle = Oracle(target)
     with Cache.open(Path(folder) if folder else None) as cache:
         for line in sys.stdin.buffer:
             asked = json.loads(line)
@@ -81,7 +169,7 @@ def main(device: str, tf32: str, folder: str) -> None:
                 if not asked["run"]:
                     continue
                 try:
-                    verdict = audition(tasks[number], target)
+                    verdict = audition(tasks[number], target, oracle)
                 except Exception as failed:
                     said = " ".join(str(failed).split())[:400]
                     verdict = Verdict(f"{type(failed).__name__}: {said}")
@@ -140,7 +228,3 @@ def read(item: dict[str, Any]) -> Task:
 def _parsed(text: str) -> Graph:
     """All kernels of a task have its body."""
     return parse_graph(text)
-
-
-def _filled(constant: Constant, seed: int, target: Target) -> Constant:
-    return replace(constant, value=random_tensor(constant.type, 100 + seed, target.device))

@@ -17,14 +17,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from anabranch.accept import Errors, eager_and_reference
 from anabranch.errors import NumericsError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.structure import flatten_call
 from anabranch.ir import numbers, ops
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.inputs import random_tensor
+from anabranch.ir.numbers import Errors
 from anabranch.ir.protocols import Executable
+from anabranch.ir.reference import eager_and_reference
 from anabranch.ir.types import type_of
 from anabranch.line import Job
 

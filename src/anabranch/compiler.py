@@ -20,7 +20,6 @@ from functools import cache, partial
 from typing import Any
 
 from anabranch.abreast.decide import abreast
-from anabranch.accept import Errors
 from anabranch.auditions import Auditions
 from anabranch.autograph.path import Path
 from anabranch.compare import WRONG_CAPTURE, verify, verify_capture
@@ -29,6 +28,7 @@ from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.recall import capture_or_recall
 from anabranch.ir import answers
 from anabranch.ir.graph import Graph
+from anabranch.ir.numbers import Errors
 from anabranch.ir.plan import Plan, text_plan
 from anabranch.ir.protocols import Cost, Executable
 from anabranch.ir.schedule import text_schedule

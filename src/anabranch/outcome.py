@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, ValidationError
 
-from anabranch.accept import Errors
 from anabranch.cache import Cache
 from anabranch.costs import name_of
 from anabranch.deadline import CutShort
 from anabranch.errors import NumericsError
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import digest_text
+from anabranch.ir.numbers import Errors
 from anabranch.ir.plan import Footprint, Plan, Signature
 from anabranch.ir.protocols import Cost, Provider, Target
 from anabranch.ir.schedule import Schedule, Timeline

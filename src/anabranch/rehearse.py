@@ -4,7 +4,7 @@ A store to a wrong address ends a CUDA context: every later call of the process 
 generated kernel is measured beside the others, it is tried in a process with a target of its own
 (`audition`):
 
-    tasks, as JSON --> | as each is compiled: load, run, look at fences, time | --> which, verdict
+    tasks, as JSON --> | as each is compiled: load, run, compare, time | --> which, verdict
 
 Compiling goes on meanwhile, on other cores, and the library's engines are built here; so the rough
 time that is taken there costs nothing, and says who is worth a precise one (`costs.heats`). A
@@ -35,7 +35,7 @@ from anabranch.targets.cuda import cubin
 from anabranch.targets.cuda.crew import Process
 from anabranch.trace import Trace
 
-SCHEME = "rehearsal 3"
+SCHEME = "rehearsal 4"
 LIMIT = 60.0
 """Seconds that one kernel may take: building it is not among them."""
 SILENCE = 60.0 + cubin.LIMIT

@@ -296,16 +296,17 @@ from anabranch.targets.cuda import triton
 write, real = runpy.run_path({__file__!r})["write"], triton.Triton
 triton.Triton = lambda device, capability: real(device, capability, write)
 """
-    variants = ("plain", "faulty", "overrun", "scratch", "broken")
+    variants = ("plain", "faulty", "overrun", "scratch", "broken", "short")
     with (
         Auditions(target, None, start) as auditions,
         Rehearsal(target, None, Trace(), auditions) as rehearsal,
     ):
         bad = rehearsal.refusals([task_of(variant) for variant in variants])
-    assert sorted(bad) == [1, 2, 4], bad
+    assert sorted(bad) == [1, 2, 4, 5], bad
     assert "illegal memory access" in bad[1]
     assert "bytes are written outside all places" in bad[2]
     assert "cannot be compiled" in bad[4]
+    assert "error inf" in bad[5]
     x, y = halves(0, N), halves(1, N)
     assert torch.equal(load(target, task_of("plain"))([x, y])[0], x + y)
 

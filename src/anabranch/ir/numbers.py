@@ -26,6 +26,9 @@ FLOOR: dict[torch.dtype, float] = {
 TF32_FLOOR = 1e-3
 FACTOR = 2.0
 
+Errors = tuple[tuple[float, float], ...]
+"""For each output its error and the error allowed."""
+
 
 def relative_error(out: Tensor, reference: Tensor) -> float:
     """||out - ref|| / ||ref|| in float64; 0 for equal integers, inf for unequal ones; nan and

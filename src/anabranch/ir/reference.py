@@ -1,0 +1,33 @@
+"""References: what kernels are compared with: a graph op by op, as precise as it is and more so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from anabranch.ir.eval import eval_graph
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Target
+
+
+def eager_and_reference(
+    graph: Graph, inputs: Sequence[Tensor], target: Target
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The graph op by op in its own precision, and in a higher one: fp64 for fp32, fp32 for half
+    types (whose products are exact there)."""
+    dtypes = {value.dtype for value in inputs} | {c.type.dtype for c in graph.constants}
+    wide = bool(dtypes & {torch.float32, torch.float64})
+
+    def evaluated(precision: torch.dtype | None, exact: bool) -> tuple[Tensor, ...]:
+        try:
+            with target.full_precision() if exact else target.own_precision():
+                return eval_graph(graph, inputs, target.device, precision)
+        except torch.OutOfMemoryError:
+            with target.full_precision(lean=True):
+                return eval_graph(graph, inputs, target.device, precision)
+
+    # Short cuts that the user allowed are part of the model's own rounding.
+    own = evaluated(None, exact=not (wide and target.spec.tf32))
+    return own, evaluated(torch.float64 if wide else torch.float32, exact=True)

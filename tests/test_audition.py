@@ -1,0 +1,74 @@
+"""Auditions: every kernel is compared with what its body computes, on numbers drawn anew."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from anabranch import audition as auditions
+from anabranch.audition import Oracle, audition
+from anabranch.ir.graph import Graph
+from anabranch.ir.task import Kernel, Task
+from anabranch.ir.text import parse_graph
+from anabranch.targets.cpu.target import CpuTarget
+
+
+def graph(*lines: str) -> Graph:
+    return parse_graph(
+        "graph g {\n  input %x: f32[4,8]\n  const %w: f32[8] = 00\n"
+        + "\n".join(f"  {line}" for line in lines)
+        + "\n  return %out\n}"
+    )
+
+
+ADDED = graph("%out: f32[4,8] = aten.add.Tensor(%x, %w)")
+SCALED = graph("%out: f32[4,8] = aten.mul.Tensor(%x, %w)")
+ROOTED = graph(
+    "%root: f32[8] = aten.sqrt.default(%w)", "%out: f32[4,8] = aten.div.Tensor(%x, %root)"
+)
+NOT_ROOTED = graph(
+    "%root: f32[8] = aten.abs.default(%w)", "%out: f32[4,8] = aten.div.Tensor(%x, %root)"
+)
+DROPPED = graph("%out: f32[4,8] = aten.rand_like.default(%x)")
+FACTORED = parse_graph("""
+graph factor {
+  input %x: f32[64,64]
+  %out: f32[64,64] = aten.cholesky.default(%x)
+  return %out
+}""")
+
+
+def heard(body: Graph, kernel: Graph) -> str:
+    target = CpuTarget()
+    task = Task("task", body, Kernel("aten", "aten", kernel))
+    return audition(task, target, Oracle(target)).why
+
+
+@pytest.mark.parametrize("body", [ADDED, SCALED, ROOTED, DROPPED])
+def test_what_computes_its_body_passes(body: Graph) -> None:
+    assert heard(body, body) == ""
+
+
+@pytest.mark.parametrize(("body", "kernel"), [(ADDED, SCALED), (ROOTED, NOT_ROOTED)])
+def test_what_computes_something_else_does_not(body: Graph, kernel: Graph) -> None:
+    """Nor where normal numbers make none, such as roots of variances: then positive ones do."""
+    assert "is allowed, of numbers of seed" in heard(body, kernel)
+
+
+def test_of_bodies_that_refuse_random_numbers_nothing_is_said() -> None:
+    target = CpuTarget()
+    assert Oracle(target).of(FACTORED).truth == ()
+    assert Oracle(target).of(DROPPED).truth == ()
+
+
+def test_bodies_are_computed_once_as_long_as_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    oracle = Oracle(CpuTarget())
+    first = oracle.of(ADDED)
+    assert oracle.of(ADDED) is first and oracle.of(SCALED) is not first
+    other = Oracle(CpuTarget()).of(ADDED)
+    assert not torch.equal(first.inputs[0], other.inputs[0]), "drawn anew in each process"
+    monkeypatch.setattr(auditions, "HELD", 0)
+    assert oracle.of(ROOTED) is oracle.of(ROOTED)
+    assert oracle.of(ADDED) is not first
