@@ -26,6 +26,7 @@ from anabranch.line import KERNEL_SECONDS, Job
 from anabranch.models import load_model
 from anabranch.options import Options
 from anabranch.pack import pack
+from anabranch.schedule.outlook import outlook_of
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tune import Tuner
@@ -247,3 +248,33 @@ def test_a_scheduler_that_merges_convolutions_finds_each_of_them() -> None:
         options = Options.read({"fusion": "climb", "scheduler": scheduler})
         one = Tuner(resolve("sim:h200", False), options, None)
         assert one.climbs == (not cuts) and (len(one.cuts(graph, Trace())) > 1) == bool(cuts)
+
+
+def test_what_is_merged_is_judged_as_it_will_be_scheduled() -> None:
+    """One after another in sum; else side by side, where a machine can do that."""
+    graph = cell()
+    spec = resolve("sim:h200", False).spec
+
+    def total(scheduler: str) -> Any:
+        options = Options.read({"fusion": "climb", "scheduler": scheduler})
+        return Tuner(resolve("sim:h200", False), options, None)._total()
+
+    assert total("sequential") is None
+    tasks = Tuner(resolve("sim:h200", False), Options.read({}), None).cuts(graph, Trace())[0]
+    us = {task.name: 12.0 for task in tasks.tasks}
+    found = total("best")(tasks, lambda task: us[task.name])
+    assert found == outlook_of(tasks, lambda task: us[task.name], spec, Options().max_streams)
+    assert found < sum(us.values())
+
+
+def cell() -> Graph:
+    """Two convolutions side by side, and their sum."""
+    window = "[1, 1], [1, 1], [1, 1], False, [0, 0], 1"
+    kind = "f16[1,32,14,14]"
+    return parse_graph(
+        f"graph g {{\n  input %x: {kind}\n  input %y: {kind}\n"
+        "  const %w: f16[32,32,3,3] = w\n  const %v: f16[32,32,3,3] = v\n"
+        f"  %a: {kind} = aten.convolution.default(%x, %w, None, {window})\n"
+        f"  %b: {kind} = aten.convolution.default(%y, %v, None, {window})\n"
+        f"  %sum: {kind} = aten.add.Tensor(%a, %b)\n  return %sum\n}}"
+    )

@@ -78,8 +78,9 @@ class Options(BaseModel):
     the model as it is. kernels: "library" leaves generated kernels, and what only they can fuse,
     out. fusion: how a graph is cut into launches: "cuts" compares a few cuts where they differ,
     with concatenations that cost nothing and work that is done twice; "climb" merges consecutive
-    operators while that is faster, as DeepCuts does, in rounds of measurement, and finds groups
-    that no cut has; not where a scheduler merges convolutions, for it asks for these alone.
+    operators while that is faster, as DeepCuts does, in rounds of measurement, by what their
+    schedule is expected to take, and finds groups that no cut has; not where a scheduler merges
+    convolutions, for it asks for these alone.
     pruning: which of the hundreds of tiles of a product are tried: those expected to be fastest, by
     a time fitted to measurements, or those with the highest performance "limit", as in DeepCuts.
     folding: "exact" rounds no weight anew to half precision, where a batch norm would go into it.

@@ -29,7 +29,7 @@ from anabranch.deadline import ENDLESS, Deadline
 from anabranch.fuse import partition
 from anabranch.fuse.again import computed_again, with_again
 from anabranch.fuse.choose import choose, computed
-from anabranch.fuse.climb import climb
+from anabranch.fuse.climb import Total, climb
 from anabranch.fuse.grow import one_call
 from anabranch.fuse.join import CAT, fitting
 from anabranch.fuse.joining import with_joins
@@ -57,6 +57,7 @@ from anabranch.merge import merged
 from anabranch.options import Options
 from anabranch.rehearse import Rehearsal
 from anabranch.schedule.merging import MERGING
+from anabranch.schedule.outlook import outlook_of
 from anabranch.trace import Trace
 
 CUTS = (
@@ -165,9 +166,16 @@ class Tuner:
             each = zip(tasks, found, strict=True)
             return [_in_one_launch(task, made, how) if made else None for task, made in each]
 
-        tasks = climb(graph_of(alone), evaluate, trace, self._unwritten)
+        tasks = climb(graph_of(alone), evaluate, trace, self._unwritten, self._total())
         found = select_known(tasks, decisions, how, trace)
         return replace(found, settled=how.memory.settled())
+
+    def _total(self) -> Total | None:
+        """What a cut takes: as scheduled, or where one kernel runs after another their sum."""
+        options, spec = self.options, self.target.spec
+        if options.scheduler == "sequential":
+            return None
+        return lambda tasks, us: outlook_of(tasks, us, spec, options.max_streams)
 
     def _unwritten(
         self, group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None
