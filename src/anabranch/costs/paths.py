@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from anabranch.ir.calibration import Calibration
-from anabranch.ir.dag import bits
 
 
 def longest_path(
@@ -30,33 +29,36 @@ def longest_path(
     direct = _needed(times, preds)
     readers: list[list[int]] = [[] for _ in times]
     for node, before in enumerate(direct):
-        for pred in before if times[node] else ():
-            readers[pred].append(node)
+        if times[node]:
+            for pred in before:
+                readers[pred].append(node)
     to_go = [0.0] * len(times)
     for node in reversed(range(len(times))):
-        to_go[node] = times[node] + max((to_go[reader] for reader in readers[node]), default=0.0)
+        to_go[node] = times[node] + max([to_go[reader] for reader in readers[node]], default=0.0)
 
-    def urgent(nodes: Iterable[int]) -> list[int]:
+    def urgent(nodes: list[int]) -> list[int]:
         return sorted(nodes, key=lambda node: (-to_go[node], node))
 
-    rank: dict[tuple[int, int], int] = {}
+    rank: dict[tuple[int, int], int] = {}  # 0 where nobody else waits for the launch
     for node, after in enumerate(readers):
-        for place, reader in enumerate(urgent(after)):
-            rank[node, reader] = place
-    first = urgent(node for node, before in enumerate(direct) if not before and times[node])
+        if len(after) > 1:
+            rank.update(((node, reader), place) for place, reader in enumerate(urgent(after)))
+    first = urgent([v for v, before in enumerate(direct) if not before and times[v]])
     starts = {node: place * machine.fork_us for place, node in enumerate(first)}
     done: list[float] = []
     for node, before in enumerate(direct):
         if not times[node]:
-            done.append(max((done[p] for p in before), default=0.0))
+            done.append(max([done[p] for p in before], default=0.0))
             continue
-        at = starts.get(node, 0.0)
-        heir = max((p for p in before if not rank[p, node]), key=done.__getitem__, default=-1)
+        at, heir = starts.get(node, 0.0), -1
+        for p in before:
+            if not rank.get((p, node)) and (heir < 0 or done[p] > done[heir]):
+                heir = p
         for p in before:
             late = machine.release_us if len(readers[p]) > 1 else 0.0
             if p != heir:
                 behind = max(0.0, times[p] - machine.short_us)
-                late = rank[p, node] * machine.fork_us + min(machine.lane_us, behind)
+                late = rank.get((p, node), 0) * machine.fork_us + min(machine.lane_us, behind)
             at = max(at, done[p] + late)
         done.append(at + times[node])
     return max(done, default=0.0)
@@ -74,11 +76,9 @@ def _needed(times: Sequence[float], preds: Sequence[Iterable[int]]) -> list[list
     before: list[int] = []
     found: list[list[int]] = []
     for waits in preds:
-        mask = 0
-        for p in waits:
-            mask |= 1 << p if times[p] else sum(1 << q for q in found[p])
+        told = {q for p in waits for q in ([p] if times[p] else found[p])}
         implied, kept = 0, list[int]()
-        for p in reversed(tuple(bits(mask))):
+        for p in sorted(told, reverse=True):
             if not implied >> p & 1:
                 kept.append(p)
             implied |= before[p] | 1 << p
