@@ -1,0 +1,117 @@
+"""Several `anabranch bench` at once: their rivals are built side by side, and time one by one.
+
+    PYTHONPATH=src python3 benchmarks/together.py zoo:sru zoo:deepfm zoo:bert_base --most 3 \\
+        --out FOLDER --seconds 550 -- --dtype tf32 --batch 1 --rivals cudagraph,inductor-max
+
+A network is a process, and a file in the folder. Building a rival takes minutes of which most use
+one core, and what a benchmark reports waits until none builds (`targets/cuda/sharing`). So those
+that run together should take about as long to build. What is not done after so many seconds is
+ended with all that it started; of several batches those that were done are in its file. What the
+file says of networks done before is left alone: the same command goes on where one was ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LOOK = 0.5
+"""Seconds between two looks at what is done."""
+GRACE = 15.0
+"""Seconds for a process that was told to end, to write down what it has."""
+
+
+@dataclass
+class Run:
+    """One network's benchmark."""
+
+    model: str
+    file: Path
+    process: subprocess.Popen[bytes]
+    begun: float = field(default_factory=time.monotonic)
+
+
+def main() -> int:
+    own, rest = sys.argv[1:], list[str]()
+    if "--" in own:
+        at = own.index("--")
+        own, rest = own[:at], own[at + 1 :]
+    parser = argparse.ArgumentParser(description="several benchmarks at once")
+    parser.add_argument("models", nargs="+", help="zoo:NAME and its like")
+    parser.add_argument("--most", type=int, default=3, help="how many at once")
+    parser.add_argument("--out", type=Path, required=True, help="a folder for their files")
+    parser.add_argument("--seconds", type=float, default=540.0, help="for all together")
+    given = parser.parse_args(own)
+    given.out.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + given.seconds
+    waiting = [model for model in given.models if not done(place(given.out, model))]
+    running: list[Run] = []
+    failed = 0
+    try:
+        while (waiting or running) and time.monotonic() < until:
+            while waiting and len(running) < given.most:
+                running.append(start(waiting.pop(0), given.out, rest))
+            time.sleep(LOOK)
+            for run in [run for run in running if run.process.poll() is not None]:
+                running.remove(run)
+                failed += run.process.returncode != 0
+                said(run, "done" if not run.process.returncode else "failed")
+    finally:
+        for run in running:
+            end(run)
+            said(run, "ended")
+    for model in waiting:
+        print(f"{model}: not begun", flush=True)
+    return 1 if failed or running or waiting else 0
+
+
+def place(folder: Path, model: str) -> Path:
+    """The file of a network."""
+    return folder / f"{model.rpartition(':')[2].replace('/', '_')}.json"
+
+
+def done(file: Path) -> bool:
+    """Whether it holds rows already."""
+    try:
+        return bool(json.loads(file.read_text("utf-8"))["rows"])
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def start(model: str, folder: Path, rest: list[str]) -> Run:
+    """In a session of its own, so that it can be ended with all that it started."""
+    file = place(folder, model)
+    command = [sys.executable, "-m", "anabranch", "bench", model, *rest, "--json", str(file)]
+    with file.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    print(f"{model}: begun", flush=True)
+    return Run(model, file, process)
+
+
+def end(run: Run) -> None:
+    """As Ctrl-C would, and for good if that does not help."""
+    for ask in (signal.SIGINT, signal.SIGKILL):
+        try:
+            os.killpg(run.process.pid, ask)
+            run.process.wait(GRACE)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+
+
+def said(run: Run, how: str) -> None:
+    took = time.monotonic() - run.begun
+    log = run.file.with_suffix(".log").read_text("utf-8", "replace").rstrip().splitlines()
+    print(f"{run.model}: {how} after {took:.0f} s", *log[-12:], sep="\n  ", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
