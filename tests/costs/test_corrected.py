@@ -37,13 +37,22 @@ def test_the_nearest_likeness_says_how_far_an_estimate_is_off() -> None:
     scale, guess = Corrected(seen), Cost(10.0, "estimated", 1.0)
     assert scale.of(convolution(3, 32), guess) == Cost(15.0, "estimated", 1.5)
     assert scale.of(convolution(1, 32), guess).us == pytest.approx(11)
-    # Another window, or another input: all convolutions of the input, or all there are.
+    # Another window: all convolutions of the input.
     assert scale.of(convolution(5, 8), guess).us == pytest.approx(13)
-    assert scale.of(convolution(3, 8, 32), guess).us == pytest.approx(13)
     assert scale.of(relu(), guess).us == 5.0
+
+
+def test_what_is_alike_in_little_takes_a_few_to_say_something() -> None:
+    """Of another input all convolutions tell, if there are three, else all that is known."""
+    seen = [known(convolution(3, 8), 1.5), known(convolution(1, 8), 1.1)]
+    other, guess = convolution(3, 8, 32), Cost(10.0, "estimated", 1.0)
+    assert Corrected(seen).of(other, guess) == guess
+    assert Corrected([*seen, known(relu(), 0.5)]).of(other, guess).us == pytest.approx(11)
+    seen += [known(convolution(3, 8, 4), 1.2), known(relu(), 0.5)]
+    assert Corrected(seen).of(other, guess).us == pytest.approx(12)
 
 
 def test_without_anything_known_an_estimate_stays_what_it_is() -> None:
     guess = Cost(10.0, "estimated")
     assert Corrected([]).of(relu(), guess) == guess
-    assert Corrected([known(convolution(3, 8), 1.5)]).of(relu(), guess).us == 15.0
+    assert Corrected([known(convolution(3, 8), 1.5)]).of(relu(), guess) == guess

@@ -91,12 +91,12 @@ def test_plans_race_in_numbers_of_one_scale(make: Any, profile: Profile) -> None
     rough = Roofline(make.spec)
     (was,), (more,) = (plan.tasks for plan, _ in (known, unknown))
     off = costs.task(was).us / rough.task(was).us
-    found, guessed = costs.race([known, unknown])
+    found, *_, guessed = costs.race([known, known, known, unknown])
     assert found == Cost(2.5, "recorded")
     assert guessed.source == "estimated"
     assert guessed.us == pytest.approx(off * rough.task(more).us)
-    nothing = costs.race([unknown])
-    assert nothing == [rough.schedule(*unknown)]
+    alone = [rough.schedule(*unknown)]
+    assert costs.race([unknown]) == costs.race([known, unknown])[1:] == alone
 
 
 def test_a_part_of_a_graph_does_not_begin_like_a_run(make: Any, profile: Profile) -> None:

@@ -4,8 +4,9 @@
     unknown   conv 3x3  estimated 3.0  -->  3.8
 
 A plan with one unknown task and one without can then be compared: both are in numbers of one scale.
-What tasks are alike is said by their main operator and what it reads; then by the operator; then
-all are.
+What tasks are alike is said by their main operator and what it reads; then by the operator, then
+all are, if a few are known: a network of which one task is known, a linear that takes half as long
+as it was estimated to, is not twice as fast.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from anabranch.ir.graph import Node, types
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
 
+FEW = 3
+"""Known tasks that say something of those that are like them in little."""
+
 
 class Corrected:
     """`known`: tasks, what each takes, and what it was estimated to take."""
@@ -28,7 +32,11 @@ class Corrected:
             if guess.us:
                 for likeness in _likenesses(task):
                     found.setdefault(likeness, []).append(cost.us / guess.us)
-        self._ratio = {likeness: median(ratios) for likeness, ratios in found.items()}
+        self._ratio = {
+            likeness: median(ratios)
+            for likeness, ratios in found.items()
+            if len(ratios) >= FEW or _near(likeness)
+        }
 
     def of(self, task: Task, guess: Cost) -> Cost:
         """The estimate as those of tasks like it came out."""
@@ -46,6 +54,11 @@ def _likenesses(task: Task) -> Iterator[Hashable]:
         yield node.op
         yield (ops.info(node.op).kind,)
     yield ()
+
+
+def _near(likeness: Hashable) -> bool:
+    """Whether it says what is read, and not the operator alone."""
+    return isinstance(likeness, tuple) and len(likeness) > 1
 
 
 def _main(task: Task) -> Node | None:
