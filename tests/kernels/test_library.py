@@ -51,6 +51,12 @@ def test_fused_convolutions_on_a_gpu() -> None:
     assert offers(CONV + "  return %c\n}", GPU) == ["aten.aten", *engines]
 
 
+@pytest.mark.parametrize("rest", [RELU, ADD_RELU])
+def test_what_others_read_is_not_swallowed(rest: str) -> None:
+    """A fused call makes one result."""
+    assert offers(CONV + rest.replace("return %r", "return %c, %r"), GPU) == ["aten.aten"]
+
+
 def test_the_fused_body_is_the_call() -> None:
     task = Task("t", parse_graph(CONV + ADD_RELU))
     (kernel,) = PROVIDERS[1].kernels(task, GPU)
@@ -91,6 +97,20 @@ graph l {{
     assert offers(text, GPU) == ["aten.aten", *["aten.addmm_activation"] * fused]
     found = PROVIDERS[1].kernels(Task("t", parse_graph(text)), GPU)
     assert [kernel.writes_out for kernel in found] == [True] * fused
+
+
+def test_a_linear_that_others_read_has_no_epilogue() -> None:
+    text = """
+graph l {
+  input %x: f16[4,8]
+  const %w: f16[6,8] = 1
+  const %b: f16[6] = 2
+  %l: f16[4,6] = aten.linear.default(%x, %w, %b)
+  %r: f16[4,6] = aten.relu.default(%l)
+  return RETURNED
+}"""
+    assert "aten.addmm_activation" in offers(text.replace("RETURNED", "%r"), GPU)
+    assert offers(text.replace("RETURNED", "%l, %r"), GPU) == ["aten.aten"]
 
 
 def test_a_pool_does_not_write_into_foreign_strides() -> None:

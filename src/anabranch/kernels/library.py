@@ -137,11 +137,18 @@ def _is_cudnn_graph(body: Graph) -> bool:
         return False
     if kinds[1:] not in ([], ["aten.relu"], ["aten.add"], ["aten.add", "aten.relu"]):
         return False
+    if not _makes_the_last_alone(body):
+        return False
     conv = ops.arguments(body.nodes[0])
     table = types(body)
     two_dimensional = len(body.nodes[0].type.shape) == 4 and not conv["transposed"]
     known = body.nodes[0].type.dtype in (torch.float16, torch.bfloat16, torch.float32)
     return two_dimensional and known and _plain_add(body, table)
+
+
+def _makes_the_last_alone(body: Graph) -> bool:
+    """Whether nobody reads what is made on the way: a fused call makes one result."""
+    return {ref.name for ref in body.outputs} <= set(body.nodes[-1].results)
 
 
 def _plain_add(body: Graph, table: Mapping[str, TensorType]) -> bool:
@@ -184,6 +191,8 @@ def _fused_linear(body: Graph) -> Graph | None:
     does both."""
     kinds = [ops.packet_name(node.op) for node in body.nodes]
     if kinds not in (["aten.linear", "aten.relu"], ["aten.linear", "aten.gelu"]):
+        return None
+    if not _makes_the_last_alone(body):
         return None
     table, (linear, last) = types(body), body.nodes
     gelu = kinds[1] == "aten.gelu"

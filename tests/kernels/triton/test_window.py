@@ -63,3 +63,19 @@ def test_windows_along_the_only_axis() -> None:
       return %m
     }""")
     check(pooled, variants(pooled, gpu(132))[:3])
+
+
+def test_a_window_that_only_some_of_the_results_have() -> None:
+    """Two channels: of the first nothing is summed, which neighbours see at their own places."""
+    graph = parse_graph("""
+    graph some {
+      input %x: f32[1,4,16,16]
+      input %y: f32[1,1,16,16]
+      input %w: f32[1,4,1,1]
+      input %b: f32[1]
+      %c: f32[1,1,16,16] = aten.convolution.default(%x, %w, %b, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+      %cat: f32[1,2,16,16] = aten.cat.default([%y, %c], 1)
+      %r: f32[1,2,16,16] = aten.relu.default(%cat)
+      return %r
+    }""")  # noqa: E501
+    check(graph, ["window:8x16u2.w4", "window:8x16u1.w4", "window:8x2u4.w1"])

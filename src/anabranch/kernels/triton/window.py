@@ -31,6 +31,7 @@ from anabranch.kernels.dfg.walk import (
     loads,
     reductions,
     replace_parts,
+    substitute,
     substitute_stores,
 )
 from anabranch.kernels.triton.emit import Emission
@@ -200,6 +201,7 @@ def _write_neighbours(
     """All neighbours tap by tap, so that a weight is used up as soon as it is there; then what
     stands after the reductions, and the stores."""
     neighbours: list[tuple[list[Store], Within]] = []
+    places: list[dict[Axis, Index]] = []
     for k in range(together):
         inside: Within = ()
         here = dict(place)
@@ -207,13 +209,19 @@ def _write_neighbours(
             at = place[group] * together + k
             here[found.slide] = at
             inside = bounded(at, 0, found.slide.extent)
+        places.append(here)
         neighbours.append((list(substitute_stores(found.dfg.stores, here)), inside))
-    folds = [reductions(*(store.expr for store in stores)) for stores, _ in neighbours]
-    unrolled = {fold: taps(fold) for each in folds for fold in each}
+    # At one of its places a reduction may be the same as another one is there.
+    whole = reductions(*(store.expr for store in found.dfg.stores))
+    folds = [
+        [each for here in places if isinstance(each := substitute(fold, here), Reduce)]
+        for fold in whole
+    ]
+    unrolled = {fold: taps(fold) for alike in folds for fold in alike}
     exprs = [_without(store.expr, unrolled) for stores, _ in neighbours for store in stores]
     out.expect(*exprs, *(tap for found_taps in unrolled.values() for tap in found_taps))
-    for alike in zip(*folds, strict=True):
-        _unroll({fold: unrolled[fold] for fold in alike}, out)
+    for alike in folds:
+        _unroll({fold: unrolled[fold] for fold in alike if fold not in out.known}, out)
     for stores, inside in neighbours:
         for store in stores:
             out.store(store, anchor="lane", within=inside)
@@ -226,6 +234,8 @@ def _without(expr: Expr, folds: Collection[Reduce]) -> Expr:
 
 def _unroll(alike: dict[Reduce, list[Expr]], out: Emission) -> None:
     """The same reduction of all neighbours: one line for each of them and each tap."""
+    if not alike:
+        return
     totals = {fold: out.fresh(out.names.get(fold.made, "") or "total") for fold in alike}
     for k in range(len(next(iter(alike.values())))):
         for fold, total in totals.items():
