@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import anabranch
+from anabranch import tune
 from anabranch.bench.pairs import bottleneck, separable
 from anabranch.compiler import compile_model
 from anabranch.costs import costs_of
@@ -20,7 +21,7 @@ from anabranch.fuse.pairs import is_pair
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.inputs import random_tensor
 from anabranch.ir.protocols import Cost
-from anabranch.ir.task import Task
+from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.line import KERNEL_SECONDS, Job
 from anabranch.models import load_model
@@ -250,21 +251,26 @@ def test_a_scheduler_that_merges_convolutions_finds_each_of_them() -> None:
         assert one.climbs == (not cuts) and (len(one.cuts(graph, Trace())) > 1) == bool(cuts)
 
 
-def test_what_is_merged_is_judged_as_it_will_be_scheduled() -> None:
-    """One after another in sum; else side by side, where a machine can do that."""
-    graph = cell()
-    spec = resolve("sim:h200", False).spec
+def test_what_is_merged_is_judged_as_it_will_be_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after another in sum; else as on several streams, and what that says decides."""
+    graph, asked = with_values(cell()), list[float]()
 
-    def total(scheduler: str) -> Any:
-        options = Options.read({"fusion": "climb", "scheduler": scheduler})
-        return Tuner(resolve("sim:h200", False), options, None)._total()
+    def none_pays(tasks: TaskGraph, us: Any, *rest: Any) -> float:
+        asked.append(outlook_of(tasks, us, *rest))
+        return -float(len(tasks.tasks))  # the more launches the better
 
-    assert total("sequential") is None
-    tasks = Tuner(resolve("sim:h200", False), Options.read({}), None).cuts(graph, Trace())[0]
-    us = {task.name: 12.0 for task in tasks.tasks}
-    found = total("best")(tasks, lambda task: us[task.name])
-    assert found == outlook_of(tasks, lambda task: us[task.name], spec, Options().max_streams)
-    assert found < sum(us.values())
+    monkeypatch.setattr(tune, "outlook_of", none_pays)
+
+    def merged(scheduler: str) -> int:
+        options = Options.read({"fusion": "climb", "scheduler": scheduler, "cache_dir": None})
+        made, trace = Tuner(resolve("sim:h200", False), options, None), Trace()
+        prepare = partial(pack, spec=made.target.spec)
+        costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
+        way = made.kernels(made.cuts(graph, trace), costs, trace)[0]
+        return len(way.selection.tasks.tasks)
+
+    assert merged("sequential") == 2 and not asked
+    assert merged("best") == 3 and all(us > 0 for us in asked)
 
 
 def cell() -> Graph:

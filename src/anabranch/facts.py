@@ -12,7 +12,8 @@
 | stages_s | seconds of the compilation by stage, and of parts of stages ("search.build") |
 | peak_bytes, peak_bytes_sequential | intermediate values of this plan and of the sequential one |
 | max_relative_error | per output, against a higher-precision reference |
-| search | each step of the search that paid: rules, us without and with them |
+| search | each round of the search that paid: rules, us without and with them, steps |
+| search: steps | rule, nodes, change of the price, alpha of that, us of the part they stand in |
 """
 
 from __future__ import annotations

@@ -112,6 +112,17 @@ def test_as_published_all_that_a_search_ends_with_is_run(monkeypatch: pytest.Mon
     assert [(r.before.us, r.after.us) for r in found.path.rounds] == [(90.0, 70.0)]
     _, ran, _ = looked(us, {9: (7, 5, 4)}, monkeypatch, effort=replace(effort, measured=2))
     assert ran == [4, 5]
+    _, ran, _ = looked(us, {9: (7, 7, 7)}, monkeypatch, effort=effort)
+    assert ran == [7], "of equal ones one"
+
+
+def test_a_round_begins_with_what_the_searched_graph_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though another one of the same search is the fastest by then."""
+    us = {9: 90.0, 4: 80.0, 5: 70.0}
+    effort = Effort(measured=4, every=True)
+    found, ran, _ = looked(us, {9: (5, 4)}, monkeypatch, effort=effort)
+    assert ran == [4, 5]
+    assert [(r.before.us, r.after.us) for r in found.path.rounds] == [(90.0, 70.0)]
 
 
 def test_what_is_a_little_faster_is_measured_with_more_care(
@@ -414,6 +425,8 @@ def test_steps_of_a_whole_are_told_apart_by_what_their_parts_take(
     assert asked == [4, 3, 6, 2, 2, 1]
     ran = [step.ran and (step.ran.before.us, step.ran.after.us) for step in found.path.steps]
     assert ran == [(4.0, 3.0), (6.0, 2.0), (4.0, 3.0), None]
-    short = replace(USUAL, work=0.25)
-    found = improved(chain(9), first, (), settings_of(OPTIONS), judges, short, Trace())
-    assert all(step.ran is None for step in found.path.steps)
+    assert found.path.cut_short == ""
+    monkeypatch.setattr(loop, "RUN", 1e9)  # more than is left; the search was done all the same
+    hasty = replace(USUAL, until=Deadline.after(1e6))
+    found = improved(chain(9), first, (), settings_of(OPTIONS), judges, hasty, Trace())
+    assert [step.ran for step in found.path.steps] == [None] * 4 and found.path.cut_short == ""

@@ -7,6 +7,7 @@ import torch
 
 from anabranch.costs.mixed import mixed, mixed_cost, observed_alpha
 from anabranch.ir import ops
+from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph, Input, Ref
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.types import TensorType
@@ -74,3 +75,16 @@ def test_bare_times() -> None:
 )
 def test_alpha_is_what_a_run_shows(lines: tuple[str, ...], latency: float, alpha: float) -> None:
     assert observed_alpha(network(lines), lambda task: US[task.name], latency) == alpha
+
+
+def test_alpha_is_nothing_where_side_by_side_takes_longer() -> None:
+    """A small branch off a chain costs more, by its fork, than it takes."""
+    us, tasks = {"a": 6.0, "b": 6.0, "c": 0.1, "d": 6.0}, network(PARALLEL)
+    machine = Calibration(fork_us=0.5, lane_us=1.0, short_us=3.0, release_us=0.5)
+
+    def taken(task: Task) -> float:
+        return us[task.name]
+
+    total = mixed(tasks, taken, 0.0)
+    assert mixed(tasks, taken, 1.0, machine) - total > total > mixed(tasks, taken, 1.0) - total
+    assert observed_alpha(tasks, taken, total + 3.0, machine) == 0.0

@@ -21,7 +21,7 @@ NODES = tuple(f"convolution_{i}" for i in range(100, 108))
 def path(before: float, after: float) -> Path:
     ran = Ran(Cost(12.5, "estimated"), Cost(11.25, "estimated"), 3)
     first = Step(RULE, NODES, 90.0, 80.5, 0.0, ran)
-    steps = (first, Step("x * 1 -> x", ("mul",), 80.5, 81.0, 4.0))
+    steps = (first, Step("x * 1 -> x", ("mul",), 80.5, 81.0, 4.0, ran))
     return Path(NET, NET, (Round(steps, Cost(before, "estimated"), Cost(after, "estimated")),))
 
 
@@ -31,7 +31,7 @@ def test_steps_are_told_in_full_with_what_they_change_in_the_price() -> None:
     text = " ".join(" ".join(lines).split())
     assert (
         f"-9.50 0 -1.25 of 12.50, 3 steps {RULE} {', '.join(NODES)}" in text
-        and "+0.50 4 x * 1 -> x mul" in text
+        and '+0.50 4 " x * 1 -> x mul' in text
     )
     assert "price alpha part us -9.50" in text, "each step says under which price it was found"
     assert "the price under which it was found: alpha times" in text

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from anabranch.ir import ops
+from anabranch.ir.rule import Call, Result, Rule
 from anabranch.rewrite.rules import ALL, PUBLISHED
+from anabranch.rewrite.rules.published import OPERATORS
 
 NAMES = {rule.name for rule in PUBLISHED}
 
@@ -37,9 +42,33 @@ def test_what_taso_has(name: str) -> None:
     "word",
     [
         *("avg_pool", "layer_norm", "rms_norm", "embedding", "attention", "gelu", "sigmoid"),
-        *("diagonal", "squares", "balanced", "one group", "[::s, ::s]"),
+        *("diagonal", "squares", "balanced", "one group", "[::s, ::s]", "conv1x1", "maximum"),
     ],
 )
 def test_what_taso_does_not_have(word: str) -> None:
     assert any(word in rule.name for rule in ALL)
     assert not any(word in name for name in NAMES)
+
+
+WRITTEN_OUT = [rule for rule in PUBLISHED if not callable(rule.replace)]
+
+
+@pytest.mark.parametrize("rule", WRITTEN_OUT, ids=lambda rule: rule.name)
+def test_what_they_put_is_of_the_same_operators(rule: Rule) -> None:
+    """And of those that move weights: halves, rims of zeros, sums of biases."""
+    calls = [*_calls(rule.replace)]
+    assert {ops.packet_name(call.op) for call in calls} <= OPERATORS | MOVES
+
+
+MOVES = {f"aten.{name}" for name in ("reshape", "constant_pad_nd", "sum", "expand", "narrow")}
+
+
+def _calls(put: object) -> Iterator[Call]:
+    if isinstance(put, tuple):
+        for one in put:
+            yield from _calls(one)
+    elif isinstance(put, Result):
+        yield from _calls(put.call)
+    elif isinstance(put, Call):
+        yield put
+        yield from _calls(put.args)

@@ -150,6 +150,7 @@ class _Loop(Generic[T]):
         if start.rounds:
             self._tried.add(content_key(judges.simplify(start.graph)))
         self._failed: set[frozenset[str]] = set()
+        self._exchanges: dict[int, tuple[Round, tuple[Exchange, ...]]] = {}
         self._best = Outcome(first, start)
 
     def run(self, seeds: Sequence[Path] = ()) -> Outcome[T]:
@@ -178,7 +179,9 @@ class _Loop(Generic[T]):
                     heapq.heappush(queue, (us, next(order), self._effort.measured, better))
         built, path = self._best.built, self._best.path
         meter.tell(self._trace, path.begin.name)
-        return Outcome(built, replace(path, cut_short=meter.cause, undone=meter.undone))
+        rounds = tuple(map(self._told_apart, path.rounds))
+        path = replace(path, rounds=rounds, cut_short=meter.cause, undone=meter.undone)
+        return Outcome(built, path)
 
     def _seeded(self, seed: Path) -> Outcome[T] | None:
         """What others found, as it was built, if it is faster."""
@@ -195,9 +198,12 @@ class _Loop(Generic[T]):
         try:
             with self._meter.spending("build", lambda: building(candidate.simple)):
                 built = self._judges.build(candidate.simple)
-                was, now = self._judges.race((self._best.built, built))
+                plans = [self._best.built, built]
+                if near is not self._best:
+                    plans.append(near.built)
+                was, now, *others = self._judges.race(plans)
                 if self._judges.again is not None and now.us < was.us and tied(now, was):
-                    was, now = self._judges.again((self._best.built, built))
+                    was, now, *others = self._judges.again(plans)
         except ValueError as why:
             self._trace.add("refused", "search", rules_of(steps), str(why))
             return None
@@ -207,33 +213,35 @@ class _Loop(Generic[T]):
         if not better:
             self._failed.add(_kind(candidate))
             return None
-        rounds = (*near.path.rounds, Round(self._apart(candidate.found), was, now))
+        done = Round(steps, next(iter(others), was), now)
+        self._exchanges[id(done)] = done, candidate.found.exchanges
+        rounds = (*near.path.rounds, done)
         return Outcome(built, Path(near.path.begin, candidate.found.graph, rounds))
 
-    def _apart(self, found: Found) -> tuple[Step, ...]:
-        """The steps of a graph, each with what the part it stands in took before and after, if
-        there is time to run these; alike parts once."""
+    def _told_apart(self, done: Round) -> Round:
+        """The round, with what the part that each step stands in took before and after, if there is
+        time to run these; alike parts once. Nobody searches by it any more."""
+        _, exchanges = self._exchanges.get(id(done), (done, ()))
         judges, known = self._judges.locals, dict[str, Exchange]()
-        for one in found.exchanges:
+        for one in exchanges:
             known.setdefault(_likeness(one), one)
         if judges is None or not known:
-            return found.steps
+            return done
         parts = [graph for one in known.values() for graph in (one.before, one.after)]
         price = judges.prices(self._built)[0]
         fresh = {task for graph in parts for task in price.fresh(graph)}
-        work = RUN * len(parts) + TASK * len(fresh)
-        if not self._meter.affords("contest", work):
-            return found.steps
-        with self._meter.spending("contest", lambda: work):
-            costs = iter(judges.contest(parts))
+        if self._meter.left() < RUN * len(parts) + TASK * len(fresh):
+            return done
+        costs = iter(judges.contest(parts))
         runs = {likeness: (next(costs), next(costs)) for likeness in known}
         steps: list[Step] = []
-        for one in found.exchanges:
+        for one in exchanges:
             was, now = runs[_likeness(one)]
             ran = Ran(was, now, one.steps) if was is not None and now is not None else None
-            some = found.steps[len(steps) : len(steps) + one.steps]
+            some = done.steps[len(steps) : len(steps) + one.steps]
             steps += (replace(step, ran=ran) for step in some)
-        return tuple(steps)
+        assert len(steps) == len(done.steps), "every step is of one part"
+        return replace(done, steps=tuple(steps))
 
     def _locally(self, judges: Locals[T]) -> Outcome[T] | None:
         """The first graph with what paid in its parts, as it was built, if it is faster."""
@@ -361,13 +369,14 @@ class _Loop(Generic[T]):
     def _promising(self, graph: Graph, found: Sequence[Found], price: Price) -> list[Candidate]:
         """Of what was found, what is new and promises the most; or all that is new."""
         base = price(graph)
-        new: list[Candidate] = []
+        fresh: dict[str, Candidate] = {}
         for one in found:
             simple = self._judges.simplify(one.graph) if one.steps else graph
-            if content_key(simple) not in self._tried:
-                new.append(Candidate(one, simple, price(simple)))
-        least = 0.0 if self._effort.every else self._effort.promise
-        worth = [one for one in new if one.us < base * (1 - least)]
+            key = content_key(simple)
+            if key not in self._tried and key not in fresh:
+                fresh[key] = Candidate(one, simple, price(simple))
+        new, every = list(fresh.values()), self._effort.every
+        worth = [one for one in new if every or one.us < base * (1 - self._effort.promise)]
         told = f"{len(found)} candidates, {len(new)} of them new, {len(worth)} promise something"
         self._trace.add(
             "applied" if worth else "refused", "search", f"predicted {base:.2f} us", told

@@ -24,11 +24,11 @@ from anabranch.kernels import sources
 from anabranch.options import Options
 from anabranch.rewrite.backtrack import Ran, Step
 
-SCHEME = "search 5"
+SCHEME = "search 6"
 NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system"}
 APART = {
     *("scheduler", "max_streams", "max_group_size", "max_groups", "abreast", "overlap"),
-    "search_alpha",
+    *("search_alpha", "search_overheads", "search_waists"),
 }
 """What a search does not depend on that goes by the sum, and tries its graphs one kernel after
 another."""

@@ -44,11 +44,12 @@ def observed_alpha(
 
     Of the work off the critical path, a part x shows in the latency: path + x (sum - path), which
     is x times the mixed cost where alpha = (1 - x) / x. Rounded to a power of two, for another run
-    of the same plan takes a little more or less. Without any work off the path, 0.
+    of the same plan takes a little more or less. Without any work off the path, 0, and where side
+    by side they would take longer than one after another.
     """
     total = mixed(tasks, us, 0.0)
     path = mixed(tasks, us, 1.0, machine) - total
-    if math.isclose(total, path, rel_tol=1e-3):
+    if path >= total or math.isclose(total, path, rel_tol=1e-3):
         return 0.0
     shown = min(1.0, max(LEAST_SHOWN, (latency - path) / (total - path)))
     return float(2 ** round(math.log2((1 - shown) / shown))) if shown < 1 else 0.0

@@ -3,13 +3,14 @@
     a 4 --+--> b 5 --+--> d 2        b goes on from a in its lane, and d from b:
           +--> c 3 --+               4 + max(release + 5, fork + lane + 3 + lane) + 2
 
-What a fork and a change of lane take are numbers of the machine (`ir.calibration`), used as
-`costs.corun` does. That model needs a launch order, and streams; here everybody has the best of
-them: of those that wait for a launch the one with the longest way to go starts first and goes on in
-its lane, the others later and in lanes of their own, the less urgent the later. So graphs that
-differ in the order of their nodes alone are equally long.
+What a fork and a change of lane take are numbers of the machine (`ir.calibration`), used about as
+`costs.corun` does. That model needs a launch order, and streams; here everybody has a good one: of
+those that wait for a launch the one with the longest way to go starts first and goes on in its
+lane, the others later and in lanes of their own, the less urgent the later. So graphs that differ
+in the order of their nodes alone are equally long, but for nodes that are hard to tell apart.
 
-Tasks that take no time are no launches: whoever waits for one waits for those before it.
+Tasks that take no time are no launches: whoever waits for one waits for those before it. What waits
+for nothing starts like what waits for one launch, for most graphs that are priced are parts of one.
 """
 
 from __future__ import annotations
@@ -36,8 +37,13 @@ def longest_path(
     for node in reversed(range(len(times))):
         to_go[node] = times[node] + max([to_go[reader] for reader in readers[node]], default=0.0)
 
+    came = _ends(times, direct)
+
     def urgent(nodes: list[int]) -> list[int]:
-        return sorted(nodes, key=lambda node: (-to_go[node], node))
+        def key(node: int) -> tuple[float, float, int, int, int]:
+            return -to_go[node], -came[node], len(direct[node]), len(readers[node]), node
+
+        return sorted(nodes, key=key)
 
     rank: dict[tuple[int, int], int] = {}  # 0 where nobody else waits for the launch
     for node, after in enumerate(readers):

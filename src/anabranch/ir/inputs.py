@@ -10,12 +10,14 @@ reads what is not there, which on a GPU ends the process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, types, users
+from anabranch.ir.eval import eval_graph
+from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref, producers, types, users
 from anabranch.ir.types import TensorType, copy_into
 
 RENAMED = frozenset(
@@ -64,6 +66,54 @@ def index_tops(graph: Graph) -> dict[str, int]:
 
     inputs = {value.name for value in graph.inputs}
     return {name: top for name, top in found.items() if name in inputs and alone(name)}
+
+
+def lookups_fit(graph: Graph, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether all indices of lookups lie in their tables on these inputs; constants have values.
+    What is reckoned of indices is computed here, on the CPU; where anything else comes into it,
+    nobody knows, and the answer is no."""
+    known, makers = types(graph), producers(graph)
+    table = {value.name: given for value, given in zip(graph.inputs, inputs, strict=True)}
+    for node in graph.nodes:
+        for index, size in _indices(node, known):
+            if known[index].dtype == torch.bool:
+                continue  # a mask, as long as what it is of
+            before = _ancestors(index, makers)
+            if not all(_is_whole(one, known) for one in before):
+                return False
+            asked = Graph(
+                graph.name,
+                tuple(value for value in graph.inputs if value.name in before),
+                tuple(_on_cpu(one) for one in graph.constants if one.name in before),
+                tuple(each for each in graph.nodes if before.issuperset(each.results)),
+                (Ref(index),),
+            )
+            (found,) = eval_graph(asked, [table[value.name].cpu() for value in asked.inputs])
+            if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < size:
+                return False
+    return True
+
+
+def _on_cpu(constant: Constant) -> Constant:
+    value = constant.value
+    return constant if value is None else replace(constant, value=value.cpu())
+
+
+def _ancestors(name: str, makers: Mapping[str, Node]) -> set[str]:
+    """The value, and all that it is made of."""
+    found, left = {name}, [name]
+    while left:
+        maker = makers.get(left.pop())
+        if maker is not None:
+            found.update(maker.results)
+            left += [one for one in maker.uses if one not in found]
+            found.update(maker.uses)
+    return found
+
+
+def _is_whole(name: str, known: Mapping[str, TensorType]) -> bool:
+    dtype = known[name].dtype
+    return not (dtype.is_floating_point or dtype.is_complex)
 
 
 def _source(name: str, makers: Mapping[str, Node]) -> str:

@@ -60,15 +60,24 @@ def tolerance(dtype: torch.dtype, plain_error: float, tf32: bool = False) -> flo
     return FACTOR * plain_error + floor
 
 
+def expected(
+    plain: Sequence[Tensor], reference: Sequence[Tensor], tf32: bool = False
+) -> list[tuple[Tensor, float]]:
+    """For each output what it is to be, and the error allowed. Where the reference says nothing of
+    this precision (`nan_to_num` puts the largest number of its own) the plain result stands for
+    it."""
+    pairs = []
+    for own, truth in zip(plain, reference, strict=True):
+        error = relative_error(own, truth)
+        if math.isnan(error):
+            truth, error = own, 0.0
+        pairs.append((truth, tolerance(own.dtype, error, tf32)))
+    return pairs
+
+
 def compare(
     outs: Sequence[Tensor], plain: Sequence[Tensor], reference: Sequence[Tensor], tf32: bool = False
 ) -> list[tuple[float, float]]:
-    """For each output its error and the error allowed. Where the reference says nothing of this
-    precision (`nan_to_num` puts the largest number of its own) the plain result stands for it."""
-    pairs = []
-    for out, own, truth in zip(outs, plain, reference, strict=True):
-        if math.isnan(relative_error(own, truth)):
-            truth = own
-        allowed = tolerance(out.dtype, relative_error(own, truth), tf32)
-        pairs.append((relative_error(out, truth), allowed))
-    return pairs
+    """For each output its error and the error allowed."""
+    pairs = zip(outs, expected(plain, reference, tf32), strict=True)
+    return [(relative_error(out, truth), allowed) for out, (truth, allowed) in pairs]

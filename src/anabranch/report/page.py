@@ -24,7 +24,7 @@ from anabranch.report.flow import flow
 from anabranch.report.headline import headline
 from anabranch.report.parts import Parts
 from anabranch.report.rows import KINDS, Row, rows
-from anabranch.report.searched import PRICES, ended, gained, in_part, weighs
+from anabranch.report.searched import PRICES, ended, gained, in_parts, weighs
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("start.js", "surface.js", "timeline.js", "graph.js", "table.js", "memory.js", "end.js")
@@ -50,7 +50,7 @@ def render(**parts: Unpack[Parts]) -> str:
         number=units.significant,
         count=units.count,
         weighs=weighs,
-        in_part=in_part,
+        in_parts=in_parts,
         gained=lambda round: gained(round.before, round.after).replace(" us", " \u00b5s"),
     )
     refused = history.grouped(parts["events"], "refused")

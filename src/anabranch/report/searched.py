@@ -12,6 +12,8 @@ Searched: 2 steps, 131 us -> 129 us estimated, 1.5% less
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from anabranch.autograph.path import Path
 from anabranch.ir.protocols import Cost
 from anabranch.report.lines import wrapped
@@ -40,9 +42,9 @@ def searched_lines(path: Path | None, most: int) -> list[str]:
         shown = done.steps[:most]
         wide = max((len(in_part(step)) for step in shown), default=0)
         lines += [f"     price  alpha  {'part us':{wide}}".rstrip()] if shown else []
-        for step in shown:
+        for step, told in zip(shown, in_parts(shown), strict=True):
             price = f"  {step.after_us - step.before_us:+8.2f}  {weighs(step.alpha):>5}  "
-            price += f"{in_part(step):{wide}}  " if wide else ""
+            price += f"{told:{wide}}  " if wide else ""
             lines += wrapped(step.rule, price, " " * len(price))
             lines += wrapped(", ".join(step.nodes), *[" " * len(price)] * 2)
         rest = len(done.steps) - most
@@ -55,13 +57,24 @@ def weighs(alpha: float | None) -> str:
     return "-" if alpha is None else f"{alpha:g}"
 
 
-def in_part(step: Step) -> str:
-    """What the part took less or more by the steps in it, of how much, and how many there are.
+def in_parts(steps: Sequence[Step]) -> list[str]:
+    """For each step what its part took less or more; of steps in one part with the first of them.
 
     >>> ran = Ran(Cost(9.8, "measured"), Cost(8.4, "measured"), 2)
-    >>> in_part(Step("x * 1 -> x", ("mul",), 2.0, 1.0, ran=ran))
-    '-1.40 of 9.80, 2 steps'
+    >>> step = Step("x * 1 -> x", ("mul",), 2.0, 1.0, ran=ran)
+    >>> in_parts([step, step])
+    ['-1.40 of 9.80, 2 steps', '"']
     """
+    told: list[str] = []
+    while len(told) < len(steps):
+        step = steps[len(told)]
+        same = min(step.ran.steps if step.ran else 1, len(steps) - len(told))
+        told += [in_part(step), *['"'] * (same - 1)]
+    return told
+
+
+def in_part(step: Step) -> str:
+    """What the part took less or more by the steps in it, of how much, and how many there are."""
     if step.ran is None:
         return ""
     was, now, steps = step.ran.before.us, step.ran.after.us, step.ran.steps

@@ -34,9 +34,10 @@ FAMILIES = (
     *("merging", "activated", "linears", "products", "algebra", "linearity", "forms"),
     *("channels", "pieces", "turns", "sums", "found"),
 )
-OURS = (GROUPS, "baddbmm", "balanced")
-"""In the names of rules over these operators that are ours alone: grouped convolutions are merged
-by two groups, different inputs not at all, and sums take other orders one step at a time."""
+OURS = (GROUPS, "baddbmm", "balanced", "conv1x1", "maximum")
+"""In the names of rules over these operators that are ours alone: of grouped convolutions groups
+are merged by two and no more, layers of unlike inputs and weights stay apart, sums take other
+orders one step at a time, and two convolutions in a row are two."""
 
 
 def published(families: Mapping[str, Sequence[Rule]]) -> tuple[Rule, ...]:
