@@ -32,6 +32,8 @@ def task(op: str, shape: tuple[int, ...], *args: Any, dtype: torch.dtype = torch
         ("aten._softmax.default", (2, 50000), (-1, False), 3 * 13 * 0.6),
         ("aten.var.correction", (4, 64, 128), ((1, 2),), 2 * 2 * 0.6),
         ("aten.mean.dim", (1, 320, 64, 64), ((2, 3),), 0.0),
+        ("aten.cumsum.default", (2, 50000), (-1,), 13 * 0.6),
+        ("aten.cumsum.default", (50000, 2), (1,), 0.0),
     ],
 )
 def test_walks(op: str, shape: tuple[int, ...], args: tuple[Any, ...], us: float) -> None:

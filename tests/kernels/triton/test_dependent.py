@@ -48,6 +48,8 @@ EARLY_READS = {
     "rows": {"weight", "bias"},
     "rows_that_are_shared": set(),
     "rows_in_blocks": set(),
+    "rows_that_run": set(),
+    "rows_that_run_in_blocks": set(),
     "attention": set(),
     "attention_in_blocks": set(),
     "contraction_of_taps": {"bias_1"},

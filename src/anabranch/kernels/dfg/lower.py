@@ -28,9 +28,20 @@ from anabranch.kernels.dfg.folds import FOLDS
 from anabranch.kernels.dfg.index import Axis, Index, axis, number
 from anabranch.kernels.dfg.joins import Part, parts_of
 from anabranch.kernels.dfg.moves import MOVES
-from anabranch.kernels.dfg.nouns import COMPUTE, Arith, Dfg, Expr, Held, Reduce, Store, Within
+from anabranch.kernels.dfg.nouns import (
+    COMPUTE,
+    Arith,
+    Dfg,
+    Expr,
+    Held,
+    Reduce,
+    Scan,
+    Store,
+    Within,
+)
 from anabranch.kernels.dfg.patches import PATCHES
 from anabranch.kernels.dfg.pointwise import POINTWISE
+from anabranch.kernels.dfg.running import RUNNING
 from anabranch.kernels.dfg.values import At, Call, Lowering, Point, Refusal, Value, arguments
 from anabranch.kernels.dfg.windows import WINDOWS
 
@@ -40,6 +51,7 @@ LOWERINGS: dict[str, Lowering] = {
     **ELSEWHERE,
     **FOLDS,
     **EXTREMES,
+    **RUNNING,
     **WINDOWS,
     **PATCHES,
 }
@@ -266,7 +278,7 @@ def _called(name: str, at: At) -> At:
 
     def named(point: Point, within: Within) -> Expr:
         expr = at(point, within)
-        if isinstance(expr, Arith | Reduce) and not expr.made:
+        if isinstance(expr, Arith | Reduce | Scan) and not expr.made:
             return replace(expr, made=name)
         return expr
 
