@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.kernels.triton.test_joins import recurrence
+
 SAMPLES: dict[str, tuple[str, str]] = {
     "pointwise": (
         "pointwise:512.w2",
@@ -156,6 +158,10 @@ SAMPLES: dict[str, tuple[str, str]] = {
       %y: f16[4,5000] = aten.div.Tensor(%left, %all)    # rl.py:8 in returns
       return %y
     }""",
+    ),
+    "recurrence": (
+        "recurrence:512.u4.w4",
+        recurrence(98, 1024, "f16").replace("graph g", "graph sru"),
     ),
     "attention": (
         "attention:16x128.w4.s1",

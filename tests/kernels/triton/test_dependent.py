@@ -48,6 +48,7 @@ EARLY_READS = {
     "rows": {"weight", "bias"},
     "rows_that_are_shared": set(),
     "rows_in_blocks": set(),
+    "recurrence": set(),
     "rows_that_run": set(),
     "rows_that_run_in_blocks": set(),
     "attention": set(),

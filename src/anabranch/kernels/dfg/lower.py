@@ -66,10 +66,11 @@ AXES = {4: "nchw", 3: "nlc", 2: "nc", 1: "c", 5: "ncdhw"}
 """What the dimensions of a result are called, by their number."""
 
 
-def lower(body: Graph, given: Mapping[str, At] | None = None) -> Dfg | str:
-    """The data-flow graph of the body, or why there is none, as a sentence."""
+def lower(body: Graph, given: Mapping[str, At] | None = None, most: int = MOST_NODES) -> Dfg | str:
+    """The data-flow graph of the body, or why there is none, as a sentence. `most`: nodes that it
+    may have."""
     try:
-        return _lowered(body, given or {})
+        return _lowered(body, given or {}, most)
     except Refusal as refusal:
         return str(refusal)
     except OverflowError as beyond:
@@ -100,8 +101,8 @@ def values_of(body: Graph, given: Mapping[str, At]) -> dict[str, Value]:
     return values
 
 
-def _lowered(body: Graph, given: Mapping[str, At]) -> Dfg:
-    if len(body.nodes) > MOST_NODES:
+def _lowered(body: Graph, given: Mapping[str, At], most: int) -> Dfg:
+    if len(body.nodes) > most:
         raise Refusal(f"{len(body.nodes)} nodes are too many for one expression")
     for name, type in types(body).items():
         if type.dtype not in COMPUTE and name not in given:
@@ -222,10 +223,15 @@ def _joined(point: Point, finest: Sequence[int], shape: Sequence[int]) -> Point:
 def _in_order(body: Graph, values: Mapping[str, Value], point: Point) -> None:
     """Asks values of the whole space for their point, one after the other. They remember their
     answers, so that functions of a long chain do not call each other through all of it."""
-    shape = tuple(index.range[1] + 1 for index in point)
+    sizes = [index.range[1] + 1 for index in point]
+    long = [(index, n) for index, n in zip(point, sizes, strict=True) if n != 1]
     for node in body.nodes:
-        if ops.packet_name(node.op) in POINTWISE and node.type.shape == shape:
-            values[node.name].at(_own(point, shape))
+        shape = node.type.shape
+        if ops.packet_name(node.op) in POINTWISE and [n for n in shape if n != 1] == [
+            n for _, n in long
+        ]:
+            left = (index for index, _ in long)
+            values[node.name].at(tuple(number(0) if n == 1 else next(left) for n in shape))
 
 
 def _own(point: Point, shape: tuple[int, ...]) -> Point:

@@ -18,7 +18,10 @@ PLAIN = {"self": "x", "input": "x", "other": "y", "mat1": "x", "mat2": "y", "ten
 
 
 INDICES = frozenset(
-    {"i", "i_in", "row", "row_in", "col", "col_in", "start", "pixel", "pixel_in", "lane", "lane_in"}
+    {
+        *("i", "i_in", "row", "row_in", "col", "col_in", "start", "back", "block"),
+        *("pixel", "pixel_in", "lane", "lane_in"),
+    }
 )
 """What templates call their indices."""
 
