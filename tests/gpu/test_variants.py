@@ -8,6 +8,8 @@ import pytest
 import torch
 from tests.kernels.triton.bodies import renormed, summed
 from tests.kernels.triton.pairs import convolutions
+from tests.kernels.triton.test_joins import recurrence
+from tests.kernels.triton.test_recurrence import average, graph_of, hidden
 
 from anabranch.bench.layers import attention, linear
 from anabranch.ir.graph import Graph
@@ -147,6 +149,35 @@ def test_running_folds_are_right_in_every_tile_and_mode(dtype: str) -> None:
             assert found, f"{body.name} of {shape}"
             refused = wrong(bench, body, found)
             assert not refused, f"{body.nodes[0].op} of {shape}: {refused}"
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("steps", [40, 99, 512])
+def test_recurrences_are_right_in_every_tile_and_mode(steps: int, dtype: str) -> None:
+    """Steps that fill blocks and such that do not, few elements and many."""
+    bench = Bench.of()
+    for channels in (5, 512, 200_000):
+        body = parse_graph(recurrence(steps, channels, dtype))
+        found = [v for v in all_variants(body, bench.spec) if v.startswith("recurrence")]
+        refused = wrong(bench, body, found)
+        assert not refused, f"{channels}: {refused}"
+
+
+def test_other_recurrences_are_right_in_every_tile_and_mode() -> None:
+    """Any axis of time, both directions, several states."""
+    bench = Bench.of()
+    shapes = {0: (300, 3, 70), 1: (3, 300, 70), 2: (3, 70, 300)}
+    graphs = [
+        graph_of(lambda x, dim=dim, back=back: average(x, dim, back), torch.randn(shape))
+        for dim, shape in shapes.items()
+        for back in (False, True)
+    ]
+    gates = [torch.randn(2, 100, 190) for _ in range(3)]
+    graphs.append(graph_of(hidden, *gates, torch.randn(2, 190), torch.randn(2, 190)))
+    for body in graphs:
+        found = [v for v in all_variants(body, bench.spec) if v.startswith("recurrence")]
+        refused = wrong(bench, body, found)
+        assert not refused, f"{body.inputs[0].type.text}: {refused}"
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "tf32"])

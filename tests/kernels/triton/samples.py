@@ -159,6 +159,10 @@ SAMPLES: dict[str, tuple[str, str]] = {
       return %y
     }""",
     ),
+    "recurrence_that_reads_ahead": (
+        "recurrence:512.u2.a.w4",
+        recurrence(98, 1024, "f16").replace("graph g", "graph sru"),
+    ),
     "recurrence": (
         "recurrence:512.u4.w4",
         recurrence(98, 1024, "f16").replace("graph g", "graph sru"),

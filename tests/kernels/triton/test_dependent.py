@@ -49,6 +49,7 @@ EARLY_READS = {
     "rows_that_are_shared": set(),
     "rows_in_blocks": set(),
     "recurrence": set(),
+    "recurrence_that_reads_ahead": set(),
     "rows_that_run": set(),
     "rows_that_run_in_blocks": set(),
     "attention": set(),

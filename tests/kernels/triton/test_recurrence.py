@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
+from tests.kernels.triton.test_compile import SPILLED, compiled
 from tests.kernels.triton.test_joins import recurrence
 from tests.rewrite.graphs import captured
 from torch import Tensor, nn
@@ -24,7 +27,10 @@ from anabranch.options import Options
 from anabranch.rewrite import simplify
 from anabranch.trace import Trace
 
-VARIANTS = ("recurrence:32.u4.w1", "recurrence:64.u16.w2", "recurrence:32.u1.w1")
+VARIANTS = (
+    *("recurrence:32.u4.w1", "recurrence:64.u16.w2", "recurrence:32.u1.w1"),
+    *("recurrence:32.u4.a.w1", "recurrence:64.u1.a.w2"),
+)
 
 
 class Model(nn.Module):
@@ -177,6 +183,18 @@ def test_text_is_no_longer_for_more_steps() -> None:
     first = texts[1].index("for block in range(0, 32):")
     loop = texts[1][first:]
     assert loop.rindex("tl.load") < loop.index("tl.store"), "all is read before the first step"
+
+
+def test_compiles_for_gpus_that_are_not_there(tmp_path: Path) -> None:
+    """All that a block of steps reads is under way before it stores, nothing is spilled."""
+    pytest.importorskip("triton")
+    body = parse_graph(recurrence(512, 512, "f16"))
+    for variant in variants(body, gpu())[:4]:
+        found = compiled(program(body, variant), 80, tmp_path)
+        stack, local = map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", found["usage"]))
+        assert stack <= SPILLED and not local, found["usage"]
+        order = re.findall(r"\b(ld|st)\.global", found["ptx"])
+        assert "".join(order).replace("ldst", "ld st").count(" ") == 1, variant
 
 
 REFUSED = {

@@ -375,10 +375,10 @@ def identifier(name: str) -> str:
     return f"v{text}" if text[0].isdigit() else text
 
 
-def fresh(wanted: str, taken: set[str]) -> str:
-    """The name, or the name with a number, that is not in use; it is from now on."""
+def fresh(wanted: str, taken: set[str], number: int = 1) -> str:
+    """The name, or the name with a number, from this one on, that is not in use; it is from now
+    on."""
     name = f"{wanted}_" if wanted in RESERVED else wanted
-    number = 1
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1
     taken.add(name)

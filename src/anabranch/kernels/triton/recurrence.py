@@ -1,6 +1,7 @@
 """The recurrence template: steps that follow each other, as a loop with their states in registers.
 
-    recurrence:128.u8.w4     128 elements a CTA, 8 steps at a time, 4 warps
+    recurrence:128.u8.w4       128 elements a CTA, 8 steps at a time, 4 warps
+    recurrence:128.u8.a.w4     the same, where a block of steps reads what the next one needs
 
     state = tl.load(c_ptr + i)
     for block in range(0, 64):
@@ -12,6 +13,9 @@
         ...
         state = state_8
 
+Where blocks read ahead, the wait for memory is over when a block begins; what is read is then held
+twice.
+
 The space is one flat axis, as that of pointwise kernels. Whatever the number of steps, the text is
 as long as that of a block of them; those that are no whole block stand behind the loop.
 """
@@ -19,16 +23,17 @@ as long as that of a block of them; those that are no whole block stand behind t
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.index import Axis, Index, axis, number
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Const, Expr, Held, Store, all_parts, free_axes, parts
+from anabranch.kernels.dfg.nouns import Const, Expr, Held, Load, Store, all_parts, free_axes, parts
 from anabranch.kernels.dfg.recurrence import LEAST_STEPS, NO_STEPS, Recurrence, recurrence_of
 from anabranch.kernels.dfg.walk import (
     Place,
@@ -43,13 +48,15 @@ from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.space import flattened, ordered
 
-VARIANT = re.compile(r"recurrence:(\d+)\.u(\d+)\.w(\d+)")
+VARIANT = re.compile(r"recurrence:(\d+)\.u(\d+)(\.a)?\.w(\d+)")
 TILES = ((32, 1), (128, 4), (256, 4), (512, 4))
 """Elements and warps of a CTA."""
-AT_ONCE = (16, 8, 4)
+AT_ONCE = (16, 8, 4, 2, 1)
 """Steps whose reads are under way together."""
 MOST_READ = 64
-"""Registers that a thread has, at most, for what it reads ahead."""
+"""Registers that a thread has, at most, for what it reads before it needs it."""
+WAYS = 2
+"""Numbers of steps at once that are tried of each tile, with reading ahead and without."""
 MOST_NODES = 100_000
 """Operators of a body: so many are lowered before they are found to be steps."""
 LARGEST_GRID = 2**31 - 1
@@ -65,13 +72,12 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     points = found.dfg.points
     fitting = [(tile, warps) for tile, warps in TILES if -(-points // tile) >= spec.sms]
     tiles = fitting[-2:] or [*TILES[:1], *[one for one in TILES[1:2] if points > TILES[0][0]]]
-    many = [
-        (tile, steps, warps)
-        for tile, warps in tiles
-        for steps in AT_ONCE
-        if steps * read * max(1, tile // (32 * warps)) <= MOST_READ
-    ]
-    return [f"recurrence:{t}.u{u}.w{w}" for t, u, w in many or [(*tiles[0][:1], 1, tiles[0][1])]]
+    offered: list[str] = []
+    for (tile, warps), ahead in itertools.product(tiles, ("", ".a")):
+        each = read * max(1, tile // (32 * warps)) * (2 if ahead else 1)
+        many = [steps for steps in AT_ONCE if steps * each <= MOST_READ or steps == 1]
+        offered += [f"recurrence:{tile}.u{steps}{ahead}.w{warps}" for steps in many[:WAYS]]
+    return offered
 
 
 def found_in(body: Graph) -> Recurrence | str:
@@ -97,7 +103,7 @@ def write(body: Graph, variant: str) -> Program:
         raise ValueError(found)
     if parsed is None:
         raise ValueError(f"{variant} is no variant of recurrences")
-    tile, at_once, warps = map(int, parsed.groups())
+    tile, at_once, warps = (int(parsed[k]) for k in (1, 2, 4))
     largest = max((*found.each, *found.after), key=lambda store: store.type.numel)
     flat, place = flattened(ordered(found.dfg.axes, largest), "i")
     partial = flat.extent % tile != 0
@@ -108,7 +114,7 @@ def write(body: Graph, variant: str) -> Program:
         out.lines.append(f"i_in = i < {flat.extent}")
     # What is one element in all is no tile: places that depend on the step alone are not either.
     shape = f"[{tile}]" if flat.extent > 1 else "[]"
-    _write_steps(_flat(found, place), out, shape, at_once)
+    _write_steps(_flat(found, place), out, shape, at_once, bool(parsed[3]))
     return program(body, found.dfg, variant, out.lines, (-(-flat.extent // tile), 1, 1), warps)
 
 
@@ -135,8 +141,9 @@ def _looped(found: Recurrence) -> list[Expr]:
     return [*(store.expr for store in found.each), *(one.next for one in found.states)]
 
 
-def _write_steps(found: Recurrence, out: Emission, shape: str, at_once: int) -> None:
-    """What stands before the loop, the loop, and what stands behind it. `shape`: of the states."""
+def _write_steps(found: Recurrence, out: Emission, shape: str, at_once: int, ahead: bool) -> None:
+    """What stands before the loop, the loop, and what stands behind it. `shape`: of the states;
+    `ahead`: whether a block reads what the next one needs."""
     anchor = "i" if shape != "[]" else ""
     first = [one.first for one in found.states]
     still = _still(_looped(found), found.step)
@@ -151,17 +158,22 @@ def _write_steps(found: Recurrence, out: Emission, shape: str, at_once: int) -> 
         names[one.held] = Held(out.assign("state", text), one.held.dtype)
     blocks, left = divmod(found.step.extent, at_once)
     if blocks > 1:
-        out.lines.append(f"for block in range(0, {blocks}):")
         block = Axis("block", blocks)
-        scope = out.inner({block: "block"}, {})
         start = at_once * axis(block.name, blocks)
-        _write_block(found, scope, [start + k for k in range(at_once)], names, anchor)
+        steps = _block(found, [start + k for k in range(at_once)], names)
+        read = _read_first(steps, out, block) if ahead else {}
+        out.lines.append(f"for block in range(0, {blocks}):")
+        scope = out.inner({block: "block"}, {})
+        later = _read_next(read, scope, block)
+        scope.known.update(read)
+        _write_block(steps, scope, anchor)
+        scope.lines += [f"{name} = {text}" for name, text in later]
         out.lines += [f"    {line}" for line in scope.lines]
     else:
         left = found.step.extent
     if left:
         last = range(found.step.extent - left, found.step.extent)
-        _write_block(found, out, list(map(number, last)), names, anchor)
+        _write_block(_block(found, list(map(number, last)), names), out, anchor)
     after = [replace(s, expr=replace_parts(s.expr, names)) for s in found.after]
     scope = out.inner({}, {})
     scope.expect(*(store.expr for store in after))
@@ -170,16 +182,21 @@ def _write_steps(found: Recurrence, out: Emission, shape: str, at_once: int) -> 
     out.lines += scope.lines
 
 
-def _write_block(
-    found: Recurrence,
-    out: Emission,
-    places: Sequence[Index],
-    names: Mapping[Expr, Expr],
-    anchor: str,
-) -> None:
-    """Steps at these places, one after the other, all reads before the first of them."""
-    scope, held = out.inner({}, {}), dict(names)
-    stores: list[Store] = []
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Steps one after the other: what they store, and what they leave of each state."""
+
+    stores: tuple[Store, ...]
+    ends: dict[Expr, Expr]
+
+    @property
+    def exprs(self) -> list[Expr]:
+        return [*(store.expr for store in self.stores), *self.ends.values()]
+
+
+def _block(found: Recurrence, places: Sequence[Index], names: Mapping[Expr, Expr]) -> _Block:
+    """The steps at these places, in terms of the states as `names` calls them before the first."""
+    held, stores = dict(names), list[Store]()
     for place in places:
         there = {found.step: place}
         for store in found.each:
@@ -187,18 +204,54 @@ def _write_block(
             stores.append(replace(moved, expr=replace_parts(moved.expr, held)))
         steps = [(one.held, substitute(one.next, there)) for one in found.states]
         held |= {of: replace_parts(expr, held) for of, expr in steps}
-    ends = [held[one.held] for one in found.states]
-    scope.expect(*(store.expr for store in stores), *ends)
-    for load in loads(*(store.expr for store in stores), *ends):
+    return _Block(tuple(stores), {names[one.held]: held[one.held] for one in found.states})
+
+
+def _read_first(steps: _Block, out: Emission, block: Axis) -> dict[Expr, str]:
+    """Reads what the first block needs: what each load of a block is called, where it is not known
+    already."""
+    scope, read = out.inner({}, {}), dict[Expr, str]()
+    table = {load: substitute(load, {block: number(0)}) for load in loads(*steps.exprs)}
+    scope.expect(*table.values())
+    for load, first in table.items():
+        if load not in out.known and isinstance(first, Load):
+            scope.read(first)
+            name = scope.known[first]
+            read[load] = scope.assign("read", name) if first in out.known else name
+    out.lines += scope.lines
+    return read
+
+
+def _read_next(read: Mapping[Expr, str], scope: Emission, block: Axis) -> list[tuple[str, str]]:
+    """Reads what the block after this one needs, the last block its own once more: what is called
+    how then, once this one has ended."""
+    if not read:
+        return []
+    later = Axis("later", block.extent)
+    scope.lines.append(f"later = tl.minimum(block + 1, {block.extent - 1})")
+    inner = scope.inner({later: "later"}, {})
+    table = {one: substitute(one, {block: axis("later", block.extent)}) for one in read}
+    inner.expect(*table.values())
+    for there in table.values():
+        if isinstance(there, Load):
+            inner.read(there)
+    scope.lines += inner.lines
+    return [(read[one], inner.known[there]) for one, there in table.items()]
+
+
+def _write_block(steps: _Block, out: Emission, anchor: str) -> None:
+    """The steps, all reads before the first of them."""
+    scope = out.inner({}, {})
+    scope.expect(*steps.exprs)
+    for load in loads(*steps.exprs):
         if load not in scope.known:
             scope.read(load)
-    for store in stores:
+    for store in steps.stores:
         scope.store(store, anchor)
-    values = [scope.value(end) for end in ends]
+    values = [scope.value(end) for end in steps.ends.values()]
     # All of them are there before the first takes its new value.
     new = [v if v.isidentifier() else scope.assign("next", v) for v in values]
-    for one, value in zip(found.states, new, strict=True):
-        scope.lines.append(f"{_name(names[one.held])} = {value}")
+    scope.lines += [f"{_name(held)} = {value}" for held, value in zip(steps.ends, new, strict=True)]
     out.lines += scope.lines
 
 
