@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -125,6 +126,21 @@ def test_what_are_no_steps_is_refused_with_a_reason() -> None:
     trace = Trace()
     assert not recurrences(graph_of(uneven, torch.randn(40, 3, 4)), trace)
     assert "different things" in trace.events[-1].why
+
+
+def test_a_state_that_is_shifted_is_no_loop() -> None:
+    """Each step would read all before it: no time is lost on that."""
+
+    def shifted(x: Tensor) -> Tensor:
+        c, found = torch.zeros_like(x[0]), []
+        for one in x.unbind(0):
+            c = torch.cat([c[:, 1:], one[:, :1]], 1) * 0.5
+            found.append(c)
+        return torch.stack(found)
+
+    begun = time.perf_counter()
+    assert not recurrences(graph_of(shifted, torch.randn(300, 3, 40)), Trace())
+    assert time.perf_counter() - begun < 30
 
 
 class Gates(nn.Module):

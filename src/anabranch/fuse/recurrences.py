@@ -62,8 +62,7 @@ class _Search:
         for node in reversed(self.nodes):
             if node.name not in self.able:
                 continue
-            joins = _is_join(node) and len(joined_by(node)) >= LEAST_STEPS
-            if joins or (
+            if _joins_steps(node) or (
                 deep[node.name] >= 2 * LEAST_STEPS
                 and not any(reader.name in self.able for reader in self._readers(node))
             ):
@@ -98,7 +97,7 @@ class _Search:
     def _is_able(self, node: Node) -> bool:
         """Whether it is computed element by element, or joins what is."""
         info = ops.info(node.op)
-        known = info.kind in ("pointwise", "factory") or _is_join(node)
+        known = info.kind in ("pointwise", "factory") or _joins_steps(node)
         typed = all(type.dtype in COMPUTE and type.numel for type in node.types)
         return known and typed and ops.packet_name(node.op) in LOWERINGS and not info.random
 
@@ -136,13 +135,12 @@ class _Search:
     def _other_joins(self, nodes: Sequence[Node]) -> set[str]:
         """Further joins of what these nodes make, as far as it is in their steps."""
         inside = {node.name for node in nodes}
-        found = {
+        return {
             reader.name
             for node in nodes
             for reader in self._readers(node)
-            if reader.name not in inside and _is_join(reader) and reader.name in self.able
+            if reader.name not in inside and _joins_steps(reader) and reader.name in self.able
         }
-        return {name for name in found if len(joined_by(self.facts.makers[name])) >= LEAST_STEPS}
 
     def _readers(self, node: Node) -> list[Node]:
         return [reader for name in node.results for reader in self.paths.readers.get(name, ())]
@@ -157,5 +155,7 @@ class _Search:
         )
 
 
-def _is_join(node: Node) -> bool:
-    return ops.packet_name(node.op) in JOINS
+def _joins_steps(node: Node) -> bool:
+    """Whether it joins many parts. Few are no steps, but a state that is shifted, say: each step
+    would read all before it."""
+    return ops.packet_name(node.op) in JOINS and len(joined_by(node)) >= LEAST_STEPS

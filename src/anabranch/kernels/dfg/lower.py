@@ -223,15 +223,22 @@ def _joined(point: Point, finest: Sequence[int], shape: Sequence[int]) -> Point:
 def _in_order(body: Graph, values: Mapping[str, Value], point: Point) -> None:
     """Asks values of the whole space for their point, one after the other. They remember their
     answers, so that functions of a long chain do not call each other through all of it."""
-    sizes = [index.range[1] + 1 for index in point]
-    long = [(index, n) for index, n in zip(point, sizes, strict=True) if n != 1]
+    sizes = tuple(index.range[1] + 1 for index in point)
+    long = [index for index, n in zip(point, sizes, strict=True) if n != 1]
     for node in body.nodes:
         shape = node.type.shape
-        if ops.packet_name(node.op) in POINTWISE and [n for n in shape if n != 1] == [
-            n for _, n in long
-        ]:
-            left = (index for index, _ in long)
+        if ops.packet_name(node.op) not in POINTWISE:
+            continue
+        if len(shape) <= len(sizes) and _broadcast(shape, sizes):
+            values[node.name].at(_own(point, shape))
+        elif [n for n in shape if n != 1] == [n for n in sizes if n != 1]:
+            left = iter(long)
             values[node.name].at(tuple(number(0) if n == 1 else next(left) for n in shape))
+
+
+def _broadcast(shape: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
+    """Whether it broadcasts to a space of these sizes."""
+    return all(n in (1, m) for n, m in zip(shape, sizes[len(sizes) - len(shape) :], strict=True))
 
 
 def _own(point: Point, shape: tuple[int, ...]) -> Point:

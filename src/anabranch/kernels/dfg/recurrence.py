@@ -44,6 +44,8 @@ MOST_PEELED = 2
 """Steps in front of the loop, at most, that are computed otherwise."""
 MOST_AFTER = 200
 """Expressions that are computed once, in front of the loop or behind it, at most."""
+MOST_LAG = 4
+"""Steps after which a value is used at last."""
 DEPTH = 6
 """How far around an expression is looked for others of its kind."""
 MOST_KINDS = 8
@@ -166,20 +168,34 @@ class _Try:
 
     def _roll(self, column: Column) -> Expr:
         """The column as one expression of the step and of what is carried to it."""
-        first, second = column[:2]
+        first = column[0]
         if all(_same(one, first) for one in column):
             return first
         if column in self.known:
             return self.known[column]
-        for later in self.begun.get(second, ()):
-            if all(map(_same, column[1:], later)) and first.dtype == second.dtype:
-                held = Held(f"state {len(self.carried)}", first.dtype)
-                return self.carried.setdefault((later, first), held)
+        if (later := self._later(column)) is not None:
+            held = Held(f"state {len(self.carried)}", first.dtype)
+            return self.carried.setdefault((later, first), held)
         self.begun.setdefault(first, []).append(column)
         if len({_kind(one) for one in column}) > 1:
             raise Refusal(DIFFERENT)
         self.known[column] = self._rebuilt(first, column)
         return self.known[column]
+
+    def _later(self, column: Column) -> Column | None:
+        """The column that this one is one step later, None where there is none so far. Of one that
+        is some steps ahead, those between are carried as well."""
+        for lag in range(1, MOST_LAG + 1):
+            for later in self.begun.get(column[lag], ()):
+                if not all(map(_same, column[lag:], later)) or column[0].dtype != later[0].dtype:
+                    continue
+                if lag == 1:
+                    return later
+                between = (*column[1:], later[-lag])
+                self.known[between] = self._roll(between)
+                self.begun.setdefault(between[0], []).append(between)
+                return between
+        return None
 
     def _rebuilt(self, first: Expr, column: Column) -> Expr:
         match first:

@@ -249,8 +249,9 @@ def _write_block(steps: _Block, out: Emission, anchor: str) -> None:
     for store in steps.stores:
         scope.store(store, anchor)
     values = [scope.value(end) for end in steps.ends.values()]
-    # All of them are there before the first takes its new value.
-    new = [v if v.isidentifier() else scope.assign("next", v) for v in values]
+    # All of them are there, and kept, before the first takes its new value.
+    old = {_name(held) for held in steps.ends}
+    new = [v if v.isidentifier() and v not in old else scope.assign("next", v) for v in values]
     scope.lines += [f"{_name(held)} = {value}" for held, value in zip(steps.ends, new, strict=True)]
     out.lines += scope.lines
 
