@@ -9,12 +9,12 @@ import pytest
 import torch
 from tests.fuse.test_partition import SPEC
 from tests.kernels.triton.test_recurrence import average, graph_of, hidden
-from tests.rewrite.graphs import worst
+from tests.rewrite.graphs import read, worst
 from torch import Tensor, nn
 
 from anabranch.compiler import compile_model
 from anabranch.fuse import partition
-from anabranch.fuse.recurrences import recurrences
+from anabranch.fuse.recurrences import Search, recurrences
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph
@@ -141,6 +141,28 @@ def test_a_state_that_is_shifted_is_no_loop() -> None:
     begun = time.perf_counter()
     assert not recurrences(graph_of(shifted, torch.randn(300, 3, 40)), Trace())
     assert time.perf_counter() - begun < 30
+
+
+def test_groups_that_wait_for_each_other() -> None:
+    """By a softmax outside, or by another group of which one node reads and another is read."""
+    graph = read("""
+    graph g {
+      input %x: f32[4,6]
+      input %y: f32[4,6]
+      %a: f32[4,6] = aten.relu.default(%x)
+      %v: f32[6] = aten.select.int(%a, 0, 1)
+      %p: f32[6] = aten.exp.default(%v)
+      %q: f32[4,6] = aten.relu.default(%y)
+      %s: f32[4,6] = aten.softmax.int(%q, 1)
+      %b: f32[4,6] = aten.add.Tensor(%a, %s)
+      return %p, %b
+    }""")
+    a, v, p, q, s, b = graph.nodes
+    search = Search(graph)
+    assert not search.comes_back((a, b)) and not search.comes_back((a, v, p))
+    assert search.comes_back((q, b)) and not search.comes_back((q, s, b))
+    search.groups, search.taken = [(p, q)], {"p", "q"}
+    assert search.comes_back((a, b)) and not search.comes_back((a,))
 
 
 class Gates(nn.Module):

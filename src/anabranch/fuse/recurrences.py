@@ -39,13 +39,13 @@ def recurrences(graph: Graph, trace: Trace) -> list[Group]:
     for which there is a kernel that is a loop. None waits for what waits for it."""
     if len(graph.nodes) < 2 * LEAST_STEPS:
         return []
-    search = _Search(graph)
+    search = Search(graph)
     for end in search.ends():
         search.try_from(end, trace)
     return search.groups
 
 
-class _Search:
+class Search:
     """Groups on the way: `taken` are the nodes of those that were found."""
 
     def __init__(self, graph: Graph) -> None:
@@ -87,12 +87,34 @@ class _Search:
             trace.add("refused", "fuse", what, f"{len(outputs)} of them are read elsewhere")
             return
         found = found_in(body_of(group, self.facts, outputs))
+        if not isinstance(found, str) and self.comes_back(group):
+            found = "what reads it, or another loop, is read by it as well"
         if isinstance(found, str):
             trace.add("refused", "fuse", what, found)
             return
         trace.add("applied", "fuse", what, f"a loop of {found.step.extent} steps")
         self.taken.update(node.name for node in nodes)
         self.groups.append(group)
+
+    def comes_back(self, group: Group) -> bool:
+        """Whether what these nodes make leads back to them, by whatever lies outside: of a group
+        that was found before, all that it makes waits for all that it reads."""
+        inside, views = {node.name for node in group}, self.paths.views
+        whole = {node.name: other for other in self.groups for node in other}
+        seen, stack = set[str](), [node for node in group if node.name not in views]
+        while stack:
+            node = stack.pop()
+            members = whole[node.name] if node.name in self.taken else (node,)
+            for reader in (r for member in members for r in self._direct(member)):
+                if reader.name in inside and node.name not in inside:
+                    return True
+                if reader.name not in seen and (reader.name not in inside or reader.name in views):
+                    seen.add(reader.name)
+                    stack.append(reader)
+        return False
+
+    def _direct(self, node: Node) -> list[Node]:
+        return [r for name in node.results for r in self.facts.readers.get(name, ())]
 
     def _is_able(self, node: Node) -> bool:
         """Whether it is computed element by element, or joins what is."""
