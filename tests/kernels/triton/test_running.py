@@ -51,6 +51,19 @@ def test_running_folds(data: st.DataObject, op: str, dtype: torch.dtype) -> None
     check(graph, [*rows_of(graph)[:1], *BLOCKS], tensors)
 
 
+@pytest.mark.parametrize("op", [*CALLS, *EXTREMES])
+def test_rows_of_one_element_and_of_none(op: str) -> None:
+    """The one is what it is; where there is none there is no kernel."""
+    graph, tensors = body(op, (torch.randn(5, 1, 7), 1))
+    outputs = tuple(map(Ref, graph.nodes[0].results))
+    found = variants(replace(graph, outputs=outputs), gpu(132))
+    assert found and all(variant.startswith("pointwise") for variant in found)
+    check(replace(graph, outputs=outputs), found[:1], tensors)
+    for shape in ((0, 3), (3, 0)):
+        empty, _ = body(op, (torch.randn(shape), 1))
+        assert not variants(empty, gpu(132)) and "is empty" in why_none(empty)
+
+
 @pytest.mark.parametrize("op", EXTREMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.int8])
 def test_extremes_so_far_with_their_places(op: str, dtype: torch.dtype) -> None:

@@ -77,6 +77,8 @@ MOST_EACH = 32
 """Elements of a tile that one thread holds, at most."""
 MOST_READS = 4
 """How often each element may be read, on average: a row reads what no other row reads."""
+FEW_READS = 1 << 16
+"""Reads that cost less than a launch, of one value: distances of few points, say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,8 @@ def rows_of(dfg: Dfg | str) -> Rows | str:
         return "what is stored for each column is not of the reduced size"
     points = math.prod(axis.extent for axis in (*row_axes, *reduced))
     held = {load.value: load.type.numel for load in loads(*(store.expr for store in dfg.stores))}
-    if found and points > MOST_READS * sum(held.values()):
+    often = MOST_READS * sum(held.values())
+    if found and points > (max(often, FEW_READS) if len(held) == 1 else often):
         return "it reads each element many times: that is work for a contraction, or for windows"
     return _flattened(dfg, _folded(found, along), row_axes, col_axes)
 
