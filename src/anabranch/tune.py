@@ -36,6 +36,7 @@ from anabranch.fuse.joining import with_joins
 from anabranch.fuse.legal import Facts
 from anabranch.fuse.pairs import is_pair, why_not_one_kernel
 from anabranch.fuse.partition import graph_of, singly
+from anabranch.fuse.recurrences import recurrences
 from anabranch.fuse.sharing import GENERATED, Offers, Sharing
 from anabranch.ir.graph import Graph, Node
 from anabranch.ir.key import structure_text
@@ -61,7 +62,7 @@ from anabranch.schedule.outlook import outlook_of
 from anabranch.trace import Trace
 
 CUTS = (
-    *((False, False), (True, False), (False, True), (True, True)),
+    *((False, False, 0), (True, False, 0), (False, True, 0), (True, True, 0)),
     *((True, True, 1), (True, True, 3)),
 )
 """How a graph is cut into tasks: by what a library runs in one call, into chains that a generated
@@ -109,18 +110,21 @@ class Tuner:
 
     def cuts(self, graph: Graph, trace: Trace) -> list[TaskGraph]:
         """The graph cut in every way, the finest first, each way once; the last keeps apart what
-        may be joins, where others fuse it with what makes its parts or reads it. Where nodes are to
-        be merged one by one, each of them alone."""
+        may be joins, where others fuse it with what makes its parts or reads it. Steps of which
+        there are many are one task in all of them. Where nodes are to be merged one by one, each
+        of them alone."""
         if self.climbs:
             return [singly(graph)]
         found: list[TaskGraph] = []
+        loops = recurrences(graph, trace) if self.generates else []
         for larger in CUTS if self.generates else CUTS[:1]:
-            cut = partition(graph, trace, self.target.spec, *larger)
+            cut = partition(graph, trace, self.target.spec, *larger, loops=loops)
             if cut not in found:
                 found.append(cut)
         alone = _fused(found[-1]).intersection(fitting(found[0], Trace(quiet=True)))
         if alone and self.generates:
-            found.append(partition(graph, trace, self.target.spec, *CUTS[-1], alone=alone))
+            last = partition(graph, trace, self.target.spec, *CUTS[-1], alone=alone, loops=loops)
+            found.append(last)
         return found
 
     def kernels(

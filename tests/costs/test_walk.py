@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kernels.triton.test_joins import recurrence
 
 from anabranch.costs.roofline import Roofline
-from anabranch.costs.walk import walked_us
+from anabranch.costs.walk import chained_us, walked_us
 from anabranch.ir.graph import Graph, Input, Ref
 from anabranch.ir.ops import make_node
-from anabranch.ir.task import Task
+from anabranch.ir.task import Kernel, Task
+from anabranch.ir.text import parse_graph
 from anabranch.ir.types import TensorType
 
 
@@ -32,6 +34,8 @@ def task(op: str, shape: tuple[int, ...], *args: Any, dtype: torch.dtype = torch
         ("aten._softmax.default", (2, 50000), (-1, False), 3 * 13 * 0.6),
         ("aten.var.correction", (4, 64, 128), ((1, 2),), 2 * 2 * 0.6),
         ("aten.mean.dim", (1, 320, 64, 64), ((2, 3),), 0.0),
+        ("aten.cumsum.default", (2, 50000), (-1,), 13 * 0.6),
+        ("aten.cumsum.default", (50000, 2), (1,), 0.0),
     ],
 )
 def test_walks(op: str, shape: tuple[int, ...], args: tuple[Any, ...], us: float) -> None:
@@ -45,3 +49,15 @@ def test_few_long_rows_cost_more_than_many_short_ones_of_as_many_bytes(make: Any
     few = costs.task(task("aten.group_norm.default", (1, 320, 64, 64), 32)).us
     many = costs.task(task("aten.layer_norm.default", (4096, 320), (320,))).us
     assert few > 3 * many
+
+
+def test_steps_wait_for_each_other(make: Any) -> None:
+    """A kernel of 512 steps takes longer than its traffic, and 40 steps no longer than that; as
+    many calls of a library take longer yet."""
+    few, many = (parse_graph(recurrence(steps, 64)) for steps in (40, 512))
+    assert chained_us(few) == 0.0
+    assert chained_us(many) == pytest.approx(0.04 * (2 * 512 + 3 - 100))
+    costs = Roofline(make.spec)
+    one = costs.task(Task("g", many)).us
+    calls = Kernel("aten", "aten", many, launches=4 * 512)
+    assert 30 < one < 60 < costs.task(Task("g", many, calls)).us

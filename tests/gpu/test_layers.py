@@ -52,12 +52,31 @@ def _sampled(mode: str, beyond: str, corners: bool) -> Callable[[Tensor, Tensor]
     return sampled
 
 
+def _sru(x: Tensor, w: Tensor) -> Tensor:
+    """A layer of simple recurrent units, of more steps than are unrolled."""
+    z, f, o = (x @ w).chunk(3, -1)
+    c, found = torch.zeros_like(x[0]), []
+    for t in range(x.shape[0]):
+        gate, out = torch.sigmoid(f[t]), torch.sigmoid(o[t])
+        c = gate * c + (1 - gate) * z[t]
+        found.append(out * torch.tanh(c) + (1 - out) * x[t])
+    return torch.stack(found)
+
+
+def _nucleus(x: Tensor) -> Tensor:
+    p = x.softmax(-1)
+    return p.masked_fill(p.cumsum(-1) - p > 0.9, 0.0)
+
+
 def r(*shape: int) -> Tensor:
     return torch.randn(*shape)
 
 
 IMAGE = (2, 12, 17, 23)
 LAYERS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
+    "recurrence": (_sru, (r(200, 4, 64), r(64, 192) / 8)),
+    "running sums": (_nucleus, (r(3, 900),)),
+    "sums of what is left": (lambda x: x.flip(1).cumsum(1).flip(1) * 0.1, (r(5, 9000),)),
     "bags": (_bags, (torch.randint(0, 400, (64, 20)), r(400, 48), r(400, 48))),
     "attention with alibi": (_alibi, (r(8, 70, 64), r(8, 70, 64), r(8, 70, 64), r(8, 1, 70))),
     "updates of slices": (_updates, (r(3, 10, 33), r(3, 5, 33))),

@@ -8,6 +8,8 @@ import pytest
 import torch
 from tests.kernels.triton.bodies import renormed, summed
 from tests.kernels.triton.pairs import convolutions
+from tests.kernels.triton.test_joins import recurrence
+from tests.kernels.triton.test_recurrence import average, graph_of, hidden
 
 from anabranch.bench.layers import attention, linear
 from anabranch.ir.graph import Graph
@@ -108,20 +110,74 @@ def test_rows_that_several_ctas_share_are_right_in_every_tile_and_mode(dtype: st
 RUNNING = """
 graph running {{
   input %x: {0}[{1}]
-  %r: {0}[{1}] = aten.relu.default(%x)
-  %sum: {0}[{1}] = aten.cumsum.default(%r, {2})
-  %out: {0}[{1}] = aten.sub.Tensor(%sum, %x)
+  %r: {0}[{1}] = aten.{3}.default(%x)
+  %far: {0}[{1}] = aten.{4}.default(%r, {2})
+  %out: {0}[{1}] = aten.sub.Tensor(%far, %x)
   return %out
 }}"""
+EXTREMES = """
+graph extremes {{
+  input %x: {0}[{1}]
+  %top: {0}[{1}], %top.1: i64[{1}] = aten.{3}.default(%x, {2})
+  return %top, %top.1
+}}"""
+BACK = """
+graph back {{
+  input %x: {0}[{1}]
+  %r: {0}[{1}] = aten.flip.default(%x, [{2}])
+  %c: {0}[{1}] = aten.cumsum.default(%r, {2})
+  %out: {0}[{1}] = aten.flip.default(%c, [{2}])
+  return %out
+}}"""
+RUN_ALONG = (("4,300,24", 0), ("4,300,24", 1), ("6,20", 1), ("3,1,13", -1), ("5,20011", 1))
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
-def test_running_sums_are_right_in_every_tile_and_mode(dtype: str) -> None:
+def test_running_folds_are_right_in_every_tile_and_mode(dtype: str) -> None:
+    """Held and walked, along the axis that lies side by side and along others, both ways."""
     bench = Bench.of()
-    for shape, axis in (("4,300,24", 0), ("6,20", 1), ("3,1,13", -1)):
-        body = parse_graph(RUNNING.format(dtype, shape, axis))
-        refused = wrong(bench, body, all_variants(body, bench.spec))
-        assert not refused, f"{shape}: {refused}"
+    for shape, axis in RUN_ALONG:
+        texts = [
+            RUNNING.format(dtype, shape, axis, "relu", "cumsum"),
+            RUNNING.format(dtype, shape, axis, "sigmoid", "cumprod"),
+            RUNNING.format(dtype, shape, axis, "relu", "logcumsumexp"),
+            *(EXTREMES.format(dtype, shape, axis, name) for name in ("cummax", "cummin")),
+            BACK.format(dtype, shape, axis),
+        ]
+        for body in map(parse_graph, texts):
+            found = [v for v in all_variants(body, bench.spec) if v.startswith("rows")]
+            assert found, f"{body.name} of {shape}"
+            refused = wrong(bench, body, found)
+            assert not refused, f"{body.nodes[0].op} of {shape}: {refused}"
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("steps", [40, 99, 512])
+def test_recurrences_are_right_in_every_tile_and_mode(steps: int, dtype: str) -> None:
+    """Steps that fill blocks and such that do not, few elements and many."""
+    bench = Bench.of()
+    for channels in (5, 512, 200_000):
+        body = parse_graph(recurrence(steps, channels, dtype))
+        found = [v for v in all_variants(body, bench.spec) if v.startswith("recurrence")]
+        refused = wrong(bench, body, found)
+        assert not refused, f"{channels}: {refused}"
+
+
+def test_other_recurrences_are_right_in_every_tile_and_mode() -> None:
+    """Any axis of time, both directions, several states."""
+    bench = Bench.of()
+    shapes = {0: (300, 3, 70), 1: (3, 300, 70), 2: (3, 70, 300)}
+    graphs = [
+        graph_of(lambda x, dim=dim, back=back: average(x, dim, back), torch.randn(shape))
+        for dim, shape in shapes.items()
+        for back in (False, True)
+    ]
+    gates = [torch.randn(2, 100, 190) for _ in range(3)]
+    graphs.append(graph_of(hidden, *gates, torch.randn(2, 190), torch.randn(2, 190)))
+    for body in graphs:
+        found = [v for v in all_variants(body, bench.spec) if v.startswith("recurrence")]
+        refused = wrong(bench, body, found)
+        assert not refused, f"{body.inputs[0].type.text}: {refused}"
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "tf32"])

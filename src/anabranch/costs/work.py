@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from anabranch.costs.walk import walked_us
+from anabranch.costs.walk import chained_us, walked_us
 from anabranch.ir import ops
 from anabranch.ir.components import components
 from anabranch.ir.graph import Graph, Node, types
@@ -39,7 +39,7 @@ class Work:
     `ctas`: of its largest launch; `per_sm`: how many of them a processor holds. `awaited_us`: of
     the traffic, what one CTA may have to wait for: that of one independent part, None for all.
     `bound`: see `bound`. `steps`: those of recurrences, beside the first. `walked_us`: of its
-    longest row, see `walk`."""
+    longest row, or its longest chain of operators, see `walk`."""
 
     busy_us: float
     moved_us: float
@@ -81,8 +81,12 @@ def work(task: Task, spec: TargetSpec) -> Work:
         per_sm=per_sm,
         awaited_us=_awaited(body, table, spec) if len(body.outputs) > 1 and not several else None,
         bound=spec.kind != "cpu" and _bound(task, body),
-        walked_us=max(walked_us(node, table) for node in nodes),
+        walked_us=max(0.0 if several else chained_us(body), _walked_us(nodes, table)),
     )
+
+
+def _walked_us(nodes: Sequence[Node], table: Mapping[str, TensorType]) -> float:
+    return max(walked_us(node, table) for node in nodes)
 
 
 def bound(kernel: str, operators: Sequence[str]) -> bool:

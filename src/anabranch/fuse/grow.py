@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Container, Sequence
 
-from anabranch.fuse.cluster import clusters
+from anabranch.fuse.cluster import clusters, in_order
 from anabranch.fuse.legal import (
     ADD,
     ADDMM,
@@ -36,6 +36,7 @@ from anabranch.fuse.legal import (
     why_not_pointwise,
     why_not_written,
 )
+from anabranch.fuse.paths import Paths
 from anabranch.fuse.rowsums import with_row_sums
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node
@@ -61,15 +62,20 @@ def grow(
     several: bool = False,
     unwritten: Unwritten = why_not_written,
     alone: Collection[str] = (),
+    loops: Sequence[Group] = (),
 ) -> list[Group]:
     """Every node that is no view in exactly one group, its anchor the first contraction or else
     the first node. Groups come in an order in which they can run, nodes in graph order. `several`:
     groups with several results too, which hold the views they read through. What is `alone` is a
-    group of its own."""
-    facts = Facts.of(graph, alone)
+    group of its own, and so is each of the `loops`."""
+    looped = {node.name: loop for loop in loops for node in loop}
+    facts = Facts.of(graph, {*alone, *looped})
     nodes = [node for node in graph.nodes if not ops.is_view(node, facts.types)]
-    deepest = _by_depth(nodes, facts)[::-1]
+    deepest = [node for node in _by_depth(nodes, facts)[::-1] if node.name not in looped]
     home: dict[str, list[Node]] = {}
+    for loop in loops:
+        steps = [node for node in loop if not ops.is_view(node, facts.types)]
+        home.update((node.name, steps) for node in steps)
     for anchor in deepest:
         if anchor.op in EPILOGUES and anchor.name not in home:
             group = _with_epilogue(anchor, home, facts, trace)
@@ -84,7 +90,12 @@ def grow(
             groups.append(tuple(members))
     if pointwise:
         groups = with_row_sums(groups, facts, trace, unwritten)
-    return clusters(groups, facts, trace) if several else groups
+    groups = clusters(groups, facts, trace) if several else groups
+    if not loops:
+        return groups
+    paths = Paths.of(facts)
+    read = [paths.with_views(g) if g[-1].name in looped else g for g in groups]
+    return in_order(read, paths, facts)
 
 
 def one_call(group: Sequence[Node], facts: Facts) -> str:

@@ -33,13 +33,15 @@ def partition(
     pairs: int = 0,
     unwritten: Unwritten = why_not_written,
     alone: Collection[str] = (),
+    loops: Sequence[Group] = (),
 ) -> TaskGraph:
     """The graph as tasks without kernels, for a machine like `spec`. `pointwise`: also groups that
     only a kernel generator runs as one launch; `several`: those with several results among them;
     `pairs`: those with two contractions, or with light work before one or behind, in so many
     rounds. `unwritten` may remember what it answered for a group.
-    What is `alone` is a task of its own: a concatenation that may come to cost nothing, say."""
-    groups = grow(graph, trace, pointwise, several, unwritten, alone)
+    What is `alone` is a task of its own: a concatenation that may come to cost nothing, say; and so
+    is each of the `loops`."""
+    groups = grow(graph, trace, pointwise, several, unwritten, alone, loops)
     if pairs:
         groups = paired(groups, Facts.of(graph), spec, trace, pairs)
     tasks = cut(graph, groups)

@@ -108,9 +108,11 @@ def _after(
             if not shapes:  # of the first who reads parts
                 cut = [p for p in parts if [*p[:-2]] == lead and p[-2] * p[-1] == length != p[-1]]
                 shapes |= {shape for p in cut for shape in (p, p[:-1], (*p[:-1], 1))}
-            sources = {home[name] for node in groups[other] for name in paths.sources(node)}
             small = all(type.shape in shapes for node in groups[other] for type in node.types)
-            if small and _sums(groups[other]) and sources <= {at, other, *found}:
+            if not small or not _sums(groups[other]):
+                continue
+            sources = {home[name] for node in groups[other] for name in paths.sources(node)}
+            if sources <= {at, other, *found}:
                 found.add(other)
                 stack += [name for node in groups[other] for name in node.results]
     nodes = [node for other in found for node in groups[other]]

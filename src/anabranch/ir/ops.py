@@ -125,9 +125,10 @@ OPS: dict[str, OpInfo] = {
         "_adaptive_avg_pool2d _log_softmax _softmax adaptive_avg_pool1d adaptive_avg_pool2d "
         "adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d all amax "
         "amin aminmax any argmax argmin avg_pool1d avg_pool2d avg_pool3d batch_norm col2im "
-        "cumsum glu group_norm instance_norm layer_norm linalg_vector_norm "
-        "log_softmax logsumexp max max_pool1d max_pool2d max_pool2d_with_indices max_pool3d "
-        "max_pool3d_with_indices mean min native_batch_norm native_group_norm native_layer_norm "
+        "cummax cummin cumprod cumsum glu group_norm instance_norm layer_norm linalg_vector_norm "
+        "log_softmax logcumsumexp logsumexp max max_pool1d max_pool2d max_pool2d_with_indices "
+        "max_pool3d max_pool3d_with_indices mean min native_batch_norm native_group_norm "
+        "native_layer_norm "
         "norm prod rms_norm softmax std sum var var_mean _native_batch_norm_legit "
         "_native_batch_norm_legit_no_training",
     ),

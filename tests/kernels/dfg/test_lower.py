@@ -95,7 +95,7 @@ def test_an_anchor_is_given_and_the_rest_lowered() -> None:
 def test_refusals() -> None:
     head = "graph g {\n input %x: f32[4,4]\n "
     for line, why in (
-        ("%r: f32[4,4] = aten.cumprod.default(%x, 0)", "aten.cumprod.default has no lowering"),
+        ("%r: f32[4] = aten.prod.dim_int(%x, 0)", "aten.prod.dim_int has no lowering"),
         ("%r: f32[4,4]{0,1} = aten.relu.default(%x)", "%r has several elements at one place"),
         ("%r: f8e4m3[4,4] = aten._to_copy.default(%x)", "is of torch.float8_e4m3fn"),
         ("%r: f32[4] = aten.linalg_vector_norm.default(%x, 3, [1])", "a norm of order 3"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.kernels.triton.test_joins import recurrence
+
 SAMPLES: dict[str, tuple[str, str]] = {
     "pointwise": (
         "pointwise:512.w2",
@@ -130,6 +132,40 @@ SAMPLES: dict[str, tuple[str, str]] = {
       %r: f32[12,128,1000] = aten._softmax.default(%x, -1, False)    # bert.py:44 in forward
       return %r
     }""",
+    ),
+    "rows_that_run": (
+        "rows:4x1024.w4",
+        """
+    graph nucleus {
+      input %x: f16[12,1000]
+      %p: f32[12,1000] = aten.softmax.int(%x, -1, torch.float32)    # lm.py:60 in sample
+      %c: f32[12,1000] = aten.cumsum.default(%p, -1)    # lm.py:61 in sample
+      %before: f32[12,1000] = aten.sub.Tensor(%c, %p)    # lm.py:61 in sample
+      %far: b1[12,1000] = aten.gt.Scalar(%before, 0.9)    # lm.py:62 in sample
+      %kept: f32[12,1000] = aten.masked_fill.Scalar(%p, %far, 0.0)    # lm.py:62 in sample
+      return %kept
+    }""",
+    ),
+    "rows_that_run_in_blocks": (
+        "rows:1x1024.w4",
+        """
+    graph back {
+      input %x: f16[4,5000]
+      %r: f16[4,5000] = aten.flip.default(%x, [1])    # rl.py:7 in returns
+      %c: f16[4,5000] = aten.cumsum.default(%r, 1)    # rl.py:7 in returns
+      %left: f16[4,5000] = aten.flip.default(%c, [1])    # rl.py:7 in returns
+      %all: f16[4,1] = aten.sum.dim_IntList(%x, [1], True)    # rl.py:8 in returns
+      %y: f16[4,5000] = aten.div.Tensor(%left, %all)    # rl.py:8 in returns
+      return %y
+    }""",
+    ),
+    "recurrence_that_reads_ahead": (
+        "recurrence:512.u2.a.w4",
+        recurrence(98, 1024, "f16").replace("graph g", "graph sru"),
+    ),
+    "recurrence": (
+        "recurrence:512.u4.w4",
+        recurrence(98, 1024, "f16").replace("graph g", "graph sru"),
     ),
     "attention": (
         "attention:16x128.w4.s1",

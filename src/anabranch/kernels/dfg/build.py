@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from anabranch.ir.types import TensorType
-from anabranch.kernels.dfg.index import Axis, Index
+from anabranch.kernels.dfg.index import Axis, Index, axis
 from anabranch.kernels.dfg.nouns import (
     COMPUTE,
+    REDUCTIONS,
     Arith,
     Bound,
     Cast,
@@ -31,6 +32,7 @@ from anabranch.kernels.dfg.nouns import (
     Load,
     Position,
     Reduce,
+    Scan,
     Within,
 )
 
@@ -45,7 +47,11 @@ FOLDED: dict[str, Callable[[Any, Any], Number]] = {
     **{"eq": operator.eq, "ne": operator.ne},
 }
 """What two numbers give without being computed on the device."""
-LEAST: dict[str, float] = {"max": -float("inf"), "min": float("inf"), "sum": 0.0}
+LEAST: dict[str, float] = {
+    **{"max": -float("inf"), "min": float("inf"), "sum": 0.0},
+    **{"prod": 1.0, "logaddexp": -float("inf")},
+}
+"""What changes nothing when it is folded too."""
 
 
 def const(value: Number, dtype: torch.dtype) -> Const:
@@ -125,6 +131,27 @@ def reduce(op: str, axes: tuple[Axis, ...], arg: Expr) -> Expr:
     return Reduce(op, left, arg) if left else arg
 
 
+def least(op: str, dtype: torch.dtype) -> Number:
+    """What changes nothing when it is folded too, of this type."""
+    value = LEAST[op]
+    if dtype.is_floating_point:
+        return value
+    if math.isfinite(value):
+        return int(value)
+    limits = torch.iinfo(dtype)
+    return limits.min if value < 0 else limits.max
+
+
+def scan(op: str, over: Axis, arg: Expr, at: Index) -> Expr:
+    """The fold of the axis up to a place of it; a place that is known has no running fold."""
+    if over.extent == 1:
+        return arg
+    if at.is_number and op in REDUCTIONS:
+        inside = bounded(axis(over.name, over.extent), 0, at.constant + 1)
+        return Reduce(op, (over,), choose(inside, arg, least(op, arg.dtype)))
+    return Scan(op, over, arg, at)
+
+
 @lru_cache(4096, typed=True)
 def _holds(dtype: torch.dtype, value: Number) -> bool:
     """Whether memory of this type holds the number as it is."""
@@ -168,7 +195,9 @@ __all__ = [
     "cast",
     "choose",
     "const",
+    "least",
     "load",
     "position",
     "reduce",
+    "scan",
 ]

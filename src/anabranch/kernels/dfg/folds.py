@@ -11,15 +11,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from anabranch.kernels.dfg.build import arith, both, bounded, cast, choose, reduce
+from anabranch.kernels.dfg.build import arith, cast, reduce
 from anabranch.kernels.dfg.index import Axis, Index, axis, number
 from anabranch.kernels.dfg.nouns import COMPUTE, Expr, Within
 from anabranch.kernels.dfg.values import At, Call, Lowering, Point, Refusal, Value
 
 Source = Callable[[Point], Expr]
-
-LONGEST_SUMMED = 1024
-"""Elements of a row whose running sums are computed each from the start."""
 
 
 def fold(call: Call, op: str, source: Source, dims: Sequence[int], point: Point) -> Expr:
@@ -53,25 +50,6 @@ def _sum(op: str, mean: bool = False) -> Lowering:
         return (at,)
 
     return lowering
-
-
-def _cumsum(call: Call) -> tuple[At, ...]:
-    """Each element sums up those before it by itself: for short rows, in one launch with others."""
-    dims, dtype = call.dims("dim"), call.type.dtype
-    if not call.x.shape:
-        return (lambda point, within: cast(call.x.at(point, within), dtype),)
-    (d,) = dims
-    if call.x.shape[d] > LONGEST_SUMMED:
-        raise Refusal(f"{call.node.op} of {call.x.shape[d]} elements: each would sum up the others")
-
-    def at(point: Point, within: Within) -> Expr:
-        def before(p: Point) -> Expr:
-            inside = bounded(point[d] - p[d], 0, call.x.shape[d])
-            return choose(inside, cast(call.x.at(p, both(within, inside)), dtype), 0)
-
-        return fold(call, "sum", before, dims, point)
-
-    return (at,)
 
 
 def count(shape: tuple[int, ...], dims: Sequence[int]) -> int:
@@ -276,7 +254,6 @@ FOLDS: dict[str, Lowering] = {
     **{"aten.var": _var(), "aten.std": _var(root=True), "aten.var_mean": _var(with_mean=True)},
     **{"aten.layer_norm": _layer_norm, "aten.native_layer_norm": _layer_norm},
     "aten.rms_norm": _rms_norm,
-    "aten.cumsum": _cumsum,
     **{"aten.group_norm": _group_norm, "aten.instance_norm": _instance_norm},
     "aten.glu": _glu,
     **{

@@ -28,9 +28,20 @@ from anabranch.kernels.dfg.folds import FOLDS
 from anabranch.kernels.dfg.index import Axis, Index, axis, number
 from anabranch.kernels.dfg.joins import Part, parts_of
 from anabranch.kernels.dfg.moves import MOVES
-from anabranch.kernels.dfg.nouns import COMPUTE, Arith, Dfg, Expr, Held, Reduce, Store, Within
+from anabranch.kernels.dfg.nouns import (
+    COMPUTE,
+    Arith,
+    Dfg,
+    Expr,
+    Held,
+    Reduce,
+    Scan,
+    Store,
+    Within,
+)
 from anabranch.kernels.dfg.patches import PATCHES
 from anabranch.kernels.dfg.pointwise import POINTWISE
+from anabranch.kernels.dfg.running import RUNNING
 from anabranch.kernels.dfg.values import At, Call, Lowering, Point, Refusal, Value, arguments
 from anabranch.kernels.dfg.windows import WINDOWS
 
@@ -40,6 +51,7 @@ LOWERINGS: dict[str, Lowering] = {
     **ELSEWHERE,
     **FOLDS,
     **EXTREMES,
+    **RUNNING,
     **WINDOWS,
     **PATCHES,
 }
@@ -54,10 +66,11 @@ AXES = {4: "nchw", 3: "nlc", 2: "nc", 1: "c", 5: "ncdhw"}
 """What the dimensions of a result are called, by their number."""
 
 
-def lower(body: Graph, given: Mapping[str, At] | None = None) -> Dfg | str:
-    """The data-flow graph of the body, or why there is none, as a sentence."""
+def lower(body: Graph, given: Mapping[str, At] | None = None, most: int = MOST_NODES) -> Dfg | str:
+    """The data-flow graph of the body, or why there is none, as a sentence. `most`: nodes that it
+    may have."""
     try:
-        return _lowered(body, given or {})
+        return _lowered(body, given or {}, most)
     except Refusal as refusal:
         return str(refusal)
     except OverflowError as beyond:
@@ -88,8 +101,8 @@ def values_of(body: Graph, given: Mapping[str, At]) -> dict[str, Value]:
     return values
 
 
-def _lowered(body: Graph, given: Mapping[str, At]) -> Dfg:
-    if len(body.nodes) > MOST_NODES:
+def _lowered(body: Graph, given: Mapping[str, At], most: int) -> Dfg:
+    if len(body.nodes) > most:
         raise Refusal(f"{len(body.nodes)} nodes are too many for one expression")
     for name, type in types(body).items():
         if type.dtype not in COMPUTE and name not in given:
@@ -210,10 +223,22 @@ def _joined(point: Point, finest: Sequence[int], shape: Sequence[int]) -> Point:
 def _in_order(body: Graph, values: Mapping[str, Value], point: Point) -> None:
     """Asks values of the whole space for their point, one after the other. They remember their
     answers, so that functions of a long chain do not call each other through all of it."""
-    shape = tuple(index.range[1] + 1 for index in point)
+    sizes = tuple(index.range[1] + 1 for index in point)
+    long = [index for index, n in zip(point, sizes, strict=True) if n != 1]
     for node in body.nodes:
-        if ops.packet_name(node.op) in POINTWISE and node.type.shape == shape:
+        shape = node.type.shape
+        if ops.packet_name(node.op) not in POINTWISE:
+            continue
+        if len(shape) <= len(sizes) and _broadcast(shape, sizes):
             values[node.name].at(_own(point, shape))
+        elif [n for n in shape if n != 1] == [n for n in sizes if n != 1]:
+            left = iter(long)
+            values[node.name].at(tuple(number(0) if n == 1 else next(left) for n in shape))
+
+
+def _broadcast(shape: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
+    """Whether it broadcasts to a space of these sizes."""
+    return all(n in (1, m) for n, m in zip(shape, sizes[len(sizes) - len(shape) :], strict=True))
 
 
 def _own(point: Point, shape: tuple[int, ...]) -> Point:
@@ -266,7 +291,7 @@ def _called(name: str, at: At) -> At:
 
     def named(point: Point, within: Within) -> Expr:
         expr = at(point, within)
-        if isinstance(expr, Arith | Reduce) and not expr.made:
+        if isinstance(expr, Arith | Reduce | Scan) and not expr.made:
             return replace(expr, made=name)
         return expr
 

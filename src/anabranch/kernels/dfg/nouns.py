@@ -180,9 +180,38 @@ class Reduce:
         return self.arg.dtype
 
 
-Expr = Load | Held | Const | Position | Inside | Cast | Arith | Reduce
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The running fold of `arg` along an axis that nothing outside of it sees, up to and with the
+    place `at`; `reverse`: from there to the end.
+
+        cumsum(x) at i    =  sum[k <= i](x[k])
+    """
+
+    op: str
+    axis: Axis
+    arg: Expr
+    at: Index
+    reverse: bool = False
+    made: str = field(default="", compare=False)
+    code: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        assert self.op in SCANS
+        _name(self, "scan", self.op, self.axis, self.arg, self.at, self.reverse)
+
+    def __hash__(self) -> int:
+        return self.code
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.arg.dtype
+
+
+Expr = Load | Held | Const | Position | Inside | Cast | Arith | Reduce | Scan
 
 REDUCTIONS = ("sum", "max", "min")
+SCANS = ("sum", "prod", "max", "min", "logaddexp")
 
 ARITY: dict[str, int] = {
     **dict.fromkeys(("neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "erf"), 1),
@@ -237,6 +266,8 @@ def parts(expr: Expr) -> tuple[Expr, ...]:
             return tuple(g for index in _indices(expr) for g in _gathers(index))
         case Cast(arg) | Reduce(arg=arg):
             return (arg,)
+        case Scan():
+            return (expr.arg, *_gathers(expr.at))
         case Arith():
             return expr.args
         case _:
@@ -271,6 +302,9 @@ def free_axes(expr: Expr) -> dict[Axis, None]:
                 found.update(dict.fromkeys(a for i in _indices(part) for a in axes_of(i)))
             case Reduce():
                 found = {a: None for a in found if a not in part.axes}
+            case Scan():
+                found.pop(part.axis, None)
+                found.update(dict.fromkeys(axes_of(part.at)))
             case _:
                 pass
         table[part] = found

@@ -25,6 +25,7 @@ from anabranch.kernels.dfg.nouns import (
     Load,
     Position,
     Reduce,
+    Scan,
     Store,
     Within,
     all_parts,
@@ -46,7 +47,7 @@ def text_dfg(dfg: Dfg) -> str:
     names: dict[Expr, str] = {}
     lines = [f"for {space}:"]
     for part in every:
-        if isinstance(part, Arith | Reduce) and uses[part] > 1:
+        if isinstance(part, Arith | Reduce | Scan) and uses[part] > 1:
             text = text_expr(part, names)
             names[part] = f"t{len(names)}"
             lines.append(f"  {names[part]} = {text}")
@@ -81,6 +82,9 @@ def text_expr(expr: Expr, names: dict[Expr, str] | None = None) -> str:
         case Reduce():
             over = ", ".join(f"{one.name} < {one.extent}" for one in expr.axes)
             return f"{expr.op}[{over}]({inner(expr.arg)})"
+        case Scan():
+            side = ">=" if expr.reverse else "<="
+            return f"{expr.op}[{expr.axis.name} {side} {expr.at.text}]({inner(expr.arg)})"
         case Arith() if expr.op in SIGNS:
             return f"({inner(expr.args[0])} {SIGNS[expr.op]} {inner(expr.args[1])})"
         case Arith():

@@ -31,6 +31,7 @@ from anabranch.kernels.dfg.nouns import (
     Load,
     Position,
     Reduce,
+    Scan,
     Store,
     Within,
     all_parts,
@@ -99,6 +100,11 @@ def reductions(*exprs: Expr) -> list[Reduce]:
     return [part for part in all_parts(*exprs) if isinstance(part, Reduce)]
 
 
+def scans(*exprs: Expr) -> list[Scan]:
+    """Every running fold, inner ones first, each once."""
+    return [part for part in all_parts(*exprs) if isinstance(part, Scan)]
+
+
 def loads(*exprs: Expr) -> list[Load]:
     return [part for part in all_parts(*exprs) if isinstance(part, Load)]
 
@@ -140,5 +146,10 @@ def _rebuilt(part: Expr, place: Place, get: Callable[[Expr], Expr]) -> Expr:
             axes = tuple(dict.fromkeys(axis for found in over for axis in found))
             arg = get(part.arg)
             return Reduce(part.op, axes, arg, part.made) if axes else arg
+        case Scan():
+            # What stands in place of its own axis is an axis too, of another name.
+            (along,) = axes_of(place[part.axis]) if part.axis in place else (part.axis,)
+            at = substitute_index(part.at, place, get)
+            return replace(part, axis=along, arg=get(part.arg), at=at)
         case _:
             return part

@@ -23,7 +23,7 @@ from anabranch.kernels.dfg.index import Axis, Index, axes_of, axis, number
 from anabranch.kernels.dfg.lower import held, lower, values_of
 from anabranch.kernels.dfg.nouns import Dfg, Expr, Held, Store, Within, all_parts, parts
 from anabranch.kernels.dfg.values import Call, Point, Refusal, Value, arguments
-from anabranch.kernels.dfg.walk import reductions, substitute_index, substitute_stores
+from anabranch.kernels.dfg.walk import reductions, scans, substitute_index, substitute_stores
 from anabranch.kernels.triton.roles import plain
 from anabranch.kernels.triton.space import flattened
 
@@ -104,7 +104,7 @@ def _with_roles(dfg: Dfg, call: Call) -> Attention | str:
     why = _why_not(call, query, key, value)
     why = why or _why_not_after(dfg, results, (query.shape[-2], value.shape[-1]))
     for read in (query, key, value, mask):
-        if read is not None and reductions(read.at(_anywhere(read.shape))):
+        if read is not None and _folds(read.at(_anywhere(read.shape))):
             why = why or "what it reads is reduced from something else"
     if why:
         return why
@@ -158,9 +158,13 @@ def _why_not_after(dfg: Dfg, results: list[Held], sizes: tuple[int, int]) -> str
         return "what is made of it has rows and columns in common"
     if any(store.type.numel != dfg.points for store in dfg.stores):
         return "its results are of several sizes"
-    if reductions(*(store.expr for store in dfg.stores)):
+    if _folds(*(store.expr for store in dfg.stores)):
         return "what is made of it is reduced"
     return ""
+
+
+def _folds(*exprs: Expr) -> bool:
+    return bool(reductions(*exprs) or scans(*exprs))
 
 
 def _alone(index: Index) -> Axis | None:

@@ -42,6 +42,7 @@ from anabranch.kernels.dfg.nouns import (
     Load,
     Position,
     Reduce,
+    Scan,
     Store,
     Within,
     all_parts,
@@ -85,7 +86,7 @@ INTEGER_FORMS = {"max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})"}
 LONG_LINE = 70
 FUNCTIONS = (
     *("tanh", "expm1", "log1p", "trunc", "round_even", "larger", "smaller", "nearest_tf32"),
-    "fetch_ahead",
+    *("fetch_ahead", "log_add_exp"),
 )
 """What `functions.py` has."""
 RESERVED = frozenset({*dir(builtins), *keyword.kwlist, *FUNCTIONS, "tl", "triton"})
@@ -127,6 +128,8 @@ class Emission:
         self.lines: list[str] = []
         self.known: dict[Expr, str] = {}
         self.reduce: Callable[[Reduce, Emission], str] | None = None
+        self.scan: Callable[[Scan, str, Emission], str] | None = None
+        """Writes a running fold of what is called so, and says what that is called."""
         self._uses: Counter[Expr] = Counter()
         self._widened: set[Expr] = set()
         self._shared: Counter[tuple[str, Index] | Bound] = Counter()
@@ -154,7 +157,7 @@ class Emission:
         scope = Emission(
             {**self.spelled, **spelled}, {**self.masks, **masks}, self.names, self.taken
         )
-        scope.known, scope.reduce = dict(self.known), self.reduce
+        scope.known, scope.reduce, scope.scan = dict(self.known), self.reduce, self.scan
         scope._texts = dict(self._texts)
         return scope
 
@@ -223,6 +226,8 @@ class Emission:
         """Gives the expression a name, or keeps its text for the one place that uses it."""
         name, text = "", self._text(part)
         match part:
+            case Scan():
+                pass  # has its line already
             case Load():
                 name = self.names.get(part.value, identifier(part.value))
             case Arith() | Reduce():
@@ -254,6 +259,9 @@ class Emission:
             case Reduce():
                 assert self.reduce is not None, "nobody says how reductions are written here"
                 return self.reduce(part, self)
+            case Scan():
+                assert self.scan is not None, "nobody says how running folds are written here"
+                return self.scan(part, self.known[part.arg], self)
             case Arith():
                 return self._arith(part)
 
@@ -367,10 +375,10 @@ def identifier(name: str) -> str:
     return f"v{text}" if text[0].isdigit() else text
 
 
-def fresh(wanted: str, taken: set[str]) -> str:
-    """The name, or the name with a number, that is not in use; it is from now on."""
+def fresh(wanted: str, taken: set[str], number: int = 1) -> str:
+    """The name, or the name with a number, from this one on, that is not in use; it is from now
+    on."""
     name = f"{wanted}_" if wanted in RESERVED else wanted
-    number = 1
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1
     taken.add(name)

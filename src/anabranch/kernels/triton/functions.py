@@ -62,6 +62,16 @@ def smaller(a, b):
 
 
 @triton.jit
+def log_add_exp(a, b):
+    top = tl.maximum(a, b, tl.PropagateNan.ALL)
+    low = tl.minimum(a, b, tl.PropagateNan.ALL)
+    far = tl.exp(low - top)
+    u = 1.0 + far
+    more = tl.where(u == 1.0, far, tl.log(u) * (far / (u - 1.0)))
+    return tl.where((top == low) & (tl.abs(top) == float("inf")), top, top + more)
+
+
+@triton.jit
 def nearest_tf32(x):
     bits = x.to(tl.int32, bitcast=True)
     rounded = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)

@@ -9,6 +9,8 @@ tells whose it is.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, refs
 from anabranch.kernels.triton.emit import fresh, identifier
@@ -18,7 +20,10 @@ PLAIN = {"self": "x", "input": "x", "other": "y", "mat1": "x", "mat2": "y", "ten
 
 
 INDICES = frozenset(
-    {"i", "i_in", "row", "row_in", "col", "col_in", "start", "pixel", "pixel_in", "lane", "lane_in"}
+    {
+        *("i", "i_in", "row", "row_in", "col", "col_in", "start", "back", "block", "later"),
+        *("pixel", "pixel_in", "lane", "lane_in"),
+    }
 )
 """What templates call their indices."""
 
@@ -32,10 +37,12 @@ def names_of(body: Graph) -> dict[str, str]:
             for ref in refs(arg):
                 if ref.name in declared and ref.name not in names:
                     names[ref.name] = fresh(PLAIN.get(parameter, parameter), taken)
+    known = Counter[str]()
     for node in body.nodes:
         plain = identifier(ops.packet_name(node.op).rpartition(".")[2].strip("_"))
         for result in node.results:
-            names[result] = fresh(plain, taken)
+            names[result] = fresh(plain, taken, max(known[plain], 1))
+            known[plain] += 1
     for name in sorted(declared - names.keys()):
         names[name] = fresh("unused", taken)
     return names

@@ -22,7 +22,7 @@ import torch
 
 from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.nouns import Arith, Dfg, Expr, Reduce, all_parts, free_axes, parts
-from anabranch.kernels.dfg.walk import reductions
+from anabranch.kernels.dfg.walk import reductions, scans
 from anabranch.kernels.triton.roles import operand_dtype
 from anabranch.kernels.triton.space import largest_load, ordered
 
@@ -70,6 +70,8 @@ def pair_of(dfg: Dfg | str) -> Pair | str:
     if isinstance(dfg, str):
         return dfg
     folds = reductions(*(store.expr for store in dfg.stores))
+    if scans(*(store.expr for store in dfg.stores)):
+        return "something runs along its rows"
     if len(folds) != 2:
         return f"it has {len(folds)} reductions, not two products"
     inner, outer = folds

@@ -15,7 +15,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.nouns import Dfg
-from anabranch.kernels.dfg.walk import loads, reductions, substitute_stores
+from anabranch.kernels.dfg.walk import loads, reductions, scans, substitute_stores
 from anabranch.kernels.triton.emit import Emission
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
@@ -90,4 +90,6 @@ def found_in(body: Graph) -> Dfg | str:
 def why_not(dfg: Dfg) -> str:
     """Why this is no pointwise kernel, "" if it is one."""
     found = reductions(*(store.expr for store in dfg.stores))
+    if scans(*(store.expr for store in dfg.stores)):
+        return "something runs along its rows"
     return f"{found[0].made or 'it'} reduces" if found else ""

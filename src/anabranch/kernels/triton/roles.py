@@ -43,6 +43,7 @@ from anabranch.kernels.dfg.walk import (
     loads,
     reductions,
     replace_parts,
+    scans,
     substitute,
     substitute_stores,
 )
@@ -135,6 +136,8 @@ def contraction_of(dfg: Dfg | str) -> Contraction | str:
         return dfg
     if not reductions(*(store.expr for store in dfg.stores)):
         return "it reduces nothing"
+    if scans(*(store.expr for store in dfg.stores)):
+        return "something runs along its rows"
     dfg, blocks = _without_blocks(dfg)
     if not reductions(*(store.expr for store in dfg.stores)):
         return "it is no sum of products"

@@ -1,4 +1,5 @@
-"""The rows template: reductions over whole axes, with what stands before and after them.
+"""The rows template: reductions over whole axes and folds that run along one, with what stands
+before and after them.
 
     rows:16x64.w4     16 rows a CTA, tiles of 64 columns, 4 warps
 
@@ -8,6 +9,8 @@ many reductions are made of it (layer norm: two). A longer one is walked in bloc
 reduction that needs the one before, and once more for what is stored for each column:
 
     softmax:   for each block: the maximum;  for each block: the sum;  for each block: store
+
+What runs along a row (`running`) is carried from block to block in a register.
 
 Where rows lie side by side in memory (a global average pool in NHWC) it is them that are read in
 vectors. Where there are few rows, and long ones, of which only what they are reduced to is stored,
@@ -19,20 +22,29 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.dfg.build import LEAST
+from anabranch.kernels.dfg.build import const, least
 from anabranch.kernels.dfg.index import Axis, Quotient, axes_of, axis
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Dfg, Expr, Reduce, Store, all_parts, free_axes, parts
-from anabranch.kernels.dfg.walk import loads, reductions, substitute_stores
-from anabranch.kernels.triton import meeting
-from anabranch.kernels.triton.emit import DTYPES, Emission
+from anabranch.kernels.dfg.nouns import (
+    Dfg,
+    Expr,
+    Reduce,
+    Scan,
+    Store,
+    all_parts,
+    free_axes,
+    parts,
+)
+from anabranch.kernels.dfg.walk import loads, reductions, scans, substitute_stores
+from anabranch.kernels.triton import meeting, running
+from anabranch.kernels.triton.emit import DTYPES, Emission, literal
 from anabranch.kernels.triton.meeting import Total
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
@@ -66,7 +78,7 @@ MOST_EACH = 32
 MOST_READS = 4
 """How often each element may be read, on average: a row reads what no other row reads."""
 FEW_READS = 1 << 16
-"""Reads that cost less than a launch, of one value: running sums of short rows."""
+"""Reads that cost less than a launch, of one value: distances of few points, say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,11 @@ class Rows:
     side_by_side: bool
     """Whether neighbouring rows are neighbours in memory, rather than neighbouring columns."""
 
+    @property
+    def both_ways(self) -> bool:
+        """Whether something runs along the rows from the first column and from the last."""
+        return _both_ways(scans(*(store.expr for store in self.stores)))
+
 
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """Tiles that give every multiprocessor a CTA, of several shapes and as many rows as threads
@@ -91,7 +108,7 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     tall = 1 << (per_sm.bit_length() - 1)
     least, most = (8, 64) if rows.side_by_side else (1, 16)
     heights = {min(max(h, least), most, next_power(rows.row.extent)) for h in (tall, tall // 2, 16)}
-    widths = {min(width, LONGEST_TILE), min(width, BLOCK)}
+    widths = {min(width, LONGEST_TILE), min(width, LONGEST_TILE if rows.both_ways else BLOCK)}
     tiles = set()
     for wanted, columns in itertools.product(heights, widths):
         held = WARPS[-1] * 32 * MOST_EACH // columns
@@ -128,6 +145,7 @@ def _shareable(rows: Rows) -> bool:
     kinds = {fold.dtype for fold in found}
     return (
         alone
+        and not scans(*(store.expr for store in rows.stores))
         and len(kinds) == 1
         and kinds <= {torch.float32, torch.int32}
         and all(rows.col in free_axes(fold.arg) for fold in found)
@@ -159,6 +177,8 @@ def write(body: Graph, variant: str) -> Program:
         out.lines.append(f"row_in = row < {rows.row.extent}")
     if width >= rows.col.extent:
         _one_tile(rows, out, width)
+    elif rows.both_ways:
+        raise ValueError(f"{variant} walks rows one way alone")
     else:
         _in_blocks(rows, out, height, width, split)
     tiles, folds = -(-rows.row.extent // height), len(reductions(*(s.expr for s in rows.stores)))
@@ -183,13 +203,17 @@ def rows_of(dfg: Dfg | str) -> Rows | str:
     """The graph as rows and columns, or why it has none."""
     if isinstance(dfg, str):
         return dfg
-    found = reductions(*(store.expr for store in dfg.stores))
-    if not found:
+    whole, dfg = dfg.axes, running.aligned(dfg)
+    if isinstance(dfg, str):
+        return dfg
+    exprs = [store.expr for store in dfg.stores]
+    found, along = reductions(*exprs), scans(*exprs)
+    if not found and not along:
         return "it reduces nothing"
-    whole = dfg.axes
-    dfg = apart(dfg, _group_sizes(dfg, found))
-    found = reductions(*(store.expr for store in dfg.stores))
-    sizes = {tuple(one.extent for one in fold.axes) for fold in found}
+    if not along:
+        dfg = apart(dfg, _group_sizes(dfg, found))
+        found = reductions(*(store.expr for store in dfg.stores))
+    sizes = {tuple(one.extent for one in axes) for axes in _folded(found, along)}
     if len(sizes) > 1:
         return f"it reduces over different axes: {sorted(sizes)}"
     bound = {one for fold in found for one in fold.axes}
@@ -198,17 +222,36 @@ def rows_of(dfg: Dfg | str) -> Rows | str:
     if any(slides(a, dfg) and not side_by_side(a, dfg) for a in dfg.axes if a in whole):
         return "windows slide along its results"
     outside = {axis for fold in found for axis in free_axes(fold)}
+    if any(one.axis in outside for one in along):
+        return "it runs along rows that are reduced each by itself"
+    if max(math.prod(size) for size in sizes) > LONGEST_TILE and _both_ways(along):
+        return "it runs along long rows in both directions"
+    ways = {one.axis for one in along}
+    # What does not depend on an axis of results is folded again for each of its places.
+    outside |= set(dfg.axes) - ways if ways & set(dfg.axes) else set()
     row_axes = [axis for axis in dfg.axes if axis in outside and axis.extent > 1]
     col_axes = [axis for axis in dfg.axes if axis not in outside and axis.extent > 1]
-    reduced = found[0].axes
+    reduced = next(iter(_folded(found, along)))
     if col_axes and tuple(axis.extent for axis in col_axes) != next(iter(sizes)):
         return "what is stored for each column is not of the reduced size"
     points = math.prod(axis.extent for axis in (*row_axes, *reduced))
     held = {load.value: load.type.numel for load in loads(*(store.expr for store in dfg.stores))}
     often = MOST_READS * sum(held.values())
-    if points > (max(often, FEW_READS) if len(held) == 1 else often):
+    if found and points > (max(often, FEW_READS) if len(held) == 1 else often):
         return "it reads each element many times: that is work for a contraction, or for windows"
-    return _flattened(dfg, found, row_axes, col_axes)
+    return _flattened(dfg, _folded(found, along), row_axes, col_axes)
+
+
+def _folded(found: Sequence[Reduce], along: Sequence[Scan]) -> dict[tuple[Axis, ...], Expr]:
+    """All axes that are folded together, each time with what is folded there."""
+    table: dict[tuple[Axis, ...], Expr] = {}
+    for axes, arg in (*((f.axes, f.arg) for f in found), *(((s.axis,), s.arg) for s in along)):
+        table.setdefault(axes, arg)
+    return table
+
+
+def _both_ways(along: Sequence[Scan]) -> bool:
+    return len({one.reverse for one in along}) > 1
 
 
 def _group_sizes(dfg: Dfg, found: Sequence[Reduce]) -> dict[Axis, int]:
@@ -226,15 +269,21 @@ def _group_sizes(dfg: Dfg, found: Sequence[Reduce]) -> dict[Axis, int]:
     return {one: max(*by, 1) for one, by in sizes.items()}
 
 
-def _flattened(dfg: Dfg, found: list[Reduce], row_axes: list[Axis], col_axes: list[Axis]) -> Rows:
+def _flattened(
+    dfg: Dfg,
+    folded: Mapping[tuple[Axis, ...], Expr],
+    row_axes: list[Axis],
+    col_axes: list[Axis],
+) -> Rows:
     """Rows and columns flat, each in the order of the largest load."""
-    guide = largest_load(found[0].arg) or dfg.stores[0]
-    order = ordered([*row_axes, *found[0].axes], guide)
+    reduced, arg = next(iter(folded.items()))
+    guide = largest_load(arg) or dfg.stores[0]
+    order = ordered([*row_axes, *reduced], guide)
     row, place = flattened([axis for axis in order if axis in row_axes], "row")
-    sequence = [found[0].axes.index(axis) for axis in order if axis in found[0].axes]
-    col, inner = flattened([found[0].axes[k] for k in sequence], "col")
-    by_place = [inner[axis] for axis in found[0].axes]
-    for axes in (col_axes, *(fold.axes for fold in found)):
+    sequence = [reduced.index(axis) for axis in order if axis in reduced]
+    col, inner = flattened([reduced[k] for k in sequence], "col")
+    by_place = [inner[axis] for axis in reduced]
+    for axes in (col_axes, *folded):
         place.update(zip(axes, by_place, strict=False))
     stores = substitute_stores(dfg.stores, place)
     return Rows(dfg, row, col, stores, bool(order) and order[-1] in row_axes)
@@ -257,7 +306,10 @@ def _one_tile(rows: Rows, out: Emission, width: int) -> None:
             value = f"tl.where(col_in, {value}, {_neutral(fold)})"
         return _across(fold, value)
 
-    scope.reduce = reduce
+    def scan(one: Scan, value: str, inner: Emission) -> str:
+        return running.write_scan(one, value, inner, rows.col, "col_in" if partial else "")
+
+    scope.reduce, scope.scan = reduce, scan
     for store in rows.stores:
         scope.store(store, anchor="row")
 
@@ -276,8 +328,9 @@ def _in_blocks(rows: Rows, out: Emission, height: int, width: int, split: int) -
             dtype = DTYPES[fold.dtype]
             tile = f"tl.full([{height}, {width}], {_neutral(fold)}, {dtype})"
             out.lines.append(f"{total} = {tile}")
-        scope = _block(rows, out, width, split)
-        scope.expect(*(fold.arg for fold in level))
+        args = [fold.arg for fold in level]
+        scope = _block(rows, out, args, height, width, split)
+        scope.expect(*args)
         for fold, total in totals.items():
             _accumulate(fold, total, scope, rows.col.extent % width != 0)
         out.lines += [f"    {line}" for line in scope.lines]
@@ -293,8 +346,9 @@ def _in_blocks(rows: Rows, out: Emission, height: int, width: int, split: int) -
         if store not in after:
             out.store(store, anchor="row")
     if after:
-        scope = _block(rows, out, width)
-        scope.expect(*(store.expr for store in after))
+        exprs = [store.expr for store in after]
+        scope = _block(rows, out, exprs, height, width)
+        scope.expect(*exprs)
         for store in after:
             scope.store(store, anchor="row")
         out.lines += [f"    {line}" for line in scope.lines]
@@ -311,16 +365,28 @@ def _settle(col: Axis, exprs: list[Expr], out: Emission) -> None:
                 out.known[part] = text if text.isidentifier() else out.assign("of_row", text)
 
 
-def _block(rows: Rows, out: Emission, width: int, split: int = 1) -> Emission:
-    """The loop over the blocks of a row, or of a CTA's part of it; its body is the scope that is
-    returned."""
+def _block(
+    rows: Rows, out: Emission, exprs: Sequence[Expr], height: int, width: int, split: int = 1
+) -> Emission:
+    """The loop over the blocks of a row, or of a CTA's part of it, in which these are computed; its
+    body is the scope that is returned."""
     partial = rows.col.extent % width != 0
+    carried = {one: running.begin(one, out, height) for one in running.below(exprs, out)}
     span = f"0, {rows.col.extent}"
     if split > 1:
         each = -(-rows.col.extent // (width * split)) * width
         span = f"part * {each}, tl.minimum((part + 1) * {each}, {rows.col.extent})"
-    out.lines.append(f"for start in range({span}, {width}):")
+    back = any(one.reverse for one in carried)
+    out.lines.append(f"for {'back' if back else 'start'} in range({span}, {width}):")
     scope = out.inner({rows.col: "col"}, {rows.col: "col_in"} if partial else {})
+    if back:
+        scope.lines.append(f"start = {(rows.col.extent - 1) // width * width} - back")
+
+    def scan(one: Scan, value: str, inner: Emission) -> str:
+        last = "col_in" if partial else ""
+        return running.carry_on(one, value, inner, rows.col, carried[one], width, last)
+
+    scope.scan = scan
     scope.lines.append(f"col = start + tl.arange(0, {width})[None, :]")
     if partial:
         scope.lines.append(f"col_in = col < {rows.col.extent}")
@@ -362,10 +428,4 @@ def _nan(fold: Reduce) -> str:
 
 def _neutral(fold: Reduce) -> str:
     """What changes nothing when it is reduced too."""
-    value = LEAST[fold.op]
-    if fold.dtype.is_floating_point:
-        return "0.0" if value == 0 else f'float("{value}")'
-    if fold.op == "sum":
-        return "0"
-    limits = torch.iinfo(fold.dtype)
-    return str(limits.min if fold.op == "max" else limits.max)
+    return literal(const(least(fold.op, fold.dtype), fold.dtype))

@@ -31,6 +31,7 @@ from anabranch.kernels.dfg.walk import (
     loads,
     reductions,
     replace_parts,
+    scans,
     substitute,
     substitute_stores,
 )
@@ -151,6 +152,8 @@ def windows_of(dfg: Dfg | str) -> Windows | str:
     folds = reductions(*(store.expr for store in dfg.stores))
     if not folds:
         return "it reduces nothing"
+    if scans(*(store.expr for store in dfg.stores)):
+        return "something runs along its rows"
     if any(reductions(fold.arg) for fold in folds):
         return "a reduction stands inside another"
     elements = sum(map(count, folds))

@@ -18,12 +18,14 @@ from anabranch.ir.components import components
 from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.target import TargetSpec
+from anabranch.kernels.dfg.lower import MOST_NODES
 from anabranch.kernels.triton import (
     attention,
     attention_roles,
     contraction,
     pair,
     pointwise,
+    recurrence,
     rows,
     window,
 )
@@ -66,6 +68,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "attention": Template(attention.variants, attention.found_in, attention.write),
     "pair": Template(pair.variants, pair.found_in, pair.write),
+    "recurrence": Template(recurrence.variants, recurrence.found_in, recurrence.write),
 }
 
 
@@ -118,6 +121,8 @@ def why_none(body: Graph) -> str:
     operators = {node.op for node in body.nodes}
     kinds = Counter(ops.info(node.op).kind for node in body.nodes)
     near = ["rows", "window"] if kinds["reduce"] else ["pointwise"]
+    if len(body.nodes) > MOST_NODES:
+        near = ["recurrence"]
     if kinds["contract"]:
         near = ["contraction" if kinds["contract"] == 1 else "pair"]
     if attention_roles.OPERATOR in operators:

@@ -1,0 +1,327 @@
+"""Recurrences: a graph whose results are steps of one kind -> the loop that it was unrolled from.
+
+    s[0, c] = t0 = f[0, c] * c0[c] + z[0, c]          state = c0[c]
+    s[1, c] = t1 = f[1, c] * t0 + z[1, c]       ->    for step < 512:
+    ...                                                 state = f[step, c] * state + z[step, c]
+    s[511, c] = f[511, c] * t510 + z[511, c]            s[step, c] = state
+
+What is computed at all steps is compared side by side, as a column. A column of the same operation
+is that operation of the columns of its arguments; one of loads whose places go on by equal strides
+is a load at a place that depends on the step; one that is another column, one step later, is a
+state that is carried from step to step. First steps may differ, as they do where a state begins
+with zero: they stay in front of the loop. Where the last state alone is wanted, its own steps are
+found by what their surroundings look like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from anabranch.kernels.dfg.build import bounded
+from anabranch.kernels.dfg.index import Axis, Index, axis
+from anabranch.kernels.dfg.nouns import (
+    Arith,
+    Cast,
+    Const,
+    Dfg,
+    Expr,
+    Held,
+    Inside,
+    Load,
+    Position,
+    Store,
+    Within,
+    all_parts,
+    parts,
+)
+from anabranch.kernels.dfg.values import Refusal
+from anabranch.kernels.dfg.walk import replace_parts
+
+LEAST_STEPS = 32
+"""Fewer are as well unrolled: all that they read is then under way before the first of them."""
+MOST_PEELED = 2
+"""Steps in front of the loop, at most, that are computed otherwise."""
+MOST_AFTER = 200
+"""Expressions that are computed once, in front of the loop or behind it, at most."""
+MOST_LAG = 4
+"""Steps after which a value is used at last."""
+DEPTH = 6
+"""How far around an expression is looked for others of its kind."""
+MOST_KINDS = 8
+"""Kinds of expressions that are taken for steps before it is given up."""
+
+NO_STEPS, DIFFERENT = "it has no steps", "its steps compute different things"
+
+Column = tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is carried from step to step: `held` stands for it as the step before left it."""
+
+    held: Held
+    first: Expr
+    next: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """The loop over an axis of steps: what is stored before it, at each step of it, and after it,
+    where the states are those of the last step."""
+
+    dfg: Dfg
+    step: Axis
+    states: tuple[State, ...]
+    before: tuple[Store, ...]
+    each: tuple[Store, ...]
+    after: tuple[Store, ...]
+
+
+def recurrence_of(dfg: Dfg | str) -> Recurrence | str:
+    """The loop that a graph was unrolled from, or why there is none."""
+    if isinstance(dfg, str):
+        return dfg
+    by_value: dict[str, list[Store]] = {}
+    for store in dfg.stores:
+        by_value.setdefault(store.value, []).append(store)
+    joined = [stores for stores in by_value.values() if len(stores) >= LEAST_STEPS]
+    single = [store for stores in by_value.values() if stores not in joined for store in stores]
+    why = NO_STEPS
+    for tried in _tries(joined, single):
+        try:
+            return tried.rolled(dfg)
+        except Refusal as refusal:
+            # That they differ is what every wrong way to look at them says.
+            why = str(refusal) if why in (NO_STEPS, DIFFERENT) else why
+        except RecursionError:
+            why = "each of its steps is too long"
+    return why
+
+
+def _tries(joined: Sequence[Sequence[Store]], single: Sequence[Store]) -> Iterator[_Try]:
+    """What may be steps of a loop: results that are joined of parts, from the first to the last or
+    from the last to the first; else what the last result is made of."""
+    if not joined:
+        for chain in _chains([store.expr for store in single]):
+            for peeled in range(min(MOST_PEELED + 1, len(chain) - LEAST_STEPS)):
+                yield _Try((), (), tuple(single), chain[peeled:])
+        return
+    for peeled in range(MOST_PEELED + 1):
+        count = min(map(len, joined)) - peeled
+        for way in (1, -1):
+            orders = [stores[::way] for stores in joined]
+            before = [store for order in orders for store in order[:-count]]
+            each = tuple(tuple(order[-count:]) for order in orders)
+            yield _Try(tuple(before), each, tuple(single))
+
+
+@dataclass(slots=True)
+class _Try:
+    """One way to see steps in a graph: stores in front of the loop, columns of stores, those behind
+    it, and, where there are no columns of stores, the expression that each step computes."""
+
+    before: tuple[Store, ...]
+    each: tuple[tuple[Store, ...], ...]
+    after: tuple[Store, ...]
+    chain: Column = ()
+    step: Index = field(init=False)
+    known: dict[Column, Expr] = field(default_factory=dict)
+    begun: dict[Expr, list[Column]] = field(default_factory=dict)
+    carried: dict[tuple[Column, Expr], Held] = field(default_factory=dict)
+
+    def rolled(self, dfg: Dfg) -> Recurrence:
+        steps = len(self.each[0]) if self.each else len(self.chain) - 1
+        self.step = axis("step", steps)
+        each = tuple(map(self._stores, self.each))
+        if self.chain:
+            self._roll(self.chain[1:])
+        after = self._ended(steps)
+        if not self.carried:
+            raise Refusal("nothing is carried from one of its steps to the next")
+        states = tuple(
+            State(held, first, self.known[column]) for (column, first), held in self.carried.items()
+        )
+        if _many(*_exprs(self.before), *_exprs(after), *(one.first for one in states)):
+            raise Refusal("a result is of a step that is neither the first nor the last")
+        return Recurrence(dfg, Axis("step", steps), states, self.before, each, after)
+
+    def _ended(self, steps: int) -> tuple[Store, ...]:
+        """What is stored behind the loop, in terms of the states as the last step leaves them:
+        those that are found so far, and, while that is too much, others."""
+        after = self._left()
+        for chain in _chains(_exprs(self.after)) if _many(*_exprs(after)) else ():
+            if len(chain) >= steps:
+                self._roll(chain[-steps:])
+                after = self._left()
+            if not _many(*_exprs(after)):
+                break
+        return after
+
+    def _left(self) -> tuple[Store, ...]:
+        last: dict[Expr, Expr] = {c[-1]: held for (c, _), held in self.carried.items()}
+        return tuple(replace(store, expr=replace_parts(store.expr, last)) for store in self.after)
+
+    def _stores(self, column: tuple[Store, ...]) -> Store:
+        index = tuple(map(self._index, zip(*(store.index for store in column), strict=True)))
+        return replace(column[0], index=index, expr=self._roll(tuple(s.expr for s in column)))
+
+    def _roll(self, column: Column) -> Expr:
+        """The column as one expression of the step and of what is carried to it."""
+        first = column[0]
+        if all(_same(one, first) for one in column):
+            return first
+        if column in self.known:
+            return self.known[column]
+        if (later := self._later(column)) is not None:
+            held = Held(f"state {len(self.carried)}", first.dtype)
+            return self.carried.setdefault((later, first), held)
+        self.begun.setdefault(first, []).append(column)
+        if len({_kind(one) for one in column}) > 1:
+            raise Refusal(DIFFERENT)
+        self.known[column] = self._rebuilt(first, column)
+        return self.known[column]
+
+    def _later(self, column: Column) -> Column | None:
+        """The column that this one is one step later, None where there is none so far. Of one that
+        is some steps ahead, those between are carried as well."""
+        for lag in range(1, MOST_LAG + 1):
+            for later in self.begun.get(column[lag], ()):
+                if not all(map(_same, column[lag:], later)) or column[0].dtype != later[0].dtype:
+                    continue
+                if lag == 1:
+                    return later
+                between = (*column[1:], later[-lag])
+                self.known[between] = self._roll(between)
+                self.begun.setdefault(between[0], []).append(between)
+                return between
+        return None
+
+    def _rebuilt(self, first: Expr, column: Column) -> Expr:
+        match first:
+            case Load():
+                loads = [one for one in column if isinstance(one, Load)]
+                index = tuple(map(self._index, zip(*(one.index for one in loads), strict=True)))
+                within = self._within([one.within for one in loads])
+                return Load(first.value, first.type, index, within, first.fill)
+            case Position():
+                at = self._index([one.index for one in column if isinstance(one, Position)])
+                return Position(at, first.dtype)
+            case Inside():
+                return Inside(self._within([o.within for o in column if isinstance(o, Inside)]))
+            case Cast():
+                arg = self._roll(tuple(one.arg for one in column if isinstance(one, Cast)))
+                return Cast(arg, first.dtype)
+            case Arith():
+                args = zip(*(one.args for one in column if isinstance(one, Arith)), strict=True)
+                return Arith(first.op, tuple(map(self._roll, args)), first.dtype, first.made)
+            case _:
+                raise Refusal("its steps fold rows")
+
+    def _index(self, places: Sequence[Index]) -> Index:
+        """The place at each step, where it goes on by equal strides."""
+        first, stride = places[0], places[1].constant - places[0].constant
+        for k, place in enumerate(places):
+            if place.terms != first.terms or place.constant != first.constant + k * stride:
+                raise Refusal("its steps read or write at places of no equal strides")
+        return first + stride * self.step
+
+    def _within(self, bounds: Sequence[Within]) -> Within:
+        """The bounds at each step: where these go on by equal strides, so does what they are of."""
+        if len({len(within) for within in bounds}) > 1:
+            raise Refusal("its steps read within different bounds")
+        found: Within = ()
+        for column in zip(*bounds, strict=True):
+            first = column[0]
+            if any(one.high - one.low != first.high - first.low for one in column):
+                raise Refusal("its steps read within different bounds")
+            at = self._index([one.index - one.low for one in column])
+            found += bounded(at, 0, first.high - first.low)
+        return found
+
+
+def _chains(exprs: Sequence[Expr]) -> Iterator[Column]:
+    """Expressions of one kind, each the next one before the other in what that is made of: the
+    kinds that come last go first."""
+    every = all_parts(*exprs)
+    kinds: dict[Expr, int] = {part: hash(_kind(part)) for part in every}
+    for _ in range(DEPTH):
+        kinds = {p: hash((kinds[p], *(kinds[inner] for inner in parts(p)))) for p in every}
+    count: dict[int, int] = {}
+    for part in every:
+        count[kinds[part]] = count.get(kinds[part], 0) + 1
+    tried = set[int]()
+    for last in reversed(every):
+        kind = kinds[last]
+        if not isinstance(last, Arith) or count[kind] <= LEAST_STEPS or kind in tried:
+            continue
+        tried.add(kind)
+        chain: list[Expr] = [last]
+        path = _path(last, kinds)
+        while path and (before := _followed(chain[-1], path)) is not None:
+            chain.append(before)
+        if len(chain) > LEAST_STEPS:
+            yield tuple(reversed(chain))
+        if len(tried) == MOST_KINDS:
+            return
+
+
+Path = tuple[tuple[int, object], ...]
+"""Which argument of what kind, one level down after the other."""
+
+
+def _path(last: Expr, kinds: dict[Expr, int]) -> Path:
+    """The way to the one expression of this kind that it is made of, () where there are several,
+    or none near by."""
+    seen: dict[Expr, None] = {}
+    found: dict[Expr, Path] = {}
+    stack: list[tuple[Expr, Path]] = [(last, ())]
+    while stack:
+        part, path = stack.pop()
+        for k, inner in enumerate(parts(part)):
+            there = (*path, (k, _kind(inner)))
+            if kinds[inner] == kinds[last]:
+                found.setdefault(inner, there)
+            elif inner not in seen:
+                seen[inner] = None
+                stack.append((inner, there))
+        if len(seen) > MOST_AFTER:
+            return ()
+    return next(iter(found.values())) if len(found) == 1 else ()
+
+
+def _followed(expr: Expr, path: Path) -> Expr | None:
+    """What stands at the end of the way from there, if it is the same way."""
+    for k, kind in path:
+        inner = parts(expr)
+        if k >= len(inner) or _kind(inner[k]) != kind:
+            return None
+        expr = inner[k]
+    return expr
+
+
+def _exprs(stores: Sequence[Store]) -> list[Expr]:
+    return [store.expr for store in stores]
+
+
+def _many(*exprs: Expr) -> bool:
+    """Whether that is more than is well computed outside of the loop."""
+    return len(all_parts(*exprs)) > MOST_AFTER
+
+
+def _same(one: Expr, other: Expr) -> bool:
+    """Whether they are equal: those that are not would be compared down to their first step."""
+    return one is other or (hash(one) == hash(other) and one == other)
+
+
+def _kind(expr: Expr) -> tuple[object, ...]:
+    """What two expressions have in common that may be the same at two steps."""
+    match expr:
+        case Load():
+            return ("load", expr.value, expr.type, expr.exact)
+        case Const():
+            return ("const", expr.exact, expr.dtype)
+        case Arith():
+            return ("arith", expr.op, expr.dtype)
+        case _:
+            return (type(expr).__name__, expr.dtype)

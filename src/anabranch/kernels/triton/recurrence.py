@@ -1,0 +1,275 @@
+"""The recurrence template: steps that follow each other, as a loop with their states in registers.
+
+    recurrence:128.u8.w4       128 elements a CTA, 8 steps at a time, 4 warps
+    recurrence:128.u8.a.w4     the same, where a block of steps reads what the next one needs
+
+    state = tl.load(c_ptr + i)
+    for block in range(0, 64):
+        f = tl.load(f_ptr + (4096 * block + i))           what eight steps read is under way
+        f_1 = tl.load(f_ptr + (4096 * block + i + 512))   before the first of them needs it
+        ...
+        state_1 = f * state + z
+        state_2 = f_1 * state_1 + z_1
+        ...
+        state = state_8
+
+Where blocks read ahead, the wait for memory is over when a block begins; what is read is then held
+twice.
+
+The space is one flat axis, as that of pointwise kernels. Whatever the number of steps, the text is
+as long as that of a block of them; those that are no whole block stand behind the loop.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph
+from anabranch.ir.target import TargetSpec
+from anabranch.kernels.dfg.index import Axis, Index, axis, number
+from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.dfg.nouns import Const, Expr, Held, Load, Store, all_parts, free_axes, parts
+from anabranch.kernels.dfg.recurrence import LEAST_STEPS, NO_STEPS, Recurrence, recurrence_of
+from anabranch.kernels.dfg.walk import (
+    Place,
+    loads,
+    replace_parts,
+    substitute,
+    substitute_index,
+)
+from anabranch.kernels.triton.emit import DTYPES, Emission
+from anabranch.kernels.triton.names import INDICES, names_of
+from anabranch.kernels.triton.page import program
+from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.space import flattened, ordered
+
+VARIANT = re.compile(r"recurrence:(\d+)\.u(\d+)(\.a)?\.w(\d+)")
+TILES = ((32, 1), (128, 4), (256, 4), (512, 4))
+"""Elements and warps of a CTA."""
+AT_ONCE = (16, 8, 4, 2, 1)
+"""Steps whose reads are under way together."""
+MOST_READ = 64
+"""Registers that a thread has, at most, for what it reads before it needs it."""
+WAYS = 2
+"""Numbers of steps at once that are tried of each tile, with reading ahead and without."""
+MOST_NODES = 100_000
+"""Operators of a body: so many are lowered before they are found to be steps."""
+LARGEST_GRID = 2**31 - 1
+
+
+def variants(body: Graph, spec: TargetSpec) -> list[str]:
+    """Tiles that leave no multiprocessor without a CTA, or the smallest, each with as many steps
+    at once as registers hold; [] where the body is no recurrence."""
+    found = found_in(body) if _may_be(body) else NO_STEPS
+    if isinstance(found, str):
+        return []
+    read = max(1, len(loads(*_looped(found))))
+    points = found.dfg.points
+    fitting = [(tile, warps) for tile, warps in TILES if -(-points // tile) >= spec.sms]
+    tiles = fitting[-2:] or [*TILES[:1], *[one for one in TILES[1:2] if points > TILES[0][0]]]
+    offered: list[str] = []
+    for (tile, warps), ahead in itertools.product(tiles, ("", ".a")):
+        each = read * max(1, tile // (32 * warps)) * (2 if ahead else 1)
+        many = [steps for steps in AT_ONCE if steps * each <= MOST_READ or steps == 1]
+        offered += [f"recurrence:{tile}.u{steps}{ahead}.w{warps}" for steps in many[:WAYS]]
+    return offered
+
+
+def found_in(body: Graph) -> Recurrence | str:
+    """The loop that the body was unrolled from, or why there is none."""
+    return _found_in(body) if _may_be(body) else recurrence_of(lower(body))
+
+
+@functools.lru_cache(maxsize=64)
+def _found_in(body: Graph) -> Recurrence | str:
+    return recurrence_of(lower(body, most=MOST_NODES))
+
+
+def _may_be(body: Graph) -> bool:
+    """Whether it is long enough, and computed element by element."""
+    kinds = {ops.info(node.op).kind for node in body.nodes}
+    return len(body.nodes) >= 2 * LEAST_STEPS and not kinds & {"contract", "reduce", "opaque"}
+
+
+def write(body: Graph, variant: str) -> Program:
+    """The kernel. ValueError where the body is no recurrence, or the variant not ours."""
+    found, parsed = found_in(body), VARIANT.fullmatch(variant)
+    if isinstance(found, str):
+        raise ValueError(found)
+    if parsed is None:
+        raise ValueError(f"{variant} is no variant of recurrences")
+    tile, at_once, warps = (int(parsed[k]) for k in (1, 2, 4))
+    largest = max((*found.each, *found.after), key=lambda store: store.type.numel)
+    flat, place = flattened(ordered(found.dfg.axes, largest), "i")
+    partial = flat.extent % tile != 0
+    out = Emission({flat: "i"}, {flat: "i_in"} if partial else {}, names_of(body), {*INDICES})
+    wide = ".to(tl.int64)" if flat.extent > LARGEST_GRID else ""
+    out.lines.append(f"i = tl.program_id(0){wide} * {tile} + tl.arange(0, {tile})")
+    if partial:
+        out.lines.append(f"i_in = i < {flat.extent}")
+    # What is one element in all is no tile: places that depend on the step alone are not either.
+    shape = f"[{tile}]" if flat.extent > 1 else "[]"
+    _write_steps(_flat(found, place), out, shape, at_once, bool(parsed[3]))
+    return program(body, found.dfg, variant, out.lines, (-(-flat.extent // tile), 1, 1), warps)
+
+
+def _flat(found: Recurrence, place: Place) -> Recurrence:
+    """The same in terms of the flat axis."""
+
+    def moved(stores: Sequence[Store]) -> tuple[Store, ...]:
+        return tuple(_at(store, place) for store in stores)
+
+    states = tuple(
+        replace(one, first=substitute(one.first, place), next=substitute(one.next, place))
+        for one in found.states
+    )
+    before, each, after = map(moved, (found.before, found.each, found.after))
+    return replace(found, states=states, before=before, each=each, after=after)
+
+
+def _at(store: Store, place: Place) -> Store:
+    index = tuple(substitute_index(one, place, lambda expr: expr) for one in store.index)
+    return replace(store, index=index, expr=substitute(store.expr, place))
+
+
+def _looped(found: Recurrence) -> list[Expr]:
+    return [*(store.expr for store in found.each), *(one.next for one in found.states)]
+
+
+def _write_steps(found: Recurrence, out: Emission, shape: str, at_once: int, ahead: bool) -> None:
+    """What stands before the loop, the loop, and what stands behind it. `shape`: of the states;
+    `ahead`: whether a block reads what the next one needs."""
+    anchor = "i" if shape != "[]" else ""
+    first = [one.first for one in found.states]
+    still = _still(_looped(found), found.step)
+    out.expect(*first, *still, *(store.expr for store in found.before))
+    values = [out.value(expr) for expr in (*first, *still)][: len(first)]
+    for store in found.before:
+        out.store(store, anchor)
+    names: dict[Expr, Expr] = {}
+    for one, value in zip(found.states, values, strict=True):
+        full = f"tl.full({shape}, {value}, {DTYPES[one.held.dtype]})"
+        text = value if free_axes(one.first) else full
+        names[one.held] = Held(out.assign("state", text), one.held.dtype)
+    blocks, left = divmod(found.step.extent, at_once)
+    if blocks > 1:
+        block = Axis("block", blocks)
+        start = at_once * axis(block.name, blocks)
+        steps = _block(found, [start + k for k in range(at_once)], names)
+        read = _read_first(steps, out, block) if ahead else {}
+        out.lines.append(f"for block in range(0, {blocks}):")
+        scope = out.inner({block: "block"}, {})
+        later = _read_next(read, scope, block)
+        scope.known.update(read)
+        _write_block(steps, scope, anchor)
+        scope.lines += [f"{name} = {text}" for name, text in later]
+        out.lines += [f"    {line}" for line in scope.lines]
+    else:
+        left = found.step.extent
+    if left:
+        last = range(found.step.extent - left, found.step.extent)
+        _write_block(_block(found, list(map(number, last)), names), out, anchor)
+    after = [replace(s, expr=replace_parts(s.expr, names)) for s in found.after]
+    scope = out.inner({}, {})
+    scope.expect(*(store.expr for store in after))
+    for store in after:
+        scope.store(store, anchor)
+    out.lines += scope.lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Steps one after the other: what they store, and what they leave of each state."""
+
+    stores: tuple[Store, ...]
+    ends: dict[Expr, Expr]
+
+    @property
+    def exprs(self) -> list[Expr]:
+        return [*(store.expr for store in self.stores), *self.ends.values()]
+
+
+def _block(found: Recurrence, places: Sequence[Index], names: Mapping[Expr, Expr]) -> _Block:
+    """The steps at these places, in terms of the states as `names` calls them before the first."""
+    held, stores = dict(names), list[Store]()
+    for place in places:
+        there = {found.step: place}
+        for store in found.each:
+            moved = _at(store, there)
+            stores.append(replace(moved, expr=replace_parts(moved.expr, held)))
+        steps = [(one.held, substitute(one.next, there)) for one in found.states]
+        held |= {of: replace_parts(expr, held) for of, expr in steps}
+    return _Block(tuple(stores), {names[one.held]: held[one.held] for one in found.states})
+
+
+def _read_first(steps: _Block, out: Emission, block: Axis) -> dict[Expr, str]:
+    """Reads what the first block needs: what each load of a block is called, where it is not known
+    already."""
+    scope, read = out.inner({}, {}), dict[Expr, str]()
+    table = {load: substitute(load, {block: number(0)}) for load in loads(*steps.exprs)}
+    scope.expect(*table.values())
+    for load, first in table.items():
+        if load not in out.known and isinstance(first, Load):
+            scope.read(first)
+            name = scope.known[first]
+            read[load] = scope.assign("read", name) if first in out.known else name
+    out.lines += scope.lines
+    return read
+
+
+def _read_next(read: Mapping[Expr, str], scope: Emission, block: Axis) -> list[tuple[str, str]]:
+    """Reads what the block after this one needs, the last block its own once more: what is called
+    how then, once this one has ended."""
+    if not read:
+        return []
+    later = Axis("later", block.extent)
+    scope.lines.append(f"later = tl.minimum(block + 1, {block.extent - 1})")
+    inner = scope.inner({later: "later"}, {})
+    table = {one: substitute(one, {block: axis("later", block.extent)}) for one in read}
+    inner.expect(*table.values())
+    for there in table.values():
+        if isinstance(there, Load):
+            inner.read(there)
+    scope.lines += inner.lines
+    return [(read[one], inner.known[there]) for one, there in table.items()]
+
+
+def _write_block(steps: _Block, out: Emission, anchor: str) -> None:
+    """The steps, all reads before the first of them."""
+    scope = out.inner({}, {})
+    scope.expect(*steps.exprs)
+    for load in loads(*steps.exprs):
+        if load not in scope.known:
+            scope.read(load)
+    for store in steps.stores:
+        scope.store(store, anchor)
+    values = [scope.value(end) for end in steps.ends.values()]
+    # All of them are there, and kept, before the first takes its new value.
+    old = {_name(held) for held in steps.ends}
+    new = [v if v.isidentifier() and v not in old else scope.assign("next", v) for v in values]
+    scope.lines += [f"{_name(held)} = {value}" for held, value in zip(steps.ends, new, strict=True)]
+    out.lines += scope.lines
+
+
+def _still(exprs: Sequence[Expr], step: Axis) -> list[Expr]:
+    """The largest parts that are the same at all steps, but for mere numbers."""
+    moving, found = set[Expr](), dict[Expr, None]()
+    every = all_parts(*exprs)
+    for part in every:
+        inner = parts(part)
+        own = isinstance(part, Held) or step in free_axes(part)
+        if own or any(one in moving for one in inner):
+            moving.add(part)
+            found.update((one, None) for one in inner if one not in moving)
+    found.update((expr, None) for expr in exprs if expr not in moving)
+    return [expr for expr in found if not isinstance(expr, Const)]
+
+
+def _name(held: Expr) -> str:
+    assert isinstance(held, Held)
+    return held.name
