@@ -121,7 +121,7 @@ class Options(BaseModel):
     # The path counts what the model of kernels that share the machine has for forks and changes of
     # lane; without it is the formula of the paper, as "autograph-paper" has it.
     search_overheads: bool = True
-    # All of these lie on a plateau: half and twice of each change forecasts of four networks by 2%
+    # All of these lie on a plateau: less and more of each changes forecasts of four networks by 2%
     # at most, in either direction (benchmarks/results, 2026-11-24-sim-h200-search-settings).
     # What TASO's authors used: a step may cost a twentieth before the next one pays.
     search_threshold: float = Field(default=1.05, ge=1, allow_inf_nan=False)
