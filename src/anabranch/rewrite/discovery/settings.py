@@ -16,12 +16,13 @@ from anabranch.rewrite.words import call, cat, linear, relu, t
 END = 2**63 - 1
 SIZES: Known = {
     **{"N": 2, "C": 3, "K": 3, "M": 5, "P": 7},
-    **{"B": 2, "O": 5, "H": 4, "W": 3, "R": 3, "Q": 3, MORE: (3, 4)},
+    **{"B": 2, "O": 5, "H": 4, "W": 3, "R": 3, "Q": 3, MORE: (9, 16)},
 }
-"""What the letters stand for while graphs are enumerated."""
+"""What the letters stand for while graphs are enumerated: "..." for many numbers, so that each
+order of a few and of their products is among them."""
 
-NUMBERS = (5, -4, 7)
-"""What s stands for in each of the draws: of both signs, and no sum of few ones."""
+NUMBERS = (5, -4, -0.5)
+"""What s stands for in each of the draws: of both signs, less than one too, no sum of few ones."""
 
 PARTS = (1, 1, 8)
 """Into how many parts the whole numbers of each draw are cut: x*x >= x holds for whole numbers and

@@ -32,8 +32,15 @@ from anabranch.rewrite.discovery.settings import (
 from anabranch.rewrite.prove import draw
 from anabranch.rewrite.rules.found import WINDOW, tensor
 
+Side = Call | Wild
+"""Of an equation: a term."""
+
 Tensors = tuple[torch.Tensor, ...]
 """A value on each of the draws."""
+
+
+REMEMBERED = 5_000
+"""Terms whose values are kept at once; others are made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,7 @@ class Enumeration:
 
     enumerated: int = 0
     classes: int = 0
-    equal: list[tuple[Term, Term]] = field(default_factory=list)
+    equal: list[tuple[Side, Side]] = field(default_factory=list)
 
 
 class Evaluator:
@@ -75,11 +82,16 @@ class Evaluator:
         if isinstance(pattern, Wild):
             return self.inputs.get(pattern.name)
         if pattern not in self._known:
-            try:
-                self._known[pattern] = tuple(self._run(pattern, i) for i in range(len(NUMBERS)))
-            except (RuntimeError, IndexError, TypeError):
-                self._known[pattern] = None
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            self._known[pattern] = self._tried(pattern)
         return self._known[pattern]
+
+    def _tried(self, pattern: Call) -> Tensors | None:
+        try:
+            return tuple(self._run(pattern, trial) for trial in range(len(NUMBERS)))
+        except (RuntimeError, IndexError, TypeError):
+            return None
 
     def _run(self, pattern: Call, trial: int) -> torch.Tensor:
         args = [self._arg(arg, trial) for arg in pattern.args]
@@ -102,26 +114,45 @@ class Evaluator:
 def enumerate_terms(setting: Setting, size: int, seed: int) -> Enumeration:
     """All terms of up to so many calls over one representative of each class of smaller ones."""
     run, found = Evaluator(setting, seed), Enumeration()
-    first: dict[bytes, Term] = {}
+    first: dict[bytes, Side] = {}
     sizes: list[list[Term]] = [[]]
     for name in setting.inputs:
         values = run(Wild(name))
         assert values is not None
         term = Term(Wild(name), frozenset(), values)
-        first[fingerprint(values)] = term
+        first[fingerprint(values)] = term.pattern
         sizes[0].append(term)
     for calls in range(1, size + 1):
         fresh: list[Term] = []
         for term in _terms(setting, sizes, calls, run):
             found.enumerated += 1
-            before = first.setdefault(fingerprint(term.values), term)
-            if before is term:
+            before = first.setdefault(fingerprint(term.values), term.pattern)
+            if before is not term.pattern:
+                found.equal.append((term.pattern, before))
+            elif calls < size:  # nothing is built of the largest
                 fresh.append(term)
-            else:
-                found.equal.append((term, before))
         sizes.append(fresh)
     found.classes = len(first)
     return found
+
+
+def size(term: Operand) -> int:
+    """How many different calls it has."""
+    return len(calls(term))
+
+
+def weight(term: Operand) -> int:
+    """How many calls it has, each as often as it is written: of f(x, x) and f(x, y) the second is
+    the more general, though it may be the larger graph."""
+    if isinstance(term, Call):
+        return 1 + sum(map(weight, term.args))
+    return sum(map(weight, term)) if isinstance(term, tuple) else 0
+
+
+def calls(term: Operand) -> set[Call]:
+    if isinstance(term, Call):
+        return {term}.union(*map(calls, term.args))
+    return set[Call]().union(*map(calls, term)) if isinstance(term, tuple) else set()
 
 
 def fingerprint(values: Tensors) -> bytes:
