@@ -6,7 +6,7 @@
     left     {relu(relu(x + y)), relu(x + y)} + z
     right    z + {relu(x + y), ...}                  one class: implied
 
-A few steps, with terms one call bigger than the sides at most: a search, not a decision, so some
+A few steps, with terms a little bigger than the sides: a search, not a decision, so some
 implied equations are kept; none is dropped that is not implied. Shapes are asked at each step, and
 each step has to give the same numbers.
 """
@@ -21,12 +21,22 @@ from anabranch.rewrite.discovery.egraph import Directed, EGraph
 from anabranch.rewrite.discovery.terms import Evaluator, Side, size
 from anabranch.rewrite.rules.found import Shapes, letters
 
-STEPS = 5
-"""What is put may be matched again so often."""
 
-NODES = 250
-"""Of both sides and all that is made of them."""
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How far is looked: terms of so many calls more than the sides, so many nodes of both sides
+    and all that is made of them, so many times in a row that what is put is matched again."""
 
+    calls: int
+    nodes: int
+    steps: int
+
+
+QUICK = Room(calls=1, nodes=250, steps=5)
+"""For all candidates, of which there are thousands."""
+
+THOROUGH = Room(calls=2, nodes=1000, steps=8)
+"""For what is kept."""
 
 Known = tuple[Side, Side, Shapes]
 """An equation between tensors of these shapes."""
@@ -58,11 +68,11 @@ def directions(one: Side, two: Side, shapes: Shapes) -> Iterator[tuple[Call, Sid
             yield find, replace
 
 
-def implied(one: Side, two: Side, theory: Theory, run: Evaluator) -> bool:
+def implied(one: Side, two: Side, theory: Theory, run: Evaluator, room: Room = QUICK) -> bool:
     """Whether a few steps make one class of both sides."""
-    graph = EGraph(run, max(size(one), size(two)) + 1, NODES)
+    graph = EGraph(run, max(size(one), size(two)) + room.calls, room.nodes)
     left, right = graph.add(one), graph.add(two)
-    for _ in range(STEPS):
+    for _ in range(room.steps):
         if graph.find(left) == graph.find(right):
             return True
         if not graph.step(theory.rules):
@@ -72,11 +82,12 @@ def implied(one: Side, two: Side, theory: Theory, run: Evaluator) -> bool:
 
 def prune(theory: Theory, first: int, run: Evaluator) -> None:
     """Takes out equations from this place on that all others imply, the last one first: a law that
-    is found after its special cases makes them go."""
-    for equation in reversed(theory.equations[first:]):
-        rest = Theory()
-        for each in theory.equations:
-            if each != equation:
-                rest.add(*each)
-        if implied(*equation[:2], rest, run):
-            theory.equations, theory.rules = rest.equations, rest.rules
+    is found after its special cases makes them go. Few are left to look far for."""
+    for room in (QUICK, THOROUGH):
+        for equation in reversed(theory.equations[first:]):
+            rest = Theory()
+            for each in theory.equations:
+                if each != equation:
+                    rest.add(*each)
+            if implied(*equation[:2], rest, run, room):
+                theory.equations, theory.rules = rest.equations, rest.rules

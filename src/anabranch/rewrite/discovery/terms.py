@@ -12,7 +12,9 @@ by replacing equals inside is not enumerated.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -52,8 +54,8 @@ class Term:
     values: Tensors = field(compare=False, repr=False)
 
     @property
-    def size(self) -> int:
-        return len(self.calls)
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.values[0].shape)
 
 
 @dataclass(slots=True)
@@ -74,7 +76,10 @@ class Evaluator:
         dice = torch.Generator().manual_seed(seed)
         for name, shape in {**setting.inputs, **setting.spare}.items():
             type = tensor(shape, SIZES)
-            self.inputs[name] = tuple(draw(type, dice, exact=True) / parts for parts in PARTS)
+            self.inputs[name] = tuple(
+                draw(type, dice, exact=True) + draw(type, dice, exact=True) / parts
+                for parts in PARTS
+            )
         self._known: dict[Call, Tensors | None] = {}
 
     def __call__(self, pattern: Call | Wild) -> Tensors | None:
@@ -170,8 +175,6 @@ def _terms(setting: Setting, sizes: list[list[Term]], calls: int, run: Evaluator
     for name in setting.operators:
         operator = OPERATORS[name]
         for operands in _operands(operator, sizes, calls - 1):
-            if not operator.meant(*(operand.values[0].shape for operand in operands)):
-                continue
             pattern = operator.build(*(operand.pattern for operand in operands))
             below = frozenset[Call]().union(*(operand.calls for operand in operands))
             if pattern not in below:
@@ -183,16 +186,24 @@ def _terms(setting: Setting, sizes: list[list[Term]], calls: int, run: Evaluator
 def _operands(
     operator: Operator, sizes: list[list[Term]], calls: int
 ) -> Iterator[tuple[Term, ...]]:
-    """Operands that have together so many different calls; a pair whose order does not matter is
-    given once."""
+    """Operands for which the operator is meant, and that have together so many different calls; a
+    pair whose order does not matter is given once."""
     terms = [term for size in sizes[: calls + 1] for term in size]
+    shapes = dict.fromkeys(term.shape for term in terms)
+
+    @functools.cache
+    def fitting(*first: tuple[int, ...]) -> list[Term]:
+        """Those that may stand next behind operands of these shapes."""
+        rest = [*itertools.product(shapes, repeat=operator.arity - len(first) - 1)]
+        fit = {each for each in shapes if any(operator.meant(*first, each, *r) for r in rest)}
+        return [term for term in terms if term.shape in fit]
 
     def extended(chosen: tuple[Term, ...], below: frozenset[Call]) -> Iterator[tuple[Term, ...]]:
         if len(chosen) == operator.arity:
             if len(below) == calls:
                 yield chosen
             return
-        for term in terms:
+        for term in fitting(*(each.shape for each in chosen)):
             if len(union := below | term.calls) <= calls:
                 yield from extended((*chosen, term), union)
             if operator.commutes and chosen and term is chosen[0]:
