@@ -29,7 +29,7 @@ from anabranch.rewrite.discovery.equations import (
     widened,
 )
 from anabranch.rewrite.discovery.generalise import generalised
-from anabranch.rewrite.discovery.implied import Side, Theory, directions, implied, weight
+from anabranch.rewrite.discovery.implied import Theory, directions, implied, prune
 from anabranch.rewrite.discovery.pairs import pairs
 from anabranch.rewrite.discovery.settings import (
     NUMBERS,
@@ -38,7 +38,7 @@ from anabranch.rewrite.discovery.settings import (
     SIZES,
     Setting,
 )
-from anabranch.rewrite.discovery.terms import Evaluator, enumerate_terms
+from anabranch.rewrite.discovery.terms import Evaluator, Side, enumerate_terms, weight
 from anabranch.rewrite.discovery.written import written_as
 from anabranch.rewrite.rules.found import Equation, Shapes, letters
 
@@ -96,16 +96,18 @@ def _within(
 ) -> tuple[list[Equation], Counts, list[str]]:
     """The rules of one setting; the theory learns them."""
     found, run = enumerate_terms(setting, most, seed), Evaluator(setting, seed)
-    equal = ((a.pattern, b.pattern) for a, b in found.equal)
     candidates = [
-        pair for pair in _candidates(setting, equal) if max(map(weight, pair)) <= most + 1
+        pair for pair in _candidates(setting, found.equal) if max(map(weight, pair)) <= most + 1
     ]
     hear(f"{found.enumerated} graphs, {len(candidates)} candidate equations")
-    kept, refuted, new, survived = list[Equation](), list[str](), 0, 0
+    refuted, new, survived = list[str](), 0, 0
     inputs = {**setting.inputs, **setting.spare}
+    known = len(theory.equations)
     for pair in candidates:
+        if implied(*pair, theory, run):
+            continue
         general = renamed(*generalised(*pair, run), inputs)
-        if implied(*pair, theory, run) or implied(*general, theory, run):
+        if general != pair and implied(*general, theory, run):
             continue
         new += 1
         proven = [each for each in (general, pair) if not refutation(*each, inputs)]
@@ -114,8 +116,10 @@ def _within(
             continue
         survived += 1
         shapes = widened(*proven[0], inputs)
-        theory.add(*proven[0], shapes)
-        kept += _helpful(*proven[0], shapes)
+        if _helpful(*proven[0], shapes):
+            theory.add(*proven[0], shapes)
+    prune(theory, known, run)
+    kept = [rule for each in theory.equations[known:] for rule in _helpful(*each)]
     kept += pairs(setting, run)
     sizes = (found.enumerated, found.classes, len(candidates), new, survived, len(kept))
     return kept, Counts(*sizes), refuted

@@ -16,13 +16,18 @@ from dataclasses import replace
 
 from anabranch.ir.rule import Call, Operand, Wild, text_pattern, wildcards
 from anabranch.rewrite.apply import apply, instantiate
-from anabranch.rewrite.discovery.implied import Side, calls, directions, size
+from anabranch.rewrite.discovery.implied import directions
+from anabranch.rewrite.discovery.terms import Side, calls, size
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules.found import MORE, Equation, Shape, Shapes, fill, letters, rule
 
-DRAWS = 8
-"""Random shapes on which an equation has to hold before it is kept."""
+DRAWS = 25
+"""Random shapes on which an equation has to hold before it is kept: as many as every rule is tested
+on. Eight let maximum(maximum(x*x, y) * x, y) pass for maximum(x*x*x, y)."""
+
+LARGE = 4
+"""Calls of a replacement that has to do without some operator of what it replaces."""
 
 FRESH = "DEFGIJLTUVXYZ"
 """Letters that no setting uses."""
@@ -127,11 +132,12 @@ def _some_places(shapes: Shapes, letter: str) -> Iterator[set[tuple[str, int]]]:
 
 def blows_up(find: Call, replace: Side) -> bool:
     """Whether the replacement is the left side and more: it holds it as a part, or all its
-    operators and at least two more."""
+    operators and two more, or all its operators and is large: of small laws that rearrange calls
+    others are instances, of large ones there is no end."""
     if find in calls(replace):
         return True
     old, new = (Counter(call.op for call in calls(side)) for side in (find, replace))
-    return old <= new and size(replace) >= size(find) + 2
+    return old <= new and size(replace) >= min(size(find) + 2, LARGE)
 
 
 def named(entries: Iterable[Equation]) -> tuple[Equation, ...]:

@@ -14,9 +14,8 @@ import itertools
 from collections.abc import Iterator
 
 from anabranch.ir.rule import Call, Operand, Wild, wildcards
-from anabranch.rewrite.discovery.implied import Side
 from anabranch.rewrite.discovery.settings import SPARE
-from anabranch.rewrite.discovery.terms import Evaluator, fingerprint
+from anabranch.rewrite.discovery.terms import Evaluator, Side, fingerprint
 
 MOST = 6
 """Places of one input, on both sides together, that are looked at: their ways grow fast."""

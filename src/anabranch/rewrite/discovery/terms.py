@@ -12,7 +12,9 @@ by replacing equals inside is not enumerated.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -32,8 +34,15 @@ from anabranch.rewrite.discovery.settings import (
 from anabranch.rewrite.prove import draw
 from anabranch.rewrite.rules.found import WINDOW, tensor
 
+Side = Call | Wild
+"""Of an equation: a term."""
+
 Tensors = tuple[torch.Tensor, ...]
 """A value on each of the draws."""
+
+
+REMEMBERED = 5_000
+"""Terms whose values are kept at once; others are made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +54,8 @@ class Term:
     values: Tensors = field(compare=False, repr=False)
 
     @property
-    def size(self) -> int:
-        return len(self.calls)
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.values[0].shape)
 
 
 @dataclass(slots=True)
@@ -55,7 +64,7 @@ class Enumeration:
 
     enumerated: int = 0
     classes: int = 0
-    equal: list[tuple[Term, Term]] = field(default_factory=list)
+    equal: list[tuple[Side, Side]] = field(default_factory=list)
 
 
 class Evaluator:
@@ -67,7 +76,10 @@ class Evaluator:
         dice = torch.Generator().manual_seed(seed)
         for name, shape in {**setting.inputs, **setting.spare}.items():
             type = tensor(shape, SIZES)
-            self.inputs[name] = tuple(draw(type, dice, exact=True) / parts for parts in PARTS)
+            self.inputs[name] = tuple(
+                draw(type, dice, exact=True) + draw(type, dice, exact=True) / parts
+                for parts in PARTS
+            )
         self._known: dict[Call, Tensors | None] = {}
 
     def __call__(self, pattern: Call | Wild) -> Tensors | None:
@@ -75,11 +87,16 @@ class Evaluator:
         if isinstance(pattern, Wild):
             return self.inputs.get(pattern.name)
         if pattern not in self._known:
-            try:
-                self._known[pattern] = tuple(self._run(pattern, i) for i in range(len(NUMBERS)))
-            except (RuntimeError, IndexError, TypeError):
-                self._known[pattern] = None
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            self._known[pattern] = self._tried(pattern)
         return self._known[pattern]
+
+    def _tried(self, pattern: Call) -> Tensors | None:
+        try:
+            return tuple(self._run(pattern, trial) for trial in range(len(NUMBERS)))
+        except (RuntimeError, IndexError, TypeError):
+            return None
 
     def _run(self, pattern: Call, trial: int) -> torch.Tensor:
         args = [self._arg(arg, trial) for arg in pattern.args]
@@ -102,26 +119,45 @@ class Evaluator:
 def enumerate_terms(setting: Setting, size: int, seed: int) -> Enumeration:
     """All terms of up to so many calls over one representative of each class of smaller ones."""
     run, found = Evaluator(setting, seed), Enumeration()
-    first: dict[bytes, Term] = {}
+    first: dict[bytes, Side] = {}
     sizes: list[list[Term]] = [[]]
     for name in setting.inputs:
         values = run(Wild(name))
         assert values is not None
         term = Term(Wild(name), frozenset(), values)
-        first[fingerprint(values)] = term
+        first[fingerprint(values)] = term.pattern
         sizes[0].append(term)
     for calls in range(1, size + 1):
         fresh: list[Term] = []
         for term in _terms(setting, sizes, calls, run):
             found.enumerated += 1
-            before = first.setdefault(fingerprint(term.values), term)
-            if before is term:
+            before = first.setdefault(fingerprint(term.values), term.pattern)
+            if before is not term.pattern:
+                found.equal.append((term.pattern, before))
+            elif calls < size:  # nothing is built of the largest
                 fresh.append(term)
-            else:
-                found.equal.append((term, before))
         sizes.append(fresh)
     found.classes = len(first)
     return found
+
+
+def size(term: Operand) -> int:
+    """How many different calls it has."""
+    return len(calls(term))
+
+
+def weight(term: Operand) -> int:
+    """How many calls it has, each as often as it is written: of f(x, x) and f(x, y) the second is
+    the more general, though it may be the larger graph."""
+    if isinstance(term, Call):
+        return 1 + sum(map(weight, term.args))
+    return sum(map(weight, term)) if isinstance(term, tuple) else 0
+
+
+def calls(term: Operand) -> set[Call]:
+    if isinstance(term, Call):
+        return {term}.union(*map(calls, term.args))
+    return set[Call]().union(*map(calls, term)) if isinstance(term, tuple) else set()
 
 
 def fingerprint(values: Tensors) -> bytes:
@@ -139,8 +175,6 @@ def _terms(setting: Setting, sizes: list[list[Term]], calls: int, run: Evaluator
     for name in setting.operators:
         operator = OPERATORS[name]
         for operands in _operands(operator, sizes, calls - 1):
-            if not operator.meant(*(operand.values[0].shape for operand in operands)):
-                continue
             pattern = operator.build(*(operand.pattern for operand in operands))
             below = frozenset[Call]().union(*(operand.calls for operand in operands))
             if pattern not in below:
@@ -152,16 +186,24 @@ def _terms(setting: Setting, sizes: list[list[Term]], calls: int, run: Evaluator
 def _operands(
     operator: Operator, sizes: list[list[Term]], calls: int
 ) -> Iterator[tuple[Term, ...]]:
-    """Operands that have together so many different calls; a pair whose order does not matter is
-    given once."""
+    """Operands for which the operator is meant, and that have together so many different calls; a
+    pair whose order does not matter is given once."""
     terms = [term for size in sizes[: calls + 1] for term in size]
+    shapes = dict.fromkeys(term.shape for term in terms)
+
+    @functools.cache
+    def fitting(*first: tuple[int, ...]) -> list[Term]:
+        """Those that may stand next behind operands of these shapes."""
+        rest = [*itertools.product(shapes, repeat=operator.arity - len(first) - 1)]
+        fit = {each for each in shapes if any(operator.meant(*first, each, *r) for r in rest)}
+        return [term for term in terms if term.shape in fit]
 
     def extended(chosen: tuple[Term, ...], below: frozenset[Call]) -> Iterator[tuple[Term, ...]]:
         if len(chosen) == operator.arity:
             if len(below) == calls:
                 yield chosen
             return
-        for term in terms:
+        for term in fitting(*(each.shape for each in chosen)):
             if len(union := below | term.calls) <= calls:
                 yield from extended((*chosen, term), union)
             if operator.commutes and chosen and term is chosen[0]:

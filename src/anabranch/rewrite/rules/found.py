@@ -177,7 +177,7 @@ def _drawing(shapes: Shapes, told: set[str], numbers: list[str]) -> terms.Draw:
         known: Known = {letter: draws.size(dice) for letter in sorted(letters(shapes))}
         least = 1 if (MORE,) in shapes.values() else 0
         known[MORE] = terms.sizes(dice, dice.randint(least, 2))
-        drawn: dict[str, object] = {name: dice.choice((2, -3, 0.5)) for name in numbers}
+        drawn: dict[str, object] = {name: dice.choice((2, -3, 0.5, -0.5)) for name in numbers}
         if WINDOW in told:
             kernel, by = draws.kernel(dice, 2), draws.some_window(dice, 2)
             known |= zip("RQ", kernel, strict=True)
