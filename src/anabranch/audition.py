@@ -95,8 +95,6 @@ class Oracle:
         held = sum(one.nbytes for one in self._known.values())
         while self._known and (held > HELD or len(self._known) >= ANSWERS):
             held -= self._known.pop(next(iter(self._known))).nbytes
-        if held > HELD // 2 and self._target.spec.kind == "cuda":
-            torch.cuda.empty_cache()  # who compiles needs the memory as well
 
     def _expected(self, body: Graph) -> Expected:
         """Of normal numbers, or if these lead to infinities and worse, as roots and variances below

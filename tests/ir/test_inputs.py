@@ -70,20 +70,26 @@ graph bag {
         ("%at: i64[5] = aten.add.Tensor(%ids, %far)", True),
         ("%at: i64[5] = aten.sub.Tensor(%ids, 1)", False),
         ("%at: i64[5] = aten.mul.Tensor(%ids, 40)", False),
-        ("%at: i64[5] = aten._to_copy.default(%x, dtype=torch.int64)", None),
+        (
+            "%low: f32[5] = aten.sigmoid.default(%x)\n"
+            "  %at: i64[5] = aten._to_copy.default(%low, dtype=torch.int64)",
+            True,
+        ),
+        ("%at: i64[5] = aten._to_copy.default(%dots, dtype=torch.int64)", None),
     ],
 )
 def test_whether_indices_that_are_reckoned_with_lie_in_their_table(
     line: str, fits: bool | None
 ) -> None:
-    """Of numbers that are no indices nobody knows, and nothing is computed."""
+    """Of what products make nobody knows, and nothing is computed."""
     body = parse_graph(
-        "graph g {\n  input %ids: i64[5]\n  input %x: f32[5]\n  const %table: f32[30,4] = t\n"
-        f"  const %far: i64[5] = f\n  {line}\n"
+        "graph g {\n  input %ids: i64[5]\n  input %x: f32[5]\n  input %m: f32[5,5]\n"
+        f"  const %table: f32[30,4] = t\n  const %far: i64[5] = f\n"
+        f"  %dots: f32[5] = aten.mv.default(%m, %x)\n  {line}\n"
         "  %one: f32[5,4] = aten.embedding.default(%table, %at)\n  return %one\n}"
     )
     values = {"table": torch.randn(30, 4), "far": torch.tensor([0, 20, 28, 3, 4])}
     held = (replace(c, value=values[c.name]) for c in body.constants if c.name in values)
     body = replace(body, constants=tuple(held))
     ids = torch.tensor([0, 1, 1, 0, 1])
-    assert lookups_fit(body, (ids, torch.randn(5))) is bool(fits)
+    assert lookups_fit(body, (ids, torch.randn(5), torch.randn(5, 5))) is bool(fits)

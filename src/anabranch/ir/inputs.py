@@ -26,6 +26,8 @@ RENAMED = frozenset(
 ) | {"aten.clone", "aten.transpose", "aten.slice", "aten.select", "aten._to_copy"}
 """What hands on the numbers that it reads."""
 
+LIGHT = 1 << 20
+"""Elements that are computed on a processor in no time."""
 BAGS = frozenset({"aten._embedding_bag", "aten._embedding_bag_forward_only", "aten.embedding_bag"})
 
 
@@ -70,8 +72,8 @@ def index_tops(graph: Graph) -> dict[str, int]:
 
 def lookups_fit(graph: Graph, inputs: Sequence[torch.Tensor]) -> bool:
     """Whether all indices of lookups lie in their tables on these inputs; constants have values.
-    What is reckoned of indices is computed here, on the CPU; where anything else comes into it,
-    nobody knows, and the answer is no."""
+    What makes them is computed here, on the CPU, if it is light; else nobody knows, and the answer
+    is no."""
     known, makers = types(graph), producers(graph)
     table = {value.name: given for value, given in zip(graph.inputs, inputs, strict=True)}
     for node in graph.nodes:
@@ -79,7 +81,7 @@ def lookups_fit(graph: Graph, inputs: Sequence[torch.Tensor]) -> bool:
             if known[index].dtype == torch.bool:
                 continue  # a mask, as long as what it is of
             before = _ancestors(index, makers)
-            if not all(_is_whole(one, known) for one in before):
+            if not all(_is_light(one, makers, known) for one in before):
                 return False
             asked = Graph(
                 graph.name,
@@ -111,9 +113,10 @@ def _ancestors(name: str, makers: Mapping[str, Node]) -> set[str]:
     return found
 
 
-def _is_whole(name: str, known: Mapping[str, TensorType]) -> bool:
-    dtype = known[name].dtype
-    return not (dtype.is_floating_point or dtype.is_complex)
+def _is_light(name: str, makers: Mapping[str, Node], known: Mapping[str, TensorType]) -> bool:
+    maker = makers.get(name)
+    heavy = maker is not None and ops.info(maker.op).kind in ("contract", "opaque")
+    return not heavy and known[name].numel <= LIGHT
 
 
 def _source(name: str, makers: Mapping[str, Node]) -> str:
