@@ -87,6 +87,19 @@ def test_what_computes_something_else_does_not(body: Graph, kernel: Graph) -> No
     assert "is allowed, of numbers of seed" in heard(body, kernel)
 
 
+def test_probabilities_stay_probabilities() -> None:
+    """Where positive numbers are drawn for the roots of others."""
+    body = graph(
+        "%odds: f32[4,8] = aten.logit.default(%x)",
+        "%root: f32[8] = aten.sqrt.default(%w)",
+        "%out: f32[4,8] = aten.mul.Tensor(%odds, %root)",
+    )
+    expected = Oracle(CpuTarget()).of(body)
+    (held,) = expected.constants
+    assert held.value is not None and held.value.min() >= 0.5 and expected.truth
+    assert 0 <= expected.inputs[0].min() <= expected.inputs[0].max() <= 1
+
+
 def test_of_bodies_that_refuse_random_numbers_nothing_is_said() -> None:
     target = CpuTarget()
     assert Oracle(target).of(FACTORED).truth == ()

@@ -23,9 +23,8 @@ from anabranch.ir.task import Task, TaskGraph
 from anabranch.pack import pack
 from anabranch.pack.fence import fence
 
-WRONG, DRAWS = "error", 3
-"""How a verdict on numbers begins; so often a kernel must be wrong on numbers drawn anew, for where
-a few results outweigh all others a right one may be further off than the plain graph is."""
+WRONG = "error"
+"""How a verdict on numbers begins."""
 
 
 def checker(target: Target, cache: Cache | None) -> Callable[[Task], str]:
@@ -40,7 +39,7 @@ def checker(target: Target, cache: Cache | None) -> Callable[[Task], str]:
         if cache is not None and cache.get("kernels", key) == "passed":
             return ""
         verdict = ""
-        for _ in range(DRAWS):
+        for _ in range(numbers.DRAWS):
             verdict = _kernel_differs(task, target)
             if not verdict.startswith(WRONG):
                 break

@@ -43,8 +43,6 @@ ROUGHLY = 0.002
 """Seconds of timing."""
 HELD, ANSWERS = 1 << 30, 64
 """Bytes that answers may take, about, and how many are held."""
-DRAWS = 3
-"""So often a kernel must fail on numbers drawn anew to be a wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,8 @@ class Oracle:
 
     def _expected(self, body: Graph) -> Expected:
         """Of normal numbers, or if these lead to infinities and worse, as roots and variances below
-        zero do, of positive ones."""
+        zero do, of positive ones. Probabilities stay what they are: of others operators end the
+        process."""
         seed = secrets.randbits(31)
         found = self._computed(body, seed, positive=False)
         return found if found.truth else self._computed(body, seed, positive=True)
@@ -108,7 +107,11 @@ class Oracle:
         asked = (*(Input(c.name, c.type) for c in body.constants), *body.inputs)
         drawn = random_inputs(replace(body, inputs=asked, constants=()), seed, target.device)
         if positive:
-            drawn = [one.abs() + 0.5 if one.is_floating_point() else one for one in drawn]
+            unit = ops.probabilities(body.nodes)
+            drawn = [
+                one.abs() + 0.5 if one.is_floating_point() and value.name not in unit else one
+                for value, one in zip(asked, drawn, strict=True)
+            ]
         constants = tuple(
             replace(constant, value=value)
             for constant, value in zip(body.constants, drawn[:count], strict=True)
@@ -135,10 +138,9 @@ def _allowed(
 
 def audition(task: Task, target: Target, oracle: Oracle) -> Verdict:
     """Run a task alone between fences, on random data, compare what it wrote, and time it. What is
-    off on numbers of one draw is asked on those of others: where a few results outweigh all others,
-    as quotients by sums near zero do, a right one may be further off than the plain graph is."""
+    off on numbers of one draw is asked on those of others (`numbers.DRAWS`)."""
     body, why = task.body, ""
-    for draw in range(DRAWS):
+    for draw in range(numbers.DRAWS):
         expected = oracle.of(body, draw)
         alone = TaskGraph(task.name, body.inputs, expected.constants, (task,), (), body.outputs)
         plan = pack(alone, Schedule("alone", sequential_launches(dag_of(alone))), target.spec)

@@ -363,8 +363,8 @@ def _alpha(options: Options, tried: Planned, machine: Calibration) -> float:
         return 0.0
     if options.search_alpha is not None:
         return options.search_alpha
-    us = {task.name: tried.costs.task(task).us for task in tried.tasks.tasks}
-    return observed_alpha(tried.tasks, lambda task: us[task.name], tried.cost.us, machine)
+    us = tried.cost.us
+    return observed_alpha(tried.tasks, lambda task: tried.costs.task(task).us, us, machine)
 
 
 def _side_by_side(job: Job) -> Calibration:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import index_tops, lookups_fit, random_inputs
 from anabranch.ir.text import parse_graph
 
@@ -33,30 +34,25 @@ def test_how_far_indices_may_reach(lines: str, top: int | None) -> None:
     assert index_tops(body) == ({} if top is None else {"ids": top})
 
 
+def bag(rows: int, count: int) -> Graph:
+    """Four bags of so many indices in all, into a table of so many rows."""
+    results = "%bag: f32[4,4], %of: i64[0], %size: i64[4], %most: i64[4]"
+    return parse_graph(
+        f"graph bag {{\n  input %table: f32[{rows},4]\n  input %ids: i64[{count}]\n"
+        f"  input %starts: i64[4]\n  {results} = "
+        "aten._embedding_bag.default(%table, %ids, %starts)\n  return %bag\n}"
+    )
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_bags_follow_one_another(seed: int) -> None:
-    body = parse_graph("""
-graph bag {
-  input %table: f32[50,4]
-  input %ids: i64[6]
-  input %starts: i64[4]
-  %bag: f32[4,4], %of: i64[0], %size: i64[4], %most: i64[4] = aten._embedding_bag.default(%table, %ids, %starts)
-  return %bag
-}""")  # noqa: E501
-    _, ids, starts = random_inputs(body, seed)
+    _, ids, starts = random_inputs(bag(50, 6), seed)
     assert starts[0] == 0 and (starts.diff() >= 0).all() and starts[-1] <= 6
     assert starts.dtype == torch.int64 and ids.min() >= 0 and ids.max() < 50
 
 
 def test_bags_differ_and_indices_reach_the_end_of_their_table() -> None:
-    body = parse_graph("""
-graph bag {
-  input %table: f32[3,4]
-  input %ids: i64[40]
-  input %starts: i64[4]
-  %bag: f32[4,4], %of: i64[0], %size: i64[4], %most: i64[4] = aten._embedding_bag.default(%table, %ids, %starts)
-  return %bag
-}""")  # noqa: E501
+    body = bag(3, 40)
     drawn = [random_inputs(body, seed) for seed in range(5)]
     assert {int(ids.max()) for _, ids, _ in drawn} == {2}
     assert len({tuple(starts.tolist()) for _, _, starts in drawn}) > 1

@@ -26,6 +26,10 @@ FLOOR: dict[torch.dtype, float] = {
 TF32_FLOOR = 1e-3
 FACTOR = 2.0
 
+DRAWS = 3
+"""So often a kernel must be wrong on numbers drawn anew, for where a few results outweigh all
+others a right one may be further off than the plain graph is."""
+
 Errors = tuple[tuple[float, float], ...]
 """For each output its error and the error allowed."""
 
