@@ -115,7 +115,8 @@ def test_layers_are_right(name: str, dtype: torch.dtype) -> None:
         "cache_dir": None,
         "strict": True,
     }
-    fast = anabranch.compile(Of(function).eval(), args, target="cuda", budget=8.0, **options)
+    seconds = 60.0 if name == "recurrence" else 8.0  # torch.export takes five of 200 steps
+    fast = anabranch.compile(Of(function).eval(), args, target="cuda", budget=seconds, **options)
     tasks = fast.entries[0].plan.tasks.tasks
     assert any(task.kernel and task.kernel.provider == "triton" for task in tasks)
     wanted = function(*(x.double() if x.is_floating_point() else x for x in args))
