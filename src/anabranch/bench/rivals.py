@@ -171,14 +171,16 @@ def _compiled(model: nn.Module, args: Args, machine: Machine, mode: str) -> Prep
 
 @contextmanager
 def _in_turns(machine: Machine) -> Iterator[None]:
-    """Inductor times its candidates while nobody else does on this GPU."""
+    """Inductor times its candidates while nobody else does on this GPU. The first call of one, that
+    loads it and may compile it, takes much longer than its trial, and is nobody's turn."""
     from torch._inductor.runtime.benchmarking import benchmarker
 
     time = benchmarker.benchmark_gpu
 
-    def timed(*args: Any, **kwargs: Any) -> float:
+    def timed(candidate: Call, *args: Any, **kwargs: Any) -> float:
+        candidate()
         with machine.turn():
-            return time(*args, **kwargs)
+            return time(candidate, *args, **kwargs)
 
     benchmarker.benchmark_gpu = timed  # type: ignore[method-assign]
     try:
