@@ -5,8 +5,9 @@
 Each in a process of its own, whose imports, and the building of the model, do not count. For a
 saved plan, reading its weights once (the file, its checksums, and on to the device) is timed apart,
 as is the first call of all; it is loaded twice, where it was saved: what was written of its kernels
-is known to both. `kernels`: a first compilation that finds in the cache its
-kernels, that they are right, and what they take of a processor, but no times and no plans.
+is known to both. `kernels`: a first compilation that finds in the cache its kernels, that they are
+right, and what they take of a processor, but no times and no plans. `timed`: one that finds the
+times as well, as where a network is compiled again after it has changed a little.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from anabranch.cache import Cache
 from anabranch.cli.place import place
 from anabranch.models import load_model
 
-WAYS = ("first", "warm", "saved", "again", "kernels")
-OTHERS = ("graphs", "plans", "timings")
-"""Tables of the cache that hold no kernels."""
+WAYS = ("first", "warm", "saved", "again", "kernels", "timed")
+FORGOTTEN = {"kernels": ("graphs", "plans", "timings"), "timed": ("graphs", "plans")}
+"""Tables of the cache that are emptied before."""
 
 
 def main() -> int:
@@ -71,8 +72,7 @@ def measured(given: argparse.Namespace, model: str, ways: Sequence[str]) -> list
     with tempfile.TemporaryDirectory() as folder:
         home = {**os.environ, "ANABRANCH_CACHE_DIR": f"{folder}/cache"}
         for way in ways:
-            if way == "kernels":
-                forget(Path(folder) / "cache")
+            forget(Path(folder) / "cache", FORGOTTEN.get(way, ()))
             one = ["--one", way, f"{folder}/plan.anabranch"]
             command = [sys.executable, __file__, model, *words, *one]
             done = subprocess.run(command, env=home, capture_output=True, text=True)
@@ -85,11 +85,12 @@ def measured(given: argparse.Namespace, model: str, ways: Sequence[str]) -> list
     return rows
 
 
-def forget(cache: Path) -> None:
-    """Leaves the kernels in the cache, and nothing that was found out with them."""
-    with Cache.open(cache) as found:
-        for table in OTHERS:
-            found.clear(table)
+def forget(cache: Path, tables: Sequence[str]) -> None:
+    """Empties these tables of the cache."""
+    if tables:
+        with Cache.open(cache) as found:
+            for table in tables:
+                found.clear(table)
 
 
 def begun(given: argparse.Namespace, name: str, way: str, plan: Path) -> dict[str, Any]:
