@@ -115,6 +115,7 @@ class Products(nn.Module):
         return (
             *(torch.mm(x, w), torch.mm(x, v), torch.mm(y, w)),
             *(torch.bmm(pair, other), torch.bmm(pair, other + 1), torch.bmm(pair * 2, other)),
+            *(torch.bmm(pair + 2, other[:, :, :1] * x.sum()), torch.bmm(pair[:, :1] * 3, other)),
             *(torch.addmm(self.b, x, w), torch.addmm(self.c, x, v)),
             *(pair @ self.w + self.head, pair @ self.v, (pair * 3) @ self.w),
         )

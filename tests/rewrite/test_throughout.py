@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
-from anabranch.rewrite.rules import normed
+from anabranch.rewrite.rules import matrices, normed
 from anabranch.rewrite.throughout import kinds, throughout
 
 
@@ -59,4 +59,28 @@ def test_it_ends_when_it_is_asked_to() -> None:
 
     found = throughout(graph, list(kinds(graph, normed.RULES, "last")), price, Deadline(stop=stop))
     assert len(found.steps) == 2
+    equal(graph, found.graph)
+
+
+class Scan(nn.Module):
+    """Steps of a state space model, what is seen of each state by a product with a vector."""
+
+    def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        state, seen = torch.zeros_like(a[:, 0]), []
+        for t in range(a.shape[1]):
+            state = a[:, t] * state + b[:, t]
+            seen.append(torch.einsum("bdn,bn->bd", state, c[:, t]))
+        return torch.stack(seen, 1)
+
+
+def test_products_with_a_vector_become_sums_at_all_steps() -> None:
+    a, b, c = torch.rand(2, 5, 7, 3), torch.rand(2, 5, 7, 3), torch.rand(2, 5, 3)
+    graph = captured(Scan(), a, b, c)
+
+    def products(graph: Graph) -> float:
+        return float(sum(node.op == "aten.bmm.default" for node in graph.nodes))
+
+    assert products(graph) == 5.0
+    found = throughout(graph, list(kinds(graph, matrices.RULES, "first")), products)
+    assert found.cost == 0.0 and len(found.steps) == 5
     equal(graph, found.graph)

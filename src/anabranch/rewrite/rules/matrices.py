@@ -5,7 +5,9 @@
     linear(x, w, b)        =   x @ w.T + b
 
 A library has other kernels for each, and what can be merged depends on the spelling: rules of
-products see linears, rules of windows see convolutions. None needs constants; of a weight that is
+products see linears, rules of windows see convolutions. Products with one column or row are sums as
+well, which join what is computed element by element on either side of them: a step of a state space
+model is one, another of linear attention. None needs constants; of a weight that is
 one, reshaping and turning are done once. What is captured has no matmul, and permutations around a
 linear only where people wrote them: the ways back are for what the ways there have made.
 """
@@ -18,12 +20,16 @@ from math import prod
 
 from anabranch.ir.rule import Call, Match, Rule, wild
 from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.normed import NARROW, widened
 from anabranch.rewrite.rules.windows import Window, convolve, window
-from anabranch.rewrite.words import call, convolution, linear, permute, reshape, t
+from anabranch.rewrite.words import call, convolution, linear, permute, reshape, t, transpose
 
 Drawn = Mapping[str, object]
 
 x, w, a, b, p, q = wild("x w a b p q")
+
+LONGEST = 128
+"""Terms of a sum that a product with a vector becomes, at most."""
 
 
 def pointwise(match: Match) -> bool | str:
@@ -172,6 +178,42 @@ def one_product(rank: int = 0, batch: bool = False, row: bool = False) -> Callab
     return draw
 
 
+def of_vectors(side: str) -> Callable[[Match], bool | str]:
+    """Whether each matrix of a batch meets one vector, on this side, and few terms are added up."""
+
+    def when(match: Match) -> bool | str:
+        count = match.a.shape[2] if side == "right" else match.x.shape[1]
+        terms = match.a.shape[1]
+        if count != 1:
+            return False
+        if not match.root.type.dtype.is_floating_point:
+            return f"sums of {match.root.type.text} are of another type"
+        return 0 < terms <= LONGEST or f"it adds up {terms} terms, not 1 to {LONGEST}"
+
+    return when
+
+
+def summed(match: Match) -> Call:
+    """The products one by one, in fp32 at least, and their sum."""
+    right, type = match.a.shape[2] == 1, match.root.type
+    left, other = (
+        widened(side, type)
+        for side in ((x, transpose(a, 1, 2)) if right else (transpose(x, 1, 2), a))
+    )
+    whole = call("aten.sum.dim_IntList", left * other, (2 if right else 1,), True)
+    narrow = type.dtype in NARROW
+    return call("aten._to_copy.default", whole, type.dtype) if narrow else whole
+
+
+def of_a_vector(side: str) -> Callable[[random.Random], Drawn]:
+    def draw(dice: random.Random) -> Drawn:
+        batch, k, n = (draws.size(dice) for _ in range(3))
+        m, n = (n, 1) if side == "right" else (1, n)
+        return {"x": draws.tensor(batch, m, k), "a": draws.tensor(batch, k, n)}
+
+    return draw
+
+
 MM, BMM, ADDMM = "aten.mm.default", "aten.bmm.default", "aten.addmm.default"
 
 RULES: tuple[Rule, ...] = (
@@ -220,6 +262,22 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("mm(x, a) -> x @ a", call(MM, x, a), x @ a, draw=one_product(rank=2)),
     Rule("bmm(x, a) -> x @ a", call(BMM, x, a), x @ a, draw=one_product(rank=3, batch=True)),
+    Rule(
+        "bmm(x, column) -> sum(x * t(column), 2)",
+        find=call(BMM, x, a),
+        replace=summed,
+        when=of_vectors("right"),
+        draw=of_a_vector("right"),
+        throughout="first",
+    ),
+    Rule(
+        "bmm(row, a) -> sum(t(row) * a, 1)",
+        find=call(BMM, x, a),
+        replace=summed,
+        when=of_vectors("left"),
+        draw=of_a_vector("left"),
+        throughout="first",
+    ),
     Rule(
         "addmm(b, x, a) -> x @ a + b",
         find=call(ADDMM, b, x, a),
