@@ -118,7 +118,8 @@ def searched(
         path = replace(path, cut_short=path.cut_short or job.deadline.cause())
         given = job.options.search_seconds is not None or until.moment == job.deadline.moment
         goes_on = _goes_on(start, path, given or job.deadline.over())
-    path = replace(path, goes_on=goes_on and job.cache is not None)
+    kept = job.cache is not None and job.cache.outlives
+    path = replace(path, goes_on=goes_on and kept)
     remember(job.cache, question_of_search(graph, job.options, job.target), path)
     return made, path
 

@@ -51,6 +51,7 @@ from anabranch.autograph.local import (
     settled,
 )
 from anabranch.autograph.path import Path, Round, rules_of
+from anabranch.autograph.proofs import Proofs
 from anabranch.costs import beside, tied
 from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
@@ -142,7 +143,8 @@ class _Loop(Generic[T]):
         effort: Effort,
         trace: Trace,
     ) -> None:
-        self._rules, self._settings, self._judges = rules, settings, judges
+        self._settings, self._judges = settings, judges
+        self._proofs = Proofs(rules, trace)
         self._effort, self._trace = effort, trace
         self._meter, self._built = Meter(effort), [first]
         self._surveys: dict[int, tuple[Graph, Survey]] = {}
@@ -179,6 +181,7 @@ class _Loop(Generic[T]):
                     heapq.heappush(queue, (us, next(order), self._effort.measured, better))
         built, path = self._best.built, self._best.path
         meter.tell(self._trace, path.begin.name)
+        self._proofs.tell(path.begin.name)
         rounds = tuple(map(self._told_apart, path.rounds))
         path = replace(path, rounds=rounds, cut_short=meter.cause, undone=meter.undone)
         return Outcome(built, path)
@@ -195,6 +198,9 @@ class _Loop(Generic[T]):
     def _judged(self, candidate: Candidate, near: Outcome[T]) -> Outcome[T] | None:
         """The candidate as it was built, if it is faster than the best so far."""
         steps = candidate.found.steps
+        if wrong := self._wrong(steps):
+            self._trace.add("refused", "search", rules_of(steps), wrong)
+            return None
         try:
             with self._meter.spending("build", lambda: building(candidate.simple)):
                 built = self._judges.build(candidate.simple)
@@ -217,6 +223,14 @@ class _Loop(Generic[T]):
         self._exchanges[id(done)] = done, candidate.found.exchanges
         rounds = (*near.path.rounds, done)
         return Outcome(built, Path(near.path.begin, candidate.found.graph, rounds))
+
+    def _wrong(self, steps: Sequence[Step]) -> str:
+        """Why one of these is not equal; rules that are wrong are not asked again."""
+        before = self._proofs.rules
+        wrong = self._proofs.wrong(steps)
+        if self._proofs.rules is not before:
+            self._surveys.clear()
+        return wrong
 
     def _told_apart(self, done: Round) -> Round:
         """The round, with what the part that each step stands in took before and after, if there is
@@ -247,7 +261,7 @@ class _Loop(Generic[T]):
         """The first graph with what paid in its parts, as it was built, if it is faster."""
         graph, prices = self._best.path.graph, judges.prices(self._built)
         # What is tried throughout is built after what paid here.
-        builds = 1 + any(kinds(graph, self._rules, "last"))
+        builds = 1 + any(kinds(graph, self._proofs.rules, "last"))
         meter, then = self._meter, building(graph) * builds
         if not meter.affords("price", FEWEST * PRICE, then):
             return None
@@ -264,6 +278,7 @@ class _Loop(Generic[T]):
             }
             with meter.spending("contest", lambda: RUN * runs + TASK * len(fresh)):
                 paid = settled(chosen, judges.contest, self._trace)
+            paid = {key: one for key, one in paid.items() if not self._wrong(one.found.steps)}
         for some in fewer(paid):
             if not meter.affords("build", building(graph)):
                 return None
@@ -275,11 +290,12 @@ class _Loop(Generic[T]):
     def _throughout(self, when: Throughout) -> None:
         """The best so far with what pays only at all places of a kind at once, if it does: with all
         kinds together, and if that is neither faster nor slower, with each of them."""
-        every = list(kinds(self._best.path.graph, self._rules, when))
+        every = list(kinds(self._best.path.graph, self._proofs.rules, when))
         if not every or not self._everywhere(every) or len(every) == 1:
             return
         for kind in every:
-            self._everywhere([kind])
+            if kind[0] in self._proofs.rules:
+                self._everywhere([kind])
 
     def _everywhere(self, chosen: Sequence[Kind]) -> bool:
         """Whether each of these kinds alone is worth a trial, once they were tried together: not if
@@ -293,8 +309,10 @@ class _Loop(Generic[T]):
         if until.over():
             self._meter.cut_short()
             return False
+        if not found.steps or self._wrong(found.steps):
+            return True
         simple = self._judges.simplify(found.graph)
-        if not found.steps or content_key(simple) in self._tried:
+        if content_key(simple) in self._tried:
             return True
         self._tried.add(content_key(simple))
         count = len(self._built)
@@ -342,7 +360,10 @@ class _Loop(Generic[T]):
     def _survey(self, graph: Graph) -> Survey:
         if id(graph) not in self._surveys:
             with self._meter.spending("survey", lambda: surveying(graph)):
-                self._surveys[id(graph)] = graph, surveyed(graph, self._rules, self._settings)
+                self._surveys[id(graph)] = (
+                    graph,
+                    surveyed(graph, self._proofs.rules, self._settings),
+                )
         return self._surveys[id(graph)][1]
 
     def _ends(self, then: float, part: float = 1.0) -> Deadline:
@@ -359,7 +380,7 @@ class _Loop(Generic[T]):
         survey, until, asking = self._survey(graph), self._ends(then), counted(price)
         settings = replace(self._settings, prices=meter.prices(self._settings.prices, then))
         with meter.spending("price", asking.work):
-            found = search(graph, self._rules, asking, settings, hear, show, until, survey)
+            found = search(graph, self._proofs.rules, asking, settings, hear, show, until, survey)
             best = self._promising(graph, found, price)
         if until.over():
             meter.cut_short()

@@ -86,6 +86,11 @@ class Cache:
         cache._store.attempt(lambda connection: None, None)
         return cache
 
+    @property
+    def outlives(self) -> bool:
+        """Whether what is stored is there for the next process: not where all is in memory."""
+        return self._store.path is not None
+
     def get(self, table: str, key: str) -> str | None:
         """The text stored under exactly this key, or None."""
         return self.get_many(table, (key,)).get(key)

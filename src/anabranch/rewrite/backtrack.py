@@ -57,6 +57,14 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rule was applied: the searched graph before, and the nodes that matched in it."""
+
+    graph: Graph
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One rule applied: its name, the names of the matched nodes, the roots first, and the price
     of the searched graph before and after: steps of one path may be found under several prices,
@@ -69,6 +77,7 @@ class Step:
     after_us: float
     alpha: float | None = None
     ran: Ran | None = None
+    place: Place | None = field(default=None, compare=False, repr=False)
 
 
 @runtime_checkable
@@ -225,7 +234,8 @@ class _Backtracking:
         self._seen.add(one.key)
         cost = self._price(one.graph)
         self._priced += 1
-        step = Step(one.rule, one.nodes, parent.found.cost, cost, self._alpha)
+        place = Place(parent.found.graph, one.nodes)
+        step = Step(one.rule, one.nodes, parent.found.cost, cost, self._alpha, place=place)
         found = Found(one.graph, cost, (*parent.found.steps, step))
         if cost < self._budget.threshold * self._best:
             self._keep(_followed(parent, one, found))

@@ -18,7 +18,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Match, Rule, Throughout
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.apply import apply
-from anabranch.rewrite.backtrack import Found, Price, Step, weight
+from anabranch.rewrite.backtrack import Found, Place, Price, Step, weight
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.passes.cse import cse
 from anabranch.trace import Trace
@@ -48,7 +48,8 @@ def throughout(
             except ValueError:
                 continue
             us, names = price(after), tuple(node.name for node in match.nodes)
-            steps.append(Step(kind[0].name, names, before, us, alpha))
+            place = Place(graph, names)
+            steps.append(Step(kind[0].name, names, before, us, alpha, place=place))
             graph, before = after, us
     return Found(graph, before, tuple(steps))
 
