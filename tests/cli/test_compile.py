@@ -171,7 +171,7 @@ def test_explain_a_model(cli: Callable[..., Any], model: str) -> None:
     ran = cli("explain", model, "--target", "cpu", "--json", "-")
     assert ran.status == 0, ran.err
     told = ran.json
-    assert set(told) == {"name", "facts", "events", "text"}
+    assert set(told) == {"name", "facts", "searched", "events", "text"}
     assert any(event["kind"] == "chosen" for event in told["events"])
     assert told["text"] in ran.err
 
