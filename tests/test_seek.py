@@ -50,7 +50,10 @@ def asked(tmp_path: File, monkeypatch: pytest.MonkeyPatch, begun: list[Path]) ->
                 rounds = start.rounds
                 if step:
                     steps = (Step(step, ("out",), 2.0, 1.0),)
-                    rounds = (*rounds, Round(steps, Cost(2.0, "estimated"), Cost(1.0, "estimated")))
+                    rounds = (
+                        *rounds,
+                        Round(steps, Cost(2.0, "estimated"), Cost(1.0, "estimated"), start.graph),
+                    )
                 path = replace(start, rounds=rounds, cut_short=end[0], undone=end[1])
                 return Outcome(replace(given[1]) if step else given[1], path)
 

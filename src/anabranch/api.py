@@ -40,6 +40,8 @@ from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.pack import artifact
 from anabranch.report import kernel, page, text
+from anabranch.report.lines import WIDTH
+from anabranch.report.sides import rounds_told
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 
@@ -218,12 +220,21 @@ class Compiled:
         """The newest plan as loaded, to replay and time; None on a simulated target."""
         return self.entries[-1].run
 
-    def explain(self, task: str | None = None) -> Text:
-        """What was rewritten, fused and chosen, and what was refused and why; or all of one
+    def explain(self, task: str | None = None, whole: bool = False, width: int = WIDTH) -> Text:
+        """What was rewritten, fused and chosen, and what was refused and why; if `whole`, with all
+        steps of the search and all nodes before and after, in `width` characters. Or all of one
         `task` of the newest plan, by its name: body, kernel, source, candidates, why they lost."""
         if task is not None:
             return Text(kernel.kernel_text(self.about(task)))
-        return Text(text.explain(**self._pieces()))
+        return Text(text.explain(whole, width, **self._pieces()))
+
+    def searched(self) -> list[dict[str, Any]]:
+        """Of each round of the search what it took before and after, in microseconds, its steps,
+        and the graph's nodes as rows of [before, after], ready for JSON; None where there is no
+        such node. Empty without a search that found something."""
+        made = self.entries[-1].compilation
+        told = rounds_told(made.path) if made is not None and made.path is not None else []
+        return [{**known, **one} for known, one in zip(self.facts["search"], told, strict=True)]
 
     def about(self, task: str) -> dict[str, Any]:
         """What `explain(task)` says, ready for JSON. A loaded plan has no candidates any more, and

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import SequenceMatcher
-from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,15 +9,15 @@ import pytest
 from tests.rewrite.graphs import read
 
 from anabranch.autograph.appraise import Appraiser
-from anabranch.autograph.cuts import Cuts, without_constants
+from anabranch.autograph.cuts import Cuts
 from anabranch.contest import contest
 from anabranch.costs import beside, tied
 from anabranch.costs.forecast import calibration_of
 from anabranch.costs.paths import longest_path
 from anabranch.ir.graph import Graph
-from anabranch.ir.ops import packet_name
 from anabranch.line import Job
 from anabranch.options import Options
+from anabranch.report.sides import rows, running, side_by_side
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import ALL
 from anabranch.rewrite.search import search
@@ -28,6 +26,8 @@ from anabranch.trace import Trace
 
 PAGE = Path(__file__).parents[2] / "docs" / "search.md"
 BEGIN, END = "<!-- worked case -->\n```text\n", "```\n<!-- end -->"
+WIDE = 200
+"""Nothing on the page is cut."""
 SHAPE = "f16[1,168,42,42]{296352,1,7056,168}"
 
 
@@ -106,35 +106,9 @@ def worked() -> tuple[str, dict[float, Case]]:
         verdict = "taken" if now.us < was.us and not tied(now, was) else "not taken"
         lines.append(f"  raced  as parts: {beside(now, was, verdict)}")
     for alpha, case in best.items():
-        lines += [f"before, and after with alpha {alpha:g}", *columns(graph, case.graph)]
+        columns = rows(running(graph), running(case.graph))
+        lines += [f"before, and after with alpha {alpha:g}", *side_by_side(columns, WIDE)]
     return "\n".join(lines) + "\n", best
-
-
-def columns(before: Graph, after: Graph) -> list[str]:
-    """What runs of both, node beside node of the same name; "-" stands at what goes, "+" at what
-    comes, "|" at what reads something else now."""
-    left, right = running(before), running(after)
-    wide = max(map(len, left.values()))
-    lines = []
-    names = [*left], [*right]
-    for _, a, b, c, d in SequenceMatcher(None, *names, autojunk=False).get_opcodes():
-        for old, new in zip_longest(names[0][a:b], names[1][c:d]):
-            pair = left.get(old, ""), right.get(new, "")
-            sign = " " if pair[0] == pair[1] else "|" if old == new else "-+"[not pair[0]]
-            sign = "-+" if all(pair) and old != new else sign
-            lines.append(f"  {pair[0]:{wide}} {sign:>2} {pair[1]}".rstrip())
-    return lines
-
-
-def running(graph: Graph) -> dict[str, str]:
-    """By name, the nodes that are no arithmetic of weights alone, with the shapes of weights."""
-    left = without_constants(graph)
-    weights = {c.name: f"{c.name}[{','.join(map(str, c.type.shape))}]" for c in left.constants}
-    return {
-        node.name: f"{node.name} = {packet_name(node.op).removeprefix('aten.')}"
-        f"({', '.join(weights.get(x, x) for x in node.uses)})"
-        for node in left.nodes
-    }
 
 
 def test_the_page_shows_what_the_code_does(pytestconfig: pytest.Config) -> None:

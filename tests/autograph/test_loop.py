@@ -100,6 +100,7 @@ def test_it_goes_on_from_what_was_faster(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(found.path.begin.nodes) == 9
     times = [(done.before.us, done.after.us) for done in found.path.rounds]
     assert times == [(90.0, 80.0), (80.0, 60.0)]
+    assert [len(done.graph.nodes) for done in found.path.rounds] == [5, 4]
     assert [event.kind for event in trace.events if event.kind == "chosen"]
 
 
@@ -154,7 +155,7 @@ def test_nothing_faster_leaves_the_graph_alone(monkeypatch: pytest.MonkeyPatch) 
 def test_what_others_found_is_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Faster, the search goes on from it; slower, from the graph as it was."""
     step = Step("theirs", ("n0",), 9.0, 6.0)
-    round = Round((step,), Cost(9.0, "measured"), Cost(6.0, "measured"))
+    round = Round((step,), Cost(9.0, "measured"), Cost(6.0, "measured"), chain(6))
     seed = Path(chain(9), chain(6), (round,))
     us = {9: 90.0, 6: 70.0, 5: 60.0}
     found, ran, _ = looked(us, {9: (6,), 6: (5,)}, monkeypatch, seeds=(seed,))
@@ -167,7 +168,7 @@ def test_what_others_found_is_run_first(monkeypatch: pytest.MonkeyPatch) -> None
 def test_it_goes_on_from_where_an_earlier_search_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither that graph nor the first is built again, and nothing better leaves it as it is."""
     step = Step("earlier", ("n0",), 9.0, 6.0)
-    round = Round((step,), Cost(90.0, "measured"), Cost(70.0, "measured"))
+    round = Round((step,), Cost(90.0, "measured"), Cost(70.0, "measured"), chain(6))
     begun = Path(chain(9), chain(6), (round,), "budget", 0.5, goes_on=True)
     found, ran, _ = looked({6: 70.0, 5: 60.0}, {6: (5, 9), 5: (6,)}, monkeypatch, begun=begun)
     assert ran == [5] and found.path.begin == chain(9)

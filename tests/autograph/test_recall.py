@@ -43,7 +43,9 @@ def path(begin: Graph) -> Path:
     bound = replace(found, constants=begin.constants)
     ran = Ran(Cost(4.0, "measured", 0.5), Cost(3.0, "measured", 0.25), 2)
     step = Step("x*s + x*t -> x*(s + t)", ("out", "a", "b"), 9.0, 6.0, 8.0, ran)
-    return Path(begin, bound, (Round((step,), Cost(9, "measured", 0.1), Cost(6, "measured")),))
+    return Path(
+        begin, bound, (Round((step,), Cost(9, "measured", 0.1), Cost(6, "measured"), bound),)
+    )
 
 
 def test_a_path_comes_back_equal_and_bound_to_the_weights_at_hand(tmp_path: File) -> None:
@@ -53,6 +55,10 @@ def test_a_path_comes_back_equal_and_bound_to_the_weights_at_hand(tmp_path: File
         assert recall(cache, key, begin) is None
         remember(cache, key, path(begin))
         assert recall(cache, key, begin) == path(begin)
+        one = path(begin)
+        two = replace(one, rounds=(replace(one.rounds[0], graph=begin), *one.rounds))
+        remember(cache, "two", two)
+        assert recall(cache, "two", begin) == two, "each round with the graph after it"
         trained = tuple(
             replace(c, value=torch.zeros(3), digest=c.name * 2) for c in begin.constants
         )

@@ -66,6 +66,8 @@ def test_what_is_found_is_equal_and_no_slower() -> None:
     assert torch.allclose(got, model(x), atol=1e-5)
     for done in found.path.rounds:
         assert done.after.us < done.before.us
+        assert different(found.path.begin, done.graph) == ""
+    assert not found.path.rounds or found.path.rounds[-1].graph == found.path.graph
 
 
 def test_the_same_twice_on_the_simulated_gpu() -> None:

@@ -168,10 +168,10 @@ def test_help_says_all_that_a_seed_decides(cli: Callable[..., Any], verb: str) -
 
 
 def test_explain_a_model(cli: Callable[..., Any], model: str) -> None:
-    ran = cli("explain", model, "--target", "cpu", "--json", "-")
+    ran = cli("explain", model, "--target", "cpu", "--all", "--json", "-")
     assert ran.status == 0, ran.err
     told = ran.json
-    assert set(told) == {"name", "facts", "events", "text"}
+    assert set(told) == {"name", "facts", "searched", "events", "text"}
     assert any(event["kind"] == "chosen" for event in told["events"])
     assert told["text"] in ran.err
 

@@ -20,6 +20,7 @@ from anabranch.autograph.path import Path as Way
 from anabranch.autograph.path import Round
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Kernel
+from anabranch.ir.text import text_node
 from anabranch.kernels.recall import Candidate
 from anabranch.report import embed, page
 from anabranch.report.page import render, write
@@ -197,7 +198,7 @@ def test_long_graphs_lose_their_middle(parts: Build) -> None:
 def test_what_ended_a_search_stands_beside_its_way(parts: Build, found: bool) -> None:
     given = parts["small"]()
     net = given["captured"]
-    done = Round((), Cost(18.34, "measured"), Cost(18.31, "measured"))
+    done = Round((), Cost(18.34, "measured"), Cost(18.31, "measured"), net)
     path = Way(net, net, (done,) * found, "budget", 0.4)
     searched: Parts = {**given, "searched": path}
     text = Reader(render(**searched)).text
@@ -210,7 +211,7 @@ def test_a_step_says_under_which_price_it_was_found(parts: Build) -> None:
     given = parts["small"]()
     net = given["captured"]
     steps = (Step("merge", ("a", "b"), 9.0, 6.5, 0.0), Step("split", ("c",), 4.0, 3.0, 4.0))
-    done = Round(steps, Cost(18.34, "measured"), Cost(17.31, "measured"))
+    done = Round(steps, Cost(18.34, "measured"), Cost(17.31, "measured"), net)
     searched: Parts = {**given, "searched": Way(net, net, (done,))}
     page = render(**searched)
     text = " ".join(Reader(page).text.split())
@@ -218,6 +219,24 @@ def test_a_step_says_under_which_price_it_was_found(parts: Build) -> None:
     cells = '<td class="number">{}</td><td class="number">{}</td>'
     assert '>price</th><th class="number">alpha</th>' in page
     assert cells.format("-2.50", "0") in page and cells.format("-1.00", "4") in page
+
+
+def test_each_round_shows_the_graph_before_and_after(parts: Build) -> None:
+    given = parts["small"]()
+    net = given["captured"]
+    *first, last = net.nodes
+    other = replace(net, nodes=(*first, replace(last, kwargs=(("wide", True),))))
+    fewer = replace(other, nodes=other.nodes[1:])
+    was, now = Cost(18.0, "measured"), Cost(17.0, "measured")
+    rounds = (Round((), was, now, other), Round((), now, Cost(16.0, "measured"), fewer))
+    searched: Parts = {**given, "searched": Way(net, fewer, rounds)}
+    page = render(**searched)
+    text = " ".join(Reader(page).text.split())
+    assert "round 1: 0 nodes gone, 0 new, 1 made of something else" in text
+    assert "round 2: 1 node gone, 0 new, 0 made of something else" in text
+    assert page.count('<tr class="changed">') == 2 and "nodes the same" in text
+    line = text_node(other.nodes[-1], origin=False)
+    assert f"<td>|</td><td>{html.escape(line)}</td>" in page
 
 
 def test_written_in_one_step(parts: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

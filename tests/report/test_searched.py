@@ -10,7 +10,7 @@ from tests.rewrite.graphs import read
 from anabranch.autograph.path import Path, Round
 from anabranch.ir.protocols import Cost
 from anabranch.report.lines import WIDTH
-from anabranch.report.searched import ended, searched_lines
+from anabranch.report.searched import ended, in_parts, searched_lines
 from anabranch.rewrite.backtrack import Ran, Step
 
 NET = read("graph g {\n  input %x: f32[4]\n  %y: f32[4] = aten.relu.default(%x)\n  return %y\n}")
@@ -22,7 +22,7 @@ def path(before: float, after: float) -> Path:
     ran = Ran(Cost(12.5, "estimated"), Cost(11.25, "estimated"), 3)
     first = Step(RULE, NODES, 90.0, 80.5, 0.0, ran)
     steps = (first, Step("x * 1 -> x", ("mul",), 80.5, 81.0, 4.0, ran))
-    return Path(NET, NET, (Round(steps, Cost(before, "estimated"), Cost(after, "estimated")),))
+    return Path(NET, NET, (Round(steps, Cost(before, "estimated"), Cost(after, "estimated"), NET),))
 
 
 def test_steps_are_told_in_full_with_what_they_change_in_the_price() -> None:
@@ -36,7 +36,18 @@ def test_steps_are_told_in_full_with_what_they_change_in_the_price() -> None:
     assert "price alpha part us -9.50" in text, "each step says under which price it was found"
     assert "the price under which it was found: alpha times" in text
     assert max(map(len, lines)) <= WIDTH
-    assert searched_lines(path(131.0, 129.0), 1)[-1] == "  and 1 step more"
+    assert "  and 1 step more: explain --all shows them" in searched_lines(path(131.0, 129.0), 1)
+    assert not any("more: " in line for line in searched_lines(path(131.0, 129.0), None))
+
+
+def test_no_step_is_without_what_was_gained_in_fact() -> None:
+    """Steps everywhere at once have no part that was run: what the whole took is said of them."""
+    (done,) = path(131.0, 129.0).rounds
+    apart = tuple(replace(step, ran=None) for step in done.steps)
+    assert in_parts(replace(done, steps=apart)) == ["-2.00 of 131.00, 2 steps", '"']
+    one = replace(apart[0], ran=Ran(Cost(12.5, "estimated"), Cost(11.25, "estimated"), 1))
+    assert in_parts(replace(done, steps=(one, apart[1]))) == ["-1.25 of 12.50", "in the round"]
+    assert in_parts(replace(done, steps=())) == []
 
 
 def test_a_gain_that_the_digits_do_not_show_is_told_in_percent() -> None:

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from anabranch.autograph.path import Path, Round
+from anabranch.ir.protocols import Cost
 from anabranch.report.parts import Parts
 from anabranch.report.text import explain
+from anabranch.rewrite.backtrack import Step
 from anabranch.trace import Event
 
 Build = Mapping[str, Callable[..., Parts]]
@@ -66,6 +69,18 @@ def test_a_carve_out_is_told_where_it_is_not_the_usual(
     text = explain(**parted)
     assert ("Carve-out: kernels ask for 50% of L1" in text) == told
     assert ("us by carve-out: 100% 9.9" in text) == told
+
+
+def test_all_steps_and_nodes_of_a_search_on_demand(parts: Build) -> None:
+    given = parts["small"]()
+    net = given["captured"]
+    steps = tuple(Step("x * 1 -> x", (f"mul_{i}",), 9.0, 8.0) for i in range(30))
+    done = Round(steps, Cost(9.0, "measured"), Cost(8.0, "measured"), net)
+    searched: Parts = {**given, "searched": Path(net, net, (done,))}
+    short, full = explain(**searched), explain(whole=True, width=160, **searched)
+    assert "and 18 steps more: explain --all shows them" in short and "mul_29" not in short
+    assert "mul_29" in full and "--all" not in full
+    assert max(map(len, short.splitlines())) <= 100
 
 
 def test_names_with_line_breaks_stay_in_their_line(parts: Build) -> None:

@@ -219,7 +219,7 @@ class _Loop(Generic[T]):
         if not better:
             self._failed.add(_kind(candidate))
             return None
-        done = Round(steps, next(iter(others), was), now)
+        done = Round(steps, next(iter(others), was), now, candidate.found.graph)
         self._exchanges[id(done)] = done, candidate.found.exchanges
         rounds = (*near.path.rounds, done)
         return Outcome(built, Path(near.path.begin, candidate.found.graph, rounds))

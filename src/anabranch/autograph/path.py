@@ -13,12 +13,14 @@ from anabranch.rewrite.backtrack import Step
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One search that paid: its steps, each with what it was predicted to gain, and what the graph
-    took before all of them and after, side by side."""
+    """One search that paid: its steps, each with what it was predicted to gain, what the graph took
+    before all of them and after, side by side, and the graph after them; the one before is that of
+    the round before, or where the path begins."""
 
     steps: tuple[Step, ...]
     before: Cost
     after: Cost
+    graph: Graph
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ before it was cut short is kept, too: as an answer, or as where the next one beg
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import BaseModel, ValidationError
 
 from anabranch.autograph.path import Path, Round
@@ -24,7 +26,7 @@ from anabranch.kernels import sources
 from anabranch.options import Options
 from anabranch.rewrite.backtrack import Ran, Step
 
-SCHEME = "search 6"
+SCHEME = "search 7"
 NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system"}
 APART = {
     *("scheduler", "max_streams", "max_group_size", "max_groups", "abreast", "overlap"),
@@ -56,9 +58,12 @@ class _Step(BaseModel):
 
 
 class _Round(BaseModel):
+    """`graph`: after it, None if that is where the path ends."""
+
     steps: list[_Step]
     before: _Cost
     after: _Cost
+    graph: str | None
 
 
 class _Stored(BaseModel):
@@ -74,7 +79,10 @@ def remember(cache: Cache | None, key: str, path: Path) -> None:
     if cache is not None:
         rounds = [
             _Round(
-                steps=list(map(_packed, r.steps)), before=_price(r.before), after=_price(r.after)
+                steps=list(map(_packed, r.steps)),
+                before=_price(r.before),
+                after=_price(r.after),
+                graph=None if r.graph == path.graph else text_graph(r.graph),
             )
             for r in path.rounds
         ]
@@ -96,18 +104,28 @@ def recall(cache: Cache | None, key: str, graph: Graph) -> Path | None:
     held = {constant.name: constant for constant in graph.constants}
     try:
         stored = _Stored.model_validate_json(text)
-        read = parse_graph(stored.graph)
-        constants = tuple(held[constant.name] for constant in read.constants)
-        bound = Graph(read.name, graph.inputs, constants, read.nodes, read.outputs)
-        verify_graph(bound)
-        if read.inputs != graph.inputs or _results(bound) != _results(graph):
-            return None
+        bound = _bound(stored.graph, graph, held)
+        between = [
+            bound if r.graph is None else _bound(r.graph, graph, held) for r in stored.rounds
+        ]
     except (ValidationError, ValueError, KeyError, VerifyError):
         return None
     rounds = (
-        Round(tuple(map(_opened, r.steps)), _cost(r.before), _cost(r.after)) for r in stored.rounds
+        Round(tuple(map(_opened, r.steps)), _cost(r.before), _cost(r.after), then)
+        for r, then in zip(stored.rounds, between, strict=True)
     )
     return Path(graph, bound, tuple(rounds), stored.cut_short, stored.undone, stored.goes_on)
+
+
+def _bound(text: str, graph: Graph, held: Mapping[str, Constant]) -> Graph:
+    """The stored graph with the constants at hand; an error if it does not fit."""
+    read = parse_graph(text)
+    constants = tuple(held[constant.name] for constant in read.constants)
+    bound = Graph(read.name, graph.inputs, constants, read.nodes, read.outputs)
+    verify_graph(bound)
+    if read.inputs != graph.inputs or _results(bound) != _results(graph):
+        raise ValueError("it is of another graph")
+    return bound
 
 
 def _results(graph: Graph) -> list[tuple[object, ...]]:

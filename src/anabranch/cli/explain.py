@@ -1,9 +1,10 @@
 """anabranch explain FILE|MODEL: why the plan is what it is.
 
 A MODEL is compiled and tells its history: what was rewritten, fused and chosen, what was refused,
-and why. A FILE, as `compile -o` writes it, holds the plan without the history: it shows machine,
-numbers, schedule and kernels, on any machine, and runs nothing. With --task NAME both show one
-task alone: its body, the lines of the model it comes from, its kernel with its source, and of a
+and why; of the search each round with its steps, and the graph before and after side by side: all
+of both with --all. A FILE, as `compile -o` writes it, holds the plan without the history: it shows
+machine, numbers, schedule and kernels, on any machine, and runs nothing. With --task NAME both show
+one task alone: its body, the lines of the model it comes from, its kernel with its source, and of a
 MODEL all kernels that were tried for it, with times and limits, and why each of the others lost.
 """
 
@@ -38,6 +39,10 @@ def run(
         str | None,
         typer.Option(help="One task, as the list of kernels names it: all that is known of it."),
     ] = None,
+    whole: Annotated[
+        bool,
+        typer.Option("--all", help="Every step of the search, and all nodes before and after it."),
+    ] = False,
     json: flags.Json = None,
     seed: flags.Seed = 0,
     trust: flags.Trust = False,
@@ -67,11 +72,18 @@ def run(
     if task is not None:
         _show_task(model, compiled.about(task), json)
         return
-    text = str(compiled.explain())
+    text = str(compiled.explain(whole=whole, width=screen.text_width(console)))
     console.print(text)
     events = [{**asdict(event), "data": dict(event.data)} for event in compiled.trace.events]
     screen.write_json(
-        json, {"name": model, "facts": compiled.facts, "events": events, "text": text}
+        json,
+        {
+            "name": model,
+            "facts": compiled.facts,
+            "searched": compiled.searched(),
+            "events": events,
+            "text": text,
+        },
     )
 
 

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anabranch.errors import unwritable
+from anabranch.report.lines import WIDTH
 from anabranch.report.units import significant
 
 PIPE_WIDTH = 1000
@@ -30,6 +31,11 @@ STDOUT = "-"
 def console(json: str | None = None) -> Console:
     """Where results go: stdout, or stderr if stdout is for JSON."""
     return _console(json == STDOUT)
+
+
+def text_width(console: Console) -> int:
+    """How wide a text may be: as the window, or as texts in files are."""
+    return console.width if console.is_terminal else WIDTH
 
 
 def notices() -> Console:

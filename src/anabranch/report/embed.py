@@ -13,9 +13,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anabranch.autograph.path import Path
 from anabranch.ir.graph import Graph
-from anabranch.ir.text import text_graph, text_kernel, text_node
+from anabranch.ir.text import text_graph, text_kernel
 from anabranch.kernels.recall import Candidate
 from anabranch.report.flow import Flow, busy, critical_chain
 from anabranch.report.headline import headline
@@ -44,15 +43,6 @@ def content(parts: Parts, rows: Sequence[Row], flow: Flow) -> dict[str, Any]:
         "memory": _memory(parts, len(rows)),
         "streams": sorted({row.launch.stream for row in rows}),
     }
-
-
-def exchanged(path: Path | None) -> tuple[list[str], list[str]]:
-    """The lines of nodes that the search took out of the graph, and of those that it put in."""
-    if path is None or not path.rounds:
-        return [], []
-    before, after = ([text_node(n) for n in g.nodes] for g in (path.begin, path.graph))
-    stayed = set(before) & set(after)
-    return [x for x in before if x not in stayed], [x for x in after if x not in stayed]
 
 
 def dump(value: Any) -> str:

@@ -18,8 +18,9 @@ from typing import Any, Unpack
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from anabranch.autograph.path import Path as SearchPath
 from anabranch.errors import unwritable
-from anabranch.report import embed, history, units
+from anabranch.report import embed, history, sides, units
 from anabranch.report.flow import flow
 from anabranch.report.headline import headline
 from anabranch.report.parts import Parts
@@ -54,7 +55,6 @@ def render(**parts: Unpack[Parts]) -> str:
         gained=lambda round: gained(round.before, round.after).replace(" us", " \u00b5s"),
     )
     refused = history.grouped(parts["events"], "refused")
-    gone, came = embed.exchanged(parts["searched"])
     return environment.get_template("page.html.j2").render(
         name=parts["name"],
         head=headline(parts),
@@ -68,8 +68,7 @@ def render(**parts: Unpack[Parts]) -> str:
         searched=parts["searched"],
         prices=PRICES,
         ended=ended(parts["searched"]) if parts["searched"] else "",
-        gone=gone,
-        came=came,
+        sides=_sides(parts["searched"]),
         stages=history.stages(parts["events"]),
         plan=parts["plan"],
         graphs=(
@@ -98,6 +97,17 @@ def write(path: str | os.PathLike[str], **parts: Unpack[Parts]) -> None:
         raise unwritable(path, failed) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sides(path: SearchPath | None) -> list[dict[str, Any]]:
+    """Of each round its rows, and how many nodes are gone, new, and made of something else."""
+    told = []
+    for before, after in sides.graphs(path) if path is not None else ():
+        found = sides.rows(sides.in_full(before), sides.in_full(after))
+        signs = "".join(row.sign for row in found)
+        counts = {"gone": signs.count("-"), "new": signs.count("+"), "other": signs.count("|")}
+        told.append({"rows": sides.folded(found), **counts})
+    return told
 
 
 def _kinds(found: list[Row]) -> list[dict[str, Any]]:

@@ -4,31 +4,42 @@ Searched: 2 steps, 131 us -> 129 us estimated, 1.5% less
   stopped by the clock, with 40% of its work undone: search_seconds gives more
   steps, and what each changes in the price under which it was found: alpha times the longest path
   of the tasks that were searched and their sum, each alone
-  round 1: 131 us -> 129 us estimated, 1.5% less, side by side
+  round 1: 131 us -> 129 us estimated, 1.5% less, raced
      price  alpha   part us
      -2.25      0  -1.39 of 9.82  conv1x1(conv(x, w, b), v, c) -> conv(x, v @ w, v @ b + c)
                                   convolution_65, convolution_64
+  before and after: 1 node gone (-), 0 new (+), 1 made of something else (|)
+  ... 120 nodes the same
+  relu_64 = relu(add_3)                           relu_64 = relu(add_3)
+  convolution_64 = convol…relu_64, v[8,8,3,3])  -
+  convolution_65 = convol…tion_64, w[8,8,1,1])  | convolution_65 = convol…relu_64, u[8,8,3,3])
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from anabranch.autograph.path import Path
+from anabranch.autograph.path import Path, Round
+from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
-from anabranch.report.lines import wrapped
+from anabranch.report.lines import WIDTH, wrapped
+from anabranch.report.sides import Row, folded, graphs, rows, running, side_by_side
 from anabranch.report.units import count, duration, significant
-from anabranch.rewrite.backtrack import Step
+from anabranch.rewrite.backtrack import Ran
 
+ALL = "explain --all shows them"
 PRICES = (
     "steps, and what each changes in the price under which it was found: alpha times the longest "
     "path of the tasks that were searched and their sum, each alone; and in what the part takes in "
-    "which it stands, run by itself, where several steps are in one part all of them"
+    "which it stands, run by itself, where several steps are in one part all of them; where no "
+    "part was run, in what the whole takes by all steps of the round"
 )
+IN_ROUND = "in the round"
+"""Stands at a step whose part was not run by itself, where others of its round were."""
 
 
-def searched_lines(path: Path | None, most: int) -> list[str]:
-    """At most so many steps of each round; none without a search."""
+def searched_lines(path: Path | None, most: int | None, width: int = WIDTH) -> list[str]:
+    """At most so many steps of each round, and twice as many rows of the graphs before and after
+    it, of at most `width` characters; if None all steps, and all nodes in full. No lines without a
+    search."""
     if path is None:
         return []
     if not path.rounds:
@@ -37,19 +48,40 @@ def searched_lines(path: Path | None, most: int) -> list[str]:
     whole = gained(path.rounds[0].before, path.rounds[-1].after)
     lines = [f"Searched: {count(len(path.steps), 'step')}, {whole}", *wrapped(ended(path))]
     lines += wrapped(PRICES)
-    for number, done in enumerate(path.rounds, 1):
-        lines += [f"  round {number}: {gained(done.before, done.after)}, side by side"]
-        shown = done.steps[:most]
-        wide = max((len(in_part(step)) for step in shown), default=0)
-        lines += [f"     price  alpha  {'part us':{wide}}".rstrip()] if shown else []
-        for step, told in zip(shown, in_parts(shown), strict=True):
-            price = f"  {step.after_us - step.before_us:+8.2f}  {weighs(step.alpha):>5}  "
-            price += f"{told:{wide}}  " if wide else ""
-            lines += wrapped(step.rule, price, " " * len(price))
-            lines += wrapped(", ".join(step.nodes), *[" " * len(price)] * 2)
-        rest = len(done.steps) - most
-        lines += [f"  and {count(rest, 'step')} more"] if rest > 0 else []
+    for number, (done, pair) in enumerate(zip(path.rounds, graphs(path), strict=True), 1):
+        lines += [f"  round {number}: {gained(done.before, done.after)}, raced"]
+        lines += [*_steps(done, most), *_sides(*pair, most, width)]
     return lines
+
+
+def _steps(done: Round, most: int | None) -> list[str]:
+    told = in_parts(done)[:most]
+    shown, rest = done.steps[: len(told)], len(done.steps) - len(told)
+    wide = max(map(len, told), default=0)
+    lines = [f"     price  alpha  {'part us':{wide}}".rstrip()] if shown else []
+    for step, part in zip(shown, told, strict=True):
+        price = (
+            f"  {step.after_us - step.before_us:+8.2f}  {weighs(step.alpha):>5}  {part:{wide}}  "
+        )
+        lines += wrapped(step.rule, price, " " * len(price))
+        lines += wrapped(", ".join(step.nodes), *[" " * len(price)] * 2)
+    return lines + ([f"  and {count(rest, 'step')} more: {ALL}"] if rest else [])
+
+
+def _sides(before: Graph, after: Graph, most: int | None, width: int) -> list[str]:
+    """What runs of both; at most so many rows around what changes, all of them if None."""
+    found = rows(running(before), running(after))
+    signs = "".join(row.sign for row in found)
+    lines = wrapped(
+        f"before and after: {count(signs.count('-'), 'node')} gone (-), "
+        f"{signs.count('+')} new (+), {signs.count('|')} made of something else (|)"
+    )
+    if most is None:
+        return lines + side_by_side(found, width, whole=True)
+    around, room = folded(found), 2 * most
+    lines += side_by_side(around[:room], width)
+    left = sum(isinstance(row, Row) and bool(row.sign) for row in around[room:])
+    return lines + ([f"  and {count(left, 'change')} more: {ALL}"] if left else [])
 
 
 def weighs(alpha: float | None) -> str:
@@ -57,27 +89,31 @@ def weighs(alpha: float | None) -> str:
     return "-" if alpha is None else f"{alpha:g}"
 
 
-def in_parts(steps: Sequence[Step]) -> list[str]:
+def in_parts(done: Round) -> list[str]:
     """For each step what its part took less or more; of steps in one part with the first of them.
+    Where no part was run by itself, with the first of the round what the whole took.
 
-    >>> ran = Ran(Cost(9.8, "measured"), Cost(8.4, "measured"), 2)
-    >>> step = Step("x * 1 -> x", ("mul",), 2.0, 1.0, ran=ran)
-    >>> in_parts([step, step])
+    >>> from anabranch.rewrite.backtrack import Step
+    >>> before, after = Cost(9.8, "measured"), Cost(8.4, "measured")
+    >>> step = Step("x * 1 -> x", ("mul",), 2.0, 1.0, ran=Ran(before, after, 2))
+    >>> nothing = Graph("g", (), (), (), ())
+    >>> in_parts(Round((step, step), before, after, nothing))
     ['-1.40 of 9.80, 2 steps', '"']
     """
+    steps = done.steps
+    if steps and all(step.ran is None for step in steps):
+        return [in_part(Ran(done.before, done.after, len(steps))), *['"'] * (len(steps) - 1)]
     told: list[str] = []
     while len(told) < len(steps):
-        step = steps[len(told)]
-        same = min(step.ran.steps if step.ran else 1, len(steps) - len(told))
-        told += [in_part(step), *['"'] * (same - 1)]
+        ran = steps[len(told)].ran
+        same = min(ran.steps if ran else 1, len(steps) - len(told))
+        told += [in_part(ran) if ran else IN_ROUND, *['"'] * (same - 1)]
     return told
 
 
-def in_part(step: Step) -> str:
+def in_part(ran: Ran) -> str:
     """What the part took less or more by the steps in it, of how much, and how many there are."""
-    if step.ran is None:
-        return ""
-    was, now, steps = step.ran.before.us, step.ran.after.us, step.ran.steps
+    was, now, steps = ran.before.us, ran.after.us, ran.steps
     return f"{now - was:+.2f} of {was:.2f}" + (f", {count(steps, 'step')}" if steps > 1 else "")
 
 

@@ -38,14 +38,15 @@ GROUPS = 12
 UNDECIDED = 4
 
 
-def explain(**parts: Unpack[Parts]) -> str:
-    """What was rewritten, fused and chosen, what was refused and why, and the numbers."""
+def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[Parts]) -> str:
+    """What was rewritten, fused and chosen, what was refused and why, and the numbers. `whole`: of
+    the search every step, and every node before and after; these two columns are `width` wide."""
     found, head = rows(parts), headline(parts)
     sections = (
         _result(parts["name"], head),
         _concerns(parts),
         _rewritten(parts),
-        searched_lines(parts["searched"], GROUPS),
+        searched_lines(parts["searched"], None if whole else GROUPS, width),
         tried_in_parts(parts["events"], GROUPS),
         _fused(parts, found),
         undecided(parts["events"], parts["plan"].spec, UNDECIDED),
@@ -58,7 +59,7 @@ def explain(**parts: Unpack[Parts]) -> str:
         _numbers(parts, head),
     )
     lines = "\n\n".join("\n".join(section) for section in sections if section).splitlines()
-    return "\n".join(cut(line.rstrip(), WIDTH) for line in lines) + "\n"
+    return "\n".join(cut(line.rstrip(), max(width, WIDTH)) for line in lines) + "\n"
 
 
 def _result(name: str, head: Headline) -> list[str]:
