@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,3 +76,21 @@ def test_a_search_can_be_chosen(cli: Callable[..., Any], tmp_path: Path) -> None
     ran = cli("fuzz", "--graphs", "2", "--seed", "40", "--search", "taso", "--out", tmp_path)
     assert ran.status == 0, ran.err
     assert cli("fuzz", "--search", "deep").status == 2
+
+
+def test_rules_alone_need_no_budget_and_say_how_many_they_were(
+    cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    words = ("fuzz", "--steps", "3", "--graphs", "2", "--seed", "40", "--out", tmp_path)
+    ran = cli(*words, "--json", tmp_path / "found.json")
+    assert ran.status == 0, ran.err
+    told = json.loads((tmp_path / "found.json").read_text())
+    assert told["dtype"] == "torch.float64" and "budget" not in told["options"]
+    said = f"rules alone: {told['steps']} steps by {len(told['rules'])} rules in 2 graphs"
+    assert ran.out.splitlines()[-1] == said and told["steps"] > 3
+
+
+def test_what_was_compiled_says_how_far_the_rules_were_tried(cli: Callable[..., Any]) -> None:
+    ran = cli("fuzz", "--graphs", "1", "--seed", "3", "--budget", "0.01")
+    (said,) = (line for line in ran.out.splitlines() if line.startswith("compiled: "))
+    assert "of 1 graphs were substituted, in 0 steps by 0 rules; 1 searches cut short" in said

@@ -23,7 +23,7 @@ from anabranch.ir.eval import eval_tasks
 from anabranch.ir.task import value_types
 from anabranch.targets import resolve
 
-__all__ = ["F", "differences", "filled", "nn", "normal", "sys", "whole"]
+__all__ = ["F", "cast", "differences", "filled", "nn", "normal", "sys", "whole"]
 
 Inputs = Callable[[int], tuple[Tensor, ...]]
 
@@ -58,23 +58,26 @@ def differences(
     inputs: Inputs,
     dtype: torch.dtype,
     target: str,
+    keep: Callable[[Any], None] = lambda compiled: None,
     **options: Any,
 ) -> list[str]:
     """What is wrong with the compiled model, a sentence for each thing. Simulated targets run
-    nothing: there the plan's tasks are evaluated one by one in fp64."""
+    nothing: there the plan's tasks are evaluated one by one in fp64. `keep` is given what was
+    compiled."""
     opened = resolve(target, bool(options.get("tf32")))
     device = torch.device("cpu") if opened.device.type == "meta" else opened.device
     model = build().eval().to(device, dtype)
     wide = build().eval().to(dtype).to(device, torch.float64)
-    example = _cast(inputs(0), device, dtype)
+    example = cast(inputs(0), device, dtype)
     compiled = anabranch.compile(model, example, target=target, **options)
+    keep(compiled)
     found: list[str] = []
     for shift in (0, 1000):
-        given = _cast(inputs(shift), device, dtype)
+        given = cast(inputs(shift), device, dtype)
         kept = [tensor.clone() for tensor in given]
         with torch.no_grad(), opened.full_precision():
             eager = [tensor.clone() for tensor in given]
-            exact = _cast([tensor.clone() for tensor in given], device, torch.float64)
+            exact = cast([tensor.clone() for tensor in given], device, torch.float64)
             own, truth = model(*eager), wide(*exact)
         if compiled.executable() is None:
             outs = _evaluated(compiled, given)
@@ -121,7 +124,6 @@ def _evaluated(compiled: Any, given: Sequence[Tensor]) -> list[Tensor]:
     return [values[leaf.ref.name] for leaf in plan.signature.outputs]
 
 
-def _cast(
-    tensors: Sequence[Tensor], device: torch.device, dtype: torch.dtype
-) -> tuple[Tensor, ...]:
+def cast(tensors: Sequence[Tensor], device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """The tensors there; of floating-point ones, in this dtype."""
     return tuple(t.to(device, dtype if t.is_floating_point() else t.dtype) for t in tensors)

@@ -3,7 +3,8 @@
     run(0, 300, Setting("cpu"), trace, Path("out"))
 
 Every failure that is shrunk leaves two files: out/SEED.py, a script that runs alone, and
-out/SEED.txt, the captured graph. An interruption ends the campaign, not the record.
+out/SEED.txt, the captured graph. Where rules were drawn it is the text alone, of the graphs before
+and after the wrong step. An interruption ends the campaign, not the record.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from anabranch.frontend.from_torch import capture
 from anabranch.fuzz.draw import draw
 from anabranch.fuzz.drawing import Drawing, made, model_text, script
 from anabranch.fuzz.shrink import shrunk
+from anabranch.fuzz.substitute import Substitution, rules_of
 from anabranch.fuzz.trial import Outcome, Setting, attempt
 from anabranch.ir.text import text_graph
 from anabranch.trace import Trace
@@ -41,6 +43,12 @@ class Tally:
     seconds: float = 0.0
     slowest: tuple[float, int] = (0.0, 0)
     """Seconds and seed of what took longest to compile and run."""
+    rules: Counter[str] = field(default_factory=Counter)
+    """How often each rule led to a graph that was compared."""
+    done: dict[int, tuple[Substitution, ...]] = field(default_factory=dict)
+    """For each seed the substitutions, where there are any."""
+    cut_short: int = 0
+    """Searches that ended before their work was done."""
     interrupted: int | None = None
     """The seed that was being tried when somebody lost patience."""
 
@@ -67,13 +75,22 @@ def record(tally: Tally, seed: int, setting: Setting) -> dict[str, Any]:
         "target": setting.target,
         "dtype": str(setting.dtype),
         "options": dict(setting.options),
+        "steps per graph": setting.steps,
         "graphs": sum(tally.counts.values()),
         "counts": dict(tally.counts),
         "kinds": dict(tally.kinds.most_common()),
+        "substituted": sum(1 for done in tally.done.values() if rules_of(done)),
+        "cut short": tally.cut_short,
+        "steps": tally.rules.total(),
+        "rules": dict(tally.rules.most_common()),
         "failures": tally.failures,
         "seconds": tally.seconds,
         "slowest": {"seconds": tally.slowest[0], "seed": tally.slowest[1]},
         "interrupted": tally.interrupted,
+        "substitutions": {
+            str(seed): [{"rule": each.rule, "nodes": list(each.nodes)} for each in done]
+            for seed, done in tally.done.items()
+        },
     }
 
 
@@ -83,6 +100,10 @@ def _one(seed: int, setting: Setting, tally: Tally, folder: Path | None, trace: 
     tally.counts[outcome.status] += 1
     tally.slowest = max(tally.slowest, (outcome.seconds, seed))
     tally.kinds.update({step.kind for step in drawing.steps})
+    tally.rules.update(rules_of(outcome.done))
+    tally.cut_short += outcome.cut_short
+    if outcome.done:
+        tally.done[seed] = outcome.done
     if outcome.status == "equal":
         return
     found: dict[str, Any] = {
@@ -94,6 +115,10 @@ def _one(seed: int, setting: Setting, tally: Tally, folder: Path | None, trace: 
         "steps": len(drawing.steps),
     }
     tally.failures.append(found)
+    if setting.steps:  # a smaller model would draw other rules
+        if outcome.shown and folder is not None:
+            found["files"] = [_write_text(outcome, folder)]
+        return
     if sum("shrunk" in failure for failure in tally.failures) < KEPT:
         trace.progress("fuzz", 0, 1, f"seed {seed} is {outcome.status}: making it smaller")
         small = _small(outcome, setting)
@@ -108,6 +133,13 @@ def _small(outcome: Outcome, setting: Setting) -> Drawing:
         return (other.status, other.sort) == (outcome.status, outcome.sort)
 
     return shrunk(outcome.drawing, fails)
+
+
+def _write_text(outcome: Outcome, folder: Path) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{outcome.drawing.seed}.txt"
+    file.write_text(f"# {outcome.details[0]}\n\n{outcome.shown}")
+    return str(file)
 
 
 def _write(drawing: Drawing, setting: Setting, folder: Path) -> list[str]:

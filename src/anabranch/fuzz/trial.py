@@ -1,9 +1,10 @@
-"""A Drawing -> an Outcome: compiled end to end, run, and compared.
+"""A Drawing -> an Outcome: compiled end to end, run, and compared; or captured, taken from graph to
+graph by rules, and compared with what was captured (`walk`).
 
 status     means
 equal      every output is what the model returns, within what its dtype allows
 unequal    something differs, or the compiler's own comparison refused the plan
-failed     compiling or running raised what no user should see
+failed     compiling, running or a rule raised what no user should see
 refused    the compiler says that it cannot take the model
 """
 
@@ -14,14 +15,17 @@ import time
 import traceback
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 
+from anabranch.autograph.path import Path
 from anabranch.errors import CaptureError, NumericsError
 from anabranch.fuzz import alone
 from anabranch.fuzz.drawing import Drawing, made
+from anabranch.fuzz.substitute import Crash, Substitution
+from anabranch.fuzz.walk import walked
 from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS, scheduler
 
@@ -32,11 +36,13 @@ DRAWN = "drawn"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What drawings are compiled for. `options`: of `anabranch.compile`, as given."""
+    """What drawings are compiled for. `options`: of `anabranch.compile`, as given. `steps`: so many
+    substitutions are drawn instead, and nothing is compiled."""
 
     target: str = "cpu"
     dtype: torch.dtype = torch.float32
     options: Mapping[str, Any] = field(default_factory=dict)
+    steps: int = 0
 
     def told(self, seed: int) -> dict[str, Any]:
         """The options for one seed."""
@@ -49,42 +55,74 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one drawing fared; `details` says what is wrong, `sort` what kind of failure it is."""
+    """How one drawing fared; `details` says what is wrong, `sort` what kind of failure it is.
+    `done`: the substitutions that led to the graph that was compared; `cut_short`: whether the
+    search for it ended before its work was done; `shown`: the graphs around the wrong one."""
 
     drawing: Drawing
     status: Status
     sort: str = ""
     details: tuple[str, ...] = ()
     seconds: float = field(compare=False, default=0.0)
+    done: tuple[Substitution, ...] = ()
+    cut_short: bool = False
+    shown: str = field(compare=False, default="")
 
 
 def attempt(drawing: Drawing, setting: Setting) -> Outcome:
-    """Compile, run, compare. Nothing but an interruption gets out."""
+    """Do it, compare. Nothing but an interruption gets out."""
     start = time.perf_counter()
-    build, inputs = made(drawing)
-    status: Status = "equal"
-    sort = ""
-    details: tuple[str, ...] = ()
-    options = setting.told(drawing.seed)
+    status: Status = "failed"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = alone.differences(build, inputs, setting.dtype, setting.target, **options)
-        if found:
-            status, sort, details = "unequal", "unequal", tuple(found)
+            outcome = (_walked if setting.steps else _compiled)(drawing, setting)
+        return replace(outcome, seconds=time.perf_counter() - start)
     except NumericsError as error:
-        status, sort, details = "unequal", "refused plan", (str(error),)
+        status, sort, details = "unequal", "refused plan", str(error)
     except CaptureError as error:
-        status, sort, details = "refused", "CaptureError", (str(error),)
+        status, sort, details = "refused", "CaptureError", str(error)
+    except Crash as error:
+        why = error.__cause__
+        sort = f"{type(why).__name__} in {error.done.rule}"
+        said = f"{error.done.text}: {type(why).__name__}: {str(why).partition(chr(10))[0]}"
+        details = "".join(traceback.format_exception(why)) + said
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        status, sort = "failed", f"{type(error).__name__} in {last.name}"
-        details = ("".join(traceback.format_exception(error)),)
-    return Outcome(drawing, status, sort, details, time.perf_counter() - start)
+        sort = f"{type(error).__name__} in {last.name}"
+        details = "".join(traceback.format_exception(error))
+    return Outcome(drawing, status, sort, (details,), time.perf_counter() - start)
+
+
+def _compiled(drawing: Drawing, setting: Setting) -> Outcome:
+    build, inputs = made(drawing)
+    paths: list[Path | None] = []
+
+    def keep(compiled: Any) -> None:
+        paths.append(compiled.entries[-1].compilation.path)
+
+    options = setting.told(drawing.seed)
+    found = alone.differences(build, inputs, setting.dtype, setting.target, keep, **options)
+    (path,) = paths
+    done = tuple(Substitution(step.rule, step.nodes) for step in path.steps) if path else ()
+    short = path is not None and path.cut_short != ""
+    if found:
+        return Outcome(drawing, "unequal", "unequal", tuple(found), done=done, cut_short=short)
+    return Outcome(drawing, "equal", done=done, cut_short=short)
+
+
+def _walked(drawing: Drawing, setting: Setting) -> Outcome:
+    options = Options.read(setting.told(drawing.seed))
+    ran = walked(drawing, setting.steps, setting.dtype, setting.target, options)
+    if ran.wrong is None:
+        return Outcome(drawing, "equal", done=ran.done)
+    sort = f"unequal since {ran.wrong.rule}"
+    return Outcome(drawing, "unequal", sort, (ran.why,), done=ran.done, shown=ran.shown)
 
 
 def check(setting: Setting) -> None:
     """OptionError for options that mean nothing, before anything is drawn."""
-    Options.read(setting.told(0))
-    if (name := setting.told(0)["scheduler"]) != "best":
+    told = setting.told(0)
+    Options.read(told)
+    if (name := told.get("scheduler", "best")) != "best":
         scheduler(name)
