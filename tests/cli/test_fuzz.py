@@ -88,6 +88,9 @@ def test_rules_alone_need_no_budget_and_say_how_many_they_were(
     assert told["dtype"] == "torch.float64" and "budget" not in told["options"]
     said = f"rules alone: {told['steps']} steps by {len(told['rules'])} rules in 2 graphs"
     assert ran.out.splitlines()[-1] == said and told["steps"] > 3
+    for option in (("--budget", "5"), ("--search", "taso")):
+        refused = cli(*words, *option)
+        assert refused.status == 2 and f"{option[0]} beside --steps" in refused.err
 
 
 def test_what_was_compiled_says_how_far_the_rules_were_tried(cli: Callable[..., Any]) -> None:

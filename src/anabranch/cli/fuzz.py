@@ -18,6 +18,7 @@ Ends with 1 if anything was unequal or failed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ import typer
 
 from anabranch.cli import flags, screen
 from anabranch.cli.watch import Watch
+from anabranch.errors import OptionError
 from anabranch.fuzz import campaign
 from anabranch.fuzz.trial import DRAWN, Setting, check
 from anabranch.models import DTYPES
@@ -82,7 +84,8 @@ def run(
 ) -> int:
     """Draw random models, compile each, and compare it with what it was."""
     if steps:
-        setting = _of_steps(target, dtype, verified, steps)
+        given = {"scheduler": scheduler, "search": search, "budget": str(budget)}
+        setting = _of_steps(target, dtype, verified, steps, given)
     else:
         setting = _setting(target, dtype, scheduler, search, budget, verified)
     with Watch("drawing", "fuzz") as watch:
@@ -119,8 +122,18 @@ def _setting(
     return setting
 
 
-def _of_steps(target: str, dtype: str | None, verified: int, steps: int) -> Setting:
-    """What was asked for, where nothing is compiled."""
+def _of_steps(
+    target: str, dtype: str | None, verified: int, steps: int, given: Mapping[str, str]
+) -> Setting:
+    """What was asked for, where nothing is compiled. OptionError if what is given to compile is
+    not as it is by default."""
+    other = [f"--{name}" for name, value in given.items() if value != AGAIN[name]]
+    if other:
+        raise OptionError(
+            f"{' and '.join(other)} beside --steps",
+            "rules that are drawn need no search, no schedule and no budget: nothing is compiled",
+            "leave out one or the other",
+        )
     kind = flags.check_dtype(dtype)
     options = {"check": verified, "tf32": kind == "tf32"}
     setting = Setting(target, DTYPES[kind] if kind else torch.float64, options, steps)
