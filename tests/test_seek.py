@@ -43,7 +43,9 @@ def asked(tmp_path: File, monkeypatch: pytest.MonkeyPatch, begun: list[Path]) ->
     chosen = {"search": "autograph", "scheduler": "critical", "kernels": "library"}
     with Cache.open(tmp_path) as cache:
 
-        def compiled(end: End = ("", 0.0), step: str = "", **options: Any) -> Compilation:
+        def compiled(
+            end: End = ("", 0.0), step: str = "", within: Cache = cache, **options: Any
+        ) -> Compilation:
             def improved(*given: Any) -> Outcome[Any]:
                 start: Path = given[-1]
                 begun.append(start)
@@ -60,7 +62,7 @@ def asked(tmp_path: File, monkeypatch: pytest.MonkeyPatch, begun: list[Path]) ->
             monkeypatch.setattr(seek, "improved", improved)
             monkeypatch.setattr(seek._Judging, "last", lambda self, plans: FASTER)
             all_of_it = Options.read({"cache_dir": None, **chosen, **options}, environment=False)
-            job = Job(net, inputs, {}, resolve("sim:h200"), all_of_it, cache, Trace())
+            job = Job(net, inputs, {}, resolve("sim:h200"), all_of_it, within, Trace())
             made: Compilation = compile_model(job)
             return made
 
@@ -88,6 +90,12 @@ def test_what_the_time_that_was_given_cut_short_goes_on(asked: Asked, begun: lis
         last = asked(("budget", 0.7), search_seconds=60)
     assert [len(path.rounds) for path in begun] == [0, 1, 2, 2]
     assert last.path is not None and last.path.cut_short == "budget" and not last.path.goes_on
+
+
+def test_nothing_goes_on_where_all_that_was_found_is_in_memory(asked: Asked) -> None:
+    with Cache.open(None) as memory:
+        made = asked(("budget", 0.9), "first", memory, search_seconds=60)
+    assert made.path is not None and made.path.rounds and not made.path.goes_on
 
 
 def test_what_its_own_limit_cut_short_is_the_answer(asked: Asked, begun: list[Path]) -> None:

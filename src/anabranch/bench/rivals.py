@@ -172,7 +172,7 @@ def _compiled(model: nn.Module, args: Args, machine: Machine, mode: str) -> Prep
 @contextmanager
 def _in_turns(machine: Machine) -> Iterator[None]:
     """Inductor times its candidates while nobody else does on this GPU. The first call of one, that
-    loads it and may compile it, takes much longer than its trial, and is nobody's turn."""
+    loads it and may compile it, is nobody's turn: others wait for no more than its trial."""
     from torch._inductor.runtime.benchmarking import benchmarker
 
     time = benchmarker.benchmark_gpu
