@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from anabranch.frontend.from_torch import capture
 from anabranch.fuzz import campaign, substitute, trial
@@ -16,6 +17,7 @@ from anabranch.fuzz.substitute import RULES, SIMPLIFY, Crash, Substitution, subs
 from anabranch.fuzz.trial import Outcome, Setting, attempt
 from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Match, Pattern, Rule, wild
+from anabranch.ir.step import rounding
 from anabranch.trace import Trace
 
 STEPS = Setting("cpu", torch.float64, {"check": 1}, steps=4)
@@ -155,3 +157,21 @@ def test_a_search_that_had_no_time_counts_as_cut_short() -> None:
     options = {"scheduler": "sequential", "cache_dir": None, "budget": 0.01}
     outcome = trial.attempt(SUM, Setting("cpu", torch.float32, options))
     assert outcome.status == "equal" and outcome.cut_short
+
+
+def test_what_is_folded_in_a_narrower_dtype_may_be_rounded() -> None:
+    """A constant whose softmax the model itself takes in fp32."""
+
+    class Narrow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.rand(3, 5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.w.float().softmax(-1).double()
+
+    def of(module: nn.Module) -> Graph:
+        return capture(module.eval().double(), (torch.rand(3, 5).double(),)).graph
+
+    assert rounding(of(Narrow())) == pytest.approx(4e-5)
+    assert rounding(of(nn.Linear(5, 2))) == pytest.approx(4e-12)

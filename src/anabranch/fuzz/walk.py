@@ -57,7 +57,7 @@ def walked(
     build, inputs = made(drawing)
     example = alone.cast(inputs(0), torch.device("cpu"), dtype)
     captured = capture(build().eval().to(dtype), example).graph
-    allowed = max(RELATIVE, rounding(captured) if dtype != torch.float64 else 0.0)
+    allowed = max(RELATIVE, rounding(captured))
     if options.tf32:
         allowed = max(allowed, DEEP * ERROR)
     kind = resolve(target, options.tf32).spec.kind

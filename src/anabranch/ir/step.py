@@ -18,6 +18,7 @@ from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_inputs
 from anabranch.ir.numbers import FLOOR, relative_error
+from anabranch.ir.rule import Known
 from anabranch.ir.text import text_graph
 from anabranch.ir.verify import verify_graph
 from anabranch.trace import Trace
@@ -86,5 +87,6 @@ class Stepper:
 
 def rounding(graph: Graph) -> float:
     """What folding constants in their own dtypes may change of a result evaluated in fp64."""
-    held = (*(c.type for c in graph.constants), *(value.type for value in graph.inputs))
+    known = Known.of(graph)
+    held = (*(known.types[name] for name in known.constant), *(v.type for v in graph.inputs))
     return 4 * max((FLOOR.get(type.dtype, 0.0) for type in held), default=1e-12)
