@@ -103,7 +103,7 @@ def instance(rule: Rule, place: Place) -> tuple[Graph, Graph] | None:
     if match is None:
         return None
     for before in (extract(place.graph, place.nodes), place.graph):
-        with suppress(KeyError):
+        with suppress(KeyError, ValueError):
             return before, apply(before, rule, match)
     return None
 
