@@ -262,21 +262,19 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("mm(x, a) -> x @ a", call(MM, x, a), x @ a, draw=one_product(rank=2)),
     Rule("bmm(x, a) -> x @ a", call(BMM, x, a), x @ a, draw=one_product(rank=3, batch=True)),
-    Rule(
-        "bmm(x, column) -> sum(x * t(column), 2)",
-        find=call(BMM, x, a),
-        replace=summed,
-        when=of_vectors("right"),
-        draw=of_a_vector("right"),
-        throughout="first",
-    ),
-    Rule(
-        "bmm(row, a) -> sum(t(row) * a, 1)",
-        find=call(BMM, x, a),
-        replace=summed,
-        when=of_vectors("left"),
-        draw=of_a_vector("left"),
-        throughout="first",
+    *(
+        Rule(
+            name,
+            find=call(BMM, x, a),
+            replace=summed,
+            when=of_vectors(side),
+            draw=of_a_vector(side),
+            throughout="first",
+        )
+        for side, name in (
+            ("right", "bmm(x, column) -> sum(x * t(column), 2)"),
+            ("left", "bmm(row, a) -> sum(t(row) * a, 1)"),
+        )
     ),
     Rule(
         "addmm(b, x, a) -> x @ a + b",
