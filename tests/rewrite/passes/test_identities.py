@@ -1,10 +1,28 @@
 from __future__ import annotations
 
+import pytest
 from tests.rewrite.graphs import equal, kinds, read
 
+from anabranch.ir.graph import Ref
+from anabranch.ir.rule import Match, Rule
 from anabranch.ir.text import text_graph
+from anabranch.rewrite import apply
+from anabranch.rewrite.build import Builder
 from anabranch.rewrite.passes.identities import identities
+from anabranch.rewrite.rules.always import RULES
 from anabranch.trace import Trace
+
+IDLE = (
+    *("add.Tensor({0}, 0)", "sub.Tensor({0}, 0)", "mul.Tensor({0}, 1.0)", "div.Tensor({0}, 1)"),
+    *("pow.Tensor_Scalar({0}, 1)", "dropout.default({0}, 0.5, False)"),
+    *(f"{kind}dropout.default({{0}}, 0.5, False)" for kind in ("feature_", "alpha_")),
+    *("feature_alpha_dropout.default({0}, 0.5, False)", "alias.default({0})"),
+    *("detach.default({0})", "lift_fresh.default({0})", "clone.default({0})"),
+    *("_to_copy.default({0}, dtype=torch.float32)", "slice.Tensor({0}, 0, 0, 9)"),
+    *("expand.default({0}, [4, 4])", "reshape.default({0}, [4, 4])"),
+    *("permute.default({0}, [0, 1])", "transpose.int({0}, 1, 1)", "cat.default([{0}], 1)"),
+)
+"""Calls of what is 4 by 4 that give it back."""
 
 
 def test_one_graph_before_and_after() -> None:
@@ -72,3 +90,41 @@ def test_rows_are_counted_once() -> None:
     after = equal(alone, identities(alone, Trace()))
     assert kinds(after)[-1] == "linear" and after.nodes[-1].type.shape == (2, 3, 5)
     assert identities(read_twice, Trace()) is read_twice
+
+
+def test_every_rule_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somewhere in a graph that has each of them in the middle, and none is left in the end."""
+    lines = ["%v0: f32[4,4] = aten.relu.default(%x)"]
+    for i, call in enumerate(IDLE):
+        lines.append(f"%v{i + 1}: f32[4,4] = aten.{call.format(f'%v{i}')}")
+    graph = read(f"""
+    graph g {{
+      input %x: f32[4,4]
+      const %w: f32[3,8] = w
+      {"  ".join(f"{line}{chr(10)}" for line in lines)}
+      %a: f32[4,4]{{1,4}} = aten.transpose.int(%v{len(IDLE)}, 0, 1)
+      %b: f32[4,4] = aten.transpose.int(%a, 0, 1)
+      %c: f32[4,4]{{1,4}} = aten.transpose.int(%b, 0, 1)
+      %d: f32[4,4] = aten.transpose.int(%c, 1, 0)
+      %e: f32[4,4]{{1,4}} = aten.t.default(%d)
+      %f: f32[4,4] = aten.t.default(%e)
+      %g: f32[4,4]{{1,4}} = aten.permute.default(%f, [1, 0])
+      %h: f32[4,4] = aten.permute.default(%g, [1, 0])
+      %i: f32[16] = aten.reshape.default(%h, [16])
+      %j: f32[2,8] = aten.reshape.default(%i, [2, 8])
+      %k: f32[2,3] = aten.linear.default(%j, %w)
+      %l: f32[1,2,3] = aten.reshape.default(%k, [1, 2, 3])
+      return %l
+    }}""")
+    applied, made = set[str](), apply.substitute
+
+    def noted(builder: Builder, rule: Rule, match: Match) -> tuple[Ref, ...]:
+        applied.add(rule.name)
+        return made(builder, rule, match)
+
+    monkeypatch.setattr(apply, "substitute", noted)
+    after, before = identities(graph, Trace()), graph
+    while after is not before:
+        after, before = identities(after, Trace()), after
+    assert [rule.name for rule in RULES if rule.name not in applied] == []
+    assert kinds(equal(graph, after)) == ["relu", "reshape", "linear"]
