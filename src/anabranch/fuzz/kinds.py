@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anabranch.fuzz import images, moves, others, pointwise, reuse, rows
+from anabranch.fuzz import images, moves, others, patterns, pointwise, reuse, rows
 from anabranch.fuzz.sheet import Sheet
 
 KINDS: dict[str, tuple[Callable[[Sheet], None], int]] = {
@@ -85,6 +85,7 @@ KINDS: dict[str, tuple[Callable[[Sheet], None], int]] = {
     "product": (others.product, 1),
     "masked_softmax": (others.masked_softmax, 1),
     "integers": (others.integers, 3),
+    "pattern": (patterns.pattern, 12),
     "repeated": (reuse.repeated, 3),
     "shared": (reuse.shared, 3),
 }

@@ -1,0 +1,80 @@
+"""What a rule looks for, written into a drawing: all rules have their places there, those too that
+nobody's model happens to have.
+
+    rule     x - x*y -> x*(1 - y)
+    lines    v7 = torch.ops.aten.mul.Tensor(v2, w3)        v2 is a value of that shape, w3 a weight
+             v8 = torch.ops.aten.sub.Tensor(v2, v7)        or both as one line
+
+What is drawn is the rule's own instance, as its test draws it: its inputs are values of the
+drawing where some have their shapes and strides, else new inputs; its constants are weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from anabranch.fuzz.sheet import Rejected, Sheet
+from anabranch.ir.graph import Arg, Graph, Input, Node, Ref
+from anabranch.ir.types import type_of
+from anabranch.rewrite.apply import instantiate
+from anabranch.rewrite.rules import ALL, always
+
+RULES = (*ALL, *always.RULES)
+SEEDS = 100_000
+TOKENS = 3
+"""Of a table, the first so many rows are looked up."""
+
+
+def pattern(sheet: Sheet) -> None:
+    """One rule's left side."""
+    rule = sheet.one(RULES)
+    graph = instantiate(rule, sheet.dice.randrange(SEEDS))
+    names = {given.name: _value(sheet, given) for given in graph.inputs}
+    names |= {c.name: sheet.weight(*c.type.shape) for c in graph.constants}
+    inside = _read_once(graph) if sheet.perhaps(0.5) else set[str]()
+    for node in graph.nodes:
+        line = _line(node, names)
+        made = (line,) if node.name in inside else sheet.several(line, len(node.results))
+        names |= zip(node.results, made, strict=True)
+
+
+def _read_once(graph: Graph) -> set[str]:
+    """What a single call reads, and nobody else: it may be written in its place."""
+    read = Counter(name for node in graph.nodes for name in node.uses)
+    read.update(ref.name for ref in graph.outputs)
+    return {
+        node.name for node in graph.nodes if len(node.results) == 1 and read[node.name] == 1
+    } - {ref.name for ref in graph.outputs}
+
+
+def _value(sheet: Sheet, given: Input) -> str:
+    """A value that is like this input, or a new input of the drawing."""
+    alike = [name for name, value in sheet.values.items() if type_of(value) == given.type]
+    if alike and sheet.perhaps(0.8):
+        return sheet.one(alike)
+    shape, seed = given.type.shape, sheet.seed()
+    if not given.type.dtype.is_floating_point:
+        return sheet.given(f"whole({shape}, {TOKENS}, {seed}{{shift}})")
+    name = sheet.given(f"normal({shape}, {seed}{{shift}})")
+    if type_of(sheet.values[name]) == given.type or len(shape) != 4:
+        return name
+    return sheet.add(f"{name}.contiguous(memory_format=torch.channels_last)")
+
+
+def _line(node: Node, names: dict[str, str]) -> str:
+    given = [_text(arg, names) for arg in node.args]
+    given += [f"{key}={_text(arg, names)}" for key, arg in node.kwargs]
+    namespace, _, _ = node.op.partition(".")
+    if namespace != "aten":
+        raise Rejected(f"{node.op} is no operator of torch")
+    return f"torch.ops.{node.op}({', '.join(given)})"
+
+
+def _text(arg: Arg, names: dict[str, str]) -> str:
+    if isinstance(arg, Ref):
+        return names[arg.name]
+    if isinstance(arg, tuple):
+        return f"[{', '.join(_text(item, names) for item in arg)}]"
+    infinite = isinstance(arg, float) and not math.isfinite(arg)
+    return f"float('{arg}')" if infinite else repr(arg)
