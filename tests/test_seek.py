@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from anabranch import seek
-from anabranch.autograph.loop import Outcome
 from anabranch.autograph.path import Path, Round
+from anabranch.autograph.standing import Outcome
 from anabranch.cache import Cache
 from anabranch.compiler import Compilation, compile_model
 from anabranch.deadline import ENDLESS, CutShort

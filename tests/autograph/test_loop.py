@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from tests.rewrite.graphs import read
 
-from anabranch.autograph import loop
+from anabranch.autograph import everywhere, loop, parts
 from anabranch.autograph.effort import BUILT, FEWEST, PRICE, WORK_DONE, Effort
 from anabranch.autograph.judges import Judges, Locals
-from anabranch.autograph.loop import Outcome, improved, settings_of
+from anabranch.autograph.loop import improved, settings_of
 from anabranch.autograph.path import Path, Round, rules_of
+from anabranch.autograph.standing import Outcome
 from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
@@ -310,8 +311,8 @@ def parts_paid(
         slow = {3: 4.5}
         return [Cost(slow.get(n, float(n)), "measured") for n in (len(g.nodes) for g in graphs)]
 
-    monkeypatch.setattr(loop, "gathered", gathered)
-    monkeypatch.setattr(loop, "assembled", assembled)
+    monkeypatch.setattr(parts, "gathered", gathered)
+    monkeypatch.setattr(parts, "assembled", assembled)
     monkeypatch.setattr(loop, "search", lambda graph, *rest: (Found(graph, 1.0),))
     judges: Judges[Built] = Judges(
         lambda graph: graph,
@@ -356,8 +357,9 @@ def test_what_pays_throughout_is_tried_before_parts_or_after_them(
         step = Step(chosen[0], ("n0",), 1.0, 0.5)
         return Found(chain({"first": 8, "last": 5}[chosen[0]]), 1.0, (step,))
 
-    monkeypatch.setattr(loop, "kinds", kinds)
-    monkeypatch.setattr(loop, "throughout", throughout)
+    for room in (everywhere, parts):
+        monkeypatch.setattr(room, "kinds", kinds)
+    monkeypatch.setattr(everywhere, "throughout", throughout)
     found, ran, _ = parts_paid(monkeypatch, 90.5, 3.0)
     assert ran == [8, 6, 5] and came_from == [(9, "first"), (9, "last")]
     assert [step.rule for step in found.path.steps] == ["last"]
@@ -427,7 +429,7 @@ def test_steps_of_a_whole_are_told_apart_by_what_their_parts_take(
     ran = [step.ran and (step.ran.before.us, step.ran.after.us) for step in found.path.steps]
     assert ran == [(4.0, 3.0), (6.0, 2.0), (4.0, 3.0), None]
     assert found.path.cut_short == ""
-    monkeypatch.setattr(loop, "RUN", 1e9)  # more than is left; the search was done all the same
+    monkeypatch.setattr(parts, "RUN", 1e9)  # more than is left; the search was done all the same
     hasty = replace(USUAL, until=Deadline.after(1e6))
     found = improved(chain(9), first, (), settings_of(OPTIONS), judges, hasty, Trace())
     assert [step.ran for step in found.path.steps] == [None] * 4 and found.path.cut_short == ""

@@ -10,11 +10,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from anabranch.autograph.local import Contest, Informed
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 
 Price = Callable[[Graph], float]
+Contest = Callable[[Sequence[Graph]], Sequence[Cost | None]]
+"""What graphs take as parts of another, side by side; None where one cannot run."""
+
+
+class Informed(Protocol):
+    """A price, in about microseconds, that says what it does not know."""
+
+    def __call__(self, graph: Graph) -> float: ...
+
+    def fresh(self, graph: Graph) -> frozenset[str]:
+        """The tasks of the graph that nobody has run, by name."""
 
 
 class Judged(Protocol):

@@ -13,12 +13,11 @@ each is mostly tried by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
 
+from anabranch.autograph.judges import Contest, Informed
 from anabranch.autograph.path import rules_of
 from anabranch.costs import beside, tied
-from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.rewrite.alternatives import Alternatives, Paid
 from anabranch.rewrite.backtrack import Found
@@ -36,17 +35,6 @@ WHERE = "search.parts"
 Entrant = tuple[Alternatives, tuple[Found, ...]]
 Ranked = tuple[float, int, Found]
 """A form of the part of this number, with what it promises below zero."""
-Contest = Callable[[Sequence[Graph]], Sequence[Cost | None]]
-"""What graphs take as parts of another, side by side; None where one cannot run."""
-
-
-class Informed(Protocol):
-    """A price, in about microseconds, that says what it does not know."""
-
-    def __call__(self, graph: Graph) -> float: ...
-
-    def fresh(self, graph: Graph) -> frozenset[str]:
-        """The tasks of the graph that nobody has run, by name."""
 
 
 def entrants(known: Sequence[Alternatives], price: Informed, most: int = TASKS) -> list[Entrant]:
