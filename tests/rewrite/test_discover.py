@@ -4,13 +4,17 @@ again."""
 from __future__ import annotations
 
 import json
+import random
 import re
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from functools import partial
 
 import pytest
 
 from anabranch.ir.rule import Call, Wild, text_pattern
 from anabranch.ir.rule_text import parse_pattern
+from anabranch.rewrite.apply import instantiate
 from anabranch.rewrite.discover import Discovery, discover, text_discovery
 from anabranch.rewrite.discovery.equations import (
     blows_up,
@@ -26,12 +30,14 @@ from anabranch.rewrite.discovery.pairs import pairs
 from anabranch.rewrite.discovery.settings import OPERATORS, SETTINGS, Setting
 from anabranch.rewrite.discovery.terms import Evaluator, Side, enumerate_terms
 from anabranch.rewrite.discovery.written import written_as
+from anabranch.rewrite.match import matches
 from anabranch.rewrite.rules import found, linears, sums
 from anabranch.rewrite.rules.found import Equation, Shapes, load
 
 SMALL = {"elements": 2, "extremes": 2, "matrices": 2, "pieces": 2}
 ELEMENTS: Shapes = dict.fromkeys("xyz", ("...",))
 MATRICES: Shapes = {"x": ("N", "K"), "a": ("K", "M"), "b": ("K", "M")}
+IMAGES: Shapes = dict.fromkeys("xy", ("B", "C", "I", "J"))
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +48,7 @@ def small() -> Discovery:
 def side(text: str) -> Side:
     """A pattern, from the short form that names of rules are in."""
     ops = {"add": "Tensor", "mul": "Tensor", "sub": "Tensor", "maximum": "default"}
-    ops |= dict.fromkeys(("relu", "matmul", "cat", "t"), "default")
+    ops |= dict.fromkeys(("relu", "matmul", "cat", "t", "avg_pool2d", "max_pool2d"), "default")
     for name, overload in ops.items():
         text = re.sub(rf"\b{name}\(", f"aten.{name}.{overload}(", text)
     pattern = parse_pattern(text)
@@ -114,6 +120,12 @@ WRONG = [
     ("matmul(x, add(a, b)) -> matmul(x, a)", MATRICES),
     ("cat([x, y], 0) -> cat([y, x], 0)", {"x": ("N", "K"), "y": ("N", "K")}),
     ("matmul(x, y) -> matmul(y, x)", {"x": ("N", "N"), "y": ("N", "N")}),
+    ("relu(avg_pool2d(x, *averaged)) -> avg_pool2d(relu(x), *averaged)", IMAGES),
+    ("max_pool2d(mul(x, s), *largest) -> mul(max_pool2d(x, *largest), s)", IMAGES),
+    (
+        "add(max_pool2d(x, *largest), max_pool2d(y, *largest)) -> max_pool2d(add(x, y), *largest)",
+        IMAGES,
+    ),
 ]
 
 
@@ -121,6 +133,42 @@ WRONG = [
 def test_a_wrong_equation_does_not_survive(name: str, shapes: Shapes) -> None:
     why = survives(equation(name, shapes))
     assert "differs by" in why
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "avg_pool2d(mul(x, s), *averaged) -> mul(avg_pool2d(x, *averaged), s)",
+        "avg_pool2d(add(x, y), *averaged) -> add(avg_pool2d(x, *averaged), "
+        "avg_pool2d(y, *averaged))",
+        "max_pool2d(relu(x), *largest) -> relu(max_pool2d(x, *largest))",
+        "cat([max_pool2d(x, *largest), max_pool2d(y, *largest)], 1) -> "
+        "max_pool2d(cat([x, y], 1), *largest)",
+    ],
+)
+def test_equations_of_pools_hold_for_other_windows(name: str) -> None:
+    """Than the one of 3x3 that they are found with."""
+    made = equation(name, IMAGES)
+    assert not survives(made)
+    drawn = [found.rule(made).draw(random.Random(seed)) for seed in range(20)]  # type: ignore[misc]
+    kind = "largest" if "largest" in name else "averaged"
+    assert len({str(each[kind]) for each in drawn}) > 10
+
+
+def _given(drawn: Mapping[str, object], dice: random.Random) -> Mapping[str, object]:
+    return drawn
+
+
+def test_windows_that_are_cut_short_are_left_alone() -> None:
+    """relu(max(nothing)) is 0 and max(relu(nothing)) is not; no equation was tried with such."""
+    name = "max_pool2d(relu(x), *largest) -> relu(max_pool2d(x, *largest))"
+    rule = found.rule(equation(name, IMAGES))
+    whole = ((3, 3), (2, 2), (1, 1), (1, 1), False)
+    for pool, wanted in ((whole, 1), ((*whole[:4], True), 0), ((*whole[:3], (2, 2), False), 0)):
+        image = found.tensor(("B", "C", "I", "J"), dict.fromkeys("BCIJ", 8))
+        drawn: dict[str, object] = {"x": image, "largest": pool}
+        graph = instantiate(replace(rule, draw=partial(_given, drawn)), 0)
+        assert len([*matches(graph, rule)]) == wanted
 
 
 def test_a_planted_equation_is_refuted_on_other_shapes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 from anabranch.fuzz.sheet import Rejected, Sheet
 from anabranch.ir.graph import Arg, Graph, Input, Node, Ref
+from anabranch.ir.rule import Rule
 from anabranch.ir.types import type_of
 from anabranch.rewrite.apply import instantiate
 from anabranch.rewrite.rules import ALL, always
@@ -26,9 +28,9 @@ TOKENS = 3
 """Of a table, the first so many rows are looked up."""
 
 
-def pattern(sheet: Sheet) -> None:
-    """One rule's left side."""
-    rule = sheet.one(RULES)
+def pattern(sheet: Sheet, rules: Sequence[Rule] = RULES) -> None:
+    """The left side of one of these."""
+    rule = sheet.one(rules)
     graph = instantiate(rule, sheet.dice.randrange(SEEDS))
     names = {given.name: _value(sheet, given) for given in graph.inputs}
     names |= {c.name: sheet.weight(*c.type.shape) for c in graph.constants}

@@ -21,6 +21,7 @@ import torch
 from anabranch.ir.rule import Rule, text_pattern, wildcards
 from anabranch.rewrite.discovery.equations import (
     DRAWS,
+    UNDRAWN,
     blows_up,
     equations,
     named,
@@ -69,7 +70,8 @@ class Discovery:
     sizes: dict[str, int]
     seed: int
     refuted: tuple[str, ...] = ()
-    """Equations that hold on the shapes of their setting and not on others."""
+    """Equations that hold on the shapes of their setting and not on others; but for those that no
+    other shapes have, as where what was pooled in steps is added to what was not."""
 
 
 def discover(
@@ -84,7 +86,7 @@ def discover(
     refuted: list[str] = []
     for name, most in sizes.items():
         found, counts[name], wrong = _within(SETTINGS[name], most, seed, theory, hear)
-        rules += found
+        rules += [each for each in found if each not in rules]  # pairs are asked of each setting
         refuted += wrong
         hear(f"{name}: {counts[name]}")
     marked = (replace(each, written=written_as(each, tables)) for each in named(rules))
@@ -112,7 +114,8 @@ def _within(
         new += 1
         proven = [each for each in (general, pair) if not refutation(*each, inputs)]
         if not proven:
-            refuted.append(refutation(*pair, inputs))
+            why = refutation(*pair, inputs)
+            refuted += [why] if UNDRAWN not in why else []
             continue
         survived += 1
         shapes = widened(*proven[0], inputs)

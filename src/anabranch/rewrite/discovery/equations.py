@@ -29,10 +29,13 @@ on. Eight let maximum(maximum(x*x, y) * x, y) pass for maximum(x*x*x, y)."""
 LARGE = 4
 """Calls of a replacement that has to do without some operator of what it replaces."""
 
-FRESH = "DEFGIJLTUVXYZ"
+UNDRAWN = "cannot be drawn"
+"""Begins to say why an equation does not hold on shapes that it cannot even be written for."""
+
+FRESH = "DEFGLTUVXYZ"
 """Letters that no setting uses."""
 
-DRAWN = "HWRQ"
+DRAWN = "HWIJRQ"
 """Letters of images and kernels, which are drawn so that one has room in the other."""
 
 
@@ -44,7 +47,7 @@ def survives(equation: Equation, draws: int = DRAWS) -> str:
         try:
             graph = instantiate(made, seed)
         except (RuntimeError, IndexError, TypeError, KeyError) as failed:
-            return f"cannot be drawn: {str(failed).splitlines()[0]}"
+            return f"{UNDRAWN}: {str(failed).splitlines()[0]}"
         roots = [ref.name for ref in graph.outputs]
         found = [m for m in matches(graph, made) if [root.name for root in m.roots] == roots]
         if not found:

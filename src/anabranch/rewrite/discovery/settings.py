@@ -10,16 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from anabranch.ir.rule import Call, Operand, Wild
-from anabranch.rewrite.rules.found import MORE, WINDOW, Known, Shapes
+from anabranch.rewrite.rules.found import AVERAGED, LARGEST, MORE, WINDOW, Known, Shapes
 from anabranch.rewrite.words import call, cat, linear, relu, t
 
 END = 2**63 - 1
 SIZES: Known = {
     **{"N": 5, "C": 3, "K": 7, "M": 11, "P": 13},
-    **{"B": 2, "O": 5, "H": 4, "W": 3, "R": 3, "Q": 3, MORE: (8, 9)},
+    **{"B": 2, "O": 5, "H": 4, "W": 3, "R": 3, "Q": 3, "I": 9, "J": 10, MORE: (8, 9)},
 }
 """What the letters stand for while graphs are enumerated: "..." for many numbers, so that each
-order of a few and of their products is among them."""
+order of a few and of their products is among them; I and J so that four poolings of 3x3, one behind
+the other, do not see all of an image from everywhere."""
 
 NUMBERS = (5, -4, -0.5)
 """What s stands for in each of the draws: of both signs, less than one too, no sum of few ones."""
@@ -28,8 +29,13 @@ PARTS = (1, 4, 8)
 """Into how many parts whole numbers are cut in each draw: x*x >= x holds for whole numbers and not
 for others, 4*x*x + x >= 0 for quarters too. Products of a few eighths are exact as well."""
 
-SAME = ((1, 1), (1, 1), (1, 1), False, (0, 0), 1)
-"""The window of all convolutions while graphs are enumerated: 3x3, as large as its input."""
+WINDOWS: Mapping[str, tuple[object, ...]] = {
+    WINDOW: ((1, 1), (1, 1), (1, 1), False, (0, 0), 1),
+    AVERAGED: ((3, 3), (1, 1), (1, 1), False, True, 8),
+    LARGEST: ((3, 3), (1, 1), (1, 1), (1, 1), False),
+}
+"""How all convolutions and poolings walk along their inputs while graphs are enumerated: by 3x3,
+and what they make is as large. An average is divided by eight, which doubles do exactly."""
 
 Build = Callable[..., Call]
 
@@ -54,6 +60,14 @@ class Operator:
 
 def _both(name: str) -> Build:
     return lambda one, two: call(f"aten.{name}", one, two)
+
+
+def _image(shape: Size) -> bool:
+    return shape[2:] == (SIZES["H"], SIZES["W"])
+
+
+def _wide(shape: Size) -> bool:
+    return shape[2:] == (SIZES["I"], SIZES["J"])
 
 
 def _cuts(axis: int, letter: str) -> dict[str, Operator]:
@@ -88,14 +102,16 @@ OPERATORS: dict[str, Operator] = {
     "conv": Operator(
         2,
         lambda x, w: Call("aten.convolution.default", (x, w, None), WINDOW),
-        meant=lambda x, w: x[2:] == (SIZES["H"], SIZES["W"]) and w[2:] == (SIZES["R"], SIZES["Q"]),
+        meant=lambda x, w: _image(x) and w[2:] == (SIZES["R"], SIZES["Q"]),
     ),
     "biased": Operator(
         3,
         lambda x, w, b: Call("aten.convolution.default", (x, w, b), WINDOW),
-        meant=lambda x, w, b: x[2:] == (SIZES["H"], SIZES["W"]) and len(w) == 4 and len(b) == 1,
+        meant=lambda x, w, b: _image(x) and len(w) == 4 and len(b) == 1,
     ),
     "linear": Operator(3, linear, meant=lambda x, w, b: (len(x), len(w), len(b)) == (3, 2, 1)),
+    "average": Operator(1, lambda x: Call("aten.avg_pool2d.default", (x,), AVERAGED), meant=_wide),
+    "largest": Operator(1, lambda x: Call("aten.max_pool2d.default", (x,), LARGEST), meant=_wide),
     "cat2": Operator(2, lambda x, y: cat((x, y), 2)),
     **_cuts(0, "B"),
     **_cuts(0, "N"),
@@ -169,9 +185,26 @@ SETTINGS: Mapping[str, Setting] = {
         _shapes(x="B N K", y="B N K", w="M K", v="M K", b="M", c="M"),
         ("linear", "add", "cat0", "cat1", "cat2", "head1N", "tail1N", "head2M", "tail2M"),
     ),
+    "pooled": Setting(
+        _shapes(x="B C I J", y="B C I J"),
+        (
+            *("average", "largest", "add", "relu", "maximum", "scale"),
+            *("cat0", "cat1", "head0B", "tail0B", "head1C", "tail1C"),
+        ),
+    ),
+    "dense": Setting(
+        _shapes(x="N K", z="N M", a="K M", b="K M"),
+        ("matmul", "add", "mul", "relu", "cat0", "cat1", "head0N", "tail0N", "head1M", "tail1M"),
+    ),
+    "convolved": Setting(
+        _shapes(x="B C H W", z="B O H W", w="O C R Q", v="O C R Q"),
+        ("conv", "add", "mul", "relu", "cat0", "cat1", "head0B", "tail0B", "head1O", "tail1O"),
+    ),
 }
-"""In this order: what holds for any number of axes is known before it is found for two."""
+"""In this order: what holds for any number of axes is known before it is found for two. The last
+two have all of TASO's operators on matrices and on images, with what a layer's result is added to
+or multiplied by."""
 
 SHIPPED = dict.fromkeys(SETTINGS, 4)
-"""Calls of a graph at most, for the file that the package is shipped with: some six minutes on one
-core, and less than 2 GB."""
+"""Calls of a graph at most, for the file that the package is shipped with: some twelve minutes on
+one core, and less than 2 GB."""

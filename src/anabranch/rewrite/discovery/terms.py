@@ -26,13 +26,13 @@ from anabranch.rewrite.discovery.settings import (
     NUMBERS,
     OPERATORS,
     PARTS,
-    SAME,
     SIZES,
+    WINDOWS,
     Operator,
     Setting,
 )
 from anabranch.rewrite.prove import draw
-from anabranch.rewrite.rules.found import WINDOW, tensor
+from anabranch.rewrite.rules.found import tensor
 
 Side = Call | Wild
 """Of an equation: a term."""
@@ -100,7 +100,7 @@ class Evaluator:
 
     def _run(self, pattern: Call, trial: int) -> torch.Tensor:
         args = [self._arg(arg, trial) for arg in pattern.args]
-        rest = SAME if pattern.rest == WINDOW else ()
+        rest = WINDOWS.get(pattern.rest, ())
         result = ops.resolve(pattern.op)(*args, *rest)
         assert isinstance(result, torch.Tensor)
         return result

@@ -75,9 +75,8 @@ def _spelled(graph: Graph) -> str:
         values = ops.arguments(node)
         if node.op == "aten.alias.default":
             return text(values["self"])
-        rank = len(known[node.uses[0]].shape)
-        if isinstance(axis := values.get("dim"), int):
-            values["dim"] = axis % rank
+        if node.uses and isinstance(axis := values.get("dim"), int):
+            values["dim"] = axis % len(known[node.uses[0]].shape)
         if node.op == SLICE:
             values |= _span(node, known[node.uses[0]].shape[int(str(values["dim"]))])
         args = [text(value) for value in values.values()]

@@ -26,6 +26,7 @@ from anabranch.ir.rule_text import parse_pattern
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws, terms
 from anabranch.rewrite.rules.terms import When, every, floating, number
+from anabranch.rewrite.rules.windows import Window, spread
 
 FILE = Path(__file__).with_name("found.json")
 
@@ -35,8 +36,8 @@ Known = dict[str, int | tuple[int, ...]]
 """What the letters stand for, and "..." as well."""
 
 MORE = "..."
-WINDOW = "window"
-"""The wildcard for how a convolution walks along its input."""
+WINDOW, AVERAGED, LARGEST = "window", "averaged", "largest"
+"""The wildcards for how a convolution, an average and a largest number walk along their input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,9 @@ def rule(equation: Equation) -> Rule:
     shapes = equation.shapes
     told = set(wildcards(find))
     tensors = [name for name in shapes if name in told]
-    numbers = sorted(told - set(tensors) - letters(shapes) - {WINDOW})
+    numbers = sorted(told - set(tensors) - letters(shapes) - PLAIN.keys())
     conditions: list[When] = [floating(*tensors), _fitting(shapes, told), *map(number, numbers)]
-    if WINDOW in told:
-        conditions.append(_one_group)
+    conditions += [plain for name, plain in PLAIN.items() if name in told]
     asked = set(wildcards(replace)) - told
 
     def put(match: Match) -> Patterns:
@@ -172,19 +172,50 @@ def _one_group(match: Match) -> bool | str:
     return (rest[3] is False and rest[5] == 1) or "it is transposed or has groups"
 
 
+def _whole_average(match: Match) -> bool | str:
+    rest = match.bound[AVERAGED]
+    assert isinstance(rest, tuple)
+    return rest[3] is False or "its last windows are cut short"
+
+
+def _whole_largest(match: Match) -> bool | str:
+    rest = match.bound[LARGEST]
+    assert isinstance(rest, tuple)
+    dense = set(spread(rest[3], 2)) == {1}
+    return (dense and rest[4] is False) or "it has windows that may see nothing but padding"
+
+
+PLAIN: Mapping[str, When] = {
+    WINDOW: _one_group,
+    AVERAGED: _whole_average,
+    LARGEST: _whole_largest,
+}
+"""When a window is one of those that an equation was tried with."""
+
+
 def _drawing(shapes: Shapes, told: set[str], numbers: list[str]) -> terms.Draw:
     def draw(dice: random.Random) -> Mapping[str, object]:
         known: Known = {letter: draws.size(dice) for letter in sorted(letters(shapes))}
         least = 1 if (MORE,) in shapes.values() else 0
         known[MORE] = terms.sizes(dice, dice.randint(least, 2))
         drawn: dict[str, object] = {name: dice.choice((2, -3, 0.5, -0.5)) for name in numbers}
-        if WINDOW in told:
-            kernel, by = draws.kernel(dice, 2), draws.some_window(dice, 2)
-            known |= zip("RQ", kernel, strict=True)
-            known |= zip("HW", draws.room(dice, kernel, by), strict=True)
-            drawn[WINDOW] = by.args
-        drawn |= {letter: known[letter] for letter in told & letters(shapes)}
-        return {name: tensor(shapes[name], known) for name in shapes if name in told} | drawn
+        kernel, by = draws.kernel(dice, 2), draws.some_window(dice, 2)
+        known |= zip("RQ", kernel, strict=True)
+        if told & {AVERAGED, LARGEST}:  # these pad by half a window at most
+            padding = tuple(dice.randint(0, taps // 2) for taps in kernel)
+            by = Window(by.stride, padding, (1, 1))
+        if told & PLAIN.keys():
+            room = draws.room(dice, kernel, by)
+            known |= zip("HWIJ", room * 2, strict=True)
+        divisor, inside = dice.choice((None, None, 2, -4)), dice.random() < 0.5
+        drawn |= {
+            WINDOW: by.args,
+            AVERAGED: (kernel, by.stride, by.padding, False, inside, divisor),
+            LARGEST: (kernel, by.stride, by.padding, (1, 1), False),
+        }
+        drawn |= {letter: known[letter] for letter in letters(shapes)}
+        drawn |= {name: tensor(shape, known) for name, shape in shapes.items()}
+        return {name: drawn[name] for name in drawn if name in told}
 
     return draw
 

@@ -1,0 +1,38 @@
+"""Models with what a rule looks for among their lines, captured (`fuzz.patterns`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from tests.rewrite.graphs import captured
+
+from anabranch.fuzz import patterns
+from anabranch.fuzz.drawing import Drawing, made
+from anabranch.fuzz.sheet import Rejected, Sheet
+from anabranch.ir.graph import Graph
+from anabranch.ir.rule import Rule
+
+
+def planted(rule: Rule, seeds: Iterable[int]) -> Iterator[Graph]:
+    """The rule's left side as torch captures it, but for seeds whose numbers torch, or a drawing,
+    does not take."""
+    return map(graph_of, sheets([rule], seeds))
+
+
+def sheets(rules: Iterable[Rule], seeds: Iterable[int]) -> Iterator[Sheet]:
+    """Drawings of one input and one pattern."""
+    for seed in seeds:
+        sheet = Sheet(seed)
+        sheet.given("normal((2, 3, 4, 4), 1{shift})")
+        with suppress(Rejected):
+            patterns.pattern(sheet, tuple(rules))
+            yield sheet
+
+
+def graph_of(sheet: Sheet) -> Graph:
+    """What was drawn so far, captured, with all of it returned."""
+    outputs = tuple(name for step in sheet.steps for name in step.results)
+    drawing = Drawing(0, tuple(sheet.inputs), tuple(sheet.layers), tuple(sheet.steps), outputs)
+    build, inputs = made(drawing)
+    return captured(build(), *inputs(0))
