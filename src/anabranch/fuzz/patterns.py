@@ -5,8 +5,9 @@ nobody's model happens to have.
     lines    v7 = torch.ops.aten.mul.Tensor(v2, w3)        v2 is a value of that shape, w3 a weight
              v8 = torch.ops.aten.sub.Tensor(v2, v7)        or both as one line
 
-What is drawn is the rule's own instance, as its test draws it: its inputs are values of the
-drawing where some have their shapes and strides, else new inputs; its constants are weights.
+What is drawn is the rule's own instance, as its test draws it: its inputs are values of the drawing
+where some have their shapes and strides, else cut out of larger ones, or new inputs; its constants
+are weights.
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from anabranch.fuzz.sheet import Rejected, Sheet
+from anabranch.fuzz.sheet import Sheet
+from anabranch.fuzz.substitute import RULES
 from anabranch.ir.graph import Arg, Graph, Input, Node, Ref
 from anabranch.ir.rule import Rule
 from anabranch.ir.types import type_of
 from anabranch.rewrite.apply import instantiate
-from anabranch.rewrite.rules import ALL, always
 
-RULES = (*ALL, *always.RULES)
 SEEDS = 100_000
 TOKENS = 3
 """Of a table, the first so many rows are looked up."""
@@ -44,21 +44,24 @@ def pattern(sheet: Sheet, rules: Sequence[Rule] = RULES) -> None:
 def _read_once(graph: Graph) -> set[str]:
     """What a single call reads, and nobody else: it may be written in its place."""
     read = Counter(name for node in graph.nodes for name in node.uses)
-    read.update(ref.name for ref in graph.outputs)
-    return {
-        node.name for node in graph.nodes if len(node.results) == 1 and read[node.name] == 1
-    } - {ref.name for ref in graph.outputs}
+    once = {node.name for node in graph.nodes if len(node.results) == 1 and read[node.name] == 1}
+    return once - {ref.name for ref in graph.outputs}
 
 
 def _value(sheet: Sheet, given: Input) -> str:
-    """A value that is like this input, or a new input of the drawing."""
+    """A value that is like this input, as many numbers of a larger one, or a new input."""
     alike = [name for name, value in sheet.values.items() if type_of(value) == given.type]
     if alike and sheet.perhaps(0.8):
         return sheet.one(alike)
-    shape, seed = given.type.shape, sheet.seed()
+    shape, seed, numel = given.type.shape, sheet.seed(), given.type.numel
     if not given.type.dtype.is_floating_point:
         return sheet.given(f"whole({shape}, {TOKENS}, {seed}{{shift}})")
-    name = sheet.given(f"normal({shape}, {seed}{{shift}})")
+    values = sheet.values.items()
+    large = [name for name, v in values if v.is_floating_point() and v.numel() >= numel]
+    if large and sheet.perhaps(0.5):
+        name = sheet.add(f"{sheet.one(large)}.reshape(-1)[:{numel}].reshape({shape})")
+    else:
+        name = sheet.given(f"normal({shape}, {seed}{{shift}})")
     if type_of(sheet.values[name]) == given.type or len(shape) != 4:
         return name
     return sheet.add(f"{name}.contiguous(memory_format=torch.channels_last)")
@@ -67,9 +70,6 @@ def _value(sheet: Sheet, given: Input) -> str:
 def _line(node: Node, names: dict[str, str]) -> str:
     given = [_text(arg, names) for arg in node.args]
     given += [f"{key}={_text(arg, names)}" for key, arg in node.kwargs]
-    namespace, _, _ = node.op.partition(".")
-    if namespace != "aten":
-        raise Rejected(f"{node.op} is no operator of torch")
     return f"torch.ops.{node.op}({', '.join(given)})"
 
 
