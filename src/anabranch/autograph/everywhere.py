@@ -45,7 +45,7 @@ def _tried(stand: Standing[T], chosen: Sequence[Kind]) -> bool:
     if not found.steps or stand.wrong(found.steps):
         return True
     simple = stand.judges.simplify(found.graph)
-    if not stand.is_new(simple):
+    if not stand.enters(simple):
         return True
     count = len(stand.built)
     if stand.judged(Candidate(found, simple, found.cost), stand.best) is not None:

@@ -91,7 +91,7 @@ def improved(
 def _seeded(stand: Standing[T], seed: Path) -> None:
     """What others found, as it was built, if it is faster."""
     simple = stand.judges.simplify(seed.graph)
-    stand.is_new(simple)
+    stand.enters(simple)
     if stand.meter.affords("build", building(simple)):
         stand.judged(Candidate(Found(seed.graph, 0.0, seed.steps), simple, 0.0), stand.best)
 
@@ -128,7 +128,8 @@ def _candidates(stand: Standing[T], graph: Graph) -> list[Candidate]:
         best = _promising(stand, graph, found, price)
     if until.over():
         meter.cut_short()
-    return [one for one in best if stand.is_new(one.simple)]
+    stand.tried.update(content_key(one.simple) for one in best)
+    return best
 
 
 def _promising(
@@ -140,7 +141,7 @@ def _promising(
     for one in found:
         simple = stand.judges.simplify(one.graph) if one.steps else graph
         key = content_key(simple)
-        if key not in fresh and not stand.was_tried(simple):
+        if key not in stand.tried and key not in fresh:
             fresh[key] = Candidate(one, simple, price(simple))
     new = list(fresh.values())
     worth = [one for one in new if effort.every or one.us < base * (1 - effort.promise)]

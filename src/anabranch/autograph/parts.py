@@ -82,7 +82,7 @@ def _together(stand: Standing[T], graph: Graph, paid: Mapping[str, Paid]) -> boo
         stand.trace.add("refused", "search", rules_of(found.steps), told)
         return False
     simple = stand.judges.simplify(found.graph)
-    if not stand.is_new(simple):
+    if not stand.enters(simple):
         return False
     return stand.judged(Candidate(found, simple, -found.cost), stand.best) is not None
 

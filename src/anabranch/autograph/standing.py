@@ -53,8 +53,8 @@ class Candidate:
 
 
 class Standing(Generic[T]):
-    """Of one search. `built`: all that was, the first graph first; `failed`: kinds of candidates
-    that were built and not faster."""
+    """Of one search. `built`: all that was, the first graph first; `tried`: the keys of graphs that
+    need not be built again; `failed`: kinds of candidates that were built and not faster."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class Standing(Generic[T]):
         self.failed: set[frozenset[str]] = set()
         self._proofs = Proofs(rules, trace)
         self._surveys: dict[int, tuple[Graph, Survey]] = {}
-        self._tried = {content_key(start.begin)}
+        self.tried = {content_key(start.begin)}
         if start.rounds:
-            self._tried.add(content_key(judges.simplify(start.graph)))
+            self.tried.add(content_key(judges.simplify(start.graph)))
         self._exchanges: dict[int, tuple[Round, tuple[Exchange, ...]]] = {}
 
     @property
@@ -82,16 +82,11 @@ class Standing(Generic[T]):
         """Those that were not wrong yet."""
         return self._proofs.rules
 
-    def is_new(self, simple: Graph) -> bool:
-        """Whether nobody has tried this one; now it is tried."""
-        key = content_key(simple)
-        if key in self._tried:
-            return False
-        self._tried.add(key)
-        return True
-
-    def was_tried(self, simple: Graph) -> bool:
-        return content_key(simple) in self._tried
+    def enters(self, simple: Graph) -> bool:
+        """Whether this one is not among those tried; from now on it is."""
+        before = len(self.tried)
+        self.tried.add(content_key(simple))
+        return len(self.tried) > before
 
     def judged(self, candidate: Candidate, near: Outcome[T]) -> Outcome[T] | None:
         """The candidate, found near that graph, as it was built, if it is faster than the best so
@@ -126,9 +121,9 @@ class Standing(Generic[T]):
 
     def wrong(self, steps: Sequence[Step]) -> str:
         """Why one of these is not equal; rules that are wrong are not asked again."""
-        before = self._proofs.rules
+        before = self.rules
         wrong = self._proofs.wrong(steps)
-        if self._proofs.rules is not before:
+        if self.rules is not before:
             self._surveys.clear()
         return wrong
 
@@ -137,7 +132,7 @@ class Standing(Generic[T]):
             with self.meter.spending("survey", lambda: surveying(graph)):
                 self._surveys[id(graph)] = (
                     graph,
-                    surveyed(graph, self._proofs.rules, self.settings),
+                    surveyed(graph, self.rules, self.settings),
                 )
         return self._surveys[id(graph)][1]
 
