@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from tests.rewrite.graphs import captured
@@ -14,20 +14,31 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Rule
 
 
-def planted(rule: Rule, seeds: Iterable[int]) -> Iterator[Graph]:
-    """The rule's left side as torch captures it, but for seeds whose numbers torch, or a drawing,
-    does not take."""
-    return map(graph_of, sheets([rule], seeds))
+def planted(rules: Sequence[Rule], seeds: Iterable[int]) -> Iterator[Graph]:
+    """For each seed one graph with the left sides of all these rules, as torch captures them, but
+    for those whose numbers torch, or a drawing, does not take: a capture costs more than a line."""
+    for seed in seeds:
+        sheet = _sheet(seed)
+        for rule in rules:
+            with suppress(Rejected):
+                patterns.pattern(sheet, (rule,))
+        if sheet.steps:
+            yield graph_of(sheet)
 
 
 def sheets(rules: Iterable[Rule], seeds: Iterable[int]) -> Iterator[Sheet]:
     """Drawings of one input and one pattern."""
     for seed in seeds:
-        sheet = Sheet(seed)
-        sheet.given("normal((2, 3, 4, 4), 1{shift})")
+        sheet = _sheet(seed)
         with suppress(Rejected):
             patterns.pattern(sheet, tuple(rules))
             yield sheet
+
+
+def _sheet(seed: int) -> Sheet:
+    sheet = Sheet(seed)
+    sheet.given("normal((2, 3, 4, 4), 1{shift})")
+    return sheet
 
 
 def graph_of(sheet: Sheet) -> Graph:
