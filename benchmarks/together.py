@@ -24,8 +24,8 @@ from pathlib import Path
 
 LOOK = 0.5
 """Seconds between two looks at what is done."""
-GRACE = 15.0
-"""Seconds for a process that was told to end, to write down what it has."""
+GRACE = 60.0
+"""Seconds for a process that was told to end, to time what stands and write it down."""
 
 
 @dataclass
@@ -78,9 +78,10 @@ def place(folder: Path, model: str) -> Path:
 
 
 def done(file: Path) -> bool:
-    """Whether it holds rows already."""
+    """Whether it holds rows already, of all that was asked for."""
     try:
-        return bool(json.loads(file.read_text("utf-8"))["rows"])
+        record = json.loads(file.read_text("utf-8"))
+        return bool(record["rows"]) and not record.get("stopped", False)
     except (OSError, ValueError, KeyError):
         return False
 
@@ -109,7 +110,10 @@ def end(run: Run) -> None:
 
 def said(run: Run, how: str) -> None:
     took = time.monotonic() - run.begun
-    log = run.file.with_suffix(".log").read_text("utf-8", "replace").rstrip().splitlines()
+    try:
+        log = run.file.with_suffix(".log").read_text("utf-8", "replace").rstrip().splitlines()
+    except OSError as gone:  # whoever cleans up a folder of logs ends no benchmark
+        log = [str(gone)]
     print(f"{run.model}: {how} after {took:.0f} s", *log[-12:], sep="\n  ", flush=True)
 
 

@@ -22,7 +22,7 @@ from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.rewrite.backtrack import Step
 from anabranch.targets import resolve
-from anabranch.trace import Trace
+from anabranch.trace import Trace, stage_seconds
 from anabranch.zoo import ZOO
 
 End = tuple[CutShort, float]
@@ -44,7 +44,11 @@ def asked(tmp_path: File, monkeypatch: pytest.MonkeyPatch, begun: list[Path]) ->
     with Cache.open(tmp_path) as cache:
 
         def compiled(
-            end: End = ("", 0.0), step: str = "", within: Cache = cache, **options: Any
+            end: End = ("", 0.0),
+            step: str = "",
+            within: Cache = cache,
+            trace: Trace | None = None,
+            **options: Any,
         ) -> Compilation:
             def improved(*given: Any) -> Outcome[Any]:
                 start: Path = given[-1]
@@ -62,7 +66,7 @@ def asked(tmp_path: File, monkeypatch: pytest.MonkeyPatch, begun: list[Path]) ->
             monkeypatch.setattr(seek, "improved", improved)
             monkeypatch.setattr(seek._Judging, "last", lambda self, plans: FASTER)
             all_of_it = Options.read({"cache_dir": None, **chosen, **options}, environment=False)
-            job = Job(net, inputs, {}, resolve("sim:h200"), all_of_it, within, Trace())
+            job = Job(net, inputs, {}, resolve("sim:h200"), all_of_it, within, trace or Trace())
             made: Compilation = compile_model(job)
             return made
 
@@ -90,6 +94,15 @@ def test_what_the_time_that_was_given_cut_short_goes_on(asked: Asked, begun: lis
         last = asked(("budget", 0.7), search_seconds=60)
     assert [len(path.rounds) for path in begun] == [0, 1, 2, 2]
     assert last.path is not None and last.path.cut_short == "budget" and not last.path.goes_on
+
+
+def test_what_a_search_does_beside_searching_is_timed(asked: Asked) -> None:
+    """What was found is scheduled in earnest and compared: as long as a search may take, in all."""
+    parts = {"search.begin", "search.schedule", "search.compare"}
+    for step, more in (("", {"search.begin"}), ("first", parts)):
+        trace = Trace()
+        asked(step=step, trace=trace, search_seconds=60 + len(step))
+        assert parts & stage_seconds(trace.events).keys() == more
 
 
 def test_nothing_goes_on_where_all_that_was_found_is_in_memory(asked: Asked) -> None:

@@ -147,12 +147,13 @@ def _searched(
     options, trace, graph = job.options, job.trace, start.begin
     summed = options.search == "taso-paper"
     seeds = _of_taso(job, captured, graph, first) if not start.rounds else ()
-    before = job.taken
     judging = _Judging(
         _with(job, scheduler="sequential") if summed else job, captured, first, until
     )
-    tried = rescheduled(judging.aside, first, trial=True)
-    trial = job.taken - before
+    with trace.stage("search.begin"):
+        before = job.taken
+        tried = rescheduled(judging.aside, first, trial=True)
+        trial = job.taken - before
     machine = _side_by_side(job)
     alpha = _alpha(options, tried, machine)
     trace.add("chosen", "search", graph.name, f"the critical path weighs {alpha:g} times the sum")
@@ -166,8 +167,10 @@ def _searched(
     if found.built is not tried:
         best = found.built
         if not job.deadline.over():  # else the schedule of its trial is the best so far
-            best = rescheduled(replace(job, trace=best.trace), best)
-        was, now = judging.last((first, best))
+            with trace.stage("search.schedule"):
+                best = rescheduled(replace(job, trace=best.trace), best)
+        with trace.stage("search.compare"):
+            was, now = judging.last((first, best))
         steps = found.path.steps[len(start.steps) :]
         why = beside(now, was, "both scheduled in earnest")
         if summed or _gains(now, was):

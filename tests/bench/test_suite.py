@@ -241,6 +241,24 @@ def test_rivals_that_fail_hang_or_lie_are_rows(
     assert len([event for event in trace.events if event.kind == "warning"]) == 2
 
 
+def test_who_is_stopped_while_rivals_are_built_has_those_that_stand(
+    compiler: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(*given: Any) -> Prepared:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(rivals.RIVALS, "pressed", pressed)
+    asked = quick(rivals=("eager", "pressed", "torchscript"), batches=(1, 2))
+    saved: list[dict[str, Any]] = []
+    record = run(asked, compile=compiler, save=lambda record: saved.append(dict(record)))
+    rows = {row["system"]: row for row in record["rows"]}
+    assert {row["batch"] for row in record["rows"]} == {1}
+    assert rows["eager"]["median_ms"] and rows["anabranch"]["median_ms"]
+    assert rows["pressed"]["failure"] == rows["torchscript"]["failure"] == suite.STOPPED
+    assert record["stopped"] and [one["stopped"] for one in saved] == [True]
+    assert not run(quick(), compile=compiler)["stopped"]
+
+
 def test_our_own_failure_is_a_row(compiler: Callable[..., Any]) -> None:
     def compile(*_: Any, **__: Any) -> Any:
         raise TargetError("no kernel", "it was lost", "look for it")

@@ -132,7 +132,9 @@ def test_every_found_rule_matches_as_well(fields: Mapping[str, Field]) -> None:
             some = written[i : i + TOGETHER]
             plain = [simplified(graph) for graph in planted(some, [seed])]
             told = [Field(g) for graph in plain for g in (graph, apply_all(graph, named))]
-            left += [rule for rule in some if not any([*matches_in(f, Sought.of(rule))] for f in told)]
+            left += [
+                rule for rule in some if not any([*matches_in(f, Sought.of(rule))] for f in told)
+            ]
     assert [rule.name for rule in left] == []
 
 

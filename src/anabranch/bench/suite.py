@@ -58,6 +58,7 @@ from anabranch.trace import Trace
 
 VERSION = 1
 Save = Callable[[dict[str, Any]], None]
+STOPPED = "not built: stopped as asked"
 
 
 def run(
@@ -67,7 +68,9 @@ def run(
     save: Save | None = None,
 ) -> dict[str, Any]:
     """The record of the whole matrix. `save` gets it anew after every model, so that a run which
-    is stopped leaves what it has done. OptionError for names that mean nothing."""
+    is stopped leaves what it has done. Who is interrupted while rivals are built builds no more of
+    them, times those that stand beside ours, and ends with that: `stopped` in the record is true.
+    OptionError for names that mean nothing."""
     trace, here = trace or Trace(), machine(matrix.target)
     systems = _rivals(matrix, here)
     _check_schedulers(matrix.schedulers)
@@ -78,6 +81,7 @@ def run(
         "machine": {"target": here.target, **here.survey()},
         "versions": versions(),
         "settings": {**asdict(matrix), "rivals": list(systems)},
+        "stopped": False,
         "rows": [],
     }
     cells = [(m, d, b) for m in matrix.models for d in matrix.dtypes for b in matrix.batches]
@@ -86,8 +90,11 @@ def run(
         with torch.no_grad(), precision(dtype == "tf32"), TemporaryDirectory() as scratch:
             rows = _cell(matrix, here, systems, (name, dtype, batch), Path(scratch), trace, compile)
         record["rows"] += [asdict(row) for row in rows]
+        record["stopped"] = any(row.failure == STOPPED for row in rows)
         if save is not None:
             save(record)
+        if record["stopped"]:
+            break
     trace.progress("bench", len(cells), len(cells))
     return record
 
@@ -151,9 +158,14 @@ def _built(
             limits |= {"search": matrix.search}
         ours = build_ours(cell, here, {**options, **limits}, asked, compile, trace)
         built += [told_apart(system, built) for system in ours]
+    stopped = False
     for rival in rivals:
         trace.add("chosen", "bench", rival, f"building it for {cell.name}")
-        built.append(build_rival(rival, cell, here, matrix))
+        try:
+            system = None if stopped else build_rival(rival, cell, here, matrix)
+        except KeyboardInterrupt:
+            system, stopped = None, True
+        built.append(system or System(rival, None, failure=STOPPED))
         if built[-1].failure:
             what = f"{cell.name} {cell.dtype} batch {cell.batch}, {rival}"
             trace.add("warning", "bench", what, built[-1].failure)

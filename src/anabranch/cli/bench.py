@@ -2,8 +2,9 @@
 
 A row per model, dtype, batch and system; a rival that fails, or is not built in its time, is a row
 that says so. `--json` holds all numbers, with versions, commit and machine, and is rewritten after
-every model, so that a run which is stopped leaves what it has done. With --schedulers and without
---rivals it is the schedulers that are compared, on the tasks of one compilation (`schedules`).
+every model, so that a run which is stopped leaves what it has done: Ctrl-C while rivals are built
+times those that stand, and ends with them. With --schedulers and without --rivals it is the
+schedulers that are compared, on the tasks of one compilation (`schedules`).
 """
 
 from __future__ import annotations
