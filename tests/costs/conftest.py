@@ -50,12 +50,14 @@ class Tasks:
         return Task(name, body, Kernel("test", "relu", body, resources=resources))
 
     @staticmethod
-    def conv(c: int, h: int, k: int, r: int, dtype: torch.dtype = torch.float16) -> Task:
+    def conv(
+        c: int, h: int, k: int, r: int, dtype: torch.dtype = torch.float16, groups: int = 1
+    ) -> Task:
         """A convolution of an h x h image of c channels with k filters of r x r, padded."""
         x, y = TensorType((1, c, h, h), dtype), TensorType((1, k, h, h), dtype)
-        w = Constant("w", TensorType((k, c, r, r), dtype), "-")
+        w = Constant("w", TensorType((k, c // groups, r, r), dtype), "-")
         pad = (r // 2, r // 2)
-        args = (Ref("x"), Ref("w"), None, (1, 1), pad, (1, 1), False, (0, 0), 1)
+        args = (Ref("x"), Ref("w"), None, (1, 1), pad, (1, 1), False, (0, 0), groups)
         node = Node("y", "aten.convolution.default", args, (), (y,))
         return Task("y", Graph("y", (Input("x", x),), (w,), (node,), (Ref("y"),)))
 

@@ -25,6 +25,17 @@ def test_a_convolution(make: Any) -> None:
     assert (found.depth, found.launches) == (64 * 9, 1)
 
 
+def test_groups_are_as_wide_as_a_tile_of_tensor_cores(make: Any) -> None:
+    def padded(c: int, groups: int, **told: Any) -> float:
+        return work(make.conv(c, 28, c, 3, groups=groups, **told), make.spec).padded_us
+
+    assert padded(128, 8) == padded(128, 1) == 0.0, "16 channels fill it"
+    assert padded(128, 128) == 0.0, "depthwise ones do without"
+    assert padded(128, 32) == pytest.approx(4 * padded(32, 8))
+    assert padded(128, 32) > padded(128, 16) > 0
+    assert padded(128, 32, dtype=torch.float32) == 0.0, "and so does plain single precision"
+
+
 def test_what_stays_inside_a_launch_is_no_traffic(make: Any) -> None:
     task = make.conv(64, 56, 64, 3)
     y = task.body.nodes[0]

@@ -18,6 +18,7 @@ import torch
 
 from anabranch.autograph.copies import Copies, clone, leaving
 from anabranch.costs import Roofline
+from anabranch.costs.work import WIDE
 from anabranch.fuse import partition
 from anabranch.fuse.legal import Facts, why_not_written
 from anabranch.ir import ops
@@ -40,8 +41,6 @@ GAPS = 2.0
 """How much longer a contraction is taken to be that reads values with gaps between neighbours, as
 every second channel of another: no load is wider than one of them. Not measured; careful, until one
 was run."""
-WIDE = 16
-"""Channels in a group that fill a tile of tensor cores."""
 PASSED = "\nread by a move alone"
 """In the text of a move that is part of the next one."""
 LIMIT = 200_000

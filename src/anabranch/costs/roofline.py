@@ -3,12 +3,13 @@
 A task takes the longer of its arithmetic and its traffic, and before that what small layers mostly
 consist of on a GPU: the launch, the ramp, and the serial length of the contraction.
 
-    us = launch_us + ramp + .06 sqrt(depth) + max(busy / .6, moved, walked)
+    us = launch_us + ramp + .06 sqrt(depth) + max(busy / .6, padded, moved, walked)
 
 The constants are a least-squares fit to sixteen convolutions of ResNet-50 and Inception-v3 at
 batch 1 on an H200 (fp16, best of cuDNN and Triton, inside a CUDA graph: 2.4 to 6.6 us), which it
-meets within 21%. Each step of a library's recurrence counts as a launch, long rows and chains are
-walked (`walk`). On a CPU there is no ramp and no such length.
+meets within 21%. Groups too narrow for tensor cores are padded (`work.NARROW`). Each step of a
+library's recurrence counts as a launch, long rows and chains are walked (`walk`). On a CPU there is
+no ramp and no such length.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def estimate(work: Work, spec: TargetSpec) -> Cost:
     """The formula above; nothing to do takes no time."""
     if not work.launches:
         return Cost(0.0, "estimated")
-    bound = max(work.busy_us / EFFICIENCY, work.moved_us)
+    bound = max(work.busy_us / EFFICIENCY, work.padded_us, work.moved_us)
     steps = work.launches + work.steps
     if spec.kind != "cuda":
         return Cost(steps * spec.launch_us + bound, "estimated")
