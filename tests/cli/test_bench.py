@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.bench import rivals
+from anabranch.bench import rivals, suite
 from anabranch.bench.machine import Machine
 from anabranch.costs.observed import load_observations
 from anabranch.costs.recorded import load_profile
@@ -74,9 +74,40 @@ def test_what_was_done_before_an_interrupt_is_kept(
     calls: list[int] = []
     monkeypatch.setitem(rivals.RIVALS, "eager", stop)
     out = tmp_path / "out.json"
-    words = ("--dtype", "fp32,bf16", "--target", "cpu", "--rivals", "eager", "--seconds", "0.01")
+    words = (
+        "--dtype",
+        "fp32,bf16,fp16",
+        "--target",
+        "cpu",
+        "--rivals",
+        "eager",
+        "--seconds",
+        "0.01",
+    )
     assert cli("bench", model, *words, "--json", out).status == 130
-    assert {row["dtype"] for row in json.loads(out.read_text())["rows"]} == {"fp32"}
+    record = json.loads(out.read_text())
+    found = {(row["dtype"], row["system"]): row for row in record["rows"]}
+    assert record["stopped"] and {dtype for dtype, _ in found} == {"fp32", "bf16"}
+    assert found["bf16", "anabranch"]["median_ms"] and found["fp32", "eager"]["median_ms"]
+    assert found["bf16", "eager"]["failure"] == suite.STOPPED
+
+
+def test_a_folder_that_went_meanwhile(
+    cli: Callable[..., Any], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is measured for hours is not lost with it; one that never was is told of at once."""
+    out = tmp_path / "results" / "out.json"
+    words = ("--dtype", "fp32", "--target", "cpu", "--rivals", "eager", "--seconds", "0.01")
+    assert cli("bench", model, *words, "--json", out).status == 2
+    out.parent.mkdir()
+
+    def removed(model: object, args: object, machine: Machine) -> rivals.Prepared:
+        out.parent.rmdir()
+        return rivals.Prepared(lambda: ())
+
+    monkeypatch.setitem(rivals.RIVALS, "eager", removed)
+    assert cli("bench", model, *words, "--json", out).status == 0
+    assert json.loads(out.read_text())["rows"]
 
 
 def test_record(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:

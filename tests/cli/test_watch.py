@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -49,9 +48,3 @@ def test_numbers_that_json_has_not(capsys: pytest.CaptureFixture[str]) -> None:
     screen.write_json("-", {"a": float("nan"), "b": (1, float("inf")), "c": {"d": None}})
     written = json.loads(capsys.readouterr().out)
     assert written == {"a": None, "b": [1, None], "c": {"d": None}}
-
-
-def test_a_folder_that_went_meanwhile(tmp_path: Path) -> None:
-    """Of hours of measuring, what was there when they began is checked then; the result is kept."""
-    screen.write_json(str(tmp_path / "gone" / "result.json"), {"a": 1})
-    assert json.loads((tmp_path / "gone" / "result.json").read_text()) == {"a": 1}

@@ -159,7 +159,9 @@ def run(
     )
 
     def save(record: dict[str, Any]) -> None:
-        if json not in (None, screen.STDOUT):
+        file = screen.file_of(json)
+        if file is not None:  # its folder was there at first: the work is not lost if it has gone
+            file.parent.mkdir(parents=True, exist_ok=True)
             screen.write_json(json, record)
 
     with Watch("benchmark", "bench") as watch:
@@ -168,6 +170,8 @@ def run(
     screen.write_json(json, record)
     if markdown is not None:
         screen.write_file(str(markdown), table.markdown(record))
+    if record["stopped"]:
+        raise KeyboardInterrupt
 
 
 def _summarise(files: list[str], json: str | None, markdown: Path | None) -> None:

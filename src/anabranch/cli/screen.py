@@ -102,8 +102,6 @@ def write_file(path: str, text: str) -> None:
 
 
 def _replace(target: Path, text: str) -> None:
-    # A folder that was there when the work began may be gone: the work is not to be lost with it.
-    target.parent.mkdir(parents=True, exist_ok=True)
     file, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(file, "w", encoding="utf-8") as stream:
