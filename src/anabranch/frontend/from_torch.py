@@ -3,7 +3,7 @@
     capture(model, (x,))
       check      eval mode, one device, dense tensors          checks.py
       export     torch.export, not strict, without gradients
-      decompose  functional ATen, few composites left whole    operators.py
+      decompose  functional ATen, few composites left whole    direct.py, operators.py
       translate  FX nodes to ours, with source lines           translate.py
 
 Nothing of the model or of torch's global state is changed: not its weights, flags or attributes,
@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 from anabranch.errors import CaptureError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, check_model
+from anabranch.frontend.direct import direct
 from anabranch.frontend.operators import TRAINING, decompositions
 from anabranch.frontend.program import in_order, name_of, opened
 from anabranch.frontend.source import origin, raised_at
@@ -68,9 +69,12 @@ def capture(
     with torch.no_grad():
         program, device = _export(module, args, kwargs, trace)
         with trace.stage("frontend.decompose"), quiet(trace):
-            program = _decompose(program)
+            graph = direct(program)
+            if graph is None:
+                program = _decompose(program)
+                graph = program.graph
         with trace.stage("frontend.translate"):
-            captured = _translate(program, name, device, module)
+            captured = _translate(program, graph, name, device, module)
     _refuse_training(captured.graph)
     return captured
 
@@ -111,9 +115,14 @@ def _decompose(program: ExportedProgram) -> ExportedProgram:
 
 
 def _translate(
-    program: ExportedProgram, name: str, device: torch.device, holder: nn.Module
+    program: ExportedProgram,
+    graph: fx.Graph,
+    name: str,
+    device: torch.device,
+    holder: nn.Module,
 ) -> Captured:
-    graph, declared = program.graph, program.graph_signature
+    """`graph`: of the program, in functional ATen."""
+    declared = program.graph_signature
     translation = Translation({node.name for node in graph.nodes}, device)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     leaves: list[Leaf] = []

@@ -1,0 +1,122 @@
+"""What is not traced once more is, name for name, what a trace makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from anabranch.frontend import from_torch
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.direct import SPELLINGS, direct
+from anabranch.ir.text import text_graph
+from anabranch.zoo import ZOO
+
+
+class Does(nn.Module):
+    """A function of one tensor, with a weight of each kind at hand."""
+
+    def __init__(self, function: Callable[[Does, Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.line, self.image = nn.Conv1d(4, 6, 3, 2, 1), nn.Conv2d(4, 6, (3, 1), groups=2)
+        self.solid, self.norm = nn.Conv3d(4, 2, 2, bias=False), nn.BatchNorm2d(4)
+        self.bare, self.steps = nn.BatchNorm1d(4, affine=False), nn.LSTM(6, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self, x)
+
+
+X = torch.linspace(-1, 1, 2 * 4 * 6 * 6).reshape(2, 4, 6, 6)
+SPELLED: dict[str, tuple[Callable[[Does, Tensor], Any], Tensor]] = {
+    "conv1d": (lambda m, x: m.line(x), X.reshape(2, 4, 36)),
+    "conv2d": (lambda m, x: m.image(x).relu(), X),
+    "conv2d channels last": (lambda m, x: m.image(x), X.to(memory_format=torch.channels_last)),
+    "conv3d": (lambda m, x: m.solid(x), X.reshape(2, 4, 3, 3, 4)),
+    "batch_norm": (lambda m, x: m.norm(x) + m.norm(x * 2), X),
+    "batch_norm without weights": (lambda m, x: m.bare(x), X.reshape(2, 4, 36)),
+    "flatten": (lambda m, x: (x.flatten(1), x.flatten(), x.flatten(2, 3) + 1), X),
+    "unflatten": (lambda m, x: torch.unflatten(x, 1, (2, -1)), X),
+    "reshape": (lambda m, x: (x.reshape(2, -1), x.reshape(2, 4, 6, 6), x.reshape(-1) + 1), X),
+    "softmax": (lambda m, x: x.softmax(-1) + F.softmax(x, 1), X),
+    "relu6": (lambda m, x: F.relu6(x * 8), X),
+    "dropout": (lambda m, x: (F.dropout(x, 0.5, False) + 1, F.dropout(x, 0.1, False)), X),
+    "pad": (lambda m, x: (F.pad(x, (1, 2)), F.pad(x, (0, 1, -1, 0), value=float("-inf"))), X),
+    "chunk": (lambda m, x: [a + 1 for a in x.chunk(4, 2)], X),
+    "chunk along the first axis": (lambda m, x: [a + 1 for a in x.chunk(2)], X),
+    "chunk unevenly": (lambda m, x: x.chunk(3, -1)[1] * 2 if x.shape[-1] else x, X[..., :5]),
+    "square": (lambda m, x: x.square().sum(1), X),
+    "a recurrence that nobody reads": (lambda m, x: (m.steps(x.reshape(6, 8, 6))[0], x + 1)[1], X),
+    "nothing is read": (lambda m, x: (x.flatten(1), x + 1)[1], X),
+    "what comes in": (lambda m, x: (x, x.flatten(1)), X),
+}
+TRACED: dict[str, tuple[Callable[[Does, Tensor], Any], Tensor]] = {
+    "in place": (lambda m, x: (x + 1).relu_(), X),
+    "padding by name": (lambda m, x: F.conv2d(x, m.image.weight, padding="same", groups=2), X),
+    "one image": (lambda m, x: m.image(x), X[0]),
+    "another mode": (lambda m, x: F.pad(x, (1, 1, 1, 1), mode="reflect"), X),
+    "what is not beside each other": (lambda m, x: x.transpose(1, 3).flatten(1), X),
+    "softmax in another dtype": (lambda m, x: x.softmax(-1, torch.float64), X),
+    "reshaped where it is turned": (lambda m, x: x.transpose(1, 2).reshape(2, -1), X),
+    "flat already": (lambda m, x: x.flatten(1), X.reshape(8, 36)),
+    "products": (lambda m, x: x @ x.transpose(2, 3), X),
+    "statistics of the batch": (lambda m, x: F.batch_norm(x, None, None, training=True), X),
+}
+
+
+def captured(model: nn.Module, args: tuple[Any, ...]) -> Captured:
+    return from_torch.capture(model.eval(), args)
+
+
+def same(model: nn.Module, args: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def counted(program: torch.export.ExportedProgram) -> torch.fx.Graph | None:
+        graph = direct(program)
+        asked.append(graph is not None)
+        return graph
+
+    monkeypatch.setattr(from_torch, "direct", counted)
+    found = captured(model, args)
+    monkeypatch.setattr(from_torch, "direct", lambda program: None)
+    traced = captured(model, args)
+    assert asked == [True]
+    assert text_graph(found.graph) == text_graph(traced.graph)
+    assert (found.graph, found.signature) == (traced.graph, traced.signature)
+    assert found.sources == traced.sources
+
+
+@pytest.mark.parametrize("name", ["googlenet", "randwire_ios", "bert_base", "sru", "deepfm"])
+def test_networks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    same(ZOO[name].build("tiny"), ZOO[name].inputs("tiny", 1), monkeypatch)
+
+
+@pytest.mark.parametrize("name", SPELLED)
+def test_spellings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, x = SPELLED[name]
+    same(Does(function), (x,), monkeypatch)
+
+
+def test_an_input_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    same(nn.Sequential(nn.Flatten(), nn.ReLU()), (X,), monkeypatch)  # it is called `input` there
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_what_is_traced(name: str) -> None:
+    function, x = TRACED[name]
+    with torch.no_grad():
+        program = torch.export.export(Does(function).eval(), (x,), strict=False)
+    assert direct(program) is None
+
+
+def test_each_spelling_is_tried() -> None:
+    found = set[str]()
+    for function, x in SPELLED.values():
+        with torch.no_grad():
+            program = torch.export.export(Does(function).eval(), (x,), strict=False)
+        found |= {str(node.target) for node in program.graph.nodes}
+    assert found >= SPELLINGS.keys()
