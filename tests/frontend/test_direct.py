@@ -31,14 +31,25 @@ class Does(nn.Module):
         return self.function(self, x)
 
 
+def normed(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, ...]:
+    """As programs have it that were taken apart before."""
+    made: tuple[Tensor, ...] = torch.ops.aten._native_batch_norm_legit_no_training(
+        x, norm.weight, norm.bias, norm.running_mean, norm.running_var, 0.1, 1e-5
+    )
+    return made
+
+
 X = torch.linspace(-1, 1, 2 * 4 * 6 * 6).reshape(2, 4, 6, 6)
 SPELLED: dict[str, tuple[Callable[[Does, Tensor], Any], Tensor]] = {
     "conv1d": (lambda m, x: m.line(x), X.reshape(2, 4, 36)),
     "conv2d": (lambda m, x: m.image(x).relu(), X),
+    "conv2d by numbers": (lambda m, x: F.conv2d(x, m.image.weight, None, (2,), 1, 1, 2), X),
+    "conv2d by default": (lambda m, x: F.conv2d(x[:, :2], m.image.weight), X),
     "conv2d channels last": (lambda m, x: m.image(x), X.to(memory_format=torch.channels_last)),
     "conv3d": (lambda m, x: m.solid(x), X.reshape(2, 4, 3, 3, 4)),
     "batch_norm": (lambda m, x: m.norm(x) + m.norm(x * 2), X),
     "batch_norm without weights": (lambda m, x: m.bare(x), X.reshape(2, 4, 36)),
+    "a norm of three results": (lambda m, x: normed(m.norm, x)[0].relu(), X),
     "flatten": (lambda m, x: (x.flatten(1), x.flatten(), x.flatten(2, 3) + 1), X),
     "unflatten": (lambda m, x: torch.unflatten(x, 1, (2, -1)), X),
     "reshape": (lambda m, x: (x.reshape(2, -1), x.reshape(2, 4, 6, 6), x.reshape(-1) + 1), X),

@@ -76,7 +76,7 @@ def _written(graph: fx.Graph, spelled: dict[fx.Node, Spelled]) -> fx.Graph:
             name=target.overloadpacket.__name__,
         )
         new.meta = dict(node.meta)
-        if target is NORM:  # one of three results
+        if target is NORM and node.target is not NORM:  # one of three results
             new.meta["val"] = _value(target, args)
             first = written.call_function(operator.getitem, (new, 0))
             first.meta = dict(node.meta)
@@ -99,10 +99,11 @@ def _convolution(spatial: int) -> Callable[[fx.Node], Spelled | None]:
         x, w, *rest = list[Any](node.args)
         if len(_shape(x)) != spatial + 2:
             return None
-        defaults: list[Any] = [None, 1, 0, 1, 1]
+        ones, zeros = [1] * spatial, [0] * spatial
+        defaults: list[Any] = [None, ones, zeros, ones, 1]
         bias, stride, padding, dilation, groups = [*rest, *defaults[len(rest) :]]
-        sides = [_spread(side, spatial) for side in (stride, padding, dilation)]
-        return aten.convolution.default, (x, w, bias, *sides, False, [0] * spatial, groups)
+        sides = stride, padding, dilation
+        return aten.convolution.default, (x, w, bias, *sides, False, zeros, groups)
 
     return spell
 
@@ -164,12 +165,6 @@ def _dropout(node: fx.Node) -> Spelled | None:
 def _shape(value: Any) -> tuple[int, ...]:
     shape: tuple[int, ...] = value.meta["val"].shape
     return shape
-
-
-def _spread(given: Any, n: int) -> list[int]:
-    """One number for each of n axes."""
-    listed = list(given) if isinstance(given, list | tuple) else [given]
-    return listed * n if len(listed) == 1 else listed
 
 
 NORM = aten._native_batch_norm_legit_no_training.default
