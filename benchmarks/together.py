@@ -19,6 +19,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,8 +66,8 @@ def main() -> int:
                 failed += run.process.returncode != 0
                 said(run, "done" if not run.process.returncode else "failed")
     finally:
+        end(running)
         for run in running:
-            end(run)
             said(run, "ended")
     for model in waiting:
         print(f"{model}: not begun", flush=True)
@@ -98,14 +100,17 @@ def start(model: str, folder: Path, rest: list[str]) -> Run:
     return Run(model, file, process)
 
 
-def end(run: Run) -> None:
-    """As Ctrl-C would, and for good if that does not help."""
+def end(runs: Sequence[Run]) -> None:
+    """As Ctrl-C would, and for good if that does not help. All are told before any is waited for:
+    who takes times waits until nobody builds."""
     for ask in (signal.SIGINT, signal.SIGKILL):
-        try:
-            os.killpg(run.process.pid, ask)
-            run.process.wait(GRACE)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
+        for run in runs:
+            with suppress(ProcessLookupError):
+                os.killpg(run.process.pid, ask)
+        until = time.monotonic() + GRACE
+        for run in runs:
+            with suppress(subprocess.TimeoutExpired):
+                run.process.wait(max(0.0, until - time.monotonic()))
 
 
 def said(run: Run, how: str) -> None:

@@ -160,12 +160,14 @@ def _built(
         built += [told_apart(system, built) for system in ours]
     stopped = False
     for rival in rivals:
-        trace.add("chosen", "bench", rival, f"building it for {cell.name}")
-        try:
-            system = None if stopped else build_rival(rival, cell, here, matrix)
-        except KeyboardInterrupt:
-            system, stopped = None, True
-        built.append(system or System(rival, None, failure=STOPPED))
+        system = System(rival, None, failure=STOPPED)
+        if not stopped:
+            trace.add("chosen", "bench", rival, f"building it for {cell.name}")
+            try:
+                system = build_rival(rival, cell, here, matrix)
+            except KeyboardInterrupt:
+                stopped = True
+        built.append(system)
         if built[-1].failure:
             what = f"{cell.name} {cell.dtype} batch {cell.batch}, {rival}"
             trace.add("warning", "bench", what, built[-1].failure)
