@@ -33,23 +33,22 @@ LAYERS = [
 ]
 
 
-# C, H, R, groups and the fastest of all that was tried, likewise.
+# C, H, R, groups and the fastest of all that was tried, likewise; the first four with a relu.
 GROUPED = [
     (128, 56, 3, 32, 5.09),
     (256, 28, 3, 32, 4.06),
     (512, 14, 3, 32, 2.62),
     (168, 42, 5, 84, 17.7),
     (168, 42, 5, 168, 3.03),
-    (336, 21, 3, 336, 2.34),
+    (336, 21, 5, 336, 2.34),
 ]
 
 
 @pytest.mark.parametrize(("c", "h", "r", "groups", "us"), GROUPED)
 def test_groups_as_measured(make: Any, c: int, h: int, r: int, groups: int, us: float) -> None:
     """Those that do not fill tensor cores are slow, but for depthwise ones."""
-    assert Roofline(make.spec).task(make.conv(c, h, c, r, groups=groups)).us == pytest.approx(
-        us, rel=0.3
-    )
+    cost = Roofline(make.spec).task(make.conv(c, h, c, r, groups=groups))
+    assert cost.us == pytest.approx(us, rel=0.22)
 
 
 @pytest.mark.parametrize(("c", "h", "k", "r", "us"), LAYERS)

@@ -131,10 +131,9 @@ def test_every_found_rule_matches_as_well(fields: Mapping[str, Field]) -> None:
         for i in range(0, len(written), TOGETHER):
             some = written[i : i + TOGETHER]
             plain = [simplified(graph) for graph in planted(some, [seed])]
-            told = [Field(g) for graph in plain for g in (graph, apply_all(graph, named))]
-            left += [
-                rule for rule in some if not any([*matches_in(f, Sought.of(rule))] for f in told)
-            ]
+            told = [*plain, *(apply_all(graph, named) for graph in plain)]
+            there = {f"{k}": Field(graph) for k, graph in enumerate(told)}
+            left += [rule for rule in some if not any(found_in(there, rule).values())]
     assert [rule.name for rule in left] == []
 
 
