@@ -51,9 +51,9 @@ from anabranch.costs import costs_of
 from anabranch.errors import OptionError
 from anabranch.options import Options
 from anabranch.pack import pack
+from anabranch.precision import precision
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets import resolve
-from anabranch.targets.cuda.precision import precision
 from anabranch.trace import Trace
 
 VERSION = 1

@@ -42,6 +42,7 @@ from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf, Signature
 from anabranch.ir.types import overlaps, type_of
+from anabranch.precision import legible
 from anabranch.trace import Trace
 
 Model = nn.Module | ExportedProgram | Callable[..., Any]
@@ -89,7 +90,8 @@ def _export(
     device = check_devices(state, args, kwargs)
     args, kwargs = pytree.tree_map_only(torch.Tensor, _apart, (args, dict(kwargs)))
     stage = trace.stage("frontend.export")
-    with stage, quiet(trace), random_state_kept(), attributes_kept(module), masks_unread():
+    kept = random_state_kept()
+    with stage, quiet(trace), legible(), kept, attributes_kept(module), masks_unread():
         try:
             program: ExportedProgram = torch.export.export(module, args, dict(kwargs), strict=False)
             return program, device

@@ -15,10 +15,10 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Probe, Target
 from anabranch.ir.schedule import Timeline
 from anabranch.ir.task import Kernel
+from anabranch.precision import precision
 from anabranch.targets.cuda import cudnn, profile, timing, triton
 from anabranch.targets.cuda.capture import CudaExecutable
 from anabranch.targets.cuda.device import read_spec
-from anabranch.targets.cuda.precision import precision
 from anabranch.targets.cuda.probe import probe
 from anabranch.targets.place import Runner, check_providers, place, run_aten
 from anabranch.trace import Trace

@@ -24,9 +24,9 @@ from anabranch.ir.numbers import compare
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 from anabranch.kernels.triton.provider import TritonProvider
+from anabranch.precision import choose, convolution
 from anabranch.targets.cuda.callables import capture_callable
 from anabranch.targets.cuda.device import read_spec
-from anabranch.targets.cuda.precision import choose, convolution
 from anabranch.targets.cuda.timing import interleaved, summarise
 from anabranch.targets.cuda.triton import Triton
 

@@ -10,7 +10,8 @@ import torch
 from torch.backends import cudnn
 from torch.backends.cuda import matmul
 
-from anabranch.targets.cuda.precision import convolution, precision
+from anabranch.frontend.from_torch import capture
+from anabranch.precision import convolution, precision
 
 EVERYTHING, OPERATORS = torch.backends, (convolution, cudnn.rnn, matmul)
 
@@ -84,4 +85,13 @@ def test_an_error_restores_them() -> None:
     before = state()
     with pytest.raises(KeyError), precision(tf32=True):
         raise KeyError
+    assert state() == before
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_models_are_captured_whatever_was_set(name: str) -> None:
+    """torch.export reads the older switch, which refuses where newer ones differ."""
+    STATES[name]()
+    before = state()
+    assert capture(torch.nn.Linear(2, 3).eval(), (torch.ones(1, 2),)).graph.nodes
     assert state() == before
