@@ -19,6 +19,7 @@ from anabranch.rewrite.passes.identities import identities
 from anabranch.rewrite.passes.matrix_turns import matrix_turns
 from anabranch.rewrite.passes.sink import sink
 from anabranch.rewrite.passes.uncopied import uncopied
+from anabranch.rewrite.passes.zeros import zeros
 from anabranch.trace import Trace
 
 PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {
@@ -32,6 +33,7 @@ PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {
     "sink": sink,
     "fold_batch_norm": fold_batch_norm,
     "flatten_cat": flatten_cat,
+    "zeros": zeros,
     "fold_constants": fold_constants,
     "cse": cse,
     "dead_code": dead_code,

@@ -30,6 +30,7 @@ from anabranch.rewrite.rules import (
     tables,
     turned,
     turns,
+    vectors,
 )
 
 CANDIDATES: dict[str, tuple[Rule, ...]] = {
@@ -37,6 +38,7 @@ CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "interleaved": interleaved.RULES,
     "activated": activated.RULES,
     "channels": channels.RULES,
+    "vectors": vectors.RULES,
     "latest": latest.RULES,
     "groups": groups.RULES,
     "blocks": blocks.RULES,

@@ -1,0 +1,280 @@
+"""Channels of zeros that nobody need cut away: who read the slice before them reads the whole.
+
+    %c = convolution(%x, %w, %b)    80 channels, the last two of %w and %b are zeros
+    %s = slice(%c, 1, 0, 78)
+    %r = relu(%s)                              ->    %r = relu(%c)                  of 80 channels
+    %y = convolution(%r, %v)        of 78            %y = convolution(%r, %v and zeros)
+
+So pixels that were made wider (`rewrite.rules.vectors`) stay so up to the contraction that sums
+over them, whose weight multiplies the zeros by zeros. Concatenations are of the whole parts, with
+zeros behind each. What stands in the channels beyond must be a number for that, and is: only where
+it is known to come of zeros is a slice left out. What a caller, or an operator that does more than
+compute, has written there may be anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate, pairwise
+
+from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref
+from anabranch.ir.rule import Known
+from anabranch.rewrite.build import Builder
+from anabranch.rewrite.rules.windows import of_rest
+from anabranch.trace import Trace
+
+SLICE, PAD, CAT, CONVOLUTION, DIV = (
+    *("aten.slice.Tensor", "aten.constant_pad_nd.default", "aten.cat.default"),
+    *("aten.convolution.default", "aten.div.Tensor"),
+)
+VECTOR = 16
+"""Bytes: slices that leave out as many channels or more do so for a reason."""
+POINTWISE = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("relu.default", "sigmoid.default", "tanh.default", "gelu.default", "silu.default"),
+        *("hardswish.default", "hardsigmoid.default", "hardtanh.default", "leaky_relu.default"),
+        *("clamp.default", "neg.default", "abs.default", "elu.default", "mish.default"),
+        *("add.Tensor", "sub.Tensor", "mul.Tensor", "maximum.default", "minimum.default"),
+        "div.Tensor",
+    )
+)
+"""Of each number by itself, or of two; they make numbers of numbers, where none is divided by."""
+IMAGES = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("max_pool2d.default", "avg_pool2d.default", "adaptive_avg_pool2d.default"),
+        *("upsample_nearest2d.vec", "upsample_nearest2d.default", "upsample_bilinear2d.vec"),
+        *(
+            "_upsample_nearest_exact2d.vec",
+            "upsample_bilinear2d.default",
+            "constant_pad_nd.default",
+        ),
+    )
+)
+"""Of each channel of an image by itself, where the channels are not those that are padded."""
+
+
+def zeros(graph: Graph, trace: Trace) -> Graph:
+    """The graph without such slices, where whoever reads them can read the whole."""
+    if not any(map(_cut, graph.nodes)):
+        return graph
+    return _Walk(graph).without_slices()
+
+
+def _cut(node: Node) -> int:
+    """How many channels the slice leaves, if it leaves out the last few of them alone; else 0."""
+    if node.op != SLICE or len(node.type.shape) < 3 or node.kwargs:
+        return 0
+    given = node.args[1:]
+    axis, start, end, step = given + (0, 0, None, 1)[len(given) :]
+    return _channels(node) if (axis, start or 0, step) == (1, 0, 1) and end else 0
+
+
+def _channels(node: Node) -> int:
+    return node.type.shape[1]
+
+
+Spans = tuple[tuple[int, int], ...]
+"""Where the channels of a value begin and end among those of the whole, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """What a value is some channels of: so many, `ref` makes it in the new graph."""
+
+    spans: Spans
+    channels: int
+    ref: Callable[[], Ref]
+
+    @property
+    def like(self) -> tuple[Spans, int]:
+        return self.spans, self.channels
+
+
+class _Walk:
+    """One way along the graph. `whole`: of values of the source, what they are channels of."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.builder = Builder(graph)
+        self.whole: dict[str, _Whole] = {}
+        self.returned = {ref.name for ref in graph.outputs}
+        self.constants = {constant.name: constant for constant in graph.constants}
+
+    def without_slices(self) -> Graph:
+        for node in self.graph.nodes:
+            made = self._contraction(node) or self._each_channel(node)
+            if made is not None:
+                self.builder.replace(node.name, made)
+                continue
+            self.builder.keep(node)
+            self._slice(node)
+            self._concatenation(node)
+        return self.builder.graph()
+
+    def _slice(self, node: Node) -> None:
+        """Notes a slice that leaves out nothing but zeros."""
+        if not (channels := _cut(node)):
+            return
+        source = self.builder.renamed(node).args[0]
+        assert isinstance(source, Ref)
+        type = self.builder.known.types[source.name]
+        few = 0 < type.shape[1] - channels < max(1, VECTOR // type.dtype.itemsize)
+        if few and of_zeros(source.name, channels, self.builder.known, self.constants):
+            self.whole[node.name] = _Whole(((0, channels),), type.shape[1], lambda: source)
+
+    def _concatenation(self, node: Node) -> None:
+        """Notes a concatenation of parts of which some are noted; it is made once it is read."""
+        if node.op != CAT or node.args[1:] != (1,) or node.kwargs or len(node.type.shape) < 3:
+            return
+        parts = [ref for ref in node.args[0] if isinstance(ref, Ref)]  # type: ignore[union-attr]
+        if not any(ref.name in self.whole for ref in parts):
+            return
+        known = [self.whole.get(ref.name) or self._all(ref) for ref in parts]
+        starts = list(accumulate((one.channels for one in known), initial=0))
+        spans = tuple(
+            (start + low, start + high)
+            for one, start in zip(known, starts, strict=False)
+            for low, high in one.spans
+        )
+
+        @cache
+        def made() -> Ref:
+            return self.builder.call(CAT, tuple(one.ref() for one in known), 1, origin=node.origin)
+
+        self.whole[node.name] = _Whole(spans, starts[-1], made)
+
+    def _all(self, ref: Ref) -> _Whole:
+        """The value itself, of which nothing was cut away."""
+        channels = self._shape(ref.name)[1]
+        return _Whole(((0, channels),), channels, lambda: Ref(self.builder.substitute(ref.name)))
+
+    def _contraction(self, node: Node) -> Ref | None:
+        """The convolution, reading the whole; None if it does not read some of its channels, or
+        has groups of several of them."""
+        x, w, *rest = node.args if node.op == CONVOLUTION else (None, None)
+        if not isinstance(x, Ref) or not isinstance(w, Ref) or x.name not in self.whole:
+            return None
+        shape, whole = self._shape(w.name), self.whole[x.name]
+        by = of_rest(tuple(rest[1:]), len(shape) - 2)
+        if by.transposed or not all(map(self._constant, (w, rest[0]))):
+            return None
+        if by.groups == 1:
+            return self._call(node, whole.ref(), self._spread(w, 1, whole), *rest)
+        if not by.groups == _channels(node) == shape[0] == self._shape(x.name)[1]:
+            return None
+        if node.name in self.returned:
+            return None
+        ends = (self._spread(a, 0, whole) if isinstance(a, Ref) else a for a in (w, rest[0]))
+        made = self._call(node, whole.ref(), *ends, *rest[1:-1], whole.channels)
+        return self._some(node, made, whole)
+
+    def _each_channel(self, node: Node) -> Ref | None:
+        """The node, of all channels; None where one of its operands has no more of them, or what
+        it makes of them may be no number."""
+        if node.op not in POINTWISE | IMAGES or node.name in self.returned:
+            return None
+        reads = [arg for arg in node.args if isinstance(arg, Ref)]
+        found = [self.whole[ref.name] for ref in reads if ref.name in self.whole]
+        if len({one.like for one in found}) != 1 or any(isinstance(a, Ref) for _, a in node.kwargs):
+            return None
+        whole = found[0]
+        if not _keeps_numbers(node) or _channels(node) != sum(b - a for a, b in whole.spans):
+            return None
+        rank = len(node.type.shape)
+        if not all(self._fits(ref, rank) for ref in reads):
+            return None
+        args = (self._operand(a, rank, whole) if isinstance(a, Ref) else a for a in node.args)
+        return self._some(node, self._call(node, *args), whole)
+
+    def _fits(self, ref: Ref, rank: int) -> bool:
+        """Whether it can be read with more channels than it has, or has one for all."""
+        shape = self._shape(ref.name)
+        alike = len(shape) < rank - 1 or shape[1 - rank] == 1
+        return ref.name in self.whole or alike or self._constant(ref)
+
+    def _operand(self, ref: Ref, rank: int, whole: _Whole) -> Ref:
+        """What is read in its place by an operator that works on all channels."""
+        if ref.name in self.whole:
+            return self.whole[ref.name].ref()
+        shape = self._shape(ref.name)
+        if len(shape) < rank - 1 or shape[1 - rank] == 1:
+            return Ref(self.builder.substitute(ref.name))
+        return self._spread(ref, len(shape) - (rank - 1), whole)
+
+    def _constant(self, arg: Arg) -> bool:
+        return not isinstance(arg, Ref) or arg.name in self.builder.known.constant
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return self.builder.known.types[self.builder.substitute(name)].shape
+
+    def _spread(self, value: Ref, axis: int, whole: _Whole) -> Ref:
+        """A constant with its elements along the axis at the places of the channels, zeros at all
+        others."""
+        value = Ref(self.builder.substitute(value.name))
+        after = (0, 0) * (len(self._shape(value.name)) - axis - 1)
+        ends = [*(start for start, _ in whole.spans[1:]), whole.channels]
+        places = list(accumulate((high - low for low, high in whole.spans), initial=0))
+        pieces: list[Ref] = []
+        for (_, high), end, (a, b) in zip(whole.spans, ends, pairwise(places), strict=True):
+            piece = value
+            if len(whole.spans) > 1:
+                piece = self.builder.call(SLICE, value, axis, a, b)
+            if end > high:
+                piece = self.builder.call(PAD, piece, (*after, 0, end - high))
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else self.builder.call(CAT, tuple(pieces), axis)
+
+    def _call(self, node: Node, *args: Arg) -> Ref:
+        kwargs = dict(node.kwargs)
+        return self.builder.call(node.op, *args, name="", origin=node.origin, **kwargs)
+
+    def _some(self, node: Node, made: Ref, whole: _Whole) -> Ref:
+        """The channels that the node had, of what has more of them."""
+        self.whole[node.name] = _Whole(whole.spans, whole.channels, lambda: made)
+        cuts = [
+            self.builder.call(SLICE, made, 1, low, high, origin=node.origin)
+            for low, high in whole.spans
+        ]
+        if len(cuts) == 1:
+            return cuts[0]
+        return self.builder.call(CAT, tuple(cuts), 1, origin=node.origin)
+
+
+def _keeps_numbers(node: Node) -> bool:
+    """Whether it divides by no channels, and pads none."""
+    if node.op == PAD:
+        return len(node.args[1]) <= 2 * (len(node.type.shape) - 2)  # type: ignore[arg-type]
+    return node.op != DIV or not isinstance(node.args[1], Ref)
+
+
+def of_zeros(name: str, channels: int, known: Known, constants: Mapping[str, Constant]) -> bool:
+    """Whether what stands behind so many channels of a value comes of nothing but zeros, and of
+    operators that make numbers of them."""
+    seen, todo = set[str](), [name]
+    while todo:
+        name = todo.pop()
+        node = known.producers.get(name)
+        if name in seen or (node is None and name in constants):
+            continue
+        seen.add(name)
+        if node is None:
+            return False
+        if node.op == CONVOLUTION:
+            ends = [arg for arg in node.args[1:3] if isinstance(arg, Ref)]
+            if not all(_ends_in_zeros(constants.get(ref.name), channels) for ref in ends):
+                return False
+        elif node.op in POINTWISE | IMAGES and _keeps_numbers(node):
+            todo += node.uses
+        else:
+            return False
+    return True
+
+
+def _ends_in_zeros(constant: Constant | None, channels: int) -> bool:
+    if constant is None or constant.value is None:
+        return False
+    return not bool(constant.value[channels:].any())

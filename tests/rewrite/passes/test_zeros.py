@@ -1,0 +1,158 @@
+"""Channels of zeros: read along to the next convolution, and cut away where they count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.rewrite.graphs import captured, equal, kinds, read
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.step import Stepper
+from anabranch.options import Options
+from anabranch.rewrite.apply import apply_all
+from anabranch.rewrite.passes.zeros import zeros
+from anabranch.rewrite.rules import vectors
+from anabranch.rewrite.simplify import simplify
+from anabranch.trace import Trace
+
+Between = Callable[[Tensor], Tensor]
+
+
+class Net(nn.Module):
+    """Convolutions to six channels, of which four are a vector, with something between them."""
+
+    def __init__(self, between: Between, kept: int = 6) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 6, 3, padding=1)
+        self.other = nn.Conv2d(3, 6, 1, bias=False)
+        self.depth = nn.Conv2d(6, 6, 3, padding=1, groups=6)
+        self.last = nn.Conv2d(kept, 8, 3)
+        self.between = between
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.between(self.depth(self.first(x)) + self.other(x)))
+        return y
+
+
+def simple(graph: Graph) -> Graph:
+    return simplify(graph, Stepper(Trace()), Options(), "cuda")
+
+
+def wider(model: nn.Module) -> tuple[Graph, Graph]:
+    """Its graph, and the one of wider pixels."""
+    before = simple(captured(model, torch.randn(2, 3, 9, 9)))
+    return before, equal(before, simple(apply_all(before, vectors.RULES)))
+
+
+def channels(graph: Graph) -> list[int]:
+    return [node.type.shape[1] for node in graph.nodes if len(node.type.shape) == 4]
+
+
+THROUGH: dict[str, Between] = {
+    "nothing": lambda x: x,
+    "activations": lambda x: F.silu(torch.sigmoid(x) - F.hardtanh(x)),
+    "numbers": lambda x: (x * 3 + 1) / 2,
+    "one for all channels": lambda x: x * torch.tensor([[2.0]]),
+    "one for each channel": lambda x: x + torch.arange(6.0).view(6, 1, 1),
+    "one for each pixel": lambda x: x * x.mean((2, 3), keepdim=True).sum(1, keepdim=True),
+    "a gate": lambda x: x * torch.sigmoid(F.adaptive_avg_pool2d(x, 1)),
+    "pools": lambda x: F.max_pool2d(x, 3, 1, 1) + F.avg_pool2d(x, 3, 1, 1),
+    "rows and columns": lambda x: F.interpolate(F.pad(x, (1, 0, 0, 2)), scale_factor=2.0),
+}
+
+
+@pytest.mark.parametrize("name", THROUGH)
+def test_read_along_to_the_next_convolution(name: str) -> None:
+    before, after = wider(Net(THROUGH[name]))
+    assert 6 in channels(before)
+    if name != "one for each pixel":  # a mean of the channels reads those there are
+        assert 6 not in channels(after) and "slice" not in kinds(after)
+    assert 8 in channels(after)
+
+
+def test_concatenations_are_of_whole_parts() -> None:
+    def between(x: Tensor) -> Tensor:
+        return torch.relu(torch.cat([x, F.max_pool2d(x, 3, 1, 1), x[:, :4] * 2, x], 1))
+
+    before, after = wider(Net(between, 22))
+    assert 22 in channels(before)
+    # Four channels of the six are read as before, and so are the six.
+    assert 28 in channels(after) and 22 not in channels(after)
+    assert kinds(after).count("slice") == 2
+
+
+def test_a_concatenation_that_is_returned_is_of_what_it_was() -> None:
+    class Both(Net):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            y = torch.cat([self.first(x), self.other(x)], 1)
+            return y, self.last(torch.relu(y))
+
+    before, after = wider(Both(torch.relu, 12))
+    assert kinds(after).count("cat") == 2 and channels(after).count(16) == 2
+    assert before.outputs[0].name in {node.name for node in after.nodes}
+
+
+class Sliced(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :6]
+
+
+STAYS: dict[str, Between] = {
+    "softmax": lambda x: x.softmax(1),
+    "by channels": lambda x: 1 / (x.abs() + 1),
+    "channels are padded": lambda x: F.pad(x, (0, 0, 0, 0, 1, 1))[:, 1:7],
+    "turned": lambda x: x.transpose(2, 3).flip(1),
+}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_cut_away_where_others_count(name: str) -> None:
+    _, after = wider(Net(STAYS[name]))
+    assert "slice" in kinds(after)
+
+
+TEXT = """
+graph g {
+  input %x: f32[1,3,5,5]
+  input %given: f32[1,8,5,5]
+  const %w: f32[8,3,1,1] = w
+  const %v: f32[4,6,1,1] = v
+  %c: f32[1,8,5,5] = aten.convolution.default(%x, %w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+  %d: f32[1,8,5,5] = aten.exp.default(%c)
+  %s: f32[1,6,5,5]{200,25,5,1} = aten.slice.Tensor(%c, 1, 0, 6)
+  %y: f32[1,4,5,5] = aten.convolution.default(%s, %v, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+  return %y
+}"""  # noqa: E501
+
+
+def ending(graph: Graph, rows: int) -> Graph:
+    """The graph, the weight of its first convolution with zeros from that row on."""
+    w, *rest = graph.constants
+    assert w.value is not None
+    value = w.value.clone()
+    value[rows:] = 0
+    return replace(graph, constants=(replace(w, value=value), *rest))
+
+
+def test_only_of_what_is_known_to_be_zeros() -> None:
+    graph = read(TEXT)
+    assert zeros(graph, Trace()) is graph, "the last two channels are no zeros"
+    assert zeros(ending(graph, 7), Trace()).nodes == ending(graph, 7).nodes
+    after = equal(ending(graph, 6), zeros(ending(graph, 6), Trace()))
+    assert kinds(after) == ["convolution", "constant_pad_nd", "convolution"]
+    for other in ("%d", "%given"):  # may be anything, whatever the weights of %c are
+        graph = ending(read(TEXT.replace("(%c, 1", f"({other}, 1")), 6)
+        assert zeros(graph, Trace()) is graph
+
+
+def test_slices_that_leave_out_a_vector_or_begin_later_stay() -> None:
+    for bounds, shape in (("0, 4", 4), ("2, 8", 6)):
+        text = TEXT.replace("1, 0, 6)", f"1, {bounds})")
+        text = text.replace("f32[1,6,5,5]{", f"f32[1,{shape},5,5]{{")
+        graph = ending(read(text.replace("f32[4,6,1,1]", f"f32[4,{shape},1,1]")), shape)
+        assert zeros(graph, Trace()) is graph
