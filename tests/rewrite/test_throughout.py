@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
-from anabranch.rewrite.rules import matrices, normed
+from anabranch.rewrite.rules import matrices, normed, vectors
 from anabranch.rewrite.throughout import kinds, throughout
 
 
@@ -83,4 +83,17 @@ def test_products_with_a_vector_become_sums_at_all_steps() -> None:
     assert products(graph) == 5.0
     found = throughout(graph, list(kinds(graph, matrices.RULES, "first")), products)
     assert found.cost == 0.0 and len(found.steps) == 5
+    equal(graph, found.graph)
+
+
+def test_what_was_made_wider_is_read_so_before_its_weights_are_computed() -> None:
+    """The slices behind each place are gone, and constants are those of the graph."""
+    layers = (nn.Conv2d(3, 9, 3), nn.ReLU(), nn.Conv2d(9, 9, 1), nn.Sigmoid(), nn.Conv2d(9, 8, 3))
+    graph = captured(nn.Sequential(*layers).half(), torch.rand(1, 3, 9, 9).half())
+    found = throughout(graph, list(kinds(graph, vectors.RULES, "first")), nodes)
+    assert len(found.steps) == 2 and found.graph.constants == graph.constants
+    assert [node.type.shape[1] for node in found.graph.nodes if "pad" not in node.op] == [
+        *(16, 16, 16, 16, 8)
+    ]
+    assert found.cost == nodes(found.graph)
     equal(graph, found.graph)

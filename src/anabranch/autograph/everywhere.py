@@ -1,8 +1,12 @@
 """Everywhere: what pays only at all places of a kind at once, tried on the best graph so far.
 
-all kinds together --> faster: the best so far
-                   --> about the same: each kind by itself
-                   --> clearly slower: none
+all kinds of a rule together --> faster: the best so far
+                             --> about the same: each kind by itself
+                             --> clearly slower: none
+
+Before parts are searched, one rule after the other: they have nothing to do with each other, and
+what one loses must not hide what another gains. After them, all at once: those are ways to take
+norms apart, and a norm that is made in one way is read in another.
 """
 
 from __future__ import annotations
@@ -22,12 +26,15 @@ SLOWER = 0.01
 def everywhere(stand: Standing[T], when: Throughout) -> None:
     """The best so far with what pays at all places of a kind, if it does: with all kinds together,
     and if that is neither faster nor slower, with each of them."""
-    every = list(kinds(stand.best.path.graph, stand.rules, when))
-    if not every or not _tried(stand, every) or len(every) == 1:
-        return
-    for kind in every:
-        if kind[0] in stand.rules:
-            _tried(stand, [kind])
+    rules = dict.fromkeys(rule for rule, _ in kinds(stand.best.path.graph, stand.rules, when))
+    groups = [tuple(rules)] if when == "last" else [(rule,) for rule in rules]
+    for group in groups:
+        every = list(kinds(stand.best.path.graph, group, when))
+        if not every or not _tried(stand, every) or len(every) == 1:
+            continue
+        for kind in every:
+            if kind[0] in stand.rules:
+                _tried(stand, [kind])
 
 
 def _tried(stand: Standing[T], chosen: Sequence[Kind]) -> bool:

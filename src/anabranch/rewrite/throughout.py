@@ -6,7 +6,8 @@
 
 Where a rule says so, what it gains lies outside of what it replaces, or that is more than a part
 holds, and a search of parts does not see it. There the whole network says whether it pays, once for
-all places of one kind: the same rule, with results of the same types.
+all places of one kind: the same rule, with results of the same types. What was made wider for its
+readers is then read so (`passes.zeros`), that other searches may go on from there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from anabranch.rewrite.apply import apply
 from anabranch.rewrite.backtrack import Found, Place, Price, Step, weight
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.passes.cse import cse
+from anabranch.rewrite.passes.zeros import zeros
 from anabranch.trace import Trace
 
 Kind = tuple[Rule, tuple[TensorType, ...]]
@@ -51,7 +53,8 @@ def throughout(
             place = Place(graph, names)
             steps.append(Step(kind[0].name, names, before, us, alpha, place=place))
             graph, before = after, us
-    return Found(graph, before, tuple(steps))
+    settled = zeros(graph, Trace()) if steps else graph
+    return Found(settled, before if settled is graph else price(settled), tuple(steps))
 
 
 def _next(graph: Graph, kind: Kind, done: set[str]) -> Match | None:

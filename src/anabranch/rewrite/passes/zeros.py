@@ -264,8 +264,8 @@ def of_zeros(name: str, channels: int, known: Known, constants: Mapping[str, Con
         if node is None:
             return False
         if node.op == CONVOLUTION:
-            ends = [arg for arg in node.args[1:3] if isinstance(arg, Ref)]
-            if not all(_ends_in_zeros(constants.get(ref.name), channels) for ref in ends):
+            ends = [arg.name for arg in node.args[1:3] if isinstance(arg, Ref)]
+            if not all(_ends_in_zeros(end, channels, known, constants) for end in ends):
                 return False
         elif node.op in POINTWISE | IMAGES and _keeps_numbers(node):
             todo += node.uses
@@ -274,7 +274,26 @@ def of_zeros(name: str, channels: int, known: Known, constants: Mapping[str, Con
     return True
 
 
-def _ends_in_zeros(constant: Constant | None, channels: int) -> bool:
-    if constant is None or constant.value is None:
-        return False
-    return not bool(constant.value[channels:].any())
+def _ends_in_zeros(name: str, rows: int, known: Known, constants: Mapping[str, Constant]) -> bool:
+    """Whether a weight or a bias has so many rows at the most before nothing but zeros: by its
+    numbers, or by how it is made."""
+    node = known.producers.get(name)
+    if node is None:
+        held = constants.get(name)
+        return held is not None and held.value is not None and not held.value[rows:].any()
+    inner: tuple[Arg, ...] = ()
+    if node.op == PAD:
+        value, sides, *fill = node.args
+        assert isinstance(value, Ref) and isinstance(sides, tuple)
+        before, behind = sides[-2:] if len(sides) == 2 * len(node.type.shape) else (0, 0)
+        if before != 0 or fill not in ([], [0]):
+            return False
+        if behind != 0 and known.types[value.name].shape[0] <= rows:
+            return True
+        inner = (value,)
+    elif node.op == SLICE and node.args[1:2] not in ((), (0,)):
+        inner = node.args[:1]
+    elif node.op == CAT and node.args[1:] not in ((), (0,)):
+        inner = node.args[0] if isinstance(node.args[0], tuple) else ()
+    parts = [arg.name for arg in inner if isinstance(arg, Ref)]
+    return bool(parts) and all(_ends_in_zeros(part, rows, known, constants) for part in parts)
