@@ -25,8 +25,8 @@ from anabranch.targets import resolve
 from anabranch.trace import Trace, stage_seconds
 from anabranch.zoo import ZOO
 
-End = tuple[CutShort, float]
-"""Why a search ended, and the part of its work that was left."""
+End = tuple[CutShort, float, int]
+"""Why a search ended, the part of its work that was left, and how many graphs it built."""
 Asked = Callable[..., Compilation]
 
 
@@ -44,7 +44,7 @@ def asked(tmp_path: File, monkeypatch: pytest.MonkeyPatch, begun: list[Path]) ->
     with Cache.open(tmp_path) as cache:
 
         def compiled(
-            end: End = ("", 0.0),
+            end: End = ("", 0.0, 1),
             step: str = "",
             within: Cache = cache,
             trace: Trace | None = None,
@@ -60,7 +60,8 @@ def asked(tmp_path: File, monkeypatch: pytest.MonkeyPatch, begun: list[Path]) ->
                         *rounds,
                         Round(steps, Cost(2.0, "estimated"), Cost(1.0, "estimated"), start.graph),
                     )
-                path = replace(start, rounds=rounds, cut_short=end[0], undone=end[1])
+                cut, undone, ran = end
+                path = replace(start, rounds=rounds, cut_short=cut, undone=undone, ran=ran)
                 return Outcome(replace(given[1]) if step else given[1], path)
 
             monkeypatch.setattr(seek, "improved", improved)
@@ -84,14 +85,14 @@ def test_what_ended_by_itself_is_the_answer(asked: Asked, begun: list[Path]) -> 
 
 def test_what_the_time_that_was_given_cut_short_goes_on(asked: Asked, begun: list[Path]) -> None:
     """From what was found, until a search finds nothing and comes no further."""
-    cut: End = ("budget", 0.9)
+    cut: End = ("budget", 0.9, 1)
     asked(cut, "first", search_seconds=60)
     again = asked(cut, "second", search_seconds=60)
     assert again.path is not None and again.path.goes_on
     assert [step.rule for step in again.path.steps] == ["first", "second"]
-    asked(("budget", 0.7), search_seconds=60)  # nothing, but further
+    asked(("budget", 0.7, 1), search_seconds=60)  # nothing, but further
     for _ in range(3):
-        last = asked(("budget", 0.7), search_seconds=60)
+        last = asked(("budget", 0.7, 1), search_seconds=60)
     assert [len(path.rounds) for path in begun] == [0, 1, 2, 2]
     assert last.path is not None and last.path.cut_short == "budget" and not last.path.goes_on
 
@@ -107,19 +108,19 @@ def test_what_a_search_does_beside_searching_is_timed(asked: Asked) -> None:
 
 def test_nothing_goes_on_where_all_that_was_found_is_in_memory(asked: Asked) -> None:
     with Cache.open(None) as memory:
-        made = asked(("budget", 0.9), "first", memory, search_seconds=60)
+        made = asked(("budget", 0.9, 1), "first", memory, search_seconds=60)
     assert made.path is not None and made.path.rounds and not made.path.goes_on
 
 
 def test_what_its_own_limit_cut_short_is_the_answer(asked: Asked, begun: list[Path]) -> None:
     for _ in range(2):
-        made = asked(("budget", 0.6))
+        made = asked(("budget", 0.6, 1))
     assert len(begun) == 1
     assert made.path is not None and made.path.undone == 0.6
 
 
 @pytest.mark.parametrize(
-    ("end", "options"), [(("budget", 1.0), {"search_seconds": 60}), (("stop", 0.5), {})]
+    ("end", "options"), [(("budget", 1.0, 0), {"search_seconds": 60}), (("stop", 0.5, 1), {})]
 )
 def test_what_had_no_time_or_was_stopped_is_none(
     asked: Asked, begun: list[Path], end: End, options: dict[str, Any]
@@ -129,13 +130,13 @@ def test_what_had_no_time_or_was_stopped_is_none(
     assert len(begun) == 3
 
 
-@pytest.mark.parametrize("undone", [1.0, 0.9])
+@pytest.mark.parametrize(("undone", "ran"), [(1.0, 0), (0.9, 1), (0.3, 0)])
 def test_where_compiling_left_no_time_the_second_start_searches(
-    asked: Asked, begun: list[Path], undone: float
+    asked: Asked, begun: list[Path], undone: float, ran: int
 ) -> None:
-    """Or hardly any: parts were looked for, and nothing was run."""
+    """Or hardly any; or the kernels of parts took it all, and no graph was built of them."""
     for _ in range(3):
-        asked(("budget", undone))
+        asked(("budget", undone, ran))
     assert len(begun) == 2
 
 

@@ -85,7 +85,8 @@ def improved(
     stand.tell()
     built, path, meter = stand.best.built, stand.best.path, stand.meter
     rounds = tuple(told_apart(stand, done) for done in path.rounds)
-    return Outcome(built, replace(path, rounds=rounds, cut_short=meter.cause, undone=meter.undone))
+    ended = replace(path, cut_short=meter.cause, undone=meter.undone, ran=len(stand.built) - 1)
+    return Outcome(built, replace(ended, rounds=rounds))
 
 
 def _seeded(stand: Standing[T], seed: Path) -> None:
