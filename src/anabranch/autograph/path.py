@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from anabranch.deadline import CutShort
 from anabranch.ir.graph import Graph
@@ -28,15 +28,16 @@ class Path:
     """From one graph to another. `graph` has the constants of `begin`: what depends on constants
     alone is not computed yet. No rounds: nothing faster was found, and both are the same.
     `cut_short`: why the search ended before its work was done, "" if it did not; `undone`: the part
-    of the work that was left then; `ran`: how many graphs it built and raced. `goes_on`: it is no
-    answer yet, and the next search of the graph begins where this one ended."""
+    of the work that was left then; `ran`: how many graphs it built and raced, which nobody
+    remembers. `goes_on`: it is no answer yet, and the next search of the graph begins where this
+    one ended."""
 
     begin: Graph
     graph: Graph
     rounds: tuple[Round, ...]
     cut_short: CutShort = ""
     undone: float = 0.0
-    ran: int = 0
+    ran: int = field(default=0, compare=False)
     goes_on: bool = False
 
     @property
