@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from anabranch.errors import CaptureError, OptionError
 from anabranch.models import load_model
@@ -161,3 +161,54 @@ def test_packages_that_are_missing_or_stand_in(monkeypatch: pytest.MonkeyPatch) 
     assert args[0].shape == (2, 3, 224, 224)
     with pytest.raises(OptionError, match="did you mean resnet"):
         load_model("torchvision:resnet1")
+
+
+class Fading(nn.Module):
+    """A hundredth of what goes in comes out of each layer, and a branch begins by giving nothing.
+    `pooled`: its last norm has one number for each channel."""
+
+    def __init__(self, pooled: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(3, 3, 1, bias=False) for _ in range(4))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(3) for _ in range(4))
+        self.branch = nn.BatchNorm2d(3)
+        self.pooled = pooled
+        nn.init.zeros_(self.branch.weight)
+        for layer in self.layers:
+            nn.init.constant_(layer.weight, 0.001)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = norm(layer(x))
+        if self.pooled:
+            x = x.mean((0, 2, 3), keepdim=True)
+        y: Tensor = x + self.branch(x) * 0.5
+        return y
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_networks_with_random_weights_compute_something(
+    monkeypatch: pytest.MonkeyPatch, pooled: bool
+) -> None:
+    """Where a batch can pass; else they are as they were built, and none is left in training."""
+    fake = types.ModuleType("timm")
+    fake.is_model = lambda name: True  # type: ignore[attr-defined]
+
+    def create_model(name: str, pretrained: bool) -> nn.Module:
+        model = Fading(pooled)
+        model.default_cfg = {"input_size": (3, 8, 8)}  # type: ignore[assignment]
+        return model
+
+    fake.create_model = create_model  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "timm", fake)
+    model, (x,) = load_model("timm:fading")
+    assert not any(module.training for module in model.modules())
+    assert isinstance(model, Fading)
+    assert {norm.momentum for norm in model.norms} == {0.1}
+    weight = model.branch.weight
+    with torch.no_grad():
+        size = model(x).std().item()
+    if pooled:
+        assert size < 1e-6 and not weight.any()
+    else:
+        assert 0.5 < size < 2 and weight.all()

@@ -3,7 +3,7 @@
 | name | is |
 |---|---|
 | zoo:NAME, zoo:NAME/tiny | a network of the zoo, in its paper's size or a tiny one |
-| torchvision:NAME, timm:NAME | what those packages build under this name, with random weights |
+| torchvision:NAME, timm:NAME | what these packages build, random, batch norms as after a batch |
 | FILE.pt2 | a torch.export archive, with the inputs it was exported with |
 | module:callable, FILE.py:callable | returns a module, or (module, args); the file may lie here |
 
@@ -16,6 +16,7 @@ module obviously runs it. Layout (channels last) is left to the compiler.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import importlib
 import importlib.util
@@ -28,6 +29,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import AnabranchError, CaptureError, OptionError
@@ -109,7 +111,7 @@ def _torchvision(name: str, batch: int) -> Loaded:
     quiet = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
     model = models.get_model(name, weights=None, **quiet)
     side = IMAGE_SIZES.get(name, 224)
-    return model, (torch.randn(batch, 3, side, side),)
+    return _with_statistics(model, torch.randn(batch, 3, side, side))
 
 
 def _timm(name: str, batch: int) -> Loaded:
@@ -117,7 +119,32 @@ def _timm(name: str, batch: int) -> Loaded:
     if not timm.is_model(name):
         raise _unknown("network of timm", name, timm.list_models())
     model = timm.create_model(name, pretrained=False)
-    return model, (torch.randn(batch, *model.default_cfg["input_size"]),)
+    return _with_statistics(model, torch.randn(batch, *model.default_cfg["input_size"]))
+
+
+def _with_statistics(model: nn.Module, x: Tensor) -> Loaded:
+    """The model with batch norms as they are once a batch has passed, x among it, and those that
+    begin by giving nothing switched on. As it is built, what it computes of x fades to zero along
+    the way or grows beyond what fp16 holds, and comparing results would say nothing."""
+    every = (m for m in model.eval().modules() if isinstance(m, _BatchNorm))
+    norms = [norm for norm in every if norm.running_var is not None]
+    kept = [(norm.momentum, copy.deepcopy(norm.state_dict())) for norm in norms]
+    for norm in norms:
+        norm.train()
+        norm.momentum = None  # the average of all batches, of which there is one
+        if norm.weight is not None and not norm.weight.any():
+            norm.weight.fill_(1.0)
+    failed = False
+    try:
+        if norms:
+            model(torch.cat([x[:1], torch.randn_like(x[:1])]))
+    except Exception:  # it takes something else than images, or has norms of a single number
+        failed = True
+    for norm, (momentum, state) in zip(norms, kept, strict=True):
+        norm.momentum = momentum
+        if failed:
+            norm.load_state_dict(state)
+    return model.eval(), (x,)
 
 
 SOURCES: dict[str, Callable[[str, int], Loaded]] = {
