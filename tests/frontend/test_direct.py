@@ -39,6 +39,37 @@ def normed(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, ...]:
     return made
 
 
+def old_name(x: Tensor) -> Tensor:
+    x.mul_(2)
+    y = x - 1
+    x.sigmoid_()
+    return y * x
+
+
+def read_before(x: Tensor) -> Tensor:
+    y = x * 2
+    x.relu_()
+    return x + y
+
+
+def seen_before(x: Tensor) -> Tensor:
+    y = x.transpose(1, 2)
+    x.relu_()
+    return x + y.transpose(1, 2)
+
+
+def dropped_before(x: Tensor) -> Tensor:
+    y = F.dropout(x, 0.5, False)
+    x.relu_()
+    return x - y
+
+
+def flat_before(x: Tensor) -> Tensor:
+    y = x.flatten(1)
+    x.relu_()
+    return y
+
+
 X = torch.linspace(-1, 1, 2 * 4 * 6 * 6).reshape(2, 4, 6, 6)
 SPELLED: dict[str, tuple[Callable[[Does, Tensor], Any], Tensor]] = {
     "conv1d": (lambda m, x: m.line(x), X.reshape(2, 4, 36)),
@@ -64,9 +95,26 @@ SPELLED: dict[str, tuple[Callable[[Does, Tensor], Any], Tensor]] = {
     "a recurrence that nobody reads": (lambda m, x: (m.steps(x.reshape(6, 8, 6))[0], x + 1)[1], X),
     "nothing is read": (lambda m, x: (x.flatten(1), x + 1)[1], X),
     "what comes in": (lambda m, x: (x, x.flatten(1)), X),
+    "in place": (lambda m, x: (x + 1).relu_(), X),
+    "in place, and read by its old name": (lambda m, x: old_name(x + 1), X),
+    "in place, many times": (lambda m, x: m.norm(x).relu_().add_(x, alpha=2).clamp_(0, 1) * x, X),
+    "in place of a convolution": (lambda m, x: F.relu6(m.image(x), inplace=True) + 1, X),
+    "in place, and no view behind it": (lambda m, x: F.silu(m.norm(x), True).sum(1), X),
+    "in place, and dropout behind it": (lambda m, x: F.dropout((x + 1).relu_(), 0.5, False), X),
+    "in place, and read before": (lambda m, x: read_before(x + 1), X),
+    "in place, at the end": (lambda m, x: [y := x + 1, F.hardswish(y, inplace=True)], X),
+    "dropout in place": (lambda m, x: F.dropout(x.flatten(1), 0.5, False, True) + 1, X),
 }
 TRACED: dict[str, tuple[Callable[[Does, Tensor], Any], Tensor]] = {
-    "in place": (lambda m, x: (x + 1).relu_(), X),
+    "written to an input": (lambda m, x: x.relu_() + 1, X),
+    "written to a view": (lambda m, x: (x + 1)[:, :2].relu_(), X),
+    "a view was taken before": (lambda m, x: seen_before(x + 1), X),
+    "dropout was before": (lambda m, x: dropped_before(x + 1), X),
+    "a view is taken behind it": (lambda m, x: F.silu(x + 1, True).flatten(1), X),
+    "what may be a view was": (lambda m, x: flat_before(x + 1), X),
+    "one of several": (lambda m, x: (x + 1).chunk(2, 1)[0].relu_(), X),
+    "written elsewhere": (lambda m, x: (x + 1).copy_(x.transpose(2, 3)), X),
+    "of a narrower dtype": (lambda m, x: (x + 1).add_(x.double()), X),
     "padding by name": (lambda m, x: F.conv2d(x, m.image.weight, padding="same", groups=2), X),
     "one image": (lambda m, x: m.image(x), X[0]),
     "another mode": (lambda m, x: F.pad(x, (1, 1, 1, 1), mode="reflect"), X),

@@ -4,16 +4,19 @@
     batch_norm(x, .., False, ..)       ->   _native_batch_norm_legit_no_training(x, ..)
     flatten(x, 1)                      ->   view(x, [..])
 
+    relu_(x)                       ->   relu(x), which is read wherever x is from there on
+
 is what `run_decompositions` makes of such programs, name for name; but it traces the model once
 more for that, and prepares some six hundred operators first: two thirds of what capturing an image
-network takes. A program with anything else in it, or with operators that write, is left to it.
+network takes. A program with anything else in it is left to it, and so is one that writes to what
+others may see: an input, a weight, or what somebody has taken a view of.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -31,67 +34,135 @@ Spelled = tuple[Any, tuple[Any, ...]]
 def direct(program: ExportedProgram) -> fx.Graph | None:
     """The graph of the program in functional ATen; None if it has to be traced for that."""
     spelled: dict[fx.Node, Spelled] = {}
+    owners: dict[fx.Node, fx.Node] = {}
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem:
-            found = _spelling(node)
+            functional = _functional(node.target)
+            found = _spelling(node, node.target if functional is None else functional)
             if found is None:
                 return None
+            if functional is not None:
+                owner = _written_to(node, found, owners)
+                if owner is None:
+                    return None
+                owners[node] = owner
             spelled[node] = found
-    return _written(program.graph, spelled)
+    return _written(program.graph, spelled, owners)
 
 
-def _spelling(node: fx.Node) -> Spelled | None:
-    """What the node calls, in functional ATen; None if nobody has said."""
-    target = node.target
+def _spelling(node: fx.Node, target: Any) -> Spelled | None:
+    """What the node calls, were it this operator, in functional ATen; None if nobody has said."""
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return None
     if target._schema.is_mutable or not target._schema.returns:
         return None
+    if target is DROPOUT and node.target is not DROPOUT:
+        return None if node.args[2] else (SAME, node.args[:1])
     spell = SPELLINGS.get(str(target))
     if spell is not None:
         return None if node.kwargs else spell(node)
-    whole = target._schema.name.partition("::")[2] in WHOLE
-    composite = target.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
-    taken_apart = target in decompositions() or (composite and not whole)
+    taken_apart = target in decompositions() or (_composite(target) and not _whole(target))
     return None if taken_apart else (target, node.args)
 
 
-def _written(graph: fx.Graph, spelled: dict[fx.Node, Spelled]) -> fx.Graph:
+def _composite(target: Any) -> bool:
+    return bool(target.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd))
+
+
+def _whole(target: Any) -> bool:
+    return target._schema.name.partition("::")[2] in WHOLE
+
+
+def _functional(target: Any) -> Any:
+    """The pointwise operator that gives what this one writes to its first argument; None if it is
+    no such."""
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return None
+    name, schema = target._schema.name.partition("::")[2], target._schema
+    written = [i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
+    if written != [0] or len(schema.returns) != 1 or not name.endswith("_"):
+        return None
+    found = getattr(getattr(aten, name.removesuffix("_"), None), target._overloadname, None)
+    return found if found in UNTAGGED or torch.Tag.pointwise in getattr(found, "tags", ()) else None
+
+
+def _written_to(node: fx.Node, found: Spelled, owners: Mapping[fx.Node, fx.Node]) -> fx.Node | None:
+    """Who has made what the node writes to; None where somebody else may see that: where it came
+    in, is a view, or is read as one; or where what is `found` to be written lies otherwise, or has
+    another dtype. `owners`: of what was written over before."""
+    first = node.args[0]
+    assert isinstance(first, fx.Node)
+    owner = owners.get(first, first)
+    if found[0] is SAME:
+        return owner
+    names = [owner, node, *(one for one, of in owners.items() if of is owner)]
+    readers = (user for one in names for user in one.users if user not in owners)
+    others = (user for user in readers if user is not node and _functional(user.target) is None)
+    # Dropout gives a copy in the end, though what it is given when it runs: by then that is right.
+    seen = (one for one in others if one.target is not DROPOUT or one < node)
+    if not all(map(_fresh, (owner, *seen))):
+        return None
+    was, now = first.meta["val"], _value(*found, node.kwargs)
+    alike = (was.dtype, was.shape, was.stride()) == (now.dtype, now.shape, now.stride())
+    return owner if alike else None
+
+
+def _fresh(node: fx.Node) -> bool:
+    """Whether what the node gives lies in memory of its own."""
+    target = node.target
+    if node.op == "output":
+        return True
+    if not isinstance(target, torch._ops.OpOverload) or len(target._schema.returns) != 1:
+        return False
+    own = str(target) in FRESH or _whole(target) or not _composite(target)
+    return own and target._schema.returns[0].alias_info is None
+
+
+def _written(
+    graph: fx.Graph, spelled: Mapping[fx.Node, Spelled], owners: Mapping[fx.Node, fx.Node]
+) -> fx.Graph:
     """As a trace would write it: calls are named and numbered by their operators."""
     written = fx.Graph()
     put: dict[fx.Node, fx.Node] = {}
+
+    def read(node: fx.Node) -> fx.Node:
+        return put[owners.get(node, node)]
+
     for node in graph.nodes:
         if node not in spelled:
-            put[node] = written.node_copy(node, put.__getitem__)
+            put[node] = written.node_copy(node, read)
             if node.op == "placeholder":
                 put[node].name = node.name  # it may be called as a built-in function is
             continue
         target, args = spelled[node]
-        kwargs = node.kwargs if target is node.target else {}
+        if target is SAME:
+            continue
+        kwargs = node.kwargs if target is node.target or node in owners else {}
         new = written.create_node(
             "call_function",
             target,
-            fx.map_arg(args, put.__getitem__),
-            fx.map_arg(kwargs, put.__getitem__),
+            fx.map_arg(args, read),
+            fx.map_arg(kwargs, read),
             name=target.overloadpacket.__name__,
         )
         new.meta = dict(node.meta)
         if target is NORM and node.target is not NORM:  # one of three results
-            new.meta["val"] = _value(target, args)
+            new.meta["val"] = _value(target, args, {})
             first = written.call_function(operator.getitem, (new, 0))
             first.meta = dict(node.meta)
             new = first
-        put[node] = new
+        put[owners.get(node, node)] = new
     written.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
     return written
 
 
-def _value(target: Any, args: tuple[Any, ...]) -> Any:
+def _value(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What the call gives, without numbers."""
     given = fx.map_arg(args, lambda node: node.meta["val"])
+    named = fx.map_arg(dict(kwargs), lambda node: node.meta["val"])
     mode = given[0].fake_mode
     with mode:
-        return target(*given)
+        return target(*given, **named)
 
 
 def _convolution(spatial: int) -> Callable[[fx.Node], Spelled | None]:
@@ -168,6 +239,17 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 NORM = aten._native_batch_norm_legit_no_training.default
+DROPOUT, SAME = aten.dropout.default, "what it is given"
+UNTAGGED = (DROPOUT, aten.hardswish.default)
+"""Pointwise, though ATen does not say so."""
+FRESH = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("conv1d.default", "conv2d.default", "conv3d.default", "batch_norm.default"),
+        *("square.default", "softmax.int", "relu6.default"),
+    )
+)
+"""Composites that never give back what they are given."""
 SPELLINGS: dict[str, Callable[[fx.Node], Spelled | None]] = {
     "aten.conv1d.default": _convolution(1),
     "aten.conv2d.default": _convolution(2),
