@@ -64,6 +64,12 @@ def dropped_before(x: Tensor) -> Tensor:
     return x - y
 
 
+def silent_before(x: Tensor) -> Tensor:
+    y: Tensor = torch.ops.aten._unsafe_view(x, [2, -1])
+    x.relu_()
+    return y
+
+
 def flat_before(x: Tensor) -> Tensor:
     y = x.flatten(1)
     x.relu_()
@@ -109,6 +115,9 @@ TRACED: dict[str, tuple[Callable[[Does, Tensor], Any], Tensor]] = {
     "written to an input": (lambda m, x: x.relu_() + 1, X),
     "written to a view": (lambda m, x: (x + 1)[:, :2].relu_(), X),
     "a view was taken before": (lambda m, x: seen_before(x + 1), X),
+    "to a power": (lambda m, x: (x + 1).pow_(2), X),
+    "a view that does not say so": (lambda m, x: silent_before(x + 1), X),
+    "a view behind dropout": (lambda m, x: F.dropout(F.silu(x + 1, True), 0.5, False, True)[0], X),
     "dropout was before": (lambda m, x: dropped_before(x + 1), X),
     "a view is taken behind it": (lambda m, x: F.silu(x + 1, True).flatten(1), X),
     "what may be a view was": (lambda m, x: flat_before(x + 1), X),
@@ -170,6 +179,11 @@ def test_what_is_traced(name: str) -> None:
     with torch.no_grad():
         program = torch.export.export(Does(function).eval(), (x,), strict=False)
     assert direct(program) is None
+
+
+def test_a_power_in_place_is_captured() -> None:
+    """There is a `pow` of the same overload's name, of a number and a tensor."""
+    assert captured(Does(lambda m, x: (x + 1).pow_(2)), (X,)).graph.nodes
 
 
 def test_each_spelling_is_tried() -> None:

@@ -83,7 +83,13 @@ def _functional(target: Any) -> Any:
     if written != [0] or len(schema.returns) != 1 or not name.endswith("_"):
         return None
     found = getattr(getattr(aten, name.removesuffix("_"), None), target._overloadname, None)
+    if found is None or _parameters(found) != _parameters(target):  # pow_.Scalar is no pow.Scalar
+        return None
     return found if found in UNTAGGED or torch.Tag.pointwise in getattr(found, "tags", ()) else None
+
+
+def _parameters(target: Any) -> list[tuple[str, bool]]:
+    return [(str(a.type), a.kwarg_only) for a in target._schema.arguments]
 
 
 def _written_to(node: fx.Node, found: Spelled, owners: Mapping[fx.Node, fx.Node]) -> fx.Node | None:
@@ -95,14 +101,20 @@ def _written_to(node: fx.Node, found: Spelled, owners: Mapping[fx.Node, fx.Node]
     owner = owners.get(first, first)
     if found[0] is SAME:
         return owner
-    names = [owner, node, *(one for one, of in owners.items() if of is owner)]
-    readers = (user for one in names for user in one.users if user not in owners)
-    others = (user for user in readers if user is not node and _functional(user.target) is None)
+    names = [owner]
+    for one in names:  # all that give back what they are given, of which some come later
+        names += (u for u in one.users if u.args[0] is one and _functional(u.target) is not None)
+    readers = (user for one in names for user in one.users)
+    others = (user for user in readers if _functional(user.target) is None)
     # Dropout gives a copy in the end, though what it is given when it runs: by then that is right.
     seen = (one for one in others if one.target is not DROPOUT or one < node)
     if not all(map(_fresh, (owner, *seen))):
         return None
-    was, now = first.meta["val"], _value(*found, node.kwargs)
+    was = first.meta["val"]
+    try:
+        now = _value(*found, node.kwargs)
+    except (RuntimeError, TypeError):
+        return None
     alike = (was.dtype, was.shape, was.stride()) == (now.dtype, now.shape, now.stride())
     return owner if alike else None
 
@@ -115,6 +127,8 @@ def _fresh(node: fx.Node) -> bool:
     if not isinstance(target, torch._ops.OpOverload) or len(target._schema.returns) != 1:
         return False
     own = str(target) in FRESH or _whole(target) or not _composite(target)
+    if target._schema.name.partition("::")[2] in SILENT:
+        return False
     return own and target._schema.returns[0].alias_info is None
 
 
@@ -242,6 +256,10 @@ NORM = aten._native_batch_norm_legit_no_training.default
 DROPOUT, SAME = aten.dropout.default, "what it is given"
 UNTAGGED = (DROPOUT, aten.hardswish.default)
 """Pointwise, though ATen does not say so."""
+SILENT = frozenset(
+    ("_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "lift", "dequantize", "set")
+)
+"""What gives views, or what it is given, though its schema does not say so."""
 FRESH = frozenset(
     f"aten.{name}"
     for name in (

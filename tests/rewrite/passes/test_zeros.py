@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from tests.rewrite.graphs import captured, equal, kinds, read
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anabranch.ir.graph import Graph
+from anabranch.ir.graph import Graph, types
 from anabranch.ir.step import Stepper
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply_all
@@ -107,6 +108,10 @@ STAYS: dict[str, Between] = {
     "by channels": lambda x: 1 / (x.abs() + 1),
     "channels are padded": lambda x: F.pad(x, (0, 0, 0, 0, 1, 1))[:, 1:7],
     "turned": lambda x: x.transpose(2, 3).flip(1),
+    "times infinity": lambda x: F.hardtanh(x * float("inf")),
+    "by zero": lambda x: F.hardtanh(x / 0.0),
+    "times infinities": lambda x: torch.sigmoid(x * torch.full((1, 1, 9, 9), float("inf"))),
+    "near the end of fp16": lambda x: (x + 300) * 2500,
 }
 
 
@@ -114,6 +119,74 @@ STAYS: dict[str, Between] = {
 def test_cut_away_where_others_count(name: str) -> None:
     _, after = wider(Net(STAYS[name]))
     assert "slice" in kinds(after)
+
+
+class Of(nn.Module):
+    """A function of some layers and inputs."""
+
+    def __init__(self, function: Callable[..., Any], *layers: nn.Module) -> None:
+        super().__init__()
+        self.function, self.layers = function, nn.ModuleList(layers)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(*self.layers, *inputs)
+
+
+LINES = nn.Conv1d(3, 6, 1), nn.Conv1d(6, 8, 1)
+OTHER_AXES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
+    "a pool of lines takes them for images": (
+        Of(lambda a, b, x: b(F.avg_pool2d(a(x) + 1, 3, 1, 1)), *LINES),
+        (torch.randn(2, 3, 9),),
+    ),
+    "the largest of them": (
+        Of(lambda a, b, x: b(F.max_pool2d(-a(x).abs() - 1, 3, 1, 1)), *LINES),
+        (torch.randn(2, 3, 9),),
+    ),
+    "as many images as channels": (
+        Of(
+            lambda a, b, x: b(a(x) * torch.tensor([2.0, 3.0]).view(2, 1, 1, 1, 1)),
+            *(nn.Conv2d(3, 6, 3), nn.Conv3d(6, 8, 3)),
+        ),
+        (torch.randn(6, 3, 9, 9),),
+    ),
+    "images and lines": (
+        Of(
+            lambda a, b, c, x, y: c(a(x) + b(y)),
+            *(nn.Conv2d(3, 6, 1), nn.Conv1d(3, 6, 1), nn.Conv2d(6, 8, 1)),
+        ),
+        (torch.randn(2, 3, 6, 9), torch.randn(1, 3, 9)),
+    ),
+    "lines": (
+        Of(lambda a, b, x: b(F.pad(F.silu(a(x)), (1, 2))), *LINES),
+        (torch.randn(2, 3, 9),),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_AXES)
+def test_what_has_other_axes_than_images(name: str) -> None:
+    model, inputs = OTHER_AXES[name]
+    before = simple(captured(model, *inputs))
+    equal(before, simple(apply_all(before, vectors.RULES)))
+
+
+PLACED: dict[str, Between] = {
+    "read by strides": lambda x: x.as_strided((12, 9, 9), (81, 9, 1), 0) * 1,
+    "a view of it is returned": lambda x: x.transpose(2, 3),
+    "returned as rows": lambda x: x.view(2, -1),
+}
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_elements_stay_where_somebody_counts_on_them(name: str) -> None:
+    """Of a network that has zeros at its end, and cuts them away."""
+    layer = nn.Conv2d(3, 8, 1)
+    with torch.no_grad():
+        layer.weight[6:], layer.bias[6:] = 0.0, 0.0  # type: ignore[index]
+    model = Of(lambda a, x: PLACED[name](torch.relu(a(x)[:, :6])), layer)
+    before = captured(model, torch.randn(2, 3, 9, 9))
+    after = equal(before, simplify(before, Stepper(Trace()), Options(), "cpu"))
+    assert types(after)[after.outputs[0].name] == types(before)[before.outputs[0].name]
 
 
 TEXT = """

@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, pairwise
 
-from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref, types
 from anabranch.ir.rule import Known
 from anabranch.rewrite.build import Builder
+from anabranch.rewrite.passes.layout import STRIDED
 from anabranch.rewrite.rules.windows import of_rest
 from anabranch.trace import Trace
 
@@ -29,6 +31,7 @@ SLICE, PAD, CAT, CONVOLUTION, DIV = (
     *("aten.slice.Tensor", "aten.constant_pad_nd.default", "aten.cat.default"),
     *("aten.convolution.default", "aten.div.Tensor"),
 )
+ARITHMETIC = frozenset({"aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", DIV})
 VECTOR = 16
 """Bytes: slices that leave out as many channels or more do so for a reason."""
 POINTWISE = frozenset(
@@ -55,6 +58,9 @@ IMAGES = frozenset(
     )
 )
 """Of each channel of an image by itself, where the channels are not those that are padded."""
+USUAL = 1000.0
+"""The largest number that may be added to what comes of zeros, or be its factor; and one by the
+least divisor: fp16 ends at 65,504, which must not be reached where nobody looks."""
 
 
 def zeros(graph: Graph, trace: Trace) -> Graph:
@@ -101,7 +107,7 @@ class _Walk:
         self.graph = graph
         self.builder = Builder(graph)
         self.whole: dict[str, _Whole] = {}
-        self.returned = {ref.name for ref in graph.outputs}
+        self.placed = _placed(graph)
         self.constants = {constant.name: constant for constant in graph.constants}
 
     def without_slices(self) -> Graph:
@@ -131,7 +137,8 @@ class _Walk:
         if node.op != CAT or node.args[1:] != (1,) or node.kwargs or len(node.type.shape) < 3:
             return
         parts = [ref for ref in node.args[0] if isinstance(ref, Ref)]  # type: ignore[union-attr]
-        if not any(ref.name in self.whole for ref in parts):
+        images = all(len(self._shape(ref.name)) == len(node.type.shape) for ref in parts)
+        if not images or not any(ref.name in self.whole for ref in parts):
             return
         known = [self.whole.get(ref.name) or self._all(ref) for ref in parts]
         starts = list(accumulate((one.channels for one in known), initial=0))
@@ -166,7 +173,7 @@ class _Walk:
             return self._call(node, whole.ref(), self._spread(w, 1, whole), *rest)
         if not by.groups == _channels(node) == shape[0] == self._shape(x.name)[1]:
             return None
-        if node.name in self.returned:
+        if node.name in self.placed:
             return None
         ends = (self._spread(a, 0, whole) if isinstance(a, Ref) else a for a in (w, rest[0]))
         made = self._call(node, whole.ref(), *ends, *rest[1:-1], whole.channels)
@@ -175,26 +182,30 @@ class _Walk:
     def _each_channel(self, node: Node) -> Ref | None:
         """The node, of all channels; None where one of its operands has no more of them, or what
         it makes of them may be no number."""
-        if node.op not in POINTWISE | IMAGES or node.name in self.returned:
+        if not of_each_channel(node) or node.name in self.placed:
             return None
         reads = [arg for arg in node.args if isinstance(arg, Ref)]
         found = [self.whole[ref.name] for ref in reads if ref.name in self.whole]
-        if len({one.like for one in found}) != 1 or any(isinstance(a, Ref) for _, a in node.kwargs):
+        if len({one.like for one in found}) != 1:
             return None
-        whole = found[0]
-        if not _keeps_numbers(node) or _channels(node) != sum(b - a for a, b in whole.spans):
+        whole, rank = found[0], len(node.type.shape)
+        if _channels(node) != sum(b - a for a, b in whole.spans):
             return None
-        rank = len(node.type.shape)
         if not all(self._fits(ref, rank) for ref in reads):
             return None
         args = (self._operand(a, rank, whole) if isinstance(a, Ref) else a for a in node.args)
         return self._some(node, self._call(node, *args), whole)
 
     def _fits(self, ref: Ref, rank: int) -> bool:
-        """Whether it can be read with more channels than it has, or has one for all."""
+        """Whether it can be read with more channels than it has, or has one for all, and holds
+        nothing but numbers."""
         shape = self._shape(ref.name)
-        alike = len(shape) < rank - 1 or shape[1 - rank] == 1
-        return ref.name in self.whole or alike or self._constant(ref)
+        if ref.name in self.whole:
+            return len(shape) == rank
+        if self._constant(ref):
+            held = self.constants.get(ref.name)
+            return held is not None and held.value is not None and bool(held.value.isfinite().all())
+        return len(shape) < rank - 1 or shape[1 - rank] == 1
 
     def _operand(self, ref: Ref, rank: int, whole: _Whole) -> Ref:
         """What is read in its place by an operator that works on all channels."""
@@ -244,11 +255,35 @@ class _Walk:
         return self.builder.call(CAT, tuple(cuts), 1, origin=node.origin)
 
 
-def _keeps_numbers(node: Node) -> bool:
-    """Whether it divides by no channels, and pads none."""
+def of_each_channel(node: Node) -> bool:
+    """Whether it computes each channel of an image, its second axis, by itself, and makes numbers
+    of numbers."""
+    given = (*node.args, *(value for _, value in node.kwargs))
+    if node.op in POINTWISE:
+        if any(isinstance(value, Ref) for _, value in node.kwargs):
+            return False
+        numbers = [abs(arg) for arg in given if isinstance(arg, int | float)]
+        if node.op not in ARITHMETIC:
+            return True
+        if node.op == DIV:
+            return not isinstance(node.args[1], Ref) and all(n >= 1 / USUAL for n in numbers)
+        return all(n <= USUAL for n in numbers)
     if node.op == PAD:
-        return len(node.args[1]) <= 2 * (len(node.type.shape) - 2)  # type: ignore[arg-type]
-    return node.op != DIV or not isinstance(node.args[1], Ref)
+        sides = node.args[1]
+        return isinstance(sides, tuple) and len(sides) <= 2 * (len(node.type.shape) - 2)
+    return node.op in IMAGES and len(node.type.shape) == 4 and not node.kwargs
+
+
+def _placed(graph: Graph) -> set[str]:
+    """The values of which somebody counts on where their elements lie: what is returned, what is
+    read by its strides or by an operator that nobody knows, and what those are views of."""
+    known = types(graph)
+    found = {ref.name for ref in graph.outputs}
+    for node in reversed(graph.nodes):
+        unknown = ops.info(node.op).kind == "opaque" or node.op in STRIDED
+        if unknown or (not found.isdisjoint(node.results) and ops.is_view(node, known)):
+            found.update(node.uses)
+    return found
 
 
 def of_zeros(name: str, channels: int, known: Known, constants: Mapping[str, Constant]) -> bool:
@@ -265,9 +300,9 @@ def of_zeros(name: str, channels: int, known: Known, constants: Mapping[str, Con
             return False
         if node.op == CONVOLUTION:
             ends = [arg.name for arg in node.args[1:3] if isinstance(arg, Ref)]
-            if not all(_ends_in_zeros(end, channels, known, constants) for end in ends):
+            if node.args[6] or not all(_ends_in_zeros(e, channels, known, constants) for e in ends):
                 return False
-        elif node.op in POINTWISE | IMAGES and _keeps_numbers(node):
+        elif of_each_channel(node):
             todo += node.uses
         else:
             return False
@@ -282,18 +317,19 @@ def _ends_in_zeros(name: str, rows: int, known: Known, constants: Mapping[str, C
         held = constants.get(name)
         return held is not None and held.value is not None and not held.value[rows:].any()
     inner: tuple[Arg, ...] = ()
+    axis = node.args[1] if len(node.args) > 1 else 0
     if node.op == PAD:
         value, sides, *fill = node.args
         assert isinstance(value, Ref) and isinstance(sides, tuple)
         before, behind = sides[-2:] if len(sides) == 2 * len(node.type.shape) else (0, 0)
-        if before != 0 or fill not in ([], [0]):
+        if before != 0 or fill not in ([], [0]) or node.kwargs:
             return False
         if behind != 0 and known.types[value.name].shape[0] <= rows:
             return True
         inner = (value,)
-    elif node.op == SLICE and node.args[1:2] not in ((), (0,)):
+    elif node.op == SLICE and isinstance(axis, int) and axis > 0:
         inner = node.args[:1]
-    elif node.op == CAT and node.args[1:] not in ((), (0,)):
+    elif node.op == CAT and isinstance(axis, int) and axis > 0:
         inner = node.args[0] if isinstance(node.args[0], tuple) else ()
     parts = [arg.name for arg in inner if isinstance(arg, Ref)]
     return bool(parts) and all(_ends_in_zeros(part, rows, known, constants) for part in parts)
