@@ -138,16 +138,14 @@ def _with_statistics(model: nn.Module, x: Tensor) -> Loaded:
         norm.momentum = None  # the average of all batches, of which there is one
         if norm.weight is not None and not norm.weight.any():
             norm.weight.fill_(1.0)
-    failed = False
     try:
         if norms:
             model(torch.cat([x[:1], torch.randn(SAMPLES - 1, *x.shape[1:])]))
     except Exception:  # it takes something else than images, or has norms of a single number
-        failed = True
-    for norm, (momentum, state) in zip(norms, kept, strict=True):
-        norm.momentum = momentum
-        if failed:
+        for norm, (_, state) in zip(norms, kept, strict=True):
             norm.load_state_dict(state)
+    for norm, (momentum, _) in zip(norms, kept, strict=True):
+        norm.momentum = momentum
     return model.eval(), (x,)
 
 

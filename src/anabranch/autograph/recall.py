@@ -9,7 +9,6 @@ before it was cut short is kept, too: as an answer, or as where the next one beg
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from pydantic import BaseModel, ValidationError
 
@@ -115,8 +114,8 @@ def recall(cache: Cache | None, key: str, graph: Graph) -> Path | None:
         Round(tuple(map(_opened, r.steps)), _cost(r.before), _cost(r.after), then)
         for r, then in zip(stored.rounds, between, strict=True)
     )
-    path = Path(graph, bound, tuple(rounds), stored.cut_short, stored.undone)
-    return replace(path, goes_on=stored.goes_on)
+    ended = stored.cut_short, stored.undone
+    return Path(graph, bound, tuple(rounds), *ended, goes_on=stored.goes_on)
 
 
 def _bound(text: str, graph: Graph, held: Mapping[str, Constant]) -> Graph:

@@ -3,8 +3,7 @@
     conv2d(x, w, b, 2, 1)              ->   convolution(x, w, b, [2, 2], [1, 1], [1, 1], False, ..)
     batch_norm(x, .., False, ..)       ->   _native_batch_norm_legit_no_training(x, ..)
     flatten(x, 1)                      ->   view(x, [..])
-
-    relu_(x)                       ->   relu(x), which is read wherever x is from there on
+    relu_(x)                           ->   relu(x), which is read for x from there on
 
 is what `run_decompositions` makes of such programs, name for name; but it traces the model once
 more for that, and prepares some six hundred operators first: two thirds of what capturing an image
@@ -57,7 +56,7 @@ def _spelling(node: fx.Node, target: Any) -> Spelled | None:
     if target._schema.is_mutable or not target._schema.returns:
         return None
     if target is DROPOUT and node.target is not DROPOUT:
-        return None if node.args[2] else (SAME, node.args[:1])
+        return None if node.kwargs or node.args[2] else (SAME, node.args[:1])
     spell = SPELLINGS.get(str(target))
     if spell is not None:
         return None if node.kwargs else spell(node)
@@ -96,6 +95,8 @@ def _written_to(node: fx.Node, found: Spelled, owners: Mapping[fx.Node, fx.Node]
     """Who has made what the node writes to; None where somebody else may see that: where it came
     in, is a view, or is read as one; or where what is `found` to be written lies otherwise, or has
     another dtype. `owners`: of what was written over before."""
+    if not node.args:  # it is named
+        return None
     first = node.args[0]
     assert isinstance(first, fx.Node)
     owner = owners.get(first, first)
@@ -103,7 +104,7 @@ def _written_to(node: fx.Node, found: Spelled, owners: Mapping[fx.Node, fx.Node]
         return owner
     names = [owner]
     for one in names:  # all that give back what they are given, of which some come later
-        names += (u for u in one.users if u.args[0] is one and _functional(u.target) is not None)
+        names += (u for u in one.users if u.args[:1] == (one,) and _functional(u.target))
     readers = (user for one in names for user in one.users)
     others = (user for user in readers if _functional(user.target) is None)
     # Dropout gives a copy in the end, though what it is given when it runs: by then that is right.
@@ -126,10 +127,9 @@ def _fresh(node: fx.Node) -> bool:
         return True
     if not isinstance(target, torch._ops.OpOverload) or len(target._schema.returns) != 1:
         return False
-    own = str(target) in FRESH or _whole(target) or not _composite(target)
-    if target._schema.name.partition("::")[2] in SILENT:
+    if target._schema.returns[0].alias_info or target._schema.name.partition("::")[2] in SILENT:
         return False
-    return own and target._schema.returns[0].alias_info is None
+    return str(target) in FRESH or _whole(target) or not _composite(target)
 
 
 def _written(

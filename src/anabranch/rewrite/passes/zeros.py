@@ -24,6 +24,7 @@ from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref, types
 from anabranch.ir.rule import Known
 from anabranch.rewrite.build import Builder
 from anabranch.rewrite.passes.layout import STRIDED
+from anabranch.rewrite.rules.vectors import vector
 from anabranch.rewrite.rules.windows import of_rest
 from anabranch.trace import Trace
 
@@ -32,32 +33,23 @@ SLICE, PAD, CAT, CONVOLUTION, DIV = (
     *("aten.convolution.default", "aten.div.Tensor"),
 )
 ARITHMETIC = frozenset({"aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", DIV})
-VECTOR = 16
-"""Bytes: slices that leave out as many channels or more do so for a reason."""
-POINTWISE = frozenset(
-    f"aten.{name}"
+"""Of two numbers, one of which may be given: these make numbers of numbers if it is a usual one."""
+POINTWISE = ARITHMETIC | frozenset(
+    f"aten.{name}.default"
     for name in (
-        *("relu.default", "sigmoid.default", "tanh.default", "gelu.default", "silu.default"),
-        *("hardswish.default", "hardsigmoid.default", "hardtanh.default", "leaky_relu.default"),
-        *("clamp.default", "neg.default", "abs.default", "elu.default", "mish.default"),
-        *("add.Tensor", "sub.Tensor", "mul.Tensor", "maximum.default", "minimum.default"),
-        "div.Tensor",
+        *("relu", "sigmoid", "tanh", "gelu", "silu", "hardswish", "hardsigmoid", "hardtanh"),
+        *("leaky_relu", "clamp", "neg", "abs", "elu", "mish", "maximum", "minimum"),
     )
 )
-"""Of each number by itself, or of two; they make numbers of numbers, where none is divided by."""
 IMAGES = frozenset(
     f"aten.{name}"
     for name in (
         *("max_pool2d.default", "avg_pool2d.default", "adaptive_avg_pool2d.default"),
-        *("upsample_nearest2d.vec", "upsample_nearest2d.default", "upsample_bilinear2d.vec"),
-        *(
-            "_upsample_nearest_exact2d.vec",
-            "upsample_bilinear2d.default",
-            "constant_pad_nd.default",
-        ),
+        *("upsample_nearest2d.vec", "upsample_nearest2d.default", "_upsample_nearest_exact2d.vec"),
+        *("upsample_bilinear2d.vec", "upsample_bilinear2d.default"),
     )
 )
-"""Of each channel of an image by itself, where the channels are not those that are padded."""
+"""Of each channel of an image by itself."""
 USUAL = 1000.0
 """The largest number that may be added to what comes of zeros, or be its factor; and one by the
 least divisor: fp16 ends at 65,504, which must not be reached where nobody looks."""
@@ -128,8 +120,8 @@ class _Walk:
         source = self.builder.renamed(node).args[0]
         assert isinstance(source, Ref)
         type = self.builder.known.types[source.name]
-        few = 0 < type.shape[1] - channels < max(1, VECTOR // type.dtype.itemsize)
-        if few and of_zeros(source.name, channels, self.builder.known, self.constants):
+        few = 0 < type.shape[1] - channels < vector(type.dtype)  # more are left out for a reason
+        if few and _of_zeros(source.name, channels, self.builder.known, self.constants):
             self.whole[node.name] = _Whole(((0, channels),), type.shape[1], lambda: source)
 
     def _concatenation(self, node: Node) -> None:
@@ -182,7 +174,7 @@ class _Walk:
     def _each_channel(self, node: Node) -> Ref | None:
         """The node, of all channels; None where one of its operands has no more of them, or what
         it makes of them may be no number."""
-        if not of_each_channel(node) or node.name in self.placed:
+        if not _of_each_channel(node) or node.name in self.placed:
             return None
         reads = [arg for arg in node.args if isinstance(arg, Ref)]
         found = [self.whole[ref.name] for ref in reads if ref.name in self.whole]
@@ -255,7 +247,7 @@ class _Walk:
         return self.builder.call(CAT, tuple(cuts), 1, origin=node.origin)
 
 
-def of_each_channel(node: Node) -> bool:
+def _of_each_channel(node: Node) -> bool:
     """Whether it computes each channel of an image, its second axis, by itself, and makes numbers
     of numbers."""
     given = (*node.args, *(value for _, value in node.kwargs))
@@ -286,7 +278,7 @@ def _placed(graph: Graph) -> set[str]:
     return found
 
 
-def of_zeros(name: str, channels: int, known: Known, constants: Mapping[str, Constant]) -> bool:
+def _of_zeros(name: str, channels: int, known: Known, constants: Mapping[str, Constant]) -> bool:
     """Whether what stands behind so many channels of a value comes of nothing but zeros, and of
     operators that make numbers of them."""
     seen, todo = set[str](), [name]
@@ -302,7 +294,7 @@ def of_zeros(name: str, channels: int, known: Known, constants: Mapping[str, Con
             ends = [arg.name for arg in node.args[1:3] if isinstance(arg, Ref)]
             if node.args[6] or not all(_ends_in_zeros(e, channels, known, constants) for e in ends):
                 return False
-        elif of_each_channel(node):
+        elif _of_each_channel(node):
             todo += node.uses
         else:
             return False

@@ -160,14 +160,7 @@ def part_of(match: Match, start: int, end: int) -> Call:
 
 
 def one_wide(dice: random.Random) -> Drawn:
-    axes, k, n = draws.axes(dice), draws.size(dice), dice.choice((2, 3, 4, 5, 7, 8))
-    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes)
-    return {
-        "x": draws.image(dice, draws.size(dice), k, *draws.room(dice, kernel, by)),
-        "w": draws.weight("w", n, k, *kernel),
-        "b": draws.bias(dice, "b", n),
-        "window": by.args,
-    }
+    return draws.convolution(dice, (2, 3, 4, 5, 7, 8))
 
 
 RULES: tuple[Rule, ...] = (

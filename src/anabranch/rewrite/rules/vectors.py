@@ -16,6 +16,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+import torch
+
 from anabranch.ir.rule import Call, Match, Operand, Rule, wild
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.parts import not_constant, slice_of
@@ -29,7 +31,7 @@ VECTOR = 16
 
 def wide(match: Match) -> bool | str:
     """Whether its results have more channels than a vector, and not as many as some vectors."""
-    many, channels = vector(match), match.w.shape[0]
+    many, channels = vector(match.root.type.dtype), match.w.shape[0]
     by = window(match)
     if by.transposed or by.groups > 1:
         return "it is transposed or has groups"
@@ -43,15 +45,15 @@ def wide(match: Match) -> bool | str:
 def first_of_more(match: Match) -> Call:
     """The first channels of a convolution that has some more, of zeros."""
     channels = match.w.shape[0]
-    more = -channels % vector(match)
+    more = -channels % vector(match.root.type.dtype)
     bias = None if match.b.type is None else zeros_behind(b, 1, 0, more)
     weight = zeros_behind(w, len(match.w.shape), 0, more)
     return slice_of(convolve(x, weight, bias, window(match)), 1, 0, channels)
 
 
-def vector(match: Match) -> int:
-    """How many numbers of the result a thread loads at once, at the most."""
-    return max(1, VECTOR // match.root.type.dtype.itemsize)
+def vector(dtype: torch.dtype) -> int:
+    """How many numbers a thread loads at once, at the most."""
+    return max(1, VECTOR // dtype.itemsize)
 
 
 def zeros_behind(value: Operand, rank: int, axis: int, count: int) -> Call:
@@ -61,15 +63,7 @@ def zeros_behind(value: Operand, rank: int, axis: int, count: int) -> Call:
 
 
 def some_wide(dice: random.Random) -> Mapping[str, object]:
-    axes, n = draws.axes(dice), dice.choice((9, 10, 11, 13))
-    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes)
-    k = draws.size(dice)
-    return {
-        "x": draws.image(dice, draws.size(dice), k, *draws.room(dice, kernel, by)),
-        "w": draws.weight("w", n, k, *kernel),
-        "b": draws.bias(dice, "b", n),
-        "window": by.args,
-    }
+    return draws.convolution(dice, (9, 10, 11, 13))
 
 
 RULES: tuple[Rule, ...] = (
