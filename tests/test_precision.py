@@ -26,6 +26,7 @@ STATES: dict[str, Callable[[], None]] = {
     "products in tf32": lambda: demand(matmul, "tf32"),
     "the older ones": lambda: allow(True),
     "the older ones, without": lambda: allow(False),
+    "the older ones, and what cuDNN's inherit": lambda: inherited("tf32"),
 }
 
 
@@ -35,6 +36,12 @@ def demand(switch: object, wanted: str) -> None:
 
 def allow(tf32: bool) -> None:
     cudnn.allow_tf32 = matmul.allow_tf32 = tf32
+
+
+def inherited(wanted: str) -> None:
+    allow(True)
+    for switch, own in ((cudnn, wanted), (convolution, "none"), (cudnn.rnn, "none")):
+        demand(switch, own)
 
 
 def told(switch: object) -> object:
@@ -90,7 +97,8 @@ def test_an_error_restores_them() -> None:
 
 @pytest.mark.parametrize("name", STATES)
 def test_models_are_captured_whatever_was_set(name: str) -> None:
-    """torch.export reads the older switch, which refuses where newer ones differ."""
+    """torch.export reads the older switch, which refuses where newer ones differ, as they may once
+    it has reset the one that they inherit from."""
     STATES[name]()
     before = state()
     assert capture(torch.nn.Linear(2, 3).eval(), (torch.ones(1, 2),)).graph.nodes

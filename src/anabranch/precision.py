@@ -10,7 +10,7 @@ of convolutions ask for cuDNN's `fp32_precision` alone, and multiply without tf3
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -44,14 +44,6 @@ def precision(tf32: bool) -> Iterator[None]:
         _demand(demanded)
 
 
-@contextmanager
-def legible() -> Iterator[None]:
-    """Within it the older switches can be read, as torch.export does: if the newer ones contradict
-    them, or each other, all say the same."""
-    with nullcontext() if _legible() else precision(tf32=False):
-        yield
-
-
 def _allow(convolutions: bool, products: bool) -> None:
     cudnn.allow_tf32, matmul.allow_tf32 = convolutions, products
 
@@ -59,13 +51,6 @@ def _allow(convolutions: bool, products: bool) -> None:
 def _demand(precisions: Sequence[str]) -> None:
     for (switch, _), wanted in zip(SWITCHES, precisions, strict=True):
         switch.fp32_precision = wanted
-
-
-def _legible() -> bool:
-    try:
-        return isinstance(cudnn.allow_tf32, bool)
-    except RuntimeError:
-        return False
 
 
 def _allowed(older: Any, newer: Any) -> bool:

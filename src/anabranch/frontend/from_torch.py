@@ -42,7 +42,7 @@ from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf, Signature
 from anabranch.ir.types import overlaps, type_of
-from anabranch.precision import legible
+from anabranch.precision import precision
 from anabranch.trace import Trace
 
 Model = nn.Module | ExportedProgram | Callable[..., Any]
@@ -91,7 +91,8 @@ def _export(
     args, kwargs = pytree.tree_map_only(torch.Tensor, _apart, (args, dict(kwargs)))
     stage = trace.stage("frontend.export")
     kept = random_state_kept()
-    with stage, quiet(trace), legible(), kept, attributes_kept(module), masks_unread():
+    agreed = precision(tf32=False)  # torch.export reads switches, resets some, reads them again
+    with stage, quiet(trace), agreed, kept, attributes_kept(module), masks_unread():
         try:
             program: ExportedProgram = torch.export.export(module, args, dict(kwargs), strict=False)
             return program, device
