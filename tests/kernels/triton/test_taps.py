@@ -16,9 +16,10 @@ from tests.kernels.triton.test_compile import SPILLED, compiled
 
 from anabranch.ir.graph import Graph
 from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.triton.contraction import parse
 from anabranch.kernels.triton.dependent import MODES
 from anabranch.kernels.triton.roles import contraction_of
-from anabranch.kernels.triton.tiles import KEPT_OF_WINDOWS
+from anabranch.kernels.triton.tiles import KEPT_OF_WINDOWS, one_step
 from anabranch.kernels.triton.write import program, variants
 
 SMALL = settings(max_examples=20, deadline=None)
@@ -33,7 +34,7 @@ DTYPES = st.sampled_from(["f16", "f32"])
     taps=st.integers(2, 5),
     stride=st.sampled_from([(1, 1), (2, 1), (1, 2)]),
     padding=st.integers(0, 2),
-    tile=st.sampled_from(["16x16x16.k1", "32x16x32.k2", "16x32x16.k3"]),
+    tile=st.sampled_from(["16x16x16.k1", "32x16x32.k2", "16x32x16.k3", "16x16x64.k1"]),
     dtype=DTYPES,
     last=st.booleans(),
 )
@@ -110,6 +111,33 @@ def test_what_is_offered_fits_and_does_not_spill(
         assert stack <= SPILLED and not local, f"{variant}: {found['usage']}"
         assert int(found["shared"]) <= 160 << 10, variant
         assert "mma" in found["ptx"] and "cp.async" in found["ptx"], "taps are not loaded ahead"
+
+
+@pytest.mark.parametrize(("channels", "size", "taps"), [(176, 7, 3), (88, 14, 5), (160, 14, 3)])
+def test_a_tile_that_holds_all_channels_asks_for_all_it_reads_at_once(
+    channels: int, size: int, taps: int, tmp_path: Path
+) -> None:
+    body = convolutions(
+        channels, (size, size), channels, channels, groups=(channels, 1), taps=(taps, 1)
+    )
+    contraction = contraction_of(lower(body))
+    assert not isinstance(contraction, str)
+    offered = [
+        variant for variant in variants(body, gpu()) if one_step(contraction, parse(variant))
+    ]
+    assert len(offered) == 1
+    found = compiled(program(body, offered[0]), 90, tmp_path)
+    stack, local = map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", found["usage"]))
+    assert not stack and not local, f"{offered[0]}: {found['usage']}"
+    wide = re.findall(r"ld\.global[^;]*v4", found["ptx"])
+    assert len(wide) >= taps**2 and "cp.async" not in found["ptx"]
+
+
+def test_one_step_is_not_tried_where_its_bytes_take_longer_than_several_steps() -> None:
+    body = convolutions(308, (28, 28), 308, 308, groups=(308, 1))
+    contraction = contraction_of(lower(body))
+    assert not isinstance(contraction, str)
+    assert not any(one_step(contraction, parse(variant)) for variant in variants(body, gpu()))
 
 
 REFUSED = {

@@ -31,9 +31,6 @@ from anabranch.kernels.triton import (
 LIGHT_US = 2.0
 """A depthwise convolution or a pooling at batch 1, on an H200, inside a CUDA graph; what is
 computed element by element takes no more."""
-TAPPED = 1.4
-"""What a product that computes the windows it reads takes, over what its tiles are ranked by: from
-1.2 to 1.6 for five layers of MobileNet on an H200."""
 
 
 def expected_us(body: Graph, spec: TargetSpec) -> float | None:
@@ -44,9 +41,8 @@ def expected_us(body: Graph, spec: TargetSpec) -> float | None:
         return None if isinstance(found, str) else attention_tiles.least_us(found, spec)
     one, two, three = contraction.found_in(same), pair.found_in(same), window.found_in(same)
     known: list[float] = []
-    if not isinstance(one, str):
-        slower = TAPPED if one.reads > 1 else 1.0
-        known += [slower * bound.us for _, bound in tiles.ranked(one, spec)[:1]]
+    if not isinstance(one, str) and (us := tiles.least_us(one, spec)) is not None:
+        known.append(us)
     if not isinstance(two, str):
         known += [us for _, us in pair_tiles.ranked(two, spec)[:1]]
     light = _light(same) if isinstance(three, str) else three.dfg
