@@ -30,7 +30,7 @@ from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.kernels.select import MOST, Selection
 from anabranch.options import Options
 from anabranch.overlap.alike import USUAL, WAITED, compiling, launched_in, may_overlap
-from anabranch.overlap.decide import SECONDS, near, overlapped
+from anabranch.overlap.decide import near, overlapped
 from anabranch.pack import pack
 from anabranch.pack.once import Packer
 from anabranch.rehearse import compile_ahead
@@ -254,7 +254,7 @@ def launched(job: Job, made: Planned, plan: Plan) -> tuple[Plan, Cost | None]:
     if options.overlap == "none" or job.deadline.stopped():
         return plan, None
     if options.overlap == "each":
-        until = job.deadline.within(SECONDS)
+        until = job.deadline
         if options.budget is None:
             until = until.within(max(0.0, WHOLE - job.taken))
     others = []

@@ -50,7 +50,7 @@ from anabranch.ir.verify import verify_schedule
 from anabranch.line import Job, bounded_costs, limits_of
 from anabranch.models import load_model
 from anabranch.options import Options
-from anabranch.overlap.decide import SECONDS, near, overlapped
+from anabranch.overlap.decide import near, overlapped
 from anabranch.pack.once import Packer
 from anabranch.schedule import BEST, scheduler
 from anabranch.schedule.variants import variants
@@ -203,7 +203,7 @@ def _launched(
     others, gains by it; that schedule, and the seconds it took to find them. NumericsError if it
     does not compute the same."""
     start = time.perf_counter()
-    until = job.deadline.within(SECONDS).within(budget)
+    until = job.deadline.within(budget)
     others = [packer.plan(other) for other in near(tried, schedule)]
     ways = job.target, job.cache, job.trace, until, others
     plain = packer.plan(schedule)

@@ -60,8 +60,8 @@ def overlapped(
     others: Sequence[Plan] = (),
 ) -> tuple[Plan, Cost | None]:
     """The plan with its generated kernels in the fastest modes that were found, and what it then
-    takes, None where nothing was measured. `until`: how long to look for modes kernel by kernel,
-    beside the second or two that comparing the same mode for all takes; None: not at all.
+    takes, None where nothing was measured. `until`: when looking for modes kernel by kernel is to
+    be over, for which there are SECONDS once the same mode for all is known; None: not at all.
     `others`: the same tasks under other schedules, one of which may be taken instead."""
     mode, cost = mode_of(plan, target, cache, trace)
     if cost is None:
@@ -142,6 +142,7 @@ def _each(
     plan: Plan, mode: str, target: Target, cache: Cache | None, trace: Trace, until: Deadline
 ) -> tuple[Modes, Cost] | None:
     """Modes that are faster than the one for all; None if there are none, or was no time."""
+    until = until.within(SECONDS)
     machine, schedule = target.spec.fingerprint, text_schedule(plan.schedule)
     whole = f"{SCHEME} {mode}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
     hasty = until.left() < ENOUGH * SECONDS
