@@ -82,14 +82,25 @@ def test_the_same_twice_on_the_simulated_gpu() -> None:
     assert alone.path is None and first.cost.us < alone.cost.us
 
 
-@pytest.mark.parametrize("us, kept", [((20.0, 19.0), True), ((19.0, 20.0), False)])
+@pytest.mark.parametrize(
+    "us, kept, ways",
+    [
+        ((20.0, 19.0), True, ["alike"]),
+        ((19.0, 20.0), False, ["alike"]),
+        ((20.0, 19.7), True, ["alike", "each"]),
+        ((20.0, 20.1), False, ["alike", "each"]),
+    ],
+)
 def test_what_decides_at_last_is_the_plan_as_it_is_launched(
-    us: tuple[float, float], kept: bool, monkeypatch: pytest.MonkeyPatch
+    us: tuple[float, float], kept: bool, ways: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kernels that overlap, each in a way of its own, may want the graph as it was."""
+    """Kernels that overlap, each in a way of its own where the same for all leaves it open, may
+    want the graph as it was."""
     asked: list[list[Plan]] = []
+    launched_in: list[str] = []
 
     def launched(job: Job, made: Planned, plan: Plan) -> tuple[Plan, Cost]:
+        launched_in.append(job.options.overlap)
         return plan, Cost(1.0, "measured")
 
     def in_their_modes(plans: list[tuple[Plan, str]], target: Any) -> list[Cost]:
@@ -101,10 +112,11 @@ def test_what_decides_at_last_is_the_plan_as_it_is_launched(
     torch.manual_seed(0)
     model, x = Twins().half(), torch.randn(4, 64).half()
     found, _ = made(model, x, target="sim:h200", kernels="library")
-    ((first, best, *again),) = asked
+    assert launched_in == [way for way in ways for _ in us] and len(asked) == len(ways)
+    first, best, *again = asked[-1]
     # Each is to be loaded anew, and as often as short plans are.
     assert again == [first, best] * (seek.MOST_CAPTURES - 1)
-    assert len(set(map(id, asked[0]))) == 2 * seek.MOST_CAPTURES
+    assert len(set(map(id, asked[-1]))) == 2 * seek.MOST_CAPTURES
     assert len(best.tasks.tasks) < len(first.tasks.tasks)
     assert found.path is not None and bool(found.path.rounds) == kept
     assert len(found.plan.tasks.tasks) == len((best if kept else first).tasks.tasks)
