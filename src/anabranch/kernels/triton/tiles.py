@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -123,7 +123,7 @@ def chosen(found: Contraction, spec: TargetSpec, by_limit: bool = False) -> list
         limits.sort(key=lambda pair: -pair[1].limit)
     order = [tile for tile, _ in limits]
     if found.reads > 1:
-        return _of_windows(found, limits)
+        return _of_windows(limits, Sizes.of(found))
     tiles = kept_of(order)
     if not found.added:
         return tiles
@@ -133,26 +133,7 @@ def chosen(found: Contraction, spec: TargetSpec, by_limit: bool = False) -> list
 
 def least_us(found: Contraction, spec: TargetSpec) -> float | None:
     """What the best tile is expected to take, None where none fits."""
-    limits = ranked(found, spec)
-    if found.reads == 1:
-        return limits[0][1].us if limits else None
-    return min((_tapped_us(found, tile, limit) for tile, limit in limits), default=None)
-
-
-def _of_windows(found: Contraction, limits: Sequence[tuple[Tile, Bound]]) -> list[Tile]:
-    """Those that are tried where windows are computed as they are read."""
-    order = [tile for tile, _ in limits]
-    whole = [pair for pair in limits if one_step(found, pair[0])][:1]
-    if whole and _tapped_us(found, *whole[0]) > _tapped_us(found, *limits[0]):
-        whole = []
-    own = [tile for tile, _ in whole]
-    others = [tile for tile in order if tile not in own]
-    tiles = kept_of(others, KEPT_OF_WINDOWS - len(own), LIKES_OF_WINDOWS)
-    return sorted([*own, *tiles], key=order.index)
-
-
-def _tapped_us(found: Contraction, tile: Tile, limit: Bound) -> float:
-    return limit.us * (AT_ONCE if one_step(found, tile) else TAPPED)
+    return _least_us(Sizes.of(found), spec)
 
 
 def one_step(found: Contraction, tile: Tile) -> bool:
@@ -170,6 +151,30 @@ def kept_of(order: Iterable[Tile], kept: int = KEPT, likes: int = LIKES) -> list
         if seen[same] <= likes and len(tiles) < kept:
             tiles.append(tile)
     return tiles
+
+
+def _of_windows(limits: Sequence[tuple[Tile, Bound]], sizes: Sizes) -> list[Tile]:
+    """Those that are tried where windows are computed as they are read."""
+    counts = dict(sizes.steps)
+    whole = [pair for pair in limits if counts[pair[0].k] == 1][:1]
+    if whole and _tapped_us(*whole[0], counts) > _tapped_us(*limits[0], counts):
+        whole = []
+    own, order = [tile for tile, _ in whole], [tile for tile, _ in limits]
+    others = (tile for tile in order if tile not in own)
+    tiles = kept_of(others, KEPT_OF_WINDOWS - len(own), LIKES_OF_WINDOWS)
+    return sorted([*own, *tiles], key=order.index)
+
+
+@functools.lru_cache(maxsize=256)
+def _least_us(sizes: Sizes, spec: TargetSpec) -> float | None:
+    limits, counts = _ranked(sizes, spec), dict(sizes.steps)
+    if sizes.reads == 1:
+        return limits[0][1].us if limits else None
+    return min((_tapped_us(tile, limit, counts) for tile, limit in limits), default=None)
+
+
+def _tapped_us(tile: Tile, limit: Bound, counts: Mapping[int, int]) -> float:
+    return limit.us * (AT_ONCE if counts[tile.k] == 1 else TAPPED)
 
 
 @functools.lru_cache(maxsize=256)
