@@ -20,7 +20,9 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Source
 from anabranch.line import Job
 from anabranch.options import Options
+from anabranch.overlap.decide import LARGE
 from anabranch.rewrite.backtrack import Step
+from anabranch.schedule.recall import RECALLED
 from anabranch.targets import resolve
 from anabranch.trace import Trace, stage_seconds
 from anabranch.zoo import ZOO
@@ -176,23 +178,48 @@ def test_plans_that_are_compared_are_loaded_apart_where_there_is_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "simulated", "left", "seconds"),
+    ("recalled", "left", "seconds"),
     [
-        ("best", False, 60.0, 17.5),  # whatever was recalled: as usual for 500 tasks
-        ("best", False, 20.0, 10.0),  # but half of the time is for searching
-        ("nimble", False, 60.0, 4.0),
-        ("best", True, 60.0, 4.0),
+        (True, 60.0, 17.5),  # which tells nothing: as usual for 500 tasks
+        (True, 20.0, 10.0),  # but half of the time is for searching
+        (False, 60.0, 4.0),
     ],
 )
 def test_the_schedule_of_what_is_found_has_its_time(
-    scheduler: str, simulated: bool, left: float, seconds: float
+    recalled: bool, left: float, seconds: float
 ) -> None:
     trace = Trace()
+    if recalled:
+        trace.add("chosen", "schedule", "critical", RECALLED)
     trace.add("stage", "schedule", "schedule", seconds=4.0)
-    spec = SimpleNamespace(simulated=simulated)
-    options = SimpleNamespace(scheduler=scheduler)
-    job: Any = SimpleNamespace(
-        trace=trace, options=options, target=SimpleNamespace(spec=spec), deadline=ENDLESS
-    )
+    job: Any = SimpleNamespace(trace=trace)
     first: Any = SimpleNamespace(tasks=SimpleNamespace(tasks=(None,) * 500))
     assert seek._to_schedule(job, first, ENDLESS.within(left)) == pytest.approx(seconds, abs=0.1)
+
+
+def test_a_plan_of_many_launches_is_tried_in_the_mode_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To look for its own would load it in each."""
+    asked: list[str] = []
+
+    def mode_of(plan: str, *_: Any) -> tuple[str, None]:
+        asked.append(plan)
+        return f"mode of {plan}", None
+
+    def planned(name: str, tasks: int) -> Any:
+        packer = SimpleNamespace(plan=lambda _: name)
+        many = SimpleNamespace(tasks=(None,) * tasks)
+        return SimpleNamespace(packer=packer, tasks=many, choice=SimpleNamespace(schedule=None))
+
+    monkeypatch.setattr(seek, "mode_of", mode_of)
+    options = SimpleNamespace(overlap="each")
+    judging: Any = object.__new__(seek._Judging)
+    judging._job = SimpleNamespace(options=options, target=None, cache=None)
+    judging.aside, judging._modes = SimpleNamespace(trace=None), {}
+    judging._first = planned("first", LARGE + 1)
+    plans = [planned("small", LARGE), planned("large", LARGE + 1), judging._first]
+    assert [judging._mode(plan) for plan in plans] == [
+        "mode of small", "mode of first", "mode of first",
+    ]  # fmt: skip
+    assert asked == ["small", "first"]

@@ -46,7 +46,9 @@ from anabranch.line import (
 )
 from anabranch.options import PUBLISHED, Options
 from anabranch.overlap.alike import in_mode, in_their_modes, mode_of
+from anabranch.overlap.decide import LARGE
 from anabranch.rewrite import rules as tables
+from anabranch.schedule.recall import RECALLED
 from anabranch.trace import Trace
 
 WORK, SEARCH, WHOLE = 30.0, 45.0, 150.0
@@ -60,9 +62,9 @@ CAPTURES, MOST_CAPTURES, CAPTURED_US = 4, 16, 400.0
 of those that are short, until they are so many microseconds together. The shorter a plan, the more
 of it captures differ by: four of DeepFM's on an H200, 12.3 us, hid that another graph took 11.4."""
 SCHEDULED = 0.035
-"""Seconds in which a task is scheduled in earnest: on an H200's host NASNet-A Large, 561 tasks,
-took 18 beside the wait for kernels, Mobile, 348, 13 to 21. The search of the former took 65 seconds
-with its kernels timed before, for the schedule of the graph as it was had been recalled in 4."""
+"""Seconds in which a task is scheduled in earnest, where the schedule of the graph as it was is
+recalled and tells nothing: on an H200's host NASNet-A Large, 561 tasks, took 18 beside the wait for
+kernels, Mobile, 348, 13 to 21; where its kernels had been timed before, 8 and 6."""
 GAIN = 0.01
 """What a graph must gain at the end, where that is measured: what ran before a plan makes about as
 much of a difference. On an H200 two graphs that had been 1.1 and 1.3% faster when they were
@@ -191,10 +193,10 @@ def _searched(
 
 def _to_schedule(job: Job, first: Planned, until: Deadline) -> float:
     """Seconds that the schedule in earnest of what is found may take: what that of the first graph
-    took, or, where several schedulers are asked and it may have been recalled, what such a graph's
-    usually does; no more than half of all that is left."""
+    took, or, where that was recalled, what such a graph's usually does; no more than half of all
+    that is left."""
     taken = schedule_seconds(job.trace)
-    if job.options.scheduler == "best" and not job.target.spec.simulated:
+    if any(e.where == "schedule" and e.why == RECALLED for e in job.trace.events):
         taken = max(taken, SCHEDULED * len(first.tasks.tasks))
     return min(taken, until.left() / 2)
 
@@ -289,8 +291,12 @@ class _Judging:
         return found if len(found) == len(plans) else self.race(plans)
 
     def _mode(self, plan: Planned) -> str:
+        """The best mode of its kernels; of a plan of many launches, which takes a second to load in
+        each, the one that is best for the first."""
         if self._job.options.overlap == "none":
             return ""
+        if plan is not self._first and len(plan.tasks.tasks) > LARGE:
+            plan = self._first
         if id(plan) not in self._modes:
             packed, job = plan.packer.plan(plan.choice.schedule), self._job
             mode, _ = mode_of(packed, job.target, job.cache, self.aside.trace)

@@ -21,6 +21,8 @@ from anabranch.ir.verify import verify_schedule
 from anabranch.schedule.best import Choice, best
 
 SCHEME = "choice 5"
+RECALLED = "recalled from the cache"
+"""Why a schedule is chosen that took no time."""
 
 
 class _Candidate(BaseModel):
@@ -43,7 +45,7 @@ def best_or_recall(
     key = _key(tasks, names, limits)
     found = _recalled(cache.get("plans", key), tasks)
     if found is not None:
-        limits.trace.add("chosen", "schedule", found.schedule.scheduler, "recalled from the cache")
+        limits.trace.add("chosen", "schedule", found.schedule.scheduler, RECALLED)
         return found
     choice = best(tasks, costs, names, limits.trace, limits)
     if limits.deadline.over():  # another day there is more time
