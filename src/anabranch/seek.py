@@ -49,7 +49,7 @@ from anabranch.overlap.alike import in_mode, in_their_modes, mode_of
 from anabranch.overlap.decide import LARGE
 from anabranch.rewrite import rules as tables
 from anabranch.schedule.recall import RECALLED
-from anabranch.trace import Trace
+from anabranch.trace import Trace, stage_seconds
 
 WORK, SEARCH, WHOLE = 30.0, 45.0, 150.0
 """Where nobody asked for more: what a search may do, in seconds of a usual machine; the seconds
@@ -260,9 +260,11 @@ class _Judging:
 
     def race(self, plans: Sequence[Planned], captures: int = 1) -> list[Cost]:
         """Side by side, each with its kernels launched as is best for it."""
-        in_modes = [(in_mode(p.tasks, m) if (m := self._mode(p)) else p.tasks, p) for p in plans]
-        raced = [(tasks, p.choice.schedule) for tasks, p in in_modes]
-        return self._first.costs.race(raced, captures=captures)
+        with self._job.trace.stage("search.build.modes"):
+            modes = [(plan, self._mode(plan)) for plan in plans]
+        raced = [(in_mode(p.tasks, m) if m else p.tasks, p.choice.schedule) for p, m in modes]
+        with self._job.trace.stage("search.build.race"):
+            return self._first.costs.race(raced, captures=captures)
 
     def _again(self, plans: Sequence[Planned]) -> list[Cost]:
         return self.race(plans, captures=_captures(plans))
@@ -321,8 +323,12 @@ class _Judging:
         told = replace(job, trace=job.trace.aside())
         try:
             made = planned(told, self._captured, candidate)
+            for stage, seconds in stage_seconds(told.trace.events).items():
+                part = f"search.build.{stage}"
+                job.trace.add("stage", part, part, seconds=seconds)
             if options.verify and not job.target.spec.simulated:
-                self._verify(told, made)
+                with job.trace.stage("search.build.verify"):
+                    self._verify(told, made)
         except NumericsError as wrong:
             if options.strict:
                 raise
