@@ -1,0 +1,105 @@
+"""With the search and without it, with every kernel known that the search comes to.
+
+    PYTHONPATH=src python3 benchmarks/searches.py zoo:bert_base zoo:sru --out FOLDER -- --dtype fp16
+
+A first search compiles kernels of graphs that nobody has compiled, and a search of a minute may end
+before it has built any. So each network is compiled `--passes` times, `--most` at once, and after
+each pass graphs and plans are forgotten (`anabranch cache clear`) and kernels with their times are
+not. Then one after the other `anabranch bench MODEL --rivals none --systems anabranch+search=none`,
+a file each, and a line each: with, without, their ratio, seconds of the search. What the folder
+holds already is not run again; what is not begun after so many seconds is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from together import done, place
+
+MODULE = (sys.executable, "-m", "anabranch")
+
+
+def main() -> int:
+    own, rest = sys.argv[1:], list[str]()
+    if "--" in own:
+        at = own.index("--")
+        own, rest = own[:at], own[at + 1 :]
+    parser = argparse.ArgumentParser(description="searches with all kernels known")
+    parser.add_argument("models", nargs="+", help="zoo:NAME and its like")
+    parser.add_argument("--out", type=Path, required=True, help="a folder for their files")
+    parser.add_argument("--passes", type=int, default=2, help="compilations before it is measured")
+    parser.add_argument("--most", type=int, default=3, help="compilations at once")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="nothing is begun later")
+    given = parser.parse_args(own)
+    given.out.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + given.seconds
+    models = [model for model in given.models if not done(place(given.out, model))]
+    for number in range(given.passes):
+        compiled(models, given.most, given.out, rest, until, number + 1)
+        for table in ("graphs", "plans"):
+            subprocess.run([*MODULE, "cache", "clear", table], check=True)
+    for model in models:
+        if time.monotonic() < until:
+            measured(model, given.out, rest)
+    return 0 if told(given.models, given.out) else 1
+
+
+def compiled(
+    models: Sequence[str], most: int, out: Path, rest: Sequence[str], until: float, number: int
+) -> None:
+    """Each of them once, so many at once."""
+    waiting, running = list(models), list[tuple[str, float, subprocess.Popen[bytes]]]()
+    while waiting or running:
+        while waiting and len(running) < most and time.monotonic() < until:
+            model = waiting.pop(0)
+            log = place(out, model).with_suffix(f".pass{number}.log").open("wb")
+            command = [*MODULE, "compile", model, *rest]
+            begun = time.monotonic()
+            running.append(
+                (model, begun, subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+            )
+        if not running:
+            return
+        time.sleep(0.2)
+        for one in [one for one in running if one[2].poll() is not None]:
+            running.remove(one)
+            took, failed = time.monotonic() - one[1], bool(one[2].returncode)
+            print(f"{one[0]}: pass {number} {'failed' if failed else f'{took:.0f} s'}", flush=True)
+
+
+def measured(model: str, out: Path, rest: Sequence[str]) -> None:
+    file = place(out, model)
+    asked = ("--rivals", "none", "--systems", "anabranch+search=none", "--json", str(file))
+    with file.with_suffix(".log").open("wb") as log:
+        command = [*MODULE, "bench", model, *rest, *asked]
+        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
+
+
+def told(models: Sequence[str], out: Path) -> bool:
+    """A line for each that was measured, and the geometric mean; whether all were."""
+    ratios: list[float] = []
+    for model in models:
+        file = place(out, model)
+        if not done(file):
+            print(f"{model}: not measured; {file.with_suffix('.log')} may say why")
+            continue
+        rows = {row["system"]: row for row in json.loads(file.read_text("utf-8"))["rows"]}
+        with_, without = rows["anabranch"], rows["anabranch:anabranch+search=none"]
+        seconds = with_["facts"]["stages_s"].get("search", 0.0)
+        ratios.append(without["ratio"])
+        us, plain = 1e3 * with_["median_ms"], 1e3 * without["median_ms"]
+        print(f"{model}: {us:.1f} us, {plain:.1f} without, {ratios[-1]:.3f}x, {seconds:.0f} s")
+    if ratios:
+        print(f"{len(ratios)} networks: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}x")
+    return len(ratios) == len(models)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
