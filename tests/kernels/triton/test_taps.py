@@ -133,6 +133,15 @@ def test_a_tile_that_holds_all_channels_asks_for_all_it_reads_at_once(
     assert len(wide) >= taps**2 and "cp.async" not in found["ptx"]
 
 
+@pytest.mark.parametrize(("channels", "depth"), [(156, 256), (300, 512)])
+def test_one_step_of_more_channels_than_there_are(channels: int, depth: int) -> None:
+    body = convolutions(
+        channels, (4, 3), channels, 40, groups=(channels, 1), padding=(1, 0),
+        between="aten.hardswish.default(%conv)",
+    )  # fmt: skip
+    check(body, [f"contraction:16x32x{depth}.k1.w8.s2"])
+
+
 def test_one_step_is_not_tried_where_its_bytes_take_longer_than_several_steps() -> None:
     body = convolutions(308, (28, 28), 308, 308, groups=(308, 1))
     contraction = contraction_of(lower(body))
