@@ -21,16 +21,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from together import done, place
+from together import asked, done, place
 
 MODULE = (sys.executable, "-m", "anabranch")
 
 
 def main() -> int:
-    own, rest = sys.argv[1:], list[str]()
-    if "--" in own:
-        at = own.index("--")
-        own, rest = own[:at], own[at + 1 :]
+    own, rest = asked(sys.argv[1:])
     parser = argparse.ArgumentParser(description="searches with all kernels known")
     parser.add_argument("models", nargs="+", help="zoo:NAME and its like")
     parser.add_argument("--out", type=Path, required=True, help="a folder for their files")
@@ -76,9 +73,9 @@ def compiled(
 
 def measured(model: str, out: Path, rest: Sequence[str]) -> None:
     file = place(out, model)
-    asked = ("--rivals", "none", "--systems", "anabranch+search=none", "--json", str(file))
+    ours = ("--rivals", "none", "--systems", "anabranch+search=none", "--json", str(file))
     with file.with_suffix(".log").open("wb") as log:
-        command = [*MODULE, "bench", model, *rest, *asked]
+        command = [*MODULE, "bench", model, *rest, *ours]
         subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
 
 

@@ -41,10 +41,7 @@ class Run:
 
 
 def main() -> int:
-    own, rest = sys.argv[1:], list[str]()
-    if "--" in own:
-        at = own.index("--")
-        own, rest = own[:at], own[at + 1 :]
+    own, rest = asked(sys.argv[1:])
     parser = argparse.ArgumentParser(description="several benchmarks at once")
     parser.add_argument("models", nargs="+", help="zoo:NAME and its like")
     parser.add_argument("--most", type=int, default=3, help="how many at once")
@@ -72,6 +69,12 @@ def main() -> int:
     for model in waiting:
         print(f"{model}: not begun", flush=True)
     return 1 if failed or running or waiting else 0
+
+
+def asked(words: list[str]) -> tuple[list[str], list[str]]:
+    """What is for the script, and what stands behind `--`."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
 
 
 def place(folder: Path, model: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from anabranch import seek
+from anabranch import judging, seek
 from anabranch.autograph.path import Path, Round
 from anabranch.autograph.standing import Outcome
 from anabranch.cache import Cache
@@ -67,7 +67,7 @@ def asked(tmp_path: File, monkeypatch: pytest.MonkeyPatch, begun: list[Path]) ->
                 return Outcome(replace(given[1]) if step else given[1], path)
 
             monkeypatch.setattr(seek, "improved", improved)
-            monkeypatch.setattr(seek._Judging, "last", lambda self, plans: FASTER)
+            monkeypatch.setattr(judging.Judging, "last", lambda self, plans: FASTER)
             all_of_it = Options.read({"cache_dir": None, **chosen, **options}, environment=False)
             job = Job(net, inputs, {}, resolve("sim:h200"), all_of_it, within, trace or Trace())
             made: Compilation = compile_model(job)
@@ -172,7 +172,7 @@ def test_plans_that_are_compared_are_loaded_apart_where_there_is_room() -> None:
     plan = compile_model(job).plan
     held = plan.arena_bytes + sum(c.type.nbytes for c in plan.tasks.constants)
     for most, loads in ((3 * held, 3), (3 * held - 1, 1), (0, 3)):
-        copies = seek._copies([plan], 3, most)
+        copies = judging._copies([plan], 3, most)
         assert copies == [plan] * 3
         assert len(set(map(id, copies))) == loads
 
@@ -212,14 +212,14 @@ def test_a_plan_of_many_launches_is_tried_in_the_mode_of_the_first(
         many = SimpleNamespace(tasks=(None,) * tasks)
         return SimpleNamespace(packer=packer, tasks=many, choice=SimpleNamespace(schedule=None))
 
-    monkeypatch.setattr(seek, "mode_of", mode_of)
+    monkeypatch.setattr(judging, "mode_of", mode_of)
     options = SimpleNamespace(overlap="each")
-    judging: Any = object.__new__(seek._Judging)
-    judging._job = SimpleNamespace(options=options, target=None, cache=None)
-    judging.aside, judging._modes = SimpleNamespace(trace=None), {}
-    judging._first = planned("first", LARGE + 1)
-    plans = [planned("small", LARGE), planned("large", LARGE + 1), judging._first]
-    assert [judging._mode(plan) for plan in plans] == [
+    judge: Any = object.__new__(judging.Judging)
+    judge._job = SimpleNamespace(options=options, target=None, cache=None)
+    judge.aside, judge._modes = SimpleNamespace(trace=None), {}
+    judge._first = planned("first", LARGE + 1)
+    plans = [planned("small", LARGE), planned("large", LARGE + 1), judge._first]
+    assert [judge._mode(plan) for plan in plans] == [
         "mode of small", "mode of first", "mode of first",
     ]  # fmt: skip
     assert asked == ["small", "first"]

@@ -2,54 +2,39 @@
 
     graph --autograph--> candidates --> the line from fuse to schedule, on trial --> raced
 
-This is where the outer loop of `autograph` meets the line: who builds candidates, verifies them
-against the model and races them. What was found is remembered.
+This is where the outer loop of `autograph` meets the line: how long it may look, and what becomes
+of what it found, which is remembered. Who builds candidates and races them is in `judging`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from anabranch.autograph.appraise import Appraiser
-from anabranch.autograph.cuts import Cuts
 from anabranch.autograph.effort import Effort
-from anabranch.autograph.judges import Judges, Locals, Price
 from anabranch.autograph.loop import improved, settings_of
 from anabranch.autograph.path import Path, rules_of
 from anabranch.autograph.recall import question as question_of_search
 from anabranch.autograph.recall import recall as recall_path
 from anabranch.autograph.recall import remember
-from anabranch.compare import verify
-from anabranch.contest import contest
 from anabranch.costs import beside, tied
 from anabranch.costs.forecast import calibration_of
 from anabranch.costs.mixed import ALONE, observed_alpha
-from anabranch.costs.repeats import medians
 from anabranch.deadline import Deadline
-from anabranch.errors import AnabranchError, NumericsError
 from anabranch.frontend.captured import Captured
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph
-from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost
-from anabranch.ir.task import Task
+from anabranch.judging import Judging, replaced
 from anabranch.line import (
     Job,
     Planned,
-    launched,
-    planned,
     rescheduled,
     schedule_seconds,
-    simplified,
-    tuner_of,
 )
 from anabranch.options import PUBLISHED, Options
-from anabranch.overlap.alike import in_mode, in_their_modes, mode_of
-from anabranch.overlap.decide import LARGE
 from anabranch.rewrite import rules as tables
 from anabranch.schedule.recall import RECALLED
-from anabranch.trace import Trace, stage_seconds
+from anabranch.trace import Trace
 
 WORK, SEARCH, WHOLE = 30.0, 45.0, 150.0
 """Where nobody asked for more: what a search may do, in seconds of a usual machine; the seconds
@@ -57,10 +42,6 @@ that it takes at most, the schedule of what it finds included; and those that a 
 taken at its end."""
 RATE = WORK / SEARCH
 """Work for each second that was asked for: the clock is to have no say on a usual machine."""
-CAPTURES, MOST_CAPTURES, CAPTURED_US = 4, 16, 400.0
-"""Of each of two plans whose difference is less than one capture of each can tell: CAPTURES, more
-of those that are short, until they are so many microseconds together. The shorter a plan, the more
-of it captures differ by: four of DeepFM's on an H200, 12.3 us, hid that another graph took 11.4."""
 SCHEDULED = 0.035
 """Seconds in which a task is scheduled in earnest, where the schedule of the graph as it was is
 recalled and tells nothing: on an H200's host NASNet-A Large, 561 tasks, took 18 beside the wait for
@@ -70,12 +51,6 @@ GAIN = 0.01
 much of a difference. On an H200 two graphs that had been 1.1 and 1.3% faster when they were
 searched for were 2.4% slower when they were timed again, presumably for where they came to lie in
 memory: so both are loaded anew for each capture."""
-CLEAR = 0.03
-"""Of the time of a plan: by so much two differ whose kernels need no modes of their own, for which
-six seconds are taken of each, to say which is faster. On an H200 own modes gain 1 to 4%, of the one
-about as much as of the other."""
-MEMORY = 0.25
-"""Of the device's memory, what plans that are loaded to be compared may hold."""
 NEW = 0.25
 """Of the time for cuts and kernels of the graph itself, what a candidate is expected to take."""
 SLACK = 25.0
@@ -156,8 +131,8 @@ def _searched(
     options, trace, graph = job.options, job.trace, start.begin
     summed = options.search == "taso-paper"
     seeds = _of_taso(job, captured, graph, first) if not start.rounds else ()
-    judging = _Judging(
-        _with(job, scheduler="sequential") if summed else job, captured, first, until
+    judging = Judging(
+        replaced(job, scheduler="sequential") if summed else job, captured, first, until
     )
     with trace.stage("search.begin"):
         before = job.taken
@@ -212,152 +187,11 @@ def _of_taso(job: Job, captured: Captured, graph: Graph, first: Planned) -> tupl
     paper gives no number for that weight. Whoever asked for TASO before has found it."""
     if job.options.search != "autograph-paper":
         return ()
-    asked = _with(replace(job, trace=job.trace.aside()), search="taso-paper")
+    asked = replaced(replace(job, trace=job.trace.aside()), search="taso-paper")
     path = known_path(asked, graph)
     if path is None or (path.goes_on and not path.rounds):
         path = searched(asked, captured, graph, first)[1]
     return (path,) if path.rounds else ()
-
-
-def _with(job: Job, **changed: str) -> Job:
-    return replace(job, options=job.options.model_copy(update=changed))
-
-
-class _Judging:
-    """Who says what graphs take: by predictions, part by part, and built as a whole."""
-
-    def __init__(self, job: Job, captured: Captured, first: Planned, until: Deadline) -> None:
-        """`until`: when the search is to be over."""
-        self._until = until
-        self.aside = replace(job, trace=job.trace.aside())
-        self._job, self._captured, self._first = job, captured, first
-        self._cuts = Cuts(job.target.spec, tuner_of(job).generates)
-        self._learned: list[tuple[Task, float]] = []
-        self._modes: dict[int, tuple[Planned, str]] = {}
-
-    def judges(self, alpha: float, machine: Calibration) -> Judges[Planned]:
-        """`alpha`: what the critical path weighs; `machine`: what it costs there to run side by
-        side."""
-
-        def appraise(built: Sequence[Planned]) -> Appraiser:
-            return self._appraiser(built, alpha, machine)
-
-        def foresee(built: Sequence[Planned]) -> Price:
-            return appraise(built).outlook
-
-        def kinds(built: Sequence[Planned]) -> list[Appraiser]:
-            # The sum says about what a part takes; under it merges look as good as they can be.
-            weights = dict.fromkeys((0.0, alpha))
-            return [self._appraiser(built, weight, machine) for weight in weights]
-
-        ours = self._job.options.search == "autograph"
-        judged = Locals(kinds, self._contest, first=ours)
-        made = Judges(self._simplify, appraise, self._build, self.race, judged)
-        if not ours:
-            return made
-        again = None if self._job.target.spec.simulated else self._again
-        return replace(made, foresee=foresee, again=again)
-
-    def race(self, plans: Sequence[Planned], captures: int = 1) -> list[Cost]:
-        """Side by side, each with its kernels launched as is best for it."""
-        with self._job.trace.stage("search.build.modes"):
-            modes = [(plan, self._mode(plan)) for plan in plans]
-        raced = [(in_mode(p.tasks, m) if m else p.tasks, p.choice.schedule) for p, m in modes]
-        with self._job.trace.stage("search.build.race"):
-            return self._first.costs.race(raced, captures=captures)
-
-    def _again(self, plans: Sequence[Planned]) -> list[Cost]:
-        return self.race(plans, captures=_captures(plans))
-
-    def last(self, plans: Sequence[Planned]) -> list[Cost]:
-        """Side by side as each would be launched if it were the one, each loaded several times:
-        with one mode for all kernels of each, and where that leaves it open, in modes of their
-        own."""
-        if self.aside.options.overlap == "each":
-            was, now = costs = self._launched(_with(self.aside, overlap="alike"), plans)
-            if abs(now.us - was.us) > CLEAR * was.us and not tied(now, was):
-                return costs
-        return self._launched(self.aside, plans)
-
-    def _launched(self, job: Job, plans: Sequence[Planned]) -> list[Cost]:
-        target, ended = job.target, list[Plan]()
-        for made in plans:
-            plan, cost = launched(job, made, made.packer.plan(made.choice.schedule))
-            if cost is None:
-                return self.race(plans)
-            ended.append(plan)
-        times = _captures(plans)
-        copies = _copies(ended, times, MEMORY * target.spec.memory_bytes)
-        costs = in_their_modes([(plan, "") for plan in copies], target)
-        found = [cost for cost in medians(costs or [], times) if cost is not None]
-        return found if len(found) == len(plans) else self.race(plans)
-
-    def _mode(self, plan: Planned) -> str:
-        """The best mode of its kernels; of a plan of many launches, which takes a second to load in
-        each, the one that is best for the first."""
-        if self._job.options.overlap == "none":
-            return ""
-        if plan is not self._first and len(plan.tasks.tasks) > LARGE:
-            plan = self._first
-        if id(plan) not in self._modes:
-            packed, job = plan.packer.plan(plan.choice.schedule), self._job
-            mode, _ = mode_of(packed, job.target, job.cache, self.aside.trace)
-            self._modes[id(plan)] = plan, mode
-        return self._modes[id(plan)][1]
-
-    def _simplify(self, candidate: Graph) -> Graph:
-        return simplified(self.aside, candidate)
-
-    def _appraiser(self, built: Sequence[Planned], alpha: float, machine: Calibration) -> Appraiser:
-        taken = [(task, one.costs.task(task).us) for one in built for task in one.tasks.tasks]
-        return Appraiser((*self._learned, *taken), self._cuts, alpha, machine)
-
-    def _contest(self, graphs: Sequence[Graph]) -> Sequence[Cost | None]:
-        within = replace(self._job, deadline=self._until)
-        result = contest(within, graphs, self._mode(self._first))
-        self._learned.extend(result.taken)
-        return result.costs
-
-    def _build(self, candidate: Graph) -> Planned:
-        job, options = self._job, self._job.options
-        told = replace(job, trace=job.trace.aside())
-        try:
-            made = planned(told, self._captured, candidate)
-            for stage, seconds in stage_seconds(told.trace.events).items():
-                part = f"search.build.{stage}"
-                job.trace.add("stage", part, part, seconds=seconds)
-            if options.verify and not job.target.spec.simulated:
-                with job.trace.stage("search.build.verify"):
-                    self._verify(told, made)
-        except NumericsError as wrong:
-            if options.strict:
-                raise
-            why = f"not equal after all: {wrong.why}"
-            job.trace.add("warning", "search", candidate.name, why)
-            raise ValueError(f"{wrong.what}: {wrong.why}") from None
-        except AnabranchError as failed:
-            raise ValueError(f"{failed.what}: {failed.why}") from None
-        return made
-
-    def _verify(self, job: Job, made: Planned) -> None:
-        """NumericsError if the graph computes something else than the model."""
-        run = job.target.load(made.packer.plan(made.choice.schedule), repeat=0)
-        verify(run, self._captured, job)
-
-
-def _captures(plans: Sequence[Planned]) -> int:
-    """How often each of these is captured, for their difference to be told."""
-    longest = max(plan.cost.us for plan in plans)
-    return min(MOST_CAPTURES, max(CAPTURES, round(CAPTURED_US / max(longest, 1.0))))
-
-
-def _copies(plans: Sequence[Plan], times: int, most: float) -> list[Plan]:
-    """The plans so many times over: copies, which are loaded apart, or where so many bytes do not
-    hold those, the same ones, which are captured again on the memory that they have."""
-    weights = sum(c.type.nbytes for plan in plans for c in plan.tasks.constants)
-    if times * (weights + sum(plan.arena_bytes for plan in plans)) > most > 0:
-        return [*plans] * times
-    return [replace(plan) for _ in range(times) for plan in plans]
 
 
 def _limit(job: Job) -> float:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import anabranch
-from anabranch import seek
+from anabranch import judging, seek
 from anabranch.cache import Cache
 from anabranch.compiler import Compilation, compile_model
 from anabranch.deadline import Deadline
@@ -107,16 +107,16 @@ def test_what_decides_at_last_is_the_plan_as_it_is_launched(
         asked.append([plan for plan, _ in plans])
         return [Cost(each, "measured") for each in us] * (len(plans) // len(us))
 
-    monkeypatch.setattr(seek, "launched", launched)
-    monkeypatch.setattr(seek, "in_their_modes", in_their_modes)
+    monkeypatch.setattr(judging, "launched", launched)
+    monkeypatch.setattr(judging, "in_their_modes", in_their_modes)
     torch.manual_seed(0)
     model, x = Twins().half(), torch.randn(4, 64).half()
     found, _ = made(model, x, target="sim:h200", kernels="library")
     assert launched_in == [way for way in ways for _ in us] and len(asked) == len(ways)
     first, best, *again = asked[-1]
     # Each is to be loaded anew, and as often as short plans are.
-    assert again == [first, best] * (seek.MOST_CAPTURES - 1)
-    assert len(set(map(id, asked[-1]))) == 2 * seek.MOST_CAPTURES
+    assert again == [first, best] * (judging.MOST_CAPTURES - 1)
+    assert len(set(map(id, asked[-1]))) == 2 * judging.MOST_CAPTURES
     assert len(best.tasks.tasks) < len(first.tasks.tasks)
     assert found.path is not None and bool(found.path.rounds) == kept
     assert len(found.plan.tasks.tasks) == len((best if kept else first).tasks.tasks)
@@ -227,7 +227,7 @@ def test_a_rule_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         return real(one, Graph(graph.name, graph.inputs, graph.constants, text, graph.outputs))
 
-    monkeypatch.setattr(seek, "simplified", lying)
+    monkeypatch.setattr(judging, "simplified", lying)
     torch.manual_seed(0)
     main = job(Twins(), torch.randn(4, 64))
     found: Compilation = compile_model(main)
