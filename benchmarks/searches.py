@@ -6,8 +6,9 @@ A first search compiles kernels of graphs that nobody has compiled, and a search
 before it has built any. So each network is compiled `--passes` times, `--most` at once, and after
 each pass graphs and plans are forgotten (`anabranch cache clear`) and kernels with their times are
 not. Then one after the other `anabranch bench MODEL --rivals none --systems anabranch+search=none`,
-a file each, and a line each: with, without, their ratio, seconds of the search. What the folder
-holds already is not run again; what is not begun after so many seconds is left out.
+a file each, and a line each: with, without, their ratio, seconds of the search. What stands behind
+`--` is for both commands. What the folder holds already is not run again; what is not begun after
+so many seconds is left out.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def main() -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + given.seconds
     models = [model for model in given.models if not done(place(given.out, model))]
-    for number in range(given.passes):
+    for number in range(given.passes if models else 0):
         compiled(models, given.most, given.out, rest, until, number + 1)
         for table in ("graphs", "plans"):
             subprocess.run([*MODULE, "cache", "clear", table], check=True)
@@ -56,12 +57,10 @@ def compiled(
     while waiting or running:
         while waiting and len(running) < most and time.monotonic() < until:
             model = waiting.pop(0)
-            log = place(out, model).with_suffix(f".pass{number}.log").open("wb")
-            command = [*MODULE, "compile", model, *rest]
-            begun = time.monotonic()
-            running.append(
-                (model, begun, subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
-            )
+            command, begun = [*MODULE, "compile", model, *rest], time.monotonic()
+            with place(out, model).with_suffix(f".pass{number}.log").open("wb") as log:
+                process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            running.append((model, begun, process))
         if not running:
             return
         time.sleep(0.2)

@@ -25,12 +25,7 @@ from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.judging import Judging, replaced
-from anabranch.line import (
-    Job,
-    Planned,
-    rescheduled,
-    schedule_seconds,
-)
+from anabranch.line import Job, Planned, rescheduled, schedule_seconds
 from anabranch.options import PUBLISHED, Options
 from anabranch.rewrite import rules as tables
 from anabranch.schedule.recall import RECALLED
@@ -45,7 +40,7 @@ RATE = WORK / SEARCH
 SCHEDULED = 0.035
 """Seconds in which a task is scheduled in earnest, where the schedule of the graph as it was is
 recalled and tells nothing: on an H200's host NASNet-A Large, 561 tasks, took 18 beside the wait for
-kernels, Mobile, 348, 13 to 21; where its kernels had been timed before, 8 and 6."""
+kernels, Mobile, 348, 13 to 21; on an H100's, with kernels that had been timed before, 8 and 6."""
 GAIN = 0.01
 """What a graph must gain at the end, where that is measured: what ran before a plan makes about as
 much of a difference. On an H200 two graphs that had been 1.1 and 1.3% faster when they were

@@ -19,7 +19,8 @@ from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction import parse
 from anabranch.kernels.triton.dependent import MODES
 from anabranch.kernels.triton.roles import contraction_of
-from anabranch.kernels.triton.tiles import KEPT_OF_WINDOWS, one_step
+from anabranch.kernels.triton.steps import steps_of
+from anabranch.kernels.triton.tiles import KEPT_OF_WINDOWS
 from anabranch.kernels.triton.write import program, variants
 
 SMALL = settings(max_examples=20, deadline=None)
@@ -113,6 +114,14 @@ def test_what_is_offered_fits_and_does_not_spill(
         assert "mma" in found["ptx"] and "cp.async" in found["ptx"], "taps are not loaded ahead"
 
 
+def of_one_step(body: Graph) -> list[str]:
+    """The variants that are offered of which a CTA reads all it multiplies at once."""
+    found = contraction_of(lower(body))
+    assert not isinstance(found, str)
+    offered = variants(body, gpu())
+    return [one for one in offered if steps_of(found, parse(one).k, "deep").count == 1]
+
+
 @pytest.mark.parametrize(("channels", "size", "taps"), [(176, 7, 3), (88, 14, 5), (160, 14, 3)])
 def test_a_tile_that_holds_all_channels_asks_for_all_it_reads_at_once(
     channels: int, size: int, taps: int, tmp_path: Path
@@ -120,15 +129,10 @@ def test_a_tile_that_holds_all_channels_asks_for_all_it_reads_at_once(
     body = convolutions(
         channels, (size, size), channels, channels, groups=(channels, 1), taps=(taps, 1)
     )
-    contraction = contraction_of(lower(body))
-    assert not isinstance(contraction, str)
-    offered = [
-        variant for variant in variants(body, gpu()) if one_step(contraction, parse(variant))
-    ]
-    assert len(offered) == 1
-    found = compiled(program(body, offered[0]), 90, tmp_path)
+    (variant,) = of_one_step(body)
+    found = compiled(program(body, variant), 90, tmp_path)
     stack, local = map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", found["usage"]))
-    assert not stack and not local, f"{offered[0]}: {found['usage']}"
+    assert not stack and not local, f"{variant}: {found['usage']}"
     wide = re.findall(r"ld\.global[^;]*v4", found["ptx"])
     assert len(wide) >= taps**2 and "cp.async" not in found["ptx"]
 
@@ -144,9 +148,7 @@ def test_one_step_of_more_channels_than_there_are(channels: int, depth: int) -> 
 
 def test_one_step_is_not_tried_where_its_bytes_take_longer_than_several_steps() -> None:
     body = convolutions(308, (28, 28), 308, 308, groups=(308, 1))
-    contraction = contraction_of(lower(body))
-    assert not isinstance(contraction, str)
-    assert not any(one_step(contraction, parse(variant)) for variant in variants(body, gpu()))
+    assert variants(body, gpu()) and not of_one_step(body)
 
 
 REFUSED = {

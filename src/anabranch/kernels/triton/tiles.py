@@ -27,8 +27,8 @@ SIDES, WIDE, DEPTHS = (16, 32, 64, 128), 256, (32, 64, 128)
 """Rows and columns, those of large products, and depths."""
 WHOLE = (256, 512)
 """Depths that hold all channels of windows computed as they are read, and are walked in one step:
-nothing is loaded ahead then, taps of neighbours come from the first cache, and all are asked for at
-once. On an H200 88 channels of 14 x 14 take 2.8 us in one step of 128."""
+nothing is loaded ahead then, all is asked for at once, and taps of neighbours may come from the
+first cache. On an H200 88 channels of 14 x 14 take 2.8 us in one step of 128."""
 SPLITS, WARPS, STAGES = (1, 2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 5)
 ONE_ROW = tuple(itertools.product((1,), (2, 4, 8, 16), (64, 128, 256, 512, 1024)))
 SHALLOW = tuple(itertools.product((1,), (4, 8, 16, 32, 64), (8, 16, 32)))
@@ -42,10 +42,10 @@ pipeline apart least."""
 KEPT_OF_WINDOWS = 4
 """Tiles that are tried where a window is computed as it is read: one way more to do what two
 kernels do too. One of them takes one step, if the best of those may be the best of all."""
-TAPPED, AT_ONCE = 1.4, 1.15
+TAPPED, TAPPED_AT_ONCE = 1.4, 1.15
 """What windows computed as they are read take, over what their tiles are ranked by: in several
-steps, from 1.2 to 1.6 for five layers of MobileNet on an H200, and in one, from 0.96 to 1.18 for
-five of NASNet-A Mobile and RandWire."""
+steps, from 1.2 to 1.6 for five layers of MobileNet on an H200; in one, from 0.89 to 1.17 for nine
+tiles of NASNet-A Mobile and RandWire, 1.28 and 1.42 for two of 3,136 rows."""
 ADDED_FIRST = 8
 """Tiles that are tried once more, with what is added to the products read before them: on an H200
 the fastest took 4 to 7% less so in five of nine layers, and as long in the others."""
@@ -136,11 +136,6 @@ def least_us(found: Contraction, spec: TargetSpec) -> float | None:
     return _least_us(Sizes.of(found), spec)
 
 
-def one_step(found: Contraction, tile: Tile) -> bool:
-    """Whether a CTA reads all it multiplies at once."""
-    return steps_of(found, tile.k, "deep").count == 1
-
-
 def kept_of(order: Iterable[Tile], kept: int = KEPT, likes: int = LIKES) -> list[Tile]:
     """The first so many, of those that are alike no more than `likes`."""
     seen: Counter[tuple[int, ...]] = Counter()
@@ -174,7 +169,7 @@ def _least_us(sizes: Sizes, spec: TargetSpec) -> float | None:
 
 
 def _tapped_us(tile: Tile, limit: Bound, counts: Mapping[int, int]) -> float:
-    return limit.us * (AT_ONCE if counts[tile.k] == 1 else TAPPED)
+    return limit.us * (TAPPED_AT_ONCE if counts[tile.k] == 1 else TAPPED)
 
 
 @functools.lru_cache(maxsize=256)
