@@ -70,7 +70,7 @@ def equal(before: Graph, after: Graph, tolerance: float = 1e-6) -> Graph:
 
 def kinds(graph: Graph) -> list[str]:
     """The operators in order, without namespace and overload."""
-    return [ops.packet_name(node.op).removeprefix("aten.") for node in graph.nodes]
+    return [ops.packet_name(node.op).rpartition(".")[2] for node in graph.nodes]
 
 
 UNARY = (

@@ -13,6 +13,10 @@ runs where it is read, and a change of layout where results are stored.
 
     x -- {mul, by what SE says} -- {conv 1x1, add} -- {clone, contiguous} --
 
+What runs along the steps of a sequence joins the products of all of them, where a tile holds these.
+
+    x -- {linear} -- {sigmoid, mul, recurrence, tanh, mul} --
+
 An attention takes in what makes its queries, its keys and its values: rotations by their places,
 say. Of pairs that have a group in common the one that gains most is taken, and then all are looked
 at again. Which way is faster, `choose` decides by measured times.
@@ -39,6 +43,7 @@ from anabranch.ir.graph import Node
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
 from anabranch.kernels.dfg.joins import JOINS
+from anabranch.kernels.dfg.running import RUNNING
 from anabranch.kernels.triton.expected import expected_us, why_not_one
 from anabranch.trace import Trace
 
@@ -141,6 +146,8 @@ def _suits(first: Group, second: Group, facts: Facts) -> bool:
     if theirs == [True]:
         product = len(ours) == 1 and not _attends(second)
         return product or (not ours and _light(first, facts))
+    if any(ops.packet_name(node.op) in RUNNING for node in second):
+        return ours == [True]
     moved = (node for node in second if not ops.is_view(node, facts.types))
     return ours == [True] and all(node.op == CLONE for node in moved)
 

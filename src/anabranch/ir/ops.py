@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import torch
 
+from anabranch.ir import own
 from anabranch.ir.answers import ANSWERS
 from anabranch.ir.graph import Arg, Node, Ref, rename
 from anabranch.ir.types import TensorType, meta, type_of
@@ -36,6 +37,12 @@ class OpInfo:
     kind: Kind
     flops: Callable[[Node, Mapping[str, TensorType]], int] | None = None
     random: bool = False
+
+
+@functools.cache
+def packet_name(op: str) -> str:
+    """The name without its overload: aten.add.Tensor -> aten.add."""
+    return op.rpartition(".")[0]
 
 
 PROBABILITIES = frozenset(
@@ -149,6 +156,7 @@ OPS: dict[str, OpInfo] = {
         "view view_as view_as_complex view_as_real",
     ),
     **_kind("factory", "arange empty eye full ones scalar_tensor zeros"),
+    packet_name(own.RECURRENCE): OpInfo("reduce"),
     "aten.reshape": OpInfo("move"),
     "aten.flatten": OpInfo("move"),
     "aten.unflatten": OpInfo("move"),
@@ -209,12 +217,6 @@ ATTENTION = "aten.scaled_dot_product_attention.default"
 CONVOLUTIONS = frozenset(
     {"aten.convolution.default", "aten.conv2d.default", "aten.conv_transpose2d.input"}
 )
-
-
-@functools.cache
-def packet_name(op: str) -> str:
-    """The name without its overload: aten.add.Tensor -> aten.add."""
-    return op.rpartition(".")[0]
 
 
 @functools.cache

@@ -214,8 +214,9 @@ class Rule:
     function of the match that gives them; of a root with several results it may give one for each.
     `when`: True, or else it does not apply; a sentence says why not. `draw`: random arguments for
     the wildcards and rests of `find`, tensors as their types, constants as a `Constant` of the
-    wildcard's name, several values as a tuple of types, under which the rule must apply (by default
-    each wildcard is a tensor of one shape), for its test. `throughout`: what it gains lies outside
+    wildcard's name, several values as a tuple of types, what is to be made of other arguments as
+    patterns over their names, under which the rule must apply (by default each wildcard is a tensor
+    of one shape), for its test. `throughout`: what it gains lies outside
     of what it replaces, or that may be more than a part of a search holds, so it is tried in a
     whole network, at all places of a kind at once, too: before parts are searched, or after them
     where it makes parts of what is a node.

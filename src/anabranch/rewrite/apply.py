@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -137,22 +138,32 @@ def apply_all(
 
 def instantiate(rule: Rule, seed: int) -> Graph:
     """A random graph that is the rule's pattern and nothing else, its wildcards as inputs, or as
-    constants where they are drawn so; a wildcard drawn as several tensors is as many inputs."""
+    constants where they are drawn so; a wildcard drawn as several tensors is as many inputs, one
+    drawn as patterns is made of what else was drawn."""
     dice = random.Random(seed)
     names = list(dict.fromkeys(wildcards(rule.roots)))
     shape = tuple(dice.randint(1, 4) for _ in range(dice.randint(1, 4)))
     drawn = rule.draw(dice) if rule.draw else dict.fromkeys(names, TensorType(shape, torch.float32))
     given: list[Input] = []
-    bound = {name: _declared(name, value, given) for name, value in drawn.items()}
-    held = tuple(dict.fromkeys(_constants(drawn.values())))
+    spelled: dict[str, Any] = {name: one for name, one in drawn.items() if _is_spelled(one)}
+    plain = {name: value for name, value in drawn.items() if name not in spelled}
+    bound = {name: _declared(name, value, given) for name, value in plain.items()}
+    held = tuple(dict.fromkeys(_constants(plain.values())))
     builder = Builder(Graph("instance", tuple(given), held, (), ()))
     match, roots = Match((), bound, builder.known), list[Ref]()
     built: dict[Call, Ref] = {}
+    bound |= {name: _build(builder, one, match, "", built) for name, one in spelled.items()}
     for pattern in rule.roots:
         root = _build(builder, pattern, match, "root", built)
         assert isinstance(root, Ref)
         roots += map(Ref, builder.nodes[root.name].results)
     return replace(builder.source, nodes=tuple(builder.nodes.values()), outputs=tuple(roots))
+
+
+def _is_spelled(drawn: object) -> bool:
+    """Whether it is a pattern, or several: made of what else was drawn."""
+    items = drawn if isinstance(drawn, tuple) else (drawn,)
+    return any(isinstance(item, Pattern) for item in items)
 
 
 def _constants(drawn: Iterable[object]) -> Iterator[Constant]:

@@ -120,3 +120,32 @@ def gpu(sms: int = 132) -> TargetSpec:
     return TargetSpec(
         "cuda", "a GPU", sms=sms, capability=(9, 0), peak_flops=peaks, bandwidth=4.8e12
     )
+
+
+def sru(steps: int, batch: int, depth: int, channels: int, dtype: torch.dtype, own: bool) -> Graph:
+    """A layer of SRU without its residual: its own state before the first step, or zeros."""
+    name = DTYPE_NAMES[dtype]
+    each, wide = f"{name}[{steps},{batch},{channels}]", 3 * channels
+    cut = f"{name}[{steps},{batch},{channels}]{{{batch * wide},{wide},1}}"
+    state = f"input %c: {name}[{batch},{channels}]" if own else ""
+    return read(
+        f"""
+    graph layer {{
+      input %x: {name}[{steps},{batch},{depth}]
+      {state}
+      const %w: {name}[{wide},{depth}] = sha256:w
+      const %b: {name}[{wide}] = sha256:b
+      %l: {name}[{steps},{batch},{wide}] = aten.linear.default(%x, %w, %b)
+      %z: {cut} = aten.slice.Tensor(%l, 2, 0, {channels})
+      %f: {cut} = aten.slice.Tensor(%l, 2, {channels}, {2 * channels})
+      %r: {cut} = aten.slice.Tensor(%l, 2, {2 * channels}, {wide})
+      %g: {each} = aten.sigmoid.default(%f)
+      %h: {each} = aten.rsub.Scalar(%g, 1)
+      %u: {each} = aten.mul.Tensor(%h, %z)
+      %s: {each} = anabranch.recurrence.default(%u, %g, {"%c" if own else "None"}, 0)
+      %t: {each} = aten.tanh.default(%s)
+      %o: {each} = aten.sigmoid.default(%r)
+      %y: {each} = aten.mul.Tensor(%t, %o)
+      return %y
+    }}"""
+    )

@@ -267,3 +267,34 @@ def test_what_is_refused() -> None:
       return %y
     }"""
     assert "asked for at" in why_none(parse_graph(text))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data(), st.sampled_from((torch.float32, torch.float16, torch.bfloat16)), st.booleans())
+def test_recurrences(data: st.DataObject, dtype: torch.dtype, begun: bool) -> None:
+    """Steps along any axis, from zeros or from something else."""
+    shape = data.draw(st.lists(st.sampled_from([1, 2, 3, 7, 8, 19]), min_size=1, max_size=3))
+    dim = data.draw(st.integers(-len(shape), len(shape) - 1))
+    if shape[dim] == 1:
+        shape[dim] = 2
+    rest = [n for d, n in enumerate(shape) if d != dim % len(shape)]
+    x, first = torch.randn(shape).to(dtype), torch.randn(rest).to(dtype) if begun else None
+    factor = torch.rand(shape).to(dtype)
+    graph, tensors = body("anabranch.recurrence.default", (x, factor, first, dim))
+    check(graph, [*rows_of(graph)[:1], *BLOCKS], tensors)
+
+
+def test_a_recurrence_from_its_end() -> None:
+    """What runs from the last step to the first, beyond whose end a tile has more."""
+    everywhere(
+        """
+    graph back {
+      input %x: f32[5,19]
+      input %f: f32[5,19]
+      %a: f32[5,19] = aten.flip.default(%x, [1])
+      %b: f32[5,19] = aten.flip.default(%f, [1])
+      %y: f32[5,19] = anabranch.recurrence.default(%a, %b, None, 1)
+      %z: f32[5,19] = aten.flip.default(%y, [1])
+      return %z
+    }"""
+    )

@@ -49,7 +49,7 @@ FOLDED: dict[str, Callable[[Any, Any], Number]] = {
 """What two numbers give without being computed on the device."""
 LEAST: dict[str, float] = {
     **{"max": -float("inf"), "min": float("inf"), "sum": 0.0},
-    **{"prod": 1.0, "logaddexp": -float("inf")},
+    **{"prod": 1.0, "logaddexp": -float("inf"), "step": 0.0},
 }
 """What changes nothing when it is folded too."""
 

@@ -186,6 +186,8 @@ class Scan:
     place `at`; `reverse`: from there to the end.
 
         cumsum(x) at i    =  sum[k <= i](x[k])
+
+    `by`: of steps ("step") alone, the factor of what came before: y[k] = by[k] y[k - 1] + arg[k].
     """
 
     op: str
@@ -193,12 +195,13 @@ class Scan:
     arg: Expr
     at: Index
     reverse: bool = False
+    by: Expr | None = None
     made: str = field(default="", compare=False)
     code: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        assert self.op in SCANS
-        _name(self, "scan", self.op, self.axis, self.arg, self.at, self.reverse)
+        assert self.op in SCANS and (self.by is not None) == (self.op == "step")
+        _name(self, "scan", self.op, self.axis, self.arg, self.at, self.reverse, self.by)
 
     def __hash__(self) -> int:
         return self.code
@@ -211,7 +214,7 @@ class Scan:
 Expr = Load | Held | Const | Position | Inside | Cast | Arith | Reduce | Scan
 
 REDUCTIONS = ("sum", "max", "min")
-SCANS = ("sum", "prod", "max", "min", "logaddexp")
+SCANS = ("sum", "prod", "max", "min", "logaddexp", "step")
 
 ARITY: dict[str, int] = {
     **dict.fromkeys(("neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "erf"), 1),
@@ -267,7 +270,8 @@ def parts(expr: Expr) -> tuple[Expr, ...]:
         case Cast(arg) | Reduce(arg=arg):
             return (arg,)
         case Scan():
-            return (expr.arg, *_gathers(expr.at))
+            by = () if expr.by is None else (expr.by,)
+            return (expr.arg, *by, *_gathers(expr.at))
         case Arith():
             return expr.args
         case _:

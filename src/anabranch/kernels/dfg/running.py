@@ -3,7 +3,10 @@
     cumsum(x, 1) at (i, j)     =  sum[k <= j](x[i, k])
     cummax(x, 1)[1] at (i, j)  =  max[k <= j](k where x[i, k] is the largest so far, else 0)
 
-Of several equal ones the last is named; what is not a number stays to the end of its row.
+    recurrence(x, f, s, 1) at (i, j)  =  step[k <= j](x[i, k], by f[i, k])     and s[i] before them
+
+Of several equal ones the last is named; what is not a number stays to the end of its row. Steps of
+a recurrence are a fold of pairs: (f, x) then (g, y) is (f g, x g + y).
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ from collections.abc import Callable
 
 import torch
 
-from anabranch.kernels.dfg.build import arith, cast, position, scan
+from anabranch.ir import ops, own
+from anabranch.kernels.dfg.build import arith, bounded, cast, choose, position, scan
 from anabranch.kernels.dfg.folds import floating
 from anabranch.kernels.dfg.index import Axis, axis
-from anabranch.kernels.dfg.nouns import Expr, Within
+from anabranch.kernels.dfg.nouns import Expr, Scan, Within
 from anabranch.kernels.dfg.values import At, Call, Lowering, Point, Refusal
 
 LARGEST_INT32 = 2**31 - 1
@@ -75,8 +79,27 @@ def _extreme(op: str) -> Lowering:
     return lowering
 
 
+def _recurrence(call: Call) -> tuple[At, ...]:
+    (d,), dtype = call.dims("dim"), call.type.dtype
+    factor, first = call.given["factor"], call.given["first"]
+
+    def at(point: Point, within: Within) -> Expr:
+        over = Axis(f"{call.node.name}_{d}", call.x.shape[d])
+        step = axis(over.name, over.extent)
+        there = (*point[:d], step, *point[d + 1 :])
+        term, by = (cast(value.at(there, within), dtype) for value in (call.x, factor))
+        if first is not None:
+            before = cast(first.at((*point[:d], *point[d + 1 :]), within), dtype)
+            known = choose(bounded(step, 0, 1), arith("mul", by, before), 0)
+            term = arith("add", term, known)
+        return Scan("step", over, term, point[d], by=by) if over.extent > 1 else term
+
+    return (at,)
+
+
 RUNNING: dict[str, Lowering] = {
     **{"aten.cumsum": _fold("sum"), "aten.cumprod": _fold("prod")},
     "aten.logcumsumexp": _fold("logaddexp"),
     **{"aten.cummax": _extreme("max"), "aten.cummin": _extreme("min")},
+    ops.packet_name(own.RECURRENCE): _recurrence,
 }

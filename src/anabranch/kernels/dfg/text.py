@@ -84,7 +84,8 @@ def text_expr(expr: Expr, names: dict[Expr, str] | None = None) -> str:
             return f"{expr.op}[{over}]({inner(expr.arg)})"
         case Scan():
             side = ">=" if expr.reverse else "<="
-            return f"{expr.op}[{expr.axis.name} {side} {expr.at.text}]({inner(expr.arg)})"
+            by = "" if expr.by is None else f", by {inner(expr.by)}"
+            return f"{expr.op}[{expr.axis.name} {side} {expr.at.text}]({inner(expr.arg)}{by})"
         case Arith() if expr.op in SIGNS:
             return f"({inner(expr.args[0])} {SIGNS[expr.op]} {inner(expr.args[1])})"
         case Arith():

@@ -150,6 +150,7 @@ def _rebuilt(part: Expr, place: Place, get: Callable[[Expr], Expr]) -> Expr:
             # What stands in place of its own axis is an axis too, of another name.
             (along,) = axes_of(place[part.axis]) if part.axis in place else (part.axis,)
             at = substitute_index(part.at, place, get)
-            return replace(part, axis=along, arg=get(part.arg), at=at)
+            by = None if part.by is None else get(part.by)
+            return replace(part, axis=along, arg=get(part.arg), at=at, by=by)
         case _:
             return part

@@ -86,7 +86,7 @@ INTEGER_FORMS = {"max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})"}
 LONG_LINE = 70
 FUNCTIONS = (
     *("tanh", "expm1", "log1p", "trunc", "round_even", "larger", "smaller", "nearest_tf32"),
-    *("fetch_ahead", "log_add_exp"),
+    *("fetch_ahead", "log_add_exp", "one_after_other"),
 )
 """What `functions.py` has."""
 RESERVED = frozenset({*dir(builtins), *keyword.kwlist, *FUNCTIONS, "tl", "triton"})

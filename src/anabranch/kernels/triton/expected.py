@@ -16,7 +16,8 @@ from anabranch.ir.key import canonical
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.nouns import Dfg
-from anabranch.kernels.dfg.walk import loads
+from anabranch.kernels.dfg.running import RUNNING
+from anabranch.kernels.dfg.walk import loads, scans
 from anabranch.kernels.triton import (
     attention,
     attention_tiles,
@@ -24,6 +25,8 @@ from anabranch.kernels.triton import (
     pair,
     pair_tiles,
     pointwise,
+    rows,
+    sequence,
     tiles,
     window,
 )
@@ -45,7 +48,12 @@ def expected_us(body: Graph, spec: TargetSpec) -> float | None:
         known.append(us)
     if not isinstance(two, str):
         known += [us for _, us in pair_tiles.ranked(two, spec)[:1]]
+    four, five = sequence.found_in(same), rows.found_in(same)
+    if not isinstance(four, str) and (us := sequence.least_us(four, spec)) is not None:
+        known.append(us)
     light = _light(same) if isinstance(three, str) else three.dfg
+    if light is None and not isinstance(five, str) and scans(*(s.expr for s in five.stores)):
+        light = five.dfg
     if light is not None:
         read = {load.value: load.type for load in loads(*(s.expr for s in light.stores))}
         moved = [*read.values(), *(store.type for store in light.stores)]
@@ -66,10 +74,13 @@ def why_not_one(body: Graph) -> str:
     if attends(same):
         found = attention.found_in(same)
         return found if isinstance(found, str) else ""
-    two = pair.found_in(same)
-    if not isinstance(two, str) or not isinstance(contraction.found_in(same), str):
+    two, along = pair.found_in(same), sequence.found_in(same)
+    if not (isinstance(two, str) and isinstance(along, str)):
         return ""
-    return two
+    if not isinstance(contraction.found_in(same), str):
+        return ""
+    runs = any(ops.packet_name(node.op) in RUNNING for node in body.nodes)
+    return along if runs and isinstance(along, str) else str(two)
 
 
 def attends(body: Graph) -> bool:

@@ -72,6 +72,11 @@ def log_add_exp(a, b):
 
 
 @triton.jit
+def one_after_other(by, x, by_next, x_next):
+    return by * by_next, by_next * x + x_next
+
+
+@triton.jit
 def nearest_tf32(x):
     bits = x.to(tl.int32, bitcast=True)
     rounded = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)

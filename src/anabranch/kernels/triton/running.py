@@ -9,6 +9,11 @@
                                    running = carry + tl.cumsum(x, 1)
                                    carry = tl.sum(tl.where(col == start + 1023, running, 0), 1)
 
+    y[t] = f[t] y[t-1] + x[t]  by, running = tl.associative_scan((f, x), 1, one_after_other)
+
+Steps of a recurrence are pairs on the way: what they multiply what came before by, and what they
+add to it. Of a row in blocks `by` is what the carry is multiplied by.
+
 A fold that is asked for at another place than that of the element (before it, or from the other
 end) is one of what was moved there: then all of a row are asked for at the element's place.
 """
@@ -25,13 +30,14 @@ from anabranch.kernels.dfg.walk import replace_parts, scans, substitute
 from anabranch.kernels.triton.emit import DTYPES, Emission, literal
 
 FORMS = {
-    "sum": ("tl.cumsum({}, 1{})", "{} + {}"),
-    "prod": ("tl.cumprod({}, 1{})", "{} * {}"),
-    "max": ("tl.associative_scan({}, 1, larger{})", "larger({}, {})"),
-    "min": ("tl.associative_scan({}, 1, smaller{})", "smaller({}, {})"),
-    "logaddexp": ("tl.associative_scan({}, 1, log_add_exp{})", "log_add_exp({}, {})"),
+    "sum": ("tl.cumsum({}, {}{})", "{} + {}"),
+    "prod": ("tl.cumprod({}, {}{})", "{} * {}"),
+    "max": ("tl.associative_scan({}, {}, larger{})", "larger({}, {})"),
+    "min": ("tl.associative_scan({}, {}, smaller{})", "smaller({}, {})"),
+    "logaddexp": ("tl.associative_scan({}, {}, log_add_exp{})", "log_add_exp({}, {})"),
 }
-"""How a tile is folded along its columns, and what is carried over with what is folded."""
+"""How a tile is folded along an axis, and what is carried over with what is folded."""
+STEP = "{}, {} = tl.associative_scan(({}, {}), {}, one_after_other{})"
 
 
 def aligned(dfg: Dfg) -> Dfg | str:
@@ -63,8 +69,14 @@ def _aligned(one: Scan) -> Scan | str:
     if one.at.constant > (0 if factor == 1 else atom.extent - 1):
         return "its running folds begin before what is stored of them"
     inside = bounded(one.at, 0, one.axis.extent)
-    arg = choose(inside, substitute(one.arg, {one.axis: one.at}), least(one.op, one.dtype))
-    return replace(one, axis=atom, arg=arg, at=axis(atom.name, atom.extent), reverse=factor < 0)
+
+    def there(expr: Expr, nothing: float) -> Expr:
+        return choose(inside, substitute(expr, {one.axis: one.at}), nothing)
+
+    arg = there(one.arg, least(one.op, one.dtype))
+    by = None if one.by is None else there(one.by, 1)
+    at = axis(atom.name, atom.extent)
+    return replace(one, axis=atom, arg=arg, at=at, reverse=factor < 0, by=by)
 
 
 def below(exprs: Sequence[Expr], out: Emission) -> list[Scan]:
@@ -79,11 +91,13 @@ def below(exprs: Sequence[Expr], out: Emission) -> list[Scan]:
     return [expr for expr in seen if isinstance(expr, Scan)]
 
 
-def write_scan(one: Scan, value: str, out: Emission, col: Axis, last: str = "") -> str:
-    """The line that folds a tile along its columns, and what it is called. `last`: the last column
-    of all, where tiles run over the end of a row."""
-    name = out.names.get(one.made, "") or "running"
-    return out.assign(name, _folded(one, value, col, last))
+def write_scan(
+    one: Scan, value: str, out: Emission, along: Axis, last: str = "", axis: int = 1
+) -> str:
+    """The line that folds a tile along an axis of it, and what it is called. `along`: the places
+    on it; `last`: whether they are none beyond the end, where tiles run over that."""
+    text, by = _folded(one, value, out, along, last, axis)
+    return text if by else out.assign(_name(one, out), text)
 
 
 def begin(one: Scan, out: Emission, height: int) -> str:
@@ -96,18 +110,42 @@ def carry_on(
     one: Scan, value: str, out: Emission, col: Axis, carry: str, width: int, last: str = ""
 ) -> str:
     """The lines that fold a block and carry its end over to the next; what the fold is called."""
-    name = out.names.get(one.made, "") or "running"
-    name = out.assign(name, FORMS[one.op][1].format(carry, _folded(one, value, col, last)))
+    text, by = _folded(one, value, out, col, last, 1)
+    both = f"{by} * {carry} + {text}" if by else FORMS[one.op][1].format(carry, text)
+    name = out.assign(_name(one, out), both)
     end = "start" if one.reverse else f"start + {width - 1}"
     found = f"tl.sum(tl.where(col == {end}, {name}, 0), 1)[:, None]"
     out.lines.append(f"{carry} = {found}.to({DTYPES[one.dtype]})")
     return name
 
 
-def _folded(one: Scan, value: str, col: Axis, last: str) -> str:
-    neutral = literal(const(least(one.op, one.dtype), one.dtype))
-    if col not in free_axes(one.arg):
-        value = f"tl.where(col >= 0, {value}, {neutral}).to({DTYPES[one.dtype]})"
+def _name(one: Scan, out: Emission) -> str:
+    return out.names.get(one.made, "") or "running"
+
+
+def _folded(
+    one: Scan, value: str, out: Emission, along: Axis, last: str, axis: int
+) -> tuple[str, str]:
+    """The text of a tile folded along its axis, and "". Of a recurrence what that is called, and
+    what each step multiplies by what came before the first."""
+    back = ", reverse=True" if one.reverse else ""
+    value = _whole(one.arg, value, least(one.op, one.dtype), one, out, along, last)
+    if one.by is None:
+        return FORMS[one.op][0].format(value, axis, back), ""
+    by, name = out.fresh("by"), out.fresh(_name(one, out))
+    factor = _whole(one.by, out.known[one.by], 1, one, out, along, last)
+    out.lines.append(STEP.format(by, name, factor, value, axis, back))
+    return name, by
+
+
+def _whole(
+    expr: Expr, value: str, nothing: float, one: Scan, out: Emission, along: Axis, last: str
+) -> str:
+    """What is folded, as a tile; from its end, what changes nothing where the tile runs over it."""
+    neutral = literal(const(nothing, one.dtype))
+    if along not in free_axes(expr):
+        place = out.spelled[along]
+        value = f"tl.where({place} >= 0, {value}, {neutral}).to({DTYPES[one.dtype]})"
     if one.reverse and last:
         value = f"tl.where({last}, {value}, {neutral})"
-    return FORMS[one.op][0].format(value, ", reverse=True" if one.reverse else "")
+    return value

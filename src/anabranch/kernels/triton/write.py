@@ -19,6 +19,7 @@ from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.lower import MOST_NODES
+from anabranch.kernels.dfg.running import RUNNING
 from anabranch.kernels.triton import (
     attention,
     attention_roles,
@@ -27,6 +28,7 @@ from anabranch.kernels.triton import (
     pointwise,
     recurrence,
     rows,
+    sequence,
     window,
 )
 from anabranch.kernels.triton.abreast import NAME as ABREAST
@@ -69,6 +71,7 @@ TEMPLATES: dict[str, Template] = {
     "attention": Template(attention.variants, attention.found_in, attention.write),
     "pair": Template(pair.variants, pair.found_in, pair.write),
     "recurrence": Template(recurrence.variants, recurrence.found_in, recurrence.write),
+    "sequence": Template(sequence.variants, sequence.found_in, sequence.write, sequence.early),
 }
 
 
@@ -125,6 +128,8 @@ def why_none(body: Graph) -> str:
         near = ["recurrence"]
     if kinds["contract"]:
         near = ["contraction" if kinds["contract"] == 1 else "pair"]
+    if kinds["contract"] and any(ops.packet_name(op) in RUNNING for op in operators):
+        near = ["sequence"]
     if attention_roles.OPERATOR in operators:
         near = ["attention"]
     same = canonical(body, content=False)

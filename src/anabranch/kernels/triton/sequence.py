@@ -1,0 +1,375 @@
+"""The sequence template: products of all steps of a sequence, and what runs along the steps.
+
+    sequence:16x32x128.w4.s3      tiles of 16 steps by 32 channels, 128 deep a step of the depth,
+                                  4 warps, 3 stages
+
+    z, f, r = chunk(x @ w, 3)                       one CTA has all steps of its channels, of z, f
+    c = recurrence((1 - sigmoid(f)) z, sigmoid(f))  and r: three products of the same rows, and c
+    h = sigmoid(r) tanh(c) + ...                    runs down the rows of their tile
+
+Else a recurrent layer is two launches: the products of all steps at once, and then the steps. Here
+these are folds of a tile along its rows (`running`), as deep as the logarithm of their number. The
+rows of a tile are one sequence's.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.target import TargetSpec
+from anabranch.kernels.bound import Block, Bound, bound, resident
+from anabranch.kernels.dfg.index import Axis, axis
+from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.dfg.nouns import Arith, Dfg, Expr, Held, Load, Reduce, Scan, free_axes
+from anabranch.kernels.dfg.walk import (
+    Place,
+    reductions,
+    replace_parts,
+    scans,
+    substitute,
+    substitute_stores,
+)
+from anabranch.kernels.triton import running
+from anabranch.kernels.triton.ahead import Share, Side, rounded_ahead, write_fetches
+from anabranch.kernels.triton.emit import DTYPES, Emission
+from anabranch.kernels.triton.names import INDICES, names_of
+from anabranch.kernels.triton.page import program
+from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.roles import operand_dtype, plain
+from anabranch.kernels.triton.space import flattened, largest_load, next_power, ordered
+from anabranch.kernels.triton.steps import Steps, walk
+from anabranch.kernels.triton.tiles import has_cores, peak_of
+
+VARIANT = re.compile(r"sequence:(\d+)x(\d+)x(\d+)\.w(\d+)\.s(\d+)(\.tf32)?")
+OWN = {"tile", "batch", "row", "row_in", "col", "col_in", "deep", "deep_right", "deep_in"}
+OWN |= {"deep_right_in", "step"}
+LONGEST = 128
+"""Steps that a tile holds, at most."""
+MOST_PRODUCTS = 4
+"""Products that a tile holds, at most: the gates of a layer."""
+WIDTHS, WARPS = (8, 16, 32, 64), (1, 2, 4, 8)
+DEPTHS = ((32, 5), (64, 3), (64, 5), (128, 2), (128, 4), (256, 2), (512, 1))
+"""How deep a step of the products is, and how many are under way."""
+EACH = (2, 64)
+"""Numbers of all products that a thread holds, at least and at most."""
+KEPT = 16
+"""Tiles that are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A variant, read."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+    tf32: bool = False
+
+    @property
+    def text(self) -> str:
+        end = ".tf32" if self.tf32 else ""
+        return f"sequence:{self.m}x{self.n}x{self.k}.w{self.warps}.s{self.stages}{end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The graph, its products and their factors, all over the same axes of the `depth`; which axes
+    of its results are steps, channels (`cols`), and sequences (`batch`), the fastest last."""
+
+    dfg: Dfg
+    folds: tuple[Reduce, ...]
+    left: Expr
+    rights: tuple[Expr, ...]
+    steps: Axis
+    cols: tuple[Axis, ...]
+    batch: tuple[Axis, ...]
+    depth: tuple[Axis, ...]
+
+    @property
+    def m(self) -> int:
+        return max(16, next_power(self.steps.extent))
+
+    @property
+    def n(self) -> int:
+        return math.prod(one.extent for one in self.cols)
+
+    @property
+    def k(self) -> int:
+        return math.prod(one.extent for one in self.depth)
+
+    @property
+    def batches(self) -> int:
+        return math.prod(one.extent for one in self.batch)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the factors are multiplied in: a half type if all are of it, else fp32."""
+        kinds = {operand_dtype(factor) for factor in (self.left, *self.rights)}
+        return kinds.pop() if len(kinds) == 1 else torch.float32
+
+
+def variants(body: Graph, spec: TargetSpec) -> list[str]:
+    """The best ranked tiles; [] where the body is no such layer."""
+    found = found_in(body)
+    if isinstance(found, str):
+        return []
+    return [tile.text for tile, _ in ranked(found, spec)[:KEPT]]
+
+
+def ranked(found: Layer, spec: TargetSpec) -> list[tuple[Tile, Bound]]:
+    """Every tile that fits, the fastest by `bound` first: all products side by side are as many
+    columns."""
+    tf32, limits = found.dtype == torch.float32 and spec.tf32, dict[Tile, Bound]()
+    for n, warps, (k, stages) in itertools.product(WIDTHS, WARPS, DEPTHS):
+        count = walk(found.depth, k, "deep").count
+        each = len(found.folds) * found.m * n // (32 * warps)
+        stages = 1 if count == 1 else stages
+        if n >= 2 * max(found.n, 16) or k >= 2 * max(found.k, 32) or stages > count + 1:
+            continue
+        if not EACH[0] <= each <= EACH[1] or (stages == 1) != (count == 1):
+            continue
+        tile = Tile(found.m, n, k, warps, stages, tf32)
+        ctas = -(-found.n // n) * found.batches
+        size, cores = found.dtype.itemsize, has_cores(found.dtype, spec)
+        wide = n * len(found.folds)
+        block = Block(found.m, wide, k, ctas, count, size, warps, stages, 1, 1, cores)
+        if resident(block, spec):
+            limits[tile] = bound(block, spec, peak_of(found.dtype, spec))
+    return sorted(limits.items(), key=lambda pair: (pair[1].us, -pair[1].limit, pair[0].text))
+
+
+def least_us(found: Layer, spec: TargetSpec) -> float | None:
+    """What the best tile is expected to take, None where none fits."""
+    return next((limit.us for _, limit in ranked(found, spec)), None)
+
+
+def write(body: Graph, variant: str) -> Program:
+    """The kernel. ValueError where the body is no such layer, or the variant not ours."""
+    return _written(body, variant, 0)
+
+
+def early(body: Graph, variant: str, asked: int) -> Program:
+    """The kernel, ready to ask for its weights before it waits, `asked` lines of memory a thread at
+    most."""
+    return _written(body, variant, asked)
+
+
+@functools.lru_cache(maxsize=1024)
+def found_in(body: Graph) -> Layer | str:
+    """The layer that a body is, or why it is none, as a sentence."""
+    return layer_of(lower(body))
+
+
+def layer_of(dfg: Dfg | str) -> Layer | str:
+    """The products, steps and channels of a graph, or why it has none."""
+    if isinstance(dfg, str):
+        return dfg
+    if not scans(*(store.expr for store in dfg.stores)):
+        return "nothing runs along its rows"
+    dfg = running.aligned(dfg)
+    if isinstance(dfg, str):
+        return dfg
+    exprs = [store.expr for store in dfg.stores]
+    along, folds = {one.axis for one in scans(*exprs)}, reductions(*exprs)
+    if not folds:
+        return "it multiplies nothing"
+    if len(along) > 1 or not along <= set(dfg.axes):
+        return "it runs along several axes, or along one of no result"
+    (steps,) = along
+    if steps.extent > LONGEST:
+        return f"it has {steps.extent} steps, and a tile {LONGEST}"
+    if len(folds) > MOST_PRODUCTS:
+        return f"it has {len(folds)} products, and a tile {MOST_PRODUCTS}"
+    factors = _factors(folds, steps)
+    return factors if isinstance(factors, str) else _with_roles(dfg, folds, factors, steps)
+
+
+def _factors(folds: Sequence[Reduce], steps: Axis) -> list[tuple[Expr, Expr]] | str:
+    """The factor of each product that depends on the step, which is one for all, and the other."""
+    found: list[tuple[Expr, Expr]] = []
+    for fold in folds:
+        if fold.op != "sum" or not (isinstance(fold.arg, Arith) and fold.arg.op == "mul"):
+            return "it is no sum of products"
+        if fold.dtype != torch.float32:
+            return f"it adds up in {fold.dtype}"
+        if reductions(fold.arg) or scans(fold.arg):
+            return "a product is of what another one makes, or runs along the rows"
+        if [one.extent for one in fold.axes] != [one.extent for one in folds[0].axes]:
+            return "its products are of several depths"
+        pairs = zip(fold.axes, folds[0].axes, strict=True)
+        place = {own: axis(one.name, one.extent) for own, one in pairs if own != one}
+        factors = [substitute(factor, place) for factor in fold.arg.args]
+        left = [factor for factor in factors if steps in free_axes(factor)]
+        if len(left) != 1:
+            return "it is not one factor of a product that depends on the step"
+        found.append((left[0], factors[1 - factors.index(left[0])]))
+    if any(left != found[0][0] for left, _ in found):
+        return "its products are of different rows"
+    return found
+
+
+def _with_roles(
+    dfg: Dfg, folds: Sequence[Reduce], factors: Sequence[tuple[Expr, Expr]], steps: Axis
+) -> Layer | str:
+    left, rights = factors[0][0], tuple(right for _, right in factors)
+    of_left, depth = free_axes(left), folds[0].axes
+    order = ordered([a for a in dfg.axes if a.extent > 1], dfg.stores[0])
+    cols = tuple(a for a in order if a not in of_left)
+    batch = tuple(a for a in order if a in of_left and a != steps)
+    for right in rights:
+        free = free_axes(right)
+        if any(one not in free for one in cols) or any(one in free for one in batch):
+            return "its products are not all of the same channels"
+        if any(one not in free or one not in of_left for one in depth):
+            return "a factor does not depend on all of the depth"
+    if not cols:
+        return "it has one channel"
+    if any(store.type.numel != dfg.points for store in dfg.stores):
+        return "its results are of several sizes"
+    guide = largest_load(left)
+    assert guide is not None
+    return Layer(dfg, tuple(folds), left, rights, steps, cols, batch, ordered(depth, guide))
+
+
+def parse(variant: str) -> Tile:
+    """ValueError for a text that is no variant of sequences."""
+    found = VARIANT.fullmatch(variant)
+    if found is None:
+        raise ValueError(f"{variant} is no variant of sequences")
+    m, n, k, warps, stages = map(int, found.groups()[:5])
+    return Tile(m, n, k, warps, stages, bool(found[6]))
+
+
+def _written(body: Graph, variant: str, asked: int) -> Program:
+    found = found_in(body)
+    if isinstance(found, str):
+        raise ValueError(found)
+    tile = parse(variant)
+    if tile.m != found.m:
+        raise ValueError(f"{variant} does not suit {found.steps.extent} steps")
+    row, row_place = flattened((found.steps,), "row")
+    col, col_place = flattened(found.cols, "col")
+    batch, batch_place = flattened(found.batch, "batch")
+    place = {**row_place, **col_place, **batch_place}
+    masks = {row: "row_in"} if row.extent != tile.m else {}
+    masks |= {col: "col_in"} if col.extent % tile.n else {}
+    out = Emission(
+        {row: "row", col: "col", batch: "batch"}, masks, names_of(body), {*INDICES, *OWN}
+    )
+    out.lines.append("tile = tl.program_id(0)")
+    if found.batches > 1:
+        out.lines.append("batch = tl.program_id(1)")
+    out.lines.append(f"row = tl.arange(0, {tile.m})[:, None]")
+    out.lines.append(f"col = tile * {tile.n} + tl.arange(0, {tile.n})[None, :]")
+    out.lines += [f"{name} = {one.name} < {one.extent}" for one, name in masks.items()]
+    totals = [out.fresh("total") for _ in found.folds]
+    constants = frozenset(constant.name for constant in body.constants)
+    _write_products(out, found, tile, place, totals, constants, asked)
+    _write_results(out, found, place, row, totals)
+    grid = (-(-col.extent // tile.n), found.batches, 1)
+    written = program(body, found.dfg, variant, out.lines, grid, tile.warps)
+    return replace(written, stages=tile.stages)
+
+
+def _write_products(
+    out: Emission,
+    found: Layer,
+    tile: Tile,
+    place: Place,
+    totals: Sequence[str],
+    constants: frozenset[str],
+    asked: int,
+) -> None:
+    """The loop over the depth: what all products have in common is read once."""
+    lanes = Axis("deep", tile.k), Axis("deep_right", tile.k)
+    each = [walk(found.depth, tile.k, lane.name) for lane in lanes]
+    left = substitute(plain(found.left), {**place, **each[0].place})
+    rights = [substitute(plain(one), {**place, **each[1].place}) for one in found.rights]
+    out.lines.append(f"deep = tl.arange(0, {tile.k})[None, :]")
+    out.lines.append(f"deep_right = tl.arange(0, {tile.k})[:, None]")
+    _write_asks(out, found, tile, rights, lanes[1], each[1], constants, asked)
+    zeros = f"tl.zeros([{tile.m}, {tile.n}], tl.float32)"
+    out.lines += [f"{total} = {zeros}" for total in totals]
+    ragged, alone = each[0].ragged, each[0].count == 1
+    if not alone:
+        out.lines.append(f"for step in range({each[0].count}):")
+    masks = dict(zip(lanes, ("deep_in", "deep_right_in"), strict=True)) if ragged else {}
+    spelled = {**{lane: lane.name for lane in lanes}, Axis("step", each[0].count): "step"}
+    scope = out.inner(spelled, masks)
+    for steps, name in zip(each, masks.values(), strict=False):
+        scope.lines.append(f"{name} = {scope.index(steps.at)} < {steps.extent}")
+    scope.expect(left, *rights)
+
+    def factor(expr: Expr, inside: str) -> str:
+        name = scope.value(expr)
+        if expr.dtype != found.dtype:
+            name = scope.assign("factor", f"{name}.to({DTYPES[found.dtype]})")
+        elif tile.tf32 and not rounded_ahead(expr, constants):
+            name = scope.assign("factor", f"nearest_tf32({name})")
+        if ragged and not isinstance(expr, Load):
+            return scope.assign("factor", f"tl.where({inside}, {name}, 0.0)")
+        return name
+
+    exact = ""
+    if found.dtype == torch.float32:
+        exact = f', input_precision="{"tf32" if tile.tf32 else "ieee"}"'
+    shared = factor(left, "deep_in")
+    for total, right in zip(totals, rights, strict=True):
+        product = f"tl.dot({shared}, {factor(right, 'deep_right_in')}, {total}{exact})"
+        scope.lines.append(f"{total} = {product}")
+    # What stands in no loop may be read before the kernel waits.
+    out.lines += [line if alone else f"    {line}" for line in scope.lines]
+
+
+def _write_asks(
+    out: Emission,
+    found: Layer,
+    tile: Tile,
+    rights: Sequence[Expr],
+    lane: Axis,
+    steps: Steps,
+    constants: frozenset[str],
+    asked: int,
+) -> None:
+    """The lines that ask for weights, as many for each product; those of a single step are read."""
+    if not asked or steps.ragged or steps.count == 1:
+        return
+    count = -(-found.n // tile.n)
+    (col,) = (one for one in out.spelled if one.name == "col")
+    side = Side(col, f"tile * {tile.n}", tile.n, "0", 1, 1)
+    for right in rights:
+        if isinstance(right, Load) and right.value in constants and count:
+            most = asked * 32 * tile.warps // len(rights)
+            write_fetches(out, right, lane, side, Share(steps.count, 1), most)
+
+
+def _write_results(
+    out: Emission, found: Layer, place: Place, row: Axis, totals: Sequence[str]
+) -> None:
+    """What runs along the rows of the products, and what is stored."""
+    points = tuple(axis(a.name, a.extent) for a in (*found.batch, found.steps, *found.cols))
+    held: dict[Expr, Expr] = {
+        fold: Held(total, fold.dtype, points)
+        for fold, total in zip(found.folds, totals, strict=True)
+    }
+    given = [replace(s, expr=replace_parts(s.expr, held)) for s in found.dfg.stores]
+    stores = substitute_stores(given, place)
+    last = out.masks.get(row, "")
+
+    def scan(one: Scan, value: str, inner: Emission) -> str:
+        return running.write_scan(one, value, inner, row, last, axis=0)
+
+    out.scan = scan
+    out.expect(*(store.expr for store in stores))
+    for store in stores:
+        out.store(store)

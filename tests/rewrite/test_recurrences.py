@@ -1,0 +1,151 @@
+"""Steps as one recurrence: as models spell them, what is refused, whole networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from tests.kernels.triton.bodies import gpu
+from tests.rewrite.graphs import captured, equal, kinds
+from torch import Tensor, nn
+
+from anabranch.fuse import partition
+from anabranch.ir.graph import Graph
+from anabranch.ir.step import Stepper
+from anabranch.options import Options
+from anabranch.rewrite.apply import apply_all
+from anabranch.rewrite.match import matches
+from anabranch.rewrite.rules import recurrences
+from anabranch.rewrite.simplify import simplify
+from anabranch.trace import Trace
+from anabranch.zoo import ZOO
+
+(RULE,) = recurrences.RULES
+Step = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""The next state by the state, a factor and a term."""
+
+
+class Steps(nn.Module):
+    """A state along the first axis, or another one, and what is read of it at each step."""
+
+    def __init__(self, step: Step, read: Callable[[Tensor, Tensor], Tensor], axis: int = 0) -> None:
+        super().__init__()
+        self.step, self.read, self.axis = step, read, axis
+
+    def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        c, found = torch.zeros_like(x.select(self.axis, 0)), list[Tensor]()
+        for u, by in zip(x.unbind(self.axis), f.unbind(self.axis), strict=True):
+            c = self.step(c, by, u)
+            found.append(self.read(c, u))
+        return torch.stack(found, self.axis)
+
+
+def simplified(graph: Graph) -> Graph:
+    return simplify(graph, Stepper(Trace()), Options())
+
+
+def rolled(model: nn.Module, *args: Tensor) -> Graph:
+    graph = simplified(captured(model, *args))
+    return simplified(equal(graph, apply_all(graph, [RULE])))
+
+
+def state(c: Tensor, u: Tensor) -> Tensor:
+    return c
+
+
+def gated(c: Tensor, u: Tensor) -> Tensor:
+    return c.tanh() * u
+
+
+SPELLED: dict[str, tuple[Step, Callable[[Tensor, Tensor], Tensor], Sequence[str]]] = {
+    "factor and term": (lambda c, f, u: f * c + u, state, ["recurrence"]),
+    "turned round": (lambda c, f, u: u + c * f, state, ["recurrence"]),
+    "gates": (
+        lambda c, f, u: f.sigmoid() * c + (1 - f.sigmoid()) * u,
+        gated,
+        ["sigmoid", "rsub", "mul", "recurrence", "tanh", "mul"],
+    ),
+    "less": (lambda c, f, u: u - f * c, state, ["mul", "recurrence"]),
+    "a sum": (lambda c, f, u: c + f * u, gated, ["mul", "recurrence", "tanh", "mul"]),
+    "two factors": (lambda c, f, u: f * (c + u) * 0.5, state, ["mul", "mul", "mul", "recurrence"]),
+}
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("name", SPELLED)
+def test_as_models_spell_it(name: str, axis: int) -> None:
+    step, read, left = SPELLED[name]
+    x, f = torch.randn(5, 6, 4), torch.rand(5, 6, 4)
+    graph = rolled(Steps(step, read, axis), x, f)
+    assert kinds(graph) == list(left)
+
+
+def test_two_states_that_know_nothing_of_each_other() -> None:
+    class Two(nn.Module):
+        def forward(self, x: Tensor, f: Tensor) -> Tensor:
+            a, b, found = x[0], f[0], list[Tensor]()
+            for t in range(len(x)):
+                a, b = a * f[t] + x[t], x[t] - b * f[t]
+                found.append(a * b)
+            return torch.stack(found)
+
+    graph = rolled(Two(), torch.randn(6, 4), torch.rand(6, 4))
+    assert kinds(graph).count("recurrence") == 2 and "stack" not in kinds(graph)
+
+
+def test_one_decay_for_all() -> None:
+    """Half of zeros is a constant, so the first step is none like the others."""
+    model = Steps(lambda c, f, u: 0.5 * c + f * u, gated)
+    graph = rolled(model, torch.randn(7, 4), torch.rand(7, 4))
+    assert kinds(graph)[-4:] == ["recurrence", "cat", "tanh", "mul"]
+
+
+def test_a_first_step_of_its_own() -> None:
+    """Where there is no state before the first step, that is in front of the recurrence."""
+
+    class Begun(nn.Module):
+        def forward(self, x: Tensor, f: Tensor) -> Tensor:
+            found = [x[0]]
+            for t in range(1, len(x)):
+                found.append(found[-1] * f[t] + x[t])
+            return torch.stack(found)
+
+    graph = rolled(Begun(), torch.randn(6, 4), torch.rand(6, 4))
+    assert "recurrence" in kinds(graph) and "cat" in kinds(graph)
+
+
+REFUSED: dict[str, tuple[Step, str]] = {
+    "tanh": (lambda c, f, u: torch.tanh(c) * f + u, "not multiplied and added to alone"),
+    "squares": (lambda c, f, u: c * c + u, "not multiplied and added to alone"),
+    "no state": (lambda c, f, u: f * u, ""),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_such_recurrence(name: str) -> None:
+    step, why = REFUSED[name]
+    graph = simplified(captured(Steps(step, state), torch.randn(5, 3), torch.rand(5, 3)))
+    said: list[str] = []
+    assert not list(matches(graph, RULE, lambda _, sentence: said.append(sentence)))
+    assert said == ([] if not why else said) and all(why in one for one in said)
+    assert bool(said) == bool(why)
+
+
+def test_too_few_steps() -> None:
+    step = SPELLED["factor and term"][0]
+    graph = simplified(captured(Steps(step, state), torch.randn(3, 4), torch.rand(3, 4)))
+    assert not list(matches(graph, RULE))
+
+
+def test_a_layer_of_sru_is_one_launch() -> None:
+    """Its products and its steps; without the rule they are two."""
+    network = ZOO["sru"]
+    graph = simplified(captured(network.build("paper"), *network.inputs("paper", 1)))
+    after = simplified(equal(graph, apply_all(graph, [RULE])))
+    before, now = (
+        [task.name for task in partition(one, Trace(), gpu(132), True, True, 1).tasks]
+        for one in (graph, after)
+    )
+    assert len(before) == 8 and len(now) == 5
+    assert kinds(after).count("recurrence") == 4
