@@ -73,6 +73,7 @@ KINDS: dict[str, tuple[Callable[[Sheet], None], int]] = {
     "attention": (rows.attention, 2),
     "mixer": (rows.mixer, 1),
     "recurrence": (rows.recurrence, 2),
+    "gated_steps": (rows.gated_steps, 2),
     "gates": (rows.gates, 1),
     "forget": (rows.forget, 1),
     "factors": (rows.factors, 1),

@@ -170,6 +170,23 @@ def recurrence(sheet: Sheet) -> None:
         sheet.add(f"torch.stack([{', '.join(states)}], 1)")
 
 
+def gated_steps(sheet: Sheet) -> None:
+    """An SRU's layer over the first axis or the second: one product of all steps, a state that each
+    step multiplies and adds to."""
+    x = sheet.pick(3, lambda value: 3 < value.shape[0] <= 8 or 3 < value.shape[1] <= 8)
+    axis = int(not 3 < sheet.shape(x)[0] <= 8)
+    length, width = sheet.shape(x)[axis], sheet.one((1, 2, 3, 4))
+    into = sheet.layer(f"nn.Linear({sheet.shape(x)[2]}, {2 * width})")
+    term, gate = sheet.several(f"{into}({x}).chunk(2, -1)", 2)
+    by = sheet.add(f"torch.sigmoid({gate})")
+    states, state, read = list[str](), "", sheet.perhaps(0.5)
+    for i in range(length):
+        at = f"[{i}]" if axis == 0 else f"[:, {i}]"
+        state = sheet.add(f"{by}{at} * {state} + {term}{at}" if state else f"{term}{at} + 0")
+        states.append(sheet.add(f"torch.tanh({state})") if read else state)
+    sheet.add(f"torch.stack([{', '.join(states)}], {axis})")
+
+
 def gates(sheet: Sheet) -> None:
     """An LSTM's cell, once or twice: one product, chunks of it through different functions."""
     x = sheet.pick(2)

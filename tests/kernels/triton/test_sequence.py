@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels.triton.bodies import gpu, sru
+from tests.kernels.triton.bodies import gpu, read, sru
 from tests.kernels.triton.interpreter import check
 
 from anabranch.ir.graph import Graph
@@ -49,3 +49,87 @@ def test_more_steps_than_a_tile_holds(steps: int) -> None:
     graph = sru(steps, 1, 16, 16, torch.float32, own=False)
     assert not variants(graph, gpu(132))
     assert f"it has {steps} steps, and a tile 128" in why_none(graph)
+
+
+def test_what_runs_from_the_last_step_on() -> None:
+    """The other direction of a bidirectional layer; a tile holds more steps than there are."""
+    graph = read(
+        """
+    graph back {
+      input %x: f32[11,2,32]
+      const %w: f32[24,32] = sha256:w
+      input %f: f32[11,2,24]
+      %l: f32[11,2,24] = aten.linear.default(%x, %w, None)
+      %a: f32[11,2,24] = aten.flip.default(%l, [0])
+      %b: f32[11,2,24] = aten.flip.default(%f, [0])
+      %y: f32[11,2,24] = anabranch.recurrence.default(%a, %b, None, 0)
+      %z: f32[11,2,24] = aten.flip.default(%y, [0])
+      return %z
+    }"""
+    )
+    check(graph, of_sequences(graph)[:2])
+
+
+def test_other_folds_along_the_rows_of_products() -> None:
+    """Sums and largest ones so far, of rows that are many sequences', after a relu before them."""
+    graph = read(
+        """
+    graph sums {
+      input %x: f16[3,9,48]
+      const %w: f16[40,48] = sha256:w
+      const %v: f16[40,48] = sha256:v
+      %r: f16[3,9,48] = aten.relu.default(%x)
+      %p: f16[3,9,40] = aten.linear.default(%r, %w, None)
+      %q: f16[3,9,40] = aten.linear.default(%r, %v, None)
+      %s: f16[3,9,40] = aten.cumsum.default(%p, 1)
+      %t: f16[3,9,40] = aten.logcumsumexp.default(%q, 1)
+      %y: f16[3,9,40] = aten.add.Tensor(%s, %t)
+      return %y, %s
+    }"""
+    )
+    check(graph, of_sequences(graph)[:2])
+
+
+def product(line: str) -> Graph:
+    """A linear layer without bias, and what is made of it."""
+    return read(
+        f"""
+    graph product {{
+      input %x: f16[3,9,48]
+      const %w: f16[40,48] = sha256:w
+      %p: f16[3,9,40] = aten.linear.default(%x, %w, None)
+      {line}
+      return %y
+    }}"""
+    )
+
+
+def test_what_runs_along_the_channels() -> None:
+    """Weights and rows change places: the channels are the steps then."""
+    graph = product("%y: f16[3,9,40] = aten.cumsum.default(%p, 2)")
+    check(graph, of_sequences(graph)[:2])
+
+
+NO_LAYERS = {
+    "no fold": ("%y: f16[3,9,40] = aten.tanh.default(%p)", "nothing runs along its rows"),
+    "two ways": (
+        "%s: f16[3,9,40] = aten.cumsum.default(%p, 1)\n"
+        "%y: f16[3,9,40] = aten.cumsum.default(%s, 2)",
+        "along several axes",
+    ),
+    "of the product's row": (
+        "%m: f16[3,9,1] = aten.mean.dim(%p, [2], True)\n"
+        "%s: f16[3,9,40] = aten.cumsum.default(%p, 1)\n"
+        "%y: f16[3,9,40] = aten.sub.Tensor(%s, %m)",
+        "no sum of products",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_LAYERS)
+def test_what_is_no_layer(name: str) -> None:
+    line, why = NO_LAYERS[name]
+    graph = product(line)
+    assert not [v for v in variants(graph, gpu(132)) if v.startswith("sequence")]
+    with pytest.raises(ValueError, match=why):
+        program(graph, "sequence:16x16x32.w4.s2")
