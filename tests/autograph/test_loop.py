@@ -19,6 +19,7 @@ from anabranch.autograph.standing import Outcome
 from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
+from anabranch.ir.rule import Call, Rule, Throughout, Wild
 from anabranch.options import Options
 from anabranch.rewrite.alternatives import Alternatives, Paid
 from anabranch.rewrite.backtrack import Exchange, Found, Step
@@ -288,7 +289,7 @@ class Lengths:
 
 
 def parts_paid(
-    monkeypatch: pytest.MonkeyPatch, whole: float, gain: float
+    monkeypatch: pytest.MonkeyPatch, whole: float, gain: float, rules: Sequence[Rule] = ()
 ) -> tuple[Outcome[Built], list[int], Trace]:
     """The outcome from a chain of nine nodes, which takes 90, where of two parts one has a form
     that is faster by so much, and the graph with it takes so long; which lengths were built; what
@@ -322,7 +323,7 @@ def parts_paid(
         Locals(lambda built: [Lengths()], contest),
     )
     first, settings, trace = Built(chain(9), Cost(90.0, "measured")), settings_of(OPTIONS), Trace()
-    return improved(chain(9), first, (), settings, judges, USUAL, trace), ran, trace
+    return improved(chain(9), first, rules, settings, judges, USUAL, trace), ran, trace
 
 
 @pytest.mark.parametrize(("whole", "faster"), [(80.0, True), (95.0, False)])
@@ -343,20 +344,19 @@ def test_what_paid_too_little_in_parts_is_not_built(monkeypatch: pytest.MonkeyPa
     assert "0.80 us less in parts: below the 0.90 that a whole must gain" in whys
 
 
-def test_what_pays_throughout_is_tried_before_parts_or_after_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As its rule says; each from the best so far: before them one rule after the other, after them
-    all together."""
-    rules = {"first": ("one", "two"), "last": ("three", "four")}
-    lengths = {"one": 8, "two": 7, "three": 5}
+def tried_throughout(
+    monkeypatch: pytest.MonkeyPatch, lengths: dict[str, int], most: Callable[[Rule], int]
+) -> list[tuple[int, list[str]]]:
+    """Has rules make chains of these lengths, of chains of no more nodes than `most` says; in the
+    list comes which of them were asked of which length."""
     came_from: list[tuple[int, list[str]]] = []
 
-    def kinds(graph: Graph, some: tuple[str, ...], when: str) -> list[tuple[str, int]]:
-        return [(rule, 0) for rule in rules[when] if rule in some or not some]
+    def kinds(graph: Graph, some: Sequence[Rule], when: str) -> list[tuple[Rule, int]]:
+        found = [rule for rule in some if rule.throughout == when]
+        return [(rule, 0) for rule in found if len(graph.nodes) <= most(rule)]
 
-    def throughout(graph: Graph, chosen: list[tuple[str, int]], *rest: object) -> Found:
-        names = [rule for rule, _ in chosen]
+    def throughout(graph: Graph, chosen: list[tuple[Rule, int]], *rest: object) -> Found:
+        names = [rule.name for rule, _ in chosen]
         came_from.append((len(graph.nodes), names))
         step = Step(names[0], ("n0",), 1.0, 0.5)
         return Found(chain(lengths[names[0]]), 1.0, (step,))
@@ -364,10 +364,39 @@ def test_what_pays_throughout_is_tried_before_parts_or_after_them(
     for room in (everywhere, parts):
         monkeypatch.setattr(room, "kinds", kinds)
     monkeypatch.setattr(everywhere, "throughout", throughout)
-    found, ran, _ = parts_paid(monkeypatch, 90.5, 3.0)
+    return came_from
+
+
+def named(name: str, when: Throughout) -> Rule:
+    return Rule(
+        name, find=Call("aten.neg.default", (Wild("x"),)), replace=Wild("x"), throughout=when
+    )
+
+
+def test_what_pays_throughout_is_tried_before_parts_or_after_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As its rule says; each from the best so far: before them one rule after the other, after them
+    all together."""
+    rules = [named("one", "first"), named("two", "first")]
+    rules += [named("three", "last"), named("four", "last")]
+    came_from = tried_throughout(monkeypatch, {"one": 8, "two": 7, "three": 5}, lambda rule: 9)
+    found, ran, _ = parts_paid(monkeypatch, 90.5, 3.0, rules)
     assert ran == [8, 7, 6, 5]
     assert came_from == [(9, ["one"]), (9, ["two"]), (9, ["three", "four"])]
     assert [step.rule for step in found.path.steps] == ["three"]
+
+
+def test_what_an_earlier_rule_made_is_seen_by_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lookups in a stack are there once others were merged."""
+    rules = [named("one", "first"), named("two", "first"), named("three", "first")]
+    most = {"one": 9, "two": 6, "three": 9}
+    came_from = tried_throughout(
+        monkeypatch, {"one": 6, "two": 8, "three": 5}, lambda rule: most[rule.name]
+    )
+    found, _, _ = parts_paid(monkeypatch, 80.0, 0.8, rules)
+    assert came_from == [(9, ["one"]), (6, ["two"]), (6, ["three"])]
+    assert [step.rule for step in found.path.steps] == ["one"]
 
 
 def test_of_candidates_the_best_foreseen_is_run_and_another_kind_next(

@@ -284,6 +284,34 @@ class Lookups(nn.Module):
         ]
 
 
+class Multiplied(nn.Module):
+    """Linears of lookups, alone and side by side in every way, beside something or not; of one
+    lookup in a stack of tables, too."""
+
+    which: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(3 + i, 4) for i in range(3))
+        self.stack, self.vectors = nn.Parameter(torch.rand(3, 5, 4)), nn.Parameter(torch.rand(2, 4))
+        self.register_buffer("which", torch.arange(3))
+        self.one = nn.Linear(4, 6)
+        self.alone = nn.ModuleList(nn.Linear(12, 6, bias=i > 0) for i in range(3))
+        self.beside = nn.ModuleList(nn.Linear(14, 6) for _ in range(2))
+        self.scaled = nn.ModuleList(nn.Linear(20, 6) for _ in range(4))
+
+    def forward(self, ids: Tensor, x: Tensor) -> list[Tensor]:
+        found = [table(ids[:, i]) for i, table in enumerate(self.tables)]
+        fields = torch.stack(found, 1), self.stack[self.which, ids]
+        rows = x[:, :, None] * self.vectors
+        alone = fields[0].flatten(1), fields[1].flatten(1), torch.cat(found, 1)
+        beside = torch.cat([x, *found], 1), torch.cat([*found, x], 1)
+        scaled = [torch.cat(two, 1) for one in fields for two in ((one, rows), (rows, one))]
+        read = [found[0], *alone, *beside, *(each.flatten(1) for each in scaled)]
+        linears = self.one, *self.alone, *self.beside, *self.scaled
+        return [linear(each).tanh() for linear, each in zip(linears, read, strict=True)]
+
+
 def _image() -> Tensor:
     return torch.rand(2, 3, 16, 16)
 
@@ -304,6 +332,7 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
         Lookups(bags=True),
         (torch.tensor([[[0, 1], [2, 0], [1, 1]], [[2, 2], [0, 1], [1, 0]]]), torch.rand(2, 4)),
     ),
+    "multiplied": (Multiplied(), (torch.tensor([[0, 1, 2], [2, 0, 1]]), torch.rand(2, 2))),
     "scaled": (Scaled(), (torch.rand(2, 5, 8),)),
     "turned": (Turned(), (torch.rand(2, 6, 6), torch.rand(2, 6, 6))),
     "cut": (Cut(), (_image(), torch.rand(2, 6))),

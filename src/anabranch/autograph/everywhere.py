@@ -4,8 +4,8 @@ all kinds of a rule together --> faster: the best so far
                              --> about the same: each kind by itself
                              --> clearly slower: none
 
-Before parts are searched, one rule after the other: they have nothing to do with each other, and
-what one loses must not hide what another gains. After them, all at once: those are ways to take
+Before parts are searched, one rule after the other, each on what came of those before it: what one
+loses must not hide what another gains. After them, all at once: those are ways to take
 norms apart, and a norm that is made in one way is read in another.
 """
 
@@ -26,7 +26,7 @@ SLOWER = 0.01
 def everywhere(stand: Standing[T], when: Throughout) -> None:
     """The best so far with what pays at all places of a kind, if it does: with all kinds together,
     and if that is neither faster nor slower, with each of them."""
-    rules = dict.fromkeys(rule for rule, _ in kinds(stand.best.path.graph, stand.rules, when))
+    rules = [rule for rule in stand.rules if rule.throughout == when]
     groups = [tuple(rules)] if when == "last" else [(rule,) for rule in rules]
     for group in groups:
         every = list(kinds(stand.best.path.graph, group, when))

@@ -7,7 +7,7 @@ nobody's model happens to have.
 
 What is drawn is the rule's own instance, as its test draws it: its inputs are values of the drawing
 where some have their shapes and strides, else cut out of larger ones, or new inputs; its constants
-are weights.
+are weights, or whole numbers counted up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anabranch.fuzz.sheet import Sheet
 from anabranch.fuzz.substitute import RULES
 from anabranch.ir.graph import Arg, Graph, Input, Node, Ref
 from anabranch.ir.rule import Rule
-from anabranch.ir.types import type_of
+from anabranch.ir.types import TensorType, type_of
 from anabranch.rewrite.apply import instantiate
 
 SEEDS = 100_000
@@ -33,12 +33,19 @@ def pattern(sheet: Sheet, rules: Sequence[Rule] = RULES) -> None:
     rule = sheet.one(rules)
     graph = instantiate(rule, sheet.dice.randrange(SEEDS))
     names = {given.name: _value(sheet, given) for given in graph.inputs}
-    names |= {c.name: sheet.weight(*c.type.shape) for c in graph.constants}
+    names |= {constant.name: _constant(sheet, constant.type) for constant in graph.constants}
     inside = _read_once(graph) if sheet.perhaps(0.5) else set[str]()
     for node in graph.nodes:
         line = _line(node, names)
         made = (line,) if node.name in inside else sheet.several(line, len(node.results))
         names |= zip(node.results, made, strict=True)
+
+
+def _constant(sheet: Sheet, type: TensorType) -> str:
+    """A weight; of whole numbers as many as there are, which say where something is."""
+    if type.dtype.is_floating_point:
+        return sheet.weight(*type.shape)
+    return sheet.add(f"torch.arange({type.numel}, dtype={type.dtype}).reshape({type.shape})")
 
 
 def _read_once(graph: Graph) -> set[str]:

@@ -74,6 +74,22 @@ def test_a_large_value_of_small_ones_is_left_with_a_reason() -> None:
     assert [event.what for event in trace.events if event.kind == "refused"] == ["fold %f"]
 
 
+def test_a_large_product_of_small_matrices_is_computed_once() -> None:
+    """And what is made of it. Else its arithmetic would be done for each input."""
+    graph = read("""
+    graph g {
+      input %x: f32[1024,1024]
+      const %w: f32[1024,2] = w
+      const %v: f32[1024,2] = v
+      %p: f32[1024,1024] = aten.linear.default(%w, %v)
+      %n: f32[1024,1024] = aten.neg.default(%p)
+      %y: f32[1024,1024] = aten.add.Tensor(%x, %n)
+      return %y
+    }""")
+    after = equal(graph, fold_constants(graph, Trace()))
+    assert kinds(after) == ["add"] and [c.name for c in after.constants] == ["n"]
+
+
 def test_what_is_returned_is_computed_anew_each_time() -> None:
     graph = read(
         "graph g {\n  const %w: f32[2] = w\n  %a: f32[2] = aten.exp.default(%w)\n"

@@ -7,7 +7,8 @@
 
 Only the values that are read from outside become constants; those in between are freed. A value
 much larger than what it is made of (an expanded scalar, a broadcast mask) is left to be computed,
-and so is one that is returned: the caller may write to what it gets.
+unless products of matrices make it, for these are arithmetic that would be done for each input:
+then it may be a GiB larger. One that is returned is computed, too, for the caller may write to it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import replace
 
 import torch
 
+from anabranch.ir import ops
 from anabranch.ir.eval import run_node
 from anabranch.ir.graph import Constant, Derivation, Graph, Node, producers
 from anabranch.ir.key import digest_text
@@ -29,6 +31,8 @@ from anabranch.trace import Trace
 
 SLACK = 1 << 20
 """Bytes by which a folded value may be larger than the constants it is made of."""
+MULTIPLIED = 1 << 30
+"""The same where products of matrices are among what makes it."""
 
 
 def fold_constants(graph: Graph, trace: Trace) -> Graph:
@@ -72,8 +76,9 @@ def _wanted(graph: Graph, foldable: dict[str, Node], trace: Trace) -> set[str]:
             read.update(node.uses)  # an expanded view takes no memory as it is
         elif needed:
             made = sum(t.numel * t.dtype.itemsize for t in node.types)
-            source = sum(size.get(name, 0) for name in _leaves(node, maker))
-            if made <= source + SLACK:
+            leaves, multiplied = _leaves(node, maker)
+            source = sum(size.get(name, 0) for name in leaves)
+            if made <= source + (MULTIPLIED if multiplied else SLACK):
                 wanted.update(node.results)
             else:
                 read.update(node.uses)
@@ -82,10 +87,11 @@ def _wanted(graph: Graph, foldable: dict[str, Node], trace: Trace) -> set[str]:
     return wanted
 
 
-def _leaves(node: Node, maker: dict[str, Node]) -> set[str]:
-    """The constants that a node's value is made of."""
+def _leaves(node: Node, maker: dict[str, Node]) -> tuple[set[str], bool]:
+    """The constants that a node's value is made of, and whether products of matrices are among what
+    makes it."""
     leaves: set[str] = set()
-    seen, todo = {node.name}, list(node.uses)
+    seen, todo, multiplied = {node.name}, list(node.uses), _multiplies(node)
     while todo:
         name = todo.pop()
         if name in seen:
@@ -93,9 +99,14 @@ def _leaves(node: Node, maker: dict[str, Node]) -> set[str]:
         seen.add(name)
         if name in maker:
             todo += maker[name].uses
+            multiplied |= _multiplies(maker[name])
         else:
             leaves.add(name)
-    return leaves
+    return leaves, multiplied
+
+
+def _multiplies(node: Node) -> bool:
+    return ops.info(node.op).kind == "contract"
 
 
 def evaluate(

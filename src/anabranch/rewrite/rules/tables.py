@@ -117,8 +117,9 @@ class Form:
 
     def put(self, match: Match, before: bool, behind: bool) -> Pattern:
         at = _axis(match)
-        whole: Pattern = looked_up(match, at, self.new)
         indices, refs = values(match, "ids"), values(match, "tables")
+        held = [(ref, match.known.types[ref.name].shape[0]) for ref in refs]
+        whole: Pattern = looked_up(match.known, held, indices, at, self.new)
         shape = match.known.types[indices[0].name].shape
         if self.bags:
             shape = shape[:-1]
@@ -156,28 +157,30 @@ class Form:
         return shape if self.new else (*shape[:at], draws.size(dice), *shape[at + 1 :])
 
 
-def looked_up(match: Match, at: int, new: bool) -> Call:
-    """All lookups as one, their indices side by side along this axis."""
-    refs, indices = values(match, "tables"), values(match, "ids")
-    types = match.known.types
-    unique = tuple(dict.fromkeys(refs))
-    heights = [types[ref.name].shape[0] for ref in unique]
-    together = joined(match.known, indices, at, new)
+def looked_up(
+    known: Known, held: Sequence[tuple[Operand, int]], indices: Sequence[Ref], at: int, new: bool
+) -> Call:
+    """Lookups as one, their indices side by side along this axis; `held`: the table of each, and
+    how many rows it has."""
+    unique = dict.fromkeys(held)
+    heights = [height for _, height in unique]
+    every = tuple(table for table, _ in unique)
+    together = joined(known, indices, at, new)
     if len(unique) == 1:
-        return call(EMBEDDING, unique[0], together)
-    first = types[indices[0].name]
-    lengths = [1 if new else types[index.name].shape[at] for index in indices]
+        return call(EMBEDDING, every[0], together)
+    first = known.types[indices[0].name]
+    lengths = [1 if new else known.types[index.name].shape[at] for index in indices]
     behind = len(first.shape) - at - (not new)
     shape = (sum(lengths), *(1 for _ in range(behind)))
 
     def each(numbers: Iterable[int]) -> Call:
         number_of = dict(zip(unique, numbers, strict=False))
-        return reshape(_numbers([number_of[ref] for ref in refs], lengths, first.dtype), shape)
+        return reshape(_numbers([number_of[one] for one in held], lengths, first.dtype), shape)
 
     if len(set(heights)) == 1:
-        return call(INDEX, call(STACK, unique), (each(range(len(unique))), together))
+        return call(INDEX, call(STACK, every), (each(range(len(unique))), together))
     moved = call("aten.add.Tensor", together, each(accumulate(heights, initial=0)))
-    return call(EMBEDDING, cat(unique), moved)
+    return call(EMBEDDING, cat(every), moved)
 
 
 def _numbers(numbers: Sequence[int], lengths: Sequence[int], dtype: torch.dtype) -> Call:

@@ -1,0 +1,268 @@
+"""Linears of lookups as lookups: one lookup and one sum, what is left alone, whole models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.rewrite.graphs import captured, equal, kinds
+from torch import Tensor, nn
+
+import anabranch
+from anabranch.ir.graph import Graph
+from anabranch.ir.rule import Rule
+from anabranch.ir.step import Stepper
+from anabranch.ir.text import parse_graph
+from anabranch.options import Options
+from anabranch.rewrite.apply import apply_all
+from anabranch.rewrite.match import matches
+from anabranch.rewrite.rules import lookups, tables
+from anabranch.rewrite.simplify import simplify
+from anabranch.trace import Trace
+from anabranch.zoo import ZOO
+
+ALL = (*lookups.RULES, *lookups.STACKED)
+NAMED = {rule.name: rule for rule in ALL}
+ONE = NAMED["linear(embedding(t, i), w, b) -> embedding(linear(t, w, b), i)"]
+IDS = torch.tensor([[0, 1, 2, 1], [2, 0, 1, 2]])
+Read = Callable[["Fields", list[Tensor], Tensor], Tensor]
+
+
+class Fields(nn.Module):
+    """A linear of lookups that are put together in some way, in tables that are as high or not."""
+
+    def __init__(self, read: Read, columns: int, height: int | None = None, bias: bool = True):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(height or 3 + i, 5) for i in range(4))
+        self.vectors = nn.Parameter(torch.rand(3, 5))
+        self.read, self.linear = read, nn.Linear(columns, 7, bias=bias)
+
+    def forward(self, ids: Tensor, x: Tensor) -> Tensor:
+        found = [table(ids[:, i]) for i, table in enumerate(self.tables)]
+        return torch.relu(self.linear(self.read(self, found, x)))
+
+
+def simplified(graph: Graph) -> Graph:
+    return simplify(graph, Stepper(Trace()), Options())
+
+
+def changed(model: nn.Module, *args: Tensor, rules: tuple[Rule, ...] = ALL) -> Graph:
+    """The model with these rules done wherever they can be, equal in double precision."""
+    graph = simplified(captured(model.double(), *args))
+    return simplified(equal(graph, apply_all(graph, rules), 1e-12))
+
+
+def numbers() -> Tensor:
+    return torch.rand(2, 3).double()
+
+
+FORMS: dict[str, tuple[Read, int, list[str]]] = {
+    "one": (lambda _, found, x: found[1], 5, ["select", "embedding"]),
+    "stack": (lambda _, found, x: torch.stack(found, 1).flatten(1), 20, ["index", "sum"]),
+    "cat": (lambda _, found, x: torch.cat(found, 1), 20, ["index", "sum"]),
+    "one beside": (
+        lambda _, found, x: torch.cat([found[0], x], 1),
+        8,
+        ["select", "embedding", "linear"],
+    ),
+    "before x": (lambda _, found, x: torch.cat([*found, x], 1), 23, ["index", "sum", "linear"]),
+    "behind x": (lambda _, found, x: torch.cat([x, *found], 1), 23, ["index", "sum", "linear"]),
+    "before rows": (
+        lambda m, found, x: torch.cat(
+            [torch.stack(found, 1), x[:, :, None] * m.vectors], 1
+        ).flatten(1),
+        35,
+        ["index", "unsqueeze", "mul", "cat", "sum"],
+    ),
+    "behind rows": (
+        lambda m, found, x: torch.cat([m.vectors * x.unsqueeze(2), torch.stack(found, 1)], -2).view(
+            2, 35
+        ),
+        35,
+        ["index", "unsqueeze", "mul", "cat", "sum"],
+    ),
+}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", FORMS)
+def test_a_linear_of_lookups_is_one_lookup_and_one_sum(name: str, bias: bool) -> None:
+    read, columns, left = FORMS[name]
+    graph = changed(Fields(read, columns, 6, bias), IDS, numbers())
+    adds = ["add"] * ("linear" in left or (bias and name != "one"))
+    assert sorted(kinds(graph)) == sorted([*left, *adds, "relu"])
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_tables_of_several_heights_lie_one_below_the_other(name: str) -> None:
+    read, columns, left = FORMS[name]
+    found = kinds(changed(Fields(read, columns), IDS, numbers()))
+    assert "index" not in found and found.count("embedding") == 1
+    assert found.count("linear") == left.count("linear") and found.count("sum") == left.count("sum")
+
+
+@pytest.mark.parametrize("name", ["stack", "before rows", "behind rows"])
+def test_lookups_that_are_one_already_are_multiplied(name: str) -> None:
+    read, columns, left = FORMS[name]
+    graph = simplified(captured(Fields(read, columns, 6).double(), IDS, numbers()))
+    merged = simplified(equal(graph, apply_all(graph, tables.RULES), 1e-12))
+    assert kinds(merged).count("index") == kinds(merged).count("linear") == 1
+    after = simplified(equal(merged, apply_all(merged, lookups.STACKED), 1e-12))
+    assert sorted(kinds(after)) == sorted([*left, "add", "relu"])
+    assert (4, 6, 7) in [constant.type.shape for constant in after.constants]
+
+
+def test_a_table_that_is_read_twice_is_multiplied_for_each() -> None:
+    model = Fields(FORMS["stack"][0], 20, 6)
+    model.tables[2] = model.tables[0]
+    graph = changed(model, IDS, numbers())
+    assert sorted(c.type.shape for c in graph.constants) == [(4,), (4, 6, 7), (7,)]
+    model = Fields(FORMS["stack"][0], 20, 6)
+    model.tables[2] = model.tables[0]
+    graph = simplified(captured(model.double(), IDS, numbers()))
+    merged = simplified(apply_all(graph, tables.RULES))
+    after = simplified(equal(merged, apply_all(merged, lookups.STACKED), 1e-12))
+    assert sorted(c.type.shape for c in after.constants) == [(4,), (4, 6, 7), (7,)]
+
+
+def test_what_others_read_is_kept() -> None:
+    class Both(Fields):
+        def forward(self, ids: Tensor, x: Tensor) -> Tensor:
+            fields = torch.stack([t(ids[:, i]) for i, t in enumerate(self.tables)], 1)
+            return torch.add(self.linear(fields.flatten(1)), fields.sum((1, 2))[:, None])
+
+    graph = changed(Both(FORMS["stack"][0], 20, 6), IDS, numbers())
+    assert kinds(graph).count("embedding") == 4 and kinds(graph).count("index") == 1
+    assert "linear" not in kinds(graph)
+
+
+def two(
+    after: str,
+    second: str = "const %v: f32[5,3] = v",
+    index: str = "i64[2]",
+    weight: str = "const %w: f32[4,6] = w",
+) -> Graph:
+    """Two lookups, put together so, and a linear of them."""
+    return parse_graph(f"""
+    graph g {{
+      input %i: i64[2]
+      input %j: {index}
+      const %t: f32[5,3] = t
+      {second}
+      {weight}
+      %a: f32[2,3] = aten.embedding.default(%t, %i)
+      %b: {second.split(": ")[1][:3]}[2,3] = aten.embedding.default(%v, %j)
+      {after}
+      return %y
+    }}""")
+
+
+SIDE = "%c: f32[2,6] = aten.cat.default([%a, %b], 1)\n%y: f32[2,4] = aten.linear.default(%c, %w)"
+STACK = """%s: f32[2,2,3] = aten.stack.default([%a, %b], {})
+%c: f32[{}] = aten.reshape.default(%s, [{}])
+%y: f32[{},4] = aten.linear.default(%c, %w)"""
+
+
+@pytest.mark.parametrize(
+    ("graph", "why"),
+    [
+        (
+            two(STACK.format(1, "2,6", "2, 6", "2"), "input %v: f32[5,3]"),
+            "%v is no constant: it would be multiplied anew each time",
+        ),
+        (
+            two(SIDE, weight="input %w: f32[4,6]"),
+            "%w is no constant: it would be multiplied anew each time",
+        ),
+        (two(SIDE, index="i32[2]"), "its indices are of several dtypes"),
+        (
+            two(STACK.format(0, "2,6", "2, 6", "2")),
+            "its fields do not stand in a row, one after the other",
+        ),
+        (
+            two(STACK.format(1, "4,3", "4, 3", "4"), weight="const %w: f32[4,3] = w"),
+            "its fields do not stand in a row, one after the other",
+        ),
+        (
+            two(
+                "%c: f32[2,6] = aten.cat.default([%a, %b], 1)\n"
+                "%y: f32[2] = aten.linear.default(%c, %w)",
+                weight="const %w: f32[6] = w",
+            ),
+            "the weight is a vector",
+        ),
+        (two(SIDE), ""),
+        (two(STACK.format(1, "2,6", "2, 6", "2")), ""),
+    ],
+)
+def test_what_is_left_alone(graph: Graph, why: str) -> None:
+    heard: list[str] = []
+    found = [m for rule in ALL for m in matches(graph, rule, lambda *told: heard.append(told[-1]))]
+    assert bool(found) == (not why)
+    assert all(why and told == why for told in heard) and bool(heard) == bool(why)
+
+
+def test_products_too_large_to_be_held_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookups, "MOST", 159)
+    heard: list[str] = []
+    for rule in ALL:
+        assert not list(matches(two(SIDE), rule, lambda *told: heard.append(told[-1])))
+    assert heard == ["its tables times the weight are 160 bytes beside the model's own"]
+    monkeypatch.setattr(lookups, "MOST", 160)
+    assert any(list(matches(two(SIDE), rule)) for rule in ALL)
+
+
+INDEXED = """
+graph g {
+  input %i: i64[2,3]
+  const %t: f32[3,5,4] = t
+  const %n: i64[3] = n
+  const %w: f32[6,12] = w
+  %a: f32[2,3,4] = aten.index.Tensor(%t, [%n, %i])
+  %r: f32[2,12] = aten.reshape.default(%a, [2, 12])
+  %y: f32[2,6] = aten.linear.default(%r, %w)
+  return %y
+}"""
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (("", ""), [lookups.STACKED[0].name]),
+        (("%n: i64[3]", "%n: u8[3]"), []),
+        (("f32[3,5,4] = t", "f32[5,3,4] = t", "[%n, %i]", "[%i, %n]"), []),
+        (("%n, %i", "None, %i", "[3,5,4]", "[2,5,2]", "[2,3,4]", "[2,2,3,2]"), []),
+        (("%n: i64[3]", "%n: i64[2,3]"), []),
+    ],
+)
+def test_a_stack_is_read_by_numbers_of_tables_and_rows(
+    change: tuple[str, ...], found: list[str]
+) -> None:
+    text = INDEXED
+    for old, new in zip(change[::2], change[1::2], strict=True):
+        text = text.replace(old, new) if old else text
+    assert [rule.name for rule in ALL if list(matches(parse_graph(text), rule))] == found
+
+
+def test_a_deepfm_has_a_level_less() -> None:
+    """The linear that waited for all lookups is gone, and a lookup came in its place."""
+    net = ZOO["deepfm"]
+    graph = simplified(captured(net.build("tiny").eval(), *net.inputs("tiny", 2)))
+    merged = simplified(equal(graph, apply_all(graph, tables.RULES)))
+    after = simplified(equal(merged, apply_all(merged, lookups.STACKED)))
+    assert kinds(after).count("linear") == kinds(merged).count("linear") - 1
+    assert kinds(after).count("index") == kinds(merged).count("index") + 1
+
+
+@pytest.mark.parametrize("target", ["cpu", "sim:h200"])
+def test_a_search_tries_it(target: str) -> None:
+    model, args = ZOO["deepfm"].build("tiny"), ZOO["deepfm"].inputs("tiny", 2)
+    model = model.eval().double()
+    args = tuple(arg.double() if arg.is_floating_point() else arg for arg in args)
+    compiled = anabranch.compile(model, args, target=target, cache_dir=None, search="autograph")
+    tried = [event.what for event in compiled.trace.events if event.where == "search"]
+    assert any("lookup(all t * w" in what for what in tried)
+    if target == "cpu":
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(*args), model(*args), rtol=1e-12, atol=1e-12)
