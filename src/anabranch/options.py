@@ -85,10 +85,10 @@ class Options(BaseModel):
     a time fitted to measurements, or those with the highest performance "limit", as in DeepCuts.
     folding: "exact" rounds no weight anew to half precision, where a batch norm would go into it.
     abreast: whether independent tasks share a launch where that is faster: "likely" tries it where
-    tasks are few or a forecast sees more to win than timing can miss, "all" whatever may pay, some ten seconds more,
-    "none" never. overlap: whether kernels start before those they
-    follow have ended, where a GPU can do that and it is faster: "each" in a way of its own, "alike"
-    all in the same, or "none". search: whether an equal graph is sought that is faster
+    tasks are few or a forecast sees more to win than timing can miss, "all" whatever may pay, some
+    ten seconds more, "none" never. overlap: whether kernels start before those they follow have
+    ended, where a GPU can do that and it is faster: "each" in a way of its own, "alike" all in the
+    same, or "none". search: whether an equal graph is sought that is faster
     ("autograph": when run in parallel, and parts of it are run with what may stand in their place;
     "autograph-paper": whole graphs alone, as published, TASO's among them; "taso": in sum;
     "taso-paper": in sum, one kernel after another, and taken as it is however it is scheduled then;

@@ -312,6 +312,17 @@ class Multiplied(nn.Module):
         return [linear(each).tanh() for linear, each in zip(linears, read, strict=True)]
 
 
+class Leaky(nn.Module):
+    """A state that each step multiplies and adds to, batch first, its steps one after the other."""
+
+    def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        state, found = torch.zeros_like(x[:, 0]), list[Tensor]()
+        for t in range(x.shape[1]):
+            state = f[:, t] * state + x[:, t]
+            found.append(state.unsqueeze(1))
+        return torch.cat(found, 1).tanh()
+
+
 def _image() -> Tensor:
     return torch.rand(2, 3, 16, 16)
 
@@ -333,6 +344,7 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
         (torch.tensor([[[0, 1], [2, 0], [1, 1]], [[2, 2], [0, 1], [1, 0]]]), torch.rand(2, 4)),
     ),
     "multiplied": (Multiplied(), (torch.tensor([[0, 1, 2], [2, 0, 1]]), torch.rand(2, 2))),
+    "leaky": (Leaky(), (torch.rand(2, 5, 3), torch.rand(2, 5, 3))),
     "scaled": (Scaled(), (torch.rand(2, 5, 8),)),
     "turned": (Turned(), (torch.rand(2, 6, 6), torch.rand(2, 6, 6))),
     "cut": (Cut(), (_image(), torch.rand(2, 6))),

@@ -21,7 +21,7 @@ from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Trace
 from anabranch.zoo import ZOO
 
-(RULE,) = recurrences.RULES
+RULE, OF_PARTS = recurrences.RULES
 Step = Callable[[Tensor, Tensor, Tensor], Tensor]
 """The next state by the state, a factor and a term."""
 
@@ -47,7 +47,7 @@ def simplified(graph: Graph) -> Graph:
 
 def rolled(model: nn.Module, *args: Tensor) -> Graph:
     graph = simplified(captured(model, *args))
-    return simplified(equal(graph, apply_all(graph, [RULE])))
+    return simplified(equal(graph, apply_all(graph, recurrences.RULES)))
 
 
 def state(c: Tensor, u: Tensor) -> Tensor:
@@ -67,6 +67,9 @@ SPELLED: dict[str, tuple[Step, Callable[[Tensor, Tensor], Tensor], Sequence[str]
         ["sigmoid", "rsub", "mul", "recurrence", "tanh", "mul"],
     ),
     "less": (lambda c, f, u: u - f * c, state, ["mul", "recurrence"]),
+    "lerp": (lambda c, f, u: torch.lerp(c, u, f), state, ["mul", "rsub", "recurrence"]),
+    "lerp by a number": (lambda c, f, u: torch.lerp(u, c, 0.25), state, ["mul", "recurrence"]),
+    "addcmul": (lambda c, f, u: torch.addcmul(u, f, c), state, ["recurrence"]),
     "a sum": (lambda c, f, u: c + f * u, gated, ["mul", "recurrence", "tanh", "mul"]),
     "two factors": (lambda c, f, u: f * (c + u) * 0.5, state, ["mul", "mul", "mul", "recurrence"]),
 }
@@ -115,6 +118,106 @@ def test_a_first_step_of_its_own() -> None:
     assert "recurrence" in kinds(graph) and "cat" in kinds(graph)
 
 
+class Mamba(nn.Module):
+    """The scan of a mixer as transformers has it where there is no kernel for it (Gu and Dao, arXiv
+    2312.00752, algorithm 2): a state of several numbers a channel, read through one column."""
+
+    def __init__(self, channels: int, state: int, rank: int) -> None:
+        super().__init__()
+        self.sizes = [rank, state, state]
+        self.project = nn.Linear(channels, sum(self.sizes), bias=False)
+        self.times = nn.Linear(rank, channels)
+        self.decay = nn.Parameter(torch.rand(channels, state))
+        self.skip = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        times, into, out = torch.split(self.project(x.transpose(1, 2)), self.sizes, -1)
+        times = nn.functional.softplus(self.times(times)).transpose(1, 2)[:, :, :, None]
+        by = torch.exp(-torch.exp(self.decay)[None, :, None, :] * times)
+        term = times * into[:, None, :, :] * x[:, :, :, None]
+        state, found = x.new_zeros(len(x), x.shape[1], self.sizes[1]), list[Tensor]()
+        for t in range(x.shape[2]):
+            state = by[:, :, t, :] * state + term[:, :, t, :]
+            found.append(torch.matmul(state, out[:, t, :].unsqueeze(-1))[:, :, 0])
+        return torch.stack(found, -1) + x * self.skip[None, :, None]
+
+
+def test_a_state_space_model_is_four_launches() -> None:
+    """Both linears, the recurrence, and what is read of it; as spelled, some for each step."""
+    graph = simplified(captured(Mamba(24, 4, 3), torch.randn(2, 24, 33)))
+    after = simplified(equal(graph, apply_all(graph, recurrences.RULES)))
+    before, now = (
+        len(partition(one, Trace(), gpu(132), True, True).tasks) for one in (graph, after)
+    )
+    assert before > 33 and now == 4
+    assert not {"bmm", "stack"} & {*kinds(after)}
+
+
+READS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Sequence[str]]] = {
+    "sum": (lambda c, u: (c * u).sum(-1), ["recurrence", "mul", "sum"]),
+    "mean": (lambda c, u: c.mean(0, keepdim=True), ["recurrence", "mean"]),
+    "one place": (lambda c, u: c[:, 2], ["recurrence", "select"]),
+    "a row": (lambda c, u: c[:1] @ u.t(), ["recurrence", "mul", "sum"]),
+}
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("name", READS)
+def test_what_is_read_otherwise_than_element_by_element(name: str, axis: int) -> None:
+    read, left = READS[name]
+    model = Steps(SPELLED["factor and term"][0], read, axis)
+    graph = rolled(model, torch.randn(5, 6, 4), torch.rand(5, 6, 4))
+    moves = {"permute", "transpose", "unsqueeze", "reshape", "squeeze", "t", "slice", "unbind"}
+    assert [kind for kind in kinds(graph) if kind not in moves] == list(left)
+
+
+def test_steps_that_are_parts_of_a_concatenation() -> None:
+    class Joined(nn.Module):
+        def forward(self, x: Tensor, f: Tensor) -> Tensor:
+            c, found = torch.zeros_like(x[:, 0]), list[Tensor]()
+            for t in range(x.shape[1]):
+                c = f[:, t] * c + x[:, t]
+                found.append(c.tanh().unsqueeze(1))
+            return torch.cat(found, 1)
+
+    graph = rolled(Joined(), torch.randn(2, 7, 4), torch.rand(2, 7, 4))
+    assert [kind for kind in kinds(graph) if kind != "unsqueeze"][:2] == ["recurrence", "tanh"]
+    assert "cat" not in kinds(graph)
+
+
+def test_outer_products_and_rows_of_a_state() -> None:
+    """Linear attention, a gate for each row (Yang et al., arXiv 2312.06635, equation 3)."""
+
+    class Attention(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> Tensor:
+            c, found = q.new_zeros(len(q), q.shape[2], v.shape[2]), list[Tensor]()
+            for t in range(q.shape[1]):
+                c = g[:, t, :, None] * c + torch.einsum("bi,bj->bij", k[:, t], v[:, t])
+                found.append(torch.einsum("bi,bij->bj", q[:, t], c))
+            return torch.stack(found, 1)
+
+    sizes = (4, 4, 6, 4)
+    graph = rolled(Attention(), *(torch.rand(2, 8, n) for n in sizes))
+    assert "recurrence" in kinds(graph) and not {"stack", "bmm"} & {*kinds(graph)}
+
+
+def test_a_linear_of_each_step_is_one_of_all() -> None:
+    class Read(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor, f: Tensor) -> Tensor:
+            c, found = torch.zeros_like(x[:, 0]), list[Tensor]()
+            for t in range(x.shape[1]):
+                c = f[:, t] * c + x[:, t]
+                found.append(self.layer(c.tanh()))
+            return torch.stack(found, 1)
+
+    graph = rolled(Read(), torch.randn(2, 7, 4), torch.rand(2, 7, 4))
+    assert kinds(graph) == ["recurrence", "tanh", "linear"]
+
+
 REFUSED: dict[str, tuple[Step, str]] = {
     "tanh": (lambda c, f, u: torch.tanh(c) * f + u, "not multiplied and added to alone"),
     "squares": (lambda c, f, u: c * c + u, "not multiplied and added to alone"),
@@ -142,7 +245,7 @@ def test_a_layer_of_sru_is_one_launch() -> None:
     """Its products and its steps; without the rule they are two."""
     network = ZOO["sru"]
     graph = simplified(captured(network.build("paper"), *network.inputs("paper", 1)))
-    after = simplified(equal(graph, apply_all(graph, [RULE])))
+    after = simplified(equal(graph, apply_all(graph, recurrences.RULES)))
     before, now = (
         [task.name for task in partition(one, Trace(), gpu(132), True, True, 1).tasks]
         for one in (graph, after)

@@ -14,26 +14,31 @@ is more arithmetic in fewer steps, and whether it pays is for the device to say:
 What all steps compute is compared side by side, as a column. A column of one operator is that
 operator of the columns of its arguments; one of cuts that follow each other is what they were cut
 out of; one that is another column, a step later, is the state. What becomes of the state on its way
-to the next step must be a factor and a term.
+to the next step must be a factor and a term. What is read of it may be more: sums of it, linears,
+products with one column (`READ`). Steps lie along an axis that each column has where it is at hand;
+where columns meet it moves, which is a view.
+
+    c = a[i] * c + u[i]                      c = recurrence(u, a)        a state space model as
+    y.append(c @ r[i])               ->      y = sum(c * r, n)           Mamba has it, read so
 """
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from anabranch.ir import ops, own
 from anabranch.ir.graph import Arg, Node, Ref
 from anabranch.ir.rule import Call, Known, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.tables import STACK, joined
+from anabranch.rewrite.rules.tables import CAT, STACK, joined
 from anabranch.rewrite.rules.terms import values
-from anabranch.rewrite.words import call, cat
+from anabranch.rewrite.words import call, cat, linear, permute, reshape, transpose
 
 Drawn = Mapping[str, object]
 Column = tuple[Arg, ...]
+Shape = tuple[int, ...]
 
 parts, axis = wild("parts axis")
 
@@ -44,8 +49,10 @@ MOST_COLUMNS = 64
 MOST_PEELED = 4
 """Values whose first step is tried apart from the others, at most."""
 ADD, SUB, MUL, NEG = "aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.neg.default"
-FILLED = frozenset(f"aten.{name}" for name in ("full", "full_like", "zeros", "zeros_like"))
 EXPAND, SELECT, UNSQUEEZE = "aten.expand.default", "aten.select.int", "aten.unsqueeze.default"
+SLICE, SUM = "aten.slice.Tensor", "aten.sum.dim_IntList"
+LERP, ADDCMUL = ("aten.lerp.Scalar", "aten.lerp.Tensor"), "aten.addcmul.default"
+FILLED = frozenset(f"aten.{name}" for name in ("full", "full_like", "zeros", "zeros_like"))
 
 
 class Differing(Exception):
@@ -54,20 +61,51 @@ class Differing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A column as one value, of which each step has this shape; `still`: it is there once, for all
-    steps."""
+    """A column as one value, of which each step has this shape. `at`: where in the value the axis
+    of steps is; None where it has none, for all steps are the same: a number, say."""
 
     value: Operand
-    shape: tuple[int, ...] = ()
-    still: bool = False
+    shape: Shape = ()
+    at: int | None = None
 
-    def with_(self, op: str, other: Whole) -> Whole:
-        sizes = itertools.zip_longest(self.shape[::-1], other.shape[::-1], fillvalue=1)
-        either = tuple(max(pair) for pair in sizes)[::-1]
-        return Whole(call(op, self.value, other.value), either, self.still and other.still)
+    @property
+    def right(self) -> int:
+        """How many axes stand behind the steps."""
+        assert self.at is not None
+        return len(self.shape) - self.at
+
+    def moved(self, right: int) -> Operand:
+        """The value with so many axes behind its steps, so that it broadcasts to others that have
+        as many."""
+        rank = len(self.shape)
+        if not isinstance(self.value, Ref | Pattern):
+            return self.value
+        if self.at is None:
+            return call(UNSQUEEZE, self.value, rank - right) if right < rank else self.value
+        value, to = self.value, max(0, rank - right)
+        if to != self.at:
+            order = [d for d in range(rank + 1) if d != self.at]
+            value = permute(value, (*order[:to], self.at, *order[to:]))
+        for _ in range(right - rank):
+            value = call(UNSQUEEZE, value, 1)
+        return value
 
 
-LESS = Whole(-1.0, still=True)
+LESS = Whole(-1.0)
+
+
+def each(op: str, given: Sequence[Whole], shape: Shape | None = None) -> Whole:
+    """The operator of these element by element, of steps that have this shape, by default that to
+    which those of `given` broadcast."""
+    if shape is None:
+        rank = max(len(one.shape) for one in given)
+        padded = [(1,) * (rank - len(one.shape)) + one.shape for one in given]
+        shape = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*padded, strict=True))
+    along = [one for one in given if one.at is not None]
+    if not along:
+        return Whole(call(op, *(one.value for one in given)), shape)
+    right = max(along, key=lambda one: len(one.shape)).right
+    return Whole(call(op, *(one.moved(right) for one in given)), shape, len(shape) - right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +119,20 @@ class Step:
     term: Whole | None = None
 
     def scaled(self, by: Whole) -> Step:
-        factor, term = (one and one.with_(MUL, by) for one in (self.by, self.term))
+        factor, term = (one and each(MUL, (one, by)) for one in (self.by, self.term))
         return replace(self, by=factor or by, term=term)
 
     def plus(self, term: Whole, op: str = ADD) -> Step:
         alone = term if op == ADD else replace(term, value=call(NEG, term.value))
-        return replace(self, term=self.term.with_(op, term) if self.term else alone)
+        return replace(self, term=each(op, (self.term, term)) if self.term else alone)
 
 
 @dataclass(slots=True)
 class Columns:
-    """What columns are as whole tensors; steps lie `right` axes from the last one. `found`: how
-    many recurrences they hold; `peeled`: how often first steps were tried apart."""
+    """What columns are as whole tensors. `found`: how many recurrences they hold; `peeled`: how
+    often first steps were tried apart."""
 
     known: Known
-    right: int
     open: list[Column] = field(default_factory=list)
     done: dict[Column, Whole | Step] = field(default_factory=dict)
     found: int = 0
@@ -119,7 +156,8 @@ class Columns:
         first, *others = column
         refs = tuple(arg for arg in column if isinstance(arg, Ref))
         if all(type(arg) is type(first) and arg == first for arg in others):
-            return self._still(first)
+            shape = self.known.types[first.name].shape if isinstance(first, Ref) else ()
+            return Whole(first, shape)
         if len(refs) < len(column):
             raise Differing("its steps are given different numbers")
         for state in self.open:
@@ -127,13 +165,8 @@ class Columns:
                 return Step(state, first)
             if column == state[:-1]:
                 raise Differing("its first step computes something else")
-        shape = self.known.types[refs[0].name].shape
-        at = len(shape) - self.right
-        if at < 0:
-            raise Differing("its steps read values of fewer axes")
-        cut = joined(self.known, refs, at, new=True)
-        if not (isinstance(cut, Call) and cut.op == STACK):
-            return Whole(cut, shape)
+        if (cut := self._cut(refs)) is not None:
+            return cut
         makers = (self.known.producers.get(ref.name) for ref in refs)
         nodes = [node for node in makers if node is not None]
         if len(nodes) < len(refs) or not _alike(nodes[1:]):
@@ -146,7 +179,23 @@ class Columns:
                 if self.peeled > MOST_PEELED or len(column) <= LEAST:
                     raise
         rest = self.whole(column[1:])
-        return Whole(cat((call(UNSQUEEZE, refs[0], at), rest.value), at), shape)
+        if rest.at is None:
+            raise Differing("all of its steps but the first are the same")
+        both = cat((call(UNSQUEEZE, refs[0], rest.at), rest.value), rest.at)
+        return replace(rest, value=both)
+
+    def _cut(self, refs: tuple[Ref, ...]) -> Whole | None:
+        """What these were cut out of, one after the other; its axis stays where it is, if it is a
+        whole one or lies so."""
+        shape, found = self.known.types[refs[0].name].shape, list[Whole]()
+        for at in range(len(shape) + 1):
+            whole = joined(self.known, refs, at, new=True)
+            if isinstance(whole, Call) and whole.op == STACK:
+                return None
+            found.append(Whole(whole, shape, at))
+            if isinstance(whole, Ref):
+                break
+        return min(found, key=lambda one: _depth(one.value))
 
     def _computed(self, column: Column, nodes: list[Node]) -> Whole | Step:
         """A column of one operator, and where it is its own state, the recurrence."""
@@ -158,13 +207,16 @@ class Columns:
             self.open.pop()
         free = [one for one in given if isinstance(one, Whole)]
         if len(free) == len(given):
-            still = all(one.still for one in free)
-            return Whole(call(node.op, *(one.value for one in free)), node.type.shape, still)
+            shape = node.type.shape
+            return READ[node.op](free, shape) if node.op in READ else each(node.op, free, shape)
         found = _step(node.op, given)
         return self._recurrence(found, node) if found.of == column else found
 
     def _recurrence(self, found: Step, node: Node) -> Whole:
-        shape, at = node.type.shape, len(node.type.shape) - self.right
+        shape = node.type.shape
+        along = [one for one in (found.term, found.by) if one is not None and one.at is not None]
+        right = max(along, key=lambda one: len(one.shape)).right if along else len(shape)
+        at = len(shape) - right
         whole = (*shape[:at], len(found.of), *shape[at:])
 
         def all_of(one: Whole | None, otherwise: float) -> Operand:
@@ -172,7 +224,10 @@ class Columns:
             if isinstance(value, int | float):
                 return call("aten.full.default", whole, float(value), node.type.dtype)
             assert one is not None
-            return value if one.shape == shape and not one.still else call(EXPAND, value, whole)
+            value = one.moved(right)
+            return (
+                value if one.shape == shape and one.at is not None else call(EXPAND, value, whole)
+            )
 
         before = found.first
         if not isinstance(before, Ref) or self.known.types[before.name].shape != shape:
@@ -180,7 +235,7 @@ class Columns:
         self.found += 1
         term, by = all_of(found.term, 0.0), all_of(found.by, 1.0)
         first = None if self._is_zero(before) else before
-        return Whole(call(own.RECURRENCE, term, by, first, at), shape)
+        return Whole(call(own.RECURRENCE, term, by, first, at), shape, at)
 
     def _is_zero(self, value: Ref) -> bool:
         """Whether it is filled with zeros."""
@@ -189,20 +244,21 @@ class Columns:
             return False
         return ops.arguments(node).get("fill_value", 0) == 0
 
-    def _still(self, arg: Arg) -> Whole:
-        """What is the same at all steps, so that it broadcasts to all of them."""
-        if not isinstance(arg, Ref):
-            return Whole(arg, still=True)
-        shape = self.known.types[arg.name].shape
-        at = len(shape) - self.right
-        return Whole(call(UNSQUEEZE, arg, at) if at > 0 else arg, shape, still=True)
+
+def _depth(value: Operand) -> int:
+    """How many calls deep it is."""
+    if not isinstance(value, Call):
+        return 0
+    return 1 + max((_depth(arg) for arg in value.args), default=0)
 
 
 def _alike(nodes: Sequence[Node]) -> bool:
-    """Whether they compute the same, element by element, of values of the same types."""
+    """Whether they compute the same, element by element or as states are read, of values of the
+    same types."""
     first = nodes[0]
     pointwise = ops.info(first.op).kind == "pointwise" and not ops.info(first.op).random
-    return pointwise and all((n.op, n.types) == (first.op, first.types) for n in nodes)
+    able = pointwise or first.op in READ
+    return able and all((n.op, n.types) == (first.op, first.types) for n in nodes)
 
 
 def _step(op: str, given: Sequence[Whole | Step]) -> Step:
@@ -224,22 +280,165 @@ def _step(op: str, given: Sequence[Whole | Step]) -> Step:
             return right.scaled(left)
         case Step(), Whole() if op == NEG:
             return left.scaled(LESS)
+        case Step(), Whole() if op in LERP and isinstance(more[0], Whole):
+            return left.scaled(_rest(more[0])).plus(each(MUL, (right, more[0])))
+        case Whole(), Step() if op in LERP and isinstance(more[0], Whole):
+            return right.scaled(more[0]).plus(each(MUL, (left, _rest(more[0]))))
+    if op == ADDCMUL and isinstance(more[-1], Whole) and more[-1].value == 1:
+        match left, right, more[0]:
+            case Step(), Whole(), Whole():
+                return left.plus(each(MUL, (right, more[0])))
+            case Whole(), Step(), Whole():
+                return right.scaled(more[0]).plus(left)
+            case Whole(), Whole(), Step():
+                return more[0].scaled(right).plus(left)
     raise Differing("what it carries is not multiplied and added to alone")
 
 
+def _rest(weight: Whole) -> Whole:
+    """What of one such a weight leaves."""
+    if isinstance(weight.value, int | float):
+        return Whole(1.0 - weight.value)
+    return replace(weight, value=call("aten.rsub.Scalar", weight.value, 1))
+
+
+Read = Callable[[Sequence[Whole], Shape], Whole]
+"""What a column is whose arguments are these, and each step of which has this shape."""
+
+
+def _along(given: Sequence[Whole]) -> tuple[Whole, int]:
+    """The value that is read, and where its steps are."""
+    x = given[0]
+    if x.at is None:
+        raise Differing("it reads at each step what is the same at all of them")
+    return x, x.at
+
+
+def _number(one: Whole) -> int:
+    assert isinstance(one.value, int)
+    return one.value
+
+
+def _selected(given: Sequence[Whole], shape: Shape) -> Whole:
+    (x, at), dim = _along(given), _number(given[1]) % len(given[0].shape)
+    value = call(SELECT, x.value, dim + (dim >= at), given[2].value)
+    return Whole(value, shape, at - (dim < at))
+
+
+def _unsqueezed(given: Sequence[Whole], shape: Shape) -> Whole:
+    (x, at), dim = _along(given), _number(given[1]) % len(shape)
+    before = dim <= at
+    return Whole(call(UNSQUEEZE, x.value, dim if before else dim + 1), shape, at + before)
+
+
+def _sliced(given: Sequence[Whole], shape: Shape) -> Whole:
+    (x, at), dim = _along(given), _number(given[1]) % len(shape)
+    ends = (one.value for one in given[2:])
+    return Whole(call(SLICE, x.value, dim + (dim >= at), *ends), shape, at)
+
+
+def _permuted(given: Sequence[Whole], shape: Shape) -> Whole:
+    (x, at), order = _along(given), list(range(len(shape)))
+    if len(given) == 1:
+        order.reverse()
+    elif isinstance(given[1].value, tuple):
+        order = [d % len(shape) for d in given[1].value if isinstance(d, int)]
+    else:
+        a, b = (_number(one) for one in given[1:])
+        order[a], order[b] = order[b], order[a]
+    there = [d + (d >= at) for d in order]
+    return Whole(permute(x.value, (*there[:at], at, *there[at:])), shape, at)
+
+
+def _reshaped(given: Sequence[Whole], shape: Shape) -> Whole:
+    x, _ = _along(given)
+    return Whole(reshape(x.moved(len(x.shape)), (-1, *shape)), shape, 0)
+
+
+def _summed(op: str) -> Read:
+    def read(given: Sequence[Whole], shape: Shape) -> Whole:
+        (x, at), dims = _along(given), given[1].value
+        if not isinstance(dims, tuple) or not dims:
+            raise Differing("it sums up all of a step")
+        kept, every = given[2].value, [d % len(x.shape) for d in dims if isinstance(d, int)]
+        there = tuple(d + (d >= at) for d in every)
+        left = at if kept else at - sum(d < at for d in every)
+        return Whole(call(op, x.value, there, kept, given[3].value), shape, left)
+
+    return read
+
+
+def _linear(given: Sequence[Whole], shape: Shape) -> Whole:
+    (x, _), (weight, bias) = _along(given), given[1:]
+    if weight.at is not None or bias.at is not None:
+        raise Differing("a linear has weights of its own at each step")
+    right = max(1, x.right)
+    return Whole(linear(x.moved(right), weight.value, bias.value), shape, len(shape) - right)
+
+
+def _multiplied(given: Sequence[Whole], shape: Shape) -> Whole:
+    """A product of matrices of which one is a column or a row: products of elements, summed up."""
+    x, y = given
+    rank, flat = len(shape), min(len(one.shape) for one in given) < 2
+    if flat or len(x.shape) != rank or len(y.shape) != rank:
+        raise Differing("it multiplies values of unlike axes")
+    row, column = x.shape[-2] == 1, y.shape[-1] == 1
+    if x.shape[-1] == 1:
+        return each(MUL, (x, y), shape)
+    if not (row or column):
+        raise Differing("it multiplies matrices by matrices")
+    turned = _turned(y) if column else _turned(x)
+    product = each(MUL, (x, turned) if column else (turned, y))
+    assert product.at is not None
+    dim = rank - 1 if column else rank - 2
+    total = call(SUM, product.value, (dim + (dim >= product.at),), True)
+    return Whole(total, shape, product.at)
+
+
+def _turned(one: Whole) -> Whole:
+    """The same with its last two axes in turn."""
+    rank = len(one.shape)
+    shape = (*one.shape[:-2], one.shape[-1], one.shape[-2])
+    a, b = (d + (one.at is not None and d >= one.at) for d in (rank - 2, rank - 1))
+    return Whole(transpose(one.value, a, b), shape, one.at)
+
+
+READ: dict[str, Read] = {
+    SELECT: _selected,
+    UNSQUEEZE: _unsqueezed,
+    SLICE: _sliced,
+    "aten.reshape.default": _reshaped,
+    **dict.fromkeys(("aten.permute.default", "aten.transpose.int", "aten.t.default"), _permuted),
+    SUM: _summed(SUM),
+    "aten.mean.dim": _summed("aten.mean.dim"),
+    "aten.linear.default": _linear,
+    **dict.fromkeys(("aten.mm.default", "aten.bmm.default", "aten.matmul.default"), _multiplied),
+}
+"""What of a state is read otherwise than element by element."""
+
+
 def rolled(match: Match) -> Operand | str:
-    """The steps that are stacked as whole tensors, or why they are no recurrence."""
+    """The steps that are put together as whole tensors, or why they are no recurrence: "" where
+    nothing looks like one. Parts of a concatenation are steps if each is one long."""
     steps, rank = values(match, "parts"), len(match.root.type.shape)
     given = match.axis.arg
     assert isinstance(given, int)
+    at, joins = given % rank, match.root.op == CAT
     if len(steps) < LEAST or not match.root.type.dtype.is_floating_point:
         return ""
-    columns = Columns(match.known, rank - 1 - given % rank)
+    if joins and any(match.known.types[step.name].shape[at] != 1 for step in steps):
+        return ""
+    columns = Columns(match.known)
     try:
         whole = columns.whole(steps)
     except Differing as differing:
-        return str(differing)
-    return whole.value if columns.found else ""
+        return "" if joins else str(differing)
+    if not columns.found:
+        return ""
+    if joins:
+        one = (Whole(at), Whole(0))
+        whole = _selected((whole, *one), (*whole.shape[:at], *whole.shape[at + 1 :]))
+    return whole.moved(rank - 1 - at)
 
 
 def _is_recurrence(match: Match) -> bool | str:
@@ -253,14 +452,14 @@ def _put(match: Match) -> Pattern:
     return found
 
 
-def draw(dice: random.Random) -> Drawn:
+def draw(dice: random.Random, joins: bool = False) -> Drawn:
     """Steps of a state of some axes, as models spell them, and what is read of it."""
     steps, rank = LEAST + dice.randint(0, 2), dice.randint(1, 3)
     sizes = [draws.size(dice) for _ in range(rank)]
     at = dice.randint(0, rank)
-    x, f, r, c, w = wild("x f r c w")
+    x, f, r, c, w, v = wild("x f r c w v")
     whole = draws.tensor(*sizes[:at], steps, *sizes[at:])
-    kind, read = dice.randint(0, 5), dice.randint(0, 2)
+    kind, read, dim = dice.randint(0, 7), dice.randint(0, 4), dice.randint(0, rank - 1)
     stacked: list[Pattern] = []
     state: Pattern = c
     for number in range(steps):
@@ -272,12 +471,22 @@ def draw(dice: random.Random) -> Drawn:
             state * by - u,
             w * state + call("aten.tanh.default", by) * u,
             -(state * by) + u if number else u,
+            call("aten.lerp.Tensor", state, u, by),
+            call(ADDCMUL, u, by, state),
         )[kind]
-        stacked.append((state, out * call("aten.tanh.default", state) + u, state + w)[read])
+        step = (
+            state,
+            out * call("aten.tanh.default", state) + u,
+            state + w,
+            call(SUM, state * out, (dim,), True),
+            linear(state, v),
+        )[read]
+        stacked.append(call(UNSQUEEZE, step, at) if joins else step)
     return {
         **dict.fromkeys("xfr", whole),
         "c": draws.tensor(*sizes),
         "w": draws.tensor(*sizes[dice.randint(0, rank - 1) :]),
+        "v": draws.weight("v", draws.size(dice), sizes[-1]),
         "parts": tuple(stacked),
         "axis": dice.choice((at, at - rank - 1)),
     }
@@ -290,6 +499,14 @@ RULES: tuple[Rule, ...] = (
         replace=_put,
         when=_is_recurrence,
         draw=draw,
+        throughout="first",
+    ),
+    Rule(
+        "cat([f[0] * c + u[0], ...]) -> recurrence(u, f, c)",
+        find=cat(parts, axis),
+        replace=_put,
+        when=_is_recurrence,
+        draw=lambda dice: draw(dice, joins=True),
         throughout="first",
     ),
 )
