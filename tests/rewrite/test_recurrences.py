@@ -171,6 +171,77 @@ def test_what_is_read_otherwise_than_element_by_element(name: str, axis: int) ->
     assert [kind for kind in kinds(graph) if kind not in moves] == list(left)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_other_direction(order: int) -> None:
+    """From the last place to the first, the steps stacked as they come or as their places are."""
+
+    class Back(nn.Module):
+        def forward(self, x: Tensor, f: Tensor) -> Tensor:
+            c, found = torch.zeros_like(x[0]), list[Tensor]()
+            for t in reversed(range(len(x))):
+                c = f[t] * c + x[t]
+                found.append(c)
+            return torch.stack(found[::order])
+
+    graph = rolled(Back(), torch.randn(6, 4), torch.rand(6, 4))
+    assert sorted(kinds(graph)) == sorted(["flip", "flip", "recurrence", *["flip"] * (order < 0)])
+
+
+def test_numbers_that_meet_are_as_exact_as_python_has_them() -> None:
+    model = Steps(lambda c, f, u: 0.7 * (c * -0.9) + u, gated)
+    rolled(model, torch.randn(6, 4).double(), torch.rand(6, 4).double())  # equal to 1e-6 of fp64
+    graph = simplified(captured(model, torch.randn(6, 4).double(), torch.rand(6, 4).double()))
+    equal(graph, apply_all(graph, recurrences.RULES), 1e-12)
+
+
+PROMOTED: dict[str, tuple[Tensor, Tensor, Tensor]] = {
+    "the state": (torch.randn(6, 4).half(), torch.rand(6, 4).half(), torch.randn(4)),
+    "a number of each step": (torch.randn(6), torch.rand(6, 4).half(), torch.randn(4).half()),
+    "the terms": (torch.randn(6, 4).half(), torch.rand(6, 4), torch.randn(4)),
+}
+
+
+@pytest.mark.parametrize("name", PROMOTED)
+def test_steps_of_several_types_are_left_alone(name: str) -> None:
+    """What is promoted step by step is promoted otherwise as a whole."""
+
+    class Promoted(nn.Module):
+        def forward(self, x: Tensor, f: Tensor, c: Tensor) -> Tensor:
+            found = list[Tensor]()
+            for t in range(len(x)):
+                c = f[t] * c + x[t]
+                found.append(c)
+            return torch.stack(found)
+
+    graph = simplified(captured(Promoted(), *PROMOTED[name]))
+    assert not list(matches(graph, RULE))
+
+
+def test_a_factor_that_is_a_number_is_not_rounded_to_half() -> None:
+    model = Steps(lambda c, f, u: 0.9 * (c * 0.3) + u, state)
+    args = torch.randn(6, 4).half(), torch.rand(6, 4).half()
+    graph = simplified(captured(model, *args))
+    simplified(equal(graph, simplified(apply_all(graph, recurrences.RULES)), 1e-7))
+
+
+@pytest.mark.parametrize("first", [(1,), (2, 4)])
+def test_a_state_that_grows_at_its_first_step(first: tuple[int, ...]) -> None:
+    class Grown(nn.Module):
+        def forward(self, x: Tensor, c: Tensor) -> Tensor:
+            found = list[Tensor]()
+            for t in range(len(x)):
+                c = c * 0.9 + x[t]
+                found.append(c)
+            return torch.stack(found)
+
+    rolled(Grown(), torch.randn(6, 4), torch.randn(first))
+
+
+def test_nothing_of_nothing() -> None:
+    graph = simplified(captured(Steps(lambda c, f, u: f * c + u, state), *[torch.rand(6, 0)] * 2))
+    assert not list(matches(graph, RULE))
+
+
 def test_steps_that_are_parts_of_a_concatenation() -> None:
     class Joined(nn.Module):
         def forward(self, x: Tensor, f: Tensor) -> Tensor:

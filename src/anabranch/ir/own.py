@@ -17,8 +17,9 @@ RECURRENCE = "anabranch.recurrence.default"
 
 def recurrence(x: Tensor, factor: Tensor, first: Tensor | None, dim: int) -> Tensor:
     """Steps along a dimension: each is the one before times its factor, plus x. `x`, `factor`: of
-    one shape and floating dtype; `first`: what stands before the first step, of that shape without
-    the dimension, by default zeros. Steps are computed in fp32 at least, and rounded once."""
+    one shape, floating; the result is of the dtype of x. `first`: what stands before the first
+    step, of that shape without the dimension, by default zeros. Steps are computed in fp32 at
+    least, and rounded once."""
     wide = torch.promote_types(x.dtype, torch.float32)
     state = x.new_zeros(()) if first is None else first
     state, steps = state.to(wide), list[Tensor]()

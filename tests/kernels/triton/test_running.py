@@ -279,7 +279,7 @@ def test_recurrences(data: st.DataObject, dtype: torch.dtype, begun: bool) -> No
         shape[dim] = 2
     rest = [n for d, n in enumerate(shape) if d != dim % len(shape)]
     x, first = torch.randn(shape).to(dtype), torch.randn(rest).to(dtype) if begun else None
-    factor = torch.rand(shape).to(dtype)
+    factor = torch.rand(shape).to(data.draw(st.sampled_from((dtype, torch.float32))))
     graph, tensors = body("anabranch.recurrence.default", (x, factor, first, dim))
     check(graph, [*rows_of(graph)[:1], *BLOCKS], tensors)
 

@@ -24,13 +24,18 @@ where columns meet it moves, which is a view.
 
 from __future__ import annotations
 
+import functools
+import operator
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from anabranch.ir import ops, own
 from anabranch.ir.graph import Arg, Node, Ref
 from anabranch.ir.rule import Call, Known, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.tables import CAT, STACK, joined
 from anabranch.rewrite.rules.terms import values
@@ -51,6 +56,13 @@ MOST_PEELED = 4
 ADD, SUB, MUL, NEG = "aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.neg.default"
 EXPAND, SELECT, UNSQUEEZE = "aten.expand.default", "aten.select.int", "aten.unsqueeze.default"
 SLICE, SUM = "aten.slice.Tensor", "aten.sum.dim_IntList"
+FLIP = "aten.flip.default"
+NUMBERS: dict[str, Callable[..., float]] = {
+    ADD: operator.add,
+    SUB: operator.sub,
+    MUL: operator.mul,
+}
+"""What two numbers give."""
 LERP, ADDCMUL = ("aten.lerp.Scalar", "aten.lerp.Tensor"), "aten.addcmul.default"
 FILLED = frozenset(f"aten.{name}" for name in ("full", "full_like", "zeros", "zeros_like"))
 
@@ -61,12 +73,14 @@ class Differing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A column as one value, of which each step has this shape. `at`: where in the value the axis
-    of steps is; None where it has none, for all steps are the same: a number, say."""
+    """A column as one value, of which each step has this shape and dtype, None that of a number.
+    `at`: where in the value the axis of steps is; None where it has none, for all steps are the
+    same: a number, say."""
 
     value: Operand
     shape: Shape = ()
     at: int | None = None
+    dtype: torch.dtype | None = None
 
     @property
     def right(self) -> int:
@@ -94,18 +108,28 @@ class Whole:
 LESS = Whole(-1.0)
 
 
-def each(op: str, given: Sequence[Whole], shape: Shape | None = None) -> Whole:
-    """The operator of these element by element, of steps that have this shape, by default that to
-    which those of `given` broadcast."""
-    if shape is None:
+def each(op: str, given: Sequence[Whole], type: TensorType | None = None) -> Whole:
+    """The operator of these element by element, of steps that have this type, by default that to
+    which those of `given` broadcast and are promoted."""
+    numbers = [one.value for one in given if isinstance(one.value, int | float)]
+    if op in NUMBERS and len(numbers) == len(given):
+        return Whole(NUMBERS[op](*numbers))
+    dtypes = {one.dtype for one in given if one.dtype is not None}
+    if len(dtypes) > 1 and any(one.at is not None and not one.shape for one in given):
+        raise Differing("its steps are numbers of another type than what they meet")
+    if type is not None:
+        shape, dtype = type.shape, type.dtype
+    else:
+        dtype = functools.reduce(torch.promote_types, dtypes)
         rank = max(len(one.shape) for one in given)
         padded = [(1,) * (rank - len(one.shape)) + one.shape for one in given]
         shape = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*padded, strict=True))
     along = [one for one in given if one.at is not None]
     if not along:
-        return Whole(call(op, *(one.value for one in given)), shape)
+        return Whole(call(op, *(one.value for one in given)), shape, dtype=dtype)
     right = max(along, key=lambda one: len(one.shape)).right
-    return Whole(call(op, *(one.moved(right) for one in given)), shape, len(shape) - right)
+    value = call(op, *(one.moved(right) for one in given))
+    return Whole(value, shape, len(shape) - right, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +147,7 @@ class Step:
         return replace(self, by=factor or by, term=term)
 
     def plus(self, term: Whole, op: str = ADD) -> Step:
-        alone = term if op == ADD else replace(term, value=call(NEG, term.value))
+        alone = term if op == ADD else each(MUL, (term, LESS))
         return replace(self, term=each(op, (self.term, term)) if self.term else alone)
 
 
@@ -156,8 +180,8 @@ class Columns:
         first, *others = column
         refs = tuple(arg for arg in column if isinstance(arg, Ref))
         if all(type(arg) is type(first) and arg == first for arg in others):
-            shape = self.known.types[first.name].shape if isinstance(first, Ref) else ()
-            return Whole(first, shape)
+            own_type = self.known.types[first.name] if isinstance(first, Ref) else None
+            return Whole(first, own_type.shape, None, own_type.dtype) if own_type else Whole(first)
         if len(refs) < len(column):
             raise Differing("its steps are given different numbers")
         for state in self.open:
@@ -179,23 +203,26 @@ class Columns:
                 if self.peeled > MOST_PEELED or len(column) <= LEAST:
                     raise
         rest = self.whole(column[1:])
-        if rest.at is None:
-            raise Differing("all of its steps but the first are the same")
+        begun = self.known.types[refs[0].name]
+        if rest.at is None or (begun.shape, begun.dtype) != (rest.shape, rest.dtype):
+            raise Differing("its first step is of another type, or all others are the same")
         both = cat((call(UNSQUEEZE, refs[0], rest.at), rest.value), rest.at)
         return replace(rest, value=both)
 
     def _cut(self, refs: tuple[Ref, ...]) -> Whole | None:
-        """What these were cut out of, one after the other; its axis stays where it is, if it is a
-        whole one or lies so."""
-        shape, found = self.known.types[refs[0].name].shape, list[Whole]()
-        for at in range(len(shape) + 1):
-            whole = joined(self.known, refs, at, new=True)
-            if isinstance(whole, Call) and whole.op == STACK:
-                return None
-            found.append(Whole(whole, shape, at))
-            if isinstance(whole, Ref):
-                break
-        return min(found, key=lambda one: _depth(one.value))
+        """What these were cut out of, one after the other or from the last to the first; its axis
+        stays where it is, if it is a whole one or lies so."""
+        type, found = self.known.types[refs[0].name], list[Whole]()
+        for order in (refs, refs[::-1]):
+            for at in range(len(type.shape) + 1):
+                whole = joined(self.known, order, at, new=True)
+                if isinstance(whole, Call) and whole.op == STACK:
+                    break
+                value = whole if order is refs else call(FLIP, whole, (at,))
+                found.append(Whole(value, type.shape, at, type.dtype))
+                if isinstance(whole, Ref):
+                    break
+        return min(found, key=lambda one: _depth(one.value)) if found else None
 
     def _computed(self, column: Column, nodes: list[Node]) -> Whole | Step:
         """A column of one operator, and where it is its own state, the recurrence."""
@@ -207,22 +234,26 @@ class Columns:
             self.open.pop()
         free = [one for one in given if isinstance(one, Whole)]
         if len(free) == len(given):
-            shape = node.type.shape
-            return READ[node.op](free, shape) if node.op in READ else each(node.op, free, shape)
+            if node.op in READ:
+                return replace(READ[node.op](free, node.type.shape), dtype=node.type.dtype)
+            return each(node.op, free, node.type)
         found = _step(node.op, given)
         return self._recurrence(found, node) if found.of == column else found
 
     def _recurrence(self, found: Step, node: Node) -> Whole:
-        shape = node.type.shape
-        along = [one for one in (found.term, found.by) if one is not None and one.at is not None]
+        shape, dtype = node.type.shape, node.type.dtype
+        given = [one for one in (found.term, found.by) if one is not None]
+        if any(one.dtype not in (None, dtype) for one in given):
+            raise Differing("its factors and its terms are of several types")
+        along = [one for one in given if one.at is not None]
         right = max(along, key=lambda one: len(one.shape)).right if along else len(shape)
         at = len(shape) - right
         whole = (*shape[:at], len(found.of), *shape[at:])
 
-        def all_of(one: Whole | None, otherwise: float) -> Operand:
+        def all_of(one: Whole | None, otherwise: float, wide: torch.dtype) -> Operand:
             value = one.value if one else otherwise
             if isinstance(value, int | float):
-                return call("aten.full.default", whole, float(value), node.type.dtype)
+                return call("aten.full.default", whole, float(value), wide)
             assert one is not None
             value = one.moved(right)
             return (
@@ -230,12 +261,16 @@ class Columns:
             )
 
         before = found.first
-        if not isinstance(before, Ref) or self.known.types[before.name].shape != shape:
-            raise Differing("it begins with something of another shape")
+        type = self.known.types[before.name] if isinstance(before, Ref) else None
+        if type is None or (type.shape, type.dtype) != (shape, dtype):
+            raise Differing("it begins with something of another shape or type")
+        assert isinstance(before, Ref)
         self.found += 1
-        term, by = all_of(found.term, 0.0), all_of(found.by, 1.0)
+        # A factor that is a number has no more than its own rounding, whatever the state's type.
+        term = all_of(found.term, 0.0, dtype)
+        by = all_of(found.by, 1.0, torch.promote_types(dtype, torch.float32))
         first = None if self._is_zero(before) else before
-        return Whole(call(own.RECURRENCE, term, by, first, at), shape, at)
+        return Whole(call(own.RECURRENCE, term, by, first, at), shape, at, dtype)
 
     def _is_zero(self, value: Ref) -> bool:
         """Whether it is filled with zeros."""
@@ -370,8 +405,8 @@ def _summed(op: str) -> Read:
 
 def _linear(given: Sequence[Whole], shape: Shape) -> Whole:
     (x, _), (weight, bias) = _along(given), given[1:]
-    if weight.at is not None or bias.at is not None:
-        raise Differing("a linear has weights of its own at each step")
+    if weight.at is not None or bias.at is not None or len(weight.shape) != 2:
+        raise Differing("a linear has weights of its own at each step, or a vector of them")
     right = max(1, x.right)
     return Whole(linear(x.moved(right), weight.value, bias.value), shape, len(shape) - right)
 
@@ -384,7 +419,7 @@ def _multiplied(given: Sequence[Whole], shape: Shape) -> Whole:
         raise Differing("it multiplies values of unlike axes")
     row, column = x.shape[-2] == 1, y.shape[-1] == 1
     if x.shape[-1] == 1:
-        return each(MUL, (x, y), shape)
+        return each(MUL, (x, y))
     if not (row or column):
         raise Differing("it multiplies matrices by matrices")
     turned = _turned(y) if column else _turned(x)
@@ -400,7 +435,7 @@ def _turned(one: Whole) -> Whole:
     rank = len(one.shape)
     shape = (*one.shape[:-2], one.shape[-1], one.shape[-2])
     a, b = (d + (one.at is not None and d >= one.at) for d in (rank - 2, rank - 1))
-    return Whole(transpose(one.value, a, b), shape, one.at)
+    return Whole(transpose(one.value, a, b), shape, one.at, one.dtype)
 
 
 READ: dict[str, Read] = {
@@ -428,17 +463,28 @@ def rolled(match: Match) -> Operand | str:
         return ""
     if joins and any(match.known.types[step.name].shape[at] != 1 for step in steps):
         return ""
-    columns = Columns(match.known)
-    try:
-        whole = columns.whole(steps)
-    except Differing as differing:
-        return "" if joins else str(differing)
-    if not columns.found:
+    if not match.root.type.numel:
         return ""
+    whole = _whole(match.known, steps)
+    if isinstance(whole, str):
+        back = _whole(match.known, steps[::-1])
+        if isinstance(back, str) or back.at is None:
+            return "" if joins else whole
+        whole = replace(back, value=call(FLIP, back.value, (back.at,)))
     if joins:
         one = (Whole(at), Whole(0))
         whole = _selected((whole, *one), (*whole.shape[:at], *whole.shape[at + 1 :]))
     return whole.moved(rank - 1 - at)
+
+
+def _whole(known: Known, steps: Column) -> Whole | str:
+    """These steps as one value, if there is a recurrence in it."""
+    columns = Columns(known)
+    try:
+        whole = columns.whole(steps)
+    except Differing as differing:
+        return str(differing)
+    return whole if columns.found else ""
 
 
 def _is_recurrence(match: Match) -> bool | str:
