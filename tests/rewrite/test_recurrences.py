@@ -289,6 +289,16 @@ def test_a_linear_of_each_step_is_one_of_all() -> None:
     assert kinds(graph) == ["recurrence", "tanh", "linear"]
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_states_that_are_no_floating_numbers(dtype: torch.dtype) -> None:
+    """Floats would hold what is counted up to 2**24 alone."""
+    model = Steps(lambda c, f, u: f * c + u, lambda c, u: c * 0.5)
+    args = torch.ones(6, 4).to(dtype), torch.ones(6, 4).to(dtype)
+    graph, said = simplified(captured(model, *args)), list[str]()
+    assert not list(matches(graph, RULE, lambda _, sentence: said.append(sentence)))
+    assert said == ["its state is no floating number"]
+
+
 REFUSED: dict[str, tuple[Step, str]] = {
     "tanh": (lambda c, f, u: torch.tanh(c) * f + u, "not multiplied and added to alone"),
     "squares": (lambda c, f, u: c * c + u, "not multiplied and added to alone"),

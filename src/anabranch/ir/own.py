@@ -32,6 +32,10 @@ def recurrence(x: Tensor, factor: Tensor, first: Tensor | None, dim: int) -> Ten
 def _shape_of_recurrence(x: Tensor, factor: Tensor, first: Tensor | None, dim: int) -> Tensor:
     whole = list(x.shape)
     rest = [n for d, n in enumerate(whole) if d != dim % len(whole)]
+    if not (x.dtype.is_floating_point and factor.dtype.is_floating_point):
+        raise RuntimeError(
+            f"a recurrence of {x.dtype} by {factor.dtype} is not of floating numbers"
+        )
     if list(factor.shape) != whole or (first is not None and list(first.shape) != rest):
         raise RuntimeError(f"a recurrence of {whole} has as many factors, and begins with {rest}")
     return x.new_empty(whole)

@@ -284,6 +284,24 @@ def test_recurrences(data: st.DataObject, dtype: torch.dtype, begun: bool) -> No
     check(graph, [*rows_of(graph)[:1], *BLOCKS], tensors)
 
 
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("shape", ["[20,1,1]", "[1,3,1]", "[1,1,8]", "[1,1,1]", "[20,1,8]"])
+@pytest.mark.parametrize("expanded", ["f", "x"])
+def test_factors_and_terms_of_fewer_elements(expanded: str, shape: str, dim: int) -> None:
+    """One decay for all, or one for each step: tiles of unlike shape, which a scan wants alike."""
+    other = "x" if expanded == "f" else "f"
+    everywhere(
+        f"""
+    graph expanded {{
+      input %{expanded}0: f16{shape}
+      input %{other}: f16[20,3,8]
+      %{expanded}: f16[20,3,8] = aten.expand.default(%{expanded}0, [20, 3, 8])
+      %y: f16[20,3,8] = anabranch.recurrence.default(%x, %f, None, {dim})
+      return %y
+    }}"""
+    )
+
+
 def test_a_recurrence_from_its_end() -> None:
     """What runs from the last step to the first, beyond whose end a tile has more."""
     everywhere(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.triton.bodies import gpu, read, sru
 from tests.kernels.triton.interpreter import check
+from tests.kernels.triton.test_compile import compiled
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.write import program, variants, why_none
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -88,6 +94,52 @@ def test_other_folds_along_the_rows_of_products() -> None:
     }"""
     )
     check(graph, of_sequences(graph)[:2])
+
+
+FACTORS = {
+    "a number": "%f: f32[20,3,24] = aten.full.default([20, 3, 24], 0.5)",
+    "of each step": "%f: f16[20,3,24] = aten.expand.default(%e, [20, 3, 24])",
+    "of each channel": "%f: f16[20,3,24] = aten.expand.default(%c, [20, 3, 24])",
+}
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_decays_of_fewer_elements(name: str) -> None:
+    graph = parse_graph(
+        f"""
+    graph decay {{
+      input %x: f16[20,3,40]
+      input %e: f16[20,1,1]
+      input %c: f16[24]
+      const %w: f16[24,40] = sha256:w
+      %l: f16[20,3,24] = aten.linear.default(%x, %w, None)
+      {FACTORS[name]}
+      %y: f16[20,3,24] = anabranch.recurrence.default(%l, %f, None, 0)
+      return %y
+    }}"""
+    )
+    held = replace(graph.constants[0], value=torch.randn(24, 40).half())
+    graph = replace(graph, constants=(held,))
+    found = of_sequences(graph)
+    check(graph, [found[0], found[-1]])
+    assert compiled(program(graph, found[0]), 90, Path(tempfile.mkdtemp()))
+
+
+def test_rows_that_are_read_from_nowhere() -> None:
+    graph = read(
+        """
+    graph nowhere {
+      const %w: f32[20,30] = sha256:w
+      %a: f32[30] = aten.arange.default(30, dtype=torch.float32)
+      %b: f32[17] = aten.arange.default(17, dtype=torch.float32)
+      %u: f32[17,1] = aten.unsqueeze.default(%b, 1)
+      %o: f32[17,30] = aten.mul.Tensor(%u, %a)
+      %l: f32[17,20] = aten.linear.default(%o, %w, None)
+      %y: f32[17,20] = aten.cumsum.default(%l, 0)
+      return %y
+    }"""
+    )
+    assert not [v for v in variants(graph, gpu(132)) if v.startswith("sequence")]
 
 
 def product(line: str) -> Graph:

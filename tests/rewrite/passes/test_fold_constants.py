@@ -90,6 +90,24 @@ def test_a_large_product_of_small_matrices_is_computed_once() -> None:
     assert kinds(after) == ["add"] and [c.name for c in after.constants] == ["n"]
 
 
+def test_copies_of_a_product_are_not_kept() -> None:
+    """Only as much more as the products are."""
+    graph = read("""
+    graph g {
+      input %x: f32[64,256,256]
+      const %w: f32[256,2] = w
+      const %v: f32[256,2] = v
+      %p: f32[256,256] = aten.linear.default(%w, %v)
+      %u: f32[1,256,256] = aten.unsqueeze.default(%p, 0)
+      %r: f32[64,256,256] = aten.repeat.default(%u, [64, 1, 1])
+      %y: f32[64,256,256] = aten.add.Tensor(%x, %r)
+      return %y
+    }""")
+    after = equal(graph, fold_constants(graph, Trace()))
+    assert kinds(after)[-2:] == ["repeat", "add"]
+    assert max(c.type.numel for c in after.constants) == 256 * 256
+
+
 def test_what_is_returned_is_computed_anew_each_time() -> None:
     graph = read(
         "graph g {\n  const %w: f32[2] = w\n  %a: f32[2] = aten.exp.default(%w)\n"

@@ -9,10 +9,12 @@
                                    running = carry + tl.cumsum(x, 1)
                                    carry = tl.sum(tl.where(col == start + 1023, running, 0), 1)
 
-    y[t] = f[t] y[t-1] + x[t]  by, running = tl.associative_scan((f, x), 1, one_after_other)
+    y[t] = f[t] y[t-1] + x[t]  by, running = tl.associative_scan(
+                                   tl.broadcast(f, x), 1, one_after_other)
 
 Steps of a recurrence are pairs on the way: what they multiply what came before by, and what they
-add to it. Of a row in blocks `by` is what the carry is multiplied by.
+add to it, which may lie on tiles of unlike shape. Of a row in blocks `by` is what the carry is
+multiplied by. Products of many factors above one may overflow where no step does, and give nan.
 
 A fold that is asked for at another place than that of the element (before it, or from the other
 end) is one of what was moved there: then all of a row are asked for at the element's place.
@@ -37,7 +39,7 @@ FORMS = {
     "logaddexp": ("tl.associative_scan({}, {}, log_add_exp{})", "log_add_exp({}, {})"),
 }
 """How a tile is folded along an axis, and what is carried over with what is folded."""
-STEP = "{}, {} = tl.associative_scan(({}, {}), {}, one_after_other{})"
+STEP = "{}, {} = tl.associative_scan(tl.broadcast({}, {}), {}, one_after_other{})"
 
 
 def aligned(dfg: Dfg) -> Dfg | str:

@@ -237,7 +237,8 @@ def _with_roles(
     if any(store.type.numel != dfg.points for store in dfg.stores):
         return "its results are of several sizes"
     guide = largest_load(left)
-    assert guide is not None
+    if guide is None:
+        return "its rows are read from nowhere"
     return Layer(dfg, tuple(folds), left, rights, steps, cols, batch, ordered(depth, guide))
 
 

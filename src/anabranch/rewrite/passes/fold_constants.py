@@ -8,7 +8,8 @@
 Only the values that are read from outside become constants; those in between are freed. A value
 much larger than what it is made of (an expanded scalar, a broadcast mask) is left to be computed,
 unless products of matrices make it, for these are arithmetic that would be done for each input:
-then it may be a GiB larger. One that is returned is computed, too, for the caller may write to it.
+then it may be as much larger as they are. One that is returned is computed, too, for the caller may
+write to it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from anabranch.trace import Trace
 SLACK = 1 << 20
 """Bytes by which a folded value may be larger than the constants it is made of."""
 MULTIPLIED = 1 << 30
-"""The same where products of matrices are among what makes it."""
+"""Bytes of products of matrices that count as what a value is made of, at most."""
 
 
 def fold_constants(graph: Graph, trace: Trace) -> Graph:
@@ -76,9 +77,9 @@ def _wanted(graph: Graph, foldable: dict[str, Node], trace: Trace) -> set[str]:
             read.update(node.uses)  # an expanded view takes no memory as it is
         elif needed:
             made = sum(t.numel * t.dtype.itemsize for t in node.types)
-            leaves, multiplied = _leaves(node, maker)
+            leaves, products = _leaves(node, maker)
             source = sum(size.get(name, 0) for name in leaves)
-            if made <= source + (MULTIPLIED if multiplied else SLACK):
+            if made <= source + min(products, MULTIPLIED) + SLACK:
                 wanted.update(node.results)
             else:
                 read.update(node.uses)
@@ -87,11 +88,11 @@ def _wanted(graph: Graph, foldable: dict[str, Node], trace: Trace) -> set[str]:
     return wanted
 
 
-def _leaves(node: Node, maker: dict[str, Node]) -> tuple[set[str], bool]:
-    """The constants that a node's value is made of, and whether products of matrices are among what
-    makes it."""
+def _leaves(node: Node, maker: dict[str, Node]) -> tuple[set[str], int]:
+    """The constants that a node's value is made of, and the bytes of all products of matrices among
+    what makes it."""
     leaves: set[str] = set()
-    seen, todo, multiplied = {node.name}, list(node.uses), _multiplies(node)
+    seen, todo, products = {node.name}, list(node.uses), _product(node)
     while todo:
         name = todo.pop()
         if name in seen:
@@ -99,14 +100,17 @@ def _leaves(node: Node, maker: dict[str, Node]) -> tuple[set[str], bool]:
         seen.add(name)
         if name in maker:
             todo += maker[name].uses
-            multiplied |= _multiplies(maker[name])
+            products += _product(maker[name])
         else:
             leaves.add(name)
-    return leaves, multiplied
+    return leaves, products
 
 
-def _multiplies(node: Node) -> bool:
-    return ops.info(node.op).kind == "contract"
+def _product(node: Node) -> int:
+    """The bytes that it makes, if it multiplies matrices."""
+    if ops.info(node.op).kind != "contract":
+        return 0
+    return sum(type.numel * type.dtype.itemsize for type in node.types)
 
 
 def evaluate(

@@ -228,6 +228,8 @@ class Columns:
 
     def _recurrence(self, found: Step, node: Node) -> Whole:
         shape, dtype = node.type.shape, node.type.dtype
+        if not dtype.is_floating_point:
+            raise Differing("its state is no floating number")
         given = [one for one in (found.term, found.by) if one is not None]
         if any(one.dtype not in (None, dtype) for one in given):
             raise Differing("its factors and its terms are of several types")
@@ -336,7 +338,8 @@ def _along(given: Sequence[Whole]) -> tuple[Whole, int]:
 
 
 def _number(one: Whole) -> int:
-    assert isinstance(one.value, int)
+    if not isinstance(one.value, int):
+        raise Differing("an axis of its steps is no number")
     return one.value
 
 
@@ -410,7 +413,8 @@ def _multiplied(given: Sequence[Whole], shape: Shape) -> Whole:
         raise Differing("it multiplies matrices by matrices")
     turned = _turned(y) if column else _turned(x)
     product = each(MUL, (x, turned) if column else (turned, y))
-    assert product.at is not None
+    if product.at is None:
+        raise Differing("it reads at each step what is the same at all of them")
     dim = rank - 1 if column else rank - 2
     total = call(SUM, product.value, (dim + (dim >= product.at),), True)
     return Whole(total, shape, product.at)

@@ -22,7 +22,8 @@ What it costs is memory: the rows of each table times the outputs of the linear,
 own; and for each field as many numbers are read as there are outputs, in place of the weight.
 Tables and weight are multiplied when constants are folded, so they must be constant. A product is
 rounded once, to the dtype of its table: in half precision that is one rounding a field more than a
-linear has, which adds up products as they are.
+linear has, which adds up products as they are. An index outside of its table, which is an error
+before, may read another table after.
 
 Lookups may have become one before, in a stack of tables of one height: then the stack is multiplied
 (`STACKED`). That is asked after `tables`, for where others read the lookups too, only both together

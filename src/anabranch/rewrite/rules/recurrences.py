@@ -10,6 +10,8 @@ state is a factor and a term, and two steps one after the other are a factor and
 steps may be put together by pairs, and pairs of pairs (Blelloch, CMU-CS-90-190, section 1.4). That
 is more arithmetic in fewer steps, and whether it pays is for the device to say: sixteen steps of
 512 channels are four levels of pairs, which run where the products end of which they are made.
+Gates and decays are at most one; factors that are larger, many of them, have products that may
+overflow where the state itself does not.
 
 `columns` says how steps become whole tensors.
 """
