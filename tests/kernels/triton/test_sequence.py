@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,7 +103,8 @@ FACTORS = {
 
 
 @pytest.mark.parametrize("name", FACTORS)
-def test_decays_of_fewer_elements(name: str) -> None:
+def test_decays_of_fewer_elements(name: str, tmp_path: Path) -> None:
+    """Interpreted, and compiled for both machines."""
     graph = parse_graph(
         f"""
     graph decay {{
@@ -122,7 +122,9 @@ def test_decays_of_fewer_elements(name: str) -> None:
     graph = replace(graph, constants=(held,))
     found = of_sequences(graph)
     check(graph, [found[0], found[-1]])
-    assert compiled(program(graph, found[0]), 90, Path(tempfile.mkdtemp()))
+    for capability in (80, 90):
+        made = compiled(program(graph, found[0]), capability, tmp_path)
+        assert int(made["shared"]) <= 163 << 10  # what a CTA may have where that is least
 
 
 def test_rows_that_are_read_from_nowhere() -> None:

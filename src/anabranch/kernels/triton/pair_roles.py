@@ -23,7 +23,7 @@ import torch
 from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.nouns import Arith, Dfg, Expr, Reduce, all_parts, free_axes, parts
 from anabranch.kernels.dfg.walk import reductions, scans
-from anabranch.kernels.triton.roles import operand_dtype
+from anabranch.kernels.triton.roles import multiplied_in, operand_dtype
 from anabranch.kernels.triton.space import largest_load, ordered
 
 
@@ -61,8 +61,7 @@ class Pair:
     @property
     def dtypes(self) -> tuple[torch.dtype, torch.dtype]:
         """What each product is multiplied in."""
-        kinds = {operand_dtype(self.image), operand_dtype(self.weight)}
-        return kinds.pop() if len(kinds) == 1 else torch.float32, operand_dtype(self.right)
+        return multiplied_in(self.image, self.weight), operand_dtype(self.right)
 
 
 def pair_of(dfg: Dfg | str) -> Pair | str:

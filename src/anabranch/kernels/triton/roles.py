@@ -125,9 +125,8 @@ class Contraction:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the factors are multiplied in: a half type if both are of it, else fp32."""
-        kinds = {operand_dtype(self.left), operand_dtype(self.right)}
-        return kinds.pop() if len(kinds) == 1 else torch.float32
+        """What the factors are multiplied in."""
+        return multiplied_in(self.left, self.right)
 
 
 def contraction_of(dfg: Dfg | str) -> Contraction | str:
@@ -240,6 +239,12 @@ def operand_dtype(factor: Expr) -> torch.dtype:
     """The type that a factor has in memory."""
     source = largest_load(factor)
     return source.dtype if source is not None else torch.float32
+
+
+def multiplied_in(*factors: Expr) -> torch.dtype:
+    """What factors are multiplied in: a half type if all are of it, else fp32."""
+    kinds = set(map(operand_dtype, factors))
+    return kinds.pop() if len(kinds) == 1 else torch.float32
 
 
 def plain(factor: Expr) -> Expr:

@@ -43,9 +43,9 @@ from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.roles import operand_dtype, plain
+from anabranch.kernels.triton.roles import multiplied_in, plain
 from anabranch.kernels.triton.space import flattened, largest_load, next_power, ordered
-from anabranch.kernels.triton.steps import Steps, walk
+from anabranch.kernels.triton.steps import walk
 from anabranch.kernels.triton.tiles import has_cores, peak_of
 
 VARIANT = re.compile(r"sequence:(\d+)x(\d+)x(\d+)\.w(\d+)\.s(\d+)(\.tf32)?")
@@ -113,9 +113,8 @@ class Layer:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the factors are multiplied in: a half type if all are of it, else fp32."""
-        kinds = {operand_dtype(factor) for factor in (self.left, *self.rights)}
-        return kinds.pop() if len(kinds) == 1 else torch.float32
+        """What the factors are multiplied in."""
+        return multiplied_in(self.left, *self.rights)
 
 
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
@@ -298,7 +297,12 @@ def _write_products(
     rights = [substitute(plain(one), {**place, **each[1].place}) for one in found.rights]
     out.lines.append(f"deep = tl.arange(0, {tile.k})[None, :]")
     out.lines.append(f"deep_right = tl.arange(0, {tile.k})[:, None]")
-    _write_asks(out, found, tile, rights, lanes[1], each[1], constants, asked)
+    if asked and each[1].count > 1 and not each[1].ragged:  # those of a single step are read
+        held = [one for one in rights if isinstance(one, Load) and one.value in constants]
+        side = Side(Axis("col", found.n), f"tile * {tile.n}", tile.n, "0", 1, 1)
+        most = asked * 32 * tile.warps // len(rights)
+        for weight in held:
+            write_fetches(out, weight, lanes[1], side, Share(each[1].count, 1), most)
     zeros = f"tl.zeros([{tile.m}, {tile.n}], tl.float32)"
     out.lines += [f"{total} = {zeros}" for total in totals]
     ragged, alone = each[0].ragged, each[0].count == 1
@@ -330,28 +334,6 @@ def _write_products(
         scope.lines.append(f"{total} = {product}")
     # What stands in no loop may be read before the kernel waits.
     out.lines += [line if alone else f"    {line}" for line in scope.lines]
-
-
-def _write_asks(
-    out: Emission,
-    found: Layer,
-    tile: Tile,
-    rights: Sequence[Expr],
-    lane: Axis,
-    steps: Steps,
-    constants: frozenset[str],
-    asked: int,
-) -> None:
-    """The lines that ask for weights, as many for each product; those of a single step are read."""
-    if not asked or steps.ragged or steps.count == 1:
-        return
-    count = -(-found.n // tile.n)
-    (col,) = (one for one in out.spelled if one.name == "col")
-    side = Side(col, f"tile * {tile.n}", tile.n, "0", 1, 1)
-    for right in rights:
-        if isinstance(right, Load) and right.value in constants and count:
-            most = asked * 32 * tile.warps // len(rights)
-            write_fetches(out, right, lane, side, Share(steps.count, 1), most)
 
 
 def _write_results(
