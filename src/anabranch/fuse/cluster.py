@@ -40,6 +40,9 @@ MOVES |= {f"aten.{name}" for name in ("reshape", "_unsafe_view", "flatten", "unf
 MOST_NODES = 500
 MOST_VALUES = 64
 """Values that a cluster may read and write: each is a pointer in registers."""
+MOST_FOLDS = 8
+"""Reductions in a cluster. A loop may have one in each step, each of which waits for those before:
+to see whether ever longer chains of them can be written takes minutes."""
 FEW = 1 << 16
 """Elements that are computed faster than a launch begins, however often."""
 MOST_AGAIN = 2.0
@@ -193,7 +196,8 @@ def too_many(nodes: Sequence[Node], paths: Paths) -> str:
     values = len(read) + len(paths.outputs(nodes))
     if len(nodes) > MOST_NODES or values > MOST_VALUES:
         return f"{len(nodes)} nodes with {values} values are too many"
-    return ""
+    folds = sum(ops.info(node.op).kind == "reduce" for node in nodes)
+    return f"{folds} reductions are too many" if folds > MOST_FOLDS else ""
 
 
 def why_not_one_kernel(group: Group, paths: Paths, facts: Facts) -> str:

@@ -138,6 +138,9 @@ class Cast:
     def __hash__(self) -> int:
         return self.code
 
+    def __eq__(self, other: object) -> bool:
+        return _equal(self, other)
+
 
 @dataclass(frozen=True, slots=True)
 class Arith:
@@ -157,6 +160,9 @@ class Arith:
     def __hash__(self) -> int:
         return self.code
 
+    def __eq__(self, other: object) -> bool:
+        return _equal(self, other)
+
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
@@ -174,6 +180,9 @@ class Reduce:
 
     def __hash__(self) -> int:
         return self.code
+
+    def __eq__(self, other: object) -> bool:
+        return _equal(self, other)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -205,6 +214,9 @@ class Scan:
 
     def __hash__(self) -> int:
         return self.code
+
+    def __eq__(self, other: object) -> bool:
+        return _equal(self, other)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -296,8 +308,13 @@ def all_parts(*roots: Expr) -> list[Expr]:
 
 def free_axes(expr: Expr) -> dict[Axis, None]:
     """The axes that the expression depends on and does not reduce, in order of appearance."""
+    return all_free_axes(expr)[expr]
+
+
+def all_free_axes(*roots: Expr) -> dict[Expr, dict[Axis, None]]:
+    """Those of every expression below the roots."""
     table: dict[Expr, dict[Axis, None]] = {}
-    for part in all_parts(expr):
+    for part in all_parts(*roots):
         found: dict[Axis, None] = {}
         for inner in parts(part):
             found.update(table[inner])
@@ -312,7 +329,7 @@ def free_axes(expr: Expr) -> dict[Axis, None]:
             case _:
                 pass
         table[part] = found
-    return table[expr]
+    return table
 
 
 def _indices(expr: Load | Held | Position | Inside) -> tuple[Index, ...]:
@@ -346,3 +363,32 @@ def _exact(value: float | int | bool, dtype: torch.dtype) -> str:
 def _name(expr: object, *what: Hashable) -> None:
     """Keeps the hash: expressions share parts, and hashing them anew takes exponential time."""
     object.__setattr__(expr, "code", hash(what))
+
+
+def _equal(one: Expr, other: object) -> bool:
+    """Whether they are alike, which is asked of two parts once: they share parts, as above."""
+    stack, seen = [(one, other)], set[tuple[int, int]]()
+    while stack:
+        a, b = stack.pop()
+        if a is b or (id(a), id(b)) in seen:
+            continue
+        if type(a) is not type(b) or hash(a) != hash(b) or _bare(a) != _bare(b):
+            return False
+        seen.add((id(a), id(b)))
+        stack.extend(zip(parts(a), parts(b), strict=True))
+    return True
+
+
+def _bare(expr: Expr) -> Hashable:
+    """What it is but for its parts."""
+    match expr:
+        case Cast():
+            return expr.dtype
+        case Arith():
+            return expr.op, expr.dtype
+        case Reduce():
+            return expr.op, expr.axes
+        case Scan():
+            return expr.op, expr.axis, expr.at, expr.reverse, expr.by is None
+        case _:
+            return expr

@@ -35,6 +35,7 @@ from anabranch.kernels.dfg.nouns import (
     Store,
     Within,
     all_parts,
+    parts,
 )
 
 Place = Mapping[Axis, Index]
@@ -88,10 +89,16 @@ def substitute_store(store: Store, place: Place) -> Store:
 
 
 def replace_parts(expr: Expr, table: Mapping[Expr, Expr]) -> Expr:
-    """The expression with some of its parts replaced by others."""
+    """The expression with some of its parts replaced by others. What has none of them stays the
+    same object: two equal ones would have to be compared part by part."""
     done: dict[Expr, Expr] = {}
     for part in all_parts(expr):
-        done[part] = table[part] if part in table else _rebuilt(part, {}, done.__getitem__)
+        if part in table:
+            done[part] = table[part]
+        elif all(done[inner] is inner for inner in parts(part)):
+            done[part] = part
+        else:
+            done[part] = _rebuilt(part, {}, done.__getitem__)
     return done[expr]
 
 

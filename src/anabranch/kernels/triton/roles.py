@@ -21,7 +21,7 @@ mean of these means. Results may then be of blocks, or of rows alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,6 +36,7 @@ from anabranch.kernels.dfg.nouns import (
     Load,
     Reduce,
     Store,
+    all_free_axes,
     all_parts,
     free_axes,
 )
@@ -170,7 +171,8 @@ class _Told:
 
 def _told_apart(dfg: Dfg) -> _Told:
     folds = reductions(*(store.expr for store in dfg.stores))
-    fold = next((one for one in reversed(folds) if _multiplies(one, dfg)), folds[-1])
+    free = all_free_axes(*folds)
+    fold = next((one for one in reversed(folds) if _multiplies(one, dfg, free)), folds[-1])
     inside = set(all_parts(fold.arg))
     others = [one for one in folds if one is not fold and one not in inside and one.op == "sum"]
     multiplied = {load.value for load in loads(fold.arg)}
@@ -190,11 +192,15 @@ def _without_blocks(dfg: Dfg) -> tuple[Dfg, Blocks]:
     found: list[tuple[Held, Expr]] = []
     table: dict[Expr, Expr] = {}
     last = dfg.axes[-1] if dfg.axes else None
-    for one in reductions(*(store.expr for store in dfg.stores)):
-        inside = [p for p in reductions(one.arg) if one.axes[0] in free_axes(p)]
-        products = any(_multiplies(p, dfg) for p in inside) and not _contracts(one)
+    folds = reductions(*(store.expr for store in dfg.stores))
+    free = all_free_axes(*folds)
+    products = {fold for fold in folds if _multiplies(fold, dfg, free)}
+    for one in folds if products else ():
         alone = one.op == "sum" and len(one.axes) == 1 and one.axes[0].extent > 1
-        if last is None or not products or not alone or one.axes[0].extent != last.extent:
+        if last is None or not alone or one.axes[0].extent != last.extent:
+            continue
+        inside = (p for p in reductions(one.arg) if p in products)
+        if _contracts(one) or not any(one.axes[0] in free[p] for p in inside):
             continue
         there = substitute(one.arg, {one.axes[0]: axis(last.name, last.extent)})
         index = tuple(axis(a.name, a.extent) for a in free_axes(one))
@@ -227,11 +233,11 @@ def _contracts(one: Reduce) -> bool:
     return left != right and all(one.axes[0] in free_axes(factor) for factor in (left, right))
 
 
-def _multiplies(fold: Reduce, dfg: Dfg) -> bool:
+def _multiplies(fold: Reduce, dfg: Dfg, free: Mapping[Expr, Collection[Axis]]) -> bool:
     """Whether it adds up products of two factors that depend on different axes of the result."""
     if fold.op != "sum" or not (isinstance(fold.arg, Arith) and fold.arg.op == "mul"):
         return False
-    one, other = (set(free_axes(factor)) & set(dfg.axes) for factor in fold.arg.args)
+    one, other = (set(free[factor]) & set(dfg.axes) for factor in fold.arg.args)
     return one != other
 
 

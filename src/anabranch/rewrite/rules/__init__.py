@@ -36,6 +36,8 @@ from anabranch.rewrite.rules import (
 )
 
 CANDIDATES: dict[str, tuple[Rule, ...]] = {
+    # First, for others then have one place where there was one for each step.
+    "recurrences": recurrences.RULES,
     "merging": merging.RULES,
     "interleaved": interleaved.RULES,
     "activated": activated.RULES,
@@ -58,7 +60,6 @@ CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "lookups": lookups.RULES,
     "tables": tables.RULES,
     "stacked": lookups.STACKED,
-    "recurrences": recurrences.RULES,
     "pieces": pieces.RULES,
     "movement": movement.RULES,
     "vectors": vectors.RULES,
