@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import anabranch
 from anabranch import judging, seek
@@ -150,6 +150,24 @@ def test_norms_of_a_transformer_are_no_launches(post: bool) -> None:
     exact = torch.float64
     (was,), (now,) = (eval_graph(o.found.graph, [x], precision=exact) for o in (plain, found))
     assert relative_error(now, was) < 1e-2  # folded weights are rounded to half precision
+
+
+def test_steps_are_one_before_what_reads_each_of_them() -> None:
+    """Columns that each step multiplies by are for other rules as well, a place for each step."""
+
+    class Selective(nn.Module):
+        def forward(self, kept: Tensor, added: Tensor, read: Tensor) -> Tensor:
+            state, seen = torch.zeros_like(added[:, 0]), []
+            for t in range(added.shape[1]):
+                state = kept[:, t] * state + added[:, t]
+                seen.append((state @ read[:, t, :, None])[..., 0])
+            return torch.stack(seen, 1)
+
+    args = torch.rand(1, 12, 64, 16), torch.randn(1, 12, 64, 16), torch.randn(1, 12, 16)
+    found, _ = made(Selective().half(), *(x.half() for x in args), target="sim:h200")
+    steps = [step.rule for step in found.path.steps] if found.path else []
+    assert steps[:1] == ["stack([f[0] * c + u[0], ...]) -> recurrence(u, f, c)"]
+    assert len(found.plan.tasks.tasks) <= 2
 
 
 def test_work_is_asked_for_and_not_what_is_left() -> None:

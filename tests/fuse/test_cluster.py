@@ -17,6 +17,7 @@ from tests.kernels.triton.test_joins import recurrence
 from anabranch.compiler import compile_model
 from anabranch.fuse import partition
 from anabranch.fuse.choose import choose
+from anabranch.fuse.cluster import MOST_FOLDS
 from anabranch.ir import ops
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
@@ -110,6 +111,19 @@ def test_what_is_broadcast_is_not_computed_again() -> None:
         "%s",
         "  input %y: f32[1,8]\n",
     ) == ["r -> r", "s -> s"]
+
+
+def test_a_loop_with_a_norm_in_each_step_is_cut() -> None:
+    """Into kernels of a few steps, each of which waits for the one before it."""
+    steps = [
+        f"%n{t}: f32[4,8] = aten.layer_norm.default(%h{t}, [8])\n"
+        f"  %h{t + 1}: f32[4,8] = aten.tanh.default(%n{t})"
+        for t in range(3 * MOST_FOLDS)
+    ]
+    text = "\n  ".join(["%h0: f32[4,8] = aten.relu.default(%x)", *steps])
+    found = clustered(f"graph g {{\n  input %x: f32[4,8]\n  {text}\n  return %h{len(steps)}\n}}")
+    norms = [task.partition(" -> ")[0].count("n") for task in found]
+    assert len(found) == 3 and sum(norms) == len(steps) and max(norms) == MOST_FOLDS
 
 
 def test_siblings_that_read_the_same() -> None:
