@@ -8,7 +8,14 @@ import pytest
 
 from anabranch import api
 from anabranch.bench.record import networks, record
-from anabranch.costs.recorded import Recorded, find_probe, load_profile, save_profile, timing_key
+from anabranch.costs.recorded import (
+    Recorded,
+    Timing,
+    find_probe,
+    load_profile,
+    save_profile,
+    timing_key,
+)
 from anabranch.errors import CaptureError, OptionError
 from anabranch.models import load_model
 from anabranch.trace import Trace
@@ -72,8 +79,51 @@ def test_adds_to_what_there_is_of_the_same_machine() -> None:
     both = record((NET,), ("fp32",), (2,), target="cpu", into=first)
     assert set(first.tasks) < set(both.tasks)
     other = first.model_copy(update={"spec": replace(first.spec, name="another")})
+
+    def compile(*args: Any, **options: Any) -> Any:
+        raise AssertionError("it is told before anything is measured")
+
     with pytest.raises(OptionError, match="another"):
-        record((NET,), ("fp32",), (1,), target="cpu", into=other)
+        record((NET,), ("fp32",), (1,), target="cpu", into=other, compile=compile)
+
+
+def test_lends_to_a_machine_with_the_same_multiprocessors() -> None:
+    """What that one does not know, by name, and nothing that it has timed itself."""
+    first = record((NET,), ("fp32",), (1,), target="cpu")
+    known, *_ = first.tasks
+    sister = first.model_copy(
+        update={
+            "spec": replace(first.spec, name="sister", bandwidth=2 * first.spec.bandwidth),
+            "tasks": {known: Timing(us=12345.0)},
+            "kernels": {},
+        }
+    )
+    with pytest.raises(OptionError, match="sister") as told:
+        record((NET,), ("fp32",), (1,), target="cpu", into=sister)
+    assert "--lend" in told.value.next
+    lent = record((NET,), ("fp32",), (1,), target="cpu", into=sister, lend=True)
+    assert lent.spec.name == "sister" and lent.provenance == sister.provenance
+    assert lent.tasks[known].us == 12345.0 and len(lent.tasks) == len(first.tasks) > 1
+    assert lent.elsewhere == dict.fromkeys(first.tasks.keys() - {known}, first.spec.name)
+    assert lent.kernels.keys() == first.kernels.keys()
+    larger = sister.model_copy(update={"spec": replace(sister.spec, sms=sister.spec.sms + 1)})
+    with pytest.raises(OptionError, match="sister") as told:
+        record((NET,), ("fp32",), (1,), target="cpu", into=larger, lend=True)
+    assert "--lend" not in told.value.next
+
+
+def test_what_is_timed_here_was_not_timed_elsewhere() -> None:
+    """Of what another machine timed, what this one did not is still that one's."""
+    first = record((NET,), ("fp32",), (1,), target="cpu")
+    key, *_ = first.tasks
+    lent = first.model_copy(
+        update={
+            "tasks": {**first.tasks, "strange": Timing(us=1.0)},
+            "elsewhere": dict.fromkeys((key, "strange"), "another"),
+        }
+    )
+    again = record((NET,), ("fp32",), (1,), target="cpu", into=lent)
+    assert again.elsewhere == {"strange": "another"} and again.tasks["strange"].us == 1.0
 
 
 def test_a_network_that_fails_is_a_warning(tmp_path: Path) -> None:

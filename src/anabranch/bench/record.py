@@ -35,6 +35,7 @@ from anabranch.costs.recorded import (
     timing_key,
 )
 from anabranch.errors import AnabranchError, OptionError
+from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
 from anabranch.ir.text import text_kernel
 from anabranch.kernels import ALL
@@ -42,6 +43,7 @@ from anabranch.kernels.recall import Candidate, whole
 from anabranch.line import KERNEL_SECONDS
 from anabranch.models import load_model
 from anabranch.pack import pack
+from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tune import Tuner
 from anabranch.zoo import ZOO
@@ -66,12 +68,15 @@ def record(
     compile: Callable[..., Any] = api.compile,
     save: Save | None = None,
     searches: Sequence[str] = ("none",),
+    lend: bool = False,
 ) -> Profile:
     """The profile of these networks, of the graphs that these searches find for them (`none`: as
     they are), added to what `into` holds of the same machine and versions.
     `save` gets it anew after every network. A network that fails is a warning in the trace;
     AnabranchError of the last one if all do."""
     trace, here = trace or Trace(), machine(target)
+    if into is not None:
+        check_may_add(into, resolve(target).spec, lend)
     cells = [(m, d, b, s) for m in models for d in dtypes for b in batches for s in searches]
     failed: AnabranchError | None = None
     profile = into
@@ -92,7 +97,7 @@ def record(
             failed = error
             trace.add("warning", "record", what, str(error))
             continue
-        profile = extended(profile, made, tried, tf32)
+        profile = extended(profile, made, tried, tf32, lend)
         if save is not None:
             save(profile)
         del model, args, compiled, made, tried
@@ -122,32 +127,40 @@ def considered(compiled: api.Compiled) -> list[Tried]:
 
 
 def extended(
-    profile: Profile | None, made: Compilation, tried: Sequence[Tried], tf32: bool
+    profile: Profile | None,
+    made: Compilation,
+    tried: Sequence[Tried],
+    tf32: bool,
+    lend: bool = False,
 ) -> Profile:
-    """The profile with what one compilation measured. OptionError if it is of another machine."""
+    """The profile with what one compilation measured: all of it, or, if it is another machine's,
+    what that does not know. OptionError if it may not be added."""
     spec = replace(made.plan.spec, tf32=False)
     if profile is None:
         profile = Profile(spec=spec)
-    elif profile.spec.fingerprint != spec.fingerprint:
-        raise OptionError(
-            f"the profile is of {profile.spec.name} with {dict(profile.spec.versions)}",
-            f"this is {spec.name} with {dict(spec.versions)}",
-            "write to another file, or remove this one",
-        )
-    timings = dict(profile.tasks)
+    check_may_add(profile, spec, lend)
+    own = profile.spec.fingerprint == spec.fingerprint
+    timings, elsewhere = dict(profile.tasks), dict(profile.elsewhere)
     for task, candidates in tried:
         for candidate in _worth_keeping(candidates):
             assert candidate.cost is not None
             kernel = whole(task, candidate, made.plan.spec, ALL)
             one = replace(task, kernel=kernel)
-            timings[timing_key(one, tf32)] = Timing(
+            key = timing_key(one, tf32)
+            if own:
+                elsewhere.pop(key, None)
+            elif key not in timings or key in elsewhere:
+                elsewhere[key] = spec.name
+            else:
+                continue
+            timings[key] = Timing(
                 us=round(candidate.cost.us, 3),
                 spread=round(candidate.cost.spread, 3),
                 label=label(one),
             )
     kernels = dict(profile.kernels)
     for task in made.plan.tasks.tasks:
-        if task.kernel is not None:
+        if task.kernel is not None and (own or kernel_key(task.kernel) not in kernels):
             kernel = task.kernel
             kernels[kernel_key(kernel)] = KernelFact(
                 workspace=kernel.workspace,
@@ -155,18 +168,46 @@ def extended(
                 launches=kernel.launches,
                 resources=kernel.resources,
             )
-    origin = provenance()
     return profile.model_copy(
         update={
+            "elsewhere": elsewhere,
             "tasks": timings,
             "kernels": kernels,
-            "provenance": Provenance(
-                date=origin["date"],
-                commit=origin["commit"],
-                versions=versions(),
-                command=origin["command"],
-            ),
+            "provenance": _provenance() if own else profile.provenance,
         }
+    )
+
+
+def check_may_add(profile: Profile, spec: TargetSpec, lend: bool = False) -> None:
+    """OptionError if the profile is of another machine, or of other versions, and not of another
+    one with the same multiprocessors that is to be lent to."""
+    spec = replace(spec, tf32=False)
+    if profile.spec.fingerprint == spec.fingerprint:
+        return
+    able = _multiprocessors(profile.spec) == _multiprocessors(spec)
+    if lend and able:
+        return
+    lending = "add to it with --lend what it does not know, " if able else ""
+    raise OptionError(
+        f"the profile is of {profile.spec.name} with {dict(profile.spec.versions)}",
+        f"this is {spec.name} with {dict(spec.versions)}",
+        f"{lending}write to another file, or remove this one",
+    )
+
+
+def _multiprocessors(spec: TargetSpec) -> tuple[object, ...]:
+    """What the time of a kernel that waits for no memory depends on."""
+    of_each = spec.threads_per_sm, spec.registers_per_sm, spec.shared_per_sm, spec.ctas_per_sm
+    return spec.kind, spec.capability, spec.sms, of_each, spec.versions
+
+
+def _provenance() -> Provenance:
+    origin = provenance()
+    return Provenance(
+        date=origin["date"],
+        commit=origin["commit"],
+        versions=versions(),
+        command=origin["command"],
     )
 
 

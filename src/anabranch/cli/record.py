@@ -37,6 +37,14 @@ def run(
     search: Annotated[
         str, typer.Option(help="Of the graphs that these find, one or more: none,autograph.")
     ] = "none",
+    lend: Annotated[
+        bool,
+        typer.Option(
+            "--lend",
+            help="The profile may be of another GPU with the same multiprocessors, and gets what "
+            "it does not know.",
+        ),
+    ] = False,
     schedules: Annotated[
         bool, typer.Option("--schedules", help="Time schedules, and tasks beside each other.")
     ] = False,
@@ -79,6 +87,7 @@ def run(
             target,
             save=save,
             searches=searches,
+            lend=lend,
         )
     known = (len(before.tasks), len(before.kernels)) if before else (0, 0)
     screen.console(json).print(

@@ -64,11 +64,13 @@ class Provenance(_Model):
 
 
 class Profile(_Model):
-    """A recorded machine."""
+    """A recorded machine. `elsewhere`: of tasks that were timed on another one with the same
+    multiprocessors, its name."""
 
     version: int = VERSION
     spec: TargetSpec
     provenance: Provenance = Provenance()
+    elsewhere: dict[str, str] = {}
     tasks: dict[str, Timing] = {}
     kernels: dict[str, KernelFact] = {}
 
