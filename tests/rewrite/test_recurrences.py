@@ -18,6 +18,8 @@ from anabranch.rewrite.apply import apply_all
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.rules import recurrences
 from anabranch.rewrite.simplify import simplify
+from anabranch.rewrite.throughout import kinds as every
+from anabranch.rewrite.throughout import throughout
 from anabranch.trace import Trace
 from anabranch.zoo import ZOO
 
@@ -185,6 +187,77 @@ def test_the_other_direction(order: int) -> None:
 
     graph = rolled(Back(), torch.randn(6, 4), torch.rand(6, 4))
     assert sorted(kinds(graph)) == sorted(["flip", "flip", "recurrence", *["flip"] * (order < 0)])
+
+
+class Ends(nn.Module):
+    """A loop along an axis, in one of two directions, whose last state is read as well."""
+
+    def __init__(self, axis: int, order: int, use: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.axis, self.order, self.use = axis, order, use
+
+    def forward(self, x: Tensor, f: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        found = list[Tensor]()
+        for t in range(x.shape[self.axis])[:: self.order]:
+            c = f.select(self.axis, t) * c + x.select(self.axis, t)
+            found.append(c.tanh())
+        return torch.stack(found[:: self.order], self.axis), self.use(c)
+
+
+def everywhere(graph: Graph) -> Graph:
+    """All steps of the graph as recurrences, as a search puts them."""
+    chosen = [kind for rule in recurrences.RULES for kind in every(graph, [rule], "first")]
+    found = throughout(graph, chosen, lambda graph: float(len(graph.nodes)))
+    return simplified(equal(graph, found.graph))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(
+    "use", [lambda c: c, lambda c: c.view(-1), lambda c: c @ c.t()], ids=["kept", "flat", "read"]
+)
+def test_the_last_state_is_of_the_recurrence_too(
+    axis: int, order: int, use: Callable[[Tensor], Tensor]
+) -> None:
+    args = torch.randn(6, 5, 4), torch.rand(6, 5, 4), torch.randn(5 if axis == 0 else 6, 4)
+    graph = everywhere(simplified(captured(Ends(axis, order, use), *args)))
+    assert kinds(graph).count("recurrence") == 1
+    assert not {"mul", "add"} & set(kinds(graph)), kinds(graph)
+
+
+def test_a_last_state_that_another_loop_begins_with() -> None:
+    """An encoder and a decoder."""
+
+    class Two(nn.Module):
+        def forward(self, x: Tensor, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            c, there, back = torch.zeros_like(x[0]), list[Tensor](), list[Tensor]()
+            for t in range(len(x)):
+                c = f[t] * c + x[t]
+                there.append(c)
+            for t in range(len(y)):
+                c = f[t] * c + y[t]
+                back.append(c.tanh())
+            return torch.stack(there), torch.stack(back), c
+
+    args = torch.randn(6, 4), torch.randn(5, 4), torch.rand(6, 4)
+    graph = everywhere(simplified(captured(Two(), *args)))
+    assert kinds(graph).count("recurrence") == 2
+    assert not {"mul", "add"} & set(kinds(graph)), kinds(graph)
+
+
+def test_a_state_on_the_way_keeps_its_steps() -> None:
+    """Read elsewhere, it is computed as it was."""
+
+    class Way(nn.Module):
+        def forward(self, x: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+            c, found = torch.zeros_like(x[0]), list[Tensor]()
+            for t in range(len(x)):
+                c = f[t] * c + x[t]
+                found.append(c)
+            return torch.stack(found), found[2] * 2
+
+    graph = everywhere(simplified(captured(Way(), torch.randn(8, 4), torch.rand(8, 4))))
+    assert kinds(graph).count("recurrence") == 1 and kinds(graph).count("add") <= 3
 
 
 def test_numbers_that_meet_are_as_exact_as_python_has_them() -> None:

@@ -219,7 +219,9 @@ class Rule:
     of one shape), for its test. `throughout`: what it gains lies outside
     of what it replaces, or that may be more than a part of a search holds, so it is tried in a
     whole network, at all places of a kind at once, too: before parts are searched, or after them
-    where it makes parts of what is a node.
+    where it makes parts of what is a node. `also`: further nodes that are replaced where it
+    applies, by as many patterns more, such as the last state of a loop whose steps are the root;
+    they may lie above it, and no pattern reads them.
     """
 
     name: str
@@ -228,6 +230,7 @@ class Rule:
     when: Callable[[Match], bool | str] | None = None
     draw: Callable[[random.Random], Mapping[str, object]] | None = None
     throughout: Throughout = ""
+    also: Callable[[Match], tuple[Node, ...]] | None = None
 
     @property
     def roots(self) -> tuple[Call, ...]:

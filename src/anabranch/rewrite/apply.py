@@ -59,7 +59,8 @@ def apply(graph: Graph, rule: Rule, match: Match) -> Graph:
 def substitute(builder: Builder, rule: Rule, match: Match) -> tuple[Ref, ...]:
     """Builds the replacement of the one root and gives the values for its results; what `match`
     bound must be in the builder. ValueError as for `apply`."""
-    return tuple(_put(builder, rule, match).values())
+    put = _put(builder, rule, match)
+    return tuple(put[name] for name in match.root.results if name in put)
 
 
 def _put(builder: Builder, rule: Rule, match: Match) -> dict[str, Ref]:

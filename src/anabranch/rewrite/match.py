@@ -17,6 +17,7 @@ of any rank, and skips them; where one is left, nothing matches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from anabranch.ir.graph import Arg, Graph, Node, refs, users
 from anabranch.ir.rule import Known, Match, Rule
@@ -76,10 +77,19 @@ def _accepted(rule: Rule, found: Found, known: Known, refuse: Refuse | None) -> 
         seen.append((bound, match.roots))
         answer = _uneven(nodes, known) or _answer(rule, match, refuse is not None)
         if answer is True:
-            yield match
+            yield _with_others(rule, match)
         elif refuse is not None and isinstance(answer, str):
             names = " and ".join(f"%{root.name}" for root in match.roots)
             refuse(f"{rule.name} at {names}", answer)
+
+
+def _with_others(rule: Rule, match: Match) -> Match:
+    """The match with what else the rule replaces there."""
+    if rule.also is None:
+        return match
+    others = rule.also(match)
+    nodes = (*match.roots, *others, *match.nodes[match.width :])
+    return replace(match, nodes=nodes, width=match.width + len(others))
 
 
 def _uneven(nodes: Sequence[Node], known: Known) -> str:

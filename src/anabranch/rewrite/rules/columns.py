@@ -139,13 +139,13 @@ class Step:
 
 @dataclass(slots=True)
 class Columns:
-    """What columns are as whole tensors. `found`: how many recurrences they hold; `peeled`: how
-    often first steps were tried apart."""
+    """What columns are as whole tensors. `found`: the recurrences they hold, by the states that
+    these end with; `peeled`: how often first steps were tried apart."""
 
     known: Known
     open: list[Column] = field(default_factory=list)
     done: dict[Column, Whole | Step] = field(default_factory=dict)
-    found: int = 0
+    found: dict[str, Whole] = field(default_factory=dict)
     peeled: int = 0
 
     def whole(self, column: Column) -> Whole:
@@ -252,13 +252,15 @@ class Columns:
         type = self.known.types[before.name] if isinstance(before, Ref) else None
         if type is None or (type.shape, type.dtype) != (shape, dtype):
             raise Differing("it begins with something of another shape or type")
-        assert isinstance(before, Ref)
-        self.found += 1
+        last = found.of[-1]
+        assert isinstance(before, Ref) and isinstance(last, Ref)
         # A factor that is a number has no more than its own rounding, whatever the state's type.
         term = all_of(found.term, 0.0, dtype)
         by = all_of(found.by, 1.0, torch.promote_types(dtype, torch.float32))
         first = None if self._is_zero(before) else before
-        return Whole(call(own.RECURRENCE, term, by, first, at), shape, at, dtype)
+        steps = Whole(call(own.RECURRENCE, term, by, first, at), shape, at, dtype)
+        self.found[last.name] = steps
+        return steps
 
     def _is_zero(self, value: Ref) -> bool:
         """Whether it is filled with zeros."""

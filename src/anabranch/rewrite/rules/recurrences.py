@@ -18,11 +18,13 @@ overflow where the state itself does not.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
 
-from anabranch.ir.rule import Known, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.graph import Node, Ref
+from anabranch.ir.rule import Call, Known, Match, Operand, Pattern, Patterns, Rule, wild
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.columns import (
     ADDCMUL,
@@ -46,7 +48,16 @@ Drawn = Mapping[str, object]
 parts, axis = wild("parts axis")
 
 
-def rolled(match: Match) -> Operand | str:
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """Steps that were put together: what comes in place of them, and of the states that their
+    recurrences end with, by their names."""
+
+    steps: Operand
+    ends: Mapping[str, Pattern]
+
+
+def rolled(match: Match) -> Rolled | str:
     """The steps that are put together as whole tensors, or why they are no recurrence: "" where
     nothing looks like one. Parts of a concatenation are steps if each is one long."""
     steps, rank = values(match, "parts"), len(match.root.type.shape)
@@ -59,26 +70,55 @@ def rolled(match: Match) -> Operand | str:
         return ""
     if not match.root.type.numel:
         return ""
-    whole = _whole(match.known, steps)
-    if isinstance(whole, str):
+    found = _whole(match.known, steps)
+    if isinstance(found, str):
         back = _whole(match.known, steps[::-1])
-        if isinstance(back, str) or back.at is None:
-            return "" if joins else whole
-        whole = replace(back, value=call(FLIP, back.value, (back.at,)))
+        if isinstance(back, str) or back[0].at is None:
+            return "" if joins else found
+        whole, ends = back
+        found = replace(whole, value=call(FLIP, whole.value, (whole.at,))), ends
+    whole, ends = found
     if joins:
         one = (Whole(at), Whole(0))
         whole = selected((whole, *one), (*whole.shape[:at], *whole.shape[at + 1 :]))
-    return whole.moved(rank - 1 - at)
+    put = whole.moved(rank - 1 - at)
+    held, read = _within(put)
+    ends = {name: one for name, one in ends.items() if id(one.value) in held and name not in read}
+    return Rolled(put, {name: _end(one) for name, one in ends.items()})
 
 
-def _whole(known: Known, steps: Column) -> Whole | str:
-    """These steps as one value, if there is a recurrence in it."""
+def _whole(known: Known, steps: Column) -> tuple[Whole, Mapping[str, Whole]] | str:
+    """These steps as one value, if there is a recurrence in it, and all recurrences by the states
+    that they end with."""
     columns = Columns(known)
     try:
         whole = columns.whole(steps)
     except Differing as differing:
         return str(differing)
-    return whole if columns.found else ""
+    return (whole, columns.found) if columns.found else ""
+
+
+def _end(steps: Whole) -> Pattern:
+    """The last state of a recurrence, in memory of its own where it would lie in pieces."""
+    assert steps.at is not None
+    last = call(SELECT, steps.value, steps.at, -1)
+    return call("aten.clone.default", last) if math.prod(steps.shape[: steps.at]) > 1 else last
+
+
+def _within(pattern: Operand) -> tuple[Container[int], Container[str]]:
+    """The parts that it is made of, by their ids, for many are there several times; and the values
+    of the graph that it reads."""
+    parts, read, stack = set[int](), set[str](), [pattern]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, Ref):
+            read.add(one.name)
+        elif id(one) not in parts:
+            parts.add(id(one))
+            stack.extend(
+                one if isinstance(one, tuple) else one.args if isinstance(one, Call) else ()
+            )
+    return parts, read
 
 
 def _is_recurrence(match: Match) -> bool | str:
@@ -86,10 +126,17 @@ def _is_recurrence(match: Match) -> bool | str:
     return found or False if isinstance(found, str) else True
 
 
-def _put(match: Match) -> Pattern:
+def _ends(match: Match) -> tuple[Node, ...]:
+    """Last states, which may be read beside the steps."""
     found = rolled(match)
-    assert isinstance(found, Pattern)
-    return found
+    assert isinstance(found, Rolled)
+    return tuple(match.known.producers[name] for name in found.ends)
+
+
+def _put(match: Match) -> Patterns:
+    found = rolled(match)
+    assert isinstance(found, Rolled) and isinstance(found.steps, Pattern)
+    return (found.steps, *found.ends.values())
 
 
 def draw(dice: random.Random, joins: bool = False) -> Drawn:
@@ -138,6 +185,7 @@ RULES: tuple[Rule, ...] = (
         find=call(STACK, parts, axis),
         replace=_put,
         when=_is_recurrence,
+        also=_ends,
         draw=draw,
         throughout="first",
     ),
@@ -146,6 +194,7 @@ RULES: tuple[Rule, ...] = (
         find=cat(parts, axis),
         replace=_put,
         when=_is_recurrence,
+        also=_ends,
         draw=lambda dice: draw(dice, joins=True),
         throughout="first",
     ),
