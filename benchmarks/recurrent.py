@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python3 -m anabranch bench benchmarks/recurrent.py:selective --dtype fp16
 
-Their states are affine: what a step keeps of the state, and what it adds, depend on the inputs alone.
+Their states are affine: what a step keeps of the state, and what it adds, depend on inputs alone.
 """
 
 from __future__ import annotations

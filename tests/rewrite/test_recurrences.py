@@ -189,6 +189,24 @@ def test_the_other_direction(order: int) -> None:
     assert sorted(kinds(graph)) == sorted(["flip", "flip", "recurrence", *["flip"] * (order < 0)])
 
 
+@pytest.mark.parametrize("squeezed", [True, False])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_steps_that_were_split(axis: int, squeezed: bool) -> None:
+    class Split(nn.Module):
+        def forward(self, x: Tensor, f: Tensor) -> Tensor:
+            steps = list(zip(*(torch.split(one, 1, axis) for one in (x, f)), strict=True))
+            if squeezed:
+                steps = [(u.squeeze(axis), by.squeeze(axis)) for u, by in steps]
+            c, found = torch.zeros_like(steps[0][0]), list[Tensor]()
+            for u, by in steps:
+                c = by * c + u
+                found.append(c)
+            return torch.stack(found, axis) if squeezed else torch.cat(found, axis)
+
+    graph = rolled(Split(), torch.randn(6, 5, 4), torch.rand(6, 5, 4))
+    assert kinds(graph).count("recurrence") == 1 and len(kinds(graph)) <= 4, kinds(graph)
+
+
 class Ends(nn.Module):
     """A loop along an axis, in one of two directions, whose last state is read as well."""
 

@@ -54,6 +54,7 @@ tables, ids, x, axis, dims = wild("tables ids x axis dims")
 EMBEDDING, INDEX = "aten.embedding.default", "aten.index.Tensor"
 STACK, CAT = "aten.stack.default", "aten.cat.default"
 SELECT, SLICE, UNBIND = "aten.select.int", "aten.slice.Tensor", "aten.unbind.int"
+SPLITS = frozenset({"aten.split.Tensor", "aten.split_with_sizes.default"})
 ORDERED = frozenset(f"aten.{name}" for name in ("clone.default", "reshape.default", "view.default"))
 ORDERED |= {"aten._unsafe_view.default", "aten.squeeze.dim", "aten.flatten.using_ints"}
 """What leaves numbers in their order."""
@@ -239,12 +240,16 @@ def _cut(known: Known, node: Node | None, ref: Ref) -> Cut | None:
 
 def _cut_by(known: Known, node: Node, ref: Ref) -> Cut | None:
     """What this node cuts."""
-    if node.op not in (SELECT, SLICE, UNBIND):
+    if node.op not in (SELECT, SLICE, UNBIND, *SPLITS):
         return None
     given, of = ops.arguments(node), node.uses[0]
     shape, dim = known.types[of].shape, given["dim"]
     assert isinstance(dim, int)
     dim %= len(shape)
+    if node.op in SPLITS:
+        sizes = [type.shape[dim] for type in node.types]
+        part = node.results.index(ref.name)
+        return Cut(of, dim, sum(sizes[:part]), sum(sizes[: part + 1]), True)
     if node.op == SLICE:
         bounds = given["start"], given["end"], given["step"]
         if not all(bound is None or isinstance(bound, int) for bound in bounds):
