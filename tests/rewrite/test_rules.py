@@ -32,11 +32,11 @@ SEEDS = 25
 
 
 def whole(graph: Graph, rule: Rule) -> Match:
-    """The rule's match in its own instance."""
-    roots = [ref.name for ref in graph.outputs]
+    """The rule's match in its own instance, whatever it replaces besides."""
+    roots, count = [ref.name for ref in graph.outputs], len(rule.roots)
     refused: list[str] = []
     every = matches(graph, rule, lambda _, why: refused.append(why))
-    found = [m for m in every if [name for root in m.roots for name in root.results] == roots]
+    found = [m for m in every if [name for r in m.roots[:count] for name in r.results] == roots]
     assert found, f"does not match its own instance: {refused}\n{text_graph(graph)}"
     return found[0]
 
