@@ -71,9 +71,10 @@ def record(
     lend: bool = False,
 ) -> Profile:
     """The profile of these networks, of the graphs that these searches find for them (`none`: as
-    they are), added to what `into` holds of the same machine and versions.
-    `save` gets it anew after every network. A network that fails is a warning in the trace;
-    AnabranchError of the last one if all do."""
+    they are), added to what `into` holds of the same machine and versions. `lend`: it may be of
+    another GPU with the same multiprocessors, and gets what it does not know. `save` gets it anew
+    after every network. A network that fails is a warning in the trace; AnabranchError of the last
+    one if all do, OptionError before anything is measured if `into` may not be added to."""
     trace, here = trace or Trace(), machine(target)
     if into is not None:
         check_may_add(into, resolve(target).spec, lend)
