@@ -77,7 +77,7 @@ def record(
     one if all do, OptionError before anything is measured if `into` may not be added to."""
     trace, here = trace or Trace(), machine(target)
     if into is not None:
-        check_may_add(into, resolve(target).spec, lend)
+        _check_may_add(into, resolve(target).spec, lend)
     cells = [(m, d, b, s) for m in models for d in dtypes for b in batches for s in searches]
     failed: AnabranchError | None = None
     profile = into
@@ -139,7 +139,7 @@ def extended(
     spec = replace(made.plan.spec, tf32=False)
     if profile is None:
         profile = Profile(spec=spec)
-    check_may_add(profile, spec, lend)
+    _check_may_add(profile, spec, lend)
     own = profile.spec.fingerprint == spec.fingerprint
     timings, elsewhere = dict(profile.tasks), dict(profile.elsewhere)
     for task, candidates in tried:
@@ -179,7 +179,7 @@ def extended(
     )
 
 
-def check_may_add(profile: Profile, spec: TargetSpec, lend: bool = False) -> None:
+def _check_may_add(profile: Profile, spec: TargetSpec, lend: bool = False) -> None:
     """OptionError if the profile is of another machine, or of other versions, and not of another
     one with the same multiprocessors that is to be lent to."""
     spec = replace(spec, tf32=False)
