@@ -26,21 +26,17 @@ from dataclasses import dataclass, replace
 from anabranch.ir.graph import Node, Ref
 from anabranch.ir.rule import Call, Known, Match, Operand, Pattern, Patterns, Rule, wild
 from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.columns import (
-    ADDCMUL,
-    FLIP,
-    LEAST,
+from anabranch.rewrite.rules.columns import ADDCMUL, FLIP, LEAST, Column, Columns
+from anabranch.rewrite.rules.tables import CAT, STACK
+from anabranch.rewrite.rules.terms import values
+from anabranch.rewrite.rules.wholes import (
     SELECT,
     SUM,
     UNSQUEEZE,
-    Column,
-    Columns,
     Differing,
     Whole,
     selected,
 )
-from anabranch.rewrite.rules.tables import CAT, STACK
-from anabranch.rewrite.rules.terms import values
 from anabranch.rewrite.words import call, cat, linear
 
 Drawn = Mapping[str, object]
