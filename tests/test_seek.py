@@ -67,7 +67,7 @@ def asked(tmp_path: File, monkeypatch: pytest.MonkeyPatch, begun: list[Path]) ->
                 return Outcome(replace(given[1]) if step else given[1], path)
 
             monkeypatch.setattr(seek, "improved", improved)
-            monkeypatch.setattr(judging.Judging, "last", lambda self, plans: FASTER)
+            monkeypatch.setattr(judging.Judging, "last", lambda self, plans, until: FASTER)
             all_of_it = Options.read({"cache_dir": None, **chosen, **options}, environment=False)
             job = Job(net, inputs, {}, resolve("sim:h200"), all_of_it, within, trace or Trace())
             made: Compilation = compile_model(job)
@@ -175,6 +175,46 @@ def test_plans_that_are_compared_are_loaded_apart_where_there_is_room() -> None:
         copies = judging._copies([plan], 3, most)
         assert copies == [plan] * 3
         assert len(set(map(id, copies))) == loads
+
+
+@pytest.mark.parametrize(
+    ("alike", "spread", "tasks", "left", "modes"),
+    [
+        (99.0, 0.1, 100, 60.0, ["alike", "each"]),
+        (96.0, 0.1, 100, 60.0, ["alike"]),  # clearly faster with one mode for all
+        (104.0, 0.1, 100, 60.0, ["alike"]),
+        (96.0, 5.0, 100, 60.0, ["alike", "each"]),
+        (99.0, 0.1, LARGE + 1, 60.0, ["alike"]),  # which gets no modes of its own
+        (99.0, 0.1, 100, 5.0, ["alike"]),  # and no time
+    ],
+)
+def test_plans_get_modes_of_their_own_to_be_compared_where_it_is_close_and_there_is_time(
+    alike: float,
+    spread: float,
+    tasks: int,
+    left: float,
+    modes: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, trace = list[str](), Trace()
+    times = {"alike": alike, "each": 90.0}
+
+    def launched(self: Any, job: Any, plans: Any) -> list[Cost]:
+        asked.append(job.options.overlap)
+        now = Cost(times[job.options.overlap], "measured", spread)
+        return [Cost(100.0, "measured", spread), now]
+
+    monkeypatch.setattr(judging.Judging, "_launched", launched)
+    options = Options.read({"cache_dir": None}, environment=False)
+    net, inputs = ZOO["squeezenet"].build("tiny"), ZOO["squeezenet"].inputs("tiny", 1)
+    judge: Any = object.__new__(judging.Judging)
+    judge._job = Job(net, inputs, {}, resolve("sim:h200"), options, None, trace)
+    judge.aside = replace(judge._job, trace=trace.aside())
+    plan: Any = SimpleNamespace(tasks=SimpleNamespace(tasks=(None,) * tasks))
+    _, now = judge.last((plan, plan), ENDLESS.within(left))
+    assert asked == modes and now.us == times[modes[-1]]
+    late = any(e.kind == "refused" and "no time is left" in e.why for e in trace.events)
+    assert late is (left < judging.CLOSELY)
 
 
 @pytest.mark.parametrize(

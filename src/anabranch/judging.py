@@ -40,6 +40,8 @@ CLEAR = 0.03
 """Of the time of a plan: two that differ by more need no modes of their own, which take six seconds
 of each, to say which is faster. Two graphs of one network share most of their kernels, and with
 them what such modes gain."""
+CLOSELY = 13.0
+"""Seconds that such modes take for both."""
 MEMORY = 0.25
 """Of the device's memory, what plans that are loaded to be compared may hold."""
 
@@ -90,13 +92,18 @@ class Judging:
     def _again(self, plans: Sequence[Planned]) -> list[Cost]:
         return self.race(plans, captures=_captures(plans))
 
-    def last(self, plans: Sequence[Planned]) -> list[Cost]:
+    def last(self, plans: Sequence[Planned], until: Deadline) -> list[Cost]:
         """Side by side as each would be launched if it were the one, each loaded several times:
         with one mode for all kernels of each, and where that leaves it open, in modes of their
-        own."""
+        own, if there is time for them."""
         if self.aside.options.overlap == "each":
             was, now = costs = self._launched(replaced(self.aside, overlap="alike"), plans)
-            if abs(now.us - was.us) > CLEAR * was.us and not tied(now, was):
+            clear = abs(now.us - was.us) > CLEAR * was.us and not tied(now, was)
+            if clear or all(len(plan.tasks.tasks) > LARGE for plan in plans):
+                return costs  # the latter get no modes of their own
+            if until.left() < CLOSELY:
+                why = "no time is left to compare both graphs kernel by kernel"
+                self._job.trace.add("refused", "search", "modes of their own", why)
                 return costs
         return self._launched(self.aside, plans)
 

@@ -35,6 +35,10 @@ WORK, SEARCH, WHOLE = 30.0, 45.0, 150.0
 """Where nobody asked for more: what a search may do, in seconds of a usual machine; the seconds
 that it takes at most, the schedule of what it finds included; and those that a compilation may have
 taken at its end."""
+COMPARED = 15.0
+"""Seconds after those for what was found to be compared with the graph as it was: 14 to 18 on an
+H100 where the kernels of both get modes of their own, 2 to 5 where not. Who comes late to it does
+without."""
 RATE = WORK / SEARCH
 """Work for each second that was asked for: the clock is to have no say on a usual machine."""
 SCHEDULED = 0.035
@@ -124,6 +128,7 @@ def _searched(
     job: Job, captured: Captured, first: Planned, start: Path, until: Deadline
 ) -> tuple[Planned, Path]:
     options, trace, graph = job.options, job.trace, start.begin
+    end = job.deadline.within(until.left() + COMPARED)
     summed = options.search == "taso-paper"
     seeds = _of_taso(job, captured, graph, first) if not start.rounds else ()
     judging = Judging(
@@ -149,7 +154,7 @@ def _searched(
             with trace.stage("search.schedule"):
                 best = rescheduled(replace(job, trace=best.trace), best)
         with trace.stage("search.compare"):
-            was, now = judging.last((first, best))
+            was, now = judging.last((first, best), end)
         steps = found.path.steps[len(start.steps) :]
         why = beside(now, was, "both scheduled in earnest")
         if summed or _gains(now, was):
