@@ -100,6 +100,7 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
     """Write it readably, sorted by key, so that two recordings can be compared line by line."""
     ordered = profile.model_copy(
         update={
+            "elsewhere": dict(sorted(profile.elsewhere.items())),
             "tasks": dict(sorted(profile.tasks.items())),
             "kernels": dict(sorted(profile.kernels.items())),
         }
