@@ -56,3 +56,22 @@ def test_without_anything_known_an_estimate_stays_what_it_is() -> None:
     guess = Cost(10.0, "estimated")
     assert Corrected([]).of(relu(), guess) == guess
     assert Corrected([known(convolution(3, 8), 1.5)]).of(relu(), guess) == guess
+
+
+@pytest.mark.parametrize(
+    ("off", "error"),
+    [
+        ((), 0.0),
+        ((1.5, 1.2), 0.0),  # too few to tell
+        ((1.5, 1.5, 1.5), 0.0),  # which is one task in three places
+        ((1.0, 1.0, 1.1, 1.2, 1.3), 1.3 / 1.05 - 1),  # the others of 1.3 are 1.05 in the median
+        ((2.0, 2.1, 2.2, 2.3), 2.3 / 2.1 - 1),  # that all take twice as long is no error
+        ((2.0, 2.1, 2.2, 2.3, 9.0), 1 - 2.0 / 2.25),  # one of five is far off
+        ((2.0, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 9.0), 1 - 2.0 / 2.4),
+    ],
+)
+def test_the_known_say_how_far_corrected_estimates_are_off(
+    off: tuple[float, ...], error: float
+) -> None:
+    found = Corrected([known(convolution(3, 8), each) for each in off]).error
+    assert found == pytest.approx(error)

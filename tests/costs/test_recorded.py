@@ -99,6 +99,32 @@ def test_plans_race_in_numbers_of_one_scale(make: Any, profile: Profile) -> None
     assert costs.race([unknown]) == costs.race([known, unknown])[1:] == alone
 
 
+def test_what_estimates_may_be_off_by_is_the_spread_of_a_race(make: Any) -> None:
+    """But for what both plans have in common: by that they are not told apart."""
+    rough = Roofline(make.spec)
+    off = {8: 1.0, 16: 1.1, 32: 1.2, 64: 1.4}
+    tasks = {width: make.relu(f"w{width}", width=width, ctas=4) for width in (*off, 1024, 2048)}
+    times = {
+        timing_key(tasks[w], False): Timing(us=by * rough.task(tasks[w]).us)
+        for w, by in off.items()
+    }
+    costs = Recorded(Profile(spec=make.spec, tasks=times))
+
+    def plan(*widths: int) -> tuple[Any, Schedule]:
+        launches = tuple(Launch(f"w{width}", 0) for width in widths)
+        return make.graph(*(tasks[width] for width in widths)), Schedule("s", launches)
+
+    known = plan(*off)
+    assert [cost.spread for cost in costs.race([known, plan(8, 16)])] == [0.0, 0.0]
+    first, one, same, both = costs.race([known, plan(*off, 1024), plan(1024), plan(1024, 2048)])
+    assert first.spread == 0.0 < one.spread < one.us - first.us
+    assert one.spread == pytest.approx(same.spread)
+    assert both.spread == pytest.approx(2 * one.spread, rel=0.1)
+    beside = costs.race([plan(*off, 1024), plan(8, 1024), plan(*off, 2048, 1024)])
+    assert [cost.spread for cost in beside[:2]] == pytest.approx([0.0, 0.0], abs=1e-9)
+    assert beside[2].spread == pytest.approx(one.spread, rel=0.1)
+
+
 def test_a_part_of_a_graph_does_not_begin_like_a_run(make: Any, profile: Profile) -> None:
     """What waits for nothing there forks from what came before it."""
     spec = replace(make.spec, calibration=Calibration(split_us=6.0, root_us=1.0, fork_us=0.5))

@@ -4,6 +4,8 @@
     unknown   conv 3x3  estimated 3.0  -->  3.8
 
 A plan with one unknown task and one without can then be compared: both are in numbers of one scale.
+How far such estimates are off is said by the known ones, each estimated by the others: a difference
+between plans that this would turn is none.
 What tasks are alike is said by their main operator and what it reads; then by the operator, then
 all are, if a few are known: a network of which one task is known, a linear that takes half as long
 as it was estimated to, is not twice as fast.
@@ -12,6 +14,7 @@ as it was estimated to, is not twice as fast.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from functools import cached_property
 from statistics import median
 
 from anabranch.ir import ops
@@ -27,21 +30,41 @@ class Corrected:
     """`known`: tasks, what each takes, and what it was estimated to take."""
 
     def __init__(self, known: Sequence[tuple[Task, Cost, Cost]]) -> None:
-        found: dict[Hashable, list[float]] = {}
+        self._off: dict[Hashable, list[float]] = {}
+        each: dict[tuple[float, tuple[Hashable, ...]], None] = {}
         for task, cost, guess in known:
-            if guess.us:
-                for likeness in _likenesses(task):
-                    found.setdefault(likeness, []).append(cost.us / guess.us)
+            if guess.us and cost.us:
+                ratio, likenesses = cost.us / guess.us, tuple(_likenesses(task))
+                each.setdefault((ratio, likenesses))
+                for likeness in likenesses:
+                    self._off.setdefault(likeness, []).append(ratio)
         self._ratio = {
             likeness: median(ratios)
-            for likeness, ratios in found.items()
-            if len(ratios) >= FEW or _near(likeness)
+            for likeness, ratios in self._off.items()
+            if _tell(likeness, len(ratios))
         }
+        self._each = tuple(each)
 
     def of(self, task: Task, guess: Cost) -> Cost:
         """The estimate as those of tasks like it came out."""
         ratio = next((self._ratio[x] for x in _likenesses(task) if x in self._ratio), 1.0)
         return Cost(guess.us * ratio, "estimated", guess.spread * ratio)
+
+    @cached_property
+    def error(self) -> float:
+        """By what part of it such an estimate may be off: three of four of the known tasks are by
+        less, each estimated by those that are not the same. 0 where fewer than FEW tell."""
+        found = sorted(abs(ratio / self._by_others(ratio, all_) - 1) for ratio, all_ in self._each)
+        return found[len(found) * 3 // 4] if len(found) >= FEW else 0.0
+
+    def _by_others(self, own: float, likenesses: Sequence[Hashable]) -> float:
+        """What the ratio of a task would be if it were not known. One that is off by just as much
+        is the same task somewhere else."""
+        for likeness in likenesses:
+            others = [ratio for ratio in self._off[likeness] if ratio != own]
+            if others and _tell(likeness, len(others)):
+                return median(others)
+        return 1.0
 
 
 def _likenesses(task: Task) -> Iterator[Hashable]:
@@ -56,9 +79,10 @@ def _likenesses(task: Task) -> Iterator[Hashable]:
     yield ()
 
 
-def _near(likeness: Hashable) -> bool:
-    """Whether it says what is read, and not the operator alone."""
-    return isinstance(likeness, tuple) and len(likeness) > 1
+def _tell(likeness: Hashable, known: int) -> bool:
+    """Whether so many known tasks say something of those that are alike so: one does where it says
+    what is read, and not the operator alone."""
+    return known >= FEW or (isinstance(likeness, tuple) and len(likeness) > 1)
 
 
 def _main(task: Task) -> Node | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -192,19 +192,34 @@ class Recorded:
 
     def race(self, plans: Plans, in_a_row: int = 1, captures: int = 1) -> list[Cost]:
         """A task that was not recorded is estimated as those of these plans that were came out:
-        numbers of two scales do not say which plan is faster."""
+        numbers of two scales do not say which plan is faster. By how much it is faster or slower
+        than the first one may change with all of these estimates, which may be off (`Corrected`):
+        that change is the spread."""
         tasks = [task for plan, _ in plans for task in plan.tasks]
         found = [(task, self.task(task), self._fallback.task(task)) for task in tasks]
         known = [one for one in found if one[1].source != "estimated"]
         scale = Corrected(known)
 
-        def cost(task: Task) -> Cost:
-            said = self.task(task)
-            return scale.of(task, said) if said.source == "estimated" else said
+        def raced(longer: float = 1.0) -> list[Timeline]:
+            def cost(task: Task) -> Cost:
+                said = self.task(task)
+                if said.source != "estimated":
+                    return said
+                said = scale.of(task, said)
+                return replace(said, us=said.us * longer)
+
+            return [forecast(*plan, cost, spec, self._work) for plan in plans]
 
         spec = begun(self.spec) if in_a_row > 1 else self.spec
-        lines = (forecast(*plan, cost, spec, self._work) for plan in plans)
-        return [Cost(line.latency, line.source) for line in lines]
+        lines = raced()
+        if len(known) == len(found) or not scale.error:
+            return [Cost(line.latency, line.source) for line in lines]
+        later = raced(1.0 + scale.error)
+        off = [late.latency - line.latency for late, line in zip(later, lines, strict=True)]
+        return [
+            Cost(line.latency, line.source, spread=abs(more - off[0]))
+            for line, more in zip(lines, off, strict=True)
+        ]
 
     def timeline(self, tasks: TaskGraph, schedule: Schedule) -> Timeline:
         """What would run when on the recorded machine."""
