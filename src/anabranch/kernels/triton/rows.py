@@ -3,10 +3,11 @@ before and after them.
 
     rows:16x64.w4     16 rows a CTA, tiles of 64 columns, 4 warps
 
-What is reduced is flattened into one axis of columns, all else into one of rows, each in the memory
-order of what is read. A row that fits into the tile is read once and held in registers, however
-many reductions are made of it (layer norm: two). A longer one is walked in blocks, once for each
-reduction that needs the one before, and once more for what is stored for each column:
+What is reduced is flattened into one axis of columns, all else into one of rows (`rows_roles`),
+each in the memory order of what is read. A row that fits into the tile is read once and held in
+registers, however many reductions are made of it (layer norm: two). A longer one is walked in
+blocks, once for each reduction that needs the one before, and once more for what is stored for
+each column:
 
     softmax:   for each block: the maximum;  for each block: the sum;  for each block: store
 
@@ -20,48 +21,28 @@ several CTAs share a row: `rows:32x64.k64.w4` gives 64 of them a part of its col
 from __future__ import annotations
 
 import itertools
-import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.build import const, least
-from anabranch.kernels.dfg.index import Axis, Quotient, axes_of, axis
+from anabranch.kernels.dfg.index import Axis
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import (
-    Dfg,
-    Expr,
-    Reduce,
-    Scan,
-    Store,
-    all_parts,
-    free_axes,
-    parts,
-)
-from anabranch.kernels.dfg.walk import loads, reductions, scans, substitute_stores
+from anabranch.kernels.dfg.nouns import Expr, Reduce, Scan, all_parts, free_axes, parts
+from anabranch.kernels.dfg.walk import reductions, scans
 from anabranch.kernels.triton import meeting, running
 from anabranch.kernels.triton.emit import DTYPES, Emission, literal
 from anabranch.kernels.triton.meeting import Total
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.space import (
-    apart,
-    flattened,
-    largest_load,
-    next_power,
-    ordered,
-    side_by_side,
-    slides,
-)
+from anabranch.kernels.triton.rows_roles import LONGEST_TILE, Rows, rows_of
+from anabranch.kernels.triton.space import next_power
 
 OWN = meeting.OWN | {"tile", "part"}
-LONGEST_TILE = 4096
-"""Columns that are held in registers at once, at most."""
 BLOCK = 1024
 """Columns of a block where a row is walked."""
 WARPS = (1, 2, 4, 8)
@@ -75,27 +56,6 @@ LONG = 512
 MOST_PARTS = 128
 MOST_EACH = 32
 """Elements of a tile that one thread holds, at most."""
-MOST_READS = 4
-"""How often each element may be read, on average: a row reads what no other row reads."""
-FEW_READS = 1 << 16
-"""Reads that cost less than a launch, of one value: distances of few points, say."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A graph as rows and columns: the stores in terms of these two axes."""
-
-    dfg: Dfg
-    row: Axis
-    col: Axis
-    stores: tuple[Store, ...]
-    side_by_side: bool
-    """Whether neighbouring rows are neighbours in memory, rather than neighbouring columns."""
-
-    @property
-    def both_ways(self) -> bool:
-        """Whether something runs along the rows from the first column and from the last."""
-        return _both_ways(scans(*(store.expr for store in self.stores)))
 
 
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
@@ -197,96 +157,6 @@ def write(body: Graph, variant: str) -> Program:
 def found_in(body: Graph) -> Rows | str:
     """The rows and columns of a body, or why it has none."""
     return rows_of(lower(body))
-
-
-def rows_of(dfg: Dfg | str) -> Rows | str:
-    """The graph as rows and columns, or why it has none."""
-    if isinstance(dfg, str):
-        return dfg
-    whole, dfg = dfg.axes, running.aligned(dfg)
-    if isinstance(dfg, str):
-        return dfg
-    exprs = [store.expr for store in dfg.stores]
-    found, along = reductions(*exprs), scans(*exprs)
-    if not found and not along:
-        return "it reduces nothing"
-    if not along:
-        dfg = apart(dfg, _group_sizes(dfg, found))
-        found = reductions(*(store.expr for store in dfg.stores))
-    sizes = {tuple(one.extent for one in axes) for axes in _folded(found, along)}
-    if len(sizes) > 1:
-        return f"it reduces over different axes: {sorted(sizes)}"
-    bound = {one for fold in found for one in fold.axes}
-    if any(axis in bound for fold in found for axis in free_axes(fold)):
-        return "a reduction stands inside another"
-    if any(slides(a, dfg) and not side_by_side(a, dfg) for a in dfg.axes if a in whole):
-        return "windows slide along its results"
-    outside = {axis for fold in found for axis in free_axes(fold)}
-    if any(one.axis in outside for one in along):
-        return "it runs along rows that are reduced each by itself"
-    if max(math.prod(size) for size in sizes) > LONGEST_TILE and _both_ways(along):
-        return "it runs along long rows in both directions"
-    ways = {one.axis for one in along}
-    # What does not depend on an axis of results is folded again for each of its places.
-    outside |= set(dfg.axes) - ways if ways & set(dfg.axes) else set()
-    row_axes = [axis for axis in dfg.axes if axis in outside and axis.extent > 1]
-    col_axes = [axis for axis in dfg.axes if axis not in outside and axis.extent > 1]
-    reduced = next(iter(_folded(found, along)))
-    if col_axes and tuple(axis.extent for axis in col_axes) != next(iter(sizes)):
-        return "what is stored for each column is not of the reduced size"
-    points = math.prod(axis.extent for axis in (*row_axes, *reduced))
-    held = {load.value: load.type.numel for load in loads(*(store.expr for store in dfg.stores))}
-    often = MOST_READS * sum(held.values())
-    if found and points > (max(often, FEW_READS) if len(held) == 1 else often):
-        return "it reads each element many times: that is work for a contraction, or for windows"
-    return _flattened(dfg, _folded(found, along), row_axes, col_axes)
-
-
-def _folded(found: Sequence[Reduce], along: Sequence[Scan]) -> dict[tuple[Axis, ...], Expr]:
-    """All axes that are folded together, each time with what is folded there."""
-    table: dict[tuple[Axis, ...], Expr] = {}
-    for axes, arg in (*((f.axes, f.arg) for f in found), *(((s.axis,), s.arg) for s in along)):
-        table.setdefault(axes, arg)
-    return table
-
-
-def _both_ways(along: Sequence[Scan]) -> bool:
-    return len({one.reverse for one in along}) > 1
-
-
-def _group_sizes(dfg: Dfg, found: Sequence[Reduce]) -> dict[Axis, int]:
-    """How many neighbours share a reduction, of axes of which reductions see groups alone."""
-    seen: dict[Axis, set[int]] = {}
-    for load in loads(*(fold.arg for fold in found)):
-        for atom in (atom for index in load.index for atom, _ in index.terms):
-            if isinstance(atom, Quotient):
-                for one in axes_of(atom.index):
-                    plain = atom.index == axis(one.name, one.extent)
-                    seen.setdefault(one, set()).add(atom.by if plain else 0)
-            elif isinstance(atom, Axis):
-                seen.setdefault(atom, set()).add(0)
-    sizes = {one: by for one, by in seen.items() if one in dfg.axes and len(by) == 1}
-    return {one: max(*by, 1) for one, by in sizes.items()}
-
-
-def _flattened(
-    dfg: Dfg,
-    folded: Mapping[tuple[Axis, ...], Expr],
-    row_axes: list[Axis],
-    col_axes: list[Axis],
-) -> Rows:
-    """Rows and columns flat, each in the order of the largest load."""
-    reduced, arg = next(iter(folded.items()))
-    guide = largest_load(arg) or dfg.stores[0]
-    order = ordered([*row_axes, *reduced], guide)
-    row, place = flattened([axis for axis in order if axis in row_axes], "row")
-    sequence = [reduced.index(axis) for axis in order if axis in reduced]
-    col, inner = flattened([reduced[k] for k in sequence], "col")
-    by_place = [inner[axis] for axis in reduced]
-    for axes in (col_axes, *folded):
-        place.update(zip(axes, by_place, strict=False))
-    stores = substitute_stores(dfg.stores, place)
-    return Rows(dfg, row, col, stores, bool(order) and order[-1] in row_axes)
 
 
 def _one_tile(rows: Rows, out: Emission, width: int) -> None:
