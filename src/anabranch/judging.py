@@ -28,7 +28,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
 from anabranch.line import Job, Planned, launched, planned, simplified, tuner_of
-from anabranch.overlap.alike import in_mode, in_their_modes, mode_of
+from anabranch.overlap.alike import in_mode, in_their_modes, may_overlap, mode_of
 from anabranch.overlap.decide import LARGE
 from anabranch.trace import stage_seconds
 
@@ -96,7 +96,8 @@ class Judging:
         """Side by side as each would be launched if it were the one, each loaded several times:
         with one mode for all kernels of each, and where that leaves it open, in modes of their
         own, if there is time for them."""
-        if self.aside.options.overlap == "each":
+        any_modes = any(may_overlap(plan.tasks, self._job.target) for plan in plans)
+        if self.aside.options.overlap == "each" and any_modes:
             was, now = costs = self._launched(replaced(self.aside, overlap="alike"), plans)
             clear = abs(now.us - was.us) > CLEAR * was.us and not tied(now, was)
             if clear or all(len(plan.tasks.tasks) > LARGE for plan in plans):

@@ -36,9 +36,9 @@ WORK, SEARCH, WHOLE = 30.0, 45.0, 150.0
 that it takes at most, the schedule of what it finds included; and those that a compilation may have
 taken at its end."""
 COMPARED = 15.0
-"""Seconds after those for what was found to be compared with the graph as it was: 14 to 18 on an
-H100 where the kernels of both get modes of their own, 2 to 5 where not. Who comes late to it does
-without."""
+"""Seconds after those for what was found to be compared with the graph as it was. On an H100 that
+takes 1 to 5 with one mode for all kernels of each, 9 to 14 where the graphs are large, and 14 to 18
+where kernels get modes of their own, for which a search must end some seconds early."""
 RATE = WORK / SEARCH
 """Work for each second that was asked for: the clock is to have no say on a usual machine."""
 SCHEDULED = 0.035

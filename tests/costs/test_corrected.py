@@ -75,3 +75,19 @@ def test_the_known_say_how_far_corrected_estimates_are_off(
 ) -> None:
     found = Corrected([known(convolution(3, 8), each) for each in off]).error
     assert found == pytest.approx(error)
+
+
+def test_how_far_estimates_are_off_is_told_by_those_of_others_alone() -> None:
+    """Where none of the others tells, that an estimate was corrected by nothing is no error of it;
+    other tasks that are off by just as much do tell."""
+    unlike = [known(convolution(3, 8, channels), 2.0 + channels / 80) for channels in (8, 16, 24)]
+    assert Corrected(unlike).error == 0.0  # the two others are too few, and too unlike
+    fourth = known(convolution(3, 8, 32), 2.4)
+    assert Corrected([*unlike, fourth]).error == pytest.approx(2.4 / 2.2 - 1)
+    equal = [
+        (convolution(3, 8, 8 * n), Cost(2.0 * n, "recorded"), Cost(1.0 * n, "estimated"))
+        for n in range(1, 7)
+    ]
+    assert Corrected(equal).error == 0.0
+    assert Corrected([*equal, known(convolution(3, 8, 80), 3.0)]).error == 0.0
+    assert Corrected([*equal, *unlike[1:], fourth]).error > 0.0

@@ -123,6 +123,8 @@ def test_what_estimates_may_be_off_by_is_the_spread_of_a_race(make: Any) -> None
     beside = costs.race([plan(*off, 1024), plan(8, 1024), plan(*off, 2048, 1024)])
     assert [cost.spread for cost in beside[:2]] == pytest.approx([0.0, 0.0], abs=1e-9)
     assert beside[2].spread == pytest.approx(one.spread, rel=0.1)
+    parts = [known, plan(*off, 1024), plan(1024)]  # of several graphs: the first is none of them
+    assert [cost.spread for cost in costs.race(parts, in_a_row=8)] == [0.0] * 3
 
 
 def test_a_part_of_a_graph_does_not_begin_like_a_run(make: Any, profile: Profile) -> None:

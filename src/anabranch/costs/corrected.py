@@ -25,23 +25,26 @@ from anabranch.ir.task import Task
 FEW = 3
 """Known tasks that say something of those that are like them in little."""
 
+Timed = tuple[float, float]
+"""Microseconds that a task takes, and that it was estimated to take."""
+
 
 class Corrected:
     """`known`: tasks, what each takes, and what it was estimated to take."""
 
     def __init__(self, known: Sequence[tuple[Task, Cost, Cost]]) -> None:
-        self._off: dict[Hashable, list[float]] = {}
-        each: dict[tuple[float, tuple[Hashable, ...]], None] = {}
+        self._known: dict[Hashable, list[Timed]] = {}
+        each: dict[tuple[Timed, tuple[Hashable, ...]], None] = {}
         for task, cost, guess in known:
             if guess.us and cost.us:
-                ratio, likenesses = cost.us / guess.us, tuple(_likenesses(task))
-                each.setdefault((ratio, likenesses))
+                timed, likenesses = (cost.us, guess.us), tuple(_likenesses(task))
+                each.setdefault((timed, likenesses))
                 for likeness in likenesses:
-                    self._off.setdefault(likeness, []).append(ratio)
+                    self._known.setdefault(likeness, []).append(timed)
         self._ratio = {
-            likeness: median(ratios)
-            for likeness, ratios in self._off.items()
-            if _tell(likeness, len(ratios))
+            likeness: _off(found)
+            for likeness, found in self._known.items()
+            if _tell(likeness, len(found))
         }
         self._each = tuple(each)
 
@@ -53,18 +56,26 @@ class Corrected:
     @cached_property
     def error(self) -> float:
         """By what part of it such an estimate may be off: three of four of the known tasks are by
-        less, each estimated by those that are not the same. 0 where fewer than FEW tell."""
-        found = sorted(abs(ratio / self._by_others(ratio, all_) - 1) for ratio, all_ in self._each)
-        return found[len(found) * 3 // 4] if len(found) >= FEW else 0.0
+        less, each estimated by those that are not the same. 0 if that tells of fewer than FEW."""
+        found = []
+        for own, likenesses in self._each:
+            ratio = self._by_others(own, likenesses)
+            if ratio is not None:
+                found.append(abs(own[0] / (own[1] * ratio) - 1))
+        return sorted(found)[len(found) * 3 // 4] if len(found) >= FEW else 0.0
 
-    def _by_others(self, own: float, likenesses: Sequence[Hashable]) -> float:
-        """What the ratio of a task would be if it were not known. One that is off by just as much
-        is the same task somewhere else."""
+    def _by_others(self, own: Timed, likenesses: Sequence[Hashable]) -> float | None:
+        """By how much the estimate of a task would be changed if it were not known, None if none
+        of the others tells. Those that take just as long are the same task somewhere else."""
         for likeness in likenesses:
-            others = [ratio for ratio in self._off[likeness] if ratio != own]
+            others = [timed for timed in self._known[likeness] if timed != own]
             if others and _tell(likeness, len(others)):
-                return median(others)
-        return 1.0
+                return _off(others)
+        return None
+
+
+def _off(found: Sequence[Timed]) -> float:
+    return median(us / guess for us, guess in found)
 
 
 def _likenesses(task: Task) -> Iterator[Hashable]:

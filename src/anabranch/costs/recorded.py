@@ -194,7 +194,8 @@ class Recorded:
         """A task that was not recorded is estimated as those of these plans that were came out:
         numbers of two scales do not say which plan is faster. By how much it is faster or slower
         than the first one may change with all of these estimates, which may be off (`Corrected`):
-        that change is the spread."""
+        that change is the spread. Parts, which run several times in a row, are of several graphs,
+        and have none."""
         tasks = [task for plan, _ in plans for task in plan.tasks]
         found = [(task, self.task(task), self._fallback.task(task)) for task in tasks]
         known = [one for one in found if one[1].source != "estimated"]
@@ -212,7 +213,7 @@ class Recorded:
 
         spec = begun(self.spec) if in_a_row > 1 else self.spec
         lines = raced()
-        if len(known) == len(found) or not scale.error:
+        if len(known) == len(found) or in_a_row > 1 or not scale.error:
             return [Cost(line.latency, line.source) for line in lines]
         later = raced(1.0 + scale.error)
         off = [late.latency - line.latency for late, line in zip(later, lines, strict=True)]
