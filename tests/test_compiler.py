@@ -215,7 +215,7 @@ def test_dumps_every_stage(tmp_path: Path) -> None:
 
 
 def test_debug_logs_as_much_as_was_asked(caplog: pytest.LogCaptureFixture) -> None:
-    from anabranch.api import Compiled
+    from anabranch.compiled.calls import Compiled
 
     wanted = job("squeezenet", debug=2)
     with caplog.at_level("INFO", logger="anabranch"):

@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anabranch.api import Compiled, compile, load
+    from anabranch.api import compile, load
+    from anabranch.compiled.calls import Compiled
     from anabranch.errors import (
         AnabranchError,
         ArtifactError,
@@ -45,7 +46,7 @@ __all__ = [
     "load",
 ]
 
-_OF_OTHERS = {"Compiled": "api", "compile": "api", "load": "api", "Options": "options"}
+_OF_OTHERS = {"Compiled": "compiled.calls", "compile": "api", "load": "api", "Options": "options"}
 """Where names are that are no errors."""
 _FILES = ("api", "errors", "options")
 """Which are there without being imported, as they would be if this file imported them."""

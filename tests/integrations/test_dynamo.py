@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from anabranch.api import Compiled
+from anabranch.compiled.calls import Compiled
 from anabranch.integrations import dynamo
 from anabranch.integrations.dynamo import anabranch_backend
 

@@ -24,6 +24,7 @@ from anabranch.audition import GENERATES
 from anabranch.bench.machine import machine
 from anabranch.bench.provenance import provenance, versions
 from anabranch.cache import Cache
+from anabranch.compiled.calls import Compiled
 from anabranch.compiler import Compilation
 from anabranch.costs import costs_of
 from anabranch.costs.recorded import (
@@ -110,7 +111,7 @@ def record(
     return profile
 
 
-def considered(compiled: api.Compiled) -> list[Tried]:
+def considered(compiled: Compiled) -> list[Tried]:
     """Every task of the plan, of every other way to cut its graph, and of the selections that are
     compared as wholes, with its candidates."""
     made, target = compiled.entries[-1].compilation, compiled.target

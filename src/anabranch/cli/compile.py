@@ -24,6 +24,7 @@ from anabranch.cli.place import place, planned_elsewhere
 from anabranch.cli.stopping import stoppable
 from anabranch.cli.watch import Watch
 from anabranch.compare import EAGER_TOLERANCE
+from anabranch.compiled.calls import Compiled
 from anabranch.errors import NumericsError, OptionError
 from anabranch.ir.numbers import relative_error
 from anabranch.ir.text import text_kernel
@@ -102,7 +103,7 @@ def compiled_for(
     seed: int,
     trust: bool,
     options: dict[str, Any],
-) -> tuple[api.Compiled, tuple[Any, ...], Event]:
+) -> tuple[Compiled, tuple[Any, ...], Event]:
     """The model compiled with what the flags say, in sight of whoever waits; its inputs; and what
     is set if somebody asked for an end."""
     chosen, device = place(target)

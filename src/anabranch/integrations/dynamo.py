@@ -24,7 +24,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from anabranch.api import Compiled
+from anabranch.compiled.calls import Compiled
 from anabranch.errors import OptionError
 from anabranch.frontend.from_fx import capture_fx
 from anabranch.options import Options
