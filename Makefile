@@ -1,6 +1,8 @@
 # make setup    a virtual environment with everything, once
 # make demo     compile Inception V3 and write report.html
 # make check    format, lint, types, architecture, tests: what CI runs
+# make test-gpu the tests that need a GPU, several at a time, with the Python at hand (PYTHON, JOBS,
+#               SHARD=1/2, OUT=folder for junit.xml): nothing is installed
 # make golden   accept the new texts of the golden tests (review the diff)
 # make size     lines per room
 # make replay   what this branch changes in the plans of the zoo, against main
@@ -10,12 +12,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
+JOBS ?= 8
+SHARD ?= 1/1
 
 # One thread per test worker: workers that each start a thread per core only wait for each other.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rfEs
 
 .DEFAULT_GOAL := check
-.PHONY: setup demo test check format lint types layers tests golden size replay clean
+.PHONY: setup demo test check format lint types layers tests test-gpu golden size replay clean
 
 setup: $(READY)
 
@@ -52,6 +56,9 @@ layers: setup
 
 tests: setup
 	$(PYTEST) tests
+
+test-gpu:
+	$(PYTHON) tools/gpu_tests.py --jobs $(JOBS) --shard $(SHARD) $(if $(OUT),--out "$(OUT)")
 
 golden: setup
 	$(PYTEST) tests --update-golden

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.fuse.test_partition import SPEC
-from tests.kernels.triton.test_recurrence import average, graph_of, hidden
+from tests.kernels.triton.loops import average, graph_of, hidden
 from tests.rewrite.graphs import read, worst
 from torch import Tensor, nn
 

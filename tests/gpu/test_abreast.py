@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.abreast.test_decide import cells, wide
+from tests.gpu.patience import patiently
 from torch import Tensor
 
 import anabranch
@@ -112,6 +113,7 @@ def compiled(model: Any, args: tuple[Tensor, ...], cache: Path, **options: Any) 
     return anabranch.compile(model, args, target="cuda", cache_dir=cache, **given)
 
 
+@pytest.mark.alone
 def test_branches_that_share_a_launch(tmp_path: Path) -> None:
     """Whether they do is for the clock to say; what comes out is right, no slower, and found again
     by the next process."""
@@ -129,8 +131,12 @@ def test_branches_that_share_a_launch(tmp_path: Path) -> None:
     told = [event for event in fast.trace.events if event.where == "abreast"]
     assert any(event.kind in ("applied", "refused") for event in told)
     runs = [each.executable() for each in (plain, fast)]
-    was, now = fast.target.time(runs, 1.0)
-    assert now.us <= was.us + was.spread + now.spread
+
+    def no_slower() -> None:
+        was, now = fast.target.time(runs, 1.0)
+        assert now.us <= was.us + was.spread + now.spread
+
+    patiently(no_slower)
     for event in told:
         if event.kind == "applied":
             assert wide(made) and "measured" in event.why

@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from tests.gpu.patience import patiently
 from torch import nn
 
 from anabranch.bench import rivals
@@ -30,16 +31,20 @@ def test_a_captured_call_keeps_what_it_reads() -> None:
     assert others and ready.peak_bytes is not None and ready.peak_bytes >= expected.nbytes
 
 
+@pytest.mark.alone
 def test_samples_of_the_same_work_agree() -> None:
     a = torch.randn(2048, 2048, device="cuda")
 
     def work() -> torch.Tensor:
         return a @ a
 
-    first, second = callables.sample([work, work], seconds=0.3)
-    assert len(first) == len(second) >= 15
-    middle = sorted(first)[len(first) // 2], sorted(second)[len(second) // 2]
-    assert 0.8 < middle[0] / middle[1] < 1.25
+    def agree() -> None:
+        first, second = callables.sample([work, work], seconds=0.3)
+        assert len(first) == len(second) >= 15
+        middle = sorted(first)[len(first) // 2], sorted(second)[len(second) // 2]
+        assert 0.8 < middle[0] / middle[1] < 1.25
+
+    patiently(agree)
 
 
 def test_peak_of_a_call() -> None:
@@ -53,6 +58,7 @@ def test_survey_names_the_device() -> None:
     assert facts["gpu"] and facts["cuda"] and "." in str(facts["capability"])
 
 
+@pytest.mark.alone
 def test_the_time_of_a_graph_is_the_devices() -> None:
     """A host that takes a millisecond to launch what is over in microseconds."""
     x = torch.zeros(1 << 20, device="cuda")
@@ -64,11 +70,16 @@ def test_the_time_of_a_graph_is_the_devices() -> None:
         while time.perf_counter() - start < 1e-3:
             pass
 
-    quick, slow = (timing.summarise(each).us for each in timing.interleaved([replay, slowly], 0.1))
-    assert quick < 50 and slow == pytest.approx(quick, abs=5)
-    (called,) = timing.interleaved([slowly], 0.1, ahead=False)
-    assert timing.summarise(called).us > 900
-    replayed, called = callables.sample([slowly, slowly], 0.1, replays=[0])
-    assert len(replayed) == len(called)
-    assert statistics.median(replayed) == pytest.approx(quick / 1e3, abs=5e-3)
-    assert statistics.median(called) > 0.9
+    def seen() -> None:
+        quick, slow = (
+            timing.summarise(each).us for each in timing.interleaved([replay, slowly], 0.1)
+        )
+        assert quick < 50 and slow == pytest.approx(quick, abs=5)
+        (called,) = timing.interleaved([slowly], 0.1, ahead=False)
+        assert timing.summarise(called).us > 900
+        replayed, called = callables.sample([slowly, slowly], 0.1, replays=[0])
+        assert len(replayed) == len(called)
+        assert statistics.median(replayed) == pytest.approx(quick / 1e3, abs=5e-3)
+        assert statistics.median(called) > 0.9
+
+    patiently(seen)

@@ -115,7 +115,7 @@ def test_layers_are_right(name: str, dtype: torch.dtype) -> None:
         "cache_dir": None,
         "strict": True,
     }
-    seconds = 60.0 if name == "recurrence" else 8.0  # torch.export takes five of 200 steps
+    seconds = 60.0  # for kernels to be tried beside seven other processes; an idle GPU needs 8
     fast = anabranch.compile(Of(function).eval(), args, target="cuda", budget=seconds, **options)
     tasks = fast.entries[0].plan.tasks.tasks
     assert any(task.kernel and task.kernel.provider == "triton" for task in tasks)

@@ -8,11 +8,12 @@ import sys
 
 import pytest
 import torch
+from tests.gpu.patience import patiently
 
 from anabranch.targets.cuda import timing
 from anabranch.targets.cuda.callables import capture_callable
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 OTHER = """
 import time, torch
@@ -28,9 +29,15 @@ while time.monotonic() < until:
 def test_a_process_that_times_at_the_same_time_is_not_seen(of: int) -> None:
     x = torch.randn(of, of, device="cuda", dtype=torch.float16)
     replay, _ = capture_callable(lambda: x @ x)
-    alone = timing.summarise(timing.interleaved([replay], 0.3)[0]).us
-    with subprocess.Popen([sys.executable, "-c", OTHER], stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None and other.stdout.readline() == b"ready\n"
-        beside = timing.summarise(timing.interleaved([replay], 0.3)[0]).us
-        other.kill()
-    assert beside == pytest.approx(alone, rel=0.1)
+
+    def unseen() -> None:
+        alone = timing.summarise(timing.interleaved([replay], 0.3)[0]).us
+        with subprocess.Popen([sys.executable, "-c", OTHER], stdout=subprocess.PIPE) as other:
+            try:
+                assert other.stdout is not None and other.stdout.readline() == b"ready\n"
+                beside = timing.summarise(timing.interleaved([replay], 0.3)[0]).us
+            finally:
+                other.kill()
+        assert beside == pytest.approx(alone, rel=0.1)
+
+    patiently(unseen)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 import torch
 from tests.kernels.triton.bodies import renormed, summed
+from tests.kernels.triton.loops import average, graph_of, hidden
 from tests.kernels.triton.pairs import convolutions
 from tests.kernels.triton.test_joins import recurrence
-from tests.kernels.triton.test_recurrence import average, graph_of, hidden
 
 from anabranch.bench.layers import attention, linear
 from anabranch.ir.graph import Graph

@@ -12,20 +12,16 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
+from tests.kernels.triton.loops import average, graph_of, hidden
 from tests.kernels.triton.test_compile import SPILLED, compiled
 from tests.kernels.triton.test_joins import recurrence
-from tests.rewrite.graphs import captured
-from torch import Tensor, nn
+from torch import Tensor
 
 from anabranch.ir.graph import Graph
-from anabranch.ir.step import Stepper
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.dfg.recurrence import LEAST_STEPS, Recurrence
 from anabranch.kernels.triton.recurrence import found_in
 from anabranch.kernels.triton.write import program, variants, why_none
-from anabranch.options import Options
-from anabranch.rewrite import simplify
-from anabranch.trace import Trace
 
 VARIANTS = (
     *("recurrence:32.u4.w1", "recurrence:64.u16.w2", "recurrence:32.u1.w1"),
@@ -33,33 +29,10 @@ VARIANTS = (
 )
 
 
-class Model(nn.Module):
-    def __init__(self, function: Callable[..., object]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> object:
-        return self.function(*args)
-
-
-def graph_of(function: Callable[..., object], *args: Tensor) -> Graph:
-    return simplify(captured(Model(function), *args), Stepper(Trace()), Options())
-
-
 def loop(graph: Graph) -> Recurrence:
     found = found_in(graph)
     assert isinstance(found, Recurrence), found
     return found
-
-
-def average(x: Tensor, dim: int, back: bool = False) -> Tensor:
-    """An exponential moving average along any axis, from its start or from its end."""
-    steps = x.unbind(dim)[:: -1 if back else 1]
-    state, found = steps[0], []
-    for one in steps:
-        state = 0.9 * state + 0.1 * one
-        found.append(state)
-    return torch.stack(found[:: -1 if back else 1], dim)
 
 
 @settings(max_examples=10, deadline=None, phases=[Phase.generate])
@@ -88,17 +61,6 @@ def test_any_axis_of_time_in_both_directions(
     graph = graph_of(lambda x: average(x, dim, back), x)
     assert loop(graph).step.extent >= steps
     check(graph, [variant], [x])
-
-
-def hidden(f: Tensor, z: Tensor, o: Tensor, c: Tensor, h: Tensor) -> tuple[Tensor, ...]:
-    """Two states, of which each depends on both; the second is stacked, and both are returned."""
-    found = []
-    for t in range(f.shape[1]):
-        gate = torch.sigmoid(f[:, t] + 0.1 * h)
-        c = gate * c + (1 - gate) * torch.tanh(z[:, t])
-        h = torch.sigmoid(o[:, t]) * torch.tanh(c + 0.2 * h)
-        found.append(h)
-    return torch.stack(found, 1), c, h
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
