@@ -55,6 +55,7 @@ from anabranch.outcome import (
     refute,
     refuted,
 )
+from anabranch.pack.owned import owned
 from anabranch.schedule import scheduler
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
@@ -189,6 +190,8 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     # Of what was decided anew, much is done with that holds memory of the device, and may be found.
     quiet = nullcontext if fresh else uncollected
     with trace.stage("load"), quiet():
+        found = replace(found, plan=_owned(job, captured, plan))
+        plan = found.plan
         kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
         target.prepare(kernels, job.cache, trace)
         run = None if target.spec.simulated else target.load(plan)
@@ -209,6 +212,13 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     if errors and not known:
         accept(job.cache, found.kept, captured.graph, options.seed, errors)
     yield "verify", Compilation(captured, path, found, run, errors, job.taken)
+
+
+def _owned(job: Job, captured: Captured, plan: Plan) -> Plan:
+    """The plan with constants of its own: the model may change from here on."""
+    theirs = [c.value for c in captured.graph.constants if c.value is not None]
+    device = None if job.target.spec.simulated else job.target.device
+    return owned(plan, theirs, device, job.shared)
 
 
 def _verified(job: Job, captured: Captured, found: Outcome, run: Executable) -> tuple[Errors, bool]:

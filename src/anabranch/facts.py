@@ -11,6 +11,7 @@
 | cut_short | why searching ended before it was done: "", budget, stop |
 | stages_s | seconds of the compilation by stage, and of parts of stages ("search.build") |
 | peak_bytes, peak_bytes_sequential | intermediate values of this plan and of the sequential one |
+| weights_bytes | constants that the plan owns: copies, apart from the model's own weights |
 | max_relative_error | per output, against a higher-precision reference |
 | search | each round of the search that paid: rules, us without and with them, steps |
 | search: steps | rule, nodes, change of the price, alpha of that, us of the part they stand in |
@@ -34,6 +35,7 @@ from anabranch.kernels.triton.carveout import apart, carveout_of
 from anabranch.kernels.triton.dependent import split
 from anabranch.line import Job
 from anabranch.overlap.alike import generated
+from anabranch.pack.owned import owned_bytes
 from anabranch.rewrite.backtrack import Step
 from anabranch.trace import stage_seconds
 
@@ -67,6 +69,7 @@ def facts_of(job: Job, made: Compilation, eager: bool = True) -> dict[str, Any]:
         "arena_bytes": plan.arena_bytes,
         "peak_bytes_planned": plan.peak_bytes,
         "peak_bytes_sequential": made.found.sequential.peak_bytes,
+        "weights_bytes": owned_bytes(plan),
         "search_s": made.seconds,
         "search": _searched(made),
         "cut_short": made.found.cut_short,

@@ -33,6 +33,7 @@ from anabranch.overlap.alike import USUAL, WAITED, compiling, launched_in, may_o
 from anabranch.overlap.decide import near, overlapped
 from anabranch.pack import pack
 from anabranch.pack.once import Packer
+from anabranch.pack.owned import Shared
 from anabranch.rehearse import compile_ahead
 from anabranch.rewrite import simplify
 from anabranch.rewrite.recall import simplify_or_recall
@@ -70,7 +71,8 @@ first compilation shall end within three minutes."""
 class Job:
     """What is to be compiled, for what, where to look things up and say what happened, and until
     when searching and measuring may go on. `begun`: when it began, of `time.monotonic`.
-    `auditions`: the process in which generated kernels run first, while it is compiled."""
+    `auditions`: the process in which generated kernels run first, while it is compiled. `shared`:
+    constants that other plans of the same Compiled own."""
 
     model: Any
     args: tuple[Any, ...]
@@ -83,6 +85,7 @@ class Job:
     deadline: Deadline = ENDLESS
     begun: float = field(default_factory=time.monotonic)
     auditions: Auditions | None = None
+    shared: Shared = field(default_factory=dict)
 
     @property
     def taken(self) -> float:

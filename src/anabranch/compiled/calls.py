@@ -33,6 +33,7 @@ from anabranch.kernels.triton import memo
 from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.pack import artifact
+from anabranch.pack.owned import owned, shared_of
 from anabranch.report import kernel, page, text
 from anabranch.report.lines import WIDTH
 from anabranch.report.sides import rounds_told
@@ -101,6 +102,7 @@ class Compiled:
                 self.trace,
                 captured,
                 Deadline(stop=stop),
+                shared=shared_of([entry.plan for entry in self.entries]),
             )
             compilation: Compilation = compile_model(job)
         self.entries.append(
@@ -118,12 +120,14 @@ class Compiled:
 
     def adopt(self, plan: Plan, facts: Mapping[str, Any], source: str) -> None:
         """Take a plan made elsewhere; say so where it was tuned for another machine."""
-        assert plan.signature is not None, "saved plans have signatures"
+        signature = plan.signature
+        assert signature is not None, "saved plans have signatures"
         if plan.spec.fingerprint != self.target.spec.fingerprint:
             why = f"tuned on {plan.spec.name} {dict(plan.spec.versions)}"
             self.trace.add("warning", "load", source, f"{why}; compile again to tune for this one")
         run = None
         if not self.target.spec.simulated:
+            plan = owned(plan, (), self.target.device, {})
             kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
             with Cache.open(self.options.cache_dir) as cache:
                 missing = memo.recall(cache, kernels)
@@ -131,7 +135,7 @@ class Compiled:
                 run = self.target.load(plan)
                 memo.keep(cache, missing)
             fell_back(run, self.options, self.trace)
-        trees = (read_tree(plan.signature.input_tree), read_tree(plan.signature.output_tree))
+        trees = (read_tree(signature.input_tree), read_tree(signature.output_tree))
         self.entries.append(Entry(plan, run, lambda eager=True: dict(facts), trees))
 
     @property

@@ -18,6 +18,7 @@ from typing import Unpack
 from anabranch.ir.text import text_kernel
 from anabranch.kernels.triton.abreast import NAME as ABREAST
 from anabranch.kernels.triton.carveout import WHOLE
+from anabranch.pack.owned import owned_bytes
 from anabranch.report import history
 from anabranch.report.flow import busy, critical_chain, flow
 from anabranch.report.headline import Headline, headline
@@ -221,6 +222,8 @@ def _memory(parts: Parts, head: Headline) -> list[str]:
     if held:
         task = plan.schedule.launches[at].task
         where += f"; fullest at launch {at} ({task}) with {size(most)}"
+    if own := owned_bytes(plan):
+        where += f"; {size(own)} of weights, a copy beside the model's own"
     return [*lines, *wrapped(where)]
 
 
