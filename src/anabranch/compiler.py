@@ -87,7 +87,9 @@ CAREFUL = {
 class Compilation:
     """What each stage made. `path`: what the search found, None without a search. `errors`: per
     output the error against the higher-precision reference and the error allowed; empty where
-    nothing could run. `run` is None on a simulated target."""
+    nothing could run. `run` is None on a simulated target. `model`: the latency of the eager model
+    beside it, in one CUDA graph where there are graphs; None where it was not timed. `as_captured`:
+    the plan is the eager model, operator by operator, because that is faster."""
 
     captured: Captured
     path: Path | None
@@ -95,6 +97,8 @@ class Compilation:
     run: Executable | None
     errors: tuple[tuple[float, float], ...]
     seconds: float = field(compare=False, default=0.0)
+    model: Cost | None = None
+    as_captured: bool = False
 
     @property
     def plan(self) -> Plan:

@@ -3,7 +3,9 @@
 | key | meaning |
 |---|---|
 | latency_ms, latency_source | of the chosen plan: measured, recorded or estimated |
-| baselines | eager (where the model can run) and the sequential plan, in ms |
+| baselines | in ms: sequential (the plan on one stream), eager (calls of the model), |
+| baselines | and, on a GPU, eager_graph (the model in one CUDA graph) |
+| as_captured | the plan is the eager model, operator by operator, because that is faster |
 | schedules | every candidate, before kernels overlap: name, latency_ms, source, streams, waits |
 | kernels | launches of the plan; tasks: how many of them |
 | modes | generated kernels of the plan by how they overlap the one before ("none": not at all) |
@@ -57,6 +59,7 @@ def facts_of(job: Job, made: Compilation, eager: bool = True) -> dict[str, Any]:
         "latency_spread_ms": cost.spread / 1e3,
         "latency_source": cost.source,
         "baselines": _baselines(job, made, eager),
+        "as_captured": made.as_captured,
         "scheduler": plan.schedule.scheduler,
         "schedules": [_schedule(schedule, cost) for schedule, cost in made.found.schedules],
         "tasks": len(tasks.tasks),
@@ -125,6 +128,8 @@ def _baselines(job: Job, made: Compilation, asked: bool) -> dict[str, float]:
     plain = [cost for schedule, cost in known if schedule.scheduler == "sequential"]
     plain = plain or [cost for schedule, cost in known if schedule.streams == 1]
     found = {"sequential": plain[0].us / 1e3} if plain else {}
+    if made.model is not None and job.target.spec.kind == "cuda":
+        found["eager_graph"] = made.model.us / 1e3
     if asked and made.run is not None and callable(job.model):
         args, kwargs = own_inputs(job.args, job.kwargs)
 

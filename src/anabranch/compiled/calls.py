@@ -18,9 +18,10 @@ from typing import Any
 from torch import Tensor
 
 from anabranch.cache import Cache
+from anabranch.compiled.eager import beside_eager
 from anabranch.compiled.entry import Entry, flatten, shapes
 from anabranch.compiled.padding import padded
-from anabranch.compiler import Compilation, compile_model, fell_back
+from anabranch.compiler import compile_model, fell_back
 from anabranch.deadline import Deadline
 from anabranch.errors import InputError, OptionError, TargetError
 from anabranch.facts import facts_of
@@ -104,7 +105,7 @@ class Compiled:
                 Deadline(stop=stop),
                 shared=shared_of([entry.plan for entry in self.entries]),
             )
-            compilation: Compilation = compile_model(job)
+            compilation = beside_eager(job, compile_model(job))
         self.entries.append(
             Entry(
                 compilation.plan,

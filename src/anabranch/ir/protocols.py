@@ -140,6 +140,12 @@ class Target(Protocol):
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
         """Latency of any call, end to end, as its user sees it."""
 
+    def beside_model(
+        self, run: Executable, model: Callable[[], object], budget: float
+    ) -> tuple[Cost, Cost]:
+        """Latencies of the executable and of a call of the model as it is, taken interleaved
+        within about `budget` seconds; where there are CUDA graphs the model is captured in one."""
+
     def own_precision(self) -> AbstractContextManager[None]:
         """Within it operators take the short cuts (tf32) that plans for this target take, whatever
         the process has set."""

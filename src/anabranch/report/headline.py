@@ -28,7 +28,7 @@ class Baseline:
 class Headline:
     """`us` is None where nobody knows the latency. `errors`: per output the relative error and,
     where known, the error allowed. `batch`: what all inputs have as their first size. `cut_short`:
-    in words, "" where nothing was."""
+    in words, "" where nothing was. `as_captured`: the plan is the eager model."""
 
     machine: str
     setting: tuple[str, ...]
@@ -47,6 +47,7 @@ class Headline:
     search: float | None
     cut_short: str
     errors: tuple[tuple[float, float | None], ...]
+    as_captured: bool = False
 
 
 def headline(parts: Parts) -> Headline:
@@ -78,6 +79,7 @@ def headline(parts: Parts) -> Headline:
         number(facts.get("search_s")),
         CUT_SHORT.get(str(facts.get("cut_short")), ""),
         _errors(facts.get("max_relative_error"), facts.get("allowed_relative_error")),
+        facts.get("as_captured") is True,
     )
 
 

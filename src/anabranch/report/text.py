@@ -73,6 +73,8 @@ def _result(name: str, head: Headline) -> list[str]:
         ]
         result = f"{duration(head.us)} {head.source}, schedule {head.scheduler}"
         lines += wrapped(result + (f": {', '.join(than)}" if than else ""))
+    if head.as_captured:
+        lines += wrapped("this is the eager model, operator by operator: nothing tried was faster")
     counts = f"{count(head.tasks, 'task')} ({count(head.launches, 'kernel')}) on "
     lines.append(
         f"  {counts}{count(head.streams, 'stream')} with {count(head.waits, 'event wait')}"

@@ -175,18 +175,11 @@ class CpuTarget:
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
         loaded = [run for run in runs if isinstance(run, CpuExecutable)]
         assert len(loaded) == len(runs), "executables of another target"
-        for run in loaded:
-            run.replay()
-        samples: list[list[float]] = [[] for _ in loaded]
-        deadline = time.perf_counter() + budget
-        for done in range(ROUNDS[1]):
-            if done >= ROUNDS[0] and time.perf_counter() > deadline:
-                break
-            for taken, run in zip(samples, loaded, strict=True):
-                start = time.perf_counter()
-                run.replay()
-                taken.append(1e6 * (time.perf_counter() - start) / run.repeat)
-        return [_summarise(taken) for taken in samples]
+        samples = _interleaved([run.replay for run in loaded], budget)
+        return [
+            _summarise([us / run.repeat for us in taken])
+            for taken, run in zip(samples, loaded, strict=True)
+        ]
 
     def probe(self, run: Executable) -> dict[str, Probe]:
         """Launches only: a CPU kernel has no grid, and its temporaries come from the allocator."""
@@ -208,22 +201,38 @@ class CpuTarget:
         return Timeline(moved, max((span.end for span in moved), default=0.0), "measured")
 
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
-        call()
-        samples: list[float] = []
-        deadline = time.perf_counter() + budget
-        for done in range(ROUNDS[1]):
-            if done >= ROUNDS[0] and time.perf_counter() > deadline:
-                break
-            start = time.perf_counter()
-            call()
-            samples.append(1e6 * (time.perf_counter() - start))
-        return _summarise(samples)
+        return _summarise(_interleaved([call], budget)[0])
+
+    def beside_model(
+        self, run: Executable, model: Callable[[], object], budget: float
+    ) -> tuple[Cost, Cost]:
+        assert isinstance(run, CpuExecutable), "an executable of another target"
+        with torch.no_grad():
+            plan, own = _interleaved([run.replay, model], budget)
+        return _summarise([us / run.repeat for us in plan]), _summarise(own)
 
     def own_precision(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
         return nullcontext()
+
+
+def _interleaved(calls: Sequence[Callable[[], object]], budget: float) -> list[list[float]]:
+    """Samples in microseconds for each callable, in rounds that visit all of them, after one call
+    of each that is not timed."""
+    for call in calls:
+        call()
+    samples: list[list[float]] = [[] for _ in calls]
+    deadline = time.perf_counter() + budget
+    for done in range(ROUNDS[1]):
+        if done >= ROUNDS[0] and time.perf_counter() > deadline:
+            break
+        for taken, call in zip(samples, calls, strict=True):
+            start = time.perf_counter()
+            call()
+            taken.append(1e6 * (time.perf_counter() - start))
+    return samples
 
 
 def _summarise(samples: Sequence[float]) -> Cost:

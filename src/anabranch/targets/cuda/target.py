@@ -19,6 +19,7 @@ from anabranch.precision import precision
 from anabranch.targets.cuda import cudnn, profile, timing, triton
 from anabranch.targets.cuda.capture import CudaExecutable
 from anabranch.targets.cuda.device import read_spec
+from anabranch.targets.cuda.model import beside_model
 from anabranch.targets.cuda.probe import probe
 from anabranch.targets.place import Runner, check_providers, place, run_aten
 from anabranch.trace import Trace
@@ -150,6 +151,13 @@ class CudaTarget:
 
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
         return timing.summarise(timing.interleaved([lambda: _drop(call())], budget, ahead=False)[0])
+
+    def beside_model(
+        self, run: Executable, model: Callable[[], object], budget: float
+    ) -> tuple[Cost, Cost]:
+        assert isinstance(run, CudaExecutable), "an executable of another target"
+        with torch.cuda.device(self.device), precision(self.tf32):
+            return beside_model(run, model, budget)
 
     def own_precision(self) -> AbstractContextManager[None]:
         return precision(self.tf32)

@@ -68,6 +68,11 @@ class SimTarget:
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
         raise self._absent("time a call")
 
+    def beside_model(
+        self, run: Executable, model: Callable[[], object], budget: float
+    ) -> tuple[Cost, Cost]:
+        raise self._absent("time the model")
+
     def own_precision(self) -> AbstractContextManager[None]:
         return nullcontext()
 

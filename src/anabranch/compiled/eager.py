@@ -1,0 +1,133 @@
+"""The eager model as a candidate: what is handed out is never slower than it beyond the spread.
+
+    Compilation --race with the model--> faster or as fast --> the Compilation
+          slower: the graph as captured, operator by operator --race with the plan--> the faster one
+
+The model is timed as its user could run it best: in one CUDA graph on a GPU, by calls on a CPU. It
+shares the user's weights, which may change, so what stands for it in a plan is the captured graph,
+operator by operator on one stream, with weights of its own. On a CPU that costs some microseconds
+of Python an operator, which tiny models notice: there the numbers are told, and the plan stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from anabranch.compare import own_inputs
+from anabranch.compiler import PLAIN, Compilation, compile_model
+from anabranch.errors import AnabranchError
+from anabranch.ir.protocols import Cost
+from anabranch.line import Job
+from anabranch.trace import Kind
+
+RACE_S = 0.5
+"""Seconds of timing for each of the two races."""
+SCHEME = "eager 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the plan and the eager model took side by side, and whether the captured graph as it is
+    takes the plan's place."""
+
+    plan: Cost
+    model: Cost
+    as_captured: bool = False
+
+
+def beside_eager(job: Job, made: Compilation) -> Compilation:
+    """The compilation, or that of the captured graph as it is where the model is faster by more
+    than the spread of both. What was decided is remembered: a warm start times nothing."""
+    if made.run is None or not _chosen_freely(job) or not callable(job.model):
+        return made
+    known = _recalled(job, made)
+    verdict = known
+    if verdict is None:
+        verdict = None if job.deadline.over() else _race(job, made)
+        if verdict is None:
+            return made
+    timed, plain = replace(made, model=verdict.model), None
+    if verdict.as_captured or (known is None and slower(verdict.plan, verdict.model)):
+        plain = _as_captured(job, timed, verdict)
+    if known is None:
+        _remember(job, made, replace(verdict, as_captured=plain is not None))
+    return plain or timed
+
+
+def slower(cost: Cost, other: Cost) -> bool:
+    """Whether the first takes longer by more than the spread of both."""
+    return cost.us - cost.spread > other.us + other.spread
+
+
+def _chosen_freely(job: Job) -> bool:
+    """Who names a system, a scheduler or a source of kernels gets what it makes."""
+    options = job.options
+    return (options.system, options.scheduler, options.kernels) == ("anabranch", "best", "all")
+
+
+def _race(job: Job, made: Compilation) -> Verdict | None:
+    """The plan and the model side by side; None where the model cannot run."""
+    assert made.run is not None
+    name = made.plan.tasks.name
+    devices = [job.target.device] if job.target.device.type == "cuda" else []
+    with job.trace.stage("eager"), torch.random.fork_rng(devices):
+        try:
+            return Verdict(*job.target.beside_model(made.run, _call_of(job), RACE_S))
+        except Exception as failed:  # whatever the user's model raises
+            why = f"the eager model was not timed: {str(failed).partition(chr(10))[0]}"
+            job.trace.add("refused", "eager", name, why)
+            return None
+
+
+def _call_of(job: Job) -> Callable[[], object]:
+    args, kwargs = own_inputs(job.args, job.kwargs)
+    return lambda: job.model(*args, **kwargs)
+
+
+def _as_captured(job: Job, made: Compilation, verdict: Verdict) -> Compilation | None:
+    """The captured graph as it is; None where the plan turns out to be as fast."""
+    name = made.plan.tasks.name
+    told = f"the plan takes {verdict.plan.us:.2f} us, the eager model {verdict.model.us:.2f}"
+    options = job.options.model_copy(update=PLAIN)
+    trace = job.trace
+    asked = replace(job, options=options, captured=made.captured, trace=trace.aside())
+    try:
+        plain: Compilation = compile_model(asked)
+    except AnabranchError as failed:
+        trace.add("refused", "eager", name, f"{told}, but as captured: {failed.what}")
+        return None
+    if not verdict.as_captured:
+        assert made.run is not None and plain.run is not None
+        old, new = job.target.time([made.run, plain.run], RACE_S)
+        if not slower(old, new):
+            why = f"{told}, but as captured {new.us:.2f}, where the plan takes {old.us:.2f}"
+            kind: Kind = "refused" if job.target.spec.kind == "cpu" else "warning"
+            trace.add(kind, "eager", name, why)
+            return None
+        plain = replace(plain, found=replace(plain.found, cost=new))
+    trace.add("chosen", "eager", name, f"{told}: what runs is the model as it was captured")
+    return replace(plain, model=verdict.model, as_captured=True)
+
+
+def _recalled(job: Job, made: Compilation) -> Verdict | None:
+    if job.cache is None or not made.found.kept:
+        return None
+    told = job.cache.get("plans", _key(made))
+    if told is None:
+        return None
+    plan, model, as_captured = json.loads(told)
+    return Verdict(Cost(*plan), Cost(*model), as_captured)
+
+
+def _remember(job: Job, made: Compilation, verdict: Verdict) -> None:
+    if job.cache is not None and made.found.kept:
+        costs = [(cost.us, cost.source, cost.spread) for cost in (verdict.plan, verdict.model)]
+        job.cache.put("plans", _key(made), json.dumps([*costs, verdict.as_captured]))
+
+
+def _key(made: Compilation) -> str:
+    return f"{SCHEME}\n{made.found.kept}"

@@ -1,0 +1,61 @@
+"""The eager model on the device's own terms: captured in one CUDA graph, timed beside a plan.
+
+    model --warm up, capture--> graph --replays, interleaved with the plan's--> costs
+
+A model that waits for the device (`.item()`, boolean indexing) cannot be captured; its calls are
+timed as they are then, the host's time included, which is all that its user can have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+
+from anabranch.ir.protocols import Cost
+from anabranch.ir.uncollected import uncollected
+from anabranch.targets.cuda import timing
+from anabranch.targets.cuda.capture import WARM_UPS, CudaExecutable
+
+
+def beside_model(
+    run: CudaExecutable, model: Callable[[], object], budget: float
+) -> tuple[Cost, Cost]:
+    """Latencies of the executable and of the model, in microseconds, taken interleaved within about
+    `budget` seconds. OutOfMemoryError where the model does not fit beside the plan."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.no_grad():
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                model()
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
+        graph = _captured(model, stream)
+        replay = model if graph is None else graph.replay
+        samples = timing.interleaved([run.replay, replay], budget, ahead=graph is not None)
+    return timing.summarise(samples[0], run.repeat), timing.summarise(samples[1])
+
+
+def _captured(
+    model: Callable[[], object], stream: torch.cuda.Stream
+) -> torch.cuda.CUDAGraph | None:
+    """One graph of a call of the model, None where it cannot be captured."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with uncollected(), torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                model()
+            except BaseException:
+                with suppress(RuntimeError):  # the capture itself may be what failed
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+    return graph

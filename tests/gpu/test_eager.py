@@ -1,0 +1,57 @@
+"""The eager model beside the plan, in one CUDA graph."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import anabranch
+
+pytestmark = pytest.mark.gpu
+
+
+class Waits(nn.Module):
+    """Asks the device for a number: no graph can hold it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(x)
+        return out * 2 if out.sum().item() > 1e9 else out
+
+
+def convolutions() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.ReLU()) for _ in range(4)]
+    return nn.Sequential(*layers).cuda().half().eval(), torch.randn(1, 32, 28, 28).cuda().half()
+
+
+def test_the_model_is_timed_in_a_graph() -> None:
+    model, x = convolutions()
+    fast = anabranch.compile(model, (x,), cache_dir=None, search="none")
+    facts: dict[str, Any] = fast.facts
+    assert not facts["as_captured"]
+    # Four kernels and more in a graph: far less than the host takes to call them one by one.
+    assert 0 < facts["baselines"]["eager_graph"] < facts["baselines"]["eager"]
+    assert facts["latency_ms"] < facts["baselines"]["eager_graph"]
+
+
+def test_a_model_that_waits_is_timed_by_calls_and_harms_no_later_capture() -> None:
+    torch.manual_seed(0)
+    model, x = Waits().cuda().eval(), torch.randn(8, 64, device="cuda")
+    plain = anabranch.compile(model.linear, (x,), cache_dir=None, search="none")
+    run = plain.executable()
+    assert run is not None
+    with torch.no_grad():
+        plan, own = plain.target.beside_model(run, lambda: model(x), 0.05)
+    assert 0 < plan.us < own.us
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        y = model.linear(x)
+    graph.replay()
+    with torch.no_grad():
+        torch.testing.assert_close(y, model.linear(x))
+        torch.testing.assert_close(plain(x), model.linear(x), rtol=1e-3, atol=1e-3)
