@@ -8,7 +8,7 @@ from torch import nn
 
 import anabranch
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 
 class Waits(nn.Module):

@@ -16,6 +16,7 @@ import torch
 from anabranch.ir.protocols import Cost
 from anabranch.ir.uncollected import uncollected
 from anabranch.targets.cuda import timing
+from anabranch.targets.cuda.callables import own_workspaces
 from anabranch.targets.cuda.capture import WARM_UPS, CudaExecutable
 
 
@@ -26,7 +27,7 @@ def beside_model(
     `budget` seconds. OutOfMemoryError where the model does not fit beside the plan."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.no_grad():
+    with torch.no_grad(), own_workspaces():
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
                 model()
