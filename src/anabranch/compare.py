@@ -36,6 +36,8 @@ EAGER_TOLERANCE = {
     torch.bfloat16: 2e-1,
 }
 """A wrong capture is off by far more; rounding in a deep network, tf32 included, by less."""
+MOST_AROUND = 64
+"""So many times what a slice holds may its memory have, and be copied with it."""
 FASTPATH = (
     "the results are those of torch.nn's attention layers without their fast path, which leaves "
     "zeros at padded places"
@@ -110,10 +112,20 @@ def _without_fastpath() -> Iterator[None]:
 def own_inputs(
     args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs with tensors of our own: the model may write to them."""
+    """Inputs with tensors of our own: the model may write to them. A slice is one of a copy of its
+    memory, for the model may count from the start of that (`as_strided`)."""
     given: tuple[tuple[Any, ...], dict[str, Any]] = (args, dict(kwargs))
-    copied = tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), given)
+    copied = tree_map_only(Tensor, _own, given)
     return copied[0], copied[1]
+
+
+def _own(tensor: Tensor) -> Tensor:
+    held = tensor.untyped_storage().nbytes() if tensor.layout == torch.strided else 0
+    if not tensor.nbytes < held <= MOST_AROUND * tensor.nbytes:
+        return tensor.detach().clone()
+    memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    place = tensor.storage_offset(), tensor.shape, tensor.stride()
+    return memory.set_(tensor.untyped_storage().clone(), *place)  # type: ignore[no-untyped-call]
 
 
 def _called(job: Job) -> Any:

@@ -145,3 +145,15 @@ def test_modes_and_options() -> None:
         torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
         with pytest.raises(Exception, match="did you mean scheduler"):
             torch.compile(net, backend=anabranch_backend, options={"sched": "x"})(x)
+
+
+def test_each_place_in_memory_that_as_strided_counts_from_has_a_plan() -> None:
+    @torch.compile(backend="anabranch", options={"search": "none"})
+    def frames(x: torch.Tensor) -> torch.Tensor:
+        return x.as_strided((3, 4), (2, 1), 6) * 2
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        for start in (4, 5):
+            x = torch.arange(24.0)[start : start + 19]
+            assert torch.equal(frames(x), x.as_strided((3, 4), (2, 1), 6) * 2)

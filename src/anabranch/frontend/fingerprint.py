@@ -44,6 +44,10 @@ GUARDS = ("GuardsFn",)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
+FORM = 2
+"""Counts what graphs mean: one that was captured by an older version may say another thing."""
+
+
 class _UnknownError(Exception):
     """Something that cannot be named."""
 
@@ -56,7 +60,8 @@ def fingerprint(
         return None
     try:
         lines = [
-            f"torch {torch.__version__} python {sys.version_info[:2]} {torch.get_default_dtype()}",
+            f"form {FORM} torch {torch.__version__} python {sys.version_info[:2]}",
+            str(torch.get_default_dtype()),
             *_call(args, kwargs or {}),
             *_modules(model),
         ]
@@ -132,7 +137,9 @@ def _weight(tensor: torch.Tensor | None, path: str, tensors: dict[tuple[object, 
 
 def _tensor(tensor: torch.Tensor) -> str:
     strides = tuple(tensor.stride()) if tensor.layout is torch.strided else tensor.layout
-    return f"{tensor.dtype}{tuple(tensor.shape)}{strides} {tensor.device.type}"
+    start = tensor.storage_offset() if tensor.layout is torch.strided else 0
+    begins = f" from {start}" if start else ""
+    return f"{tensor.dtype}{tuple(tensor.shape)}{strides} {tensor.device.type}{begins}"
 
 
 def _plain(value: Any, paths: Mapping[int, str], tensors: dict[tuple[object, ...], str]) -> str:

@@ -56,7 +56,7 @@ def capture_fx(
         translation.finish(name, [leaf.ref for leaf in outputs if leaf.ref is not None]),
         Signature(
             tree_text(in_tree),
-            tuple(inputs),
+            translation.placed(inputs),
             tree_text(out_tree),
             tuple(outputs),
             tuple(translation.mutations),

@@ -162,7 +162,7 @@ def _translate(
         translation.finish(name, [leaf.ref for leaf in outputs if leaf.ref is not None]),
         Signature(
             tree_text(in_tree),
-            tuple(leaves),
+            translation.placed(leaves),
             tree_text(out_tree),
             tuple(outputs),
             tuple(translation.mutations),

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._pytree import TreeSpec
 
-from anabranch.frontend.structure import fits, same_literal
+from anabranch.frontend.structure import begins_there, fits, same_literal
 from anabranch.ir.graph import Input
 from anabranch.ir.plan import Leaf, Signature
 
@@ -36,6 +36,8 @@ def reader(signature: Signature, inputs: Sequence[Input], tree: TreeSpec) -> Rea
     types = iter([value.type for value in inputs])
     wanted = [None if leaf.ref is None else next(types) for leaf in signature.inputs]
     literals = [leaf.literal for leaf in signature.inputs]
+    counted = any(leaf.offset is not None for leaf in signature.inputs)
+    offsets = [leaf.offset for leaf in signature.inputs if leaf.ref is not None]
     count = len(wanted)
     flat = like == (tuple(range(count)), {})
 
@@ -56,6 +58,8 @@ def reader(signature: Signature, inputs: Sequence[Input], tree: TreeSpec) -> Rea
                 tensors.append(leaf)
             else:
                 return None
+        if counted and not all(map(begins_there, tensors, offsets)):
+            return None
         return tensors
 
     return read

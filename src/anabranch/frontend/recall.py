@@ -31,6 +31,7 @@ from anabranch.trace import Trace
 class _Leaf(BaseModel):
     ref: str | None
     literal: bool | int | float | str | None = None
+    offset: int | None = None
 
 
 class _Stored(BaseModel):
@@ -129,9 +130,10 @@ def _on_device(contents: Mapping[str, torch.Tensor], model: nn.Module) -> dict[s
 
 
 def _pack(leaf: Leaf) -> _Leaf:
-    return _Leaf(ref=leaf.ref.name if leaf.ref else None, literal=leaf.literal)
+    ref = leaf.ref.name if leaf.ref else None
+    return _Leaf(ref=ref, literal=leaf.literal, offset=leaf.offset)
 
 
 def _unpack(leaf: _Leaf) -> Leaf:
     literal: Any = leaf.literal
-    return Leaf(Ref(leaf.ref) if leaf.ref is not None else None, literal)
+    return Leaf(Ref(leaf.ref) if leaf.ref is not None else None, literal, leaf.offset)

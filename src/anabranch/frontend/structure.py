@@ -60,6 +60,8 @@ def flatten_call(
         type = next(declared).type
         if not fits(leaf, type):
             raise _differs(spec, position, f"{type.text.partition('{')[0]}", leaf)
+        if not begins_there(leaf, expected.offset):
+            raise _begins_elsewhere(spec, position, expected.offset, leaf)
         tensors.append(leaf)
     return tensors
 
@@ -73,6 +75,11 @@ def fits(given: Any, type: TensorType) -> bool:
         and given.layout == torch.strided
         and not given.is_meta
     )
+
+
+def begins_there(given: torch.Tensor, offset: int | None) -> bool:
+    """Whether the tensor begins in its memory where the model counts on it."""
+    return offset is None or given.storage_offset() == offset
 
 
 def same_literal(given: Any, compiled: Any) -> bool:
@@ -191,9 +198,24 @@ class _Star:
         return "*"
 
 
-def _differs(spec: TreeSpec, position: int, compiled: str, given: Any) -> InputError:
+def _begins_elsewhere(
+    spec: TreeSpec, position: int, offset: int | None, given: torch.Tensor
+) -> InputError:
+    return InputError(
+        f"{_path(spec, position)} begins at element {given.storage_offset()} of its memory",
+        f"the model calls as_strided with an offset, which counts from the start of that memory, "
+        f"and was compiled for a tensor that begins at element {offset}",
+        "give a tensor that begins there, or compile the model for this one too",
+    )
+
+
+def _path(spec: TreeSpec, position: int) -> str:
     example = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
-    path = name_of_leaf(pytree.tree_flatten_with_path(example)[0][position][0])
+    return name_of_leaf(pytree.tree_flatten_with_path(example)[0][position][0])
+
+
+def _differs(spec: TreeSpec, position: int, compiled: str, given: Any) -> InputError:
+    path = _path(spec, position)
     if isinstance(given, torch.Tensor):
         shape = ",".join(map(str, given.shape))
         said = f"a tensor {str(given.dtype).removeprefix('torch.')}[{shape}]"

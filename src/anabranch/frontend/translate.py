@@ -14,19 +14,22 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from anabranch.errors import CaptureError
+from anabranch.frontend import strided
 from anabranch.frontend.operators import ATTENTION, COPIES, DROPPED, FILLS, VIEWS
 from anabranch.frontend.source import origin
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
 from anabranch.ir.key import digest_tensor
 from anabranch.ir.ops import packet_name
+from anabranch.ir.plan import Leaf
 from anabranch.ir.types import DTYPE_NAMES, TensorType
 
 NOT_STORED = frozenset({"device", "pin_memory", "non_blocking"})
@@ -45,6 +48,8 @@ class Translation:
         self.types: dict[str, TensorType] = {}
         self.mutations: list[tuple[str, Ref]] = []
         self.sources: list[tuple[str, str]] = []
+        self.offsets: dict[str, int] = {}
+        """Inputs of which the model counts from the start of their memory, and where each began."""
         self._values: dict[fx.Node, Arg] = {}
         self._inputs: list[Input] = []
         self._constants: list[Constant] = []
@@ -106,6 +111,9 @@ class Translation:
             return
         if target._schema.is_mutable:
             raise _mutable(node, name)
+        if name in strided.STRIDED:
+            self._add_strided(node, name, returned)
+            return
         self._add_call(node, VIEWS.get(name, name), returned)
 
     def finish(self, name: str, returned: list[Ref]) -> Graph:
@@ -118,6 +126,13 @@ class Translation:
             tuple(self._constants),
             tuple(self._nodes),
             tuple(outputs),
+        )
+
+    def placed(self, leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
+        """The leaves of a call, with where a tensor must begin in its memory."""
+        return tuple(
+            leaf if leaf.ref is None else replace(leaf, offset=self.offsets.get(leaf.ref.name))
+            for leaf in leaves
         )
 
     def _add_call(self, node: fx.Node, op: str, returned: bool) -> None:
@@ -143,8 +158,7 @@ class Translation:
             if copy and not (returned and source.name in self._borrowed):
                 self._values[node] = source
                 return
-            # as_strided may start elsewhere in the same memory.
-            if ops.info(op).kind == "view" and op != "aten.as_strided.default":
+            if ops.info(op).kind == "view":
                 self._values[node] = (source,) if _returns_tuple(node) else source
                 return
         added = Node(node.name, op, args, kwargs, types, origin(node))
@@ -158,6 +172,71 @@ class Translation:
             self._borrowed.update(added.results)
         names = tuple(Ref(result) for result in added.results)
         self._values[node] = names if _returns_tuple(node) else names[0]
+
+    def _add_strided(self, node: fx.Node, op: str, returned: bool) -> None:
+        """as_strided, its copy or its scatter, as views of the value that holds what it reads."""
+        if op == strided.SCATTER:
+            self._values[node] = self._scattered(node)
+            return
+        found = strided.seen(node)
+        source, window = self._values[found.node], found.window
+        assert isinstance(source, Ref)
+        self._count_from(found.root if found.counted else None)
+        steps = strided.views(window)
+        if steps is None:
+            places = self._literal(node, strided.numbers(window))
+            row = self._row(node, source)
+            source = self._step(node, "aten.index_select.default", row, 0, places)
+            steps = [("aten.view.default", (window.shape,))]
+        for step, args in steps:
+            source = self._step(node, step, source, *args)
+        if returned and op != "aten.as_strided.default" and source.name in self._borrowed:
+            source = self._step(node, "aten.clone.default", source)
+        self._values[node] = source
+
+    def _count_from(self, root: fx.Node | None) -> None:
+        """An offset was counted from the start of this value's memory: an input must begin there
+        where the example did."""
+        value = None if root is None else self._values[root]
+        if isinstance(value, Ref) and any(each.name == value.name for each in self._inputs):
+            assert root is not None
+            self.offsets[value.name] = strided.begins(root)
+
+    def _scattered(self, node: fx.Node) -> Ref:
+        """What as_strided_scatter gives: the operand with other elements where its window lies."""
+        base, new = (self._values[arg] for arg in node.args[:2] if isinstance(arg, fx.Node))
+        assert isinstance(base, Ref) and isinstance(new, Ref)
+        places = self._literal(node, strided.written(node))
+        self._count_from(strided.root(node))
+        row = self._step(node, "aten.reshape.default", new, self.types[places.name].shape)
+        whole = self._row(node, base)
+        flat = self._step(node, "aten.scatter.src", whole, 0, places, row)
+        return self._step(node, "aten.view.default", flat, self.types[base.name].shape)
+
+    def _row(self, node: fx.Node, source: Ref) -> Ref:
+        """The value as one row, in the order of its shape."""
+        row = (self.types[source.name].numel,)
+        return self._step(node, "aten.reshape.default", source, row)
+
+    def _step(self, node: fx.Node, op: str, source: Ref, *rest: Arg) -> Ref:
+        """One more node on the way to what an FX node computes."""
+        made = ops.make_node(
+            self._unique(node.name), op, (source, *rest), self.types, origin=origin(node)
+        )
+        self._nodes.append(made)
+        self.types[made.name] = made.type
+        if source.name in self._borrowed and ops.is_view(made, self.types):
+            self._borrowed.add(made.name)
+        return Ref(made.name)
+
+    def _literal(self, node: fx.Node, places: torch.Tensor | None) -> Ref:
+        """Numbers of elements, which capturing computed, as a constant."""
+        assert places is not None
+        value = places.flatten().to(self._device or node.meta["val"].device)
+        made = Constant(self._unique("places"), tensor_type(value, ""), digest_tensor(value), value)
+        self._constants.append(made)
+        self.types[made.name] = made.type
+        return Ref(made.name)
 
     def _result_types(
         self,

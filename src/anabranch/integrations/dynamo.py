@@ -27,6 +27,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from anabranch.compiled.calls import Compiled
 from anabranch.errors import OptionError
 from anabranch.frontend.from_fx import capture_fx
+from anabranch.frontend.strided import STRIDED
 from anabranch.options import Options
 from anabranch.targets import resolve
 
@@ -74,6 +75,9 @@ class _Lazy:
     def __init__(self, graph: fx.GraphModule, static: frozenset[int], options: Options) -> None:
         self.graph, self.options = graph, options
         self.count = sum(node.op == "placeholder" for node in graph.graph.nodes)
+        targets = {str(node.target) for node in graph.graph.nodes}
+        self.counted = not targets.isdisjoint(STRIDED)
+        """Whether it asks where inputs begin in their memory, which Dynamo does not guard."""
         self._hold(static)
 
     def _hold(self, static: Collection[int]) -> None:
@@ -93,6 +97,8 @@ class _Lazy:
             return self(given)
         dynamic = [given[i] for i in self.dynamic]
         key = (*map(Tensor.data_ptr, weights), *versions, *map(_kind, dynamic))
+        if self.counted:
+            key += tuple(v.storage_offset() for v in dynamic if isinstance(v, Tensor))
         plan = self.plans.get(key)
         if plan is None:
             plan = self.plans[key] = self._compile(given)
@@ -101,7 +107,7 @@ class _Lazy:
 
     def _compile(self, given: list[Any]) -> Compiled:
         graph = self.graph
-        if any(not isinstance(value, Tensor) for value in given):
+        if self.counted or any(not isinstance(value, Tensor) for value in given):
             graph = make_fx(graph, tracing_mode="fake")(*given)
         names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
         constants = {names[i]: given[i].detach() for i in self.static}

@@ -51,10 +51,12 @@ class Workspace:
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """One leaf of a nested structure: a value by name, or a plain constant (int, float, bool, str,
-    None) that the plan was specialised to."""
+    None) that the plan was specialised to. `offset`: where the tensor must begin in its memory, in
+    elements, if the model counts from the start of that (`as_strided`)."""
 
     ref: Ref | None
     literal: int | float | bool | str | None = None
+    offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

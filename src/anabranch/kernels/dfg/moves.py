@@ -96,6 +96,15 @@ def _narrow(call: Call, point: Point) -> Point:
     return (*point[:dim], point[dim] + start % max(call.x.shape[dim], 1), *point[dim + 1 :])
 
 
+def _unfold(call: Call, point: Point) -> Point:
+    rank = len(call.x.shape)
+    if not rank:
+        return ()
+    dim = call.given["dimension"] % rank
+    at = point[dim] * call.given["step"] + point[-1]
+    return (*point[:dim], at, *point[dim + 1 : -1])
+
+
 def _unsqueeze(call: Call, point: Point) -> Point:
     dim = call.given["dim"] % (len(call.x.shape) + 1)
     return (*point[:dim], *point[dim + 1 :])
@@ -246,6 +255,7 @@ MOVES: dict[str, Lowering] = {
     "aten.expand": moved(_expand),
     "aten.slice": moved(_slice),
     "aten.select": moved(_select),
+    "aten.unfold": moved(_unfold),
     "aten.narrow": moved(_narrow),
     "aten.unsqueeze": moved(_unsqueeze),
     "aten.squeeze": moved(_squeeze),
