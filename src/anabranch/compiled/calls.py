@@ -10,20 +10,29 @@ from __future__ import annotations
 
 import functools
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn.modules import module as hooks
 
 from anabranch.cache import Cache
+from anabranch.compiled import arguments, gradients, stored
+from anabranch.compiled.answer import Answer, answering
+from anabranch.compiled.binding import bind, refusal
 from anabranch.compiled.eager import beside_eager
-from anabranch.compiled.entry import Entry, flatten, shapes
+from anabranch.compiled.entry import Entry
+from anabranch.compiled.module import Fixed, leave_alone, not_recorded, probe
 from anabranch.compiled.padding import padded
+from anabranch.compiled.weights import weights_of
 from anabranch.compiler import compile_model, fell_back
 from anabranch.deadline import Deadline
-from anabranch.errors import InputError, OptionError, TargetError
+from anabranch.errors import InputError, OptionError
 from anabranch.facts import facts_of
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_call
@@ -35,10 +44,39 @@ from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.pack import artifact
 from anabranch.pack.owned import owned, shared_of
-from anabranch.report import kernel, page, text
+from anabranch.report import headline, kernel, page, text
 from anabranch.report.lines import WIDTH
 from anabranch.report.sides import rounds_told
+from anabranch.targets import resolve
 from anabranch.trace import Trace
+
+
+def _check_parts(model: Any) -> None:
+    """OptionError for a model that is compiled already, or has a part that is."""
+    parts = model.named_modules() if isinstance(model, torch.nn.Module) else ()
+    for path, part in parts:
+        if isinstance(part, Compiled):
+            raise OptionError(
+                f"the part {path} of the model is compiled" if path else "the model is compiled",
+                "it is a plan, and has no operators any more from which another could be made",
+                f"compile the original, which is at .{path + '.' if path else ''}model, or "
+                "compile the other parts apart from it",
+            )
+
+
+def restored(kind: str, files: Sequence[bytes], options: Mapping[str, Any]) -> Compiled:
+    """What `stored.stored` made bytes of."""
+    made = Compiled(None, resolve(kind, False), Options.read(options), None)
+    with tempfile.TemporaryDirectory() as folder:
+        for number, content in enumerate(files):
+            path = Path(folder) / str(number)
+            path.write_bytes(content)
+            plan, facts = artifact.load(path, made.target.spec)
+            made.adopt(plan, facts, "a pickled plan")
+    return made
+
+
+_tracing = torch._C._get_tracing_state
 
 
 class Text(str):
@@ -50,11 +88,13 @@ class Text(str):
         return str(self)
 
 
-class Compiled:
+class Compiled(Fixed):
     """A compiled model: one plan per input signature. Calls may come from several threads.
 
-    A call whose shapes were not compiled is refused with the list of those that were, or padded to
-    the next larger batch, as `Options.batch` says; nothing is ever compiled during a call.
+    A call is bound as the model's own are. One whose shapes or values were not compiled is refused
+    with the list of those that were, or padded to the next larger batch, as `Options.batch` says;
+    nothing is ever compiled during a call. It is an nn.Module in eval mode: `compiled.module` has
+    the table of what that means for weights, devices, hooks and copies.
     """
 
     def __init__(
@@ -64,17 +104,47 @@ class Compiled:
         options: Options,
         trace: Trace | None,
     ) -> None:
-        self.model, self.target, self.options = model, target, options
+        super().__init__()
+        self.__dict__["model"] = model  # a part of this module it is not: it would be trained
+        self.target, self.options = target, options
         self.trace = trace or Trace(level=options.debug)
         self.entries: list[Entry] = []
+        self._answers: list[Answer] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns for these inputs."""
-        for entry in self.entries:
-            tensors = entry.read(args, kwargs)
+        if (
+            self._forward_pre_hooks
+            or self._forward_hooks
+            or hooks._global_forward_pre_hooks
+            or hooks._global_forward_hooks
+            or _tracing()
+        ):
+            return self._watched(args, kwargs)
+        for read, answer in self._answers:
+            tensors = read(args, kwargs)
             if tensors is not None:
-                return entry.assemble(tensors, self._outputs(entry, tensors))
+                return answer(tensors)
         return self._explained(args, kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model returns, without hooks."""
+        for read, answer in self._answers:
+            tensors = read(args, kwargs)
+            if tensors is not None:
+                return answer(tensors)
+        return self._explained(args, kwargs)
+
+    def __repr__(self) -> str:
+        """One line: model, target, time and size of the newest plan."""
+        if not self.entries:
+            return f"{type(self).__name__}(nothing compiled yet)"
+        plans = f", {len(self.entries)} plans" if len(self.entries) > 1 else ""
+        entry = self.entries[-1]
+        return f"{type(self).__name__}({headline.one_line(self.known, entry.plan)}{plans})"
+
+    def _stored(self) -> Any:
+        return restored, stored.stored(self.entries, self.options, self.facts_of)
 
     def add(
         self,
@@ -92,6 +162,7 @@ class Compiled:
                 "compile the model again with anabranch.compile",
             )
         check_call(self.model, args, kwargs)
+        _check_parts(self.model)
         with Cache.open(self.options.cache_dir) as cache:
             job = Job(
                 self.model,
@@ -106,13 +177,16 @@ class Compiled:
                 shared=shared_of([entry.plan for entry in self.entries]),
             )
             compilation = beside_eager(job, compile_model(job))
-        self.entries.append(
+        self._take(
             Entry(
                 compilation.plan,
                 compilation.run,
                 functools.cache(functools.partial(facts_of, job, compilation)),
                 compilation.captured.trees,
                 compilation,
+                arguments.model_signature(self.model),
+                self._device(compilation.run),
+                gradients.trained(self.model, compilation.captured),
             )
         )
         if self.options.dump is not None:
@@ -137,7 +211,21 @@ class Compiled:
                 memo.keep(cache, missing)
             fell_back(run, self.options, self.trace)
         trees = (read_tree(signature.input_tree), read_tree(signature.output_tree))
-        self.entries.append(Entry(plan, run, lambda eager=True: dict(facts), trees))
+        call = arguments.read_back(facts.get(arguments.KEY))
+        device = self._device(run)
+        self._take(Entry(plan, run, lambda eager=True: dict(facts), trees, None, call, device))
+
+    def _take(self, entry: Entry) -> None:
+        """One more plan, from now on."""
+        self._answers.append((entry.read, answering(entry, self.options)))
+        self.entries.append(entry)
+
+    def _device(self, run: Executable | None) -> torch.device | None:
+        return None if run is None else self.target.device
+
+    def facts_of(self, entry: Entry, eager: bool = False) -> dict[str, Any]:
+        """What is known of one plan, as it is saved: the names of the model's arguments, too."""
+        return {**entry.find_facts(eager), arguments.KEY: arguments.written(entry.call)}
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -195,7 +283,7 @@ class Compiled:
                 "torch's pytree that another process would know",
                 REGISTER,
             )
-        artifact.save(entry.plan, path, self.facts)
+        artifact.save(entry.plan, path, self.facts_of(entry, eager=True))
         if entry.compilation is not None:  # what was loaded was kept then
             kernels = [task.kernel for task in entry.plan.tasks.tasks if task.kernel]
             with Cache.open(self.options.cache_dir) as cache:
@@ -227,28 +315,40 @@ class Compiled:
             "facts": self.facts,
         }
 
-    def _explained(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """A call that is no entry's at first sight: of a structure that is read more slowly, to be
-        padded, or refused with what differs."""
-        refusal: InputError | None = None
-        for entry in self.entries:
-            try:
-                tensors = flatten(entry, args, kwargs)
-            except InputError as differs:
-                refusal = refusal or differs
-            else:
-                return entry.assemble(tensors, self._outputs(entry, tensors))
-        assert refusal is not None
-        if self.options.batch == "pad":
-            return padded(self.entries, self._outputs, args, kwargs)
-        known = "; ".join(shapes(entry) for entry in self.entries)
-        raise InputError(refusal.what, refusal.why, f"compiled: {known}. Add yours with .add(...)")
+    def _watched(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """A call with hooks, or one that is to be recorded."""
+        if _tracing():
+            raise not_recorded()
+        return super().__call__(*args, **kwargs)
 
-    def _outputs(self, entry: Entry, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        if entry.run is None:
-            raise TargetError(
-                f"a plan for a simulated {entry.plan.spec.name} cannot run",
-                "there is no such device here",
-                "compile for target='cpu', or on the GPU itself",
-            )
-        return entry.run(tensors, clone=self.options.outputs == "clone")
+    def _explained(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """A call that is no entry's at first sight: of another form, to be padded, or refused with
+        what differs."""
+        for entry, (_, answer) in zip(self.entries, self._answers, strict=True):
+            with suppress(InputError):
+                found = bind(entry, args, kwargs)
+                if not found.differences:
+                    return answer(found.tensors)
+        if self.options.batch == "pad":
+            return padded(self.entries, self._answers, args, kwargs)
+        more = "Add yours with .add(...)" if self.model is not None else "Compile the model for it"
+        raise refusal(self.entries, args, kwargs, more)
+
+    def _weights(self) -> dict[str, Tensor]:
+        return weights_of(self.model, self.entries)
+
+    def _refit(self, state: dict[str, Tensor]) -> None:
+        raise OptionError(
+            "a compiled model cannot take other weights yet",
+            "its plan has what was computed of the old ones",
+            "load them into the model, and compile it again",
+        )
+
+    def _kinds(self) -> list[Tensor]:
+        tasks = self.entries[-1].plan.tasks
+        held = [constant.type.dtype for constant in tasks.constants]
+        kinds = held or [value.type.dtype for value in tasks.inputs]
+        return [probe(dtype, self.target.device) for dtype in dict.fromkeys(kinds)]
+
+
+leave_alone(Compiled.__call__, Compiled.forward)

@@ -2,58 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from anabranch.compiled.entry import Entry, flatten, shapes, signature_of
+from anabranch.compiled.answer import Answer
+from anabranch.compiled.binding import bind, refusal, shapes
+from anabranch.compiled.entry import Entry, signature_of
 from anabranch.errors import InputError
 
 
 def padded(
     entries: Sequence[Entry],
-    run: Callable[[Entry, Sequence[Tensor]], tuple[Tensor, ...]],
+    answers: Sequence[Answer],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """Pad the leading dimension of every tensor up to the next compiled batch, and cut it off
-    the results again."""
+    """Pad the leading dimension of every tensor that has one up to the next compiled batch, and cut
+    it off the results again."""
     leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     given = {leaf.shape[0] for leaf in leaves if leaf.dim()}
-    batches = sorted((_batch(entry), i) for i, entry in enumerate(entries))
     known_size = len(given) == 1 and min(given) > 0
-    wide = next((pair for pair in batches if known_size and pair[0] >= max(given)), None)
-    if wide is None:
-        known = "; ".join(shapes(entry) for entry in entries)
-        raise InputError(
-            "these inputs fit no compiled plan, padded or not",
-            "padding needs one leading batch dimension, not larger than the largest compiled",
-            f"compiled: {known}. Add yours with .add(...)",
-        )
-    (full, index), batch = wide, given.pop()
-    entry = entries[index]
+    batch = next(iter(given), 0)
+    sizes = sorted((_batch(entry), i) for i, entry in enumerate(entries))
+    for full, index in sizes if known_size else ():
+        if full <= batch:
+            continue
+        found = bind(entries[index], *pytree.tree_map(_padding(full - batch), (args, kwargs)))
+        if not found.differences:
+            result = answers[index][1](found.tensors)
+            if why := _keeps_padding(entries[index], result, full):
+                raise InputError(
+                    "this batch cannot be padded", why, "compile for this batch too, with .add(...)"
+                )
+            return pytree.tree_map(_cutting(full, batch), result)
+    if known_size and batch < sizes[-1][0]:
+        raise refusal(entries, args, kwargs, "Padded it is none of them either")
+    raise InputError(
+        "these inputs fit no compiled plan, padded or not",
+        "padding needs one leading batch dimension, not larger than the largest compiled",
+        f"compiled: {'; '.join(map(shapes, entries))}. Add yours with .add(...)",
+    )
+
+
+def _padding(rows: int) -> Any:
+    """What adds rows to a leaf: the last one, again and again, for any numbers are right there and
+    those are sure to be such as the model takes."""
 
     def pad(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or not leaf.dim():
             return leaf
-        rest = leaf[-1:].expand(full - batch, *leaf.shape[1:])
-        return torch.cat([leaf, rest])
+        return torch.cat([leaf, leaf[-1:].expand(rows, *leaf.shape[1:])])
 
-    tensors = flatten(entry, *pytree.tree_map(pad, (args, dict(kwargs))))
-    result = entry.assemble(tensors, run(entry, tensors))
-    if why := _keeps_padding(entry, result, full):
-        raise InputError(
-            "this batch cannot be padded", why, "compile for this batch too, with .add(...)"
-        )
+    return pad
 
+
+def _cutting(full: int, batch: int) -> Any:
     def cut(leaf: Any) -> Any:
         whole = isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == full
         return leaf[:batch] if whole else leaf
 
-    return pytree.tree_map(cut, result)
+    return cut
 
 
 def _keeps_padding(entry: Entry, result: Any, full: int) -> str:

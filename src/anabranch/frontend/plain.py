@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._pytree import TreeSpec
@@ -27,9 +28,14 @@ Assembler = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]
 Part = Callable[[Sequence[Tensor]], Any]
 
 
-def reader(signature: Signature, inputs: Sequence[Input], tree: TreeSpec) -> Reader:
+def reader(
+    signature: Signature,
+    inputs: Sequence[Input],
+    tree: TreeSpec,
+    device: torch.device | None = None,
+) -> Reader:
     """What makes the tensors of a call, in the order of the graph's `inputs`, out of its
-    arguments."""
+    arguments. Tensors on the CPU are read more quickly where that is the `device`."""
     like = _numbered(tree)
     if not _plain(like):
         return lambda args, kwargs: None
@@ -38,8 +44,14 @@ def reader(signature: Signature, inputs: Sequence[Input], tree: TreeSpec) -> Rea
     literals = [leaf.literal for leaf in signature.inputs]
     counted = any(leaf.offset is not None for leaf in signature.inputs)
     offsets = [leaf.offset for leaf in signature.inputs if leaf.ref is not None]
+    parts = [
+        (type and type.dtype, type and type.shape, type, literal)
+        for type, literal in zip(wanted, literals, strict=True)
+    ]
     count = len(wanted)
     flat = like == (tuple(range(count)), {})
+    host = device is not None and device.type == "cpu"
+    strided = torch.strided
 
     def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Tensor] | None:
         leaves: Any = args
@@ -50,14 +62,22 @@ def reader(signature: Signature, inputs: Sequence[Input], tree: TreeSpec) -> Rea
         elif kwargs or len(args) != count:
             return None
         tensors = []
-        for leaf, type, literal in zip(leaves, wanted, literals, strict=True):
-            if type is None:
-                if not same_literal(leaf, literal):
+        try:
+            for leaf, (dtype, shape, type, literal) in zip(leaves, parts):  # noqa: B905
+                if host and leaf.__class__ is Tensor and type is not None:
+                    # As `fits`, without a call of it, which takes as long as two questions.
+                    fit = leaf.is_cpu and leaf.dtype == dtype and leaf.layout == strided
+                    if not fit or leaf.shape != shape:
+                        return None
+                elif type is None:
+                    if not same_literal(leaf, literal):
+                        return None
+                    continue
+                elif not fits(leaf, type, device):
                     return None
-            elif fits(leaf, type):
                 tensors.append(leaf)
-            else:
-                return None
+        except RuntimeError:  # a nested tensor, which has no shape
+            return None
         if counted and not all(map(begins_there, tensors, offsets)):
             return None
         return tensors

@@ -25,6 +25,9 @@ from anabranch.ir.graph import Input
 from anabranch.ir.plan import Leaf, Signature
 from anabranch.ir.types import TensorType
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Classes of tensors that kernels can read: others have rules of their own for what is done to
+them, or no memory at all."""
 RESULTS = "torch.return_types."
 """Before the name of one of torch's own tuples, where a structure is text."""
 REGISTER = (
@@ -66,15 +69,20 @@ def flatten_call(
     return tensors
 
 
-def fits(given: Any, type: TensorType) -> bool:
-    """Whether a plan that was compiled for a tensor of this type may be given this."""
-    return (
-        isinstance(given, torch.Tensor)
-        and given.dtype == type.dtype
-        and given.shape == type.shape
-        and given.layout == torch.strided
-        and not given.is_meta
-    )
+def fits(given: Any, type: TensorType, device: torch.device | None = None) -> bool:
+    """Whether a plan that was compiled for a tensor of this type may be given this: a plain dense
+    tensor, on the plan's `device` unless that is None or it is a single number on the CPU."""
+    try:
+        return (
+            given.__class__ in PLAIN
+            and given.dtype == type.dtype
+            and given.shape == type.shape
+            and given.layout == torch.strided
+            and not given.is_meta
+            and (device is None or given.device == device or (given.is_cpu and not type.shape))
+        )
+    except RuntimeError:  # a nested tensor, which has no shape
+        return False
 
 
 def begins_there(given: torch.Tensor, offset: int | None) -> bool:

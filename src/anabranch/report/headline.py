@@ -10,8 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from anabranch.ir.plan import Plan
 from anabranch.report.parts import Parts
+from anabranch.report.units import significant
 
+MOST = 4
+"""Inputs that a line names."""
 CUT_SHORT = {"budget": "cut short by the budget", "stop": "stopped before the search was done"}
 
 
@@ -80,6 +84,22 @@ def headline(parts: Parts) -> Headline:
         CUT_SHORT.get(str(facts.get("cut_short")), ""),
         _errors(facts.get("max_relative_error"), facts.get("allowed_relative_error")),
         facts.get("as_captured") is True,
+    )
+
+
+def one_line(facts: Mapping[str, Any], plan: Plan) -> str:
+    """Model, machine, inputs, time and sizes of a plan in one line, for a prompt."""
+    machine = plan.spec.kind if not plan.spec.simulated else f"simulated {plan.spec.name}"
+    inputs = ", ".join(f"{value.name}={value.type.text}" for value in plan.tasks.inputs[:MOST])
+    inputs += ", ..." if len(plan.tasks.inputs) > MOST else ""
+    ms = number(facts.get("latency_ms"))
+    took = f"{significant(ms)} ms {facts.get('latency_source', '')}, " if ms is not None else ""
+    launches = sum(task.kernel.launches for task in plan.tasks.tasks if task.kernel)
+    streams = f" on {plan.schedule.streams} streams" if plan.schedule.streams > 1 else ""
+    weights = sum(constant.type.nbytes for constant in plan.tasks.constants)
+    return (
+        f"{plan.tasks.name} on {machine}, ({inputs}): {took}{launches} kernels{streams}, "
+        f"weights {weights:,} B, intermediate values {plan.peak_bytes:,} B"
     )
 
 

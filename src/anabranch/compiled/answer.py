@@ -1,0 +1,120 @@
+"""Answers: the tensors of a call -> what the model returns; what can be decided before, is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anabranch.compiled.entry import Entry, signature_of
+from anabranch.compiled.gradients import reached, sealer, warn_of_inputs
+from anabranch.compiled.memory import check_apart, check_foreign
+from anabranch.errors import InputError, TargetError
+from anabranch.frontend.plain import Reader
+from anabranch.ir.task import value_types
+from anabranch.options import Options
+
+Answer = tuple[Reader, Callable[[Sequence[Tensor]], Any]]
+"""How a call is read, and answered."""
+
+
+def answering(entry: Entry, options: Options) -> Callable[[Sequence[Tensor]], Any]:
+    """What a call of this plan does once its tensors are read. It checks only what may go wrong:
+    memory where the plan writes to inputs, gradients in grad mode."""
+    run, assemble = entry.run, entry.assemble
+    if run is None:
+        return _absent(entry)
+    clone = options.outputs == "clone"
+    check = _memory(entry, clone)
+    seal = _sealing(entry)
+    grad_mode = torch.is_grad_enabled
+
+    def answer(tensors: Sequence[Tensor]) -> Any:
+        if check is not None:
+            check(tensors)
+        try:
+            results: Sequence[Tensor] = run(tensors, clone)
+        except RuntimeError as failed:
+            raise _transformed(tensors, failed) or failed from None
+        if grad_mode():
+            results = seal(tensors, results)
+        return assemble(tensors, results)
+
+    return answer
+
+
+def _absent(entry: Entry) -> Callable[[Sequence[Tensor]], Any]:
+    def answer(tensors: Sequence[Tensor]) -> Any:
+        raise TargetError(
+            f"a plan for a simulated {entry.plan.spec.name} cannot run",
+            "there is no such device here",
+            "compile for target='cpu', or on the GPU itself",
+        )
+
+    return answer
+
+
+def _memory(entry: Entry, clone: bool) -> Callable[[Sequence[Tensor]], None] | None:
+    """The check of inputs that share memory; None where nothing is written that a caller has."""
+    signature, run = signature_of(entry), entry.run
+    names = [value.name for value in entry.plan.tasks.inputs]
+    written = [names.index(name) for name, _ in signature.mutations]
+    returned = {leaf.ref.name for leaf in signature.outputs if leaf.ref is not None}
+    kept = sorted({*written, *(i for i, name in enumerate(names) if name in returned)})
+    buffers = () if clone else run.outputs  # type: ignore[union-attr]
+    if not written and not (kept and buffers):
+        return None
+
+    def check(tensors: Sequence[Tensor]) -> None:
+        check_apart(tensors, names, written)
+        check_foreign(tensors, names, kept, buffers)
+
+    return check
+
+
+def _sealing(
+    entry: Entry,
+) -> Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]:
+    """What is done to results in grad mode: those that the model would find gradients for require
+    some, and refuse to give them."""
+    count = len(entry.plan.tasks.outputs)
+    made = entry.compilation
+    graph = made.captured.graph if made is not None else None
+    inputs = frozenset(value.name for value in entry.plan.tasks.inputs)
+    varied = entry.trained | (reached(graph, inputs) if graph else frozenset(range(count)))
+    always = sealer(sorted(entry.trained), count) if entry.trained else list
+    asked = sealer(_floating(entry, varied), count)
+    warned = [False]
+
+    def seal(tensors: Sequence[Tensor], results: Sequence[Tensor]) -> Sequence[Tensor]:
+        for tensor in tensors:
+            if tensor.requires_grad:
+                if not warned[0]:
+                    warned[0] = True
+                    warn_of_inputs()
+                return asked(results)
+        return always(results)
+
+    return seal
+
+
+def _floating(entry: Entry, places: frozenset[int]) -> list[int]:
+    """Those of the results that can have gradients."""
+    types = value_types(entry.plan.tasks)
+    names = [ref.name for ref in entry.plan.tasks.outputs]
+    kinds = {place: types[names[place]].dtype for place in sorted(places)}
+    return [place for place, d in kinds.items() if d.is_floating_point or d.is_complex]
+
+
+def _transformed(tensors: Sequence[Tensor], failed: RuntimeError) -> InputError | None:
+    """What to say of a call inside of torch.func, whose tensors stand for many."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    if not any(map(wrapped, tensors)):
+        return None
+    return InputError(
+        "a compiled model was called inside of torch.func (vmap, grad, jvp)",
+        f"its kernels read memory, and such tensors have none ({str(failed).partition('. ')[0]})",
+        "give torch.func the original model, or compile a function that calls torch.func",
+    )

@@ -1,0 +1,175 @@
+"""The arguments of a model by name: its own signature, kept with its plans.
+
+    def forward(self, x, mask=None, *, scale=1.0)
+    model_signature(model)   (x, mask=None, *, scale=1.0)     None where Python knows of none
+    written(signature)       [["x", 1], ["mask", 1, None], ["scale", 3, 1.0]]     plain data
+
+A default that is no plain value (a tensor, an object of some class) is known to exist, and no more.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Sequence
+from inspect import Parameter
+from typing import Any
+
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from anabranch.errors import ArtifactError, InputError
+from anabranch.frontend.checks import LITERALS
+from anabranch.frontend.structure import same_literal
+
+KEY = "arguments"
+"""Under which name facts of a saved plan have them."""
+KINDS = (
+    *(Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.VAR_POSITIONAL),
+    *(Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD),
+)
+MOST = 1000
+"""Arguments that a saved plan may name."""
+LONGEST = 200
+"""Characters of a name."""
+
+
+class _Default:
+    """A default that is no plain value."""
+
+    def __repr__(self) -> str:
+        return "its default"
+
+
+DEFAULT = _Default()
+
+
+def model_signature(model: Any) -> inspect.Signature | None:
+    """The names that calls of the model may use."""
+    if isinstance(model, nn.Module):
+        original = getattr(model, "_orig_mod", model)  # of torch.compile
+        model = original.forward
+    try:
+        signature = inspect.signature(model)
+    except (TypeError, ValueError):
+        return None
+    kept = [p.replace(annotation=Parameter.empty, default=_plain(p)) for p in _all(signature)]
+    return inspect.Signature(kept)
+
+
+def written(signature: inspect.Signature | None) -> list[list[Any]] | None:
+    """The signature as JSON has it: name, kind and default; null for a default unknown here."""
+    if signature is None:
+        return None
+    return [[p.name, int(p.kind), *_written(p.default)] for p in _all(signature)]
+
+
+def read_back(given: Any) -> inspect.Signature | None:
+    """What `written` wrote. ArtifactError for anything else."""
+    if given is None:
+        return None
+    try:
+        return inspect.Signature(list(map(_read, _listed(given))))
+    except (TypeError, ValueError) as wrong:
+        raise ArtifactError(
+            "the file does not say the names of the model's arguments as a saved plan does",
+            str(wrong),
+            "save the plan again",
+        ) from None
+
+
+def by_name(
+    signature: inspect.Signature | None, args: Sequence[Any], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a call by their names; without a signature by their places. InputError,
+    in Python's words, for a call that the model's own signature refuses."""
+    if signature is None:
+        return {f"args[{place}]": value for place, value in enumerate(args)} | kwargs
+    try:
+        return dict(signature.bind(*args, **kwargs).arguments)
+    except TypeError as refused:
+        raise InputError(
+            f"the model cannot be called so: {refused}",
+            f"its arguments are {signature}",
+            "call it as the model is called",
+        ) from None
+
+
+def default_of(signature: inspect.Signature | None, name: str) -> Any:
+    """What the model takes for an argument that is left out; `Parameter.empty` if it must not be,
+    DEFAULT if only the model knows."""
+    if signature is None or name not in signature.parameters:
+        return Parameter.empty
+    found = signature.parameters[name]
+    if found.kind is Parameter.VAR_POSITIONAL:
+        return ()
+    return {} if found.kind is Parameter.VAR_KEYWORD else found.default
+
+
+def same_default(default: Any, given: Any) -> bool:
+    """Whether what was given is what the model would have taken."""
+    if default is given:
+        return True
+    if not (_is_plain(default) and _is_plain(given)):
+        return False
+    mine, own = pytree.tree_flatten(_as_lists(default))
+    theirs, other = pytree.tree_flatten(_as_lists(given))
+    return own == other and all(map(same_literal, theirs, mine))
+
+
+def _all(signature: inspect.Signature) -> list[Parameter]:
+    return list(signature.parameters.values())
+
+
+def _plain(parameter: Parameter) -> Any:
+    default = parameter.default
+    if default is Parameter.empty or default is DEFAULT:
+        return default
+    return default if _is_plain(default) else DEFAULT
+
+
+def _written(default: Any) -> list[Any]:
+    """A default as JSON has it: none, itself, or that there is one."""
+    if default is Parameter.empty:
+        return []
+    return [None, "unknown"] if default is DEFAULT else [_as_lists(default)]
+
+
+def _as_lists(value: Any) -> Any:
+    """Tuples as lists, as JSON has them: a call may give either."""
+    if type(value) is dict:
+        return {key: _as_lists(part) for key, part in value.items()}
+    return list(map(_as_lists, value)) if type(value) in (tuple, list) else value
+
+
+def _is_plain(value: Any) -> bool:
+    """Numbers, strings and None in tuples, lists and dicts, as JSON can hold them."""
+    if type(value) in (tuple, list):
+        return all(map(_is_plain, value))
+    if type(value) is dict:
+        return all(type(key) is str and _is_plain(part) for key, part in value.items())
+    return type(value) in LITERALS and not (type(value) is float and not math.isfinite(value))
+
+
+def _listed(given: Any) -> list[Any]:
+    if not isinstance(given, list) or len(given) > MOST:
+        raise ValueError(f"there are no more than {MOST} of them in a list")
+    return given
+
+
+def _read(one: Any) -> Parameter:
+    if not isinstance(one, list) or not 2 <= len(one) <= 4:
+        raise ValueError("each is a list of name, kind and default")
+    name, kind, *default = one
+    if not isinstance(name, str) or len(name) > LONGEST or not name.isidentifier():
+        raise ValueError("a name is not one that Python knows")
+    if type(kind) is not int or kind not in range(len(KINDS)):
+        raise ValueError("there is no such kind of argument")
+    value: Any = Parameter.empty
+    if len(default) == 2:
+        value = DEFAULT
+    elif default:
+        value = default[0]
+        if not _is_plain(value):
+            raise ValueError("a default is not plain")
+    return Parameter(name, KINDS[kind], default=value)

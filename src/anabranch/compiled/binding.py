@@ -1,0 +1,241 @@
+"""A call of any form -> the tensors of a plan, or what differs from what it was compiled for.
+
+    compiled for   f(x, [a, b], scale=2.0)
+    called as      f(scale=2.0, pair=(c, d), x=y)      [y, c, d]: the same by the model's signature
+                   f(y, [c, d])                        "scale is 1.0, compiled for 2.0"
+
+Arguments are compared by name. Keywords may stand for positions and come in any order, what is left
+out has the model's own default, and a tuple may stand for a list, unless the model returns what is
+in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import Parameter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from anabranch.compiled.arguments import DEFAULT, by_name, default_of, same_default
+from anabranch.compiled.entry import Entry, signature_of
+from anabranch.errors import InputError
+from anabranch.frontend.structure import PLAIN, begins_there, fits, same_literal
+from anabranch.ir.types import DTYPE_NAMES, TensorType
+
+TRACED = ("FakeTensor", "FunctionalTensor")
+"""What torch.export and torch.compile have in place of tensors."""
+
+
+@dataclass(slots=True)
+class Bound:
+    """A call as one plan reads it: `tensors` in the plan's order, if nothing differs."""
+
+    tensors: list[Tensor] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
+
+
+def bind(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+    """What a plan makes of a call. InputError for one that the model's own signature refuses."""
+    found = Bound()
+    places = _places(entry, args, kwargs, found.differences)
+    if places is None:
+        return found
+    types = iter(entry.plan.tasks.inputs)
+    for number, expected in enumerate(signature_of(entry).inputs):
+        type = None if expected.ref is None else next(types).type
+        if number not in places:
+            continue  # said where it was looked for
+        path, given = places[number]
+        if type is None:
+            if not same_literal(given, expected.literal):
+                said = f"{path} is {told(given)}, compiled for {expected.literal!r}"
+                found.differences.append(said)
+        elif not fits(given, type, entry.device):
+            found.differences.append(f"{path} is {_unlike(given, type, entry.device)}")
+        elif not begins_there(given, expected.offset):
+            found.differences.append(
+                f"{path} begins at element {given.storage_offset()} of its memory, compiled for "
+                f"{expected.offset}: the model's as_strided counts from the start of that memory"
+            )
+        else:
+            found.tensors.append(given)
+    return found
+
+
+def refusal(
+    entries: Sequence[Entry], args: Sequence[Any], kwargs: Mapping[str, Any], more: str
+) -> InputError:
+    """Why a call fits no plan: what differs from the nearest, and all that there are."""
+    try:
+        nearest = min((bind(entry, args, kwargs).differences for entry in entries), key=len)
+    except InputError as refused:
+        nearest, what = [refused.why], refused.what
+    else:
+        given = [f"{told(value)}" for value in args]
+        given += [f"{name}={told(value)}" for name, value in kwargs.items()]
+        what = f"this call was not compiled: ({', '.join(given)})"
+    known = "; ".join(map(shapes, entries))
+    return InputError(what, "; ".join(nearest), f"compiled: {known}. {more}")
+
+
+def shapes(entry: Entry) -> str:
+    """The call that a plan was compiled for: "(x=f32[2,3], scale=2.0)"."""
+    types = iter(entry.plan.tasks.inputs)
+    leaves = [
+        _Said(repr(leaf.literal) if leaf.ref is None else next(types).type.text.partition("{")[0])
+        for leaf in signature_of(entry).inputs
+    ]
+    args, kwargs = pytree.tree_unflatten(leaves, entry.trees[0])
+    named = by_name(entry.call, args, kwargs)
+    return f"({', '.join(f'{name}={value!r}' for name, value in named.items())})"
+
+
+def told(value: Any, device: torch.device | None = None) -> str:
+    """What was given, in few words: "f32[2,3]", "3", "a list [f32[2], None]"."""
+    if isinstance(value, Tensor):
+        return _tensor(value, device)
+    if value is DEFAULT or isinstance(value, (int, float, complex, str, type(None))):
+        return repr(value) if len(repr(value)) <= 80 else f"{value!r:.77}..."
+    if type(value) in (list, tuple) and len(value) <= 8:
+        inside = ", ".join(map(told, value))
+        return f"[{inside}]" if type(value) is list else f"({inside})"
+    if type(value) is dict and len(value) <= 8:
+        return "{" + ", ".join(f"{key!r}: {told(part)}" for key, part in value.items()) + "}"
+    return f"a {type(value).__name__}"
+
+
+class _Said(str):
+    """A leaf that prints as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _places(
+    entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any], wrong: list[str]
+) -> dict[int, tuple[str, Any]] | None:
+    """Each leaf of the compiled call by its number: where it stands in this call, and what is
+    there. None if the structures cannot be compared."""
+    tree = entry.trees[0]
+    try:
+        example = pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
+    except Exception:  # a class of somebody else's refuses numbers
+        return _as_given(entry, args, kwargs, wrong)
+    like = by_name(entry.call, *example)
+    given = by_name(entry.call, args, dict(kwargs))
+    found: dict[int, tuple[str, Any]] = {}
+    for name in [*like, *(name for name in given if name not in like)]:
+        default = default_of(entry.call, name)
+        wanted, has = like.get(name, default), given.get(name, default)
+        if wanted is Parameter.empty:
+            wrong.append(f"there was no {name} when it was compiled, now {name} is {told(has)}")
+        elif has is Parameter.empty:
+            wrong.append(f"{name} is missing")
+        elif name in like:
+            _match(entry, name, wanted, has, found, wrong)
+        elif not same_default(wanted, has):
+            wrong.append(f"{name} is {told(has)}, compiled for {told(wanted)}, its default")
+    return found
+
+
+def _as_given(
+    entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any], wrong: list[str]
+) -> dict[int, tuple[str, Any]] | None:
+    try:
+        leaves = entry.trees[0].flatten_up_to((tuple(args), dict(kwargs)))
+    except ValueError as mismatch:
+        wrong.append(str(mismatch).partition("\n")[0])
+        return None
+    return {number: (f"input {number}", leaf) for number, leaf in enumerate(leaves)}
+
+
+def _match(
+    entry: Entry,
+    path: str,
+    like: Any,
+    given: Any,
+    found: dict[int, tuple[str, Any]],
+    wrong: list[str],
+) -> None:
+    """Finds the leaves of a value that has this structure; says where it has another."""
+    if type(like) is int:
+        found[like] = path, given
+    elif isinstance(like, dict) and isinstance(given, dict):
+        for key in [*like, *(key for key in given if key not in like)]:
+            if key not in like:
+                wrong.append(f"{path}[{key!r}] is more than was compiled")
+            elif key not in given:
+                wrong.append(f"{path}[{key!r}] is missing")
+            else:
+                _match(entry, f"{path}[{key!r}]", like[key], given[key], found, wrong)
+    elif _row(like) and _row(given) and (type(like) is type(given) or not _returned(entry, like)):
+        if len(like) != len(given):
+            wrong.append(f"{path} has {len(given)} items, compiled for {len(like)}")
+            return
+        for place, (one, other) in enumerate(zip(like, given, strict=True)):
+            _match(entry, f"{path}[{place}]", one, other, found, wrong)
+    else:
+        _match_class(path, like, given, found, wrong)
+
+
+def _match_class(
+    path: str, like: Any, given: Any, found: dict[int, tuple[str, Any]], wrong: list[str]
+) -> None:
+    """As `_match`, of classes that only pytree knows."""
+    leaves, tree = pytree.tree_flatten_with_path(like)
+    try:
+        values = tree.flatten_up_to(given)
+    except ValueError:
+        kind = "a plain value" if not leaves else f"a {type(like).__name__}"
+        wrong.append(f"{path} is {told(given)}, compiled for {kind}")
+        return
+    for (inside, number), value in zip(leaves, values, strict=True):
+        found[number] = path + pytree.keystr(inside), value
+
+
+def _row(value: Any) -> bool:
+    return type(value) in (list, tuple)
+
+
+def _returned(entry: Entry, like: Any) -> bool:
+    """Whether the model returns a part of this argument: then a list that it was given is one that
+    it may return."""
+    signature = signature_of(entry)
+    returned = {leaf.ref.name for leaf in signature.outputs if leaf.ref is not None}
+    inside = [signature.inputs[number].ref for number in pytree.tree_leaves(like)]
+    return any(ref is not None and ref.name in returned for ref in inside)
+
+
+def _unlike(given: Any, type: TensorType, device: torch.device | None) -> str:
+    """What is wrong with something that a tensor of this type was compiled for."""
+    wanted = type.text.partition("{")[0]
+    if not isinstance(given, Tensor):
+        return f"{told(given)}, compiled for a tensor {wanted}"
+    name = given.__class__.__name__
+    if name in TRACED:
+        return f"a {name}, which has no numbers: a plan cannot be traced, export the model itself"
+    if given.__class__ not in PLAIN:
+        return f"a {name}, compiled for a plain tensor {wanted}: give x.as_subclass(torch.Tensor)"
+    elsewhere = device is not None and given.device != device
+    where = f" on {device}" if elsewhere else ""
+    return f"{_tensor(given, device)}, compiled for {wanted}{where}"
+
+
+def _tensor(given: Tensor, device: torch.device | None) -> str:
+    dtype = DTYPE_NAMES.get(given.dtype, str(given.dtype).removeprefix("torch."))
+    try:
+        shape = ",".join(map(str, given.shape))
+    except RuntimeError:
+        return f"{dtype}, a nested tensor of {given.size(0)}"
+    said = f"{dtype}[{shape}]"
+    if given.is_meta:
+        return f"{said} without values, on the meta device"
+    if given.layout != torch.strided:
+        said += f" ({str(given.layout).removeprefix('torch.')})"
+    return said if device is None or given.device == device else f"{said} on {given.device}"

@@ -1,0 +1,133 @@
+"""Inputs that share memory where a plan writes to one of them: refused.
+
+A plan reads copies of its inputs and writes back when it is done; the model writes while it runs,
+and what it reads afterwards of another name of the same memory is new. So a written input may share
+no element with another input, with itself, or with a buffer of the plan that is handed out.
+
+    base, base[1:]       refused if one of them is written to
+    kv[..., :8], kv[..., 8:]     allowed: they lie between each other, and share nothing
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from anabranch.errors import InputError
+from anabranch.ir.types import overlaps, type_of
+
+MOST = 1 << 20
+"""Bytes of a tensor that are looked at one by one."""
+APART = "give each a tensor of its own, for example with .clone()"
+
+
+def check_apart(tensors: Sequence[Tensor], names: Sequence[str], written: Iterable[int]) -> None:
+    """InputError where one of the inputs at the places `written` shares memory with another."""
+    for place in written:
+        if overlaps(type_of(tensors[place])):
+            raise InputError(
+                f"the model writes to {names[place]}, whose elements share memory",
+                "it is an expanded tensor or one like it, and torch refuses to write there, too",
+                APART,
+            )
+        for other, tensor in enumerate(tensors):
+            if other != place and share(tensors[place], tensor):
+                raise InputError(
+                    f"the inputs {names[place]} and {names[other]} share memory, "
+                    f"and the model writes to {names[place]}",
+                    "a plan reads both before it writes, the model does not: their results differ",
+                    APART,
+                )
+
+
+def check_foreign(
+    tensors: Sequence[Tensor],
+    names: Sequence[str],
+    kept: Iterable[int],
+    buffers: Sequence[Tensor],
+) -> None:
+    """InputError where one of the inputs at the places `kept`, which the model writes to or
+    returns, is a result of an earlier call that the next one overwrites."""
+    for place in kept:
+        if any(share(tensors[place], buffer) for buffer in buffers):
+            raise InputError(
+                f"the input {names[place]} is a result of this compiled model, in its own buffer",
+                'with outputs="view" this call overwrites it, and the model writes to this input '
+                "or returns it",
+                APART + ', or compile with outputs="clone"',
+            )
+
+
+def share(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have an element in the same memory."""
+    if one.device != other.device or not one.numel() or not other.numel():
+        return False
+    begin, end = _span(one)
+    start, stop = _span(other)
+    if end <= start or stop <= begin:
+        return False
+    return _meet(_layout(one), _layout(other), start - begin)
+
+
+Layout = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Sizes, strides in bytes, bytes of an element."""
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """Addresses of its first byte, and of the one after its last."""
+    first = tensor.data_ptr()
+    return first, first + type_of(tensor).nbytes
+
+
+def _layout(tensor: Tensor) -> Layout:
+    size = tensor.element_size()
+    return tuple(tensor.shape), tuple(stride * size for stride in tensor.stride()), size
+
+
+@functools.lru_cache(maxsize=256)
+def _meet(one: Layout, other: Layout, offset: int) -> bool:
+    """Whether a byte of the first is one of the second, which begins `offset` bytes later. True,
+    too, of large tensors whose layouts do not tell."""
+    periods = {*one[1], *other[1]} - {0}
+    if any(_interleaved(one, other, offset, period) for period in periods):
+        return False
+    if max(_count(one), _count(other)) > MOST:
+        return True
+    return bool(torch.isin(_bytes(other) + offset, _bytes(one)).any())
+
+
+def _interleaved(one: Layout, other: Layout, offset: int, period: int) -> bool:
+    """Whether both repeat with this period, and lie beside each other within it."""
+    first, second = _within(one, period), _within(other, period)
+    if first is None or second is None:
+        return False
+    begin = offset % period
+    return begin >= first and begin + second <= period
+
+
+def _within(layout: Layout, period: int) -> int | None:
+    """How many bytes of each period such a tensor spans, if it repeats with it."""
+    shape, strides, size = layout
+    inner = size
+    for count, stride in zip(shape, strides, strict=True):
+        if count > 1 and stride % period:
+            inner += (count - 1) * stride
+    return inner if inner <= period else None
+
+
+def _count(layout: Layout) -> int:
+    return math.prod(layout[0]) * layout[2]
+
+
+def _bytes(layout: Layout) -> Tensor:
+    """The places of all bytes."""
+    shape, strides, size = layout
+    places = torch.arange(size)
+    for count, stride in zip(shape, strides, strict=True):
+        if count > 1 and stride:
+            places = (places[:, None] + torch.arange(count) * stride).flatten()
+    return places

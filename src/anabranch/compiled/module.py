@@ -1,0 +1,294 @@
+"""How a compiled model behaves as an nn.Module: what works, what changes nothing, what is refused.
+
+| asked of it | answer |
+|---|---|
+| `model.backbone = fast` | it is a submodule like any other, without submodules of its own |
+| forward hooks, also global ones | run; a call without hooks pays nothing for them |
+| backward hooks, `requires_grad_(True)`, `compile()` | refused: there is no backward pass |
+| `eval()`, `train(False)`, `apply`, `zero_grad` | nothing changes |
+| `train()` | stays in eval mode and warns, so that a model around it can be trained |
+| `to`, `cuda`, `cpu`, `half`, ... | nothing, where device and dtype stay the same; else refused |
+| `state_dict`, `load_state_dict` | the weights by the model's own names; loading them refits |
+| `parameters()`, `named_parameters()` | frozen copies of these weights, made one by one |
+| `deepcopy`, `pickle`, `torch.save` | a plan of its own, in the form of a saved one |
+| `fast.config` | plain data of the model; its methods, parts and tensors are at `fast.model` |
+| `fast.head = nn.Linear(8, 2)` | refused: nothing that is assigned would be compiled in |
+
+`parameters()` of a module around it does not list its weights: they are constants, with nothing to
+train. `state_dict()` of that module does.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, Self
+
+import torch
+from torch import Tensor, nn
+
+from anabranch.errors import AnabranchError, OptionError, TargetError
+
+AGAIN = "change the model it was compiled from, and compile that again"
+FROZEN = "a compiled model has no backward pass"
+TRAINING = (
+    "a compiled model stays in eval mode: its plan computes what the model computed in eval mode, "
+    "and its weights are constants. To train it, train the model it was compiled from, and give "
+    "the new weights to the compiled one with load_state_dict"
+)
+
+
+class Fixed(nn.Module):
+    """An nn.Module whose computation was decided when it was made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.training = False
+
+    def _weights(self) -> dict[str, Tensor]:
+        """The weights by the names that the model has for them."""
+        raise NotImplementedError
+
+    def _refit(self, state: dict[str, Tensor]) -> None:
+        """Compute with these weights from now on."""
+        raise NotImplementedError
+
+    def _kinds(self) -> list[Tensor]:
+        """An empty tensor of each dtype that the weights have, or the inputs if there are none."""
+        raise NotImplementedError
+
+    def _stored(self) -> tuple[Callable[..., Self], tuple[Any, ...]]:
+        """A function and its arguments, which make another one of these."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> Any:
+        return self._stored()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, (nn.Module, nn.Parameter)):
+            raise _no_parts(name)
+        super().__setattr__(name, value)
+
+    def register_module(self, name: str, module: nn.Module | None) -> None:
+        raise _no_parts(name)
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        raise _no_parts(name)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        raise _no_parts(name)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        raise _no_parts(name)
+
+    def train(self, mode: bool = True) -> Self:
+        """Nothing changes; for training mode there is a warning that says what to do instead."""
+        if mode:
+            warnings.warn(TRAINING, stacklevel=2)
+        return self
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """False is what it is already."""
+        if requires_grad:
+            raise _no_gradients("requires_grad_(True) was asked of a compiled model")
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """There are no gradients."""
+
+    def register_full_backward_hook(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise _no_gradients("a compiled model was given a backward hook")
+
+    def register_full_backward_pre_hook(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise _no_gradients("a compiled model was given a backward hook")
+
+    def register_backward_hook(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise _no_gradients("a compiled model was given a backward hook")
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        raise OptionError(
+            "compile() was asked of a compiled model",
+            "torch.compile has nothing to work on here: the plan is one launch for it",
+            "call it as it is, or give the original model to torch.compile",
+        )
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        raise not_recorded()
+
+    def share_memory(self) -> Self:
+        raise OptionError(
+            "share_memory() was asked of a compiled model",
+            "its plan has kernels, streams and buffers that belong to this process",
+            "pickle it to the other process, or save it and load it there",
+        )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """What `to`, `half`, `cuda` and their kin come to, of a module around it too."""
+        for kind in self._kinds():
+            try:
+                made = fn(kind)
+            except AnabranchError:
+                raise
+            except Exception as failed:
+                first = (str(failed).strip() or type(failed).__name__).splitlines()[0]
+                raise _not_moved(kind, first) from failed
+            if made.dtype != kind.dtype or made.device != kind.device:
+                raise _not_moved(kind, f"{_kind(made)} was asked for")
+        return self
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """Copies of the weights, made one by one as they are asked for: nothing that is written to
+        them reaches the plan, and none requires gradients. `load_state_dict` changes weights."""
+        return (parameter for _, parameter in self.named_parameters())
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """As `parameters`, with the model's own names."""
+        for name, tensor in self._weights().items():
+            if tensor.is_floating_point() or tensor.is_complex():
+                frozen = nn.Parameter(tensor.detach().clone(), requires_grad=False)
+                yield f"{prefix}.{name}" if prefix else name, frozen
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        for name, tensor in self._weights().items():
+            destination[prefix + name] = tensor.detach()
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        """Compute with these weights from now on, without compiling again."""
+        if assign:
+            raise OptionError(
+                "load_state_dict(assign=True) was asked of a compiled model",
+                "a plan owns its weights, and reads nobody else's tensors",
+                "leave assign=True out: the weights are copied",
+            )
+        return super().load_state_dict(state_dict, strict)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Of a module around it, too: the keys that begin with `prefix` are ours."""
+        known = self._weights()
+        given = {
+            key.removeprefix(prefix): value
+            for key, value in state_dict.items()
+            if key.startswith(prefix)
+        }
+        missing = [prefix + name for name in known if name not in given]
+        unexpected = [prefix + name for name in given if name not in known]
+        missing_keys += missing
+        unexpected_keys += unexpected
+        wrong = _misfits(known, given, prefix)
+        error_msgs += wrong
+        if not wrong and not (strict and (missing or unexpected)):
+            self._refit({name: given.get(name, known[name]) for name in known})
+
+    def __copy__(self) -> Self:
+        """Another object with the same plans."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        make, given = self._stored()
+        made = make(*given)
+        memo[id(self)] = made
+        return made
+
+    def _replicate_for_data_parallel(self) -> NoReturn:
+        raise TargetError(
+            "a compiled model was given to DataParallel",
+            "its plan runs on the device it was compiled for",
+            "compile the model once for each device, or give DataParallel the original model",
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """Plain data of the model; an AttributeError that says where to look for all else."""
+        model = self.__dict__.get("model")
+        if name.startswith("_") or model is None:
+            raise AttributeError(_absent(self, name, ""))
+        try:
+            value = getattr(model, name)
+        except AttributeError:
+            raise AttributeError(_absent(self, name, "")) from None
+        if callable(value) or isinstance(value, (Tensor, nn.Module)):
+            raise AttributeError(
+                _absent(self, name, f"; the model's, which is not compiled, is at .model.{name}")
+            )
+        return value
+
+
+def _misfits(known: dict[str, Tensor], given: dict[str, Any], prefix: str) -> list[str]:
+    """What is given of another shape, or is no tensor, in sentences."""
+    wrong = []
+    for name in known.keys() & given.keys():
+        want, got = known[name], given[name]
+        if not isinstance(got, Tensor):
+            wrong.append(f"{prefix}{name} is a {type(got).__name__}, and not a tensor")
+        elif got.shape != want.shape:
+            shapes = f"{tuple(got.shape)}, the plan was compiled for {tuple(want.shape)}"
+            wrong.append(f"{prefix}{name} has shape {shapes}")
+    return sorted(wrong)
+
+
+def _absent(self: nn.Module, name: str, more: str) -> str:
+    return f"'{type(self).__name__}' object has no attribute '{name}'{more}"
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
+
+
+def _not_moved(kind: Tensor, why: str) -> TargetError:
+    return TargetError(
+        f"a compiled model stays what it is: {_kind(kind)}",
+        f"its kernels were chosen for that; {why}",
+        "move or convert the model it was compiled from, and compile that again",
+    )
+
+
+def _no_parts(name: str) -> OptionError:
+    return OptionError(
+        f"a compiled model was given a part {name!r}",
+        "its plan is decided: what is assigned to it would never run",
+        AGAIN,
+    )
+
+
+def _no_gradients(what: str) -> OptionError:
+    return OptionError(what, FROZEN, "train the original model, and load its weights afterwards")
+
+
+def not_recorded() -> OptionError:
+    return OptionError(
+        "a compiled model cannot be made TorchScript",
+        "its kernels are launched past everything that torch.jit records",
+        "give torch.jit the original model, or save the compiled one with .save(path)",
+    )
+
+
+def probe(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An empty tensor, to see what a function makes of its kind."""
+    return torch.empty(0, dtype=dtype, device=device)
+
+
+def leave_alone(*functions: Callable[..., Any]) -> None:
+    """Have torch.compile, of a model around a compiled one, run these functions and all that they
+    call as they are: it would follow them, line by line, to kernels that it cannot see. Its own
+    `disable` does the same by a wrapper, which each call would pay for."""
+    dynamo = torch._C._dynamo.eval_frame
+    skip = dynamo._FrameAction.SKIP
+    for function in functions:
+        # It asks for this mark where a function is called, and for the code where it runs.
+        function._torchdynamo_disable = True  # type: ignore[attr-defined]
+        code = function.__code__
+        dynamo.set_code_exec_strategy(code, dynamo._FrameExecStrategy(skip, skip))

@@ -1,0 +1,40 @@
+"""Compiled models as bytes: what pickle, torch.save and deepcopy keep of one.
+
+Each plan in the form of a saved one, and how calls are answered. What comes back is as from
+`anabranch.load`: it runs without the model, and cannot be compiled for other inputs. As with any
+pickle, only bytes from somebody trusted may be read; `Compiled.save` and `load` are for all others.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from anabranch.compiled.entry import Entry
+from anabranch.errors import OptionError
+from anabranch.options import Options
+from anabranch.pack import artifact
+
+Kept = tuple[str, tuple[bytes, ...], dict[str, Any]]
+"""What `calls.restored` is called with."""
+
+
+def stored(
+    entries: Sequence[Entry], options: Options, facts: Callable[[Entry], dict[str, Any]]
+) -> Kept:
+    """The kind of target, the plans, and the options that were given."""
+    spec = entries[-1].plan.spec
+    if spec.simulated:
+        raise OptionError(
+            "a plan for a simulated GPU cannot be copied or pickled",
+            "it runs nowhere here, so the copy would have no target",
+            "save it with .save(path), and load it on the GPU",
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / str(i) for i in range(len(entries))]
+        for entry, path in zip(entries, paths, strict=True):
+            artifact.save(entry.plan, path, facts(entry))
+        files = tuple(path.read_bytes() for path in paths)
+    return spec.kind, files, options.model_dump(mode="json", exclude_defaults=True)
