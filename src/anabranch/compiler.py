@@ -56,6 +56,7 @@ from anabranch.outcome import (
     refuted,
 )
 from anabranch.pack.owned import owned
+from anabranch.pack.recipe import with_recipe
 from anabranch.schedule import scheduler
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
@@ -194,7 +195,7 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     # Of what was decided anew, much is done with that holds memory of the device, and may be found.
     quiet = nullcontext if fresh else uncollected
     with trace.stage("load"), quiet():
-        found = replace(found, plan=_owned(job, captured, plan))
+        found = replace(found, plan=_owned(job, captured, plan, (graph, begin, found.graph)))
         plan = found.plan
         kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
         target.prepare(kernels, job.cache, trace)
@@ -218,11 +219,13 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     yield "verify", Compilation(captured, path, found, run, errors, job.taken)
 
 
-def _owned(job: Job, captured: Captured, plan: Plan) -> Plan:
-    """The plan with constants of its own: the model may change from here on."""
+def _owned(job: Job, captured: Captured, plan: Plan, graphs: Sequence[Graph]) -> Plan:
+    """The plan with constants of its own: the model may change from here on. `graphs`: those on the
+    way to it."""
     theirs = [c.value for c in captured.graph.constants if c.value is not None]
     device = None if job.target.spec.simulated else job.target.device
-    return owned(plan, theirs, device, job.shared)
+    mine = owned(plan, theirs, device, job.shared)
+    return with_recipe(mine, captured.graph, graphs, captured.state)
 
 
 def _verified(job: Job, captured: Captured, found: Outcome, run: Executable) -> tuple[Errors, bool]:

@@ -104,3 +104,18 @@ def test_steps_without_end_are_refused() -> None:
     assert isinstance(last, Derivation) and isinstance(given, Constant)
     with pytest.raises(ValueError, match="too many steps"):
         derive.write((given,), (Constant("made", type, "made", None, last),))
+
+
+def test_constants_that_are_made_again_say_how() -> None:
+    before = captured(Folds(), torch.randn(2, 3, 9, 9))
+    after = simplified(before)
+    steps = derive.write(before.constants, after.constants)
+    bare = [Constant(c.name, c.type, c.digest, c.value) for c in after.constants]
+    again = derive.told(steps, bare, before.constants)
+    assert again == after.constants
+    told = derive.write(before.constants, again)
+    assert (told.given, told.made.keys()) == (steps.given, steps.made.keys())
+    assert len(told.steps) == len(steps.steps)
+    given = {c.name: c.value for c in before.constants if c.value is not None}
+    one, other = (derive.read(s, given, CPU) for s in (steps, told))
+    assert all(torch.equal(one[name], other[name]) for name in one)

@@ -9,6 +9,7 @@ before it was cut short is kept, too: as an answer, or as where the next one beg
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pydantic import BaseModel, ValidationError
 
@@ -122,7 +123,7 @@ def _bound(text: str, graph: Graph, held: Mapping[str, Constant]) -> Graph:
     """The stored graph with the constants at hand; an error if it does not fit."""
     read = parse_graph(text)
     constants = tuple(held[constant.name] for constant in read.constants)
-    bound = Graph(read.name, graph.inputs, constants, read.nodes, read.outputs)
+    bound = replace(read, inputs=graph.inputs, constants=constants, conditions=graph.conditions)
     verify_graph(bound)
     if read.inputs != graph.inputs or _results(bound) != _results(graph):
         raise ValueError("it is of another graph")

@@ -8,6 +8,7 @@ from torch.utils._pytree import TreeSpec
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Leaf, Signature
+from anabranch.ir.recipe import Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +17,16 @@ class Captured:
 
     `sources` pairs a constant's name with the qualified name of the parameter, buffer or attribute
     that holds it; a constant without one (a tensor that the code makes) is content which a cache
-    must store. `trees` are the live structures of (args, kwargs) and of the result: a structure
-    that cannot be written as text (an unregistered namedtuple) has "" in the signature, and works
-    in this process only.
+    must store. `state`: all that the model holds by name. `trees` are the live structures of (args,
+    kwargs) and of the result: a structure that cannot be written as text (an unregistered
+    namedtuple) has "" in the signature, and works in this process only.
     """
 
     graph: Graph
     signature: Signature
     sources: tuple[tuple[str, str], ...]
     trees: tuple[TreeSpec, TreeSpec] = field(compare=False, repr=False)
+    state: tuple[Held, ...] = field(default=(), compare=False, repr=False)
 
 
 def renamed(captured: Captured, graph: Graph) -> Signature:

@@ -30,6 +30,7 @@ from anabranch.frontend.direct import direct
 from anabranch.frontend.operators import TRAINING, decompositions
 from anabranch.frontend.program import in_order, name_of, opened
 from anabranch.frontend.source import origin, raised_at
+from anabranch.frontend.state import attribute, unwrapped
 from anabranch.frontend.structure import tree_text
 from anabranch.frontend.translate import Translation
 from anabranch.frontend.untouched import (
@@ -204,10 +205,7 @@ def _outputs(program: ExportedProgram, output: fx.Node, translation: Translation
 
 def _module(model: nn.Module | Callable[..., Any]) -> nn.Module:
     """The module itself, without the wrapper of torch.compile; a function becomes a module."""
-    if isinstance(model, nn.Module):
-        original = getattr(model, "_orig_mod", model)
-        return original if isinstance(original, nn.Module) else model
-    return _Function(model)
+    return unwrapped(model) if isinstance(model, nn.Module) else _Function(model)
 
 
 class _Function(nn.Module):
@@ -220,14 +218,6 @@ class _Function(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
-
-
-def attribute(holder: nn.Module, path: str) -> torch.Tensor | None:
-    """The tensor that a module holds under a qualified name."""
-    found: Any = holder
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    return found if isinstance(found, torch.Tensor) else None
 
 
 def _held_value(program: ExportedProgram, path: str) -> torch.Tensor:

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from anabranch.errors import CaptureError
-from anabranch.frontend.from_torch import attribute
+from anabranch.frontend.state import attribute
 from anabranch.frontend.translate import plain_value
 from anabranch.ir.graph import Constant, Graph
-from anabranch.ir.key import digest_tensors
+from anabranch.ir.key import digest_source, digest_tensors
 from anabranch.ir.types import type_of
 
 
@@ -63,7 +63,17 @@ def rebind(
     values = [value_of(constant) for constant in graph.constants]
     digests = iter(digest_tensors(value for value in values if value is not None))
     constants = tuple(
-        constant if value is None else replace(constant, value=value, digest=next(digests))
+        constant if value is None else _bound(constant, value, next(digests), paths)
         for constant, value in zip(graph.constants, values, strict=True)
     )
     return replace(graph, constants=constants)
+
+
+def _bound(
+    constant: Constant, value: torch.Tensor, digest: str, paths: Mapping[str, str]
+) -> Constant:
+    path = paths.get(constant.name)
+    if path is None:
+        return replace(constant, value=value, digest=digest)
+    named = digest_source(digest, path)
+    return replace(constant, value=value, digest=named, source=(path,))

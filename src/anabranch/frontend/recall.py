@@ -20,6 +20,7 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import capture
 from anabranch.frontend.rebind import rebind
+from anabranch.frontend.state import with_state
 from anabranch.frontend.structure import read_tree
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature
@@ -53,7 +54,18 @@ def capture_or_recall(
     unknown: Callable[[], None] = lambda: None,
 ) -> Captured:
     """From the cache where the model is known there, else by export; before that, `unknown` is
-    called."""
+    called. It says what the model holds by name."""
+    return with_state(_captured(model, args, kwargs, cache, trace, unknown), model)
+
+
+def _captured(
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    cache: Cache | None,
+    trace: Trace,
+    unknown: Callable[[], None],
+) -> Captured:
     name = None
     if isinstance(model, nn.Module) and cache is not None:
         name = fingerprint(model, args, kwargs)

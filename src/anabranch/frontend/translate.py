@@ -27,7 +27,7 @@ from anabranch.frontend.operators import ATTENTION, COPIES, DROPPED, FILLS, VIEW
 from anabranch.frontend.source import origin
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
-from anabranch.ir.key import digest_tensor
+from anabranch.ir.key import digest_source, digest_tensor
 from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf
 from anabranch.ir.types import DTYPE_NAMES, TensorType
@@ -75,9 +75,12 @@ class Translation:
             return found
         name = self._unique(path)
         self._held[key] = name
-        self._constants.append(Constant(name, type, digest_tensor(value), value))
+        digest = digest_tensor(value)
         if source:
             self.sources.append((name, path))
+            digest = digest_source(digest, path)
+        held = (path,) if source else ()
+        self._constants.append(Constant(name, type, digest, value, source=held))
         return self._declare(node, name, type)
 
     def bind_literal(self, node: fx.Node, value: int | float | bool | str | None) -> None:

@@ -58,15 +58,18 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A weight or buffer. `digest` names the content and takes part in equality; `value` is the
-    tensor itself (never written to) and does not: a graph read back from text has none. `derived`:
-    how it was computed of other constants, where a pass says so."""
+    """A weight or buffer. `digest` names where it comes from and its content, and takes part in
+    equality; `value` is the tensor itself (never written to) and does not: a graph read back from
+    text has none. `derived`: how it was computed of other constants, where a pass says so.
+    `source`: the qualified names under which the model holds it, several of one memory; none for
+    what the model's code makes."""
 
     name: str
     type: TensorType
     digest: str
     value: torch.Tensor | None = field(default=None, compare=False, repr=False)
     derived: Derivation | None = field(default=None, compare=False, repr=False)
+    source: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +135,26 @@ class Derivation:
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """What a rewrite saw in the value of a constant, and relies on: a kind of `ir.conditions` and
+    its numbers. The constant has no value here."""
+
+    constant: Constant
+    kind: str
+    numbers: tuple[int | float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
-    """Inputs, constants and nodes in an order in which they can run, and what is returned."""
+    """Inputs, constants and nodes in an order in which they can run, and what is returned.
+    `conditions`: what it is right under, where rewrites looked at values."""
 
     name: str
     inputs: tuple[Input, ...]
     constants: tuple[Constant, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Ref, ...]
+    conditions: tuple[Condition, ...] = field(default=(), compare=False, repr=False)
 
 
 def result_name(node: str, index: int) -> str:

@@ -56,6 +56,12 @@ def digest_tensors(tensors: Iterable[torch.Tensor]) -> list[str]:
         return [one if isinstance(one, str) else one.result() for one in asked]
 
 
+def digest_source(content: str, path: str) -> str:
+    """Names a constant that the model holds under this path: constants of two paths stay two, even
+    while their contents are equal, for they may differ later."""
+    return digest_text(f"{path} {content}")
+
+
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous().cpu()
 

@@ -14,10 +14,11 @@ of the join it is a part of.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from anabranch.ir.graph import Ref
+from anabranch.ir.recipe import Recipe
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import TaskGraph
@@ -94,6 +95,8 @@ class Plan:
     arena_bytes: int
     spec: TargetSpec
     signature: Signature | None = None
+    recipe: Recipe | None = field(default=None, compare=False, repr=False)
+    """How its constants come of the weights of a model; None if nobody told."""
 
     @property
     def pool_bytes(self) -> int:

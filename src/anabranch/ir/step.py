@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -52,6 +52,10 @@ class Stepper:
         after = apply(graph)
         if after is graph:
             return graph
+        # What a pass relied on, those rely on too that come after it.
+        relied = tuple(dict.fromkeys((*graph.conditions, *after.conditions)))
+        if relied != after.conditions:
+            after = replace(after, conditions=relied)
         if self.fuel is not None:
             self.fuel -= 1
         self.steps += 1

@@ -102,7 +102,7 @@ def _reordered(graph: Graph, roots: Sequence[Node]) -> Graph:
     below = {name for root in roots for name in reached(graph, root)}
     late = [node for node in graph.nodes if not below.isdisjoint(node.results)]
     early = [node for node in graph.nodes if below.isdisjoint(node.results)]
-    return Graph(graph.name, graph.inputs, graph.constants, (*early, *late), graph.outputs)
+    return replace(graph, nodes=(*early, *late))
 
 
 def _where(rule: Rule, match: Match) -> str:

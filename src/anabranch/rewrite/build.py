@@ -13,6 +13,7 @@ dropped at the end, and the source itself comes back if nothing was done.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, rename, types
@@ -100,6 +101,7 @@ class Builder:
                 self.source.constants,
                 tuple(self.nodes.values()),
                 outputs,
+                self.source.conditions,
             )
         )
 
@@ -157,7 +159,7 @@ def retyped(graph: Graph, was: Mapping[str, TensorType]) -> Graph:
         nodes.append(node)
     if not changed:
         return graph
-    return Graph(graph.name, graph.inputs, graph.constants, tuple(nodes), graph.outputs)
+    return replace(graph, nodes=tuple(nodes))
 
 
 def drop_dead(graph: Graph) -> Graph:
@@ -173,7 +175,7 @@ def drop_dead(graph: Graph) -> Graph:
     constants = tuple(constant for constant in graph.constants if constant.name in live)
     if len(nodes) == len(graph.nodes) and len(constants) == len(graph.constants):
         return graph
-    return Graph(graph.name, graph.inputs, constants, tuple(reversed(nodes)), graph.outputs)
+    return replace(graph, constants=constants, nodes=tuple(reversed(nodes)))
 
 
 def join_origins(nodes: Iterable[Node]) -> str:

@@ -12,13 +12,16 @@ behind its last reader.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from pydantic import BaseModel
 from torch import Tensor
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Constant, Derivation, Node, rename
+from anabranch.ir.graph import Constant, Derivation, Node, Ref, rename
+from anabranch.ir.key import digest_text
+from anabranch.ir.recipe import bare
 from anabranch.ir.text import parse_node, parse_type, text_node
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.passes.fold_constants import laid_out
@@ -47,7 +50,7 @@ def write(given: Iterable[Constant], wanted: Iterable[Constant]) -> Steps:
 def read(steps: Steps, given: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     """The values of the constants that are made, of those that are given. What operators, parsers
     and look-ups raise for steps that are none."""
-    sorts = [parse_node(text) if text.startswith("%") else parse_type(text) for text in steps.sorts]
+    sorts = sorts_of(steps)
     values = {-1 - i: given[name] for i, name in enumerate(steps.given)}
     kept = set(steps.made.values())
     last = {number: i for i, (_, *reads) in enumerate(steps.steps) for number in reads}
@@ -64,6 +67,56 @@ def read(steps: Steps, given: Mapping[str, Tensor], device: torch.device) -> dic
     return {name: values[number] for name, number in steps.made.items()}
 
 
+def told(steps: Steps, made: Iterable[Constant], given: Iterable[Constant]) -> tuple[Constant, ...]:
+    """The constants that are made, saying how they come of those that are given: as they did when
+    the steps were written. Values stay as they are."""
+    known = {constant.name: constant for constant in given}
+    sorts = sorts_of(steps)
+    values: dict[int, Constant | Derivation] = {}
+    keys: dict[int, str] = {}
+    for i, name in enumerate(steps.given):
+        values[-1 - i] = bare(known[name])
+        keys[-1 - i] = f"{known[name].digest} {known[name].type.text}"
+    count = 0
+    for number, *reads in steps.steps:
+        sort = sorts[number]
+        key = digest_text(" ".join([steps.sorts[number], *(keys[read] for read in reads)]))
+        results = _told(sort, [values[read] for read in reads], key)
+        values.update(enumerate(results, count))
+        keys.update((count + i, f"{key}.{i}") for i in range(len(results)))
+        count += len(results)
+    return tuple(_says(constant, values[steps.made[constant.name]]) for constant in made)
+
+
+def _told(
+    sort: Node | TensorType, operands: Sequence[Constant | Derivation], key: str
+) -> Sequence[Constant | Derivation]:
+    """What a step makes, without values. A name that its key is in is nobody else's."""
+    if not isinstance(sort, TensorType):
+        reads = {str(i): one for i, one in enumerate(operands)}
+        return [Derivation(sort, i, reads) for i in range(len(sort.results))]
+    (of,) = operands
+    if isinstance(of, Constant):
+        of = of.derived or _same(of)
+    return [Constant(f"laid_{key}", sort, key, derived=of)]
+
+
+def _same(constant: Constant) -> Derivation:
+    node = Node("same", "aten.alias.default", (Ref("0"),), (), (constant.type,))
+    return Derivation(node, 0, {"0": constant})
+
+
+def _says(constant: Constant, how: Constant | Derivation) -> Constant:
+    if isinstance(how, Derivation):
+        return replace(constant, derived=how)
+    return replace(constant, derived=how.derived, source=how.source)
+
+
+def sorts_of(steps: Steps) -> list[Node | TensorType]:
+    """What calls and layouts the steps are of. ValueError where a text is none."""
+    return [parse_node(text) if text.startswith("%") else parse_type(text) for text in steps.sorts]
+
+
 def _results(
     sort: Node | TensorType, operands: Sequence[Tensor], device: torch.device
 ) -> Sequence[Tensor]:
@@ -75,7 +128,9 @@ def _results(
 class _Writing:
     def __init__(self, given: Iterable[Constant]) -> None:
         self._given = {constant.name: constant for constant in given}
-        self._read: list[str] = []
+        self._named = {(c.digest, c.type): c.name for c in self._given.values()}
+        self._read: dict[str, int] = {}
+        self._texts: dict[Node, str] = {}
         self._sorts: dict[str, int] = {}
         self._steps: list[list[int]] = []
         self._constants: dict[Constant, int] = {}
@@ -85,20 +140,27 @@ class _Writing:
 
     def steps(self, wanted: Iterable[Constant]) -> Steps:
         made = {constant.name: self._constant(constant) for constant in wanted}
-        return Steps(given=self._read, sorts=list(self._sorts), steps=self._steps, made=made)
+        return Steps(given=list(self._read), sorts=list(self._sorts), steps=self._steps, made=made)
 
     def _constant(self, constant: Constant) -> int:
         if constant in self._constants:
             return self._constants[constant]
         if self._given.get(constant.name) == constant:
-            self._read.append(constant.name)
-            number = -len(self._read)
+            number = self._taken(constant.name)
         elif constant.derived is not None:
             number = self._step(constant.type.text, [self._result(constant.derived)], 1)
+        elif (name := self._named.get((constant.digest, constant.type))) is not None:
+            number = self._taken(name)  # under a name that it got where graphs were put together
         else:
             raise ValueError(f"nobody says how %{constant.name} was computed")
         self._constants[constant] = number
         return number
+
+    def _taken(self, name: str) -> int:
+        """The number of a constant that is given."""
+        if name not in self._read:
+            self._read[name] = -1 - len(self._read)
+        return self._read[name]
 
     def _result(self, derived: Derivation) -> int:
         node, first = derived.node, self._nodes.get(id(derived.reads))
@@ -109,9 +171,19 @@ class _Writing:
                 self._constant(one) if isinstance(one, Constant) else self._result(one)
                 for one in found
             ]
-            first = self._step(_sort(node, names), reads, len(node.results))
+            first = self._step(self._sort(node, names), reads, len(node.results))
             self._nodes[id(derived.reads)] = first
         return first + derived.index
+
+    def _sort(self, node: Node, reads: Iterable[str]) -> str:
+        """The node's text, with positions for the names of what it reads."""
+        place = {name: str(i) for i, name in enumerate(reads)}
+        args = tuple(rename(arg, place) for arg in node.args)
+        kwargs = tuple((key, rename(arg, place)) for key, arg in node.kwargs)
+        sort = Node("n", node.op, args, kwargs, node.types)
+        if sort not in self._texts:
+            self._texts[sort] = _text(sort)
+        return self._texts[sort]
 
     def _step(self, sort: str, reads: list[int], results: int) -> int:
         number = self._sorts.setdefault(sort, len(self._sorts))
@@ -120,13 +192,9 @@ class _Writing:
         return self._count - results
 
 
-def _sort(node: Node, reads: Iterable[str]) -> str:
-    """The node with positions for the names of what it reads. ValueError if that is no text."""
-    place = {name: str(i) for i, name in enumerate(reads)}
-    args = tuple(rename(arg, place) for arg in node.args)
-    kwargs = tuple((key, rename(arg, place)) for key, arg in node.kwargs)
-    sort = Node("n", node.op, args, kwargs, node.types)
+def _text(sort: Node) -> str:
+    """ValueError if it is none that reads back."""
     text = text_node(sort)
     if parse_node(text) != sort:
-        raise ValueError(f"a call of {node.op} does not read back as it was")
+        raise ValueError(f"a call of {sort.op} does not read back as it was")
     return text

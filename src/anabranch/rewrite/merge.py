@@ -17,6 +17,7 @@ elsewhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -168,6 +169,4 @@ def _evaluated(graph: Graph, computed: dict[str, Node]) -> Graph:
     wanted = {name for name in users(Graph("", (), (), nodes, ())) if name in computed}
     held = {c.name: c.value for c in graph.constants if c.value is not None}
     made = tuple(evaluate(graph, computed, wanted, held))
-    return drop_dead(
-        Graph(graph.name, graph.inputs, (*graph.constants, *made), nodes, graph.outputs)
-    )
+    return drop_dead(replace(graph, constants=(*graph.constants, *made), nodes=nodes))

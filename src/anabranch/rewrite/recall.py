@@ -18,9 +18,9 @@ from pydantic import BaseModel
 
 from anabranch.cache import Cache
 from anabranch.errors import VerifyError
-from anabranch.ir.graph import Graph, types
+from anabranch.ir.graph import Condition, Constant, Graph, types
 from anabranch.ir.step import Stepper
-from anabranch.ir.text import parse_graph, text_graph
+from anabranch.ir.text import parse_graph, parse_type, text_graph
 from anabranch.ir.verify import verify_graph
 from anabranch.kernels import sources
 from anabranch.options import Options
@@ -28,14 +28,24 @@ from anabranch.rewrite import derive
 from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Event, Told
 
-SCHEME = "simplified 1"
+SCHEME = "simplified 2"
 OPTIONS = ("folding", "kernels", "channels_last", "tf32")
 """What of the options passes depend on."""
+
+
+class _Condition(BaseModel):
+    """Of a constant that the steps make, too, by a name of its own."""
+
+    type: str
+    digest: str
+    kind: str
+    numbers: list[int | float]
 
 
 class _Stored(BaseModel):
     graph: str
     steps: derive.Steps
+    conditions: list[_Condition]
     events: list[Told]
 
 
@@ -71,12 +81,29 @@ def keep(cache: Cache, key: str, graph: Graph, simple: Graph, events: Sequence[E
     """Store what was made of the graph; not where a constant does not say how it came to be."""
     told = [Told.of(event) for event in events]
     try:
-        steps, text = derive.write(graph.constants, simple.constants), text_graph(simple)
+        relied = [replace(c.constant, name=_name(i)) for i, c in enumerate(simple.conditions)]
+        steps = derive.write(graph.constants, (*simple.constants, *relied))
+        text = text_graph(simple)
         back = parse_graph(text)
     except ValueError:
         return
     if back == simple and [n.origin for n in back.nodes] == [n.origin for n in simple.nodes]:
-        cache.put("graphs", key, _Stored(graph=text, steps=steps, events=told).model_dump_json())
+        conditions = [
+            _Condition(
+                type=c.constant.type.text,
+                digest=c.constant.digest,
+                kind=c.kind,
+                numbers=list(c.numbers),
+            )
+            for c in simple.conditions
+        ]
+        stored = _Stored(graph=text, steps=steps, conditions=conditions, events=told)
+        cache.put("graphs", key, stored.model_dump_json())
+
+
+def _name(number: int) -> str:
+    """What stands for the constant of a condition: no value of a graph has such a name."""
+    return f"?{number}"
 
 
 def recall(cache: Cache, key: str, graph: Graph) -> tuple[Graph, list[Event]] | None:
@@ -92,13 +119,26 @@ def recall(cache: Cache, key: str, graph: Graph) -> tuple[Graph, list[Event]] | 
         read = parse_graph(stored.graph)
         values = derive.read(stored.steps, held, device)
         constants = tuple(replace(c, value=values[c.name]) for c in read.constants)
-        simple = replace(read, constants=constants)
+        relied = [
+            Constant(_name(i), parse_type(c.type), c.digest)
+            for i, c in enumerate(stored.conditions)
+        ]
+        told = derive.told(stored.steps, (*constants, *relied), graph.constants)
+        conditions = (
+            Condition(constant, c.kind, tuple(c.numbers))
+            for constant, c in zip(told[len(constants) :], stored.conditions, strict=True)
+        )
+        simple = replace(
+            read,
+            constants=told[: len(constants)],
+            conditions=tuple(dict.fromkeys((*graph.conditions, *conditions))),
+        )
         verify_graph(simple)
     except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, VerifyError):
         return None
     if simple.inputs != graph.inputs or _results(simple) != _results(graph):
         return None
-    return simple, [told.event for told in stored.events]
+    return simple, [one.event for one in stored.events]
 
 
 def _results(graph: Graph) -> list[tuple[object, ...]]:

@@ -11,6 +11,8 @@ layout that was promised; operators that depend on the strides they find refuse 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from anabranch.ir import ops
@@ -42,7 +44,7 @@ def as_promised(graph: Graph, before: Graph) -> Graph:
             ref = copies[key]
         outputs.append(ref)
     nodes = tuple(builder.nodes.values())
-    return Graph(graph.name, graph.inputs, graph.constants, nodes, tuple(outputs))
+    return replace(graph, nodes=nodes, outputs=tuple(outputs))
 
 
 def _copied(builder: Builder, ref: Ref, type: TensorType) -> Ref:

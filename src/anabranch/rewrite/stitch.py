@@ -15,7 +15,7 @@ them, where rules may see that they do, and are one again in the end.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import networkx as nx
 
@@ -188,8 +188,7 @@ class _Seam:
             self._rename((name,), self._free(name))
             name = self.table.get(name, name)
             self.taken.add(name)
-            made = Constant(name, constant.type, constant.digest, constant.value)
-            self.constants.append(made)
+            self.constants.append(replace(constant, name=name))
         self._constant.add(name)
 
     def add(self, node: Node) -> None:
@@ -238,7 +237,7 @@ def sewn_graph(wiring: Wiring, sewn: Sewn, outputs: Sequence[Ref]) -> Graph:
     graph = wiring.graph
     returned = tuple(Ref(sewn.names.get(ref.name, ref.name)) for ref in outputs)
     constants = (*graph.constants, *sewn.constants)
-    return Graph(graph.name, graph.inputs, constants, sewn.nodes, returned)
+    return replace(graph, constants=constants, nodes=sewn.nodes, outputs=returned)
 
 
 def stitch(graph: Graph, replaced: Mapping[Part, Graph]) -> Graph:

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 import torch
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Arg, Graph, Node, Ref, users
+from anabranch.ir.conditions import conditioned
+from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref, users
 from anabranch.ir.ops import ATTENTION
 from anabranch.ir.rule import Known
 from anabranch.rewrite.build import Builder
@@ -66,17 +67,29 @@ class Facts:
     known: Known
     readers: Mapping[str, list[Node]]
     returned: frozenset[str]
-    contents: Mapping[str, torch.Tensor]
+    contents: Mapping[str, Constant]
     able: Mapping[str, Node]
+    seen: list[tuple[Constant, str, tuple[int | float, ...]]]
+    """What the attention that is looked at relies on, and those before it."""
 
-    def content(self, name: str) -> torch.Tensor | None:
-        """Of a constant, or of what is computed from constants alone."""
+    def constant(self, name: str) -> Constant | None:
+        """A constant with its value, or what is computed from constants alone."""
         if name in self.contents or name not in self.known.constant:
             return self.contents.get(name)
         if self.known.producers[name].name not in self.able:
             return None
-        made = evaluate(self.graph, self.able, {name}, self.contents)
-        return next((one.value for one in made), None)
+        held = {c.name: c.value for c in self.contents.values() if c.value is not None}
+        return next(iter(evaluate(self.graph, self.able, {name}, held)), None)
+
+    def content(self, name: str) -> torch.Tensor | None:
+        found = self.constant(name)
+        return None if found is None else found.value
+
+    def rely(self, name: str, kind: str, *numbers: int | float) -> None:
+        """Note what was seen in the value of a constant."""
+        found = self.constant(name)
+        if found is not None:
+            self.seen.append((found, kind, numbers))
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.known.types[name].shape
@@ -104,12 +117,12 @@ class Scores:
 
 def attention(graph: Graph, trace: Trace) -> Graph:
     """The graph with attention as an operator."""
-    contents = {c.name: c.value for c in graph.constants if c.value is not None}
+    contents = {c.name: c for c in graph.constants if c.value is not None}
     returned = frozenset(ref.name for ref in graph.outputs)
     if all(node.op != BMM for node in graph.nodes):
         return graph
-    able = foldable(graph, contents)
-    facts = Facts(graph, Known.of(graph), users(graph), returned, contents, able)
+    able = foldable(graph, {c.name: c.value for c in contents.values() if c.value is not None})
+    facts = Facts(graph, Known.of(graph), users(graph), returned, contents, able, [])
     builder = Builder(graph)
     made: dict[str, Ref] = {}
     for node in graph.nodes:
@@ -119,7 +132,8 @@ def attention(graph: Graph, trace: Trace) -> Graph:
             builder.replace(node.name, made[node.name])
         else:
             builder.keep(node)
-    return builder.graph()
+    after = builder.graph()
+    return graph if after is graph else conditioned(after, facts.seen)
 
 
 def _attention(builder: Builder, node: Node, facts: Facts, trace: Trace) -> dict[str, Ref]:
@@ -128,9 +142,11 @@ def _attention(builder: Builder, node: Node, facts: Facts, trace: Trace) -> dict
     softmax = _past_views(_name(node.args[0]), facts)
     if softmax is None or softmax.op != SOFTMAX:
         return {}
+    mark = len(facts.seen)
     try:
         heads = _called(builder, node, _scores(softmax, node, facts), facts)
     except Apart as why:
+        del facts.seen[mark:]
         refuse(trace, f"attention at %{node.name}", str(why))
         return {}
     type, view, last = builder.known.types[heads.name], node, None
@@ -210,7 +226,10 @@ def _by_head(node: Node, facts: Facts) -> tuple[str, str] | None:
         known = facts.content(factor) if set(facts.shape(factor)[-2:]) <= {1} else None
         if known is not None and _leads_to_product(scores, facts):
             whole = facts.shape(scores) == node.type.shape and known.is_floating_point()
-            return (scores, factor) if whole and bool((known.abs() <= STRONGEST).all()) else None
+            if not whole or not bool((known.abs() <= STRONGEST).all()):
+                return None
+            facts.rely(factor, "at_most", STRONGEST)
+            return scores, factor
     return None
 
 
@@ -236,6 +255,7 @@ def _masked(node: Node, facts: Facts) -> tuple[str, str, float | None]:
             raise Apart(f"%{mask} is not known, and may hide whole rows")
         if _whole_rows(hidden, node):
             raise Apart(f"%{mask} hides whole rows")
+        facts.rely(mask, "hides_no_row", node.type.shape[-1])
         return _name(node.args[0]), mask, float(value)
     raise Apart(f"%{node.name} is {node.op}, which attention does not do to scores")
 
@@ -245,6 +265,8 @@ def _ask_for_rows(mask: str, scores: Node, facts: Facts) -> None:
     added = facts.content(mask)
     if added is not None and _whole_rows(added.isneginf(), scores):
         raise Apart(f"%{mask} hides whole rows")
+    if added is not None:
+        facts.rely(mask, "adds_to_each_row", scores.type.shape[-1])
 
 
 def _whole_rows(hidden: torch.Tensor, scores: Node) -> bool:
@@ -308,9 +330,13 @@ def _ask(scores: Scores, way: Way, dtype: torch.dtype, facts: Facts) -> None:
     for name, _ in scores.factors + (scores.masks if scores.fill is None else ()):
         if (kind := facts.known.types[name].dtype) != dtype:
             raise Apart(f"%{name} is of {kind}, what it is multiplied by or added to of {dtype}")
-    contents = (facts.content(name) for name, _ in scores.masks)
-    if sum(bool(mask.isneginf().any()) for mask in contents if mask is not None) > 1:
+    known = [(name, facts.content(name)) for name, _ in scores.masks]
+    hiding = [name for name, mask in known if mask is not None and bool(mask.isneginf().any())]
+    if len(hiding) > 1:
         raise Apart("several masks hide scores, together perhaps whole rows")
+    for name, mask in known:
+        if mask is not None and len(known) > 1 and name not in hiding:
+            facts.rely(name, "hides_nothing")
 
 
 def _stacks(query: str, scores: Scores, facts: Facts) -> list[Stack]:

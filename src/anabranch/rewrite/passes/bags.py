@@ -16,7 +16,8 @@ from __future__ import annotations
 import torch
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Arg, Graph, Node, Ref, users
+from anabranch.ir.conditions import conditioned
+from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref, users
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.build import Builder
 from anabranch.rewrite.refuse import refuse
@@ -35,7 +36,9 @@ def bags(graph: Graph, trace: Trace) -> Graph:
     """The graph with embeddings and reductions in place of bags of one length."""
     if not any(node.op in BAGS for node in graph.nodes):
         return graph
+    constants = {c.name: c for c in graph.constants}
     contents = {c.name: c.value for c in graph.constants if c.value is not None}
+    seen: list[tuple[Constant, str, tuple[int | float, ...]]] = []
     needed = set(users(graph)) | {ref.name for ref in graph.outputs}
     builder = Builder(graph)
     for node in graph.nodes:
@@ -50,8 +53,9 @@ def bags(graph: Graph, trace: Trace) -> Graph:
             refuse(trace, f"rows of the bags at %{node.name}", str(why))
             builder.keep(node)
             continue
+        seen.append((constants[_name(ops.arguments(node)["offsets"])], "steps_of", (each,)))
         builder.replace(node.name, _reduced(builder, builder.renamed(node), each))
-    return builder.graph()
+    return conditioned(builder.graph(), seen)
 
 
 def _length(node: Node, contents: dict[str, torch.Tensor], types: dict[str, TensorType]) -> int:

@@ -18,8 +18,8 @@ import torch
 from anabranch.ir import ops
 from anabranch.ir.graph import Constant, Derivation, Graph, Node, Ref, users
 from anabranch.ir.key import digest_text
+from anabranch.ir.recipe import bare
 from anabranch.ir.types import TensorType, type_of
-from anabranch.rewrite.passes.fold_constants import bare
 from anabranch.trace import Trace
 
 

@@ -23,6 +23,7 @@ from anabranch.ir import ops
 from anabranch.ir.eval import run_node
 from anabranch.ir.graph import Constant, Derivation, Graph, Node, producers
 from anabranch.ir.key import digest_text
+from anabranch.ir.recipe import bare
 from anabranch.ir.rule import Known
 from anabranch.ir.types import TensorType, copy_into, type_of
 from anabranch.rewrite.build import drop_dead
@@ -48,7 +49,7 @@ def fold_constants(graph: Graph, trace: Trace) -> Graph:
     made = evaluate(graph, able, wanted, held)
     nodes = tuple(node for node in graph.nodes if wanted.isdisjoint(node.results))
     constants = (*graph.constants, *made)
-    return drop_dead(Graph(graph.name, graph.inputs, constants, nodes, graph.outputs))
+    return drop_dead(replace(graph, constants=constants, nodes=nodes))
 
 
 def foldable(graph: Graph, held: Mapping[str, torch.Tensor]) -> dict[str, Node]:
@@ -139,11 +140,6 @@ def evaluate(
         for name in {*node.uses, *node.results}:
             if last[name] == i:
                 del values[name]
-
-
-def bare(constant: Constant) -> Constant:
-    """The constant for a derivation, which keeps no memory alive."""
-    return replace(constant, value=None)
 
 
 def _needed(foldable: Mapping[str, Node], wanted: set[str]) -> list[Node]:

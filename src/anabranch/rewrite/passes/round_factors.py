@@ -32,8 +32,8 @@ from anabranch.ir.graph import (
     users,
 )
 from anabranch.ir.key import digest_text
+from anabranch.ir.recipe import bare, follows
 from anabranch.ir.text import parse_graph
-from anabranch.rewrite.passes.fold_constants import bare
 from anabranch.trace import Trace
 
 FACTORS: dict[str, tuple[int, ...]] = {
@@ -158,13 +158,11 @@ class _Rounding:
 
 
 def _rounds(constant: Constant) -> bool:
-    """Whether rounding changes this constant."""
+    """Whether rounding changes this constant, or may once its weights are others."""
     value = constant.value
-    return (
-        value is not None
-        and constant.type.dtype == torch.float32
-        and not torch.equal(nearest(value), value)
-    )
+    if value is None or constant.type.dtype != torch.float32:
+        return False
+    return follows(constant) or not torch.equal(nearest(value), value)
 
 
 def _rounded(constant: Constant) -> Constant:

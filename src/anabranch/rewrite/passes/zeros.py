@@ -20,6 +20,7 @@ from functools import cache
 from itertools import accumulate, pairwise
 
 from anabranch.ir import ops
+from anabranch.ir.conditions import conditioned
 from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref, types
 from anabranch.ir.rule import Known
 from anabranch.rewrite.build import Builder
@@ -75,6 +76,9 @@ def _channels(node: Node) -> int:
     return node.type.shape[1]
 
 
+Seen = tuple[Constant, str, tuple[int | float, ...]]
+"""What is relied on of a constant, as `ir.conditions` has it."""
+
 Spans = tuple[tuple[int, int], ...]
 """Where the channels of a value begin and end among those of the whole, in order."""
 
@@ -101,6 +105,7 @@ class _Walk:
         self.whole: dict[str, _Whole] = {}
         self.placed = _placed(graph)
         self.constants = {constant.name: constant for constant in graph.constants}
+        self.seen: list[Seen] = []
 
     def without_slices(self) -> Graph:
         for node in self.graph.nodes:
@@ -111,7 +116,8 @@ class _Walk:
             self.builder.keep(node)
             self._slice(node)
             self._concatenation(node)
-        return self.builder.graph()
+        graph = self.builder.graph()
+        return graph if graph is self.graph else conditioned(graph, self.seen)
 
     def _slice(self, node: Node) -> None:
         """Notes a slice that leaves out nothing but zeros."""
@@ -121,7 +127,9 @@ class _Walk:
         assert isinstance(source, Ref)
         type = self.builder.known.types[source.name]
         few = 0 < type.shape[1] - channels < vector(type.dtype)  # more are left out for a reason
-        if few and _of_zeros(source.name, channels, self.builder.known, self.constants):
+        seen = list[Seen]()
+        if few and _of_zeros(source.name, channels, self.builder.known, self.constants, seen):
+            self.seen += seen
             self.whole[node.name] = _Whole(((0, channels),), type.shape[1], lambda: source)
 
     def _concatenation(self, node: Node) -> None:
@@ -196,7 +204,10 @@ class _Walk:
             return len(shape) == rank
         if self._constant(ref):
             held = self.constants.get(ref.name)
-            return held is not None and held.value is not None and bool(held.value.isfinite().all())
+            if held is None or held.value is None or not bool(held.value.isfinite().all()):
+                return False
+            self.seen.append((held, "finite", ()))
+            return True
         return len(shape) < rank - 1 or shape[1 - rank] == 1
 
     def _operand(self, ref: Ref, rank: int, whole: _Whole) -> Ref:
@@ -278,21 +289,24 @@ def _placed(graph: Graph) -> set[str]:
     return found
 
 
-def _of_zeros(name: str, channels: int, known: Known, constants: Mapping[str, Constant]) -> bool:
+def _of_zeros(
+    name: str, channels: int, known: Known, constants: Mapping[str, Constant], seen: list[Seen]
+) -> bool:
     """Whether what stands behind so many channels of a value comes of nothing but zeros, and of
-    operators that make numbers of them."""
-    seen, todo = set[str](), [name]
+    operators that make numbers of them. What that relies on is added to `seen`."""
+    done, todo = set[str](), [name]
     while todo:
         name = todo.pop()
         node = known.producers.get(name)
-        if name in seen or (node is None and name in constants):
+        if name in done or (node is None and name in constants):
             continue
-        seen.add(name)
+        done.add(name)
         if node is None:
             return False
         if node.op == CONVOLUTION:
             ends = [arg.name for arg in node.args[1:3] if isinstance(arg, Ref)]
-            if node.args[6] or not all(_ends_in_zeros(e, channels, known, constants) for e in ends):
+            zeros = (_ends_in_zeros(end, channels, known, constants, seen) for end in ends)
+            if node.args[6] or not all(zeros):
                 return False
         elif _of_each_channel(node):
             todo += node.uses
@@ -301,13 +315,18 @@ def _of_zeros(name: str, channels: int, known: Known, constants: Mapping[str, Co
     return True
 
 
-def _ends_in_zeros(name: str, rows: int, known: Known, constants: Mapping[str, Constant]) -> bool:
+def _ends_in_zeros(
+    name: str, rows: int, known: Known, constants: Mapping[str, Constant], seen: list[Seen]
+) -> bool:
     """Whether a weight or a bias has so many rows at the most before nothing but zeros: by its
     numbers, or by how it is made."""
     node = known.producers.get(name)
     if node is None:
         held = constants.get(name)
-        return held is not None and held.value is not None and not held.value[rows:].any()
+        if held is None or held.value is None or bool(held.value[rows:].any()):
+            return False
+        seen.append((held, "ends_in_zeros", (rows,)))
+        return True
     inner: tuple[Arg, ...] = ()
     axis = node.args[1] if len(node.args) > 1 else 0
     if node.op == PAD:
@@ -324,4 +343,4 @@ def _ends_in_zeros(name: str, rows: int, known: Known, constants: Mapping[str, C
     elif node.op == CAT and isinstance(axis, int) and axis > 0:
         inner = node.args[0] if isinstance(node.args[0], tuple) else ()
     parts = [arg.name for arg in inner if isinstance(arg, Ref)]
-    return bool(parts) and all(_ends_in_zeros(part, rows, known, constants) for part in parts)
+    return bool(parts) and all(_ends_in_zeros(part, rows, known, constants, seen) for part in parts)

@@ -1,0 +1,110 @@
+"""What a model holds by name: a captured graph and its model -> the graph, which says whose values
+its constants are.
+
+    names   table.weight   f32[50,8]   persistent       the constant %table_weight comes of
+            head.weight    f32[50,8]   persistent       ("table.weight", "head.weight"): one memory
+            mask           f32[8,8]    not persistent
+
+Refitting asks for names of the model, so all of them are noted, those included that the graph does
+not read. Names that tie one memory together are told by the memory of the model at hand, never by
+equal content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anabranch.frontend.captured import Captured
+from anabranch.ir.graph import Constant
+from anabranch.ir.recipe import Held
+
+
+def with_state(captured: Captured, model: Any) -> Captured:
+    """The captured graph with the names of what the model holds; without any for a function."""
+    if not isinstance(model, nn.Module):
+        return captured
+    model = unwrapped(model)
+    tensors = dict(tensors_of(model))
+    paths = dict(captured.sources)
+    for path in paths.values():  # tensors that are neither parameters nor buffers
+        if path not in tensors and (value := attribute(model, path)) is not None:
+            tensors[path] = value
+    groups: dict[_Memory | None, list[str]] = {}
+    for name, tensor in tensors.items():
+        groups.setdefault(_memory(tensor), []).append(name)
+
+    def tied(constant: Constant) -> Constant:
+        """The constant with all names of its memory."""
+        path = paths.get(constant.name)
+        memory = _memory(tensors[path]) if path in tensors else None
+        if path is None or memory is None:
+            return constant
+        others = [name for name in groups[memory] if name != path]
+        return replace(constant, source=(path, *others))
+
+    constants = tuple(map(tied, captured.graph.constants))
+    graph = replace(captured.graph, constants=constants)
+    return replace(captured, graph=graph, state=tuple(held_of(model, tensors)))
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module itself, without the wrapper of torch.compile, under which names are others."""
+    original = getattr(model, "_orig_mod", model)
+    return original if isinstance(original, nn.Module) else model
+
+
+def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers under each of their names."""
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
+def held_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[Held]:
+    """How the model holds these."""
+    passing = {
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules(remove_duplicate=False)
+        for name in module._non_persistent_buffers_set
+    }
+    known = {name for name, _ in tensors_of(model)}
+    for name, tensor in tensors.items():
+        persistent = name in known and name not in passing
+        yield Held(name, tuple(tensor.shape), tensor.dtype, persistent)
+
+
+def attribute(holder: nn.Module, path: str) -> Tensor | None:
+    """The tensor that a module holds under a qualified name."""
+    found: Any = holder
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found if isinstance(found, Tensor) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Where a tensor lies, and how it is seen: two that agree are one."""
+
+    storage: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def same_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are one memory seen in one way."""
+    one, other = _memory(a), _memory(b)
+    return one is not None and one == other
+
+
+def _memory(tensor: Tensor) -> _Memory | None:
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return None
+    storage = tensor.untyped_storage()._cdata
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    return _Memory(storage, int(tensor.storage_offset()), shape, strides, tensor.dtype)

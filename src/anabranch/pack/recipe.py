@@ -1,0 +1,73 @@
+"""The recipe of a plan: a plan and the graph it was captured as -> how new weights become its own.
+
+    plan %w ── derived of ──> %conv_weight (conv.weight), %norm_var (norm.running_var), %mask
+                                                                                          └ kept
+
+What a plan relies on that no state dict brings is kept beside it: tensors that the model's code
+makes, and buffers that are not persistent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from anabranch.ir.conditions import conditioned, index_bounds
+from anabranch.ir.graph import Constant, Graph
+from anabranch.ir.plan import Plan
+from anabranch.ir.recipe import Held, Recipe, bare, follows, leaves
+from anabranch.ir.types import TensorType
+
+
+def with_recipe(
+    plan: Plan, captured: Graph, rewritten: Sequence[Graph], state: tuple[Held, ...]
+) -> Plan:
+    """The plan with its recipe. `rewritten`: graphs whose conditions it depends on, the last of
+    them its own."""
+    given = {(c.digest, c.type): c for c in captured.constants}
+    constants = tuple(_sourced(c, given) for c in plan.tasks.constants)
+    final = conditioned(rewritten[-1], index_bounds(rewritten[-1]))
+    relied = dict.fromkeys(c for graph in (*rewritten, final) for c in graph.conditions)
+    lost = [c.name for c in leaves(constants) if (c.digest, c.type) not in given]
+    held = [c for c in (*constants, *(one.constant for one in relied)) if follows(c)]
+    recipe = Recipe(
+        state,
+        tuple(map(bare, captured.constants)),
+        _kept(held, captured, {one.name for one in state if one.persistent}, constants),
+        tuple(relied),
+        f"nobody says how %{lost[0]} was computed" if lost else "",
+    )
+    tasks = replace(plan.tasks, constants=constants)
+    return replace(plan, tasks=tasks, recipe=recipe)
+
+
+def _sourced(constant: Constant, given: Mapping[tuple[str, TensorType], Constant]) -> Constant:
+    """One that was captured says where it comes from, under whatever name."""
+    same = given.get((constant.digest, constant.type))
+    if constant.derived is not None or same is None:
+        return constant
+    return replace(constant, source=same.source)
+
+
+def _kept(
+    held: Iterable[Constant],
+    captured: Graph,
+    persistent: set[str],
+    constants: Iterable[Constant],
+) -> dict[str, Tensor]:
+    """Copies of what derived constants are computed of and no state dict has."""
+    values = {c.name: c.value for c in captured.constants if c.value is not None}
+    device = next((c.value.device for c in constants if c.value is not None), None)
+    computed = [constant for constant in held if constant.derived is not None]
+    return {
+        leaf.name: _copy(values[leaf.name], device)
+        for leaf in leaves(computed)
+        if leaf.name in values and persistent.isdisjoint(leaf.source)
+    }
+
+
+def _copy(value: Tensor, device: torch.device | None) -> Tensor:
+    return value.detach().to(device, copy=True)

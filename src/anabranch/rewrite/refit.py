@@ -1,0 +1,254 @@
+"""New values of derived constants: the weights that they are computed of -> their memory.
+
+    step  to(%w1)  to(%w2)  to(%w3)                    level 1: one call for all of a kind
+    step  add(%var1, 1e-3)  add(%var2, 1e-3) ...                (torch._foreach_add)
+    step  rsqrt ...                                    level 2
+    step  mul(w1, s1)  mul(w2, s2) ...                 level 3
+          copied into the plan's memory                at last
+
+A network folds hundreds of layers in a dozen steps each, and a step by itself takes the host longer
+than its arithmetic takes the device. So steps that do not wait for each other are done together,
+where they are of one kind. Constants are computed in parts of `PART` bytes, so that what lies
+between takes little memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Constant, Node, Ref
+from anabranch.ir.types import TensorType
+from anabranch.rewrite import derive
+from anabranch.rewrite.passes.fold_constants import laid_out
+
+PART = 64 << 20
+"""Bytes of constants that are computed together."""
+
+Many = Callable[[list[list[Tensor]], tuple[Arg, ...]], Sequence[Tensor]]
+"""Calls of one operator on as many operands as there are, the other arguments the same for all."""
+
+
+def _binary(function: Callable[..., Any]) -> Many:
+    def many(operands: list[list[Tensor]], others: tuple[Arg, ...]) -> Sequence[Tensor]:
+        found: Sequence[Tensor] = function(*operands, *others)
+        return found
+
+    return many
+
+
+TOGETHER: dict[str, Many] = {
+    "aten.mul.Tensor": _binary(torch._foreach_mul),
+    "aten.add.Tensor": _binary(torch._foreach_add),
+    "aten.sub.Tensor": _binary(torch._foreach_sub),
+    "aten.neg.default": _binary(torch._foreach_neg),
+    "aten.rsqrt.default": _binary(torch._foreach_rsqrt),
+}
+"""Operators that torch runs on many tensors in one call, with the same numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Calls of one kind that wait for none of each other. `reads`: by operand, the number of the
+    value in each call; `makes`: the number of each call's result."""
+
+    many: Many
+    others: tuple[Arg, ...]
+    reads: tuple[tuple[int, ...], ...]
+    makes: tuple[int, ...]
+
+    def run(self, values: dict[int, Tensor], _: torch.device) -> None:
+        operands = [[values[number] for number in numbers] for numbers in self.reads]
+        values.update(zip(self.makes, self.many(operands, self.others), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """One call, by itself."""
+
+    node: Node
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+
+    def run(self, values: dict[int, Tensor], device: torch.device) -> None:
+        results = ops.call(self.node, lambda name: values[self.reads[int(name)]], device)
+        values.update(zip(self.makes, results, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """A value as its readers were told that it lies."""
+
+    type: TensorType
+    read: int
+    makes: int
+
+    def run(self, values: dict[int, Tensor], _: torch.device) -> None:
+        values[self.makes] = laid_out(self.type, values[self.read])
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Calls in order, the values that nobody reads behind each, and the constants that are made."""
+
+    calls: tuple[tuple[Batch | Single | Laid, tuple[int, ...]], ...]
+    made: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How derived constants are computed of given ones. `given`: constants by name, by number."""
+
+    given: tuple[tuple[str, int], ...]
+    parts: tuple[Part, ...]
+
+    def values(
+        self, given: Mapping[str, Tensor], device: torch.device
+    ) -> Iterator[dict[str, Tensor]]:
+        """The constants, some at a time, each part's while the next is not yet computed."""
+        with torch.no_grad():
+            for part in self.parts:
+                values = {number: given[name] for name, number in self.given}
+                for call, dead in part.calls:
+                    call.run(values, device)
+                    for number in dead:
+                        values.pop(number, None)
+                yield {name: values[number] for name, number in part.made}
+
+
+def program(wanted: Sequence[Constant], given: Iterable[Constant]) -> Program:
+    """The program that computes these. ValueError where one does not say how it comes of those that
+    are given."""
+    steps = derive.write(given, wanted)
+    sizes = {constant.name: constant.type.nbytes for constant in wanted}
+    return of_steps(steps, sizes)
+
+
+def of_steps(steps: derive.Steps, sizes: Mapping[str, int]) -> Program:
+    """The program of what is written down; `sizes`: bytes of each constant that is made."""
+    sorts = derive.sorts_of(steps)
+    table: list[tuple[Node | TensorType, tuple[int, ...], tuple[int, ...]]] = []
+    maker: dict[int, int] = {}
+    numbers = count()
+    for i, (number, *reads) in enumerate(steps.steps):
+        sort = sorts[number]
+        results = 1 if isinstance(sort, TensorType) else len(sort.results)
+        makes = tuple(next(numbers) for _ in range(results))
+        maker.update(dict.fromkeys(makes, i))
+        table.append((sort, tuple(reads), makes))
+    parts = [
+        Part(
+            tuple(_calls(table, maker, [steps.made[name] for name in names])),
+            tuple((name, steps.made[name]) for name in names),
+        )
+        for names in _portions(steps.made, sizes)
+    ]
+    given = tuple((name, -1 - i) for i, name in enumerate(steps.given))
+    return Program(given, tuple(parts))
+
+
+def _portions(made: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """The constants in portions of about `PART` bytes."""
+    portion: list[str] = []
+    held = 0
+    for name in made:
+        if portion and held + sizes[name] > PART:
+            yield portion
+            portion, held = [], 0
+        portion.append(name)
+        held += sizes[name]
+    if portion:
+        yield portion
+
+
+def _calls(
+    table: Sequence[tuple[Node | TensorType, tuple[int, ...], tuple[int, ...]]],
+    maker: Mapping[int, int],
+    wanted: Sequence[int],
+) -> Iterator[tuple[Batch | Single | Laid, tuple[int, ...]]]:
+    """What the wanted values take, level by level, and what nobody reads any more behind each."""
+    needed, todo = set[int](), [maker[number] for number in wanted if number in maker]
+    while todo:
+        step = todo.pop()
+        if step not in needed:
+            needed.add(step)
+            todo += [maker[read] for read in table[step][1] if read in maker]
+    level: dict[int, int] = {}
+    groups: dict[tuple[int, object], list[int]] = {}
+    for step in sorted(needed):
+        sort, reads, _ = table[step]
+        level[step] = 1 + max((level[maker[read]] for read in reads if read in maker), default=0)
+        kind = _kind(sort)
+        groups.setdefault((level[step], step if kind is None else kind), []).append(step)
+    calls = [call for key in sorted(groups, key=_by_level) for call in _grouped(table, groups[key])]
+    last: dict[int, int] = {}
+    for i, call in enumerate(calls):
+        last.update(dict.fromkeys(_reads(call), i))
+    kept = {*wanted}
+    for i, call in enumerate(calls):
+        dead = (n for n in dict.fromkeys(_reads(call)) if last[n] == i and n not in kept)
+        yield call, tuple(dead)
+
+
+def _by_level(key: tuple[int, object]) -> int:
+    return key[0]
+
+
+def _reads(call: Batch | Single | Laid) -> tuple[int, ...]:
+    match call:
+        case Batch():
+            return tuple(number for numbers in call.reads for number in numbers)
+        case Single():
+            return call.reads
+        case Laid():
+            return (call.read,)
+
+
+def _kind(sort: Node | TensorType) -> object | None:
+    """What calls have in common that can be done together; None for a call by itself."""
+    if isinstance(sort, TensorType) or sort.op not in TOGETHER or sort.kwargs:
+        return None
+    refs = [arg for arg in sort.args if isinstance(arg, Ref)]
+    others = sort.args[len(refs) :]
+    first = sort.args[: len(refs)] == tuple(refs) and len(sort.results) == 1
+    plain = all(isinstance(arg, int | float) for arg in others)
+    if not first or not plain or len(refs) + len(others) != OPERANDS[sort.op]:
+        return None
+    return sort.op, len(refs), sort.exact, others, sort.type.dtype
+
+
+OPERANDS = {
+    **{"aten.mul.Tensor": 2, "aten.add.Tensor": 2, "aten.sub.Tensor": 2},
+    **{"aten.neg.default": 1, "aten.rsqrt.default": 1},
+}
+"""How many operands and numbers a call has that others may join: no factor of the second one."""
+
+
+def _grouped(
+    table: Sequence[tuple[Node | TensorType, tuple[int, ...], tuple[int, ...]]],
+    steps: Sequence[int],
+) -> Iterator[Batch | Single | Laid]:
+    """Calls of one kind as one, where there are several."""
+    sort, reads, makes = table[steps[0]]
+    if isinstance(sort, TensorType):
+        yield Laid(sort, reads[0], makes[0])
+    elif len(steps) == 1:
+        yield Single(sort, reads, makes)
+    else:
+        found = [_operands(table[step]) for step in steps]
+        others = tuple(arg for arg in sort.args if not isinstance(arg, Ref))
+        outs = tuple(table[step][2][0] for step in steps)
+        yield Batch(TOGETHER[sort.op], others, tuple(zip(*found, strict=True)), outs)
+
+
+def _operands(step: tuple[Node | TensorType, tuple[int, ...], tuple[int, ...]]) -> tuple[int, ...]:
+    """The numbers of what the call reads, one for each operand: one may be read twice."""
+    sort, reads, _ = step
+    assert isinstance(sort, Node)
+    return tuple(reads[int(arg.name)] for arg in sort.args if isinstance(arg, Ref))
