@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from anabranch.compiled.entry import Entry
 from anabranch.errors import OptionError
-from anabranch.ir.key import digest_tensors
+from anabranch.ir.key import digest_source, digest_tensors
 
 
 def weights_of(model: Any, entries: Sequence[Entry]) -> dict[str, Tensor]:
@@ -36,7 +36,8 @@ def weights_of(model: Any, entries: Sequence[Entry]) -> dict[str, Tensor]:
     names = [(name, source) for name, source in made.captured.sources if source in state]
     digests = digest_tensors([state[source] for _, source in names])
     for (name, source), digest in zip(names, digests, strict=True):
-        if compiled.get(name, digest) != digest:
+        named = digest_source(digest, source)
+        if compiled.get(name, named) != named:
             raise OptionError(
                 f"the weights of the model were changed after compiling: {source}",
                 "the plan has those it was compiled with, and not all of them by themselves",
