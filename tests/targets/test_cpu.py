@@ -6,7 +6,14 @@ x --> left  (relu)  --+
 
 from __future__ import annotations
 
+import gc
+import os
+import random
+import signal
 import threading
+import time
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -27,7 +34,7 @@ from anabranch.targets.cpu.target import RUNNERS, CpuTarget
 from anabranch.targets.place import place
 from anabranch.trace import Trace
 
-GRAPH = parse_graph("""
+GRAPH_TEXT = """
 graph fork {
   input %x: f32[64,64]
   %left: f32[64,64] = aten.relu.default(%x)
@@ -36,7 +43,8 @@ graph fork {
   %sum: f32[64,64] = aten.add.Tensor(%left, %right)
   %out: f32[64,64] = aten.mul.Tensor(%sum, %row)
   return %out, %row
-}""")
+}"""
+GRAPH = parse_graph(GRAPH_TEXT)
 WAITS = (
     Launch("left", 0),
     Launch("right", 1),
@@ -107,6 +115,132 @@ def test_many_threads_may_call() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+class Interrupt(BaseException):
+    """As KeyboardInterrupt, which would end the tests if one came too late."""
+
+
+def test_an_interrupt_at_any_moment_leaves_a_plan_that_can_be_called() -> None:
+    """A timer's signal at 200 random moments of a call; after each, the next call is right."""
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    run = CpuTarget().load(plan_of(CpuTarget()))
+    x, draw, hits = torch.randn(64, 64), random.Random(0), 0
+    run([x])
+    start = time.perf_counter()
+    want = run([x], clone=True)
+    took = time.perf_counter() - start
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(200):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 + took * draw.random())
+                run([x])
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupt:
+                hits += 1
+            assert torch.is_grad_enabled()
+            for got, expected in zip(run([x], clone=True), want, strict=True):
+                assert torch.equal(got, expected)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert hits > 20
+
+
+@pytest.mark.parametrize("where", ["start", "submit"])
+def test_without_threads_streams_run_on_the_callers(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    run = CpuTarget().load(plan_of(CpuTarget()))
+    x = torch.randn(64, 64)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            *((threading.Thread, "start") if where == "start" else (run._workers, where)), none
+        )
+        with pytest.warns(RuntimeWarning, match="no more threads") as told:
+            for _ in range(3):
+                torch.testing.assert_close(run([x], clone=True), expected(x))
+    assert len(told) == 1
+    torch.testing.assert_close(run([x], clone=True), expected(x))
+
+
+def in_child(work: Callable[[], bool]) -> bool:
+    """Whether the work is true in a forked process, which may take ten seconds for it."""
+    child = os.fork()
+    if not child:
+        os._exit(0 if work() else 1)
+    for _ in range(1000):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status == 0
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    """OpenMP's threads, too, stay with the parent, which has used them here; and so does a thread
+    that is in a call when the process forks."""
+    graph = parse_graph(GRAPH_TEXT.replace("64", "512"))
+    run = CpuTarget().load(plan_of(CpuTarget(), graph=graph))
+    x, threads = torch.randn(512, 512), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        want = run([x], clone=True)
+
+        def right() -> bool:
+            """By numpy, which asks OpenMP for nothing."""
+            pairs = zip(run([x], clone=True), want, strict=True)
+            return all((got.numpy() == wanted.numpy()).all() for got, wanted in pairs)
+
+        assert in_child(lambda: right() and right())
+        with run._lock:
+            assert in_child(lambda: right() and in_child(right))
+        assert right()
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("task", ["left", "right"])
+def test_an_operator_that_calls_its_own_plan_is_refused(task: str) -> None:
+    """On the caller's thread and on another, directly and by way of another plan."""
+    run, other = (CpuTarget().load(plan_of(CpuTarget())) for _ in range(2))
+    x = torch.ones(64, 64)
+    right = run._placed.calls[task]
+    run._placed.calls[task] = lambda: run([x]) and None
+    with pytest.raises(TargetError, match="an operator of plan fork calls that plan itself"):
+        run([x])
+    run._placed.calls[task] = lambda: other([x]) and None
+    other._placed.calls["right"] = lambda: run([x]) and None
+    with pytest.raises(TargetError, match="calls that plan itself"):
+        run([x])
+    run._placed.calls[task] = right
+    torch.testing.assert_close(run([x]), expected(x))
+
+
+def test_threads_and_memory_go_with_the_plan() -> None:
+    before = set(threading.enumerate())
+    run = CpuTarget().load(plan_of(CpuTarget()))
+    run([torch.ones(64, 64)])
+    mine = set(threading.enumerate()) - before
+    assert mine
+    arena = weakref.ref(run._placed.arena.untyped_storage())
+    gc.disable()
+    try:
+        del run
+        for thread in mine:
+            thread.join(5)
+        assert not any(thread.is_alive() for thread in mine) and arena() is None
+    finally:
+        gc.enable()
 
 
 def test_times_and_timeline() -> None:

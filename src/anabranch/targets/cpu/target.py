@@ -3,6 +3,7 @@
     stream 0 (the caller)   conv1 ─────────── wait(conv2) concat
     stream 1 (a worker)     conv2 set(conv2) ─────┘
 
+Ctrl-C, a thread that cannot start and a fork leave a plan that can be called (`streams`).
 Torch releases the interpreter lock inside operators, so launches of different streams overlap.
 """
 
@@ -13,9 +14,12 @@ import platform
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -28,8 +32,12 @@ from anabranch.ir.schedule import Launch, Span, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel
 from anabranch.ir.types import copy_into
+from anabranch.targets.calling import alone, without_gradients
+from anabranch.targets.cpu.streams import Flag, Job, Workers
 from anabranch.targets.place import Placed, Runner, check_providers, place, run_aten, strays
 from anabranch.trace import Trace
+
+_T = TypeVar("_T")
 
 RUNNERS: dict[str, Runner] = {"aten": run_aten}
 ROUNDS = (3, 30)
@@ -37,10 +45,12 @@ ROUNDS = (3, 30)
 
 
 class CpuExecutable:
-    """A plan loaded on the CPU. Calls from several threads wait for each other."""
+    """A plan loaded on the CPU. Calls from several threads wait for each other. An interrupted call
+    leaves nothing behind: what its threads still do is waited for by the next one."""
 
     def __init__(self, plan: Plan, placed: Placed, repeat: int = 1) -> None:
         self.plan, self.repeat, self.failure, self._placed = plan, repeat, "", placed
+        self._process = self._loaded_by = os.getpid()
         self._lock = threading.Lock()
         numbers = dict.fromkeys(launch.stream for launch in plan.schedule.launches)
         self._lanes = [
@@ -48,14 +58,18 @@ class CpuExecutable:
             for number in numbers
         ]
         self._waited = {name for launch in plan.schedule.launches for name in launch.waits}
-        self._workers = ThreadPoolExecutor(max(1, len(self._lanes) - 1), "anabranch-stream")
+        self._workers, self._own = Workers("anabranch-stream"), Workers("anabranch-call")
+        self._left: Sequence[Job] = ()
+        self._told = False
 
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
-        with self._lock, torch.no_grad():
-            for static, given in zip(self._placed.inputs, inputs, strict=True):
-                copy_into(static, given)
-            self.replay()
-            return tuple(out.clone() for out in self.outputs) if clone else self.outputs
+        return self._entered(lambda: self._called(inputs, clone))
+
+    def _called(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
+        for static, given in zip(self._placed.inputs, inputs, strict=True):
+            copy_into(static, given)
+        self._replay()
+        return tuple([out.clone() for out in self.outputs]) if clone else self.outputs
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
@@ -67,27 +81,15 @@ class CpuExecutable:
         return self._placed.inputs
 
     def shaken(self, pause: Callable[[str], float]) -> tuple[Tensor, ...]:
-        with self._lock:
-            self.replay(pause=pause)
+        def call() -> tuple[Tensor, ...]:
+            self._replay(pause=pause)
             return self.outputs
 
-    def replay(
-        self, spans: list[Span] | None = None, pause: Callable[[str], float] | None = None
-    ) -> None:
+        return self._entered(call)
+
+    def replay(self, spans: list[Span] | None = None) -> None:
         """One run (per repeat) on what the input buffers hold."""
-        for _ in range(max(1, self.repeat)):
-            done = {name: threading.Event() for name in self._waited}
-            failed = threading.Event()
-            others = [
-                self._workers.submit(self._run_lane, lane, done, failed, spans, pause)
-                for lane in self._lanes[1:]
-            ]
-            try:
-                if self._lanes:
-                    self._run_lane(self._lanes[0], done, failed, spans, pause)
-            finally:
-                for other in others:
-                    other.result()
+        self._entered(lambda: self._replay(spans))
 
     def strays(self) -> str:
         return strays(self.plan, self._placed.arena)
@@ -96,35 +98,137 @@ class CpuExecutable:
         """The arena, and an upper bound of what kernels that allocate hold at once."""
         return self.plan.peak_bytes
 
-    def _run_lane(
+    def _entered(self, call: Callable[[], _T]) -> _T:
+        """One call at a time, without gradients."""
+        if self._process != os.getpid():  # forked: whoever held the lock stayed with the parent
+            self._process, self._lock, self._left = os.getpid(), threading.Lock(), ()
+
+        def locked() -> _T:
+            with self._lock:
+                return without_gradients(call)
+
+        return alone(self, self.plan.tasks.name, lambda: self._here(locked))
+
+    def _here(self, call: Callable[[], _T]) -> _T:
+        """On the caller's thread. In a forked process on one of our own: those that OpenMP had for
+        the caller's stayed with the parent, and it would wait for them for ever."""
+        if self._process == self._loaded_by or torch.get_num_threads() == 1:
+            return call()
+        if not self._own.ready(1):
+            raise TargetError(
+                f"plan {self.plan.tasks.name} cannot run in this forked process",
+                "its operators need a thread, and the system starts no more of them",
+                "call torch.set_num_threads(1) first, or raise the limit of threads (ulimit -u)",
+            )
+        found: list[_T] = []
+        job = Job(partial(copy_context().run, lambda: found.append(call())))
+        self._own.submit(0, job)
+        job.wait()
+        if job.failure is not None:
+            raise job.failure
+        return found[0]
+
+    def _replay(
+        self, spans: list[Span] | None = None, pause: Callable[[str], float] | None = None
+    ) -> None:
+        """Whoever asks has the lock."""
+        for job in self._left:
+            job.settle()
+        for _ in range(max(1, self.repeat)):
+
+            def started() -> _Run:
+                return _Run(self._placed, self._waited, spans, pause)
+
+            if len(self._lanes) < 2 or not self._side_by_side(started()):
+                started().lane(self.plan.schedule.launches)
+
+    def _side_by_side(self, run: _Run) -> bool:
+        """The first stream here and each of the others on a thread. False where there are no
+        threads for them, and nothing runs any more."""
+        others = self._lanes[1:]
+        if not self._workers.ready(len(others)):
+            self._tell()
+            return False
+        works = [partial(copy_context().run, run.lane, lane) for lane in others]
+        jobs = self._left = [Job(work) for work in works]
+        try:
+            try:
+                for number, job in enumerate(jobs):
+                    self._workers.submit(number, job)
+            except RuntimeError:
+                run.fail()
+                for job in jobs:
+                    job.settle()
+                self._tell()
+                return False
+            run.lane(self._lanes[0])
+            for job in jobs:
+                job.wait()
+        except BaseException:
+            run.fail()
+            for job in jobs:
+                job.settle()
+            raise
+        self._left = ()
+        for job in jobs:
+            if job.failure is not None:
+                raise job.failure
+        return True
+
+    def _tell(self) -> None:
+        if not self._told:
+            self._told = True
+            warnings.warn(
+                f"plan {self.plan.tasks.name} runs its streams one after another on the caller's "
+                "thread: the system starts no more threads (see ulimit -u)",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+class _Run:
+    """One run of all streams: what they wait for, and whether one of them has failed."""
+
+    def __init__(
         self,
-        lane: Sequence[Launch],
-        done: dict[str, threading.Event],
-        failed: threading.Event,
+        placed: Placed,
+        waited: Collection[str],
         spans: list[Span] | None,
         pause: Callable[[str], float] | None,
     ) -> None:
-        with torch.no_grad():
-            try:
-                for launch in lane:
-                    for name in launch.waits:
-                        done[name].wait()
-                    if failed.is_set():
-                        return
-                    if pause is not None:
-                        time.sleep(1e-6 * pause(launch.task))
-                    start = time.perf_counter()
-                    self._placed.calls[launch.task]()
-                    if spans is not None:
-                        end = time.perf_counter()
-                        spans.append(Span(launch.task, launch.stream, 1e6 * start, 1e6 * end))
-                    if launch.task in done:
-                        done[launch.task].set()
-            except BaseException:
-                failed.set()
-                for event in done.values():
-                    event.set()
-                raise
+        self._calls, self._spans, self._pause = placed.calls, spans, pause
+        self._done = {name: Flag() for name in waited}
+        self._failed = False
+
+    def fail(self) -> None:
+        """Every stream ends after the launch that it is at."""
+        self._failed = True
+        for flag in self._done.values():
+            flag.set()
+
+    def lane(self, lane: Sequence[Launch]) -> None:
+        """The launches of one stream; of all streams, in their order, where there is one thread."""
+        try:
+            without_gradients(lambda: self._launch(lane))
+        except BaseException:
+            self.fail()
+            raise
+
+    def _launch(self, lane: Sequence[Launch]) -> None:
+        for launch in lane:
+            for name in launch.waits:
+                self._done[name].wait()
+            if self._failed:
+                return
+            if self._pause is not None:
+                time.sleep(1e-6 * self._pause(launch.task))
+            start = time.perf_counter()
+            self._calls[launch.task]()
+            if self._spans is not None:
+                end = time.perf_counter()
+                self._spans.append(Span(launch.task, launch.stream, 1e6 * start, 1e6 * end))
+            if launch.task in self._done:
+                self._done[launch.task].set()
 
 
 class CpuTarget:
