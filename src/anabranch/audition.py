@@ -168,7 +168,7 @@ def _differs(outs: Sequence[Tensor], expected: Expected) -> str:
     return ""
 
 
-def main(device: str, tf32: str, folder: str) -> None:
+def main(device: str, tf32: str, folder: str, patience: str = "2") -> None:
     """The other side: lists of tasks in, and for each, as it is compiled, its position and, when
     it has run, why it must not be used; of a list that is only to be compiled, the positions."""
     answers = os.fdopen(os.dup(1), "wb")
@@ -178,7 +178,8 @@ def main(device: str, tf32: str, folder: str) -> None:
     if isinstance(target, CudaTarget):
         target.start()
     oracle = Oracle(target)
-    with Cache.open(Path(folder) if folder else None) as cache:
+    place = Path(folder) if folder else None
+    with Cache.open(place, patience=float(patience)) as cache:
         for line in sys.stdin.buffer:
             asked = json.loads(line)
             tasks = [read(item) for item in asked["tasks"]]

@@ -19,6 +19,7 @@ from anabranch.ir.protocols import Target
 from anabranch.targets.cuda.crew import Process, end
 
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1])"
+PATIENCE_S = 2.0
 SERVE = "from anabranch.audition import main; main(*sys.argv[2:])"
 
 
@@ -48,14 +49,20 @@ class Auditions:
             spec = self._target.spec
             command = [sys.executable, "-P", "-c", f"{self._start}\n{SERVE}", json.dumps(sys.path)]
             command += [str(self._target.device), str(int(spec.tf32))]
+            command += [str(path.parent) if path else "", str(self._patience())]
             self.process = subprocess.Popen(
-                [*command, str(path.parent) if path else ""],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for us; it ends when its input does
             )
         return self.process
+
+    def _patience(self) -> float:
+        """Seconds that it waits for whoever writes to the cache: this process waits for longer,
+        and once is enough."""
+        return min(PATIENCE_S, self._cache.patience) if self._cache is not None else 0.0
 
     def died(self) -> str:
         """How a process that says nothing more has ended."""

@@ -13,11 +13,13 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import filelock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -258,6 +260,76 @@ def test_a_writer_that_never_finishes_costs_a_miss(
         assert cache.stats().path is not None
 
 
+def test_a_writer_that_never_lets_go_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In all calls, in all caches of the file and in those of other processes that are told of it;
+    with one warning, and until it lets go after all."""
+    monkeypatch.setattr(store, "_BUSY_SECONDS", 0.3)
+    key = next(iter(fill(tmp_path, 3)))
+    other = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    start = time.monotonic()
+    with pytest.warns(RuntimeWarning, match="another process has held the cache") as caught:
+        for _ in range(3):
+            with Cache.open(tmp_path) as cache:
+                for i in range(20):
+                    cache.put("timings", f"new {i}", "v")
+                    assert cache.get("timings", f"new {i}") is None
+                assert cache.get("plans", key) is not None
+                assert cache.patience == 0.0
+    assert 0.3 <= time.monotonic() - start < 0.9 and len(caught) == 1
+    other.close()
+    with Cache.open(tmp_path) as cache:
+        cache.put("timings", "k", "written")
+        assert cache.get("timings", "k") == "written" and cache.patience == 0.3
+
+
+@pytest.mark.parametrize("held", ["exclusive", "lock file"])
+def test_a_file_that_cannot_even_be_opened_is_waited_for_once(
+    held: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_BUSY_SECONDS", 0.3)
+    if held == "exclusive":
+        other = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
+        other.execute("CREATE TABLE t (x)")
+        other.execute("BEGIN EXCLUSIVE")
+        let_go = other.close
+    else:
+        fill(tmp_path, 1)
+        lock = filelock.FileLock(tmp_path / "cache.lock")
+        lock.acquire()
+        let_go = lock.release
+    start = time.monotonic()
+    with pytest.warns(RuntimeWarning, match="another process has held the cache") as caught:
+        for _ in range(3):
+            with Cache.open(tmp_path) as cache:
+                cache.put("timings", "k", "v")
+                assert cache.get("timings", "k") is None
+    assert 0.3 <= time.monotonic() - start < 0.9 and len(caught) == 1
+    let_go()
+
+
+def test_a_wait_for_a_writer_can_be_interrupted(tmp_path: Path) -> None:
+    def interrupt(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with Cache.open(tmp_path, patience=20.0) as cache:
+        other = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        before, start = signal.signal(signal.SIGALRM, interrupt), time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try:
+            with pytest.raises(ZeroDivisionError):
+                cache.put("timings", "k", "v")
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert time.monotonic() - start < 5
+        other.close()
+        cache.put("timings", "k", "v")
+        assert cache.get("timings", "k") == "v"
+
+
 def test_killed_while_writing(tmp_path: Path) -> None:
     """What `put` returned from is there after kill -9; what it did not is whole or absent."""
     script = f"""
@@ -341,6 +413,27 @@ def test_flipped_bits(tmp_path: Path, seed: int) -> None:
         cache.stats()
         cache.clear()
         assert cache.get("plans", "k") is None
+
+
+def test_a_schema_that_is_no_text(tmp_path: Path) -> None:
+    """SQLite quotes it in its message, which Python then cannot decode."""
+    fill(tmp_path, 3)
+    path = tmp_path / FILE_NAME
+    whole = path.read_bytes()
+    start, found = whole.rfind(b"CREATE TABLE entries"), 0
+    for place in range(start - 40, start + 60, 7):
+        raw = bytearray(whole)
+        raw[place] = 0xF6
+        path.write_bytes(raw)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with Cache.open(tmp_path) as cache:
+                cache.get("plans", "0")
+                cache.put("plans", "k", "v")
+                assert cache.get("plans", "k") == "v"
+        assert len(caught) <= 1
+        found += any("codec" in str(warning.message) for warning in caught)
+    assert found
 
 
 def test_flipped_bit_in_a_value_is_a_miss(tmp_path: Path) -> None:
@@ -479,9 +572,16 @@ def test_file_that_becomes_read_only(tmp_path: Path) -> None:
         assert cache.get_many("plans", ["before", "after"]) == {"before": "1"}
 
 
-def test_directory_that_everybody_may_write(tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
-    with pytest.warns(RuntimeWarning, match="writable for everybody"), Cache.open(tmp_path):
+@pytest.mark.parametrize(
+    ("mode", "why"), [(0o777, "writable for everybody"), (0o770, "writable for its group")]
+)
+def test_directory_that_others_may_write(tmp_path: Path, mode: int, why: str) -> None:
+    if mode == 0o770:
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a folder to another group")
+        os.chown(tmp_path, -1, 12345)
+    tmp_path.chmod(mode)
+    with pytest.warns(RuntimeWarning, match=why), Cache.open(tmp_path):
         assert not (tmp_path / FILE_NAME).exists()
 
 

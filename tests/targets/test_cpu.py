@@ -30,7 +30,7 @@ from anabranch.ir.text import parse_graph
 from anabranch.kernels import PROVIDERS
 from anabranch.pack import pack
 from anabranch.targets import TARGETS, resolve
-from anabranch.targets.cpu.target import RUNNERS, CpuTarget
+from anabranch.targets.cpu.target import RUNNERS, CpuExecutable, CpuTarget
 from anabranch.targets.place import place
 from anabranch.trace import Trace
 
@@ -214,12 +214,16 @@ def test_an_operator_that_calls_its_own_plan_is_refused(task: str) -> None:
     """On the caller's thread and on another, directly and by way of another plan."""
     run, other = (CpuTarget().load(plan_of(CpuTarget())) for _ in range(2))
     x = torch.ones(64, 64)
+
+    def use(plan: CpuExecutable) -> None:
+        plan([x])
+
     right = run._placed.calls[task]
-    run._placed.calls[task] = lambda: run([x]) and None
+    run._placed.calls[task] = lambda: use(run)
     with pytest.raises(TargetError, match="an operator of plan fork calls that plan itself"):
         run([x])
-    run._placed.calls[task] = lambda: other([x]) and None
-    other._placed.calls["right"] = lambda: run([x]) and None
+    run._placed.calls[task] = lambda: use(other)
+    other._placed.calls["right"] = lambda: use(run)
     with pytest.raises(TargetError, match="calls that plan itself"):
         run([x])
     run._placed.calls[task] = right

@@ -71,18 +71,31 @@ class CacheStats:
 class Cache:
     """A map (table, key) -> text or bytes that outlives the process; safe from many threads."""
 
-    def __init__(self, path: Path | None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        patience: float | None = None,
+    ) -> None:
         """Touches no disk until the first use; prefer `Cache.open`."""
-        self._store = Store(path)
+        self._store = Store(path, patience)
         self._max_bytes = max_bytes
         self._touched: set[tuple[str, bytes]] = set()
         self._unsummed = max_bytes  # bytes put since sizes were last added up; at first: unknown
         self._hits = self._misses = 0
 
     @classmethod
-    def open(cls, directory: Path | None, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Cache:
-        """The cache in `directory`, made with mode 0700 if missing; None keeps all in memory."""
-        cache = cls(None if directory is None else Path(directory) / FILE_NAME, max_bytes)
+    def open(
+        cls,
+        directory: Path | None,
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        patience: float | None = None,
+    ) -> Cache:
+        """The cache in `directory`, made with mode 0700 if missing; None keeps all in memory.
+        `patience`: seconds to wait, once, for another process that writes; None for 20."""
+        path = None if directory is None else Path(directory) / FILE_NAME
+        cache = cls(path, max_bytes, patience)
         cache._store.attempt(lambda connection: None, None)
         return cache
 
@@ -90,6 +103,11 @@ class Cache:
     def outlives(self) -> bool:
         """Whether what is stored is there for the next process: not where all is in memory."""
         return self._store.path is not None
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a process which writes would be waited for now: 0 after one in vain."""
+        return self._store.patience
 
     def get(self, table: str, key: str) -> str | None:
         """The text stored under exactly this key, or None."""
@@ -141,7 +159,7 @@ class Cache:
             with suppress(sqlite3.OperationalError):  # others at work: the space is reused instead
                 db.execute("VACUUM")
 
-        self._store.attempt(work, None)
+        self._store.attempt(work, None, writes=True)
 
     def close(self) -> None:
         """Write down what was used and let go of the file; using a closed cache is an error."""
@@ -206,10 +224,11 @@ class Cache:
                         db.execute(_EVICT, (self._max_bytes * 7 // 8,))
                     self._unsummed = 0
 
-        self._store.attempt(work, None)
+        self._store.attempt(work, None, writes=True)
 
     def _touch(self, db: sqlite3.Connection) -> None:
-        """Give all entries read since the last time one new tick."""
+        """Give all entries read since the last time one new tick; it is not worth a wait, so where
+        another process writes, and this is tried again, nothing is left to do."""
         touched, self._touched = self._touched, set()
         if touched:
             with transaction(db):

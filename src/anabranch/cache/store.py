@@ -4,7 +4,11 @@ Whatever goes wrong with the file ends in one of three ways (`_verdict`):
 
     busy     another process writes for longer than we wait    this one call is a miss
     damaged  truncated, bits flipped, foreign, other schema    set aside, begin a fresh file
-    disk     full, read-only, no permission, I/O error         in memory from here on
+    disk     full, read-only, others may write, I/O error      in memory from here on
+
+A process waits for a writer that never lets go once, in all its caches of that file; from then on
+it writes only if it can do so at once, and reads on: readers wait for no writer. Waiting is done
+here and not in SQLite, where Ctrl-C is not heard.
 
 Setting aside renames a file that other processes may have open. It happens under a lock file, as
 does opening, because SQLite would replay an old write-ahead log into the new database; and every
@@ -16,8 +20,8 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-import stat
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,9 +31,12 @@ from typing import Literal, TypeVar
 
 import filelock
 
+from anabranch.cache.folder import made, on_network, why_shared_file, why_untrusted
+
 SCHEMA_VERSION = 1
 
-_BUSY_SECONDS = 20.0
+_BUSY_SECONDS = 20.0  # for a writer, once per process and file
+_POLL_SECONDS = 0.01  # between attempts within that
 _SETS_ASIDE = 3  # per open cache: two versions sharing a directory must not fight for ever
 _KEPT_ASIDE = 3  # per directory: the newest ones, for a bug report
 
@@ -62,6 +69,13 @@ _VERDICTS: Mapping[int, Literal["busy", "disk"]] = {
     sqlite3.SQLITE_NOLFS: "disk",
 }
 
+_FAILURES = (sqlite3.Error, OSError, MemoryError, NotImplementedError, UnicodeDecodeError)
+"""What may go wrong with a file. SQLite quotes it in its messages, which then need not be UTF-8."""
+
+_waited_for: set[Path] = set()
+"""Files whose writer this process has waited for in vain: whatever cache opens them next, in the
+next compilation, must not wait anew."""
+
 _log = logging.getLogger("anabranch.cache")
 _T = TypeVar("_T")
 
@@ -69,8 +83,10 @@ _T = TypeVar("_T")
 class Store:
     """The file at `path`: connects late, notices forks and replacements, recovers from damage."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, patience: float | None = None) -> None:
+        """`patience`: seconds to wait for a writer; None for as long as usual."""
         self.path = path  # None: in memory, as asked for or after the disk failed
+        self._wait = patience
         self.closed = False
         self._lock = threading.RLock()
         self._process = os.getpid()
@@ -79,21 +95,42 @@ class Store:
         self._inherited: list[sqlite3.Connection] = []
         self._sets_aside = 0
 
-    def attempt(self, work: Callable[[sqlite3.Connection], _T], otherwise: _T) -> _T:
+    @property
+    def patience(self) -> float:
+        """Seconds that the next writer would be waited for."""
+        if self.path in _waited_for:
+            return 0.0
+        return _BUSY_SECONDS if self._wait is None else self._wait
+
+    def attempt(
+        self, work: Callable[[sqlite3.Connection], _T], otherwise: _T, writes: bool = False
+    ) -> _T:
         """What `work` returns; after damage it runs again on a fresh file; else `otherwise`."""
         if self._process != os.getpid():
             self._leave_to_parent()
         with self._lock:
             if self.closed:
                 raise ValueError("this cache is closed")
-            for _ in range(3):  # on the file, on a fresh file, in memory
+            until, tries = time.monotonic() + self.patience, 3
+            while tries:  # on the file, on a fresh file, in memory
                 try:
-                    return work(self._connected())
-                except (sqlite3.Error, OSError, MemoryError, NotImplementedError) as error:
+                    found = work(self._connected())
+                except _FAILURES as error:
                     if isinstance(error, sqlite3.ProgrammingError) or self.path is None:
                         raise  # no file is to blame
+                    if _verdict(error) == "busy":
+                        if time.monotonic() < until:
+                            time.sleep(_POLL_SECONDS)
+                            continue
+                        if self.path in _waited_for:
+                            return otherwise
+                    tries -= 1
                     if not self._recover(error):
                         break
+                else:
+                    if writes and self.path is not None:
+                        _waited_for.discard(self.path)
+                    return found
             return otherwise
 
     def close(self) -> None:
@@ -112,7 +149,7 @@ class Store:
         if self._replaced():
             self._disconnect()
         if self._connection is None:
-            self._connection = self._open() if self.path else _connect(":memory:")
+            self._connection = self._open() if self.path else _connect(":memory:", "WAL")
         return self._connection
 
     def _replaced(self) -> bool:
@@ -124,20 +161,20 @@ class Store:
     def _open(self) -> sqlite3.Connection:
         assert self.path is not None
         directory = self.path.parent
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if directory.stat().st_mode & stat.S_IWOTH:
-            raise PermissionError(f"{directory} is writable for everybody; chmod it to 0700")
-        with _only_process(directory):
+        made(directory)
+        if why := why_untrusted(directory) or why_shared_file(self.path):
+            raise PermissionError(f"{why}; use a folder of your own of mode 0700")
+        with _only_process(directory, 0.0):
             # Only a file that nobody has open may be opened and closed here: closing drops the
             # locks that SQLite holds on it elsewhere in this process.
             with suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode=0o600))
             self._opened = _identity(self.path)
-            return _connect(str(self.path))
+            return _connect(str(self.path), "DELETE" if on_network(directory) else "WAL")
 
     def _disconnect(self) -> None:
         if self._connection is not None:
-            with suppress(sqlite3.Error):
+            with suppress(*_FAILURES):
                 self._connection.close()
             self._connection = None
 
@@ -147,8 +184,14 @@ class Store:
             self._disconnect()
             return True
         verdict = _verdict(error)
+        if verdict == "memory":
+            _log.info("cache passed over: %s", error)
+            return False
         if verdict == "busy":
-            _log.info("cache busy, going on without: %s", error)
+            assert self.path is not None
+            _waited_for.add(self.path)
+            what = f"another process has held the cache {self.path} for {_BUSY_SECONDS:g} s"
+            _warn(f"{what} ({error}); going on without what cannot be read or written at once")
             return False
         if verdict == "damaged" and self._sets_aside < _SETS_ASIDE:
             try:
@@ -165,7 +208,7 @@ class Store:
         assert self.path is not None
         self._disconnect()
         self._sets_aside += 1
-        with _only_process(self.path.parent):
+        with _only_process(self.path.parent, self.patience):
             if _identity(self.path) != self._opened:
                 return  # another process was faster
             suffix = error.suffix if isinstance(error, _OtherSchemaError) else "corrupt"
@@ -187,11 +230,12 @@ class _OtherSchemaError(sqlite3.DatabaseError):
         self.suffix = f"schema-{version}"
 
 
-def _connect(path: str) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+def _connect(path: str, journal: Literal["WAL", "DELETE"]) -> sqlite3.Connection:
+    """`journal`: a write-ahead log, or none where several machines may have the file open."""
+    db = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
     try:
         db.text_factory = lambda raw: raw.decode(errors="replace")
-        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(f"PRAGMA journal_mode = {journal}")
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA cell_size_check = ON")
         version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -214,13 +258,13 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         yield
         db.execute("COMMIT")
     except BaseException:  # Ctrl-C too must not leave the write lock held
-        with suppress(sqlite3.Error):
+        with suppress(*_FAILURES):
             db.execute("ROLLBACK")
         raise
 
 
-def _only_process(directory: Path) -> filelock.BaseFileLock:
-    return filelock.FileLock(directory / "cache.lock", timeout=_BUSY_SECONDS, mode=0o600)
+def _only_process(directory: Path, seconds: float) -> filelock.BaseFileLock:
+    return filelock.FileLock(directory / "cache.lock", timeout=seconds, mode=0o600)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -231,11 +275,15 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _verdict(error: Exception) -> Literal["busy", "damaged", "disk"]:
+def _verdict(error: Exception) -> Literal["busy", "damaged", "disk", "memory"]:
+    if isinstance(error, filelock.Timeout):  # an OSError, too
+        return "busy"
+    if isinstance(error, UnicodeDecodeError):
+        return "damaged"
     if isinstance(error, OSError | NotImplementedError):  # the latter: no file locks here
         return "disk"
     if isinstance(error, MemoryError):
-        return "busy"
+        return "memory"
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
     if code == sqlite3.SQLITE_IOERR_SHORT_READ:  # the file ends too early
         return "damaged"
