@@ -161,9 +161,10 @@ def test_without_threads_streams_run_on_the_callers(
     run = CpuTarget().load(plan_of(CpuTarget()))
     x = torch.randn(64, 64)
     with monkeypatch.context() as patched:
-        patched.setattr(
-            *((threading.Thread, "start") if where == "start" else (run._workers, where)), none
-        )
+        if where == "start":
+            patched.setattr(threading.Thread, "start", none)
+        else:
+            patched.setattr(run._workers, "submit", none)
         with pytest.warns(RuntimeWarning, match="no more threads") as told:
             for _ in range(3):
                 torch.testing.assert_close(run([x], clone=True), expected(x))
