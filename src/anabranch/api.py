@@ -18,6 +18,7 @@ from torch.export import ExportedProgram
 from anabranch.compiled.calls import Compiled
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.program import opened
+from anabranch.frontend.surroundings import neutral
 from anabranch.ir.uncollected import uncollected
 from anabranch.options import Options
 from anabranch.pack import artifact
@@ -61,7 +62,7 @@ def load(path: str | os.PathLike[str], target: str = "auto") -> Compiled:
 
     Raises ArtifactError for a damaged, foreign or newer file, TargetError where it cannot run.
     """
-    with uncollected():
+    with uncollected(), neutral():
         plan, extra = artifact.load(path)
         opened = resolve(target, plan.spec.tf32)
         artifact.check_kind(path, plan, opened.spec)

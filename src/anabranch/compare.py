@@ -131,11 +131,11 @@ def _own(tensor: Tensor) -> Tensor:
 def _called(job: Job) -> Any:
     """What the model returns, without short cuts. Where that takes too much memory, it is called
     once more, on inputs of its own, when what the first call held is gone."""
-    with suppress(torch.OutOfMemoryError), torch.no_grad(), job.target.full_precision():
+    with suppress(torch.OutOfMemoryError), job.found.restored(), job.target.full_precision():
         args, kwargs = own_inputs(job.args, job.kwargs)
         return job.model(*args, **kwargs)
     args, kwargs = own_inputs(job.args, job.kwargs)
-    with torch.no_grad(), job.target.full_precision(lean=True):
+    with job.found.restored(), job.target.full_precision(lean=True):
         return job.model(*args, **kwargs)
 
 

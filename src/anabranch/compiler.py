@@ -26,6 +26,7 @@ from anabranch.compare import WRONG_CAPTURE, verify, verify_capture
 from anabranch.errors import NumericsError, OptionError, TargetError
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.recall import capture_or_recall
+from anabranch.frontend.surroundings import neutral
 from anabranch.ir import answers
 from anabranch.ir.graph import Graph
 from anabranch.ir.numbers import Errors
@@ -120,7 +121,8 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
     for name in schedulers_of(job.options):
         scheduler(name)
     deadline = job.deadline.within(job.options.budget)
-    return _attempted(replace(job, deadline=deadline), stop_after)
+    with neutral():
+        return _attempted(replace(job, deadline=deadline), stop_after)
 
 
 def _attempted(job: Job, stop_after: str | None) -> Any:
@@ -167,7 +169,7 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     trace, options, target = job.trace, job.options, job.target
     with trace.stage("capture"), uncollected():
         captured = job.captured or capture_or_recall(
-            job.model, job.args, job.kwargs, job.cache, trace, partial(_get_ready, job)
+            job.model, job.args, job.kwargs, job.cache, trace, job.found, partial(_get_ready, job)
         )
     yield "capture", captured
     if known_wrong := refuted(job.cache, captured.graph, options, target):

@@ -20,6 +20,7 @@ from anabranch.cache import Cache
 from anabranch.costs import costs_of, fastest
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.frontend.captured import Captured, renamed
+from anabranch.frontend.surroundings import Surroundings
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan, Signature
@@ -72,7 +73,8 @@ class Job:
     """What is to be compiled, for what, where to look things up and say what happened, and until
     when searching and measuring may go on. `begun`: when it began, of `time.monotonic`.
     `auditions`: the process in which generated kernels run first, while it is compiled. `shared`:
-    constants that other plans of the same Compiled own."""
+    constants that other plans of the same Compiled own. `found`: torch's switches, under which the
+    model is captured and called."""
 
     model: Any
     args: tuple[Any, ...]
@@ -86,6 +88,7 @@ class Job:
     begun: float = field(default_factory=time.monotonic)
     auditions: Auditions | None = None
     shared: Shared = field(default_factory=dict)
+    found: Surroundings = field(default_factory=Surroundings)
 
     @property
     def taken(self) -> float:

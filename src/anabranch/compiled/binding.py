@@ -24,6 +24,7 @@ from anabranch.compiled.arguments import DEFAULT, by_name, default_of, same_defa
 from anabranch.compiled.entry import Entry, signature_of
 from anabranch.errors import InputError
 from anabranch.frontend.structure import PLAIN, begins_there, fits, same_literal
+from anabranch.ir.ambient import differs
 from anabranch.ir.types import DTYPE_NAMES, TensorType
 
 TRACED = ("FakeTensor", "FunctionalTensor")
@@ -63,6 +64,8 @@ def bind(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
             )
         else:
             found.tensors.append(given)
+    if other := differs(signature_of(entry).ambient):
+        found.differences.append(other)
     return found
 
 

@@ -37,6 +37,7 @@ from anabranch.facts import facts_of
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.structure import REGISTER, read_tree
+from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable, Target
 from anabranch.kernels.triton import memo
@@ -163,7 +164,9 @@ class Compiled(Fixed):
             )
         check_call(self.model, args, kwargs)
         _check_parts(self.model)
-        with Cache.open(self.options.cache_dir) as cache:
+        # What torch.compile hands over has its casts in it, and knows no default dtype.
+        found = surroundings() if captured is None else Surroundings()
+        with neutral(), Cache.open(self.options.cache_dir) as cache:
             job = Job(
                 self.model,
                 (args,) if isinstance(args, Tensor) else tuple(args),
@@ -175,6 +178,7 @@ class Compiled(Fixed):
                 captured,
                 Deadline(stop=stop),
                 shared=shared_of([entry.plan for entry in self.entries]),
+                found=found,
             )
             compilation = beside_eager(job, compile_model(job))
         self._take(

@@ -74,7 +74,7 @@ def _race(job: Job, made: Compilation) -> Verdict | None:
     assert made.run is not None
     name = made.plan.tasks.name
     devices = [job.target.device] if job.target.device.type == "cuda" else []
-    with job.trace.stage("eager"), torch.random.fork_rng(devices):
+    with job.trace.stage("eager"), torch.random.fork_rng(devices), job.found.restored():
         try:
             return Verdict(*job.target.beside_model(made.run, _call_of(job), RACE_S))
         except Exception as failed:  # whatever the user's model raises

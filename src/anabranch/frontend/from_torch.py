@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ from anabranch.frontend.program import in_order, name_of, opened
 from anabranch.frontend.source import origin, raised_at
 from anabranch.frontend.state import attribute, unwrapped
 from anabranch.frontend.structure import tree_text
+from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
 from anabranch.frontend.translate import Translation
 from anabranch.frontend.untouched import (
     attributes_kept,
@@ -56,27 +57,32 @@ def capture(
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
     trace: Trace | None = None,
+    found: Surroundings | None = None,
 ) -> Captured:
     """The graph of `model(*args, **kwargs)` for these shapes, dtypes and Python values.
 
-    An exported program brings its own example inputs where none are given. Raises CaptureError.
+    An exported program brings its own example inputs where none are given. `found`: torch's
+    switches that the model is captured under, those of this thread by default. Raises CaptureError.
     """
-    trace = trace or Trace()
+    trace, found = trace or Trace(), found or surroundings()
     model, args, kwargs = opened(model, args, kwargs)
     module = _module(model)
     kwargs = in_order(module, kwargs)
     name = name_of(module)
     if isinstance(module, _Function):
         name = getattr(module.function, "__name__", name)
-    with torch.no_grad():
+    # Weights that were made in inference mode can be exported in it alone.
+    inference = any(tensor.is_inference() for tensor in _state(module))
+    with neutral(), found.restored(), torch.inference_mode(inference):
         program, device = _export(module, args, kwargs, trace)
         with trace.stage("frontend.decompose"), quiet(trace):
-            graph = direct(program)
+            # Casts of autocast are part of the graph only once it is traced below autocast.
+            graph = None if found.autocast else direct(program)
             if graph is None:
                 program = _decompose(program)
                 graph = program.graph
         with trace.stage("frontend.translate"):
-            captured = _translate(program, graph, name, device, module)
+            captured = _translate(program, graph, name, device, module, found)
     _refuse_training(captured.graph)
     return captured
 
@@ -99,6 +105,10 @@ def _export(
             return program, device
         except Exception as error:
             raise _explained(error) from error
+
+
+def _state(module: nn.Module) -> Iterator[torch.Tensor]:
+    return itertools.chain(module.parameters(), module.buffers())
 
 
 def _apart(tensor: torch.Tensor) -> torch.Tensor:
@@ -124,6 +134,7 @@ def _translate(
     name: str,
     device: torch.device,
     holder: nn.Module,
+    found: Surroundings,
 ) -> Captured:
     """`graph`: of the program, in functional ATen."""
     declared = program.graph_signature
@@ -167,6 +178,7 @@ def _translate(
             tree_text(out_tree),
             tuple(outputs),
             tuple(translation.mutations),
+            found.ambient(device, translation.by_default),
         ),
         tuple(translation.sources),
         (in_tree, out_tree),

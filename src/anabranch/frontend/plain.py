@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._pytree import TreeSpec
 
 from anabranch.frontend.structure import begins_there, fits, same_literal
+from anabranch.ir.ambient import holds
 from anabranch.ir.graph import Input
 from anabranch.ir.plan import Leaf, Signature
 
@@ -35,7 +36,8 @@ def reader(
     device: torch.device | None = None,
 ) -> Reader:
     """What makes the tensors of a call, in the order of the graph's `inputs`, out of its
-    arguments. Tensors on the CPU are read more quickly where that is the `device`."""
+    arguments; None for a call under other switches of torch than the plan was captured under.
+    Tensors on the CPU are read more quickly where that is the `device`."""
     like = _numbered(tree)
     if not _plain(like):
         return lambda args, kwargs: None
@@ -52,9 +54,12 @@ def reader(
     flat = like == (tuple(range(count)), {})
     host = device is not None and device.type == "cpu"
     strided = torch.strided
+    ambient = holds(signature.ambient)
 
     def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Tensor] | None:
         leaves: Any = args
+        if not ambient():
+            return None
         if not flat:
             leaves = []
             if not _gather(like, (args, kwargs), leaves):

@@ -22,6 +22,8 @@ from anabranch.frontend.from_torch import capture
 from anabranch.frontend.rebind import rebind
 from anabranch.frontend.state import with_state
 from anabranch.frontend.structure import read_tree
+from anabranch.frontend.surroundings import Surroundings, surroundings
+from anabranch.ir.ambient import Ambient
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature
 from anabranch.ir.text import parse_graph, text_graph
@@ -43,6 +45,7 @@ class _Stored(BaseModel):
     output_tree: str
     outputs: list[_Leaf]
     mutations: list[tuple[str, str]]
+    ambient: Ambient
 
 
 def capture_or_recall(
@@ -51,11 +54,14 @@ def capture_or_recall(
     kwargs: Mapping[str, Any],
     cache: Cache | None,
     trace: Trace,
+    under: Surroundings | None = None,
     unknown: Callable[[], None] = lambda: None,
 ) -> Captured:
     """From the cache where the model is known there, else by export; before that, `unknown` is
     called. It says what the model holds by name."""
-    return with_state(_captured(model, args, kwargs, cache, trace, unknown), model)
+    return with_state(
+        _captured(model, args, kwargs, cache, trace, under or surroundings(), unknown), model
+    )
 
 
 def _captured(
@@ -64,21 +70,23 @@ def _captured(
     kwargs: Mapping[str, Any],
     cache: Cache | None,
     trace: Trace,
+    under: Surroundings,
     unknown: Callable[[], None],
 ) -> Captured:
     name = None
     if isinstance(model, nn.Module) and cache is not None:
         name = fingerprint(model, args, kwargs)
+        name = name and f"{name} {under}"
     if name is None or cache is None:
         unknown()
-        return capture(model, args, kwargs, trace)
+        return capture(model, args, kwargs, trace, under)
     with uncollected():
         found = recall(cache, name, model)
     if found is not None:
         trace.add("applied", "capture", found.graph.name, "recalled from the cache")
         return found
     unknown()
-    captured = capture(model, args, kwargs, trace)
+    captured = capture(model, args, kwargs, trace, under)
     remember(cache, name, captured)
     return captured
 
@@ -96,6 +104,7 @@ def remember(cache: Cache, fingerprint: str, captured: Captured) -> None:
         output_tree=signature.output_tree,
         outputs=[_pack(leaf) for leaf in signature.outputs],
         mutations=[(name, ref.name) for name, ref in signature.mutations],
+        ambient=signature.ambient,
     )
     held = {name for name, _ in captured.sources}
     contents = {
@@ -125,6 +134,7 @@ def recall(cache: Cache, fingerprint: str, model: nn.Module) -> Captured | None:
             stored.output_tree,
             tuple(_unpack(leaf) for leaf in stored.outputs),
             tuple((name, Ref(value)) for name, value in stored.mutations),
+            stored.ambient,
         )
         trees = (read_tree(signature.input_tree), read_tree(signature.output_tree))
     except (ValidationError, ValueError, KeyError, CaptureError):

@@ -16,6 +16,7 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch import fx
 
 from anabranch.errors import CaptureError
 from anabranch.frontend import strided
+from anabranch.frontend.default_dtype import declared, undeclared
 from anabranch.frontend.operators import ATTENTION, COPIES, DROPPED, FILLS, VIEWS
 from anabranch.frontend.source import origin
 from anabranch.ir import ops
@@ -36,12 +38,14 @@ NOT_STORED = frozenset({"device", "pin_memory", "non_blocking"})
 """Arguments about where and how to put a result; a graph runs where it is put."""
 
 _FULL = "aten.full.default"
+_TO = "aten._to_copy.default"
 HEADS = -3
 """The axis of heads in what attention reads."""
 
 
 class Translation:
-    """A graph under construction: bind placeholders, `add` each node in order, then `finish`."""
+    """A graph under construction: bind placeholders, `add` each node in order, then `finish`.
+    `by_default`: whether a tensor of it has torch's default dtype because that is the default."""
 
     def __init__(self, names: set[str], device: torch.device | None = None) -> None:
         self._device = device
@@ -57,6 +61,8 @@ class Translation:
         self._taken = names
         self._held: dict[tuple[object, ...], str] = {}
         self._borrowed: set[str] = set()
+        self._default = torch.get_default_dtype()
+        self.by_default = False
 
     def bind_input(self, node: fx.Node, example: torch.Tensor) -> Ref:
         """The placeholder is a tensor that the caller gives."""
@@ -79,6 +85,8 @@ class Translation:
         if source:
             self.sources.append((name, path))
             digest = digest_source(digest, path)
+        elif type.dtype == self._default:  # made by the code, which may not have said of what dtype
+            self.by_default = True
         held = (path,) if source else ()
         self._constants.append(Constant(name, type, digest, value, source=held))
         return self._declare(node, name, type)
@@ -155,6 +163,9 @@ class Translation:
         if op in FILLS and types[0].contiguous:
             number = args[-1] if FILLS[op] is None else FILLS[op]
             op, args, kwargs = _FULL, (types[0].shape, number), (("dtype", types[0].dtype),)
+        if undeclared(self._default, args, kwargs, types, self.types):
+            self.by_default = True
+            args, kwargs = declared(self._default, op, args, kwargs, partial(self._real, node))
         source = args[0] if args else None
         if isinstance(source, Ref) and types == (self.types[source.name],):
             copy = packet_name(op) in COPIES
@@ -240,6 +251,15 @@ class Translation:
         self._constants.append(made)
         self.types[made.name] = made.type
         return Ref(made.name)
+
+    def _real(self, node: fx.Node, source: Ref) -> Ref:
+        """The operand in torch's default dtype."""
+        was = self.types[source.name]
+        made = TensorType(was.shape, self._default, was.strides)
+        name, kwargs = self._unique(f"{source.name}_real"), (("dtype", self._default),)
+        self._nodes.append(Node(name, _TO, (source,), kwargs, (made,), origin(node)))
+        self.types[name] = made
+        return Ref(name)
 
     def _result_types(
         self,

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from anabranch.ir.ambient import Ambient
 from anabranch.ir.graph import Ref
 from anabranch.ir.recipe import Recipe
 from anabranch.ir.schedule import Schedule
@@ -63,13 +64,15 @@ class Leaf:
 @dataclass(frozen=True, slots=True)
 class Signature:
     """How calls look: the tree of (args, kwargs) and of the result as torch's pytree text, and
-    their leaves in order. `mutations`: inputs that the model writes to, and the value they get."""
+    their leaves in order. `mutations`: inputs that the model writes to, and the value they get.
+    `ambient`: torch's switches that calls are made under."""
 
     input_tree: str
     inputs: tuple[Leaf, ...]
     output_tree: str
     outputs: tuple[Leaf, ...]
     mutations: tuple[tuple[str, Ref], ...] = ()
+    ambient: Ambient = field(default_factory=Ambient)
 
 
 @dataclass(frozen=True, slots=True)

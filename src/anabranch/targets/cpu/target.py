@@ -26,6 +26,7 @@ from torch import Tensor
 
 from anabranch.cache import Cache
 from anabranch.errors import TargetError
+from anabranch.ir.ambient import without_autocast
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Probe
 from anabranch.ir.schedule import Launch, Span, Timeline
@@ -209,7 +210,8 @@ class _Run:
     def lane(self, lane: Sequence[Launch]) -> None:
         """The launches of one stream; of all streams, in their order, where there is one thread."""
         try:
-            without_gradients(lambda: self._launch(lane))
+            with without_autocast():
+                without_gradients(lambda: self._launch(lane))
         except BaseException:
             self.fail()
             raise

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from anabranch.errors import TargetError
+from anabranch.ir.ambient import without_autocast
 from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Launch
 from anabranch.ir.task import Task, alias_roots
@@ -178,7 +179,8 @@ class CudaExecutable:
         main = torch.cuda.current_stream()
         last = {0: main}
         try:
-            self._launch_all(main, last, around or (lambda _, call: call()))
+            with without_autocast():
+                self._launch_all(main, last, around or (lambda _, call: call()))
         finally:
             for stream in last.values():
                 if stream != main:

@@ -1,0 +1,61 @@
+"""Which calls give tensors of torch's default dtype, and how they say of what dtype.
+
+    ones([4])          under float64   ->   ones([4], dtype=float64)
+    div(i, 3)          under float64   ->   div(_to_copy(i, dtype=float64), 3)
+
+All rooms but this one run under float32, whatever the model was captured under.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Ref
+from anabranch.ir.types import TensorType
+
+COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+Kwargs = tuple[tuple[str, Arg], ...]
+
+
+def undeclared(
+    default: torch.dtype,
+    args: Iterable[Arg],
+    kwargs: Kwargs,
+    results: Iterable[TensorType],
+    known: Mapping[str, TensorType],
+) -> bool:
+    """Whether a result has the default dtype, and no operand or argument said so. `known`: the
+    types of operands."""
+    if not any(type.dtype in (default, COMPLEX.get(default)) for type in results):
+        return False
+    given = [*args, *(arg for _, arg in kwargs)]
+    for arg in given:
+        given += arg if isinstance(arg, tuple) else ()
+    read = (known[arg.name].dtype for arg in given if isinstance(arg, Ref))
+    real = any(dtype.is_floating_point or dtype.is_complex for dtype in read)
+    return not real and not any(isinstance(arg, torch.dtype) for arg in given)
+
+
+def declared(
+    default: torch.dtype,
+    op: str,
+    args: tuple[Arg, ...],
+    kwargs: Kwargs,
+    cast: Callable[[Ref], Ref],
+) -> tuple[tuple[Arg, ...], Kwargs]:
+    """What the operator is called with, so that it gives the same under float32: told the dtype,
+    or with operands that have it, which `cast` makes."""
+    if default == torch.float32:
+        return args, kwargs
+    if any(argument.name == "dtype" for argument in ops.resolve(op)._schema.arguments):
+        return args, (*(pair for pair in kwargs if pair[0] != "dtype"), ("dtype", default))
+
+    def real(arg: Arg) -> Arg:
+        if isinstance(arg, tuple):
+            return tuple(map(real, arg))
+        return cast(arg) if isinstance(arg, Ref) else arg
+
+    return tuple(map(real, args)), tuple((key, real(arg)) for key, arg in kwargs)

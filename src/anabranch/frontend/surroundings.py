@@ -1,0 +1,85 @@
+"""Surroundings: torch's global switches around a compilation, as the user has set them.
+
+    found = surroundings()
+    with neutral():                     the compiler itself: float32, CPU, neither autocast nor
+        ...                             inference mode
+        with found.restored():          the user's model, to be captured or called
+            ...
+
+What the compiler allocates serves later calls, whatever they are made under: buffers made in
+inference mode could not be written to outside it, and tensors without a dtype or a device are
+float32 and on the CPU for us. A switch that is not named here (tf32, deterministic algorithms,
+attention's and cuDNN's back ends) stays as it is: torch's own kernels read it when they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from anabranch.ir.ambient import Ambient, autocast_now, name_of, without_autocast
+
+KINDS = ("cpu", "cuda")
+"""Of devices that a model may be on."""
+FLOAT = torch.float32
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """`autocast`: for each kind of device under autocast, the dtype it computes in."""
+
+    autocast: tuple[tuple[str, torch.dtype], ...] = ()
+    dtype: torch.dtype = FLOAT
+    device: torch.device = CPU
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Within it the user's model runs as it does for the user. Casts of weights that autocast
+        holds from earlier calls are not taken: they would be of weights as they were then."""
+        with ExitStack() as stack:
+            for kind, dtype in self.autocast:
+                stack.enter_context(torch.autocast(kind, dtype, cache_enabled=False))
+            stack.enter_context(_default(self.dtype, self.device))
+            yield
+
+    def ambient(self, device: torch.device, default_dtype: bool) -> Ambient:
+        """What a graph depends on of this, captured of a model on `device`; `default_dtype`:
+        whether it makes tensors of the default dtype."""
+        kind: Any = device.type if device.type in KINDS else ""
+        dtype: Any = name_of(dict(self.autocast)[kind]) if kind in dict(self.autocast) else ""
+        return Ambient(kind, dtype, name_of(self.dtype) if kind and default_dtype else "")
+
+
+def surroundings() -> Surroundings:
+    """Those of the calling thread."""
+    autocast = ((kind, torch.get_autocast_dtype(kind)) for kind in KINDS if autocast_now(kind))
+    return Surroundings(tuple(autocast), torch.get_default_dtype(), torch.get_default_device())
+
+
+@contextmanager
+def neutral() -> Iterator[None]:
+    """What the compiler itself runs under, whatever it is called under."""
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+        without_autocast(),
+        _default(FLOAT, CPU),
+    ):
+        yield
+
+
+@contextmanager
+def _default(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
+    """Under this default dtype, and device: a mode, which is only entered where there is need."""
+    was, elsewhere = torch.get_default_dtype(), torch.get_default_device() != device
+    torch.set_default_dtype(dtype)
+    try:
+        with device if elsewhere else ExitStack():
+            yield
+    finally:
+        torch.set_default_dtype(was)

@@ -1,0 +1,83 @@
+"""Ambient: which of torch's global switches a captured graph depends on, and whether they still
+stand as they did.
+
+A model computes something else under `torch.autocast`, and one that makes tensors without a dtype
+something else under another default dtype. A graph is captured under one setting of both; a plan of
+it answers calls under the same setting alone:
+
+    Ambient("cpu")                       captured without autocast; the default dtype is not asked
+    Ambient("cuda", "float16")           captured under torch.autocast("cuda", torch.float16)
+    Ambient("cpu", "", "float64")        the model makes tensors of the default dtype, float64 then
+    Ambient()                            depends on nothing: a graph that torch.compile made
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+without_autocast: Any = torch._C._DisableAutocast
+"""A context in which operators run as they are called: of what is captured, casts are a part."""
+_any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+_dtype: Callable[[], torch.dtype] = torch.get_default_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Ambient:
+    """`device`: the kind of device that the model is on, "" where nothing is depended on;
+    `autocast`: the dtype that autocast computes in there, "" if it is off; `default_dtype`: torch's
+    default dtype, "" where the graph does not depend on it. Dtypes are named without "torch."."""
+
+    device: Literal["", "cpu", "cuda"] = ""
+    autocast: Literal["", "float16", "bfloat16"] = ""
+    default_dtype: Literal["", "float16", "bfloat16", "float32", "float64"] = ""
+
+
+def name_of(dtype: torch.dtype) -> Any:
+    return str(dtype).removeprefix("torch.")
+
+
+def autocast_now(device: str) -> Any:
+    """The name of the dtype that autocast computes in on this kind of device, "" if it is off."""
+    if not (device and torch.is_autocast_enabled(device)):
+        return ""
+    return name_of(torch.get_autocast_dtype(device))
+
+
+def holds(ambient: Ambient) -> Callable[[], bool]:
+    """Whether a call is made under this ambient: a few flags are read, 0.1 us of a call."""
+    device, wanted = ambient.device, ambient.autocast
+    if not device:
+        return lambda: True
+    if ambient.default_dtype:
+        return lambda: not differs(ambient)
+    if wanted:
+        return lambda: autocast_now(device) == wanted
+    return lambda: not _any_autocast() or not torch.is_autocast_enabled(device)
+
+
+def differs(ambient: Ambient) -> str:
+    """What of the calling thread's ambient is not as it was captured, "" if nothing is."""
+    if not ambient.device:
+        return ""
+    now = autocast_now(ambient.device)
+    if now != ambient.autocast:
+        return f"{_cast(ambient.device, now)}, and the model was compiled {_was(ambient)}"
+    default = name_of(_dtype())
+    if ambient.default_dtype and default != ambient.default_dtype:
+        made = f"the model makes tensors of torch's default dtype, {ambient.default_dtype}"
+        return f"torch's default dtype is {default}, and {made} when it was compiled"
+    return ""
+
+
+def _cast(device: str, dtype: str) -> str:
+    return f"torch.autocast({device!r}, torch.{dtype}) is on" if dtype else "autocast is off"
+
+
+def _was(ambient: Ambient) -> str:
+    if not ambient.autocast:
+        return "without autocast"
+    return f"under torch.autocast({ambient.device!r}, torch.{ambient.autocast})"

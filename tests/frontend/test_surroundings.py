@@ -1,0 +1,188 @@
+"""Torch's switches at compile time and at a call: honoured as eager would, or refused in words."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import anabranch
+from anabranch.errors import InputError
+from anabranch.frontend import capture
+from anabranch.frontend.surroundings import neutral, surroundings
+from anabranch.ir.ambient import Ambient, differs, holds
+
+FAST: dict[str, Any] = {"search": "none", "abreast": "none", "target": "cpu"}
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Layer(nn.Module):
+    """Products, which autocast rounds, and a softmax, which it does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.linear(x)
+        return y @ y.t(), y.softmax(-1)
+
+
+class Defaults(nn.Module):
+    """Tensors of the default dtype, made in each of the ways that torch has."""
+
+    def forward(self, x: Tensor, i: Tensor) -> tuple[Tensor, ...]:
+        scale = torch.tensor(0.1)
+        return x + torch.ones(8), i / 3, i.sqrt() * scale, torch.linspace(0, 1, 8), i * 1.5
+
+
+class Regions(nn.Module):
+    """Autocast in a part of forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = self.linear(x)
+        return y, self.linear(x)
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    was = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(was)
+
+
+def same(found: Any, wanted: Any) -> None:
+    for got, want in zip(found, wanted, strict=True):
+        assert got.dtype == want.dtype and got.shape == want.shape
+        rounding = 1e-2 if got.dtype in (torch.bfloat16, torch.float16) else 1e-6
+        torch.testing.assert_close(got, want, rtol=rounding, atol=rounding)
+
+
+@torch.no_grad()
+def test_under_autocast_the_plan_is_that_of_autocast_and_answers_no_other_call(
+    tmp_path: Path,
+) -> None:
+    model = Layer().eval()
+    plain = anabranch.compile(model, (X,), cache_dir=tmp_path, **FAST)
+    with torch.autocast("cpu", torch.bfloat16):
+        model(X)  # autocast keeps the weights that it has cast
+        cast = anabranch.compile(model, (X,), cache_dir=tmp_path, **FAST)
+        same(cast(X), model(X))
+        assert cast(X)[0].dtype == torch.bfloat16
+        with pytest.raises(InputError, match=r"torch\.bfloat16\) is on.*without autocast"):
+            plain(X)
+        plain.add((X,))
+        same(plain(X), model(X))  # one plan for each
+    same(plain(X), model(X))
+    with pytest.raises(InputError, match=r"autocast is off.*under torch\.autocast\('cpu'"):
+        cast(X)
+
+
+@torch.no_grad()
+def test_a_saved_plan_keeps_what_it_was_compiled_under(tmp_path: Path) -> None:
+    model = Layer().eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        anabranch.compile(model, (X,), cache_dir=None, **FAST).save(tmp_path / "cast")
+    loaded = anabranch.load(tmp_path / "cast", target="cpu")
+    with torch.autocast("cpu", torch.bfloat16):
+        same(loaded(X), model(X))
+    with pytest.raises(InputError, match="autocast is off"):
+        loaded(X)
+
+
+@torch.no_grad()
+def test_autocast_in_forward_is_part_of_the_graph() -> None:
+    model = Regions().eval()
+    fast = anabranch.compile(model, (X,), cache_dir=None, **FAST)
+    same(fast(X), model(X))
+    assert fast(X)[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_the_default_dtype_is_the_models_and_not_the_compilers(dtype: torch.dtype) -> None:
+    model, args = Defaults().eval(), (X, torch.arange(8))
+    with torch.no_grad(), default_dtype(dtype):
+        fast = anabranch.compile(model, args, cache_dir=None, **FAST)
+        same(fast(*args), model(*args))
+    with (
+        default_dtype(torch.float64 if dtype == torch.float32 else torch.float32),
+        pytest.raises(InputError, match="default dtype is"),
+    ):
+        fast(*args)
+
+
+def test_who_makes_no_tensors_does_not_ask_for_the_default_dtype() -> None:
+    fast = anabranch.compile(Layer().eval(), (X,), cache_dir=None, **FAST)
+    with default_dtype(torch.float64), torch.no_grad():
+        assert fast(X)[0].dtype == torch.float32
+
+
+@torch.no_grad()
+def test_inference_mode_at_either_moment(tmp_path: Path) -> None:
+    model = Layer().eval()
+    with torch.inference_mode():
+        fast = anabranch.compile(model, (X,), cache_dir=None, **FAST)
+        same(fast(X), model(X))
+        fast.save(tmp_path / "plan")
+        loaded = anabranch.load(tmp_path / "plan", target="cpu")
+    for one in (fast, loaded):
+        same(one(X), model(X))
+        assert not one(X)[0].is_inference()
+    plain = anabranch.compile(model, (X,), cache_dir=None, **FAST)
+    with torch.inference_mode():
+        same(plain(X), model(X))
+
+
+def test_weights_and_inputs_of_inference_mode() -> None:
+    with torch.inference_mode():
+        model, x = Layer().eval(), torch.ones(4, 8)
+    fast = anabranch.compile(model, (x,), cache_dir=None, **FAST)
+    with torch.no_grad():
+        same(fast(x), model(x))
+
+
+def test_another_default_device_is_not_the_compilers() -> None:
+    with torch.device("meta"):
+        fast = anabranch.compile(
+            Layer().to_empty(device="cpu").eval(), (X,), cache_dir=None, **FAST
+        )
+        assert fast(X)[0].device.type == "cpu"
+
+
+def test_nothing_stays_changed() -> None:
+    with torch.autocast("cpu", torch.bfloat16), default_dtype(torch.float64):
+        found = surroundings()
+        with neutral():
+            assert surroundings() != found and not torch.is_grad_enabled()
+            with found.restored():
+                assert surroundings() == found
+        assert surroundings() == found and torch.is_grad_enabled()
+
+
+def test_what_a_graph_depends_on() -> None:
+    assert capture(Layer().eval(), (X,)).signature.ambient == Ambient("cpu")
+    made = capture(Defaults().eval(), (X, torch.arange(8))).signature.ambient
+    assert made == Ambient("cpu", "", "float32")
+
+
+def test_an_ambient_says_what_differs() -> None:
+    assert not differs(Ambient()) and not differs(Ambient("cpu")) and holds(Ambient("cpu"))()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert holds(Ambient())() and not holds(Ambient("cpu"))()
+        assert holds(Ambient("cuda"))()  # autocast of another kind of device
+        assert holds(Ambient("cpu", "bfloat16"))() and not differs(Ambient("cpu", "bfloat16"))
+        assert not holds(Ambient("cpu", "float16"))()
+    assert "float64" in differs(Ambient("cpu", "", "float64"))
