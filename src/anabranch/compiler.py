@@ -25,6 +25,7 @@ from anabranch.autograph.path import Path
 from anabranch.compare import WRONG_CAPTURE, verify, verify_capture
 from anabranch.errors import NumericsError, OptionError, TargetError
 from anabranch.frontend.captured import Captured, renamed
+from anabranch.frontend.memory import check_example
 from anabranch.frontend.recall import capture_or_recall
 from anabranch.frontend.surroundings import neutral
 from anabranch.ir import answers
@@ -171,6 +172,8 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
         captured = job.captured or capture_or_recall(
             job.model, job.args, job.kwargs, job.cache, trace, job.found, partial(_get_ready, job)
         )
+        if job.captured is None:
+            check_example(captured, job.args, job.kwargs)
     yield "capture", captured
     if known_wrong := refuted(job.cache, captured.graph, options, target):
         raise known_wrong

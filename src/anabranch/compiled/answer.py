@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anabranch.compiled.binding import names_of
 from anabranch.compiled.entry import Entry, signature_of
 from anabranch.compiled.gradients import reached, sealer, warn_of_inputs
-from anabranch.compiled.memory import check_apart, check_foreign
 from anabranch.errors import InputError, TargetError
+from anabranch.frontend.memory import check_apart, check_foreign, share
 from anabranch.frontend.plain import Reader
 from anabranch.ir.task import value_types
 from anabranch.options import Options
@@ -60,16 +61,19 @@ def _memory(entry: Entry, clone: bool) -> Callable[[Sequence[Tensor]], None] | N
     """The check of inputs that share memory; None where nothing is written that a caller has."""
     signature, run = signature_of(entry), entry.run
     names = [value.name for value in entry.plan.tasks.inputs]
+    told = names_of(entry)
     written = [names.index(name) for name, _ in signature.mutations]
     returned = {leaf.ref.name for leaf in signature.outputs if leaf.ref is not None}
     kept = sorted({*written, *(i for i, name in enumerate(names) if name in returned)})
-    buffers = () if clone else run.outputs  # type: ignore[union-attr]
+    buffers: Sequence[Tensor] = () if clone else getattr(run, "outputs", ())
+    if any(share(one, other) for one in buffers for other in getattr(run, "inputs", ())):
+        kept = list(range(len(names)))  # results that are where inputs are copied to
     if not written and not (kept and buffers):
         return None
 
     def check(tensors: Sequence[Tensor]) -> None:
-        check_apart(tensors, names, written)
-        check_foreign(tensors, names, kept, buffers)
+        check_apart(tensors, told, written)
+        check_foreign(tensors, told, kept, buffers)
 
     return check
 

@@ -97,6 +97,15 @@ def shapes(entry: Entry) -> str:
     return f"({', '.join(f'{name}={value!r}' for name, value in named.items())})"
 
 
+def names_of(entry: Entry) -> list[str]:
+    """What a person calls the tensors that a plan reads, in its order: "x", "pair[0]"."""
+    leaves = signature_of(entry).inputs
+    tree = entry.trees[0]
+    args, kwargs = pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
+    places = _places(entry, args, kwargs, []) or {}
+    return [places.get(i, ("?", 0))[0] for i, leaf in enumerate(leaves) if leaf.ref is not None]
+
+
 def told(value: Any, device: torch.device | None = None) -> str:
     """What was given, in few words: "f32[2,3]", "3", "a list [f32[2], None]"."""
     if isinstance(value, Tensor):

@@ -27,6 +27,7 @@ from anabranch.errors import CaptureError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, check_model
 from anabranch.frontend.direct import direct
+from anabranch.frontend.memory import share
 from anabranch.frontend.operators import TRAINING, decompositions
 from anabranch.frontend.program import in_order, name_of, opened
 from anabranch.frontend.source import origin, raised_at
@@ -95,7 +96,7 @@ def _export(
     check_inputs(args, kwargs)
     state = itertools.chain(module.named_parameters(), module.named_buffers())
     device = check_devices(state, args, kwargs)
-    args, kwargs = pytree.tree_map_only(torch.Tensor, _apart, (args, dict(kwargs)))
+    args, kwargs = _apart((args, dict(kwargs)))
     stage = trace.stage("frontend.export")
     kept = random_state_kept()
     agreed = precision(tf32=False)  # torch.export reads switches, resets some, reads them again
@@ -111,13 +112,29 @@ def _state(module: nn.Module) -> Iterator[torch.Tensor]:
     return itertools.chain(module.parameters(), module.buffers())
 
 
-def _apart(tensor: torch.Tensor) -> torch.Tensor:
-    """An example input, its elements in memory of their own: of the next call's nobody knows that
-    they repeat each other."""
-    tensor = tensor.detach()
-    if overlaps(type_of(tensor)):
-        return tensor.clone(memory_format=torch.contiguous_format)
-    return tensor
+def _apart(given: Any) -> Any:
+    """The example inputs, each element in memory of its own: of the next call's nobody knows that
+    they repeat each other, or are the same as those of another input."""
+    seen: list[torch.Tensor] = []
+
+    def apart(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.detach()
+        if overlaps(type_of(tensor)):
+            return tensor.clone(memory_format=torch.contiguous_format)
+        if any(share(tensor, other) for other in seen):
+            return _moved(tensor)
+        seen.append(tensor)
+        return tensor
+
+    return pytree.tree_map_only(torch.Tensor, apart, given)
+
+
+def _moved(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in memory of its own, in which it begins where it began."""
+    begin, type = tensor.storage_offset(), type_of(tensor)
+    extent = begin + type.nbytes // tensor.element_size()
+    memory = torch.empty(extent, dtype=tensor.dtype, device=tensor.device)
+    return memory.as_strided(type.shape, type.strides, begin).copy_(tensor)
 
 
 def _decompose(program: ExportedProgram) -> ExportedProgram:

@@ -27,6 +27,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from anabranch.compiled.calls import Compiled
 from anabranch.errors import OptionError
 from anabranch.frontend.from_fx import capture_fx
+from anabranch.frontend.memory import sharing
 from anabranch.frontend.strided import STRIDED
 from anabranch.options import Options
 from anabranch.targets import resolve
@@ -39,6 +40,11 @@ MODES: dict[str, dict[str, Any]] = {
 }
 """torch.compile's modes. Every plan is tuned and is one CUDA graph: they ask for nothing else."""
 
+SHARED = (
+    "inputs share memory, the model writes to one of them, and it was compiled for inputs that do "
+    "not (or others that do): this call runs uncompiled; give each a tensor of its own, for "
+    "example with .clone()"
+)
 Boxed = Callable[[list[Any]], Sequence[Any]]
 VERSION = operator.attrgetter("_version")
 """How often a tensor was written to: with its address, what a plan depends on of a weight."""
@@ -58,13 +64,38 @@ def anabranch_backend(
         )
     chosen = Options.read({**MODES[mode or "default"], **(options or {})})
 
+    writes = [False]
+    shared = sharing(example_inputs)
+
     def inference(graph: fx.GraphModule, fakes: Sequence[Any]) -> Boxed:
+        writes[0] = _writes_to_inputs()
         return _Lazy(graph, _static_inputs(), chosen)
 
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=_eager, inference_compiler=inference, keep_inference_input_mutations=False
     )(module, example_inputs)
-    return compiled
+    return _guarded(compiled, module, shared) if writes[0] else compiled
+
+
+def _guarded(
+    compiled: Callable[..., Any], module: fx.GraphModule, shared: frozenset[tuple[int, int]]
+) -> Callable[..., Any]:
+    """The compiled graph of a model that writes to its inputs. It was made for inputs of which
+    these pairs share memory, which nothing else asks; a call in which others do runs uncompiled."""
+
+    def call(*inputs: Any) -> Any:
+        if sharing(inputs) == shared:
+            return compiled(*inputs)
+        warnings.warn(SHARED, stacklevel=2)
+        return module(*inputs)
+
+    return call
+
+
+def _writes_to_inputs() -> bool:
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    return metadata is None or any(info.mutates_data for info in metadata.input_info)
 
 
 class _Lazy:

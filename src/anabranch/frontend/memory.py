@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from anabranch.errors import InputError
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.structure import PLAIN, flatten_call
 from anabranch.ir.types import overlaps, type_of
 
 MOST = 1 << 20
@@ -44,20 +47,31 @@ def check_apart(tensors: Sequence[Tensor], names: Sequence[str], written: Iterab
                 )
 
 
+def check_example(captured: Captured, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """`check_apart` of the inputs that a model is compiled with, where it writes to any."""
+    if captured.signature.mutations:
+        inputs = captured.graph.inputs
+        names = [value.name for value in inputs]
+        tree = captured.trees[0]
+        tensors = flatten_call(captured.signature, inputs, tuple(args), kwargs, tree)
+        written = [names.index(name) for name, _ in captured.signature.mutations]
+        check_apart(tensors, names, written)
+
+
 def check_foreign(
     tensors: Sequence[Tensor],
     names: Sequence[str],
     kept: Iterable[int],
     buffers: Sequence[Tensor],
 ) -> None:
-    """InputError where one of the inputs at the places `kept`, which the model writes to or
-    returns, is a result of an earlier call that the next one overwrites."""
+    """InputError where one of the inputs at the places `kept` is a result of an earlier call: the
+    next one overwrites it, and the model writes to it, returns it, or returns a view of it."""
     for place in kept:
         if any(share(tensors[place], buffer) for buffer in buffers):
             raise InputError(
                 f"the input {names[place]} is a result of this compiled model, in its own buffer",
-                'with outputs="view" this call overwrites it, and the model writes to this input '
-                "or returns it",
+                'with outputs="view" this call overwrites it, and the model writes to this input, '
+                "returns it or returns a view of it",
                 APART + ', or compile with outputs="clone"',
             )
 
@@ -66,11 +80,47 @@ def share(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors have an element in the same memory."""
     if one.device != other.device or not one.numel() or not other.numel():
         return False
+    if not (_has_memory(one) and _has_memory(other)):
+        return False
     begin, end = _span(one)
     start, stop = _span(other)
     if end <= start or stop <= begin:
         return False
     return _meet(_layout(one), _layout(other), start - begin)
+
+
+def sharing(tensors: Sequence[Any]) -> frozenset[tuple[int, int]]:
+    """The pairs of places whose tensors share elements of one storage; of fake tensors, too."""
+    owners: dict[int, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
+            owners.setdefault(tensor.untyped_storage()._cdata, []).append(place)
+    return frozenset(
+        (one, other)
+        for places in owners.values()
+        for i, one in enumerate(places)
+        for other in places[i + 1 :]
+        if _meet_within(tensors[one], tensors[other])
+    )
+
+
+def _meet_within(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one storage have an element in common."""
+    if not one.numel() or not other.numel():
+        return False
+    begin = one.storage_offset() * one.element_size()
+    start = other.storage_offset() * other.element_size()
+    if begin + _extent(one) <= start or start + _extent(other) <= begin:
+        return False
+    return _meet(_layout(one), _layout(other), start - begin)
+
+
+def _extent(tensor: Tensor) -> int:
+    return type_of(tensor).nbytes
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return tensor.__class__ in PLAIN and tensor.layout == torch.strided and not tensor.is_meta
 
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], int]
@@ -80,7 +130,7 @@ Layout = tuple[tuple[int, ...], tuple[int, ...], int]
 def _span(tensor: Tensor) -> tuple[int, int]:
     """Addresses of its first byte, and of the one after its last."""
     first = tensor.data_ptr()
-    return first, first + type_of(tensor).nbytes
+    return first, first + _extent(tensor)
 
 
 def _layout(tensor: Tensor) -> Layout:

@@ -1,0 +1,56 @@
+"""Which tensors share memory: to the element, in one storage or in several."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from anabranch.errors import InputError
+from anabranch.frontend.memory import check_apart, share, sharing
+
+
+def drawn(dice: random.Random, memory: torch.Tensor) -> torch.Tensor:
+    """A strided part of the memory."""
+    sizes = [dice.randint(1, 4) for _ in range(dice.randint(1, 3))]
+    strides = [dice.choice((1, 2, 3, 4, 6, 8, 12)) for _ in sizes]
+    extent = 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    return memory.as_strided(sizes, strides, dice.randrange(len(memory) - extent))
+
+
+def test_parts_share_what_writing_to_one_shows_in_the_other() -> None:
+    dice, memory, seen = random.Random(0), torch.zeros(120), set()
+    for _ in range(400):
+        one, other = drawn(dice, memory), drawn(dice, memory)
+        memory.zero_()
+        one.fill_(1)
+        want = bool(other.any())
+        assert share(one, other) == share(other, one) == want
+        assert sharing([one, other]) == (frozenset({(0, 1)}) if want else frozenset())
+        seen.add(want)
+    assert seen == {True, False}
+
+
+def test_large_tensors_that_lie_between_each_other_share_nothing() -> None:
+    memory = torch.empty(4096, 1024)
+    assert not share(memory[:, :512], memory[:, 512:])
+    assert share(memory[:, :513], memory[:, 512:])
+    assert not share(memory[:2048], memory[2048:])
+
+
+def test_memory_of_others_is_seen() -> None:
+    """Two tensors of one numpy array have storages of their own."""
+    numpy = torch.zeros(8).numpy()
+    one, other = torch.from_numpy(numpy), torch.from_numpy(numpy)[4:]
+    assert share(one, other) and not share(one[:4], other)
+
+
+def test_who_is_written_to_shares_with_nobody() -> None:
+    x = torch.zeros(6)
+    check_apart([x, x], ["a", "b"], [])
+    check_apart([x[:3], x[3:]], ["a", "b"], [0])
+    with pytest.raises(InputError, match="inputs b and a share memory, and the model writes to b"):
+        check_apart([x, x[1:]], ["a", "b"], [1])
+    with pytest.raises(InputError, match="writes to a, whose elements share memory"):
+        check_apart([torch.zeros(1).expand(3)], ["a"], [0])
