@@ -1,10 +1,15 @@
 """The process in which generated kernels are tried: what it does, and what it is told and tells.
 
-task --> load, run between fences on random data, look at fences and numbers, time --> Verdict
+task --> load, run between fences, look at fences and numbers, time --> Verdict
+
+The numbers are finite ones, then special ones, both drawn anew in each process, with constants that
+are drawn as well; or the values of the example, where these came with the task: they do where its
+operators may not read drawn ones.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
 import itertools
 import json
@@ -12,7 +17,7 @@ import os
 import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,12 +26,11 @@ from torch import Tensor
 
 from anabranch.cache import Cache
 from anabranch.costs.measured import repeat_of
-from anabranch.ir import numbers, ops
+from anabranch.ir import numbers
 from anabranch.ir.dag import dag_of
-from anabranch.ir.graph import Constant, Graph, Input
-from anabranch.ir.inputs import lookups_fit, random_inputs
+from anabranch.ir.graph import Graph
+from anabranch.ir.proof import Answer, answer, answered
 from anabranch.ir.protocols import Target
-from anabranch.ir.reference import eager_and_reference
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph, text_graph
@@ -41,6 +45,8 @@ GENERATES = "triton"
 """The provider whose kernels are written by `kernels.triton.write`."""
 ROUGHLY = 0.002
 """Seconds of timing."""
+SENT = 1 << 20
+"""Bytes of values that a task is sent with, at most."""
 HELD, ANSWERS = 1 << 30, 64
 """Bytes that answers may take, about, and how many are held."""
 
@@ -56,20 +62,19 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a body computes. `constants`, `inputs`: random, of this seed; `truth`: for each output
-    the reference and the error allowed, empty where nothing can be said."""
+    """What a body computes. `body`: with constants of this seed; `finite` and `special`: on inputs
+    of these sets."""
 
     seed: int
-    constants: tuple[Constant, ...]
-    inputs: tuple[Tensor, ...]
-    truth: tuple[tuple[Tensor, float], ...]
+    body: Graph
+    finite: Answer
+    special: Answer
 
     @property
     def nbytes(self) -> int:
         """Of all that it holds."""
-        held = [*self.inputs, *(truth for truth, _ in self.truth)]
-        held += [c.value for c in self.constants if c.value is not None]
-        return sum(one.nbytes for one in held)
+        held = [c.value for c in self.body.constants if c.value is not None]
+        return self.finite.nbytes + self.special.nbytes + sum(one.nbytes for one in held)
 
 
 class Oracle:
@@ -95,77 +100,50 @@ class Oracle:
             held -= self._known.pop(next(iter(self._known))).nbytes
 
     def _expected(self, body: Graph) -> Expected:
-        """Of normal numbers, or if these lead to infinities and worse, as roots and variances below
-        zero do, of positive ones. Probabilities stay what they are: of others operators end the
-        process."""
         seed = secrets.randbits(31)
-        found = self._computed(body, seed, positive=False)
-        return found if found.truth else self._computed(body, seed, positive=True)
-
-    def _computed(self, body: Graph, seed: int, positive: bool) -> Expected:
-        target, count = self._target, len(body.constants)
-        asked = (*(Input(c.name, c.type) for c in body.constants), *body.inputs)
-        drawn = random_inputs(replace(body, inputs=asked, constants=()), seed, target.device)
-        if positive:
-            unit = ops.probabilities(body.nodes)
-            drawn = [
-                one.abs() + 0.5 if one.is_floating_point() and value.name not in unit else one
-                for value, one in zip(asked, drawn, strict=True)
-            ]
-        constants = tuple(
-            replace(constant, value=value)
-            for constant, value in zip(body.constants, drawn[:count], strict=True)
-        )
-        filled, inputs = replace(body, constants=constants), tuple(drawn[count:])
-        truth: tuple[tuple[Tensor, float], ...] = ()
-        if not any(ops.info(node.op).random for node in body.nodes) and lookups_fit(filled, inputs):
-            try:
-                own, reference = eager_and_reference(filled, inputs, target)
-                truth = _allowed(own, reference, target.spec.tf32)
-            except (RuntimeError, IndexError, ValueError):
-                pass  # operators that refuse random content
-        return Expected(seed, constants, inputs, truth)
+        filled, finite = answer(body, "finite", seed, self._target, fill=True)
+        _, special = answer(filled, "special", seed, self._target)
+        return Expected(seed, filled, finite, special)
 
 
-def _allowed(
-    own: Sequence[Tensor], reference: Sequence[Tensor], tf32: bool
-) -> tuple[tuple[Tensor, float], ...]:
-    """Nothing is said of a body that does not make numbers of these numbers."""
-    if not all(one.isfinite().all() for one in (*own, *reference)):
-        return ()
-    return tuple(numbers.expected(own, reference, tf32))
-
-
-def audition(task: Task, target: Target, oracle: Oracle) -> Verdict:
-    """Run a task alone between fences, on random data, compare what it wrote, and time it. What is
-    off on numbers of one draw is asked on those of others (`numbers.DRAWS`)."""
-    body, why = task.body, ""
+def audition(
+    task: Task, target: Target, oracle: Oracle, values: Sequence[Tensor] | None = None
+) -> Verdict:
+    """Run a task alone between fences, compare what it wrote, and time it. What is off on numbers
+    of one draw is asked on those of others (`numbers.DRAWS`). `values`: what it reads on the
+    example, where it may not read drawn numbers."""
+    why = ""
     for draw in range(numbers.DRAWS):
-        expected = oracle.of(body, draw)
-        alone = TaskGraph(task.name, body.inputs, expected.constants, (task,), (), body.outputs)
-        plan = pack(alone, Schedule("alone", sequential_launches(dag_of(alone))), target.spec)
-        run = target.load(fence(plan), repeat=repeat_of(task, target.spec))
-        outs = run(list(expected.inputs))
-        strays = run.strays()  # which waits: whatever went wrong on the device is heard here
-        if strays:
-            return Verdict(strays)
-        why = _differs(outs, expected)
-        if not why:
-            (cost,) = target.time([run], ROUGHLY)
-            return Verdict("", cost.us, cost.spread)
+        expected = oracle.of(task.body, draw)
+        wanted = [expected.finite, expected.special]
+        if values is not None:
+            wanted = [answered(expected.body, "real", values, target)]
+        why = _heard(task, target, expected, wanted)
+        if isinstance(why, Verdict):
+            return why
     return Verdict(why)
 
 
-def _differs(outs: Sequence[Tensor], expected: Expected) -> str:
-    """How what a kernel wrote differs from what it was to write, "" if it does not."""
-    if not expected.truth:
-        return ""
-    for out, (truth, allowed) in zip(outs, expected.truth, strict=True):
-        error = numbers.relative_error(out, truth)
-        if not error <= allowed:
-            said = f"error {error:.2e} where {allowed:.2e} is allowed"
-            return f"{said}, of numbers of seed {expected.seed}"
-    return ""
+def _heard(
+    task: Task, target: Target, expected: Expected, wanted: Sequence[Answer]
+) -> Verdict | str:
+    """The verdict, or what is wrong with numbers of this draw."""
+    body, (first, *others) = task.body, wanted
+    alone = TaskGraph(task.name, body.inputs, expected.body.constants, (task,), (), body.outputs)
+    plan = pack(alone, Schedule("alone", sequential_launches(dag_of(alone))), target.spec)
+    given = {value.name: x for value, x in zip(body.inputs, first.inputs, strict=True)}
+    run = target.load(fence(plan), repeat_of(task, target.spec), given)
+    # The finite numbers last, for they are what it is timed on.
+    for answer in (*(other for other in others if other.judged), first):
+        outs = run(list(answer.inputs))
+        strays = run.strays()  # which waits: whatever went wrong on the device is heard here
+        if strays:
+            return Verdict(strays)
+        why = answer.differs(outs)
+        if why:
+            return f"{why}, of numbers of seed {expected.seed}"
+    (cost,) = target.time([run], ROUGHLY)
+    return Verdict("", cost.us, cost.spread)
 
 
 def main(device: str, tf32: str, folder: str, patience: str = "2") -> None:
@@ -183,13 +161,14 @@ def main(device: str, tf32: str, folder: str, patience: str = "2") -> None:
         for line in sys.stdin.buffer:
             asked = json.loads(line)
             tasks = [read(item) for item in asked["tasks"]]
+            values = [values_in(item) for item in asked["tasks"]]
             kernels = [task.kernel for task in tasks if task.kernel]
             for number in itertools.chain.from_iterable(target.ready(kernels, cache)):
                 _say(answers, number)
                 if not asked["run"]:
                     continue
                 try:
-                    verdict = audition(tasks[number], target, oracle)
+                    verdict = audition(tasks[number], target, oracle, values[number])
                 except Exception as failed:
                     said = " ".join(str(failed).split())[:400]
                     verdict = Verdict(f"{type(failed).__name__}: {said}")
@@ -211,8 +190,9 @@ def _say(answers: BinaryIO, what: object) -> None:
     answers.flush()
 
 
-def written(task: Task) -> dict[str, Any]:
-    """`program`: what a template wrote for the kernel, which its reader need not write again."""
+def written(task: Task, values: Sequence[Tensor] | None = None) -> dict[str, Any]:
+    """`program`: what a template wrote for the kernel, which its reader need not write again;
+    `values`: what it reads on the example, if they are few enough to be sent."""
     kernel = task.kernel
     assert kernel is not None
     known = kernel.provider == GENERATES and is_ours(kernel.variant)
@@ -223,8 +203,27 @@ def written(task: Task) -> dict[str, Any]:
         "kernel_body": text_graph(kernel.body, origins=False),
         "writes_out": kernel.writes_out,
         "workspace": kernel.workspace,
+        "values": _sent(values),
         "program": facts_of(unnamed(kernel.body, kernel.variant)) if known else None,
     }
+
+
+def _sent(values: Sequence[Tensor] | None) -> list[str] | None:
+    if values is None or sum(value.nbytes for value in values) > SENT:
+        return None
+    flat = (value.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for value in values)
+    return [base64.b64encode(bytes(one.numpy())).decode() for one in flat]
+
+
+def values_in(item: dict[str, Any]) -> list[Tensor] | None:
+    """The values that came with a task."""
+    if item["values"] is None:
+        return None
+    found = []
+    for value, text in zip(_parsed(item["body"]).inputs, item["values"], strict=True):
+        data = torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
+        found.append(data.view(value.type.dtype).reshape(value.type.shape))
+    return found
 
 
 def read(item: dict[str, Any]) -> Task:

@@ -14,6 +14,7 @@ next process begins with that one. What is remembered in the cache is not run ag
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from dataclasses import astuple
 from functools import partial
 from typing import Self
 
+from torch import Tensor
+
 from anabranch.audition import Verdict, written
 from anabranch.auditions import Auditions
 from anabranch.cache import Cache
@@ -29,13 +32,15 @@ from anabranch.costs.heats import Trial, in_heats
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Cost, Target
+from anabranch.ir.samples import delicate
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_kernel
 from anabranch.targets.cuda import cubin
 from anabranch.targets.cuda.crew import Process
+from anabranch.targets.sampled import values_of
 from anabranch.trace import Trace
 
-SCHEME = "rehearsal 4"
+SCHEME = "rehearsal 5"
 LIMIT = 60.0
 """Seconds that one kernel may take: building it is not among them."""
 SILENCE = 60.0 + cubin.LIMIT
@@ -182,7 +187,7 @@ class Rehearsal:
         begun, and with its verdict; fewer if the process dies."""
         process, keys = self._auditions.running(), list(tasks)
         try:
-            _ask(process, list(tasks.values()), run=True)
+            _ask(process, list(tasks.values()), run=True, values=self._values(list(tasks.values())))
         except BrokenPipeError:
             return
         if meanwhile is not None:
@@ -199,6 +204,13 @@ class Rehearsal:
             if not line:
                 return
             yield key, Verdict(*json.loads(line))
+
+    def _values(self, tasks: Sequence[Task]) -> list[list[Tensor] | None]:
+        """What tasks read on the example whose operators may not read drawn numbers."""
+        return [
+            values_of(self._target, task) if delicate([task.body], task.reads) else None
+            for task in tasks
+        ]
 
     def _key(self, task: Task) -> str:
         return f"{SCHEME}\n{self._target.spec.fingerprint}\n{task_text(task)}"
@@ -221,10 +233,20 @@ def compile_ahead(kernels: Sequence[Kernel], auditions: Auditions) -> None:
         auditions.end()
 
 
-def _ask(process: Process, tasks: Sequence[Task], run: bool) -> None:
+def _ask(
+    process: Process,
+    tasks: Sequence[Task],
+    run: bool,
+    values: Sequence[list[Tensor] | None] = (),
+) -> None:
     """BrokenPipeError if it does not read on: what is asked may be more than a pipe holds."""
     assert process.stdin is not None
-    asked = {"tasks": [written(task) for task in tasks], "run": run}
+    asked = {
+        "tasks": [
+            written(task, known) for task, known in itertools.zip_longest(tasks, values)
+        ],
+        "run": run,
+    }
     with _alive_for(process, SILENCE):
         process.stdin.write(json.dumps(asked).encode() + b"\n")
         process.stdin.flush()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from anabranch.cache import Cache
 from anabranch.costs.demand import ROW
@@ -38,7 +39,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Costs, Plans, Probe, Target
 from anabranch.ir.schedule import Launch, Schedule, Timeline, sequential_launches, text_schedule
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.task import Task, TaskGraph, runs_body
 from anabranch.trace import Trace
 
 SCHEME = "timing 3"
@@ -116,9 +117,16 @@ class Measured:
             self._trace.progress("costs", len(missing), len(missing), "tasks measured")
 
     def trial(self, tasks: Sequence[Task]) -> list[Cost | None]:
-        """None for what fails, and for what there was no time for where a rival was measured."""
+        """None for what fails, and for what there was no time for where a rival was measured. A
+        body run by the library, operator by operator, runs wherever the model does: where it could
+        not be measured alone it is estimated."""
         self.warm(tasks)
         found = [self._known[self._digests(task)][0] for task in tasks]
+        for i, task in enumerate(tasks):
+            if found[i] is None and runs_body(task):
+                found[i] = replace(self._fallback.task(task), source="estimated")
+                why = "the library's kernel could not be measured alone: its time is estimated"
+                self._trace.add("warning", "costs", task.name, why)
         return comparable(tasks, found)
 
     def probe(self, tasks: TaskGraph) -> dict[str, Probe]:

@@ -1,73 +1,155 @@
-"""Inputs: random ones of a graph that its operators can read.
+"""Inputs: random ones of a graph that its operators can read (`ir.domains`), in several sets.
+
+    plain     normal numbers, integers 0 and 1
+    finite    normal numbers, and among them zeros of both signs, denormals, small whole numbers
+              (whose quotients are exact), large ones; integers of both signs, some of them large
+    positive  as plain, but floats are from 0.5 on: what roots and logarithms can read
+    special   as plain, and among them a few infinities of both signs and NaN
 
     table f32[50,3], ids i64[4]:  embedding(table, ids)         ids 17 49 0 8, not 0 1 1 0
     starts i64[3] of bags of 6:   _embedding_bag(table, ids, starts)    0 2 5, not 1 0 1
-
-Numbers are normal, probabilities from 0 to 1. Indices reach to the end of the table that they are
-for, as far as the graph shows it, and bags follow one another: given others an operator refuses, or
-reads what is not there, which on a GPU ends the process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import torch
 
 from anabranch.ir import ops
+from anabranch.ir.domains import ANY, Domain, domains, indices, understood
 from anabranch.ir.eval import eval_graph
-from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref, producers, types, users
+from anabranch.ir.graph import Constant, Graph, Node, Ref, producers, types
 from anabranch.ir.types import TensorType, copy_into
 
-RENAMED = frozenset(
-    f"aten.{name}"
-    for name in ("view", "reshape", "_unsafe_view", "flatten", "squeeze", "unsqueeze", "permute")
-) | {"aten.clone", "aten.transpose", "aten.slice", "aten.select", "aten._to_copy"}
-"""What hands on the numbers that it reads."""
+Numbers = Literal["plain", "finite", "positive", "special"]
+"""Which set inputs are of."""
 
 LIGHT = 1 << 20
 """Elements that are computed on a processor in no time."""
-BAGS = frozenset({"aten._embedding_bag", "aten._embedding_bag_forward_only", "aten.embedding_bag"})
+MOST = 1 << 12
+"""Elements of a tensor, at most, that are zeros, denormals, whole or large numbers; of a small one
+it is every fourth. To write more takes time, and shows nothing else."""
+FEW = 16
+"""Elements of a tensor, at most, that are not finite; of a small one it is one of so many, and one
+at least: most results are to stay finite."""
+LARGE_INT = 40
+"""Bits of the largest integers that are drawn."""
 
 
 def random_inputs(
-    graph: Graph, seed: int, device: torch.device | None = None
+    graph: Graph, seed: int, device: torch.device | None = None, numbers: Numbers = "plain"
 ) -> list[torch.Tensor]:
     """One tensor for each input of the graph, the same for the same seed and device."""
-    unit, tops, bags = ops.probabilities(graph.nodes), index_tops(graph), _bagged(graph)
-    found = []
+    bounds, found = domains(graph), []
     for i, value in enumerate(graph.inputs):
-        if value.name in bags:
-            found.append(_starts(value.type, bags[value.name], seed + i, device))
-            continue
-        top = tops.get(value.name, 2)
-        found.append(random_tensor(value.type, seed + i, device, value.name in unit, top))
+        found.append(drawn(value.type, seed + i, device, bounds.get(value.name, ANY), numbers))
     return found
 
 
-def index_tops(graph: Graph) -> dict[str, int]:
-    """For inputs that are nothing but indices, or of which views or copies are, below what they
-    must be. Of what is reckoned with besides nobody knows where it leads."""
-    known, makers, readers = types(graph), producers(graph), users(graph)
-    found: dict[str, int] = {}
-    asked: dict[str, set[str]] = {}
-    for node in graph.nodes:
-        for index, size in _indices(node, known):
-            asked.setdefault(index, set()).add(node.name)
-            index = _source(index, makers)
-            found[index] = max(1, min(size, found.get(index, size)))
+def drawn(
+    type: TensorType,
+    seed: int,
+    device: torch.device | None = None,
+    domain: Domain = ANY,
+    numbers: Numbers = "plain",
+) -> torch.Tensor:
+    """A tensor of numbers of this set that lie in the domain."""
+    if domain.starts is not None:
+        return _starts(type, domain.starts, seed, device)
+    if type.dtype.is_floating_point and domain.low is None:
+        tensor = random_tensor(type, seed, device, domain.unit)
+        if not domain.unit:
+            _sprinkle(tensor, seed, numbers)
+        if (domain.positive or numbers == "positive") and not domain.unit:
+            tensor = copy_into(tensor, tensor.abs().nan_to_num(1.0, 1.0) + 0.5)
+        return copy_into(tensor, tensor.sort().values) if domain.sorted else tensor
+    if type.dtype == torch.bool or type.dtype.is_complex:
+        return random_tensor(type, seed, device)
+    flat = _whole_numbers(type, seed, domain, numbers)
+    tensor = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=device)
+    return copy_into(tensor, flat.to(type.dtype).to(tensor.device))
 
-    def alone(name: str) -> bool:
-        """Whether every reader looks up by it, or hands it on to such."""
-        return all(
-            reader.name in asked.get(name, ())
-            or (ops.packet_name(reader.op) in RENAMED and all(map(alone, reader.results)))
-            for reader in readers.get(name, ())
-        )
 
-    inputs = {value.name for value in graph.inputs}
-    return {name: top for name, top in found.items() if name in inputs and alone(name)}
+def _whole_numbers(
+    type: TensorType, seed: int, domain: Domain, numbers: Numbers
+) -> torch.Tensor:
+    """Integers of the domain: indices reach to both ends of it."""
+    generator = torch.Generator().manual_seed(seed)
+    if domain.low is not None or domain.high is not None:
+        low, high = domain.low or 0, domain.high if domain.high is not None else 2
+        if domain.distinct is not None:
+            return _distinct(type.shape, max(low, 0), high, domain.distinct, generator)
+        flat = torch.randint(low, max(high, low + 1), type.shape, generator=generator)
+        return torch.where(flat == 0, 1, flat) if domain.nonzero else flat
+    if numbers == "plain":
+        flat = torch.randint(0, 2, type.shape, generator=generator)
+        return torch.where(flat == 0, 3, flat) if domain.nonzero else flat
+    limits = torch.iinfo(type.dtype) if not type.dtype.is_floating_point else None
+    signed = limits is None or limits.min < 0
+    flat = torch.randint(-9 if signed else 0, 10, type.shape, generator=generator)
+    bits = min(LARGE_INT, (limits.bits if limits is not None else 16) - 2)
+    large = torch.randint(-(1 << bits) if signed else 0, 1 << bits, type.shape, generator=generator)
+    flat = torch.where(torch.rand(type.shape, generator=generator) < 0.1, large, flat)
+    if domain.nonzero:
+        flat = torch.where(flat == 0, 3, flat)
+    return flat.sort().values if domain.sorted else flat
+
+
+def _distinct(
+    shape: Sequence[int], low: int, high: int, axis: int, generator: torch.Generator
+) -> torch.Tensor:
+    """Integers no two of which are equal, all of them if there are so many, else along the axis if
+    there are as many as that, else as they come."""
+    size, count = high - low, torch.Size(shape).numel()
+    if count <= size:
+        return low + torch.randperm(size, generator=generator)[:count].reshape(tuple(shape))
+    if shape and shape[axis] <= size:
+        wide = list(shape)
+        wide[axis] = size
+        order = torch.rand(wide, generator=generator).argsort(axis)
+        return low + order.narrow(axis, 0, shape[axis])
+    return torch.randint(low, high, tuple(shape), generator=generator)
+
+
+def _sprinkle(tensor: torch.Tensor, seed: int, numbers: Numbers) -> None:
+    """Put other numbers than normal ones into a tensor, here and there."""
+    if numbers not in ("finite", "special") or not tensor.numel() or 0 in tensor.stride():
+        return
+    generator = torch.Generator().manual_seed(seed)
+    finite, count = numbers == "finite", tensor.numel()
+    chosen = min(MOST, -(-count // 4)) if finite else min(FEW, -(-count // FEW))
+    places = torch.randint(0, count, (chosen,), generator=generator)
+    given = _finite(chosen, tensor.dtype, generator) if finite else _special(chosen, generator)
+    where = torch.unravel_index(places.to(tensor.device), tensor.shape)
+    tensor[where] = given.to(tensor.dtype).to(tensor.device)
+
+
+def _finite(count: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Zeros of both signs, denormals, whole numbers and their thirds, large numbers."""
+    info = torch.finfo(dtype)
+    sign = 1.0 - 2.0 * torch.randint(0, 2, (count,), generator=generator, dtype=torch.float64)
+    whole = torch.randint(0, 13, (count,), generator=generator).to(torch.float64)
+    tiny = info.smallest_normal * torch.rand(count, generator=generator, dtype=torch.float64)
+    large = whole * 64.0
+    kind = torch.randint(0, 8, (count,), generator=generator)
+    found = torch.where(kind < 2, torch.zeros_like(whole), whole)
+    found = torch.where(kind == 2, tiny, found)
+    found = torch.where(kind == 3, large, found)
+    return sign * torch.where(kind == 4, whole + 0.5, found)
+
+
+def _special(count: int, generator: torch.Generator) -> torch.Tensor:
+    table = torch.tensor([torch.inf, -torch.inf, torch.nan, -0.0], dtype=torch.float64)
+    return table[torch.randint(0, len(table), (count,), generator=generator)]
+
+
+def legal(graph: Graph, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether operators may read these inputs, as far as anybody knows: none reads what the tables
+    do not know, and all indices lie in what they are for. Constants have values."""
+    return understood(graph) and lookups_fit(graph, inputs)
 
 
 def lookups_fit(graph: Graph, inputs: Sequence[torch.Tensor]) -> bool:
@@ -76,24 +158,44 @@ def lookups_fit(graph: Graph, inputs: Sequence[torch.Tensor]) -> bool:
     is no."""
     known, makers = types(graph), producers(graph)
     table = {value.name: given for value, given in zip(graph.inputs, inputs, strict=True)}
+    seen: dict[str, torch.Tensor | None] = {}
     for node in graph.nodes:
-        for index, size in _indices(node, known):
+        for index, low, size in indices(node, known):
             if known[index].dtype == torch.bool:
                 continue  # a mask, as long as what it is of
-            before = _ancestors(index, makers)
-            if not all(_is_light(one, makers, known) for one in before):
+            if index not in seen:
+                seen[index] = _value(index, graph, table, makers, known)
+            found = seen[index]
+            if found is None:
                 return False
-            asked = Graph(
-                graph.name,
-                tuple(value for value in graph.inputs if value.name in before),
-                tuple(_on_cpu(one) for one in graph.constants if one.name in before),
-                tuple(each for each in graph.nodes if before.issuperset(each.results)),
-                (Ref(index),),
-            )
-            (found,) = eval_graph(asked, [table[value.name].cpu() for value in asked.inputs])
-            if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < size:
+            if found.numel() and not low <= int(found.min()) <= int(found.max()) < size:
                 return False
     return True
+
+
+def _value(
+    name: str,
+    graph: Graph,
+    table: Mapping[str, torch.Tensor],
+    makers: Mapping[str, Node],
+    known: Mapping[str, TensorType],
+) -> torch.Tensor | None:
+    """A value of the graph, computed on the CPU; None if that is not light, or fails."""
+    before = ancestors(name, makers)
+    if not all(_is_light(one, makers, known) for one in before):
+        return None
+    asked = Graph(
+        graph.name,
+        tuple(value for value in graph.inputs if value.name in before),
+        tuple(_on_cpu(one) for one in graph.constants if one.name in before),
+        tuple(each for each in graph.nodes if before.issuperset(each.results)),
+        (Ref(name),),
+    )
+    try:
+        (found,) = eval_graph(asked, [table[value.name].cpu() for value in asked.inputs])
+    except (RuntimeError, IndexError, ValueError):
+        return None
+    return found
 
 
 def _on_cpu(constant: Constant) -> Constant:
@@ -101,7 +203,7 @@ def _on_cpu(constant: Constant) -> Constant:
     return constant if value is None else replace(constant, value=value.cpu())
 
 
-def _ancestors(name: str, makers: Mapping[str, Node]) -> set[str]:
+def ancestors(name: str, makers: Mapping[str, Node]) -> set[str]:
     """The value, and all that it is made of."""
     found, left = {name}, [name]
     while left:
@@ -117,45 +219,6 @@ def _is_light(name: str, makers: Mapping[str, Node], known: Mapping[str, TensorT
     maker = makers.get(name)
     heavy = maker is not None and ops.info(maker.op).kind in ("contract", "opaque")
     return not heavy and known[name].numel <= LIGHT
-
-
-def _source(name: str, makers: Mapping[str, Node]) -> str:
-    """The value whose numbers these are."""
-    while (maker := makers.get(name)) and ops.packet_name(maker.op) in RENAMED:
-        name = maker.uses[0]
-    return name
-
-
-def _indices(node: Node, known: Mapping[str, TensorType]) -> Iterator[tuple[str, int]]:
-    """The indices of a lookup, each with the size of the axis of the table that it is for."""
-    given, name = ops.arguments(node), ops.packet_name(node.op)
-    table = next(iter(given.values()), None)
-    if not isinstance(table, Ref):
-        return
-    shape, listed = known[table.name].shape, list[tuple[Arg, int]]()
-    if name == "aten.embedding" or name in BAGS:
-        listed = [(given["indices"], 0)]
-    elif name in ("aten.index_select", "aten.gather") and isinstance(given["dim"], int):
-        listed = [(given["index"], given["dim"])]
-    elif name == "aten.index" and isinstance(given["indices"], tuple):
-        listed = [(index, axis) for axis, index in enumerate(given["indices"])]
-    for index, axis in listed:
-        if isinstance(index, Ref) and -len(shape) <= axis < len(shape):
-            yield index.name, shape[axis]
-
-
-def _bagged(graph: Graph) -> dict[str, int]:
-    """The inputs that say where bags begin, each with how many indices are in all bags."""
-    known, makers = types(graph), producers(graph)
-    found: dict[str, int] = {}
-    for node in graph.nodes:
-        if ops.packet_name(node.op) in BAGS:
-            given = ops.arguments(node)
-            starts, indices = given["offsets"], given["indices"]
-            if isinstance(starts, Ref) and isinstance(indices, Ref):
-                name, count = _source(starts.name, makers), known[indices.name].numel
-                found[name] = min(count, found.get(name, count))
-    return found
 
 
 def _starts(type: TensorType, count: int, seed: int, device: torch.device | None) -> torch.Tensor:

@@ -1,8 +1,13 @@
 """How far a result may lie from the truth: errors against a higher-precision reference.
 
-The error of an output is ||out - ref|| / ||ref|| over all elements. An optimised result is accepted
-if its error is at most twice that of the plain model in its own dtype, plus a floor that follows
-from the dtype; not a number where the reference has one is never accepted.
+    as a whole    ||out - ref|| / ||ref|| <= 2 * that of the plain model + a floor of the dtype
+    each element  |out - ref| <= 2 * |plain - ref| + its slack: what rounding explains there
+                  integers are those of the plain model, or of the reference
+    its class     not a number, infinite with its sign, or finite: as the plain model or the
+                  reference has it
+
+Where nobody knows the slack of each element (whole models), none may be off by more than MANY times
+as much as the plain model is anywhere, and a floor.
 
 >>> relative_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))
 0.0
@@ -54,6 +59,85 @@ def relative_error(out: Tensor, reference: Tensor) -> float:
     difference = torch.where(finite, a - b, 0).norm().item()
     scale = torch.where(finite, b, 0).norm().item()
     return difference / scale if scale > 0 else (0.0 if difference == 0 else difference)
+
+
+MANY = 16.0
+"""An element may be off by so many times the largest error of the plain model. Of millions of
+elements the worst of one order of sums is not more than a few times the worst of another."""
+FLOORS = 64.0
+"""And by so many times the floor of its dtype, of the largest magnitude."""
+
+
+def mistaken(
+    out: Tensor,
+    own: Tensor,
+    truth: Tensor,
+    slack: Tensor | None = None,
+    tf32: bool = False,
+    signs: bool = False,
+) -> str:
+    """Which elements are wrong, each for itself; "" if none is. `own`: the plain model's, `truth`
+    in higher precision; `slack`: what rounding explains, None where nobody knows. `signs`: zeros
+    have the sign of the plain model's."""
+    if out.shape != own.shape or out.dtype != own.dtype:
+        return f"{out.dtype}{list(out.shape)} where {own.dtype}{list(own.shape)} is expected"
+    if out.dtype.is_complex:
+        parts = [torch.view_as_real(one.resolve_conj()) for one in (out, own)]
+        wide = truth if truth.dtype.is_complex else truth.to(torch.complex128)
+        return mistaken(*parts, torch.view_as_real(wide.resolve_conj()), None, tf32, signs)
+    own, truth = own.to(out.device), truth.to(out.device)
+    if not out.dtype.is_floating_point:
+        wrong = (out != own) & (out != truth.to(out.dtype))
+        if slack is not None:
+            wrong &= ~(slack > 0)
+        return _told(wrong, out, own)
+    near = truth.to(out.dtype)
+    kind, mine, other = (_class(one) for one in (out, own, near))
+    wrong = (kind != mine) & (kind != other)
+    if slack is not None:
+        wrong &= slack.isfinite()
+    if said := _told(wrong, out, own):
+        return said
+    zeros = (out == 0) & (own == 0) & (near == 0)
+    if signs and (said := _told(zeros & (out.signbit() != own.signbit()), out, own)):
+        return said
+    both = out.isfinite() & near.isfinite() & truth.isfinite() & own.isfinite()
+    wide_out, wide_own = out.to(torch.float64), own.to(torch.float64)
+    wide_truth = truth.to(torch.float64)
+    error = torch.where(both, (wide_out - wide_truth).abs(), 0)
+    plain = torch.where(both, (wide_own - wide_truth).abs(), 0)
+    if slack is None:
+        size = torch.where(both, wide_truth, 0).abs()
+        largest = float(size.max()) if size.numel() else 0.0
+        worst = float(plain.max()) if plain.numel() else 0.0
+        floor = tolerance(out.dtype, 0.0, tf32)
+        allowed = plain * FACTOR + (MANY * worst + FLOORS * floor * largest)
+    else:
+        allowed = FACTOR * plain + slack.to(out.device, torch.float64)
+    return _told(~(error <= allowed) & (out != own), out, own, error, allowed)
+
+
+def _class(tensor: Tensor) -> Tensor:
+    """0 where finite, 1 or -1 where infinite, 2 where not a number."""
+    signed = torch.where(tensor.isinf(), tensor.sign(), 0)
+    return torch.where(tensor.isnan(), 2, signed.nan_to_num(0.0)).to(torch.int8)
+
+
+def _told(
+    wrong: Tensor,
+    out: Tensor,
+    own: Tensor,
+    error: Tensor | None = None,
+    allowed: Tensor | None = None,
+) -> str:
+    count = int(wrong.count_nonzero())
+    if not count:
+        return ""
+    at = tuple(int(i) for i in wrong.nonzero()[0])
+    said = f"element {list(at)} is {out[at].item()} and not {own[at].item()}"
+    if error is not None and allowed is not None:
+        said += f", off by {error[at].item():.2e} where {allowed[at].item():.2e} is allowed"
+    return f"{said}, {count} of {out.numel()} such"
 
 
 def tolerance(dtype: torch.dtype, plain_error: float, tf32: bool = False) -> float:

@@ -3,7 +3,7 @@ must be able to do. Tables of them are literal dicts in the rooms that own them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -118,9 +118,12 @@ class Target(Protocol):
         processes built and kept in the cache; what fails here fails again, and is heard, when it
         is loaded."""
 
-    def load(self, plan: Plan, repeat: int = 1) -> Executable:
+    def load(
+        self, plan: Plan, repeat: int = 1, given: Mapping[str, torch.Tensor] | None = None
+    ) -> Executable:
         """The plan, ready to run; with `repeat` > 1 a call runs it that often in a row, for timing
-        short plans; with 0 nothing is made ready for speed, for a single run. TargetError if the
+        short plans; with 0 nothing is made ready for speed, for a single run. `given`: what input
+        buffers hold until the first call, by name, instead of drawn numbers. TargetError if the
         plan is for another kind of machine or cannot run here."""
 
     def again(self, run: Executable, plan: Plan) -> Executable:

@@ -17,8 +17,8 @@ def eager_and_reference(
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """The graph op by op in its own precision, and in a higher one: fp64 for fp32, fp32 for half
     types (whose products are exact there)."""
-    dtypes = {value.dtype for value in inputs} | {c.type.dtype for c in graph.constants}
-    wide = bool(dtypes & {torch.float32, torch.float64})
+    precision = wide_of(graph, inputs)
+    wide = precision == torch.float64
 
     def evaluated(precision: torch.dtype | None, exact: bool) -> tuple[Tensor, ...]:
         try:
@@ -30,4 +30,10 @@ def eager_and_reference(
 
     # Short cuts that the user allowed are part of the model's own rounding.
     own = evaluated(None, exact=not (wide and target.spec.tf32))
-    return own, evaluated(torch.float64 if wide else torch.float32, exact=True)
+    return own, evaluated(precision, exact=True)
+
+
+def wide_of(graph: Graph, inputs: Sequence[Tensor]) -> torch.dtype:
+    """The precision of references."""
+    dtypes = {value.dtype for value in inputs} | {c.type.dtype for c in graph.constants}
+    return torch.float64 if dtypes & {torch.float32, torch.float64} else torch.float32

@@ -95,6 +95,12 @@ class Task:
         return next((node.origin for node in self.body.nodes if node.origin), "")
 
 
+def runs_body(task: Task) -> bool:
+    """Whether its kernel is the library's, operator by operator: what eager runs."""
+    kernel = task.kernel
+    return kernel is not None and kernel.provider == "aten" and kernel.body == task.body
+
+
 @dataclass(frozen=True, slots=True)
 class TaskGraph:
     """Tasks in an order in which they can run, the aliases between them, what is returned, and the

@@ -28,6 +28,8 @@ from anabranch.kernels import sources
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.kernels.writers import writes_there
 
+PLAIN = "plain"
+"""The variant of a library's kernel that writes nowhere but in memory of its own."""
 CUDNN_ENGINES = 6
 """How many of cuDNN's engines are tried. On an H200, over ten convolution shapes, the fastest
 was among the first six or within 1% of one of them."""
@@ -47,6 +49,9 @@ class AtenProvider:
         return [aten_kernel("aten", task.body)]
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+        """`PLAIN`: as eager runs it, with memory of its own for all results."""
+        if (name, variant) == ("aten", PLAIN):
+            return replace(aten_kernel("aten", task.body), variant=PLAIN, writes_out=False)
         return _named(self.kernels(task, spec), name, variant)
 
 
@@ -61,7 +66,7 @@ class FusedAtenProvider:
         return sources.digest()
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
-        if spec.kind != "cuda":
+        if spec.kind != "cuda" or _is_empty(task.body):
             return []
         bodies = (_fused_convolution(task.body), _fused_linear(task.body))
         return [
@@ -88,7 +93,7 @@ class CudnnProvider:
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         if spec.kind != "cuda" or not (spec.simulated or importlib.util.find_spec("cudnn")):
             return []
-        if not _is_cudnn_graph(task.body):
+        if _is_empty(task.body) or not _is_cudnn_graph(task.body):
             return []
         return [
             Kernel("cudnn", "convolution", task.body, str(engine), writes_out=True)
@@ -128,6 +133,12 @@ def _named(found: Sequence[Kernel], name: str, variant: str) -> Kernel:
         if (kernel.name, kernel.variant) == (name, variant):
             return kernel
     raise ValueError(f"no kernel {name} {variant}")
+
+
+def _is_empty(body: Graph) -> bool:
+    """Whether it reads or makes a value of no elements, which fused calls do not take: cuDNN's
+    front end ends the process."""
+    return any(type.numel == 0 for type in types(body).values())
 
 
 def _is_cudnn_graph(body: Graph) -> bool:

@@ -18,7 +18,7 @@ from anabranch.errors import TargetError
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost, Provider
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.task import Kernel, Task, TaskGraph, runs_body
 from anabranch.ir.text import text_kernel
 from anabranch.kernels.recall import NOWHERE, Candidate, Decision, Memory, recall, remember
 from anabranch.trace import Trace
@@ -177,13 +177,16 @@ def _decided(
     costs = iter(how.trial(flat) if flat else ())
     decided: dict[str, Decision] = {}
     for key, offer in offers.items():
-        tried = _known([Candidate(kernel, next(costs)) for _, kernel in offer])
-        tried = _decide(fresh[key], tried, how.check)
+        offered = [Candidate(kernel, next(costs)) for _, kernel in offer]
+        tried = _decide(fresh[key], _known(offered), how.check)
+        makers = tuple(maker for maker, _ in offer)
+        if not any(candidate.chosen for candidate in tried):
+            tried, makers = _at_last(fresh[key], offered, tried, makers, how, trace)
         if not any(candidate.chosen for candidate in tried):
             if strict:
                 raise _nothing_runs(fresh[key], tried, trace)
             continue
-        decided[key] = Decision(tuple(tried), tuple(maker for maker, _ in offer))
+        decided[key] = Decision(tuple(tried), makers)
     return decided
 
 
@@ -239,6 +242,27 @@ def _decide(task: Task, tried: list[Candidate], check: Check) -> list[Candidate]
         tried[best] = replace(tried[best], refused=why)
         left.remove(best)
     return tried
+
+
+def _at_last(
+    task: Task,
+    offered: Sequence[Candidate],
+    tried: list[Candidate],
+    makers: tuple[int, ...],
+    how: Choosing,
+    trace: Trace,
+) -> tuple[list[Candidate], tuple[int, ...]]:
+    """Where no kernel passed: the library's, operator by operator, each with memory of its own, for
+    that is what eager runs. The whole plan is compared with the model all the same."""
+    for at, (before, maker) in enumerate(zip(offered, makers, strict=True)):
+        if not runs_body(replace(task, kernel=before.kernel)):
+            continue
+        plain = how.providers[maker].kernel(task, how.spec, before.kernel.name, PLAIN)
+        cost = before.cost or Cost(how.spec.launch_us * max(1, plain.launches), "estimated")
+        why = f"nothing else passed: {tried[at].refused or 'it was not measured'}"
+        trace.add("warning", "kernels", task.name, f"run as eager runs it; {why}")
+        return [*tried, Candidate(plain, cost, chosen=True)], (*makers, maker)
+    return tried, makers
 
 
 def _preferred(tried: Sequence[Candidate], left: Sequence[int]) -> int:

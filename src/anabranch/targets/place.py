@@ -15,8 +15,10 @@ from torch import Tensor
 
 from anabranch.errors import TargetError
 from anabranch.ir import ops
+from anabranch.ir.domains import ANY, Domain, domains
 from anabranch.ir.graph import Node, types
 from anabranch.ir.plan import Plan
+from anabranch.ir.samples import delicate
 from anabranch.ir.task import Kernel, Task, alias_roots, slices, value_types
 from anabranch.ir.types import TensorType, copy_into, once, type_of
 from anabranch.kernels.writers import writer, writes_there
@@ -54,14 +56,36 @@ def check_providers(plan: Plan, runners: Mapping[str, Runner], why: str, next: s
             raise TargetError(needs, why, next)
 
 
-def place(plan: Plan, device: torch.device, runners: Mapping[str, Runner]) -> Placed:
-    """Allocate the arena, constants and input buffers of a plan and prepare its tasks."""
+def needs_values(plan: Plan) -> bool:
+    """Whether the plan's operators may read values that are computed on the way alone, or that
+    nobody but its caller knows: drawn inputs are none to run it on."""
+    tasks, bases = plan.tasks, alias_roots(plan.tasks)
+    safe = {value.name for value in (*tasks.inputs, *tasks.constants)}
+    safe.update(name for name, base in bases.items() if base in safe)
+    return delicate((task.body for task in tasks.tasks), safe)
+
+
+def place(
+    plan: Plan,
+    device: torch.device,
+    runners: Mapping[str, Runner],
+    given: Mapping[str, Tensor] | None = None,
+) -> Placed:
+    """Allocate the arena, constants and input buffers of a plan and prepare its tasks. `given`:
+    what buffers hold at first; the others hold numbers that operators may read, as far as those
+    are known that read them."""
     tasks = plan.tasks
     arena = torch.full((plan.arena_bytes,), POISON, dtype=torch.uint8, device=device)
     values: dict[str, Tensor] = {}
-    unit = ops.probabilities(node for task in tasks.tasks for node in task.body.nodes)
+    readable: dict[str, Domain] = {}
+    for task in tasks.tasks:
+        for name, domain in domains(task.body).items():
+            readable[name] = domain.meet(readable.get(name, ANY))
     for declared in tasks.inputs:
-        values[declared.name] = _some(declared.type, device, declared.name in unit)
+        name = declared.name
+        values[name] = _some(declared.type, device, readable.get(name, ANY))
+        if given is not None and name in given:
+            copy_into(values[name], given[name])
     inputs = tuple(values[declared.name] for declared in tasks.inputs)
     for constant in tasks.constants:
         if constant.value is None:
@@ -240,18 +264,23 @@ def _cut(arena: Tensor, offset: int, type: TensorType) -> Tensor:
     return flat.as_strided(type.shape, type.strides)
 
 
-def _some(type: TensorType, device: torch.device, unit: bool) -> Tensor:
+def _some(type: TensorType, device: torch.device, domain: Domain) -> Tensor:
     """An input buffer with content that is safe to index by and fair to time: zeros would run
-    faster than data, and uninitialised integers may point anywhere. `unit`: from 0 to 1."""
+    faster than data, and uninitialised integers may point anywhere."""
     tensor = _empty(type, device)
     if not type.dtype.is_floating_point or type.dtype.itemsize == 1:
+        once(tensor).fill_(1 if domain.nonzero else 0)
+        return tensor
+    if domain.low is not None:
         once(tensor).zero_()
         return tensor
     generator = torch.Generator(device).manual_seed(0)
-    if unit:
+    if domain.unit:
         once(tensor).uniform_(generator=generator)
     else:
         once(tensor).normal_(generator=generator)
+    if domain.positive:
+        once(tensor).abs_()
     return tensor
 
 

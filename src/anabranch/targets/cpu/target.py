@@ -15,7 +15,7 @@ import statistics
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from functools import partial
@@ -259,7 +259,9 @@ class CpuTarget:
         """The positions of these kernels, as they can be loaded: all of them now."""
         yield list(range(len(kernels)))
 
-    def load(self, plan: Plan, repeat: int = 1) -> CpuExecutable:
+    def load(
+        self, plan: Plan, repeat: int = 1, given: Mapping[str, Tensor] | None = None
+    ) -> CpuExecutable:
         if plan.spec.kind != "cpu":
             raise TargetError(
                 f"plan {plan.tasks.name} is for {plan.spec.name}",
@@ -273,7 +275,7 @@ class CpuTarget:
             "compile the model again for target='cpu'",
         )
         with torch.no_grad():
-            return CpuExecutable(plan, place(plan, self.device, RUNNERS), repeat)
+            return CpuExecutable(plan, place(plan, self.device, RUNNERS, given), repeat)
 
     def again(self, run: Executable, plan: Plan) -> CpuExecutable:
         return self.load(plan, run.repeat)

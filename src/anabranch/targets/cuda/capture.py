@@ -66,7 +66,10 @@ class CudaExecutable:
         urgent: Sequence[torch.cuda.Stream] = (),
         repeat: int = 1,
         warm_ups: int = WARM_UPS,
+        later: bool = False,
     ) -> None:
+        """`later`: nothing runs before the first call, whose inputs are the first that its
+        operators may read."""
         self.plan, self.repeat, self.failure, self._warm_ups = plan, repeat, "", warm_ups
         self._placed, self._streams, self._urgent = placed, streams, urgent
         self._waited = {name for launch in plan.schedule.launches for name in launch.waits}
@@ -78,7 +81,9 @@ class CudaExecutable:
         self._turns = Turns(placed.arena.device)
         self._fill = filler(placed.inputs)
         self._made = {_named(task): placed.calls[task.name] for task in plan.tasks.tasks}
-        self._prepare()
+        self._later = later
+        if not later:
+            self._prepare()
 
     def unmade(self, plan: Plan) -> list[Task]:
         """Those tasks of `again` whose kernels have not been made ready yet."""
@@ -107,6 +112,9 @@ class CudaExecutable:
     def _run(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
         stream = self._turns.take()
         self._fill(inputs)
+        if self._later:
+            self._later = False
+            self._prepare()
         self.replay()
         outputs = self.outputs
         if clone:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 
@@ -21,7 +21,7 @@ from anabranch.targets.cuda.capture import CudaExecutable
 from anabranch.targets.cuda.device import read_spec
 from anabranch.targets.cuda.model import beside_model
 from anabranch.targets.cuda.probe import probe
-from anabranch.targets.place import Runner, check_providers, place, run_aten
+from anabranch.targets.place import Runner, check_providers, needs_values, place, run_aten
 from anabranch.trace import Trace
 
 URGENT = -1
@@ -67,9 +67,12 @@ class CudaTarget:
         with torch.cuda.device(self.device):
             yield from self._triton.ready(kernels, cache)
 
-    def load(self, plan: Plan, repeat: int = 1) -> CudaExecutable:
+    def load(
+        self, plan: Plan, repeat: int = 1, given: Mapping[str, torch.Tensor] | None = None
+    ) -> CudaExecutable:
         """One CUDA graph. Where capture fails the executable launches eagerly and says why in
-        `failure`; the caller reports it."""
+        `failure`; the caller reports it. What may not run on numbers that are drawn is captured
+        at the first call."""
         if plan.spec.kind != "cuda":
             raise TargetError(
                 f"plan {plan.tasks.name} is for {plan.spec.name}",
@@ -91,8 +94,10 @@ class CudaTarget:
         self._own_workspaces(plan)
         with torch.cuda.device(self.device), torch.no_grad(), precision(self.tf32):
             self.prepare([task.kernel for task in plan.tasks.tasks if task.kernel])
-            placed = place(plan, self.device, self._runners)
-            return CudaExecutable(plan, placed, self._streams, self._urgent, repeat)
+            placed = place(plan, self.device, self._runners, given)
+            later = not given and needs_values(plan)
+            streams = self._streams, self._urgent
+            return CudaExecutable(plan, placed, *streams, repeat, later=later)
 
     def again(self, run: Executable, plan: Plan) -> CudaExecutable:
         """As `load`, at the price of a capture."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +50,9 @@ class SimTarget:
     ) -> None:
         """Nothing is built ahead here."""
 
-    def load(self, plan: Plan, repeat: int = 1) -> Executable:
+    def load(
+        self, plan: Plan, repeat: int = 1, given: Mapping[str, torch.Tensor] | None = None
+    ) -> Executable:
         raise self._absent("run a plan")
 
     def again(self, run: Executable, plan: Plan) -> Executable:

@@ -1,0 +1,170 @@
+"""Proof by numbers: what a body computes on inputs of each set, and whether a kernel's results are
+that.
+
+    body, seed --> inputs (`ir.inputs`), the body op by op, in high precision, the slack of each
+                   element --> `differs(outs)`: "" or in words what is wrong
+
+    finite    all elements, each by what rounding explains there, and all together by their norm
+    special   NaN, infinities and signs: the class of each element
+    real      as finite, on what the example gives at this place
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph, Input, types
+from anabranch.ir.inputs import Numbers, legal, random_inputs
+from anabranch.ir.numbers import compare, mistaken
+from anabranch.ir.protocols import Target
+from anabranch.ir.reference import eager_and_reference, wide_of
+from anabranch.ir.slack import slack
+
+Set = Literal["finite", "special", "real"]
+"""Which inputs: `finite` ones may be less daring where those lead to infinities and worse."""
+RUNGS: tuple[Numbers, ...] = ("finite", "plain", "positive")
+MOSTLY = 0.5
+"""Of the results, at least, are finite where numbers say something."""
+REFUSED = (RuntimeError, IndexError, ValueError, ZeroDivisionError)
+"""What operators raise that refuse what they are given."""
+
+
+CONVERTS = frozenset({"aten._to_copy", "aten.copy", "aten.bucketize", "aten.searchsorted"})
+"""Operators that make integers of floats by their values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a body is to compute on `inputs`, `own` in its own precision, `truth` in a higher one;
+    empty where nothing can be said. `slack`: by element. `judged`: whether anything is said."""
+
+    kind: Set
+    inputs: tuple[Tensor, ...]
+    own: tuple[Tensor, ...] = ()
+    truth: tuple[Tensor, ...] = ()
+    slack: tuple[Tensor | None, ...] = ()
+    tf32: bool = False
+    signs: bool = False
+
+    @property
+    def judged(self) -> bool:
+        return bool(self.own)
+
+    @property
+    def nbytes(self) -> int:
+        held = (*self.inputs, *self.own, *self.truth, *self.slack)
+        return sum(one.nbytes for one in held if one is not None)
+
+    def differs(self, outs: Sequence[Tensor]) -> str:
+        """How results differ from what they are to be, "" if they do not."""
+        if not self.judged:
+            return ""
+        for i, (out, own, truth, slack) in enumerate(
+            zip(outs, self.own, self.truth, self.slack, strict=True)
+        ):
+            said = mistaken(out, own, truth, slack, self.tf32, self.signs)
+            if said:
+                return f"error: of {self.kind} numbers result {i}: {said}"
+        if self.kind == "special":
+            return ""
+        for error, allowed in compare(outs, self.own, self.truth, self.tf32):
+            if not error <= allowed:
+                return f"error {error:.2e} where {allowed:.2e} is allowed, of {self.kind} numbers"
+        return ""
+
+
+def answer(
+    body: Graph,
+    kind: Set,
+    seed: int,
+    target: Target,
+    fill: bool = False,
+    bare: bool = False,
+) -> tuple[Graph, Answer]:
+    """What the body is to compute on random inputs, and the body with its constants; `fill`: these
+    are drawn, too. `bare`: without the slack of each element. Of special numbers nothing is said of what makes integers of its floats."""
+    rungs = RUNGS if kind == "finite" else ("special",)
+    found = Answer(kind, ())
+    filled = body
+    for numbers in rungs:
+        filled, inputs = _drawn(body, seed, target, numbers, fill)
+        found = Answer(kind, tuple(inputs))
+        if not legal(filled, inputs):
+            continue
+        made = answered(filled, kind, inputs, target, bare)
+        if made.judged and (kind == "special" or _mostly_finite(made)):
+            return filled, made
+    return filled, found
+
+
+def answered(
+    body: Graph, kind: Set, inputs: Sequence[Tensor], target: Target, bare: bool = False
+) -> Answer:
+    """What the body is to compute on these inputs. `bare`: without the slack of each element."""
+    nothing = Answer(kind, tuple(inputs))
+    if any(ops.info(node.op).random for node in body.nodes):
+        return nothing  # anew each time
+    if kind == "special" and _makes_integers(body):
+        return nothing
+    tf32 = target.spec.tf32
+    try:
+        own, truth = eager_and_reference(body, inputs, target)
+        off: tuple[Tensor | None, ...] = (None,) * len(own)
+        if not bare:
+            with torch.no_grad(), target.full_precision():
+                off = slack(body, inputs, target.device, wide_of(body, inputs), tf32)
+    except REFUSED:
+        return nothing
+    if kind == "special":
+        # What is finite is compared elsewhere: here a few wild numbers stretch every scale.
+        off = tuple(None for _ in off)
+    return Answer(kind, tuple(inputs), own, truth, off, tf32, not bare and _plain(body))
+
+
+def _drawn(
+    body: Graph, seed: int, target: Target, numbers: Numbers, fill: bool
+) -> tuple[Graph, list[Tensor]]:
+    if not fill:
+        return body, random_inputs(body, seed, target.device, numbers)
+    count = len(body.constants)
+    asked = (*(Input(c.name, c.type) for c in body.constants), *body.inputs)
+    whole = replace(body, inputs=asked, constants=())
+    drawn = random_inputs(whole, seed, target.device, numbers)
+    constants = tuple(
+        replace(constant, value=value)
+        for constant, value in zip(body.constants, drawn[:count], strict=True)
+    )
+    return replace(body, constants=constants), drawn[count:]
+
+
+def _mostly_finite(found: Answer) -> bool:
+    return all(
+        not one.is_floating_point()
+        or not one.numel()
+        or float(one.isfinite().float().mean()) >= MOSTLY
+        for one in (*found.own, *found.truth)
+    )
+
+
+def _makes_integers(body: Graph) -> bool:
+    """Whether floats become integers, which of NaN and infinities are anything."""
+    table = types(body)
+    return any(
+        not made.dtype.is_floating_point
+        and made.dtype != torch.bool
+        and ops.packet_name(node.op) in CONVERTS
+        and any(table[name].dtype.is_floating_point for name in node.uses)
+        for node in body.nodes
+        for made in node.types
+    )
+
+
+def _plain(body: Graph) -> bool:
+    """Whether zeros have signs that every way of computing agrees on: nothing is summed up."""
+    return all(ops.info(node.op).kind in ("pointwise", "move", "view") for node in body.nodes)

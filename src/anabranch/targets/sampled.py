@@ -1,0 +1,113 @@
+"""A target that loads plans with the example's values in their input buffers.
+
+    plan of a whole graph   integers of the example, all of it where operators depend on values
+    plan of one task        what its inputs are on the example, where drawn numbers may not be read
+
+What is run before anybody called it (to warm up, to be timed) so reads what its operators may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anabranch.cache import Cache
+from anabranch.errors import TargetError
+from anabranch.ir.domains import domains
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Cost, Executable, Probe, Target
+from anabranch.ir.samples import Samples, delicate
+from anabranch.ir.schedule import Timeline
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Kernel, Task
+from anabranch.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTarget:
+    """`inner` with `samples`; all but `load` is that of `inner`."""
+
+    inner: Target
+    samples: Samples
+
+    @property
+    def spec(self) -> TargetSpec:
+        return self.inner.spec
+
+    @property
+    def device(self) -> torch.device:
+        return self.inner.device
+
+    def given(self, plan: Plan) -> dict[str, Tensor]:
+        """What the plan's input buffers are to hold, as far as that is not to be drawn. TargetError
+        where nothing may be drawn, and the values are not known."""
+        bodies = [task.body for task in plan.tasks.tasks]
+        example = self.samples.inputs()
+        whole = all(value.name in example for value in plan.tasks.inputs)
+        alone = len(bodies) == 1 and not whole
+        fixed = {name for body in bodies for name in domains(body)} if alone else example.keys()
+        risky = delicate(bodies, () if whole else fixed)
+        wanted = {
+            value.name: value.type
+            for value in plan.tasks.inputs
+            if risky or (value.name in example and not value.type.dtype.is_floating_point)
+        }
+        found = self.samples.of(wanted, self.inner.own_precision())
+        if risky and len(found) < len(wanted):
+            raise TargetError(
+                f"{plan.tasks.name} cannot be run on its own",
+                "its operators read values that others must compute, and these are not known",
+                "it is tried as a part of the whole plan",
+            )
+        return found
+
+    def load(
+        self, plan: Plan, repeat: int = 1, given: Mapping[str, Tensor] | None = None
+    ) -> Executable:
+        given = self.given(plan) if given is None else given
+        return self.inner.load(plan, repeat, given) if given else self.inner.load(plan, repeat)
+
+    def again(self, run: Executable, plan: Plan) -> Executable:
+        return self.inner.again(run, plan)
+
+    def prepare(
+        self, kernels: Sequence[Kernel], cache: Cache | None = None, trace: Trace | None = None
+    ) -> None:
+        self.inner.prepare(kernels, cache, trace)
+
+    def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
+        return self.inner.time(runs, budget)
+
+    def probe(self, run: Executable) -> dict[str, Probe]:
+        return self.inner.probe(run)
+
+    def timeline(self, run: Executable) -> Timeline | None:
+        return self.inner.timeline(run)
+
+    def time_call(self, call: Callable[[], object], budget: float) -> Cost:
+        return self.inner.time_call(call, budget)
+
+    def own_precision(self) -> AbstractContextManager[None]:
+        return self.inner.own_precision()
+
+    def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
+        return self.inner.full_precision(lean)
+
+
+def values_of(target: Target, task: Task) -> list[Tensor] | None:
+    """What a task reads on the example, None where nobody knows all of it."""
+    if not isinstance(target, SampledTarget):
+        return None
+    wanted = {value.name: value.type for value in task.body.inputs}
+    found = target.samples.of(wanted, target.own_precision())
+    return [found[name] for name in wanted] if len(found) == len(wanted) else None
+
+
+def sampled(target: Target, samples: Samples) -> Target:
+    """The target with these samples, in place of those that it has; a simulated one as it is."""
+    inner = target.inner if isinstance(target, SampledTarget) else target
+    return inner if inner.spec.simulated else SampledTarget(inner, samples)
