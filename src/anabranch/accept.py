@@ -1,14 +1,14 @@
 """Acceptance: no kernel is chosen that does not compute what its task's body does.
 
     kernel                              compared with its body on
-    the body, operator by operator      finite numbers, as a whole; never refused for failing on them
+    the body, operator by operator      finite numbers; if it fails there, it is not refused
     a library's for the whole body      finite numbers, and what the example gives at its place
     generated                           these, and special numbers
 
-Numbers are drawn anew each time (`ir.inputs`, `ir.proof`); a kernel runs in a fresh arena that reads
-as NaN, with fences around all that it may write. A verdict is kept for a structure, with the sets
-that it covers: real values are those of the first place of the structure that asked. Whole plans are
-compared in `compare`, at all places on the example.
+Numbers are drawn anew each time (`ir.inputs`, `ir.proof`). A kernel runs in a fresh arena, which
+reads as NaN, with fences around all that it may write. A verdict is kept for a structure, with the
+sets that it covers: real values are those of the first place of the structure that asked.
+`compare` runs whole plans on the example, with all places.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def checker(target: Target, cache: Cache | None) -> Callable[[Task], str]:
         key = f"{SCHEME}\n{spec.fingerprint}\n{task_text(task)}"
         kept = cache.get("kernels", key) if cache is not None else None
         covered = set((kept or "").split())
-        verdict = ""
         for kind in _sets(task):
             if kind in covered:
                 continue
             verdict = _differs(task, target, kind)
             if verdict:
                 return verdict
-            covered.add(kind)
+            if verdict is not None:
+                covered.add(kind)
         if cache is not None:
             cache.put("kernels", key, " ".join(sorted(covered)))
         return ""
@@ -69,13 +69,14 @@ def _sets(task: Task) -> tuple[str, ...]:
     return ("finite", "special", "real") if generated else ("finite", "real")
 
 
-def _differs(task: Task, target: Target, kind: str) -> str:
-    """As `checker`, of one set; what is off on numbers of one draw is asked on those of others."""
+def _differs(task: Task, target: Target, kind: str) -> str | None:
+    """As `checker`, of one set; what is off on numbers of one draw is asked on those of others.
+    None where nothing can be said."""
     verdict = ""
     for _ in range(1 if kind == "real" else numbers.DRAWS):
         found = _answer(task, target, kind)
         if found is None:
-            return ""
+            return None
         seed, wanted = found
         verdict = _run(task, target, wanted)
         if not verdict.startswith(WRONG):
@@ -91,7 +92,8 @@ def _answer(task: Task, target: Target, kind: str) -> tuple[int, Answer] | None:
     body, plain = task.body, runs_body(task)
     given = values_of(target, task) if kind == "real" or delicate([body], task.reads) else None
     if given is not None:
-        return 0, answered(body, "real", given, target, bare=plain)
+        wanted = answered(body, "real", given, target, bare=plain)
+        return (0, wanted) if wanted.judged else None
     if kind == "real":
         return None
     seed = secrets.randbits(31)

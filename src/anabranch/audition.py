@@ -112,38 +112,39 @@ def audition(
     """Run a task alone between fences, compare what it wrote, and time it. What is off on numbers
     of one draw is asked on those of others (`numbers.DRAWS`). `values`: what it reads on the
     example, where it may not read drawn numbers."""
-    why = ""
+    verdict = Verdict("")
     for draw in range(numbers.DRAWS):
         expected = oracle.of(task.body, draw)
         wanted = [expected.finite, expected.special]
         if values is not None:
             wanted = [answered(expected.body, "real", values, target)]
-        why = _heard(task, target, expected, wanted)
-        if isinstance(why, Verdict):
-            return why
-    return Verdict(why)
+        verdict, wrong = _heard(task, target, expected, wanted)
+        if not wrong:
+            return verdict
+    return verdict
 
 
 def _heard(
     task: Task, target: Target, expected: Expected, wanted: Sequence[Answer]
-) -> Verdict | str:
-    """The verdict, or what is wrong with numbers of this draw."""
+) -> tuple[Verdict, bool]:
+    """The verdict, and whether it is that numbers of this draw are wrong."""
     body, (first, *others) = task.body, wanted
     alone = TaskGraph(task.name, body.inputs, expected.body.constants, (task,), (), body.outputs)
     plan = pack(alone, Schedule("alone", sequential_launches(dag_of(alone))), target.spec)
     given = {value.name: x for value, x in zip(body.inputs, first.inputs, strict=True)}
     run = target.load(fence(plan), repeat_of(task, target.spec), given)
-    # The finite numbers last, for they are what it is timed on.
-    for answer in (*(other for other in others if other.judged), first):
-        outs = run(list(answer.inputs))
+    judged = [other for other in others if other.judged]
+    # The first again, for they are what it is timed on.
+    for asked in (first, *judged, *([first] if judged else [])):
+        outs = run(list(asked.inputs))
         strays = run.strays()  # which waits: whatever went wrong on the device is heard here
         if strays:
-            return Verdict(strays)
-        why = answer.differs(outs)
+            return Verdict(strays), False
+        why = asked.differs(outs)
         if why:
-            return f"{why}, of numbers of seed {expected.seed}"
+            return Verdict(f"{why}, of numbers of seed {expected.seed}"), True
     (cost,) = target.time([run], ROUGHLY)
-    return Verdict("", cost.us, cost.spread)
+    return Verdict("", cost.us, cost.spread), False
 
 
 def main(device: str, tf32: str, folder: str, patience: str = "2") -> None:

@@ -19,15 +19,15 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from anabranch.errors import NumericsError
 from anabranch.frontend.captured import Captured
-from anabranch.frontend.structure import flatten_call
 from anabranch.ir import numbers, ops
+from anabranch.ir.domains import ANY, domains
 from anabranch.ir.graph import Graph, types
-from anabranch.ir.inputs import random_tensor
+from anabranch.ir.inputs import legal, random_tensor, sprinkle_small
 from anabranch.ir.numbers import Errors
 from anabranch.ir.protocols import Executable
 from anabranch.ir.reference import eager_and_reference
 from anabranch.ir.types import type_of
-from anabranch.line import Job
+from anabranch.line import Job, example_of
 
 EAGER_TOLERANCE = {
     torch.float64: 1e-9,
@@ -49,10 +49,14 @@ WRONG_CAPTURE = "the captured graph does not compute what the model computes"
 def verify(run: Executable, captured: Captured, job: Job) -> Errors:
     """The worst errors of a loaded plan on the job's inputs and on fresh ones. NumericsError if one
     is larger than allowed, or if the captured graph is not what the model computes."""
-    graph, target, example = captured.graph, job.target, _example(captured, job)
+    graph, target, example = captured.graph, job.target, example_of(job, captured)
     worst: Errors = ((0.0, 0.0),) * len(graph.outputs)
     drawn, anew = fresh(graph, example, job.options.seed), _anew(graph)
     for inputs in (example, drawn):
+        if inputs is drawn and target.spec.kind == "cuda" and not legal(graph, drawn):
+            why = "nobody knows whether its operators may read others than the example"
+            job.trace.add("refused", "verify", "fresh inputs", why)
+            continue
         try:
             own, reference = eager_and_reference(graph, inputs, target)
         except (RuntimeError, IndexError, ValueError) as refused:
@@ -61,13 +65,22 @@ def verify(run: Executable, captured: Captured, job: Job) -> Errors:
             why = f"the model refuses others than the example: {str(refused).partition(chr(10))[0]}"
             job.trace.add("refused", "verify", "fresh inputs", why)
             continue
-        outs = run(inputs, clone=True)
+        outs = _ran(run, inputs)
         pairs = numbers.compare(outs, own, reference, target.spec.tf32)
         for i, (error, allowed) in enumerate(pairs):
-            if not error <= allowed and i not in anew:
+            if i in anew:
+                continue
+            if not error <= allowed:
                 raise NumericsError(
                     f"output {i} has relative error {error:.2e}",
                     f"its dtype and the model's own rounding allow {allowed:.2e}",
+                    "set ANABRANCH_CHECK=2 to find the pass that did it, and report the model",
+                )
+            wrong = numbers.mistaken(outs[i], own[i], reference[i], tf32=target.spec.tf32)
+            if wrong:
+                raise NumericsError(
+                    f"output {i} is wrong: {wrong}",
+                    "the plan's kernels compute another number there than the model does",
                     "set ANABRANCH_CHECK=2 to find the pass that did it, and report the model",
                 )
         worst = tuple(max(old, new) for old, new in zip(worst, pairs, strict=True))
@@ -78,12 +91,27 @@ def verify(run: Executable, captured: Captured, job: Job) -> Errors:
     return worst
 
 
+def _ran(run: Executable, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """What the plan returns. NumericsError if it fails where the model runs, so that less of it is
+    optimised."""
+    try:
+        return run(inputs, clone=True)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, IndexError, ValueError) as failed:
+        raise NumericsError(
+            "the plan fails where the model runs",
+            f"{type(failed).__name__}: {str(failed).partition(chr(10))[0]}",
+            "report the model and its operators",
+        ) from failed
+
+
 def verify_capture(run: Executable, captured: Captured, job: Job, worst: Errors) -> None:
     """The model itself, where it can be called, against a plan whose errors against the captured
     graph are known. NumericsError if they are not the same."""
     if not callable(job.model):
         return
-    example = _example(captured, job)
+    example = example_of(job, captured)
     try:
         _compare_with_model(run, example, worst, job, _anew(captured.graph))
     except NumericsError:
@@ -92,12 +120,6 @@ def verify_capture(run: Executable, captured: Captured, job: Job, worst: Errors)
         with _without_fastpath():
             _compare_with_model(run, example, worst, job, _anew(captured.graph))
         job.trace.add("warning", "verify", run.plan.tasks.name, FASTPATH)
-
-
-def _example(captured: Captured, job: Job) -> list[Tensor]:
-    inputs, (tree, _) = captured.graph.inputs, captured.trees
-    given = flatten_call(captured.signature, inputs, job.args, job.kwargs, tree)
-    return [tensor.to(job.target.device) for tensor in given]
 
 
 @contextmanager
@@ -167,11 +189,15 @@ def _compare_with_model(
 
 def fresh(graph: Graph, example: Sequence[Tensor], seed: int) -> list[Tensor]:
     """Inputs of the same kind: floats redrawn with the example's mean and deviation, probabilities
-    from 0 to 1. Of what is read as integers, and may be indices, the rows change places."""
-    unit, whole = ops.probabilities(graph.nodes), _made_whole(graph)
+    from 0 to 1, among them zeros of both signs, denormals and small whole numbers. Of what is read
+    as integers, and may be indices, the rows change places, unless their order has a meaning."""
+    unit, whole, bounds = ops.probabilities(graph.nodes), _made_whole(graph), domains(graph)
     drawn = []
     for i, (value, tensor) in enumerate(zip(graph.inputs, example, strict=True)):
-        if value.name in whole and tensor.dim():
+        domain = bounds.get(value.name, ANY)
+        if domain.sorted or domain.starts is not None:
+            pass
+        elif value.name in whole and tensor.dim():
             generator = torch.Generator().manual_seed(seed + i)
             order = torch.randperm(len(tensor), generator=generator)
             tensor = tensor[order.to(tensor.device)]
@@ -181,6 +207,10 @@ def fresh(graph: Graph, example: Sequence[Tensor], seed: int) -> list[Tensor]:
             noise = random_tensor(type_of(tensor), seed + i, tensor.device)
             deviation, mean = torch.std_mean(tensor.float())
             tensor = (noise.float() * deviation + mean).to(tensor.dtype)
+            if domain.positive:
+                tensor = tensor.abs()
+            else:
+                sprinkle_small(tensor, seed + i)
         drawn.append(tensor)
     return drawn
 

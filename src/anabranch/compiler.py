@@ -45,6 +45,7 @@ from anabranch.line import (
     simplified_or_recalled,
     stages_of,
     tuner_of,
+    with_samples,
 )
 from anabranch.options import Options
 from anabranch.outcome import (
@@ -167,7 +168,7 @@ def _more_careful(options: Options, wrong: NumericsError) -> tuple[str, Options]
 
 def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     """`whole`: an outcome may be recalled in place of the stages from fuse to pack."""
-    trace, options, target = job.trace, job.options, job.target
+    trace, options = job.trace, job.options
     with trace.stage("capture"), uncollected():
         captured = job.captured or capture_or_recall(
             job.model, job.args, job.kwargs, job.cache, trace, job.found, partial(_get_ready, job)
@@ -175,6 +176,8 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
         if job.captured is None:
             check_example(captured, job.args, job.kwargs)
     yield "capture", captured
+    job = with_samples(job, captured, captured.graph)
+    target = job.target
     if known_wrong := refuted(job.cache, captured.graph, options, target):
         raise known_wrong
     # Who simplifies, or goes on, asks operators; a warm start does neither.

@@ -15,16 +15,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from anabranch.auditions import Auditions
 from anabranch.cache import Cache
 from anabranch.costs import costs_of, fastest
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.frontend.captured import Captured, renamed
+from anabranch.frontend.structure import flatten_call
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Cost, Costs, Limits, Target
+from anabranch.ir.samples import Samples
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.step import Stepper
 from anabranch.ir.task import Kernel, Task, TaskGraph
@@ -43,6 +47,7 @@ from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
 from anabranch.schedule.outlook import outlook_of
 from anabranch.schedule.recall import best_or_recall
+from anabranch.targets.sampled import sampled
 from anabranch.trace import Trace
 from anabranch.tune import Tuner, Way, settled, with_probes
 
@@ -122,6 +127,21 @@ class Planned:
         return next(c for s, c in self.choice.candidates if s == self.choice.schedule)
 
 
+def example_of(job: Job, captured: Captured) -> list[Tensor]:
+    """The example as the graph's inputs, on the target's device."""
+    inputs, (tree, _) = captured.graph.inputs, captured.trees
+    given = flatten_call(captured.signature, inputs, job.args, job.kwargs, tree)
+    return [tensor.to(job.target.device) for tensor in given]
+
+
+def with_samples(job: Job, captured: Captured, graph: Graph) -> Job:
+    """The job with a target that knows what this graph's values are on the example."""
+    if job.target.spec.simulated:
+        return job
+    samples = Samples(graph, example_of(job, captured), job.target.device)
+    return replace(job, target=sampled(job.target, samples))
+
+
 def tuner_of(job: Job, most: int = MOST) -> Tuner:
     return Tuner(job.target, job.options, job.cache, job.deadline, most, job.auditions)
 
@@ -146,6 +166,7 @@ def stages_of(
 ) -> Generator[tuple[str, Any], None, Planned]:
     """From a rewritten graph to its schedule, with each stage's noun on the way. `trial`: the graph
     is only tried out, under a schedule that is found at once."""
+    job = with_samples(job, captured, graph)
     trace, options, target = job.trace, job.options, job.target
     tuner = tuner_of(job)
     with trace.stage("fuse"):

@@ -242,9 +242,7 @@ def _ask(
     """BrokenPipeError if it does not read on: what is asked may be more than a pipe holds."""
     assert process.stdin is not None
     asked = {
-        "tasks": [
-            written(task, known) for task, known in itertools.zip_longest(tasks, values)
-        ],
+        "tasks": [written(task, known) for task, known in itertools.zip_longest(tasks, values)],
         "run": run,
     }
     with _alive_for(process, SILENCE):

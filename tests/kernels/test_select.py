@@ -11,8 +11,9 @@ from anabranch.errors import TargetError
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
+from anabranch.kernels import PROVIDERS
 from anabranch.kernels.select import FEWEST, Choosing, select, select_all, select_some, within
 from anabranch.trace import Trace
 
@@ -177,3 +178,20 @@ def test_tasks_that_nothing_runs_may_be_left_out() -> None:
     assert [task.name for task in found.tasks.tasks] == ["a"] and list(found.candidates) == ["a"]
     with pytest.raises(TargetError, match="task b"):
         select(tasks, Choosing(SPEC, [Fake("xy")], trial, passing), Trace())
+
+
+@pytest.mark.parametrize(
+    ("cost", "why"), [(None, ""), (Cost(3.0, "measured"), "error: of finite numbers")]
+)
+def test_where_nothing_passes_the_library_runs_the_body_as_eager_does(
+    cost: Cost | None, why: str
+) -> None:
+    """Neither what could not be measured nor what our inputs do not suit leaves a task alone."""
+    how = Choosing(SPEC, PROVIDERS[:1], lambda asked: [cost] * len(asked), lambda task: why)
+    trace = Trace()
+    alone = TaskGraph("g", body("a").inputs, (), (Task("a", body("a")),), (), body("a").outputs)
+    (task,) = select(alone, how, trace).tasks.tasks
+    assert task.kernel is not None and task.kernel.body == task.body
+    assert task.kernel.variant == PLAIN and not task.kernel.writes_out
+    told = [event.why for event in trace.events if event.kind == "warning"]
+    assert len(told) == 1 and "as eager runs it" in told[0]

@@ -87,7 +87,8 @@ EXPONENTS, SHIFTED = 4, 8
 class Domain:
     """Which numbers a value may hold. `low` to below `high`: integers, None for no bound;
     `nonzero`, `unit` (from 0 to 1), `positive`, `sorted` (along the last axis) and `distinct`
-    (along this axis) restrict them further; `starts`: where bags of so many indices begin."""
+    (along this axis) restrict them further; `starts`: where bags of so many indices begin;
+    `finite`: infinities make of it what the order of operations says, which differs by library."""
 
     low: int | None = None
     high: int | None = None
@@ -97,6 +98,7 @@ class Domain:
     sorted: bool = False
     distinct: int | None = None
     starts: int | None = None
+    finite: bool = False
 
     def meet(self, other: Domain) -> Domain:
         """What both allow."""
@@ -112,6 +114,7 @@ class Domain:
             self.sorted or other.sorted,
             self.distinct if self.distinct is not None else other.distinct,
             min(starts, default=None),
+            self.finite or other.finite,
         )
 
 
@@ -165,7 +168,11 @@ def demands(node: Node, known: Mapping[str, TensorType]) -> Iterator[tuple[str, 
     if name in SORTED and isinstance(edges := given[SORTED[name]], Ref):
         yield edges.name, Domain(sorted=True)
     if name in VARIANCES and isinstance(variance := given.get("running_var"), Ref):
-        yield variance.name, Domain(positive=True)
+        yield variance.name, Domain(positive=True, finite=True)
+    if name in VARIANCES:
+        for stated in ("running_mean", "weight", "bias"):
+            if isinstance(value := given.get(stated), Ref):
+                yield value.name, Domain(finite=True)
     if len(node.args) > 1 and isinstance(other := node.args[1], Ref) and _whole(known[other.name]):
         if name in DIVIDES:
             yield other.name, Domain(nonzero=True)

@@ -1,13 +1,13 @@
 """Inputs: random ones of a graph that its operators can read (`ir.domains`), in several sets.
 
-    plain     normal numbers, integers 0 and 1
-    finite    normal numbers, and among them zeros of both signs, denormals, small whole numbers
-              (whose quotients are exact), large ones; integers of both signs, some of them large
-    positive  as plain, but floats are from 0.5 on: what roots and logarithms can read
-    special   as plain, and among them a few infinities of both signs and NaN
+plain     normal numbers, integers 0 and 1
+finite    normal numbers, and among them zeros of both signs, denormals, small whole numbers
+          (whose quotients are exact), large ones; integers of both signs, some of them large
+positive  as plain, but floats are from 0.5 on: what roots and logarithms can read
+special   as plain, and among them a few infinities of both signs and NaN
 
-    table f32[50,3], ids i64[4]:  embedding(table, ids)         ids 17 49 0 8, not 0 1 1 0
-    starts i64[3] of bags of 6:   _embedding_bag(table, ids, starts)    0 2 5, not 1 0 1
+table f32[50,3], ids i64[4]:  embedding(table, ids)         ids 17 49 0 8, not 0 1 1 0
+starts i64[3] of bags of 6:   _embedding_bag(table, ids, starts)    0 2 5, not 1 0 1
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def drawn(
         return _starts(type, domain.starts, seed, device)
     if type.dtype.is_floating_point and domain.low is None:
         tensor = random_tensor(type, seed, device, domain.unit)
-        if not domain.unit:
+        if not domain.unit and not (domain.finite and numbers == "special"):
             _sprinkle(tensor, seed, numbers)
         if (domain.positive or numbers == "positive") and not domain.unit:
             tensor = copy_into(tensor, tensor.abs().nan_to_num(1.0, 1.0) + 0.5)
@@ -73,9 +73,7 @@ def drawn(
     return copy_into(tensor, flat.to(type.dtype).to(tensor.device))
 
 
-def _whole_numbers(
-    type: TensorType, seed: int, domain: Domain, numbers: Numbers
-) -> torch.Tensor:
+def _whole_numbers(type: TensorType, seed: int, domain: Domain, numbers: Numbers) -> torch.Tensor:
     """Integers of the domain: indices reach to both ends of it."""
     generator = torch.Generator().manual_seed(seed)
     if domain.low is not None or domain.high is not None:
@@ -125,6 +123,17 @@ def _sprinkle(tensor: torch.Tensor, seed: int, numbers: Numbers) -> None:
     given = _finite(chosen, tensor.dtype, generator) if finite else _special(chosen, generator)
     where = torch.unravel_index(places.to(tensor.device), tensor.shape)
     tensor[where] = given.to(tensor.dtype).to(tensor.device)
+
+
+def sprinkle_small(tensor: torch.Tensor, seed: int) -> None:
+    """Put zeros of both signs, denormals and whole numbers up to 2 into a tensor."""
+    if tensor.numel() and 0 not in tensor.stride():
+        generator = torch.Generator().manual_seed(seed)
+        chosen = min(MOST, -(-tensor.numel() // 8))
+        places = torch.randint(0, tensor.numel(), (chosen,), generator=generator)
+        given = _finite(chosen, tensor.dtype, generator).clamp(-2, 2)
+        where = torch.unravel_index(places.to(tensor.device), tensor.shape)
+        tensor[where] = given.to(tensor.dtype).to(tensor.device)
 
 
 def _finite(count: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:

@@ -82,9 +82,11 @@ def mistaken(
     if out.shape != own.shape or out.dtype != own.dtype:
         return f"{out.dtype}{list(out.shape)} where {own.dtype}{list(own.shape)} is expected"
     if out.dtype.is_complex:
-        parts = [torch.view_as_real(one.resolve_conj()) for one in (out, own)]
-        wide = truth if truth.dtype.is_complex else truth.to(torch.complex128)
-        return mistaken(*parts, torch.view_as_real(wide.resolve_conj()), None, tf32, signs)
+        complex_truth = truth if truth.dtype.is_complex else truth.to(torch.complex128)
+        out, own, truth = (
+            torch.view_as_real(one.resolve_conj()) for one in (out, own, complex_truth)
+        )
+        return mistaken(out, own, truth, None, tf32, signs)
     own, truth = own.to(out.device), truth.to(out.device)
     if not out.dtype.is_floating_point:
         wrong = (out != own) & (out != truth.to(out.dtype))

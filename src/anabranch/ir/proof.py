@@ -39,6 +39,16 @@ CONVERTS = frozenset({"aten._to_copy", "aten.copy", "aten.bucketize", "aten.sear
 """Operators that make integers of floats by their values."""
 
 
+SIGNED = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("neg", "abs", "add", "sub", "mul", "div", "reciprocal", "sqrt", "where", "masked_fill"),
+        *("round", "floor", "ceil", "trunc", "tanh", "sin", "tan", "erf", "copysign", "_to_copy"),
+    )
+)
+"""Operators that say which sign a zero has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a body is to compute on `inputs`, `own` in its own precision, `truth` in a higher one;
@@ -65,10 +75,10 @@ class Answer:
         """How results differ from what they are to be, "" if they do not."""
         if not self.judged:
             return ""
-        for i, (out, own, truth, slack) in enumerate(
+        for i, (out, own, truth, off) in enumerate(
             zip(outs, self.own, self.truth, self.slack, strict=True)
         ):
-            said = mistaken(out, own, truth, slack, self.tf32, self.signs)
+            said = mistaken(out, own, truth, off, self.tf32, self.signs)
             if said:
                 return f"error: of {self.kind} numbers result {i}: {said}"
         if self.kind == "special":
@@ -87,8 +97,9 @@ def answer(
     fill: bool = False,
     bare: bool = False,
 ) -> tuple[Graph, Answer]:
-    """What the body is to compute on random inputs, and the body with its constants; `fill`: these
-    are drawn, too. `bare`: without the slack of each element. Of special numbers nothing is said of what makes integers of its floats."""
+    """The body with its constants, and what it is to compute on random inputs. `fill`: constants
+    are drawn, too; `bare`: without the slack of each element. Of special numbers nothing is said
+    of bodies that make integers of their floats."""
     rungs = RUNGS if kind == "finite" else ("special",)
     found = Answer(kind, ())
     filled = body
@@ -166,5 +177,10 @@ def _makes_integers(body: Graph) -> bool:
 
 
 def _plain(body: Graph) -> bool:
-    """Whether zeros have signs that every way of computing agrees on: nothing is summed up."""
-    return all(ops.info(node.op).kind in ("pointwise", "move", "view") for node in body.nodes)
+    """Whether zeros have signs that every way of computing agrees on: nothing is summed up, and of
+    zeros of both signs none is taken for the larger."""
+    return all(
+        node.op != "aten.div.Tensor_mode"
+        and (ops.packet_name(node.op) in SIGNED or ops.info(node.op).kind in ("move", "view"))
+        for node in body.nodes
+    )

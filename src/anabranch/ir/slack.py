@@ -66,6 +66,11 @@ LINEAR = frozenset(
 """Operators that add up products of what they read, with weights that are not negative."""
 UNEVEN = frozenset({"aten.grid_sampler_2d", "aten.upsample_bicubic2d", "aten.scatter"})
 """Operators that the table calls moves, and that reckon."""
+CANCELS = frozenset(
+    f"aten.{name}"
+    for name in ("gelu", "mish", "selu", "elu", "celu", "softplus", "log_sigmoid", "erfc", "logit")
+)
+"""Functions on whose way terms as large as the operand cancel."""
 ORDERED = frozenset(
     f"aten.{name}"
     for name in (
@@ -111,8 +116,8 @@ def slack(
     precision: torch.dtype,
     tf32: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """For each output by how much its elements may be off, None for one that has one right value
-    or of which nothing is known. Of booleans and integers it is positive where they may differ."""
+    """For each output by how much its elements may be off. Of booleans and integers it is positive
+    where they may differ, None if they may nowhere."""
     state = _State(device, precision, tf32, types(graph))
     held = [(value.name, given) for value, given in zip(graph.inputs, inputs, strict=True)]
     held += [(c.name, c.value) for c in graph.constants if c.value is not None]
@@ -134,10 +139,12 @@ def slack(
 
 def _scaled(name: str, state: _State) -> Tensor | None:
     error, type = state.errors.get(name), state.own[name]
-    if error is None or not type.dtype.is_floating_point:
+    if not type.dtype.is_floating_point:
         return error
     info = torch.finfo(type.dtype)
-    return SAFETY * error + max(2 * info.smallest_normal * info.eps, float(info.tiny) * 1e-4)
+    if error is None:
+        error = torch.zeros_like(state.values[name])
+    return SAFETY * error + 2 * info.smallest_normal * info.eps  # two of its denormals
 
 
 def _is_exact(node: Node, state: _State) -> bool:
@@ -147,15 +154,11 @@ def _is_exact(node: Node, state: _State) -> bool:
         return False
     moves = kind in ("view", "move", "factory") and name not in UNEVEN
     known = name in SAME or name in JUMPS or moves
-    wide = all(
-        not type.dtype.is_floating_point or type.dtype.itemsize >= 4 for type in node.types
-    )
+    wide = all(not type.dtype.is_floating_point or type.dtype.itemsize >= 4 for type in node.types)
     return known and (wide or moves)
 
 
-def _errors(
-    node: Node, results: Sequence[Tensor], state: _State
-) -> Sequence[Tensor | None]:
+def _errors(node: Node, results: Sequence[Tensor], state: _State) -> Sequence[Tensor | None]:
     name, kind = ops.packet_name(node.op), ops.info(node.op).kind
     nothing: list[Tensor | None] = [None] * len(results)
     if not all(isinstance(result, Tensor) for result in results):
@@ -224,17 +227,17 @@ def _summed(node: Node, result: Tensor, state: _State) -> Tensor:
     return error
 
 
-def _asked(
-    node: Node, results: Sequence[Tensor], state: _State, own: bool
-) -> list[Tensor | None]:
+def _asked(node: Node, results: Sequence[Tensor], state: _State, own: bool) -> list[Tensor | None]:
     """What the operator makes of more and of less, of each value it reads. `own`: it rounds as
-    well, and its operands may be off by a unit in the last place."""
+    well, and where it does more than one step, what it makes on the way may be off by a unit in the
+    last place of its operands."""
     found: list[Tensor | None] = [None] * len(results)
     eps = max(state.eps(result) for result in node.results)
+    inner = own and (ops.packet_name(node.op) not in SAME or bool(node.kwargs))
     for name in dict.fromkeys(node.uses):
         value, error = state.values[name], state.errors.get(name)
-        if own and value.is_floating_point() and eps:
-            error = (0.0 if error is None else error) + eps / SAFETY * value.abs()
+        if inner and value.is_floating_point() and eps:
+            error = (0.0 if error is None else error) + eps * value.abs()
         if error is None:
             continue
         for changed in _changed(value, SAFETY * error):
@@ -248,6 +251,9 @@ def _asked(
         for i, result in enumerate(results):
             before = found[i]
             rounding = eps * torch.where(result.isfinite(), result, 0).abs().to(state.precision)
+            if ops.packet_name(node.op) in CANCELS:
+                sizes = (state.values[name].abs() for name in _floats(node, state))
+                rounding = eps * (rounding / eps + sum(sizes)) if eps else rounding
             found[i] = rounding if before is None else before + rounding
     return found
 
@@ -265,8 +271,10 @@ def _apart(was: Tensor, now: Tensor, precision: torch.dtype) -> Tensor:
     """How far results are apart; where one is not finite, and the other not the same, anything
     may be."""
     if not was.is_floating_point():
-        return (was != now).to(precision) * SAFETY * (
-            1 if was.dtype == torch.bool else (was - now).abs().to(precision).clamp(min=1)
+        return (
+            (was != now).to(precision)
+            * SAFETY
+            * (1 if was.dtype == torch.bool else (was - now).abs().to(precision).clamp(min=1))
         )
     same = (was == now) | (was.isnan() & now.isnan())
     return torch.where(same, 0.0, (was - now).abs()).nan_to_num(math.inf, math.inf)
@@ -293,6 +301,8 @@ def _roughly(node: Node, at: int, result: Tensor, state: _State) -> Tensor | Non
     long = 1 + math.sqrt(max(1.0, read / max(1, result.numel()))) / 8
     size = torch.where(result.isfinite(), result, 0).abs()
     if result.dim():
-        worst, size = (one.amax(-1, keepdim=True).expand_as(result) if one.numel() else one
-                       for one in (worst, size))
+        worst, size = (
+            one.amax(-1, keepdim=True).expand_as(result) if one.numel() else one
+            for one in (worst, size)
+        )
     return ROUGH * worst + eps * long * size

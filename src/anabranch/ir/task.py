@@ -36,6 +36,9 @@ from dataclasses import dataclass, field
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
 from anabranch.ir.types import TensorType
 
+PLAIN = "plain"
+"""The variant of a library's kernel that writes nowhere but in memory of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Resources:

@@ -22,14 +22,12 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, types
 from anabranch.ir.protocols import Provider
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Kernel, Task
+from anabranch.ir.task import PLAIN, Kernel, Task
 from anabranch.ir.types import TensorType
 from anabranch.kernels import sources
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.kernels.writers import writes_there
 
-PLAIN = "plain"
-"""The variant of a library's kernel that writes nowhere but in memory of its own."""
 CUDNN_ENGINES = 6
 """How many of cuDNN's engines are tried. On an H200, over ten convolution shapes, the fastest
 was among the first six or within 1% of one of them."""

@@ -18,7 +18,7 @@ from anabranch.errors import TargetError
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost, Provider
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Kernel, Task, TaskGraph, runs_body
+from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph, runs_body
 from anabranch.ir.text import text_kernel
 from anabranch.kernels.recall import NOWHERE, Candidate, Decision, Memory, recall, remember
 from anabranch.trace import Trace

@@ -60,7 +60,7 @@ def needs_values(plan: Plan) -> bool:
     """Whether the plan's operators may read values that are computed on the way alone, or that
     nobody but its caller knows: drawn inputs are none to run it on."""
     tasks, bases = plan.tasks, alias_roots(plan.tasks)
-    safe = {value.name for value in (*tasks.inputs, *tasks.constants)}
+    safe = {value.name for value in tasks.inputs} | {value.name for value in tasks.constants}
     safe.update(name for name, base in bases.items() if base in safe)
     return delicate((task.body for task in tasks.tasks), safe)
 

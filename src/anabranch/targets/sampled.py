@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,21 +21,15 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Probe, Target
 from anabranch.ir.samples import Samples, delicate
 from anabranch.ir.schedule import Timeline
-from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 from anabranch.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
 class SampledTarget:
     """`inner` with `samples`; all but `load` is that of `inner`."""
 
-    inner: Target
-    samples: Samples
-
-    @property
-    def spec(self) -> TargetSpec:
-        return self.inner.spec
+    def __init__(self, inner: Target, samples: Samples) -> None:
+        self.inner, self.samples, self.spec = inner, samples, inner.spec
 
     @property
     def device(self) -> torch.device:
@@ -109,5 +102,7 @@ def values_of(target: Target, task: Task) -> list[Tensor] | None:
 
 def sampled(target: Target, samples: Samples) -> Target:
     """The target with these samples, in place of those that it has; a simulated one as it is."""
-    inner = target.inner if isinstance(target, SampledTarget) else target
-    return inner if inner.spec.simulated else SampledTarget(inner, samples)
+    inner: Target = target.inner if isinstance(target, SampledTarget) else target
+    if inner.spec.simulated:
+        return inner
+    return SampledTarget(inner, samples)
