@@ -29,8 +29,8 @@ from anabranch.ir.slack import slack
 Set = Literal["finite", "special", "real"]
 """Which inputs: `finite` ones may be less daring where those lead to infinities and worse."""
 RUNGS: tuple[Numbers, ...] = ("finite", "plain", "positive")
-MOSTLY = 0.5
-"""Of the results, at least, are finite where numbers say something."""
+MOSTLY = 0.9
+"""Of the results, at least, are finite, or tamer numbers are asked first."""
 REFUSED = (RuntimeError, IndexError, ValueError, ZeroDivisionError)
 """What operators raise that refuse what they are given."""
 
@@ -100,18 +100,19 @@ def answer(
     """The body with its constants, and what it is to compute on random inputs. `fill`: constants
     are drawn, too; `bare`: without the slack of each element. Of special numbers nothing is said
     of bodies that make integers of their floats."""
-    rungs = RUNGS if kind == "finite" else ("special",)
-    found = Answer(kind, ())
-    filled = body
+    rungs: tuple[Numbers, ...] = RUNGS if kind == "finite" else ("special",)
+    found: tuple[Graph, Answer] | None = None
     for numbers in rungs:
         filled, inputs = _drawn(body, seed, target, numbers, fill)
-        found = Answer(kind, tuple(inputs))
-        if not legal(filled, inputs):
-            continue
-        made = answered(filled, kind, inputs, target, bare)
+        made = Answer(kind, tuple(inputs))
+        if legal(filled, inputs):
+            made = answered(filled, kind, inputs, target, bare)
         if made.judged and (kind == "special" or _mostly_finite(made)):
             return filled, made
-    return filled, found
+        if found is None or made.judged or not found[1].judged:
+            found = filled, made
+    assert found is not None
+    return found
 
 
 def answered(

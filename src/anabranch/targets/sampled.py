@@ -84,6 +84,11 @@ class SampledTarget:
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
         return self.inner.time_call(call, budget)
 
+    def beside_model(
+        self, run: Executable, model: Callable[[], object], budget: float
+    ) -> tuple[Cost, Cost]:
+        return self.inner.beside_model(run, model, budget)
+
     def own_precision(self) -> AbstractContextManager[None]:
         return self.inner.own_precision()
 
