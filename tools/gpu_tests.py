@@ -81,7 +81,11 @@ def main() -> int:
     begun = time.monotonic()
     until = begun + given.limit if given.limit else float("inf")
     phases = [Phase("together"), Phase("alone")]
-    with tempfile.TemporaryDirectory(prefix="gpu-logs-") as logs:
+    with (
+        tempfile.TemporaryDirectory(prefix="gpu-logs-") as logs,
+        tempfile.TemporaryDirectory(prefix="gpu-cache-") as cache,
+    ):
+        os.environ.setdefault("GPU_TESTS_CACHE", cache)  # see tests/gpu/shared.py
         with suppress(KeyboardInterrupt):
             for phase in phases:
                 _run(phase, given, Path(logs), until)

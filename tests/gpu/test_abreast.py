@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.abreast.test_decide import cells, wide
 from tests.gpu.patience import patiently
+from tests.gpu.shared import shared_cache
 from torch import Tensor
 
 import anabranch
@@ -146,7 +147,7 @@ def test_branches_that_share_a_launch(tmp_path: Path) -> None:
 def test_networks_stay_right(name: str, tmp_path: Path) -> None:
     model = ZOO[name].build("tiny").half().cuda().eval()
     args = tuple(x.half().cuda() for x in ZOO[name].inputs("tiny", 1))
-    fast = compiled(model, args, tmp_path)
+    fast = compiled(model, args, shared_cache(tmp_path) or tmp_path)
     fast.save(tmp_path / "saved.anabranch")
     loaded = anabranch.load(tmp_path / "saved.anabranch", target="cuda")
     with torch.no_grad():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.gpu.shared import shared_cache
 
 import anabranch
 from anabranch.zoo import ZOO
@@ -37,7 +38,7 @@ def test_merged_networks(
         target="cuda",
         kernels=kernels,
         search="none",
-        cache_dir=tmp_path,
+        cache_dir=shared_cache(tmp_path),
         scheduler=scheduler,
         strict=True,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.gpu.shared import shared_cache
 from tests.gpu.test_plans import network
 
 import anabranch
@@ -33,7 +34,7 @@ def test_the_same_bits(name: str, tmp_path: Path) -> None:
             abreast="none",
             scheduler="critical",
             overlap=overlap,
-            cache_dir=tmp_path,
+            cache_dir=shared_cache(tmp_path),
             strict=True,
         )
         run = fast.executable()
@@ -54,7 +55,13 @@ def test_a_plan_is_captured_anew_on_the_same_memory() -> None:
     loaded for itself; nothing is placed anew."""
     model, args = network("googlenet", "tiny", torch.float16)
     fast = anabranch.compile(
-        model, args, target="cuda", search="none", overlap="none", cache_dir=None, strict=True
+        model,
+        args,
+        target="cuda",
+        search="none",
+        overlap="none",
+        cache_dir=shared_cache(),
+        strict=True,
     )
     plan, target = fast.entries[0].plan, fast.target
     if not may_overlap(plan.tasks, target):

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from tests.gpu.patience import patiently
+from tests.gpu.shared import shared_cache
 from torch import Tensor, nn
 
 import anabranch
@@ -54,7 +55,8 @@ def quick(name: str, dtype: torch.dtype = torch.float16, **options: Any) -> anab
     are taken as they are; what a search makes of them is tested in test_search. `strict`: nothing
     is compiled again with less optimisation behind our back."""
     model, args = network(name, "tiny", dtype)
-    given = {"kernels": "library", "cache_dir": None, "search": "none", "strict": True}
+    cache = shared_cache()
+    given = {"kernels": "library", "cache_dir": cache, "search": "none", "strict": True}
     options = {**given, **options}
     return anabranch.compile(model, args, target="cuda", **options)
 
