@@ -33,6 +33,10 @@ class CaptureError(AnabranchError):
     """The model could not be turned into a graph."""
 
 
+class WeightsError(AnabranchError, ValueError):
+    """Weights that do not fit a plan, or that it was not made for."""
+
+
 class InputError(AnabranchError, TypeError):
     """A compiled model was called with inputs it was not compiled for."""
 

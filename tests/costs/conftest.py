@@ -101,6 +101,9 @@ class FakeRun:
 
     def replay(self) -> None: ...
 
+    def writing(self) -> Any:
+        raise NotImplementedError
+
     def shaken(self, pause: Callable[[str], float]) -> tuple[torch.Tensor, ...]:
         raise NotImplementedError
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.modules import module as hooks
 
 from anabranch.cache import Cache
-from anabranch.compiled import arguments, gradients, stored
+from anabranch.compiled import arguments, gradients, refit, stored
 from anabranch.compiled.answer import Answer, answering
 from anabranch.compiled.binding import bind, refusal
 from anabranch.compiled.eager import beside_eager
@@ -328,6 +328,8 @@ class Compiled(Fixed):
     def _explained(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A call that is no entry's at first sight: of another form, to be padded, or refused with
         what differs."""
+        if len(self._answers) < len(self.entries):
+            raise refit.half_way()
         for entry, (_, answer) in zip(self.entries, self._answers, strict=True):
             with suppress(InputError):
                 found = bind(entry, args, kwargs)
@@ -341,12 +343,22 @@ class Compiled(Fixed):
     def _weights(self) -> dict[str, Tensor]:
         return weights_of(self.model, self.entries)
 
+    def refit(self, weights: Any, check: bool = False) -> Compiled:
+        """Compute with the weights of a model, or of a state dict of it, from now on: in the plans'
+        own memory, without compiling or capturing again. `check`: compare each plan with its model
+        once, as when it was compiled.
+
+        Raises WeightsError, or NumericsError from the check; the old weights are in place then.
+        """
+        if isinstance(weights, Compiled):
+            weights = weights.state_dict()
+        refit.refit(self.entries, self.target, weights, check, self._answers.clear)
+        if not self._answers:  # an earlier refit was cut off half way
+            self._answers = [(one.read, answering(one, self.options)) for one in self.entries]
+        return self
+
     def _refit(self, state: dict[str, Tensor]) -> None:
-        raise OptionError(
-            "a compiled model cannot take other weights yet",
-            "its plan has what was computed of the old ones",
-            "load them into the model, and compile it again",
-        )
+        self.refit(state)
 
     def _kinds(self) -> list[Tensor]:
         tasks = self.entries[-1].plan.tasks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from anabranch.compiled.fitting import Fitting, fitting
 from anabranch.compiler import Compilation
 from anabranch.frontend.plain import Assembler, Reader, assembler, reader
 from anabranch.ir.plan import Plan, Signature
@@ -34,12 +36,15 @@ class Entry:
     trained: frozenset[int] = frozenset()
     read: Reader = field(init=False)
     assemble: Assembler = field(init=False)
+    fit: Callable[[], Fitting] = field(init=False)
+    """How the plan takes other weights: found once, when that is first asked."""
 
     def __post_init__(self) -> None:
         signature, tasks = signature_of(self), self.plan.tasks
         given, made = [value.name for value in tasks.inputs], [ref.name for ref in tasks.outputs]
         read = reader(signature, tasks.inputs, self.trees[0], self.device)
         object.__setattr__(self, "read", read)
+        object.__setattr__(self, "fit", functools.cache(functools.partial(fitting, self.plan)))
         object.__setattr__(self, "assemble", assembler(signature, given, made, self.trees[1]))
 
 

@@ -87,6 +87,13 @@ class Executable(Protocol):
         """Outputs for inputs of the plan's types, in the plan's order. Without `clone` the tensors
         belong to the executable and are overwritten by the next call."""
 
+    def writing(
+        self,
+    ) -> AbstractContextManager[Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, ...]]]:
+        """Within it the plan's constants may be written to: no call runs meanwhile, and what is
+        done on the current stream comes after all calls before and before all calls after. Gives a
+        call that may be made meanwhile; results are the caller's own."""
+
     def replay(self) -> None:
         """One run on what the input buffers hold, for timing."""
 

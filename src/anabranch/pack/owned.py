@@ -101,7 +101,8 @@ def _own(constant: Constant, device: torch.device | None, theirs: Collection[int
     device = value.device if device is None or value.device.type == "meta" else device
     storage = value.untyped_storage()
     alone = storage._cdata not in theirs and storage.nbytes() == type.nbytes
-    if alone and value.device == device and type_of(value) == type:
+    if alone and value.device == device and type_of(value) == type and not value.is_inference():
         return value
-    made = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=device)
-    return copy_into(made, value)
+    with torch.inference_mode(False), torch.no_grad():  # it may be written to in any mode
+        made = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=device)
+        return copy_into(made, value)

@@ -26,11 +26,12 @@ def with_recipe(
     plan: Plan, captured: Graph, rewritten: Sequence[Graph], state: tuple[Held, ...]
 ) -> Plan:
     """The plan with its recipe. `rewritten`: graphs whose conditions it depends on, the last of
-    them its own."""
+    them its own. What a lookup needs of its index is a condition, too, where it is folded as well.
+    """
     given = {(c.digest, c.type): c for c in captured.constants}
     constants = tuple(_sourced(c, given) for c in plan.tasks.constants)
-    final = conditioned(rewritten[-1], index_bounds(rewritten[-1]))
-    relied = dict.fromkeys(c for graph in (*rewritten, final) for c in graph.conditions)
+    looked_up = [conditioned(graph, index_bounds(graph)) for graph in (captured, *rewritten)]
+    relied = dict.fromkeys(c for graph in looked_up for c in graph.conditions)
     lost = [c.name for c in leaves(constants) if (c.digest, c.type) not in given]
     held = [c for c in (*constants, *(one.constant for one in relied)) if follows(c)]
     recipe = Recipe(
@@ -70,4 +71,5 @@ def _kept(
 
 
 def _copy(value: Tensor, device: torch.device | None) -> Tensor:
-    return value.detach().to(device, copy=True)
+    with torch.inference_mode(False), torch.no_grad():  # it may be written to in any mode
+        return value.to(device, copy=True)

@@ -8,8 +8,8 @@
 
 A network folds hundreds of layers in a dozen steps each, and a step by itself takes the host longer
 than its arithmetic takes the device. So steps that do not wait for each other are done together,
-where they are of one kind. Constants are computed in parts of `PART` bytes, so that what lies
-between takes little memory.
+where they are of one kind. Constants are computed in parts of `PART` bytes, the largest part
+first: what lies between takes little memory, and where that is too much, nothing is done yet.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from anabranch.rewrite.passes.fold_constants import laid_out
 
 PART = 64 << 20
 """Bytes of constants that are computed together."""
+
+Entry = tuple[Node | TensorType, tuple[int, ...], tuple[int, ...]]
+"""A step: what it does, the numbers of what it reads and of what it makes."""
 
 Many = Callable[[list[list[Tensor]], tuple[Arg, ...]], Sequence[Tensor]]
 """Calls of one operator on as many operands as there are, the other arguments the same for all."""
@@ -95,18 +98,24 @@ class Laid:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Calls in order, the values that nobody reads behind each, and the constants that are made."""
+    """What is read of what is given, calls in order, the values that nobody reads behind each, and
+    the constants that are made."""
 
+    given: tuple[tuple[str, int], ...]
     calls: tuple[tuple[Batch | Single | Laid, tuple[int, ...]], ...]
     made: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How derived constants are computed of given ones. `given`: constants by name, by number."""
+    """How derived constants are computed of given ones."""
 
-    given: tuple[tuple[str, int], ...]
     parts: tuple[Part, ...]
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The names of what it reads."""
+        return frozenset(name for part in self.parts for name, _ in part.given)
 
     def values(
         self, given: Mapping[str, Tensor], device: torch.device
@@ -114,7 +123,7 @@ class Program:
         """The constants, some at a time, each part's while the next is not yet computed."""
         with torch.no_grad():
             for part in self.parts:
-                values = {number: given[name] for name, number in self.given}
+                values = {number: given[name] for name, number in part.given}
                 for call, dead in part.calls:
                     call.run(values, device)
                     for number in dead:
@@ -133,7 +142,7 @@ def program(wanted: Sequence[Constant], given: Iterable[Constant]) -> Program:
 def of_steps(steps: derive.Steps, sizes: Mapping[str, int]) -> Program:
     """The program of what is written down; `sizes`: bytes of each constant that is made."""
     sorts = derive.sorts_of(steps)
-    table: list[tuple[Node | TensorType, tuple[int, ...], tuple[int, ...]]] = []
+    table: list[Entry] = []
     maker: dict[int, int] = {}
     numbers = count()
     for i, (number, *reads) in enumerate(steps.steps):
@@ -142,15 +151,22 @@ def of_steps(steps: derive.Steps, sizes: Mapping[str, int]) -> Program:
         makes = tuple(next(numbers) for _ in range(results))
         maker.update(dict.fromkeys(makes, i))
         table.append((sort, tuple(reads), makes))
+    names = list(steps.given)
     parts = [
-        Part(
-            tuple(_calls(table, maker, [steps.made[name] for name in names])),
-            tuple((name, steps.made[name]) for name in names),
-        )
-        for names in _portions(steps.made, sizes)
+        _part(table, maker, names, {name: steps.made[name] for name in portion})
+        for portion in _portions(steps.made, sizes)
     ]
-    given = tuple((name, -1 - i) for i, name in enumerate(steps.given))
-    return Program(given, tuple(parts))
+    parts.sort(key=lambda part: -sum(sizes[name] for name, _ in part.made))
+    return Program(tuple(parts))
+
+
+def _part(
+    table: Sequence[Entry], maker: Mapping[int, int], names: Sequence[str], made: Mapping[str, int]
+) -> Part:
+    calls = tuple(_calls(table, maker, list(made.values())))
+    read = {number for call, _ in calls for number in _reads(call)} | {*made.values()}
+    given = tuple((name, -1 - i) for i, name in enumerate(names) if -1 - i in read)
+    return Part(given, calls, tuple(made.items()))
 
 
 def _portions(made: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
@@ -168,7 +184,7 @@ def _portions(made: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[st
 
 
 def _calls(
-    table: Sequence[tuple[Node | TensorType, tuple[int, ...], tuple[int, ...]]],
+    table: Sequence[Entry],
     maker: Mapping[int, int],
     wanted: Sequence[int],
 ) -> Iterator[tuple[Batch | Single | Laid, tuple[int, ...]]]:
@@ -231,7 +247,7 @@ OPERANDS = {
 
 
 def _grouped(
-    table: Sequence[tuple[Node | TensorType, tuple[int, ...], tuple[int, ...]]],
+    table: Sequence[Entry],
     steps: Sequence[int],
 ) -> Iterator[Batch | Single | Laid]:
     """Calls of one kind as one, where there are several."""
@@ -247,7 +263,7 @@ def _grouped(
         yield Batch(TOGETHER[sort.op], others, tuple(zip(*found, strict=True)), outs)
 
 
-def _operands(step: tuple[Node | TensorType, tuple[int, ...], tuple[int, ...]]) -> tuple[int, ...]:
+def _operands(step: Entry) -> tuple[int, ...]:
     """The numbers of what the call reads, one for each operand: one may be read twice."""
     sort, reads, _ = step
     assert isinstance(sort, Node)

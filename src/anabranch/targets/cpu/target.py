@@ -16,7 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from functools import partial
 from typing import TypeVar
@@ -72,6 +72,18 @@ class CpuExecutable:
         self._replay()
         return tuple([out.clone() for out in self.outputs]) if clone else self.outputs
 
+    @contextmanager
+    def writing(self) -> Iterator[Callable[[Sequence[Tensor]], tuple[Tensor, ...]]]:
+        self._after_fork()
+        with self._lock:
+            for job in self._left:  # of a call that was interrupted
+                job.settle()
+
+            def call(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+                return self._here(lambda: without_gradients(lambda: self._called(inputs, True)))
+
+            yield call
+
     @property
     def outputs(self) -> tuple[Tensor, ...]:
         return tuple(self._placed.values[ref.name] for ref in self.plan.tasks.outputs)
@@ -101,14 +113,18 @@ class CpuExecutable:
 
     def _entered(self, call: Callable[[], _T]) -> _T:
         """One call at a time, without gradients."""
-        if self._process != os.getpid():  # forked: whoever held the lock stayed with the parent
-            self._process, self._lock, self._left = os.getpid(), threading.Lock(), ()
+        self._after_fork()
 
         def locked() -> _T:
             with self._lock:
                 return without_gradients(call)
 
         return alone(self, self.plan.tasks.name, lambda: self._here(locked))
+
+    def _after_fork(self) -> None:
+        """In a forked process, who held the lock stayed with the parent."""
+        if self._process != os.getpid():
+            self._process, self._lock, self._left = os.getpid(), threading.Lock(), ()
 
     def _here(self, call: Callable[[], _T]) -> _T:
         """On the caller's thread. In a forked process on one of our own: those that OpenMP had for

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import torch
@@ -121,6 +121,16 @@ class CudaExecutable:
             outputs = tuple([output.clone() for output in outputs])
         self._turns.leave(stream)
         return outputs
+
+    @contextmanager
+    def writing(self) -> Iterator[Callable[[Sequence[Tensor]], tuple[Tensor, ...]]]:
+        """The captured graph reads constants where they are: it needs no capturing again."""
+        with self._lock, torch.cuda.device(self._placed.arena.device), torch.no_grad():
+            stream = self._turns.take()
+            try:
+                yield lambda inputs: self._run(inputs, clone=True)
+            finally:
+                self._turns.leave(stream)
 
     def _may_leave_history(self, inputs: Sequence[Tensor]) -> bool:
         """Whether a call must turn gradients off, which takes as long as all else in Python."""

@@ -1,0 +1,226 @@
+"""How a plan takes other weights: a plan -> what it reads of a model, and how it computes the rest.
+
+conv.weight ─┐                        ┌─ direct    copied into the plan's memory
+norm.*      ─┴─ names, types, ties ───┼─ program   derived constants, into the plan's memory
+checked               └─ relied    values that conditions are about
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from anabranch.errors import WeightsError
+from anabranch.frontend.state import same_memory
+from anabranch.frontend.translate import plain_value
+from anabranch.ir.conditions import broken, holds
+from anabranch.ir.graph import Constant
+from anabranch.ir.plan import Plan
+from anabranch.ir.recipe import Held, Recipe, follows
+from anabranch.ir.types import TensorType, copy_into, overlaps, type_of
+from anabranch.rewrite.passes.fold_constants import laid_out
+from anabranch.rewrite.refit import Program, program
+
+FEW = 3
+"""Names that a message lists before it counts."""
+AGAIN = "compile the model with its new weights instead"
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """`direct`: the plan's memory by the name of the captured constant that lies in it as it is;
+    `derived`: the plan's memory by the constant's own name; `read`: captured constants that are
+    needed, by name. `relied`: what conditions are about, first what is not computed: an index is
+    looked at before it is used."""
+
+    recipe: Recipe
+    read: Mapping[str, Constant]
+    direct: tuple[tuple[str, Tensor], ...]
+    derived: Mapping[str, Tensor]
+    program: Program
+    relied: tuple[Program, ...]
+    device: torch.device
+
+
+def fitting(plan: Plan) -> Fitting:
+    """WeightsError for a plan that does not know where its constants come from."""
+    recipe = plan.recipe
+    if recipe is None or not recipe.state or recipe.lost:
+        raise _unknown(recipe)
+    given = {constant.name: constant for constant in recipe.given}
+    named = {(c.digest, c.type): c.name for c in recipe.given}
+    ours = [c for c in plan.tasks.constants if c.value is not None and follows(c)]
+    direct = [(named[c.digest, c.type], c.value) for c in ours if c.derived is None]
+    computed = [c for c in ours if c.derived is not None]
+    relied = [replace(c.constant, name=str(i)) for i, c in enumerate(recipe.conditions)]
+    at_once, after = (
+        [one for one in relied if (one.derived is None) is plain] for plain in (True, False)
+    )
+    try:
+        made, *asked = (program(some, recipe.given) for some in (computed, at_once, after))
+    except ValueError as lost:
+        raise _unknown(replace(recipe, lost=str(lost))) from None
+    read = {name for name, _ in direct}.union(*(one.given for one in (made, *asked)))
+    return Fitting(
+        recipe,
+        {name: given[name] for name in given if name in read},
+        tuple((name, value) for name, value in direct if value is not None),
+        {c.name: c.value for c in computed if c.value is not None},
+        made,
+        tuple(asked),
+        next((c.value.device for c in ours if c.value is not None), torch.device("cpu")),
+    )
+
+
+def _unknown(recipe: Recipe | None) -> WeightsError:
+    why = "its constants have no names: it was compiled from a function, or saved by an earlier "
+    why += "version"
+    if recipe is not None and recipe.lost:
+        why = recipe.lost
+    return WeightsError("this plan cannot take other weights", why, AGAIN)
+
+
+def chosen(fit: Fitting, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The new value of each captured constant that the plan reads; of those that no state dict
+    brings and that are not there, none. WeightsError for what does not fit, all of it at once."""
+    state = {one.name: one for one in fit.recipe.state}
+    problems = list(_misfits(state, tensors))
+    found: dict[str, Tensor] = {}
+    missing: list[str] = []
+    for name, constant in fit.read.items():
+        there = [path for path in constant.source if path in tensors]
+        if there:
+            found[name] = tensors[there[0]]
+            problems += _untied(there, tensors)
+        elif any(state[path].persistent for path in constant.source if path in state):
+            missing.append(constant.source[0])
+    if missing:
+        problems.insert(0, f"missing: {_listed(missing)}")
+    if problems:
+        more = f"; and {len(problems) - FEW} more" if len(problems) > FEW else ""
+        raise WeightsError(
+            "these weights do not fit the plan", "; ".join(problems[:FEW]) + more, _next(tensors)
+        )
+    return found
+
+
+def _misfits(state: Mapping[str, Held], tensors: Mapping[str, Tensor]) -> Iterator[str]:
+    """What is given under a name that the model does not have, or is of another kind there."""
+    unexpected = [name for name in tensors if name not in state]
+    if unexpected:
+        yield f"not in the model: {_listed(unexpected)}"
+    for name, tensor in tensors.items():
+        held = state.get(name)
+        if held is None:
+            continue
+        if tensor.device.type == "meta" or tensor.layout is not torch.strided:
+            yield f"{name} is a tensor without data, or a sparse one"
+        elif tuple(tensor.shape) != held.shape:
+            yield f"{name} has the shape {tuple(tensor.shape)}, compiled was {held.shape}"
+        elif tensor.dtype != held.dtype:
+            yield f"{name} is of {tensor.dtype}, compiled was {held.dtype}"
+
+
+def _untied(paths: Sequence[str], tensors: Mapping[str, Tensor]) -> Iterator[str]:
+    """What were two names of one tensor, and are two tensors that differ now."""
+    first = tensors[paths[0]]
+    for path in paths[1:]:
+        other = tensors[path]
+        alike = first.shape == other.shape and first.dtype == other.dtype
+        if alike and not (same_memory(first, other) or _equal(first, other)):
+            yield f"{paths[0]} and {path} were one tensor when the model was compiled, and differ"
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Whether the contents are the same to the bit, NaN included."""
+    one, other = (x.detach().to(a.device).contiguous().view(torch.uint8) for x in (a, b))
+    return torch.equal(one, other)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    return ", ".join(names[:FEW]) + more
+
+
+def _next(tensors: Mapping[str, Tensor]) -> str:
+    for prefix in ("module.", "_orig_mod.", "model."):
+        if tensors and all(name.startswith(prefix) for name in tensors):
+            return f"take the prefix {prefix!r} off the names, or give the model inside"
+    return f"give weights of the model that was compiled, or {AGAIN}"
+
+
+class Moved(Mapping[str, Tensor]):
+    """New values as captured constants hold them: on the plan's device, laid out as they were. What
+    is not given is what the plan has kept."""
+
+    def __init__(self, fit: Fitting, given: Mapping[str, Tensor]) -> None:
+        self._fit, self._given = fit, given
+
+    def __getitem__(self, name: str) -> Tensor:
+        given = self._given.get(name)
+        if given is None:
+            return self._fit.recipe.kept[name]
+        value = plain_value(given, self._fit.device).to(self._fit.device)
+        return laid_out(self._fit.read[name].type, value)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fit.read)
+
+    def __len__(self) -> int:
+        return len(self._fit.read)
+
+
+def check_conditions(fit: Fitting, values: Moved) -> None:
+    """WeightsError where a rewrite relied on what the new weights no longer have."""
+    conditions = fit.recipe.conditions
+    if not conditions:
+        return
+    for relied in fit.relied:
+        asked: dict[int, Tensor] = {}
+        for made in relied.values(values, fit.device):
+            asked.update((int(i), holds(conditions[int(i)], value)) for i, value in made.items())
+        truths = torch.stack(list(asked.values())).tolist() if asked else []
+        wrong = [conditions[i] for i, true in zip(asked, truths, strict=True) if not true]
+        if wrong:
+            more = f"; and {len(wrong) - 1} more of this kind" if len(wrong) > 1 else ""
+            raise WeightsError(
+                "the plan is not right for these weights", broken(wrong[0]) + more, AGAIN
+            )
+
+
+def write(
+    fit: Fitting, values: Moved, given: Mapping[str, Tensor], begin: Callable[[], None]
+) -> None:
+    """Every constant, in place. `given`: the new values as they came. `begin` is called before
+    anything is written."""
+    for made in fit.program.values(values, fit.device):
+        begin()
+        _copied((fit.derived[name], value) for name, value in made.items())
+    begin()
+    there = [(memory, given[name]) for name, memory in fit.direct if name in given]
+    there += [(kept, given[name]) for name, kept in fit.recipe.kept.items() if name in given]
+    _copied((memory, plain_value(value, None)) for memory, value in there)
+
+
+def memory_of(fit: Fitting) -> list[Tensor]:
+    """All that `write` writes to."""
+    return [*(value for _, value in fit.direct), *fit.derived.values(), *fit.recipe.kept.values()]
+
+
+def _copied(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Each second tensor into the first, in one call where that can be."""
+    plain: list[tuple[Tensor, Tensor]] = []
+    for memory, value in pairs:
+        if _repeats(type_of(memory)):
+            copy_into(memory, value)
+        else:
+            plain.append((memory, value))
+    if plain:
+        torch._foreach_copy_([to for to, _ in plain], [of for _, of in plain])
+
+
+def _repeats(type: TensorType) -> bool:
+    return 0 in type.strides and overlaps(type)

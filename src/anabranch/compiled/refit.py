@@ -1,0 +1,197 @@
+"""Refitting: new weights for plans that are compiled, in their own memory.
+
+    model or state dict ──names, types, ties──> new values ──conditions──> all plans at once
+                                                                └ or none: the old ones stay
+
+Nothing is compiled, and a captured CUDA graph goes on reading where it read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from anabranch.compiled.entry import Entry
+from anabranch.compiled.fitting import (
+    Fitting,
+    Moved,
+    check_conditions,
+    chosen,
+    memory_of,
+    write,
+)
+from anabranch.errors import NumericsError, OptionError, WeightsError
+from anabranch.frontend.program import module_of
+from anabranch.frontend.state import attribute, tensors_of, unwrapped
+from anabranch.ir import numbers, ops
+from anabranch.ir.eval import eval_tasks
+from anabranch.ir.graph import Constant, Graph, Node
+from anabranch.ir.inputs import random_inputs
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Target
+from anabranch.ir.recipe import Recipe
+from anabranch.ir.reference import eager_and_reference
+
+EXTRA = "_extra_state"
+"""What a state dict may hold that is no tensor: it is of the module's code, not of its graph."""
+
+HALF = "refit again, or compile again: until then no call is answered"
+
+Call = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+
+
+def refit(
+    entries: Sequence[Entry],
+    target: Target,
+    given: Any,
+    check: bool = False,
+    torn: Callable[[], None] = lambda: None,
+) -> None:
+    """Give all plans the weights of a model or of a state dict. WeightsError, the old ones in
+    place, where they do not fit or a rewrite relied on what they no longer have; with `check`,
+    NumericsError where a plan is then off by more than it may be when it is compiled. `torn` is
+    called where writing fails half way: the plans must not run until they are refitted."""
+    fits = [entry.fit() for entry in entries]
+    with contextlib.ExitStack() as held, torch.no_grad():
+        calls = [_held(held, entry) for entry in entries]
+        news = [chosen(fit, tensors_by_name(given, fit.recipe)) for fit in fits]
+        values = [Moved(fit, new) for fit, new in zip(fits, news, strict=True)]
+        for fit, moved in zip(fits, values, strict=True):
+            check_conditions(fit, moved)
+        before = [[memory.clone() for memory in memory_of(fit)] for fit in fits] if check else []
+        _write(fits, values, news, torn)
+        try:
+            for entry, call, moved in zip(entries, calls, values, strict=True):
+                if check and call is not None:
+                    _check(entry, call, moved, target)
+        except BaseException:
+            for fit, old in zip(fits, before, strict=True):
+                for memory, value in zip(memory_of(fit), old, strict=True):
+                    memory.copy_(value)
+            raise
+
+
+def half_way() -> WeightsError:
+    """What a call is told after new weights were written in part."""
+    return WeightsError(
+        "this compiled model has some of its new weights, and some of the old ones",
+        "writing them failed half way",
+        "refit again, or compile again",
+    )
+
+
+def _held(held: contextlib.ExitStack, entry: Entry) -> Call | None:
+    return None if entry.run is None else held.enter_context(entry.run.writing())
+
+
+def _write(
+    fits: Sequence[Fitting],
+    values: Sequence[Moved],
+    news: Sequence[Mapping[str, Tensor]],
+    torn: Callable[[], None],
+) -> None:
+    """All constants of all plans. Where memory is short, that shows in the largest ones, which are
+    computed before anything is written."""
+    begun = threading.Event()
+    try:
+        for fit, moved, new in zip(fits, values, news, strict=True):
+            write(fit, moved, new, begun.set)
+    except BaseException as failed:
+        if begun.is_set():
+            torn()
+        if not isinstance(failed, RuntimeError):
+            raise
+        raise WeightsError(
+            "the new weights could not be written",
+            f"{type(failed).__name__}: {str(failed).partition(chr(10))[0]}",
+            HALF if begun.is_set() else "the old ones are in place; refit with more memory free",
+        ) from failed
+
+
+def tensors_by_name(given: Any, recipe: Recipe) -> dict[str, Tensor]:
+    """What a model or a state dict holds, by name."""
+    if isinstance(given, ExportedProgram):
+        given = module_of(given)
+    if isinstance(given, nn.Module):
+        model = unwrapped(given)
+        found = dict(tensors_of(model))
+        for one in recipe.state:
+            if one.name not in found and (value := attribute(model, one.name)) is not None:
+                found[one.name] = value
+        return found
+    if not isinstance(given, Mapping):
+        raise OptionError(
+            f"a {type(given).__name__} holds no weights",
+            "refit takes a model, or a state dict of names and tensors",
+            "give it the model, or model.state_dict()",
+        )
+    extra = [name for name in given if isinstance(name, str) and name.endswith(EXTRA)]
+    for name, value in given.items():
+        if not (isinstance(name, str) and isinstance(value, Tensor)) and name not in extra:
+            raise WeightsError(
+                "these weights do not fit the plan",
+                f"{name!r} is a {type(value).__name__}, and not a tensor",
+                "give it model.state_dict(), or the part of a checkpoint that is one",
+            )
+    return {name: value for name, value in given.items() if name not in extra}
+
+
+def _check(entry: Entry, call: Call, values: Moved, target: Target) -> None:
+    """The plan beside the graph that it stands for, with the new weights: one run of each."""
+    plan = entry.plan
+    graph = _whole(plan)
+    if entry.compilation is not None:
+        graph = _captured(entry.compilation.captured.graph, plan, values)
+    inputs = random_inputs(graph, 0, target.device)
+    if entry.compilation is not None:
+        own, reference = eager_and_reference(graph, inputs, target)
+    else:
+        own, reference = (
+            eval_tasks(plan.tasks, inputs, target.device, precision)
+            for precision in (None, torch.float64)
+        )
+    pairs = numbers.compare(call(inputs), own, reference, target.spec.tf32)
+    drawn = any(ops.info(node.op).random for node in graph.nodes)
+    for i, (error, allowed) in enumerate(pairs):
+        if not error <= allowed and not drawn:
+            raise NumericsError(
+                f"with these weights output {i} has relative error {error:.2e}",
+                f"its dtype and the model's own rounding allow {allowed:.2e}",
+                "the old weights are in place; compile the model with its new weights",
+            )
+
+
+def _captured(graph: Graph, plan: Plan, values: Moved) -> Graph:
+    """The captured graph with the new weights, and what code made as the plan has it."""
+    ours = {(c.digest, c.type): c.value for c in plan.tasks.constants}
+    kept = plan.recipe.kept if plan.recipe is not None else {}
+
+    def bound(constant: Constant) -> Constant:
+        value = ours.get((constant.digest, constant.type))
+        if constant.name in values:
+            value = values[constant.name]
+        if value is None:
+            value = kept.get(constant.name, constant.value)
+        return Constant(constant.name, constant.type, constant.digest, value)
+
+    return Graph(
+        graph.name,
+        graph.inputs,
+        tuple(map(bound, graph.constants)),
+        graph.nodes,
+        graph.outputs,
+    )
+
+
+def _whole(plan: Plan) -> Graph:
+    """All nodes of a plan, in no order in which they run: for what its inputs must be like."""
+    tasks = plan.tasks
+    nodes: list[Node] = [node for task in tasks.tasks for node in task.body.nodes]
+    nodes += [*tasks.aliases, *tasks.joins]
+    return Graph(tasks.name, tasks.inputs, tasks.constants, tuple(nodes), tasks.outputs)

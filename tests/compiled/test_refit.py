@@ -1,0 +1,308 @@
+"""Refitting: a plan with new weights is the plan that the model with these weights would get."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import anabranch
+from anabranch.errors import NumericsError, OptionError, WeightsError
+
+
+class Folds(nn.Module):
+    """Norms that fold into weights and one that stays pointwise, groups, a transposed convolution,
+    a weight of the model's own arithmetic, and a tensor that its code makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8)
+        self.deep, self.last = nn.Conv2d(8, 8, 3, groups=8), nn.BatchNorm2d(8)
+        self.up, self.after = nn.ConvTranspose2d(8, 8, 2, groups=2), nn.BatchNorm2d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = torch.tensor([0.5, 2.0] * 4, dtype=x.dtype)[:, None, None]
+        scale = scale + self.norm.weight[:, None, None].exp()
+        y = torch.relu(self.last(torch.relu(self.deep(self.norm(self.conv(x))))))
+        return torch.relu(self.after(self.up(y * scale)))
+
+
+class Heads(nn.Module):
+    """Attention that is written out: a factor of each head, a bias looked up by a buffer that no
+    state dict has, and a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.strength = nn.Parameter(torch.zeros(2, 1, 1))
+        self.table = nn.Parameter(torch.randn(7, 2))
+        places = torch.arange(4)
+        self.where: Tensor
+        self.register_buffer("where", places[:, None] - places[None] + 3, persistent=False)
+        self.register_buffer("mask", torch.zeros(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, c = x.shape
+        q, k, v = self.qkv(x).reshape(b, n, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        scores = (q @ k.transpose(-2, -1)) * self.strength.clamp(max=4.0).exp()
+        scores = scores + self.table[self.where].permute(2, 0, 1) + self.mask
+        y: Tensor = self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(b, n, c))
+        return y
+
+
+class Tied(nn.Module):
+    """An embedding that is the last layer's weight too, and two biases that begin alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(10, 6), nn.Linear(6, 10, bias=False)
+        self.head.weight = self.words.weight
+        self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 6)
+        for line in (self.one, self.two):
+            nn.init.zeros_(line.bias)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        y = self.words(ids)
+        z: Tensor = self.head(torch.tanh(self.one(y)) + torch.sigmoid(self.two(y)))
+        return z
+
+
+def image() -> Tensor:
+    return torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(1))
+
+
+def tokens() -> Tensor:
+    return torch.randn(2, 4, 16, generator=torch.Generator().manual_seed(1))
+
+
+def words() -> Tensor:
+    return torch.tensor([[1, 2, 3], [9, 0, 4]])
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
+    "folds": (Folds, image),
+    "heads": (Heads, tokens),
+    "tied": (Tied, words),
+}
+
+
+def made(kind: Callable[[], nn.Module], seed: int = 0, dtype: torch.dtype | None = None) -> Any:
+    torch.manual_seed(seed)
+    model = kind().eval()
+    if seed:
+        varied(model)
+    return model.to(dtype) if dtype is not None else model
+
+
+def varied(model: nn.Module) -> None:
+    """Other weights, in place; variances stay positive, and a mask that is added stays finite."""
+    with torch.no_grad():
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if tensor.is_floating_point():
+                noise = torch.rand_like(tensor)
+                tensor.copy_(noise + 0.5 if "running_var" in name else noise - 0.3)
+
+
+def compiled(model: Any, x: Tensor, target: str = "cpu", **options: Any) -> anabranch.Compiled:
+    return anabranch.compile(model, (x,), target=target, cache_dir=None, **options)
+
+
+def same(got: Tensor, want: Tensor) -> None:
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("target", ["cpu", "sim:h200", "sim:h200 tf32", "sim:h200 fp16"])
+def test_constants_are_those_of_a_plan_made_for_the_new_weights(net: str, target: str) -> None:
+    kind, example = NETS[net]
+    where, _, how = target.partition(" ")
+    dtype = torch.float16 if how == "fp16" else None
+    options: dict[str, Any] = {"tf32": how == "tf32", "search": "none"}
+    x = example() if dtype is None or net == "tied" else example().to(dtype)
+    old, new = made(kind, 0, dtype), made(kind, 1, dtype)
+    fast, other = (compiled(model, x, where, **options) for model in (old, new))
+    fast.refit(new)
+    got, want = ({c.name: c for c in f.entries[0].plan.tasks.constants} for f in (fast, other))
+    assert got.keys() == want.keys()
+    for name, constant in got.items():
+        assert constant.type == want[name].type
+        assert torch.equal(constant.value, want[name].value), name  # type: ignore[arg-type]
+
+
+def test_two_biases_that_were_equal_may_differ() -> None:
+    model = made(Tied)
+    fast = compiled(model, words())
+    with torch.no_grad():
+        model.two.bias.add_(3)
+        fast.refit(model)
+        same(fast(words()), model(words()))
+
+
+def test_all_sizes_take_the_new_weights_and_a_model_that_is_no_module_has_none() -> None:
+    model, x = made(Folds), image()
+    fast = compiled(model, x)
+    fast.add((x[:1],))
+    varied(model)
+    fast.refit(model.state_dict(), check=True)
+    with torch.no_grad():
+        for batch in (x, x[:1]):
+            same(fast(batch), model(batch))
+    held = torch.randn(3)
+    function = compiled(lambda x: x * held.exp(), torch.ones(3))
+    with pytest.raises(WeightsError, match="compiled from a function"):
+        function.refit({})
+
+
+MISFITS: dict[str, tuple[Callable[[dict[str, Tensor]], Any], str]] = {
+    "none at all": (lambda s: {}, "missing: conv.weight, norm.weight, norm.bias and"),
+    "one missing": (lambda s: {k: v for k, v in s.items() if k != "up.bias"}, "missing: up.bias"),
+    "one too many": (lambda s: {**s, "extra": s["up.bias"]}, "not in the model: extra"),
+    "a wrapped model's": (lambda s: {f"module.{k}": v for k, v in s.items()}, "prefix 'module.'"),
+    "another shape": (
+        lambda s: {**s, "deep.bias": torch.ones(4)},
+        r"deep.bias has the shape \(4,\), compiled was \(8,\)",
+    ),
+    "another dtype": (
+        lambda s: {**s, "deep.bias": s["deep.bias"].double()},
+        "deep.bias is of torch.float64, compiled was torch.float32",
+    ),
+    "no data": (lambda s: {**s, "deep.bias": torch.ones(8, device="meta")}, "without data"),
+    "no tensor": (lambda s: {**s, "deep.bias": 3.0}, "'deep.bias' is a float"),
+    "another model": (lambda s: made(Heads), "not in the model: strength, table, qkv.weight"),
+    "no weights": (lambda s: 3, "a int holds no weights"),
+}
+
+
+@pytest.fixture(scope="module")
+def folds() -> tuple[Any, anabranch.Compiled]:
+    model = made(Folds)
+    return model, compiled(model, image())
+
+
+@pytest.mark.parametrize("how", MISFITS)
+def test_what_does_not_fit_is_refused_in_words(
+    how: str, folds: tuple[Any, anabranch.Compiled]
+) -> None:
+    (_, fast), (misfit, words) = folds, MISFITS[how]
+    before = fast(image())
+    with pytest.raises((WeightsError, OptionError), match=words):
+        fast.refit(misfit(made(Folds, 1).state_dict()))
+    assert torch.equal(fast(image()), before)
+
+
+def test_tied_weights_must_stay_tied() -> None:
+    model = made(Tied)
+    fast = compiled(model, words())
+    before = fast(words())
+    apart = {name: value.clone() for name, value in made(Tied, 1).state_dict().items()}
+    fast.refit(apart)  # two tensors of one content
+    apart["words.weight"].mul_(2)
+    now = fast(words())
+    assert not torch.equal(now, before)
+    with pytest.raises(WeightsError, match=r"head.weight.* were one tensor"):
+        fast.refit(apart)
+    assert torch.equal(fast(words()), now)
+    alone = {name: value for name, value in apart.items() if name != "words.weight"}
+    fast.refit(alone)  # one of the names is enough
+
+
+def test_a_weight_may_become_infinite_where_nothing_relies_on_it() -> None:
+    model = made(Tied)
+    fast = compiled(model, words())
+    with torch.no_grad():
+        model.one.bias[0], model.two.bias[1] = float("inf"), float("nan")
+        fast.refit(model)
+        torch.testing.assert_close(fast(words()), model(words()), equal_nan=True)
+
+
+RELIED: dict[str, tuple[Callable[[Any], None], str]] = {
+    "a mask that hides a row": (lambda m: m.mask[1].fill_(-torch.inf), "mask hides all of a row"),
+    "an index that points elsewhere": (lambda m: m.where.fill_(7), "where points outside"),
+}
+
+
+@pytest.mark.parametrize("what", RELIED)
+def test_what_a_rewrite_saw_is_checked_again(what: str) -> None:
+    spoil, said = RELIED[what]
+    model = made(Heads)
+    fast = compiled(model, tokens(), "sim:h200", search="none")
+    assert any(
+        node.op.startswith("aten.scaled_dot_product")
+        for task in fast.entries[0].plan.tasks.tasks
+        for node in task.body.nodes
+    )
+    held = fast.entries[0].plan.tasks.constants
+    before = [c.value.clone() for c in held]  # type: ignore[union-attr]
+    varied(model)
+    spoil(model)
+    with pytest.raises(WeightsError, match=said):
+        fast.refit(model)
+    assert all(torch.equal(a, c.value) for a, c in zip(before, held, strict=True))  # type: ignore[arg-type]
+
+
+def test_a_check_that_fails_leaves_the_old_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made(Folds)
+    fast = compiled(model, image())
+    before = fast(image())
+    fast.refit(made(Folds, 1), check=True)
+    fast.refit(model, check=True)
+    refit = "anabranch.compiled.refit"
+    monkeypatch.setattr(f"{refit}.numbers.compare", lambda *_: ((1.0, 1e-3),))
+    with pytest.raises(NumericsError, match="old weights are in place"):
+        fast.refit(made(Folds, 1), check=True)
+    assert torch.equal(fast(image()), before)
+
+
+def test_weights_that_are_half_written_answer_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, other = made(Folds), made(Folds, 1)
+    fast = compiled(model, image())
+
+    def fails(*_: object) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "_foreach_copy_", fails)
+        with pytest.raises(WeightsError, match="could not be written"):
+            fast.refit(other)
+    with pytest.raises(WeightsError, match="some of its new weights"):
+        fast(image())
+    fast.refit(other)
+    with torch.no_grad():
+        same(fast(image()), other(image()))
+
+
+def test_a_recalled_plan_is_refitted(tmp_path: Path) -> None:
+    for _ in range(2):
+        model, x = made(Heads), tokens()
+        fast = anabranch.compile(model, (x,), target="cpu", cache_dir=tmp_path)
+        new = made(Heads, 1)
+        fast.refit(new)
+        with torch.no_grad():
+            same(fast(x), new(x))
+    assert any(event.why == "recalled from the cache" for event in fast.trace.events)
+
+
+def test_calls_from_other_threads_have_old_weights_or_new_ones() -> None:
+    models, x = [made(Folds, seed) for seed in (0, 1)], image()
+    fast = compiled(models[0], x)
+    with torch.no_grad():
+        want = [model(x) for model in models]
+    found: list[Tensor] = []
+    done = threading.Event()
+
+    def call() -> None:
+        while not done.is_set():
+            found.append(fast(x))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    for i in range(20):
+        fast.refit(models[1 - i % 2])
+    done.set()
+    thread.join()
+    assert all(any(torch.allclose(y, w, 1e-3, 1e-4) for w in want) for y in found)
