@@ -129,10 +129,11 @@ def test_an_interrupt_at_any_moment_leaves_a_plan_that_can_be_called() -> None:
 
     run = CpuTarget().load(plan_of(CpuTarget()))
     x, draw, hits = torch.randn(64, 64), random.Random(0), 0
-    run([x])
-    start = time.perf_counter()
-    want = run([x], clone=True)
-    took = time.perf_counter() - start
+    want, took = run([x], clone=True), 1.0
+    for _ in range(10):
+        start = time.perf_counter()
+        run([x])
+        took = min(took, time.perf_counter() - start)
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         for _ in range(200):
