@@ -18,7 +18,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple
 from functools import partial
 from typing import Self
@@ -262,7 +262,8 @@ def _alive_for(process: Process, seconds: float) -> Iterator[None]:
     """Kill the process unless the block ends before."""
     timer = threading.Timer(seconds, process.kill)
     timer.daemon = True
-    timer.start()
+    with suppress(RuntimeError):  # no thread for it: there is no limit
+        timer.start()
     try:
         yield
     finally:

@@ -10,13 +10,14 @@ import hashlib
 import re
 from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import torch
 
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, rename, result_name
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import text_arg, text_graph
+from anabranch.ir.threads import Pool
 
 ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 """What ends a line, as `str.splitlines` has it."""
@@ -41,7 +42,7 @@ def digest_tensor(tensor: torch.Tensor) -> str:
 def digest_tensors(tensors: Iterable[torch.Tensor]) -> list[str]:
     """As `digest_tensor` of each, on several cores. Copies from a GPU are made in this thread, with
     whose stream they are in order, and few are held at once."""
-    with ThreadPoolExecutor(THREADS, "anabranch-digest") as pool:
+    with Pool(THREADS, "anabranch-digest") as pool:
         asked: list[Future[str] | str] = []
         busy: deque[Future[str]] = deque()
         for tensor in tensors:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event
@@ -24,6 +24,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Plans, Target
 from anabranch.ir.schedule import text_schedule
 from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.threads import Pool
 from anabranch.kernels.triton.dependent import MODES
 from anabranch.kernels.triton.write import program
 from anabranch.overlap.kept import keep, recall
@@ -85,7 +86,7 @@ def compiling(
         return
     kernels = _kernels(in_mode(tasks, mode) for mode in MODES)
     failed, waited = Event(), list[float]()
-    with ThreadPoolExecutor(1, "anabranch-overlap") as pool:
+    with Pool(1, "anabranch-overlap") as pool:
 
         def compile_all() -> None:
             if cache is not None:

@@ -22,7 +22,6 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,6 +31,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from anabranch.errors import AnabranchError, ArtifactError, VerifyError, unwritable
 from anabranch.ir.plan import Plan
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.threads import Pool
 from anabranch.pack import document
 from anabranch.pack.check import check_plan
 from anabranch.pack.document import MAX_TEXT
@@ -105,7 +105,7 @@ def load(
     """
     try:
         members, manifest = _members(Path(path))
-        with ThreadPoolExecutor(1) as aside:
+        with Pool(1, "anabranch-check") as aside:
             whole = aside.submit(_check_whole, Path(path), members, manifest)
             try:
                 plan, extra = _parsed(members)

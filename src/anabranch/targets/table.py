@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import torch
@@ -21,6 +22,7 @@ def _sim_h200(tf32: bool) -> Target:
     return sim.open_sim("h200", tf32)
 
 
+INDEXED = re.compile(r"cuda:(\d+)")
 TARGETS: dict[str, Callable[[bool], Target]] = {
     "cuda": open_cuda,
     "cpu": _cpu,
@@ -30,23 +32,25 @@ TARGETS: dict[str, Callable[[bool], Target]] = {
 
 
 def resolve(name: str, tf32: bool = False) -> Target:
-    """The target of this name; "auto" is cuda where there is a GPU, cpu elsewhere. `sim:FILE.json`
-    is the GPU that this profile is of.
+    """The target of this name; "auto" is cuda where there is a GPU, cpu elsewhere. `cuda` is the
+    current GPU, `cuda:1` the second one; `sim:FILE.json` is the GPU that this profile is of.
     OptionError for an unknown name, TargetError where the machine lacks it."""
     if name == "auto":
         name = "cuda" if available() else "cpu"
     if name.startswith("sim:") and name.endswith(sim.SUFFIX):
         return sim.open_sim(name.removeprefix("sim:"), tf32)
-    if name not in TARGETS:
+    numbered = INDEXED.fullmatch(name)
+    if name not in TARGETS and not numbered:
         raise OptionError(
             f"unknown target {name!r}",
             "no target has this name",
-            f"choose one of: auto, {', '.join(TARGETS)}, sim:FILE.json of `anabranch record`",
+            f"choose one of: auto, {', '.join(TARGETS)}, cuda:N, sim:FILE.json of "
+            "`anabranch record`",
         )
-    if name == "cuda" and not available():
+    if (name == "cuda" or numbered) and not available():
         raise TargetError(
-            "target 'cuda' needs a CUDA GPU",
+            f"target {name!r} needs a CUDA GPU",
             f"torch {torch.__version__} finds none on this machine",
             "use target='cpu' to run here, or target='sim:h200' to plan for an H200",
         )
-    return TARGETS[name](tf32)
+    return open_cuda(tf32, int(numbered[1])) if numbered else TARGETS[name](tf32)

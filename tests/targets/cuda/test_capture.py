@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 import torch
 from tests.targets.test_cpu import GRAPH, expected, plan_of
 
+from anabranch.errors import TargetError
 from anabranch.targets.cpu.target import RUNNERS, CpuTarget
 from anabranch.targets.cuda import turns
 from anabranch.targets.cuda.capture import CudaExecutable
+from anabranch.targets.cuda.turns import Turns
 from anabranch.targets.place import place
 
 
@@ -49,6 +52,38 @@ def test_calls_compute(run: CudaExecutable) -> None:
                 torch.testing.assert_close(got, want)
     with pytest.raises(ValueError, match="2 tensors for 1 inputs"):
         run([x, x])
+
+
+def test_a_forked_process_is_refused(run: CudaExecutable) -> None:
+    run._process -= 1
+    with pytest.raises(TargetError, match="cannot be called in this forked process"):
+        run([torch.ones(64, 64)])
+
+
+def test_an_operator_that_calls_its_own_plan_is_refused(run: CudaExecutable) -> None:
+    """Where no graph could be captured; replays run no Python."""
+    x = torch.ones(64, 64)
+
+    def fill(inputs: object) -> None:
+        run([x])
+
+    run._graph, run._fill = None, fill
+    with pytest.raises(TargetError, match="calls that plan itself"):
+        run([x])
+    assert not run._lock.locked()
+
+
+def test_a_capture_takes_no_input_that_a_graph_cannot_copy(
+    run: CudaExecutable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has been launched by then: the capture is what it was."""
+    monkeypatch.setattr(Turns, "captures", lambda turns: True)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    filled: list[Any] = []
+    run._device, run._fill = torch.device("cuda", 0), filled.append
+    with pytest.raises(TargetError, match="input 0 of plan fork is on cpu while a CUDA graph"):
+        run([torch.ones(64, 64)])
+    assert not filled
 
 
 def test_clones_are_the_callers_own(run: CudaExecutable) -> None:

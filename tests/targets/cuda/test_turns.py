@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -122,6 +123,23 @@ def test_a_stream_that_is_captured_cannot_wait_and_the_next_call_does(made: Made
     made.current.capturing = False
     for number in (0, 1, 0, 2):
         made.call(one, number)
+
+
+def test_only_a_stream_of_its_own_may_be_captured(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default stream is not even asked."""
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(
+        torch.cuda, "is_current_stream_capturing", lambda: made.current.capturing is True
+    )
+    one = turn()
+    made.current.capturing = True
+    assert not one.captures()
+    made.current = made.streams[1]
+    assert not one.captures()
+    made.current.capturing = True
+    assert one.captures()
 
 
 def test_the_handle_is_that_of_the_current_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,16 @@ An urgent launch goes to a second stream of higher priority, between the launche
 it: a captured kernel keeps the priority of its stream. A stream that is urgent as a whole costs no
 edge; one that turns back has an edge more, from its last launch that was as urgent.
 
+A call while its caller captures a graph of their own puts the plan's launches into that graph, as
+they went into ours: their inputs, results and memory are those of the plan, which then lives as
+long as the process. Whoever replays such a graph beside other calls of the plan must order them.
+
 All kernels of the graph, a library's too, ask for one carve-out of L1 (`kernels.triton.carveout`).
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +38,7 @@ from anabranch.ir.schedule import Launch
 from anabranch.ir.task import Task, alias_roots
 from anabranch.ir.uncollected import uncollected
 from anabranch.kernels.triton.carveout import apart, carveout_of
+from anabranch.targets.calling import alone, without_gradients
 from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.filling import filler
 from anabranch.targets.cuda.turns import Turns
@@ -47,6 +53,11 @@ _let_go: list[torch.cuda.CUDAGraph] = []
 """Graphs that nobody holds any more, but which went while their thread captured another: CUDA frees
 none then, and what was captured so far would be lost. They are freed when the next plan is
 loaded."""
+
+
+_in_other_graphs: list[CudaExecutable] = []
+"""Plans whose launches a caller has captured: the graph holds addresses of their memory and of
+their code, and nobody is told when it goes."""
 
 
 def _free(graph: torch.cuda.CUDAGraph) -> None:
@@ -77,8 +88,9 @@ class CudaExecutable:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._outputs: tuple[Tensor, ...] = ()
         self._pool_bytes = 0
-        self._lock = threading.Lock()
-        self._turns = Turns(placed.arena.device)
+        self._lock, self._process = threading.Lock(), os.getpid()
+        self._device = placed.arena.device
+        self._turns = Turns(self._device)
         self._fill = filler(placed.inputs)
         self._made = {_named(task): placed.calls[task.name] for task in plan.tasks.tasks}
         self._later = later
@@ -103,24 +115,63 @@ class CudaExecutable:
         return CudaExecutable(plan, placed, self._streams, self._urgent, self.repeat, runs)
 
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
+        if self._process != os.getpid():
+            raise _forked(self.plan)
+        if self._graph is None:  # operators run in Python, and may call this very plan
+            return alone(self, self.plan.tasks.name, lambda: self._locked(inputs, clone))
+        return self._locked(inputs, clone)
+
+    def _locked(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
         with self._lock:
             if torch.is_grad_enabled() and self._may_leave_history(inputs):
-                with torch.no_grad():
-                    return self._run(inputs, clone)
+                return without_gradients(lambda: self._run(inputs, clone))
             return self._run(inputs, clone)
 
     def _run(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
+        if self._turns.captures():
+            with torch.cuda.device(self._device):
+                return self._into_other_graph(inputs, clone)
         stream = self._turns.take()
-        self._fill(inputs)
+        try:
+            self._fill(inputs)
+            if self._later:
+                self._later = False
+                with torch.cuda.device(self._device):
+                    self._prepare()
+            self.replay()
+            outputs = self.outputs
+            return tuple([output.clone() for output in outputs]) if clone else outputs
+        finally:
+            self._turns.leave(stream)
+
+    def _into_other_graph(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
+        """The launches of a call, in the graph that its caller captures. They begin on the stream
+        that libraries have been prepared for."""
+        for number, given in enumerate(inputs):
+            if given.device != self._device and not given.is_pinned():
+                raise TargetError(
+                    f"input {number} of plan {self.plan.tasks.name} is on {given.device} while a "
+                    "CUDA graph is captured",
+                    f"a graph can copy to {self._device} from there or from pinned memory only",
+                    f"move the input to {self._device} before the capture begins",
+                )
         if self._later:
-            self._later = False
-            self._prepare()
-        self.replay()
-        outputs = self.outputs
-        if clone:
-            outputs = tuple([output.clone() for output in outputs])
-        self._turns.leave(stream)
-        return outputs
+            raise TargetError(
+                f"plan {self.plan.tasks.name} is called for the first time while a CUDA graph is "
+                "captured",
+                "its operators look at the values of its inputs, which a capture does not have",
+                "call it once before the capture begins",
+            )
+        _in_other_graphs.append(self)
+        self._fill(inputs)
+        main, side = torch.cuda.current_stream(self._device), self._streams[0]
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            for _ in range(max(1, self.repeat)):
+                self.launch_all()
+        main.wait_stream(side)
+        outputs = self._current_outputs()
+        return tuple([output.clone() for output in outputs]) if clone else outputs
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[Sequence[Tensor]], tuple[Tensor, ...]]]:
@@ -158,7 +209,7 @@ class CudaExecutable:
         if self._graph is not None:
             self._graph.replay()
             return
-        with torch.cuda.device(self._placed.arena.device):
+        with torch.cuda.device(self._device):
             for _ in range(max(1, self.repeat)):
                 self.launch_all()
 
@@ -169,7 +220,7 @@ class CudaExecutable:
                 torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
             call()
 
-        with self._lock:
+        with self._lock, torch.cuda.device(self._device):
             self.launch_all(delayed)
             return self._current_outputs()
 
@@ -191,10 +242,10 @@ class CudaExecutable:
         return self.plan.arena_bytes + self._pool_bytes
 
     def launch_all(self, around: Callable[[str, Callable[[], None]], None] | None = None) -> None:
-        """Issue every task on its stream, forked from and joined to the current stream, also where
-        something is raised on the way. `around` gets each task's name and call, to mark or delay
-        it."""
-        main = torch.cuda.current_stream()
+        """Issue every task on its stream, forked from and joined to the current stream of the
+        plan's device, which is the current one, also where something is raised on the way.
+        `around` gets each task's name and call, to mark or delay it."""
+        main = torch.cuda.current_stream(self._device)
         last = {0: main}
         try:
             with without_autocast():
@@ -276,6 +327,15 @@ class CudaExecutable:
         self._graph, self._outputs = graph, self._current_outputs()
         weakref.finalize(self, _free, graph).atexit = False
         self._pool_bytes = max(0, torch.cuda.max_memory_allocated() - before)
+
+
+def _forked(plan: Plan) -> TargetError:
+    return TargetError(
+        f"plan {plan.tasks.name} cannot be called in this forked process",
+        "what a process has on a GPU does not survive a fork",
+        "start processes by 'spawn' (torch.multiprocessing.set_start_method), and compile or load "
+        "the plan in each",
+    )
 
 
 def _named(task: Task) -> tuple[str, str, str, str]:

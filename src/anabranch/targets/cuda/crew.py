@@ -84,7 +84,8 @@ class Crew:
         if self._free and not self._taken:
             self._timer = threading.Timer(self._idle, self.dismiss)
             self._timer.daemon = True  # processes end with their input, so with this one
-            self._timer.start()
+            with suppress(RuntimeError):  # no thread for it: they end with this process
+                self._timer.start()
 
 
 def ask(process: Process, request: dict[str, Any]) -> dict[str, Any] | None:

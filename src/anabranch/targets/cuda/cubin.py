@@ -18,11 +18,12 @@ import re
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from concurrent.futures import as_completed
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from anabranch.ir.threads import Pool
 from anabranch.targets.cuda.crew import Crew, Process, ask, end
 from anabranch.targets.cuda.elf import facts
 
@@ -117,7 +118,7 @@ def compiling(
     own = crew or Crew()
     with tempfile.TemporaryDirectory(prefix="anabranch") as folder:
         batch = _Batch(own, folder)
-        pool = ThreadPoolExecutor(workers(len(recipes)), "anabranch-compile")
+        pool = Pool(workers(len(recipes)), "anabranch-compile")
         try:
             longest = sorted(recipes, key=weight, reverse=True)
             waiting = {pool.submit(batch.compile, recipe): recipe for recipe in longest}
@@ -163,7 +164,8 @@ class _Batch:
             process.kill()
 
         timer = threading.Timer(LIMIT, give_up)
-        timer.start()
+        with suppress(RuntimeError):  # no thread for it: there is no limit
+            timer.start()
         try:
             answer = ask(process, recipe.request() | {"folder": self._folder})
         finally:

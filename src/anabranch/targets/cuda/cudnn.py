@@ -17,7 +17,6 @@ from __future__ import annotations
 import importlib.util
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +29,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Ref, types
 from anabranch.ir.key import structure_text
 from anabranch.ir.task import Kernel, Task
+from anabranch.ir.threads import Pool
 from anabranch.ir.types import TensorType
 
 
@@ -58,11 +58,12 @@ result."""
 class Cudnn:
     """cuDNN on one device: a handle, and the engines built so far, by structure."""
 
-    def __init__(self, tf32: bool) -> None:
+    def __init__(self, tf32: bool, device: torch.device) -> None:
         import cudnn
 
-        self._cudnn = cudnn
-        self._handle = cudnn.create_handle()
+        self._cudnn, self._device = cudnn, device
+        with torch.cuda.device(device):  # which a handle is made for
+            self._handle = cudnn.create_handle()
         self._builder = threading.local()
         self._tf32 = tf32
         self._engines: dict[tuple[str, str], Engine | TargetError] = {}
@@ -93,11 +94,12 @@ class Cudnn:
         kept = {key: cache.get_blob("kernels", names[key]) for key in missing} if cache else {}
 
         def attempt(key: tuple[str, str]) -> Engine | TargetError:
-            data = kept.get(key)
-            engine = self._read(data) if data is not None else None
-            return engine or self._attempt(missing[key])
+            with torch.cuda.device(self._device):  # a new thread begins with the first GPU
+                data = kept.get(key)
+                engine = self._read(data) if data is not None else None
+                return engine or self._attempt(missing[key])
 
-        with ThreadPoolExecutor(BUILDERS) as pool:
+        with Pool(BUILDERS, "anabranch-cudnn") as pool:
             built = dict(zip(missing, pool.map(attempt, missing), strict=True))
         self._engines.update(built)
         if cache is not None:
@@ -120,7 +122,7 @@ class Cudnn:
 
         def call() -> None:
             pointers = {UIDS[role]: values[name].data_ptr() for role, name in roles.items()}
-            stream = torch.cuda.current_stream().cuda_stream
+            stream = torch.cuda.current_stream(self._device).cuda_stream
             self._cudnn.set_stream(handle=self._handle, stream=stream)
             if engine.index is None:
                 engine.graph.execute(pointers, scratch.data_ptr(), handle=self._handle)

@@ -28,8 +28,30 @@ URGENT = -1
 """The priority of streams for urgent launches; the others have 0, the lowest."""
 
 
-def open_cuda(tf32: bool) -> Target:
-    return CudaTarget(torch.device("cuda", torch.cuda.current_device()), tf32)
+def open_cuda(tf32: bool, index: int | None = None) -> Target:
+    """The GPU of this number, None for the current one. TargetError for one that is not there, in a
+    process that was forked from one that used a GPU, and while the caller captures a graph."""
+    if torch.cuda._is_in_bad_fork():
+        raise TargetError(
+            "no GPU can be used in this forked process",
+            "the process that it was forked from has used one, which does not survive a fork",
+            "start processes by 'spawn' (torch.multiprocessing.set_start_method)",
+        )
+    if torch.cuda.is_current_stream_capturing():
+        raise TargetError(
+            "nothing can be compiled or loaded while a CUDA graph is captured",
+            "kernels are loaded, run and timed meanwhile, which no graph can hold",
+            "compile before the capture begins; calls may be captured",
+        )
+    count = torch.cuda.device_count()
+    if index is not None and index >= count:
+        raise TargetError(
+            f"there is no GPU cuda:{index}",
+            f"torch sees {count}, from cuda:0 to cuda:{count - 1}; CUDA_VISIBLE_DEVICES says which",
+            "choose one of these, or target='cuda' for the current one",
+        )
+    number = torch.cuda.current_device() if index is None else index
+    return CudaTarget(torch.device("cuda", number), tf32)
 
 
 class CudaTarget:
@@ -43,7 +65,7 @@ class CudaTarget:
         self._urgent: list[torch.cuda.Stream] = []
         self._multiplying: set[tuple[int, bool]] = set()
         self._runners: dict[str, Runner] = {"aten": partial(run_aten, device=device)}
-        self._cudnn = cudnn.Cudnn(tf32) if cudnn.available() else None
+        self._cudnn = cudnn.Cudnn(tf32, device) if cudnn.available() else None
         if self._cudnn is not None:
             self._runners["cudnn"] = self._cudnn.runner
         self._triton = triton.Triton(device, self.spec.capability)
@@ -91,8 +113,8 @@ class CudaTarget:
             while len(self._urgent) < plan.schedule.streams + 1:
                 stream = torch.cuda.Stream(self.device, URGENT)  # type: ignore[no-untyped-call]
                 self._urgent.append(stream)
-        self._own_workspaces(plan)
         with torch.cuda.device(self.device), torch.no_grad(), precision(self.tf32):
+            self._own_workspaces(plan)
             self.prepare([task.kernel for task in plan.tasks.tasks if task.kernel])
             placed = place(plan, self.device, self._runners, given)
             later = not given and needs_values(plan)
@@ -128,13 +150,18 @@ class CudaTarget:
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
         loaded = [run for run in runs if isinstance(run, CudaExecutable)]
         assert len(loaded) == len(runs), "executables of another target"
-        samples = timing.interleaved([run.replay for run in loaded], budget)
+        with torch.cuda.device(self.device):
+            samples = timing.interleaved([run.replay for run in loaded], budget)
         return [
             timing.summarise(taken, run.repeat) for taken, run in zip(samples, loaded, strict=True)
         ]
 
     def probe(self, run: Executable) -> dict[str, Probe]:
         assert isinstance(run, CudaExecutable), "an executable of another target"
+        with torch.cuda.device(self.device):
+            return self._probed(run)
+
+    def _probed(self, run: CudaExecutable) -> dict[str, Probe]:
         kernels = {task.name: task.kernel for task in run.plan.tasks.tasks if task.kernel}
         known = {
             name: self._triton.probe(kernel)
@@ -152,10 +179,13 @@ class CudaTarget:
 
     def timeline(self, run: Executable) -> Timeline | None:
         assert isinstance(run, CudaExecutable), "an executable of another target"
-        return profile.timeline(run)
+        with torch.cuda.device(self.device):
+            return profile.timeline(run)
 
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
-        return timing.summarise(timing.interleaved([lambda: _drop(call())], budget, ahead=False)[0])
+        with torch.cuda.device(self.device):
+            (taken,) = timing.interleaved([lambda: _drop(call())], budget, ahead=False)
+        return timing.summarise(taken)
 
     def beside_model(
         self, run: Executable, model: Callable[[], object], budget: float

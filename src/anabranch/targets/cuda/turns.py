@@ -39,6 +39,13 @@ class Turns:
         self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._unrecorded = False
 
+    def captures(self) -> bool:
+        """Whether the current stream is being captured by whoever calls: never the default one."""
+        if handle(self._device.index) == DEFAULT:
+            return False
+        with torch.cuda.device(self._device):
+            return torch.cuda.is_current_stream_capturing()
+
     def take(self) -> torch.cuda.Stream | None:
         """Have the current stream wait for the last turn. What `leave` must be given."""
         default = handle(self._device.index) == DEFAULT
