@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from importlib.metadata import entry_points
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from anabranch.compiled.calls import Compiled
+from anabranch.errors import WeightsError
 from anabranch.integrations import dynamo
 from anabranch.integrations.dynamo import anabranch_backend
 
@@ -55,6 +57,83 @@ def test_new_weights_are_seen() -> None:
         torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
         net[4].bias.data = torch.ones(2)
         torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+class Counted(Compiled):
+    """Counts plans that are made."""
+
+    made = 0
+
+    def add(self, *args: Any, **kwargs: Any) -> Compiled:
+        Counted.made += 1
+        return super().add(*args, **kwargs)
+
+
+def test_plans_follow_their_weights_without_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamo, "Compiled", Counted)
+    monkeypatch.setattr(Counted, "made", 0)
+    net, other = model(), model()
+    for parameter in other.parameters():
+        nn.init.normal_(parameter)
+    fast = torch.compile(net, backend=anabranch_backend, dynamic=True)
+    step = torch.optim.SGD(net.parameters(), lr=0.1)
+    inputs = [torch.randn(batch, 3, 8, 8) for batch in (2, 3)]
+
+    def agree() -> None:
+        with torch.no_grad():
+            for x in inputs:
+                torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+
+    agree()
+    plans = Counted.made
+    for _ in range(3):
+        net(inputs[0]).sum().backward()
+        step.step()
+        agree()
+    net.load_state_dict(other.state_dict())
+    agree()
+    with torch.no_grad():
+        net[4].weight.add_(torch.ones(2, 1) @ torch.ones(1, 256))  # type: ignore[operator]
+        net[1].running_var.mul_(4)  # type: ignore[operator]
+    agree()
+    assert Counted.made == plans == len(inputs)
+
+
+def test_weights_that_a_plan_is_not_right_for_get_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamo, "Compiled", Counted)
+    monkeypatch.setattr(Counted, "made", 0)
+    net, x = model(), torch.randn(2, 3, 8, 8)
+    fast = torch.compile(net, backend=anabranch_backend)
+
+    def refused(*_: object) -> None:
+        raise WeightsError("the plan is not right", "for a test", "none")
+
+    with torch.no_grad():
+        fast(x)
+        monkeypatch.setattr(dynamo, "refit", refused)
+        net[4].bias.add_(1)  # type: ignore[operator]
+        torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+    assert Counted.made == 2
+
+
+def test_updates_take_no_more_memory() -> None:
+    net, x = nn.Linear(1024, 256), torch.randn(2, 1024)
+    fast = torch.compile(net, backend=anabranch_backend)
+
+    def held() -> int:
+        gc.collect()
+        tensors = [one for one in gc.get_objects() if type(one) is torch.Tensor]
+        return sum(one.untyped_storage().nbytes() for one in tensors)
+
+    with torch.no_grad():
+        fast(x)
+        net.weight.mul_(1.01)
+        fast(x)
+        before = held()
+        for _ in range(4):
+            net.weight.mul_(1.01)
+            torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+        assert held() <= before + 1024
 
 
 def test_weights_that_count_no_writes_are_inputs() -> None:

@@ -44,7 +44,7 @@ from anabranch.kernels.triton import memo
 from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.pack import artifact
-from anabranch.pack.owned import owned, shared_of
+from anabranch.pack.owned import Shared, owned, shared_of
 from anabranch.report import headline, kernel, page, text
 from anabranch.report.lines import WIDTH
 from anabranch.report.sides import rounds_told
@@ -111,6 +111,8 @@ class Compiled(Fixed):
         self.trace = trace or Trace(level=options.debug)
         self.entries: list[Entry] = []
         self._answers: list[Answer] = []
+        self.refitted = False
+        """Whether constants have other values than their digests say."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns for these inputs."""
@@ -153,9 +155,11 @@ class Compiled(Fixed):
         kwargs: Mapping[str, Any] | None = None,
         captured: Captured | None = None,
         stop: threading.Event | None = None,
+        shared: Shared | None = None,
     ) -> Compiled:
         """Compile for one more signature of example inputs; `captured` is the graph of such a
-        call, where a front end has it already; `stop` as in `compile`."""
+        call, where a front end has it already; `stop` as in `compile`; `shared`: constants in
+        memory of others that are refitted with this one."""
         if self.model is None:
             raise OptionError(
                 "a loaded plan cannot be compiled for other inputs",
@@ -177,7 +181,7 @@ class Compiled(Fixed):
                 self.trace,
                 captured,
                 Deadline(stop=stop),
-                shared=shared_of([entry.plan for entry in self.entries]),
+                shared=shared if shared is not None else self.owned(),
                 found=found,
             )
             compilation = beside_eager(job, compile_model(job))
@@ -352,10 +356,15 @@ class Compiled(Fixed):
         """
         if isinstance(weights, Compiled):
             weights = weights.state_dict()
+        self.refitted = True
         refit.refit(self.entries, self.target, weights, check, self._answers.clear)
         if not self._answers:  # an earlier refit was cut off half way
             self._answers = [(one.read, answering(one, self.options)) for one in self.entries]
         return self
+
+    def owned(self) -> Shared:
+        """The constants of all plans by their content, as long as they have it."""
+        return {} if self.refitted else shared_of([entry.plan for entry in self.entries])
 
     def _refit(self, state: dict[str, Tensor]) -> None:
         self.refit(state)

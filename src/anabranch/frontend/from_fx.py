@@ -16,10 +16,12 @@ from torch.utils import _pytree as pytree
 from anabranch.errors import CaptureError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import LITERALS
+from anabranch.frontend.state import named
 from anabranch.frontend.structure import tree_text
 from anabranch.frontend.translate import Translation
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature
+from anabranch.ir.recipe import Held
 
 
 def capture_fx(
@@ -50,9 +52,10 @@ def capture_fx(
                 returned = node.args[0]
                 returned = returned if isinstance(returned, (tuple, list)) else (returned,)
                 outputs = [_leaf(translation, value) for value in returned]
+    held = {path: value for path, value in constants.items() if value is not None}
     in_tree = pytree.tree_flatten((tuple(range(len(inputs))), {}))[1]
     out_tree = pytree.tree_flatten(tuple(range(len(outputs))))[1]
-    return Captured(
+    captured = Captured(
         translation.finish(name, [leaf.ref for leaf in outputs if leaf.ref is not None]),
         Signature(
             tree_text(in_tree),
@@ -64,6 +67,8 @@ def capture_fx(
         tuple(translation.sources),
         (in_tree, out_tree),
     )
+    state = (Held(path, tuple(x.shape), x.dtype, True) for path, x in held.items())
+    return named(captured, held, tuple(state))
 
 
 def _bind(

@@ -34,6 +34,12 @@ def with_state(captured: Captured, model: Any) -> Captured:
     for path in paths.values():  # tensors that are neither parameters nor buffers
         if path not in tensors and (value := attribute(model, path)) is not None:
             tensors[path] = value
+    return named(captured, tensors, tuple(held_of(model, tensors)))
+
+
+def named(captured: Captured, tensors: Mapping[str, Tensor], state: tuple[Held, ...]) -> Captured:
+    """The captured graph with these names: constants have all names of their memory."""
+    paths = dict(captured.sources)
     groups: dict[_Memory | None, list[str]] = {}
     for name, tensor in tensors.items():
         groups.setdefault(_memory(tensor), []).append(name)
@@ -41,7 +47,7 @@ def with_state(captured: Captured, model: Any) -> Captured:
     def tied(constant: Constant) -> Constant:
         """The constant with all names of its memory."""
         path = paths.get(constant.name)
-        memory = _memory(tensors[path]) if path in tensors else None
+        memory = _memory(tensors[path]) if path is not None and path in tensors else None
         if path is None or memory is None:
             return constant
         others = [name for name in groups[memory] if name != path]
@@ -49,7 +55,7 @@ def with_state(captured: Captured, model: Any) -> Captured:
 
     constants = tuple(map(tied, captured.graph.constants))
     graph = replace(captured.graph, constants=constants)
-    return replace(captured, graph=graph, state=tuple(held_of(model, tensors)))
+    return replace(captured, graph=graph, state=state)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

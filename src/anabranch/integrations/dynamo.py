@@ -4,9 +4,14 @@
 
 Dynamo hands over a graph with fake inputs, weights among them; AOTAutograd makes it functional. The
 plan is made at the first call, when the weights are real: those that AOTAutograd marks as static
-become constants, so that batch norms fold. A call with other weights under them compiles again.
-Weights that were made in inference mode count no writes, and stay inputs.
-Where shapes are symbolic, each concrete set of sizes gets a plan of its own.
+become constants, so that batch norms fold. Where shapes are symbolic, each concrete set of sizes
+gets a plan of its own.
+
+Plans follow their weights. A call that finds some of them replaced, or written to since the last
+call, refits all plans first, in their own memory (`compiled.refit`); only plans that are not right
+for the new weights are made anew. Weights that were made in inference mode count no writes, and
+stay inputs. Writes through `weight.data` are not counted either: after one,
+`torch.compiler.reset()` has the next call read all weights.
 
 Graphs that need gradients run as AOTAutograd made them, with a warning.
 """
@@ -25,7 +30,8 @@ from torch._guards import TracingContext
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from anabranch.compiled.calls import Compiled
-from anabranch.errors import OptionError
+from anabranch.compiled.refit import refit
+from anabranch.errors import OptionError, WeightsError
 from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.memory import sharing
 from anabranch.frontend.strided import STRIDED
@@ -107,6 +113,8 @@ class _Lazy:
         self.graph, self.options = graph, options
         self.count = sum(node.op == "placeholder" for node in graph.graph.nodes)
         targets = {str(node.target) for node in graph.graph.nodes}
+        self.names: list[str] = []
+        """Of all inputs, as plans know them."""
         self.counted = not targets.isdisjoint(STRIDED)
         """Whether it asks where inputs begin in their memory, which Dynamo does not guard."""
         self._hold(static)
@@ -116,6 +124,8 @@ class _Lazy:
         self.static = [i for i in range(self.count) if i in static]
         self.dynamic = [i for i in range(self.count) if i not in static]
         self.plans: dict[tuple[Any, ...], Compiled] = {}
+        self.read: list[int] = []
+        """Where the weights were that plans have, and how often they had been written to."""
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         given = list(inputs)
@@ -127,7 +137,11 @@ class _Lazy:
             self._hold([i for i in self.static if not given[i].is_inference()])
             return self(given)
         dynamic = [given[i] for i in self.dynamic]
-        key = (*map(Tensor.data_ptr, weights), *versions, *map(_kind, dynamic))
+        read = [*map(Tensor.data_ptr, weights), *versions]
+        if read != self.read:
+            self._follow(given)
+            self.read = read
+        key = tuple(map(_kind, dynamic))
         if self.counted:
             key += tuple(v.storage_offset() for v in dynamic if isinstance(v, Tensor))
         plan = self.plans.get(key)
@@ -136,12 +150,27 @@ class _Lazy:
         results: Sequence[Any] = plan(*dynamic)
         return results
 
+    def _follow(self, given: list[Any]) -> None:
+        """Give all plans the weights as they are; none is kept that is not right for them."""
+        if not self.plans:
+            return
+        plans = [*self.plans.values()]
+        entries = [entry for plan in plans for entry in plan.entries]
+        for plan in plans:
+            plan.refitted = True
+        try:
+            weights = {self.names[i]: given[i].detach() for i in self.static}
+            refit(entries, plans[0].target, weights)
+        except WeightsError:
+            self.plans.clear()
+
     def _compile(self, given: list[Any]) -> Compiled:
         graph = self.graph
         if self.counted or any(not isinstance(value, Tensor) for value in given):
             graph = make_fx(graph, tracing_mode="fake")(*given)
-        names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
-        constants = {names[i]: given[i].detach() for i in self.static}
+        self.names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+        constants = {self.names[i]: given[i].detach() for i in self.static}
+        shared = {key: value for plan in self.plans.values() for key, value in plan.owned().items()}
         captured = capture_fx(graph, given, constants)
 
         def eager(*values: Any) -> Any:
@@ -153,7 +182,9 @@ class _Lazy:
         cuda = any(isinstance(value, Tensor) and value.is_cuda for value in given)
         target = resolve("cuda" if cuda else "cpu", self.options.tf32)
         free = [given[i] for i in self.dynamic]
-        return Compiled(eager, target, self.options, None).add(free, captured=captured)
+        return Compiled(eager, target, self.options, None).add(
+            free, captured=captured, shared=shared
+        )
 
 
 def _static_inputs() -> frozenset[int]:
