@@ -39,8 +39,11 @@ from anabranch.line import Job
 from anabranch.overlap.alike import generated
 from anabranch.pack.owned import owned_bytes
 from anabranch.rewrite.backtrack import Step
+from anabranch.rewrite.rules import ALL, PUBLISHED
 from anabranch.trace import stage_seconds
 
+NAMED = frozenset(rule.name for rule in (*ALL, *PUBLISHED) if rule.special)
+"""Rules that change what NaN, an infinity or the sign of a zero gives."""
 EAGER_SECONDS = 0.5
 """Spent on timing the model as it was."""
 
@@ -115,6 +118,7 @@ def _step(step: Step) -> dict[str, Any]:
     """`price`: what it was predicted to change, under what weight of the path; `part`: what the
     part that it stands in took, with how many steps in it."""
     told: dict[str, Any] = {"rule": step.rule, "nodes": list(step.nodes)}
+    told |= {"special": True} if step.rule in NAMED else {}
     told |= {"price": step.after_us - step.before_us, "alpha": step.alpha}
     if step.ran is not None:
         ran = step.ran

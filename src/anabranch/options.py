@@ -84,6 +84,8 @@ class Options(BaseModel):
     pruning: which of the hundreds of tiles of a product are tried: those expected to be fastest, by
     a time fitted to measurements, or those with the highest performance "limit", as in DeepCuts.
     folding: "exact" rounds no weight anew to half precision, where a batch norm would go into it.
+    exact: leaves out all that changes what NaN, infinities or the sign of a zero give: rules of the
+    search that are found to (`explain` names those that were used), and passes.
     abreast: whether independent tasks share a launch where that is faster: "likely" tries it where
     tasks are few or a forecast sees more to win than timing can miss, "all" whatever may pay, some
     ten seconds more, "none" never. overlap: whether kernels start before those they follow have
@@ -112,6 +114,7 @@ class Options(BaseModel):
     abreast: Literal["likely", "all", "none"] = "likely"
     overlap: Literal["each", "alike", "none"] = "each"
     folding: Literal["all", "exact"] = "all"
+    exact: bool = False
     channels_last: bool = True
     search: Search = "autograph"
     # The paper gives no number for any of these. alpha: what the critical path weighs beside the

@@ -147,6 +147,8 @@ def _searched(
     effort, judges = _effort(options, until, each), judging.judges(alpha, machine)
     settings = settings_of(options)
     rules = tables.PUBLISHED if options.search in PUBLISHED else tables.ALL
+    if options.exact:
+        rules = tuple(rule for rule in rules if not rule.special)
     found = improved(graph, tried, rules, settings, judges, effort, trace, seeds, start)
     if found.built is not tried:
         best = found.built

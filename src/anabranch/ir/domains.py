@@ -67,6 +67,9 @@ VARIANCES = frozenset(
         *("_native_batch_norm_legit", "_native_batch_norm_legit_no_training"),
     )
 )
+ATTENTION = "scaled_dot_product"
+"""In the names of operators that mask by adding or by leaving out, as their library does: what is
+not finite in a key is lost in some, and spreads in others."""
 HARMLESS = frozenset(
     f"aten.{name}"
     for name in (
@@ -169,6 +172,10 @@ def demands(node: Node, known: Mapping[str, TensorType]) -> Iterator[tuple[str, 
         yield edges.name, Domain(sorted=True)
     if name in VARIANCES and isinstance(variance := given.get("running_var"), Ref):
         yield variance.name, Domain(positive=True, finite=True)
+    if ATTENTION in name:
+        for stated in ("key", "value", "attn_mask", "attn_bias"):
+            if isinstance(value := given.get(stated), Ref):
+                yield value.name, Domain(finite=True)
     if name in VARIANCES:
         for stated in ("running_mean", "weight", "bias"):
             if isinstance(value := given.get(stated), Ref):

@@ -75,10 +75,12 @@ def mistaken(
     slack: Tensor | None = None,
     tf32: bool = False,
     signs: bool = False,
+    spread: bool = False,
 ) -> str:
     """Which elements are wrong, each for itself; "" if none is. `own`: the plain model's, `truth`
     in higher precision; `slack`: what rounding explains, None where nobody knows. `signs`: zeros
-    have the sign of the plain model's."""
+    have the sign of the plain model's; `spread`: what is finite there is to be finite, and of the
+    rest nothing is said."""
     if out.shape != own.shape or out.dtype != own.dtype:
         return f"{out.dtype}{list(out.shape)} where {own.dtype}{list(own.shape)} is expected"
     if out.dtype.is_complex:
@@ -98,6 +100,8 @@ def mistaken(
     wrong = (kind != mine) & (kind != other)
     if slack is not None:
         wrong &= slack.isfinite()
+    if spread:
+        wrong &= (mine == 0) & (other == 0)
     if said := _told(wrong, out, own):
         return said
     zeros = (out == 0) & (own == 0) & (near == 0)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from anabranch.ir import ops
+from anabranch.ir.domains import ATTENTION
 from anabranch.ir.graph import Graph, Input, types
 from anabranch.ir.inputs import Numbers, legal, random_inputs
 from anabranch.ir.numbers import compare, mistaken
@@ -52,7 +53,8 @@ SIGNED = frozenset(
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a body is to compute on `inputs`, `own` in its own precision, `truth` in a higher one;
-    empty where nothing can be said. `slack`: by element. `judged`: whether anything is said."""
+    empty where nothing can be said. `slack`: by element. `signs`: zeros have theirs; `spread`: what
+    is not finite is only to spread no further. `judged`: whether anything is said."""
 
     kind: Set
     inputs: tuple[Tensor, ...]
@@ -61,6 +63,7 @@ class Answer:
     slack: tuple[Tensor | None, ...] = ()
     tf32: bool = False
     signs: bool = False
+    spread: bool = False
 
     @property
     def judged(self) -> bool:
@@ -78,7 +81,7 @@ class Answer:
         for i, (out, own, truth, off) in enumerate(
             zip(outs, self.own, self.truth, self.slack, strict=True)
         ):
-            said = mistaken(out, own, truth, off, self.tf32, self.signs)
+            said = mistaken(out, own, truth, off, self.tf32, self.signs, self.spread)
             if said:
                 return f"error: of {self.kind} numbers result {i}: {said}"
         if self.kind == "special":
@@ -136,7 +139,9 @@ def answered(
     if kind == "special":
         # What is finite is compared elsewhere: here a few wild numbers stretch every scale.
         off = tuple(None for _ in off)
-    return Answer(kind, tuple(inputs), own, truth, off, tf32, not bare and _plain(body))
+    signs = not bare and _plain(body)
+    spread = kind == "special" and any(ATTENTION in node.op for node in body.nodes)
+    return Answer(kind, tuple(inputs), own, truth, off, tf32, signs, spread)
 
 
 def _drawn(

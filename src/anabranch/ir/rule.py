@@ -221,7 +221,8 @@ class Rule:
     whole network, at all places of a kind at once, too: before parts are searched, or after them
     where it makes parts of what is a node. `also`: further nodes that are replaced where it
     applies, by as many patterns more, such as the last state of a loop whose steps are the root;
-    they may lie above it, and no pattern reads them.
+    they may lie above it, and no pattern reads them. `special`: it changes what NaN, an infinity or
+    the sign of a zero gives, as the test of all rules finds by trying; no opinion.
     """
 
     name: str
@@ -231,6 +232,7 @@ class Rule:
     draw: Callable[[random.Random], Mapping[str, object]] | None = None
     throughout: Throughout = ""
     also: Callable[[Match], tuple[Node, ...]] | None = None
+    special: bool = False
 
     @property
     def roots(self) -> tuple[Call, ...]:

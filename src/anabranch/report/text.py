@@ -32,6 +32,7 @@ from anabranch.report.searched import searched_lines
 from anabranch.report.tried import tried_in_parts
 from anabranch.report.undecided import undecided
 from anabranch.report.units import count, duration, ratio, significant, size
+from anabranch.rewrite.rules.special import PASSES
 
 SLOWEST = 20
 GROUPS = 12
@@ -47,6 +48,7 @@ def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[Parts]) -> 
         _result(parts["name"], head),
         _concerns(parts),
         _rewritten(parts),
+        _special(parts),
         searched_lines(parts["searched"], None if whole else GROUPS, width),
         tried_in_parts(parts["events"], GROUPS),
         _fused(parts, found),
@@ -102,6 +104,19 @@ def _rewritten(parts: Parts) -> list[str]:
     lines = [f"Rewritten: {before:,} -> {count(after, 'node')}"]
     named = [(c.what, f"{c.times}x", c.said, f"{c.ms:.1f} ms" if c.ms else "") for c in changes]
     return lines + columns(named, "<><", (40, 6, 34))
+
+
+def _special(parts: Parts) -> list[str]:
+    """Which rules and passes that were used change what is not finite, or the sign of a zero."""
+    rounds = parts["facts"].get("search", ())
+    steps = [step for done in rounds for step in done.get("steps", ()) if step.get("special")]
+    changes = history.changes(parts["events"])
+    passes = [c.what for c in changes if c.where == "rewrite" and c.what in PASSES]
+    named = dict.fromkeys([*passes, *(printable(step["rule"]) for step in steps)])
+    if not named:
+        return []
+    head = "Other results of NaN, infinities or signs of zero; exact=True leaves these out:"
+    return [*wrapped(head, ""), *(line for name in named for line in wrapped(name))]
 
 
 def _fused(parts: Parts, found: Sequence[Row]) -> list[str]:

@@ -26,6 +26,7 @@ from anabranch.rewrite.discovery.equations import (
     equations,
     named,
     renamed,
+    special,
     survives,
     widened,
 )
@@ -89,7 +90,8 @@ def discover(
         rules += [each for each in found if each not in rules]  # pairs are asked of each setting
         refuted += wrong
         hear(f"{name}: {counts[name]}")
-    marked = (replace(each, written=written_as(each, tables)) for each in named(rules))
+    marked = [replace(each, written=written_as(each, tables)) for each in named(rules)]
+    marked = [each if each.written else replace(each, special=special(each)) for each in marked]
     return Discovery(tuple(marked), counts, dict(sizes), seed, tuple(refuted))
 
 

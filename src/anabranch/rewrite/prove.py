@@ -16,7 +16,7 @@ import torch
 
 from anabranch.ir import ops, own
 from anabranch.ir.eval import eval_graph
-from anabranch.ir.graph import Constant, Graph, Input
+from anabranch.ir.graph import Constant, Graph, Input, Node
 from anabranch.ir.types import TensorType
 
 TRIALS = 3
@@ -26,6 +26,8 @@ RELATIVE = 1e-9
 LARGEST = 3
 """Random integers are drawn from -3 to 3: products of five of them, summed over a million terms,
 stay far inside the 53 bits in which doubles are exact."""
+
+WILD = (float("inf"), float("-inf"), float("nan"), 0.0, -0.0)
 
 EXACT = {ops.packet_name(own.RECURRENCE)} | frozenset(
     f"aten.{name}"
@@ -64,6 +66,53 @@ def different(graph: Graph, other: Graph, seed: int = 0, trials: int = TRIALS) -
             if not error <= allowed:  # NaN is no equality
                 return f"result {i} differs by {error:.2g} on trial {trial}"
     return ""
+
+
+def unlike(graph: Graph, other: Graph, seed: int = 0) -> str:
+    """Where the graphs treat NaN, infinities or the sign of zero otherwise, "" if nowhere: both are
+    run on normal numbers with a few of these among them, inputs and constants alike. Where the
+    sign of a zero is that of what was summed up in some order, it is nobody's."""
+    dice = torch.Generator().manual_seed(seed)
+    inputs = [_wild(draw(value.type, dice), dice) for value in graph.inputs]
+    held: dict[str, torch.Tensor] = {}
+    for side in (graph, other):
+        for constant in side.constants:
+            if constant.digest not in held:
+                held[constant.digest] = _wild(draw(constant.type, dice), dice)
+    sides = [with_values(side, held, dice, exact=False) for side in (graph, other)]
+    wanted, found = (eval_graph(side, inputs, precision=torch.float64) for side in sides)
+    signs = not any(_adds_up(node) for side in sides for node in side.nodes)
+    for i, (want, got) in enumerate(zip(wanted, found, strict=True)):
+        if not want.dtype.is_floating_point:
+            if not torch.equal(want, got.to(want.dtype)):
+                return f"result {i} is another"
+            continue
+        got = got.to(want.dtype)
+        same = (want.isnan() & got.isnan()) | (want == got) | (want.isfinite() & got.isfinite())
+        if not same.all():
+            at = tuple(int(k) for k in (~same).nonzero()[0])
+            return f"result {i} is {got[at].item()} where it was {want[at].item()}"
+        zeros = (want == 0) & (got == 0) & (want.signbit() != got.signbit())
+        if signs and zeros.any():
+            return f"result {i} is a zero of the other sign"
+    return ""
+
+
+def _adds_up(node: Node) -> bool:
+    """Whether zeros of both signs may be added up, or compared."""
+    return ops.info(node.op).kind in ("contract", "reduce", "opaque")
+
+
+def _wild(tensor: torch.Tensor, dice: torch.Generator) -> torch.Tensor:
+    """With one number of eight, and one at least, put in its place by one that is not finite, or by
+    a zero."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return tensor
+    flat = tensor.flatten()
+    places = torch.randint(0, len(flat), (max(1, len(flat) // 8),), generator=dice)
+    table = torch.tensor(WILD, dtype=flat.dtype)
+    flat[places] = table[torch.randint(0, len(table), places.shape, generator=dice)]
+    return flat.view(tensor.shape)
 
 
 def integral(graph: Graph) -> bool:

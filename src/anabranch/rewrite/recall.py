@@ -29,7 +29,7 @@ from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Event, Told
 
 SCHEME = "simplified 2"
-OPTIONS = ("folding", "kernels", "channels_last", "tf32")
+OPTIONS = ("folding", "exact", "kernels", "channels_last", "tf32")
 """What of the options passes depend on."""
 
 

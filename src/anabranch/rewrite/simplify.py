@@ -19,9 +19,11 @@ from anabranch.rewrite.passes.bags import bags
 from anabranch.rewrite.passes.depthwise import depthwise
 from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
 from anabranch.rewrite.passes.grouped_heads import grouped_heads
+from anabranch.rewrite.passes.identities import identities
 from anabranch.rewrite.passes.layout import layout
 from anabranch.rewrite.passes.retype import retype
 from anabranch.rewrite.passes.round_factors import ERROR, round_factors
+from anabranch.rewrite.rules import special
 from anabranch.trace import Trace
 
 DEEP = 8
@@ -34,19 +36,18 @@ def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu"
     """The graph, equal in value and cheaper. `kind` of target: on "cuda", convolutions get the
     layout that tensor cores want."""
     graph = stepper.step(graph, "retype", retype)
-    exact = options.folding == "exact"
-    graph = _until_still(graph, stepper, exact)
+    graph = _until_still(graph, stepper, options)
     if kind == "cuda" and options.kernels == "all":
         before = graph
         for name, run in (("grouped_heads", grouped_heads), ("bags", bags)):
             graph = stepper.step(graph, name, partial(run, trace=stepper.trace))
-        graph = graph if graph is before else _until_still(graph, stepper, exact)
+        graph = graph if graph is before else _until_still(graph, stepper, options)
     if kind == "cuda" and options.channels_last:
         arranged = stepper.step(
             graph, "layout", partial(layout, trace=stepper.trace, tf32=options.tf32)
         )
         if arranged is not graph:
-            graph = _until_still(arranged, stepper, exact)
+            graph = _until_still(arranged, stepper, options)
         if options.kernels == "all":
             graph = stepper.step(graph, "depthwise", partial(depthwise, trace=stepper.trace))
     if kind == "cuda" and options.tf32 and options.kernels == "all":
@@ -55,9 +56,12 @@ def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu"
     return graph
 
 
-def _until_still(graph: Graph, stepper: Stepper, exact: bool) -> Graph:
-    table: dict[str, Callable[[Graph, Trace], Graph]] = {**PASSES}
-    table |= {"fold_batch_norm": partial(fold_batch_norm, exact=exact)}
+def _until_still(graph: Graph, stepper: Stepper, options: Options) -> Graph:
+    table: dict[str, Callable[[Graph, Trace], Graph]] = {
+        name: run for name, run in PASSES.items() if not (options.exact and name in special.PASSES)
+    }
+    table |= {"fold_batch_norm": partial(fold_batch_norm, exact=options.folding == "exact")}
+    table |= {"identities": partial(identities, exact=options.exact)}
     passes = {name: _heard(run, stepper.trace) for name, run in table.items()}
     for _ in range(ROUNDS):
         before = graph

@@ -19,7 +19,7 @@ from anabranch.rewrite.apply import apply, instantiate
 from anabranch.rewrite.discovery.implied import directions
 from anabranch.rewrite.discovery.terms import Side, calls, size
 from anabranch.rewrite.match import matches
-from anabranch.rewrite.prove import different
+from anabranch.rewrite.prove import different, unlike
 from anabranch.rewrite.rules.found import MORE, Equation, Shape, Shapes, fill, letters, rule
 
 DRAWS = 25
@@ -28,6 +28,9 @@ on. Eight let maximum(maximum(x*x, y) * x, y) pass for maximum(x*x*x, y)."""
 
 LARGE = 4
 """Calls of a replacement that has to do without some operator of what it replaces."""
+
+WILD, WILD_DRAWS = 1000, 3
+"""What seeds of numbers that are not finite are apart, and how many are tried on each draw."""
 
 UNDRAWN = "cannot be drawn"
 """Begins to say why an equation does not hold on shapes that it cannot even be written for."""
@@ -59,6 +62,17 @@ def survives(equation: Equation, draws: int = DRAWS) -> str:
         if why:
             return why
     return ""
+
+
+def special(equation: Equation) -> bool:
+    """Whether the equation changes what NaN, an infinity or the sign of a zero gives."""
+    made = rule(equation)
+    for seed in range(DRAWS):
+        graph = instantiate(made, seed)
+        after = apply(graph, made, next(iter(matches(graph, made))))
+        if any(unlike(graph, after, WILD * draw + seed) for draw in range(WILD_DRAWS)):
+            return True
+    return False
 
 
 def renamed(one: Side, two: Side, shapes: Shapes) -> tuple[Side, Side]:

@@ -12,11 +12,15 @@ from anabranch.ir.rule import Known, Match
 from anabranch.rewrite.apply import apply_all
 from anabranch.rewrite.match import shared
 from anabranch.rewrite.rules.always import RULES
+from anabranch.rewrite.rules.special import flagged
 from anabranch.trace import Trace
 
+ALWAYS = flagged(RULES)
 
-def identities(graph: Graph, trace: Trace) -> Graph:
-    """Without the nodes that give back what they are given; nothing is computed twice for that."""
+
+def identities(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
+    """Without the nodes that give back what they are given; nothing is computed twice for that.
+    `exact`: NaN, infinities and signs of zeros are given back as well."""
     returned = {ref.name for ref in graph.outputs}
 
     def accept(match: Match) -> bool:
@@ -26,7 +30,8 @@ def identities(graph: Graph, trace: Trace) -> Graph:
         handed_out = match.root.name in returned and not ops.is_view(match.root, match.known.types)
         return not (handed_out and _borrowed(match.bound["x"], match.known))
 
-    return apply_all(graph, RULES, accept=accept)
+    rules = [rule for rule in ALWAYS if not (exact and rule.special)]
+    return apply_all(graph, rules, accept=accept)
 
 
 def _borrowed(value: object, known: Known) -> bool:

@@ -28,6 +28,7 @@ from anabranch.rewrite.rules import (
     products,
     published,
     recurrences,
+    special,
     sums,
     tables,
     turned,
@@ -35,7 +36,7 @@ from anabranch.rewrite.rules import (
     vectors,
 )
 
-CANDIDATES: dict[str, tuple[Rule, ...]] = {
+_WRITTEN: dict[str, tuple[Rule, ...]] = {
     # First, for others then have one place where there was one for each step.
     "recurrences": recurrences.RULES,
     "merging": merging.RULES,
@@ -68,6 +69,8 @@ CANDIDATES: dict[str, tuple[Rule, ...]] = {
     "sums": sums.RULES,
     "found": found.RULES,
 }
+CANDIDATES = {name: special.flagged(rules) for name, rules in _WRITTEN.items()}
+"""Those that change what is not finite, or the sign of a zero, say so."""
 
 ALL: tuple[Rule, ...] = tuple(rule for family in CANDIDATES.values() for rule in family)
 """What a search may apply."""

@@ -43,19 +43,21 @@ WINDOW, AVERAGED, LARGEST = "window", "averaged", "largest"
 @dataclass(frozen=True, slots=True)
 class Equation:
     """find -> replace for tensors of these shapes, as text; `written`: the rule in another table
-    that does the same."""
+    that does the same; `special`: as of a rule."""
 
     name: str
     find: str
     replace: str
     shapes: Shapes
     written: str = ""
+    special: bool = False
 
     @staticmethod
     def of(entry: Mapping[str, Any]) -> Equation:
         shapes = {name: tuple(shape.split()) for name, shape in entry["shapes"].items()}
         return Equation(
-            entry["name"], entry["find"], entry["replace"], shapes, entry.get("written", "")
+            *(entry["name"], entry["find"], entry["replace"], shapes),
+            *(entry.get("written", ""), entry.get("special", False)),
         )
 
     @property
@@ -63,7 +65,8 @@ class Equation:
         """As it stands in the file."""
         shapes = {name: " ".join(shape) for name, shape in self.shapes.items()}
         found = {"name": self.name, "find": self.find, "replace": self.replace, "shapes": shapes}
-        return {**found, **({"written": self.written} if self.written else {})}
+        found |= {"written": self.written} if self.written else {}
+        return found | ({"special": True} if self.special else {})
 
 
 def load(text: str) -> tuple[Equation, ...]:
@@ -96,6 +99,7 @@ def rule(equation: Equation) -> Rule:
         replace=put if asked else replace,
         when=every(*conditions),
         draw=_drawing(shapes, told, numbers),
+        special=equation.special,
     )
 
 
