@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import anabranch
 from anabranch.cache import Cache
@@ -169,14 +170,33 @@ def test_results_of_any_numbers_and_of_torchs_own_tuples_are_saved(tmp_path: Pat
 Named = namedtuple("Named", "a b")
 
 
+class Nameless:
+    """Registered with pytree, under no name."""
+
+    def __init__(self, a: torch.Tensor) -> None:
+        self.a = a
+
+
 def test_a_structure_that_nobody_else_knows_is_not_saved(tmp_path: Path) -> None:
     """Not written, to be refused when it is read."""
+    pytree.register_pytree_node(
+        Nameless, lambda held: ([held.a], None), lambda values, _: Nameless(*values)
+    )
     fast = anabranch.compile(
-        lambda x: Named(x + 1, x * 2), torch.randn(3), target="cpu", cache_dir=None
+        lambda x: Nameless(x + 1), torch.randn(3), target="cpu", cache_dir=None
     )
     with pytest.raises(OptionError, match="a class in the model's results has no name"):
         fast.save(tmp_path / "plan")
     assert not (tmp_path / "plan").exists()
+
+
+def test_a_named_tuple_comes_back_with_its_fields(tmp_path: Path) -> None:
+    x = torch.randn(3)
+    fast = anabranch.compile(lambda x: Named(x + 1, x * 2), x, target="cpu", cache_dir=None)
+    fast.save(tmp_path / "plan")
+    got = anabranch.load(tmp_path / "plan", target="cpu")(x)
+    assert type(got).__name__ == "Named" and got._fields == ("a", "b")
+    assert torch.equal(got.a, x + 1) and torch.equal(got[1], x * 2)
 
 
 def test_a_damaged_file_is_an_error_that_says_so(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from anabranch.compiled.calls import Compiled
+from anabranch.errors import AnabranchError
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.program import opened
 from anabranch.frontend.surroundings import neutral
@@ -57,15 +58,27 @@ def compile(
     return compiled
 
 
-def load(path: str | os.PathLike[str], target: str = "auto") -> Compiled:
-    """A saved plan, ready to run: no code of the file's author runs, nothing is tuned.
+def load(
+    path: str | os.PathLike[str], target: str = "auto", *, operators: Collection[str] = ()
+) -> Compiled:
+    """A saved plan, ready to run: no code of the file's author runs, nothing is imported or tuned.
 
-    Raises ArtifactError for a damaged, foreign or newer file, TargetError where it cannot run.
+    operators: those of your own, and of libraries, that the plan may call: ["mylib::attend"]. A
+    result of a class that this process has not imported is plain data with its fields.
+
+    Raises ArtifactError for a damaged, foreign or newer file, and for one that says more than a
+    plan may say; TargetError where it cannot run.
     """
     with uncollected(), neutral():
-        plan, extra = artifact.load(path)
+        plan, extra = artifact.load(path, operators=operators)
+        artifact.check_signature(path, plan)
         opened = resolve(target, plan.spec.tf32)
         artifact.check_kind(path, plan, opened.spec)
         compiled = Compiled(None, opened, Options.read(), None)
-        compiled.adopt(plan, extra, str(path))
+        try:
+            compiled.adopt(plan, extra, str(path))
+        except artifact.REFUSALS as failed:
+            if isinstance(failed, AnabranchError):
+                raise
+            raise artifact.unloadable(path, failed) from failed
     return compiled

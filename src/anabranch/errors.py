@@ -9,6 +9,23 @@ unknown scheduler 'fifo'
 
 from __future__ import annotations
 
+import re
+
+UNSHOWN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Characters that a terminal obeys, or that change how a line is read, but newlines and tabs."""
+MAX_TOLD = 400
+
+
+def shown(text: str) -> str:
+    """The text with its control characters escaped: names in messages may come from anybody.
+
+    >>> print(shown("a\x1b[2Jb"))
+    a\\x1b[2Jb
+    """
+    return UNSHOWN.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
 
 class AnabranchError(Exception):
     """The root of all errors of this package.
@@ -17,6 +34,7 @@ class AnabranchError(Exception):
     """
 
     def __init__(self, what: str, why: str, next: str, source: str = "") -> None:
+        what, why, next, source = map(shown, (what, why, next, source))
         super().__init__(what, why, next, source)
         self.what, self.why, self.next, self.source = what, why, next, source
 
@@ -54,7 +72,11 @@ class NumericsError(AnabranchError):
 
 
 class ArtifactError(AnabranchError):
-    """A saved plan cannot be read: damaged, foreign, or from a newer version."""
+    """A saved plan cannot be read: damaged, foreign, from a newer version, or more than a plan may
+    say. What it repeats of the file is one line, and short."""
+
+    def __init__(self, what: str, why: str, next: str, source: str = "") -> None:
+        super().__init__(*map(_line, (what, why, next, source)))
 
 
 class WriteError(AnabranchError, OSError):
@@ -66,6 +88,11 @@ class VerifyError(AssertionError):
 
     The message shows the neighbourhood of the bad place with a caret, and the pass that made it.
     """
+
+
+def _line(text: str) -> str:
+    line = " ".join(text.splitlines())
+    return line if len(line) <= MAX_TOLD else f"{line[: MAX_TOLD - 3]}..."
 
 
 def unwritable(path: object, failed: OSError) -> WriteError:

@@ -36,10 +36,10 @@ from anabranch.errors import InputError, OptionError
 from anabranch.facts import facts_of
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_call
-from anabranch.frontend.structure import REGISTER, read_tree
 from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable, Target
+from anabranch.ir.trees import REGISTER, read_tree, unknown_class, unregistered
 from anabranch.kernels.triton import memo
 from anabranch.line import Job
 from anabranch.options import Options
@@ -218,7 +218,9 @@ class Compiled(Fixed):
                 run = self.target.load(plan)
                 memo.keep(cache, missing)
             fell_back(run, self.options, self.trace)
-        trees = (read_tree(signature.input_tree), read_tree(signature.output_tree))
+        for name in unregistered(signature.output_tree):
+            self.trace.add("warning", "load", source, unknown_class(name))
+        trees = (read_tree(signature.input_tree), read_tree(signature.output_tree, plain=True))
         call = arguments.read_back(facts.get(arguments.KEY))
         device = self._device(run)
         self._take(Entry(plan, run, lambda eager=True: dict(facts), trees, None, call, device))

@@ -29,8 +29,8 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from anabranch.frontend.structure import tree_text
 from anabranch.ir.key import digest_text
+from anabranch.ir.trees import tree_text
 
 HARMLESS = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
 """Private state of nn.Module itself: looked at elsewhere, or of no effect on what it computes."""

@@ -17,11 +17,11 @@ from anabranch.errors import CaptureError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import LITERALS
 from anabranch.frontend.state import named
-from anabranch.frontend.structure import tree_text
 from anabranch.frontend.translate import Translation
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature
 from anabranch.ir.recipe import Held
+from anabranch.ir.trees import tree_text
 
 
 def capture_fx(

@@ -32,7 +32,6 @@ from anabranch.frontend.operators import TRAINING, decompositions
 from anabranch.frontend.program import in_order, name_of, opened
 from anabranch.frontend.source import origin, raised_at
 from anabranch.frontend.state import attribute, unwrapped
-from anabranch.frontend.structure import tree_text
 from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
 from anabranch.frontend.translate import Translation
 from anabranch.frontend.untouched import (
@@ -44,6 +43,7 @@ from anabranch.frontend.untouched import (
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf, Signature
+from anabranch.ir.trees import tree_text
 from anabranch.ir.types import overlaps, type_of
 from anabranch.precision import precision
 from anabranch.trace import Trace

@@ -15,18 +15,18 @@ from pydantic import BaseModel, ValidationError
 from torch import nn
 
 from anabranch.cache import Cache
-from anabranch.errors import CaptureError
+from anabranch.errors import CaptureError, InputError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import capture
 from anabranch.frontend.rebind import rebind
 from anabranch.frontend.state import with_state
-from anabranch.frontend.structure import read_tree
 from anabranch.frontend.surroundings import Surroundings, surroundings
 from anabranch.ir.ambient import Ambient
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature
 from anabranch.ir.text import parse_graph, text_graph
+from anabranch.ir.trees import read_tree
 from anabranch.ir.uncollected import uncollected
 from anabranch.trace import Trace
 
@@ -137,7 +137,7 @@ def recall(cache: Cache, fingerprint: str, model: nn.Module) -> Captured | None:
             stored.ambient,
         )
         trees = (read_tree(signature.input_tree), read_tree(signature.output_tree))
-    except (ValidationError, ValueError, KeyError, CaptureError):
+    except (ValidationError, ValueError, KeyError, CaptureError, InputError):
         return None
     return Captured(bound, signature, tuple(stored.sources), trees)
 

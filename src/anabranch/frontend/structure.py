@@ -8,11 +8,8 @@ Trees are torch's pytrees, so every class registered there works.
 
 from __future__ import annotations
 
-import functools
 import math
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,17 +20,12 @@ from anabranch.errors import InputError
 from anabranch.frontend.checks import name_of_leaf
 from anabranch.ir.graph import Input
 from anabranch.ir.plan import Leaf, Signature
+from anabranch.ir.trees import read_tree
 from anabranch.ir.types import TensorType
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Classes of tensors that kernels can read: others have rules of their own for what is done to
 them, or no memory at all."""
-RESULTS = "torch.return_types."
-"""Before the name of one of torch's own tuples, where a structure is text."""
-REGISTER = (
-    "register it with torch.export.register_dataclass or torch.utils._pytree."
-    "register_pytree_node(..., serialized_type_name=...), or use tuples and dicts"
-)
 
 
 def flatten_call(
@@ -109,71 +101,6 @@ def unflatten_result(
         return leaf.literal if leaf.ref is None else tensors[leaf.ref.name]
 
     return pytree.tree_unflatten([value(leaf) for leaf in signature.outputs], spec)
-
-
-def tree_text(tree: TreeSpec) -> str:
-    """The structure as text, "" if one of its classes has no name that another process knows."""
-    for change in (None, _named):
-        with suppress(NotImplementedError, TypeError, ValueError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return pytree.treespec_dumps(_changed(tree, change) if change else tree)
-    return ""
-
-
-def _changed(tree: TreeSpec, change: Callable[[Any], Any]) -> TreeSpec:
-    return pytree.tree_structure(change(pytree.tree_unflatten([0] * tree.num_leaves, tree)))
-
-
-def _named(example: Any) -> Any:
-    """With torch's own tuples (of `sort`, `topk`) as dicts of their name: pytree has none."""
-
-    def replaced(item: Any) -> Any:
-        name = f"{RESULTS}{type(item).__name__}"
-        return {name: tuple(map(_named, item))} if _is_result(item) else item
-
-    return pytree.tree_map(replaced, example, is_leaf=_is_result)
-
-
-def _is_result(item: Any) -> bool:
-    return isinstance(item, tuple) and type(item).__module__ == torch.return_types.__name__
-
-
-def _unnamed(example: Any) -> Any:
-    def replaced(item: Any) -> Any:
-        if not _is_name(item):
-            return item
-        ((name, items),) = item.items()
-        found = getattr(torch.return_types, name.removeprefix(RESULTS), None)
-        if not (isinstance(found, type) and issubclass(found, tuple)):
-            raise InputError(
-                f"the file says that a result is a {name}",
-                "this version of torch has no such tuple",
-                "load it with the version of torch that saved it, or compile the model again",
-            )
-        return found(map(_unnamed, items))
-
-    return pytree.tree_map(replaced, example, is_leaf=_is_name)
-
-
-def _is_name(item: Any) -> bool:
-    return isinstance(item, dict) and len(item) == 1 and str(*item).startswith(RESULTS)
-
-
-@functools.lru_cache(maxsize=256)
-def read_tree(text: str) -> TreeSpec:
-    """The structure that `tree_text` wrote. Raises InputError for one without text."""
-    if not text:
-        raise InputError(
-            "the file does not say the structure of the model's inputs or results",
-            "one of their classes had no name in torch's pytree when it was saved",
-            REGISTER,
-        )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tree = pytree.treespec_loads(text)
-    if RESULTS not in text:
-        return tree
-    return _changed(tree, _unnamed)
 
 
 def _in_order(spec: TreeSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -100,6 +100,18 @@ TOKEN = re.compile(
 )
 
 
+INTEGER = re.compile(r"-?\d+")
+NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:e[+-]?\d+)?")
+WORDS: dict[str, bool | torch.dtype | torch.memory_format | torch.layout | None] = {
+    **{"None": None, "True": True, "False": False},
+    **{
+        f"torch.{name}": value
+        for name, value in vars(torch).items()
+        if isinstance(value, torch.dtype | torch.memory_format | torch.layout)
+    },
+}
+"""Arguments that are spelled as words. Other names of torch are none: asking torch for an attribute
+may import a module."""
 NUMBERS = r"(?:-?\d+(?:,-?\d+)*)?"
 TYPE = re.compile(rf"\s*([A-Za-z_]\w*\[{NUMBERS}\](?:\{{{NUMBERS}\}})?)(?!\s*\{{)")
 """Well-formed types are most of a text, and few differ: they are read at once. What is spelled in
@@ -298,8 +310,13 @@ def _parse_arg(tokens: _Tokens) -> Arg:
         return tuple(_parse_arg(tokens) for _ in tokens.list("]"))
     if word.startswith("float("):
         return float(word[7:-2])
-    if word.startswith("torch."):
-        found: torch.dtype | torch.memory_format | torch.layout = getattr(torch, word[6:])
-        return found
-    value: int | float | bool | str | None = ast.literal_eval(word)
-    return value
+    if word in WORDS:
+        return WORDS[word]
+    if word[:1] in "'\"":
+        text: str = ast.literal_eval(word)
+        return text
+    if INTEGER.fullmatch(word):
+        return int(word)
+    if NUMBER.fullmatch(word):
+        return float(word)
+    raise ValueError(f"{word!r} is no argument")

@@ -62,7 +62,14 @@ def verify_tasks(tasks: TaskGraph) -> None:
     aliases = {name: node for node in tasks.aliases for name in node.results}
     names = [task.name for task in tasks.tasks]
     _unless(len(names) == len(set(names)), tasks, "two tasks have one name")
+    every = [value.name for value in tasks.inputs] + [c.name for c in tasks.constants]
+    every += [name for task in tasks.tasks for name in dict.fromkeys(task.writes)]
+    every += [name for node in (*tasks.joins, *tasks.aliases) for name in node.results]
+    _unless(len(every) == len(set(every)), tasks, "two values have one name")
+    later = set(aliases)
     for node in tasks.aliases:
+        _unless(not later.intersection(node.uses), tasks, f"alias %{node.name} is of a later one")
+        later.difference_update(node.results)
         _unless(ops.is_view(node, types), tasks, f"alias %{node.name} does not only rename")
         found = ops.infer(node.op, node.args, node.kwargs, types)
         same = all(map(ops.same_layout, found, node.types))
@@ -71,10 +78,18 @@ def verify_tasks(tasks: TaskGraph) -> None:
     verify_joins(tasks)
     joins = {node.name: node.uses for node in tasks.joins}
 
+    settled = set(written)
+
     def ready(name: str) -> bool:
+        if name in settled:
+            return True
         if name in joins:
-            return all(map(ready, joins[name]))
-        return name in written or (name in aliases and ready(aliases[name].uses[0]))
+            found = all(map(ready, joins[name]))
+        else:
+            found = name in written or (name in aliases and ready(aliases[name].uses[0]))
+        if found:
+            settled.add(name)
+        return found
 
     for task in tasks.tasks:
         verify_graph(task.body)

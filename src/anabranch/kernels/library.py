@@ -91,7 +91,7 @@ class CudnnProvider:
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         if spec.kind != "cuda" or not (spec.simulated or importlib.util.find_spec("cudnn")):
             return []
-        if _is_empty(task.body) or not _is_cudnn_graph(task.body):
+        if not fits_cudnn(task.body):
             return []
         return [
             Kernel("cudnn", "convolution", task.body, str(engine), writes_out=True)
@@ -139,10 +139,10 @@ def _is_empty(body: Graph) -> bool:
     return any(type.numel == 0 for type in types(body).values())
 
 
-def _is_cudnn_graph(body: Graph) -> bool:
+def fits_cudnn(body: Graph) -> bool:
     """Whether it is convolution [+ add] [+ relu], two-dimensional, of types cuDNN multiplies."""
     kinds = [ops.packet_name(node.op) for node in body.nodes]
-    if kinds[:1] != ["aten.convolution"]:
+    if kinds[:1] != ["aten.convolution"] or _is_empty(body):
         return False
     if kinds[1:] not in ([], ["aten.relu"], ["aten.add"], ["aten.add", "aten.relu"]):
         return False
@@ -177,7 +177,7 @@ def _plain_add(body: Graph, table: Mapping[str, TensorType]) -> bool:
 
 def _fused_convolution(body: Graph) -> Graph | None:
     """A convolution [+ add] + relu as `cudnn_convolution[_add]_relu`."""
-    if not _is_cudnn_graph(body) or ops.packet_name(body.nodes[-1].op) != "aten.relu":
+    if not fits_cudnn(body) or ops.packet_name(body.nodes[-1].op) != "aten.relu":
         return None
     conv, last = ops.arguments(body.nodes[0]), body.nodes[-1]
     shape: tuple[Arg, ...] = (conv["stride"], conv["padding"], conv["dilation"], conv["groups"])

@@ -7,9 +7,10 @@
 
 A file may come from anybody. So: no pickle; members are stored, never inflated or unpacked to disk;
 their names and sizes are known before they are read; what is parsed is checked as if it came from
-a pass of ours, offsets included, and operators must be torch's own overloads. Kernel source comes
-back as text: whoever compiles it decides whether to trust it. Hashes say whether the file is whole;
-they are compared while it is parsed, for weights are nearly all of it.
+a pass of ours, offsets included; operators are those that plans need, and compute what the file
+declares. Kernel source comes back as text: whoever compiles it compares it with what is written
+here. Hashes say whether the file is whole; they are compared while it is parsed, for weights are
+nearly all of it. `docs/saved-plans.md` says what that promises.
 
 Writing is atomic and repeatable: equal plans give equal bytes.
 """
@@ -21,26 +22,30 @@ import os
 import struct
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO, cast
 
 import safetensors.torch
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
-from anabranch.errors import AnabranchError, ArtifactError, VerifyError, unwritable
+from anabranch.errors import AnabranchError, ArtifactError, InputError, VerifyError, unwritable
 from anabranch.ir.plan import Plan
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.threads import Pool
 from anabranch.pack import document
+from anabranch.pack.bounds import MAX_STEPS, check_source
 from anabranch.pack.check import check_plan
 from anabranch.pack.document import MAX_TEXT
+from anabranch.pack.operators import named
 
 FORMAT = "anabranch plan"
 VERSION = 2
 """2: task graphs have joins. Files of format 1 are read as before."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
 MAX_MEMBERS = 20_000
+MAX_DIRECTORY = 256 * MAX_MEMBERS
+"""Bytes of the zip file's directory, of which a member takes some 60."""
 REQUIRED = ("plan.json", "weights.safetensors")
 DAMAGED = "save the plan again, or fetch the file again and compare its size with the original's"
 
@@ -95,26 +100,32 @@ def _write(target: Path, members: Mapping[str, bytes]) -> None:
 
 
 def load(
-    path: str | os.PathLike[str], spec: TargetSpec | None = None
+    path: str | os.PathLike[str],
+    spec: TargetSpec | None = None,
+    operators: Collection[str] = (),
 ) -> tuple[Plan, dict[str, JsonValue]]:
     """The plan, equal to the one saved, with weights on the CPU, and what was saved beside it.
 
-    With `spec`, a plan for another kind of machine is refused; one for another GPU, or for other
-    versions, is not: compare `plan.spec.fingerprint` and tune again. ArtifactError for a file that
-    is damaged, foreign, from a newer version, or says something that no plan may say.
+    `operators`: the user's own that the plan may call, as "mylib::attend". With `spec`, a plan for
+    another kind of machine is refused; one for another GPU, or for other versions, is not: compare
+    `plan.spec.fingerprint` and tune again. ArtifactError for a file that is damaged, foreign, from
+    a newer version, or says something that no plan may say.
     """
+    asked = named(operators)
     try:
         members, manifest = _members(Path(path))
         with Pool(1, "anabranch-check") as aside:
             whole = aside.submit(_check_whole, Path(path), members, manifest)
             try:
-                plan, extra = _parsed(members)
+                plan, extra = _parsed(members, asked)
                 check_kind(path, plan, spec)
-                check_plan(plan)
+                check_plan(plan, MAX_STEPS)
             finally:
                 whole.result()  # that it is damaged says more than what is wrong in it
     except ArtifactError:
         raise
+    except InputError as unknown:  # a class that is not imported, a tree that is none
+        raise ArtifactError(f"{path}: {unknown.what}", unknown.why, unknown.next) from None
     except OSError as broken:
         raise ArtifactError(
             f"cannot read {path}", broken.strerror or str(broken), "check the path and your rights"
@@ -130,11 +141,15 @@ def load(
     return plan, extra
 
 
-def _parsed(members: Mapping[str, bytes]) -> tuple[Plan, dict[str, JsonValue]]:
-    count = len(members) - len(REQUIRED)
-    sources = tuple(members[source_name(i)].decode() for i in range(count))
+def _parsed(
+    members: Mapping[str, bytes], asked: frozenset[str]
+) -> tuple[Plan, dict[str, JsonValue]]:
+    texts = [members[source_name(i)] for i in range(len(members) - len(REQUIRED))]
+    for text in texts:
+        check_source(text)
     tensors = safetensors.torch.load(members["weights.safetensors"])
-    return document.read(members["plan.json"], sources, tensors)
+    sources = tuple(text.decode() for text in texts)
+    return document.read(members["plan.json"], sources, tensors, asked)
 
 
 MEMBER = b"PK\x03\x04"
@@ -165,16 +180,20 @@ REFUSALS = (
     EOFError,
     RuntimeError,
     SyntaxError,
+    ArithmeticError,
+    AssertionError,
 )
 
 
 def _members(path: Path) -> tuple[dict[str, bytes], Manifest]:
     """All members but the manifest by name, and the manifest."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise _not_ours(path, "it is no regular file")  # reading a pipe may wait for ever
     with path.open("rb") as file:
         if file.read(4) != MEMBER:
             raise _not_ours(path, "its first bytes are not those of a zip file")
         size = file.seek(0, os.SEEK_END)
-        archive = zipfile.ZipFile(file)
+        archive = zipfile.ZipFile(cast(IO[bytes], _Directory(file)))
         infos = archive.infolist()
         names = [info.filename for info in infos]
         if "manifest.json" not in names:
@@ -199,6 +218,20 @@ def _members(path: Path) -> tuple[dict[str, bytes], Manifest]:
     return members, manifest
 
 
+class _Directory:
+    """A file whose directory is read only if it is as large as one of a plan may be: zipfile takes
+    what the file says."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+        self._file = file
+
+    def read(self, count: int = -1) -> bytes:
+        if count > MAX_DIRECTORY:
+            raise zipfile.BadZipFile(f"its directory has {count} B")
+        return self._file.read(count)
+
+
 def _check_whole(path: Path, members: Mapping[str, bytes], manifest: Manifest) -> None:
     """ArtifactError for a file that is not as it was written."""
     for name, content in members.items():
@@ -218,8 +251,8 @@ def _stored(path: Path, file: BinaryIO, info: zipfile.ZipInfo) -> bytes:
 
 
 def _manifest(path: Path, archive: zipfile.ZipFile) -> Manifest:
-    if archive.getinfo("manifest.json").file_size > MAX_TEXT:
-        raise _damaged(path, f"manifest.json is larger than {MAX_TEXT} B")
+    if archive.getinfo("manifest.json").file_size > MAX_DIRECTORY:
+        raise _damaged(path, f"manifest.json is larger than {MAX_DIRECTORY} B")
     try:
         manifest = Manifest.model_validate_json(archive.read("manifest.json"))
     except ValidationError:
@@ -251,9 +284,28 @@ def _reason(broken: Exception) -> str:
     if isinstance(broken, ValidationError):
         first = broken.errors()[0]
         return f"plan.json: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+    if isinstance(broken, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(broken, MemoryError):
+        return "it asks for more memory than there is"
     if isinstance(broken, KeyError):
         return f"it names {broken}, which is not known"
     return str(broken).partition("\n")[0] or type(broken).__name__
+
+
+def check_signature(path: str | os.PathLike[str], plan: Plan) -> None:
+    """ArtifactError for a plan without a signature, which nobody can call."""
+    if plan.signature is None:
+        raise _damaged(path, "it does not say how the model is called")
+
+
+def unloadable(path: str | os.PathLike[str], failed: Exception) -> ArtifactError:
+    """The refusal of a plan that a target does not take, whatever the target raised."""
+    return ArtifactError(
+        f"{path} holds a plan that does not run here",
+        _reason(failed),
+        "do not use this file; save the plan again from its model",
+    )
 
 
 def _not_ours(path: Path, why: str) -> ArtifactError:

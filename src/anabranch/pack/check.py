@@ -26,13 +26,14 @@ from anabranch.ir.plan import ALIGNMENT, Plan, Slot
 from anabranch.ir.task import Task, alias_roots, leaves, slices, value_types, wholes
 
 
-def check_plan(plan: Plan) -> None:
+def check_plan(plan: Plan, most: int | None = None) -> None:
     """Raises VerifyError naming both tasks and the bytes if two unordered launches may touch the
     same bytes, a read may miss its write or see another's, a place lies outside the arena, is not
-    aligned or too small, or an output does not survive."""
+    aligned or too small, or an output does not survive. `most`: steps after which the proof is
+    given up, which is an error too."""
     _check_slots(plan)
     clocks = _clocks(plan)
-    _check_arena(plan, clocks)
+    _check_arena(plan, clocks, most)
     _check_pool(plan, clocks)
 
 
@@ -145,8 +146,9 @@ class _Bytes:
 class _Arena:
     """Who owns which bytes at a moment of the launch order."""
 
-    def __init__(self, plan: Plan, clocks: dict[str, _Clock]) -> None:
+    def __init__(self, plan: Plan, clocks: dict[str, _Clock], most: int | None) -> None:
         self.plan, self.clocks = plan, clocks
+        self.left = most
         self.slots = {slot.value: slot for slot in plan.slots if slot.space == "arena"}
         regions = [(slot.offset, slot.nbytes) for slot in self.slots.values()]
         regions += [(item.offset, item.nbytes) for item in plan.workspaces]
@@ -157,6 +159,11 @@ class _Arena:
     def stretches(self, offset: int, nbytes: int) -> range:
         return range(bisect_left(self.edges, offset), bisect_left(self.edges, offset + nbytes))
 
+    def spend(self, steps: int) -> None:
+        if self.left is not None:
+            self.left -= steps
+            _unless(self.left >= 0, self.plan, "its places are cut too finely to be checked")
+
     def read(self, reader: str, name: str) -> None:
         owner = self.home.get(name, name)
         if owner not in self.slots:
@@ -165,6 +172,7 @@ class _Arena:
         for k in self.stretches(slot.offset, slot.nbytes):
             where = f"bytes {self.edges[k]} to {self.edges[k + 1]}"
             cell = self.memory[k]
+            self.spend(len(self.parts.get(name, (name,))))
             if cell.owner != owner:
                 by = f"{', '.join(cell.writers.values())} has written {cell.owner} there"
                 why = by if cell.owner else "no write"
@@ -182,6 +190,7 @@ class _Arena:
         for k in self.stretches(offset, nbytes):
             cell = self.memory[k]
             sister = cell.owner == owner and name not in cell.writers
+            self.spend(1 + len(cell.before if sister else cell.touched))
             for other in cell.before if sister else cell.touched:
                 if other == writer or not clock.after(self.clocks[other]):
                     where = f"bytes {self.edges[k]} to {self.edges[k + 1]}"
@@ -194,9 +203,9 @@ class _Arena:
                 self.memory[k] = _Bytes(owner, {name: writer}, [writer], cell.touched)
 
 
-def _check_arena(plan: Plan, clocks: dict[str, _Clock]) -> None:
+def _check_arena(plan: Plan, clocks: dict[str, _Clock], most: int | None) -> None:
     bases = alias_roots(plan.tasks)
-    arena = _Arena(plan, clocks)
+    arena = _Arena(plan, clocks, most)
     scratch = {item.task: item for item in plan.workspaces}
     tasks = {task.name: task for task in plan.tasks.tasks}
     for launch in plan.schedule.launches:

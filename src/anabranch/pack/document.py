@@ -2,8 +2,9 @@
 
 Graphs are kept in their text form (ir.text), everything else as the fields of the nouns. Reading
 trusts nothing: sizes, nesting, names and types are checked as the models say, graphs as verify
-says, and an operator must be an overload that torch, or a library that the user has imported,
-knows. So a file cannot make its reader call anything else.
+says, and bodies as their operators compute on meta tensors. An operator must be one of those that
+plans need (`pack.operators`), or one that the user names. So a file cannot make its reader call
+anything else.
 """
 
 from __future__ import annotations
@@ -18,24 +19,32 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from anabranch.errors import ArtifactError
-from anabranch.ir import ops
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref
 from anabranch.ir.plan import Plan, Signature, Slot, Workspace
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
-from anabranch.ir.text import parse_graph, text_graph
+from anabranch.ir.text import parse_graph, parse_type, text_graph
 from anabranch.ir.types import TensorType, type_of
 from anabranch.ir.verify import verify_graph, verify_schedule, verify_tasks
+from anabranch.pack.bodies import check_bodies
+from anabranch.pack.bounds import (
+    check_counts,
+    check_places,
+    check_signature,
+    check_spec,
+    check_texts,
+    plain,
+)
+from anabranch.pack.operators import check_arguments, check_operator
 from anabranch.pack.weights import flatten, restore
 
-MAX_TEXT = 256 << 20
+MAX_TEXT = 64 << 20
 """Bytes of plan.json: a network of 1,500 tasks has about four million."""
 MAX_DIMENSION = 1 << 40
 NAN = re.compile(r"\bnan\b")
 """In a text: it reads back, and does not equal itself."""
-READS_FILES = frozenset({"aten.from_file.default", "aten.from_file.out"})
 
 Size = Annotated[int, Field(ge=0, lt=1 << 48)]
 
@@ -138,21 +147,29 @@ def write(plan: Plan, extra: dict[str, JsonValue]) -> Parts:
 
 
 def read(
-    text: bytes, sources: tuple[str, ...], tensors: Mapping[str, torch.Tensor]
+    text: bytes,
+    sources: tuple[str, ...],
+    tensors: Mapping[str, torch.Tensor],
+    asked: frozenset[str] = frozenset(),
 ) -> tuple[Plan, dict[str, JsonValue]]:
-    """The plan that `write` took apart. Raises what parsing and verifying raise."""
+    """The plan that `write` took apart. Raises what parsing and verifying raise. `asked`: operators
+    that the user names, as `pack.operators.named` spells them."""
     document = Document.model_validate_json(text)
+    check_texts(text, lambda: document.model_dump_json(exclude={"extra"}).encode())
     values = _read_weights(document, tensors)
-    border = _read_graph(document.border, values)
+    border = _read_graph(document.border, values, asked)
     tasks = TaskGraph(
         border.name,
         border.inputs,
         border.constants,
-        tuple(_read_task(model, sources, values) for model in document.tasks),
+        tuple(_read_task(model, sources, values, asked) for model in document.tasks),
         border.nodes,
         border.outputs,
-        _read_graph(document.joins, values).nodes if document.joins else (),
+        _read_graph(document.joins, values, asked).nodes if document.joins else (),
     )
+    _check_named(document, sources, tensors)
+    check_counts(tasks, document.schedule)
+    check_bodies(tasks, asked)
     verify_tasks(tasks)
     verify_schedule(document.schedule, dag_of(tasks))
     plan = Plan(
@@ -164,7 +181,23 @@ def read(
         document.spec,
         document.signature,
     )
-    return plan, document.extra
+    check_places(plan)
+    check_spec(plan.spec)
+    if plan.signature is not None:
+        check_signature(plan.signature, tasks)
+    extra = plain(document.extra)
+    assert isinstance(extra, dict)
+    return plan, extra
+
+
+def _check_named(
+    document: Document, sources: tuple[str, ...], tensors: Mapping[str, torch.Tensor]
+) -> None:
+    """ValueError for texts and tensors that nothing in the plan names."""
+    read = {task.kernel.source for task in document.tasks if task.kernel is not None}
+    held = {weight.tensor for weight in document.weights}
+    if not set(range(len(sources))) <= read or not set(tensors) <= held:
+        raise ValueError("it holds texts or tensors that the plan does not name")
 
 
 def _write_task(task: Task, number: Mapping[str, int]) -> TaskModel:
@@ -245,8 +278,10 @@ def _read_weights(
     restored: dict[tuple[str, TensorType], torch.Tensor] = {}
     for model in document.weights:
         (constant,) = parse_graph(model.constant).constants
-        type = parse_graph(f"const %held: {model.held} = -").constants[0].type
+        type = parse_type(model.held)
         _check_type(type)
+        if (type.shape, type.dtype) != (constant.type.shape, constant.type.dtype):
+            raise ValueError(f"constant %{constant.name} is {constant.type.text}, held {type.text}")
         if model.tensor is None:
             values[constant] = torch.empty_strided(type.shape, type.strides, dtype=type.dtype)
             if type.numel:
@@ -260,9 +295,12 @@ def _read_weights(
 
 
 def _read_task(
-    model: TaskModel, sources: tuple[str, ...], values: Mapping[Constant, torch.Tensor]
+    model: TaskModel,
+    sources: tuple[str, ...],
+    values: Mapping[Constant, torch.Tensor],
+    asked: frozenset[str],
 ) -> Task:
-    body = _read_body(model.body, values)
+    body = _read_body(model.body, values, asked)
     kernel = model.kernel
     if kernel is None:
         return Task(model.name, body)
@@ -271,7 +309,7 @@ def _read_task(
     chosen = Kernel(
         kernel.provider,
         kernel.name,
-        body if kernel.body is None else _read_body(kernel.body, values),
+        body if kernel.body is None else _read_body(kernel.body, values, asked),
         variant=kernel.variant,
         writes_out=kernel.writes_out,
         workspace=kernel.workspace,
@@ -283,40 +321,33 @@ def _read_task(
     return Task(model.name, body, chosen)
 
 
-def _read_body(model: GraphModel, values: Mapping[Constant, torch.Tensor]) -> Graph:
-    graph = _read_graph(model, values)
+def _read_body(
+    model: GraphModel, values: Mapping[Constant, torch.Tensor], asked: frozenset[str]
+) -> Graph:
+    graph = _read_graph(model, values, asked)
     verify_graph(graph)
     return graph
 
 
-def _read_graph(model: GraphModel, values: Mapping[Constant, torch.Tensor]) -> Graph:
+def _read_graph(
+    model: GraphModel, values: Mapping[Constant, torch.Tensor], asked: frozenset[str]
+) -> Graph:
     graph = parse_graph(model.text)
     for type in (*(i.type for i in graph.inputs), *(c.type for c in graph.constants)):
         _check_type(type)
     for node in graph.nodes:
-        _check_node(node)
+        _check_node(node, asked)
     constants = tuple(replace(c, value=values.get(c)) for c in graph.constants)
     return replace(graph, name=model.name, constants=constants)
 
 
-def _check_node(node: Node) -> None:
-    if node.op in READS_FILES:
-        raise ValueError(f"%{node.name} would read a file: {node.op}")
-    try:
-        known = isinstance(ops.resolve(node.op), torch._ops.OpOverload)
-    except (KeyError, RuntimeError, ValueError):
-        known = False
-    if not known:
-        raise ArtifactError(
-            f"the plan calls {node.op}, which is not an operator here",
-            "it comes from a library that is not imported, from another version of torch, "
-            "or from nowhere",
-            "import the library that defines it, then load the plan again",
-        )
+def _check_node(node: Node, asked: frozenset[str]) -> None:
+    check_operator(node.op, asked)
     for type in node.types:
         _check_type(type)
     for arg in (*node.args, *dict(node.kwargs).values()):
         _check_arg(node, arg)
+    check_arguments(node)
 
 
 def _check_arg(node: Node, arg: Arg) -> None:

@@ -151,17 +151,19 @@ def run_aten(
     kernel = task.kernel
     assert kernel is not None
     declared = types(task.body)
+    own: dict[str, Tensor] = {}
+    """What only this task sees: two bodies may use one name, and run at once."""
     steps = [
-        _step(node, kernel, task.writes, declared, values, device) for node in kernel.body.nodes
+        _step(node, kernel, task.writes, declared, values, own, device)
+        for node in kernel.body.nodes
     ]
-    local = [name for node in kernel.body.nodes for name in node.results]
-    temporary = set(local) - set(task.writes)
 
     def call() -> None:
-        for step in steps:
-            step()
-        for name in temporary:
-            values.pop(name, None)
+        try:
+            for step in steps:
+                step()
+        finally:
+            own.clear()
 
     return call
 
@@ -172,6 +174,7 @@ def _step(
     writes: Sequence[str],
     declared: Mapping[str, TensorType],
     values: dict[str, Tensor],
+    own: dict[str, Tensor],
     device: torch.device,
 ) -> Call:
     given = kernel.writes_out and bool(set(writes) & set(node.results))
@@ -182,9 +185,16 @@ def _step(
     device_kwargs: dict[str, Any] = {}
     borrows: dict[str, bool] = {}  # by result, known after the first run
 
+    inner = {name for one in kernel.body.nodes for name in one.results}.difference(writes)
+
+    def either(name: str) -> Tensor:
+        return own[name] if name in inner else values[name]
+
+    get = either if inner.intersection(node.uses) else values.__getitem__
+
     def run() -> None:
-        args = [ops.map_refs(arg, values.__getitem__) for arg in node.args]
-        kwargs = {key: ops.map_refs(arg, values.__getitem__) for key, arg in node.kwargs}
+        args = [ops.map_refs(arg, get) for arg in node.args]
+        kwargs = {key: ops.map_refs(arg, get) for key, arg in node.kwargs}
         if write is not None:
             results = [values[name] if name in writes else unread[name] for name in node.results]
             write(results, *args, **kwargs)
@@ -193,14 +203,14 @@ def _step(
         made = result if isinstance(result, (tuple, list)) else (result,)
         for name, tensor in zip(node.results, made, strict=True):
             if name not in writes:
-                values[name] = tensor
+                own[name] = tensor
             elif given:  # a slice of a join: whoever cannot write there pays for a copy
                 values[name].copy_(tensor)
             else:
                 if name not in borrows:
                     borrows[name] = _shares_memory(tensor, (*args, *kwargs.values()))
-                own = tensor.clone() if borrows[name] else tensor
-                values[name] = _as_declared(own, declared[name])
+                whole = tensor.clone() if borrows[name] else tensor
+                values[name] = _as_declared(whole, declared[name])
 
     if ops.takes_device(node.op):
         device_kwargs["device"] = device
