@@ -234,13 +234,13 @@ def _read(node: Any, plain: bool, depth: int, count: list[int]) -> TreeSpec:
         keys = _keys(told["dict_context"], children)
         return TreeSpec(defaultdict, [FACTORIES[owner], keys], children)
     if name in BUILDERS:
-        return _builtin(BUILDERS[name], _context(told), children)
+        return _builtin(BUILDERS[name], _told(told), children)
     if not isinstance(name, str):
         raise _no_structure("a class has no name")
     kind = _registered(name)
     if kind is not None and name != pytree.NO_SERIALIZED_TYPE_NAME_FOUND:
         load = pytree.SUPPORTED_SERIALIZED_TYPES[kind].from_dumpable_context
-        return TreeSpec(kind, load(told) if load else _context(told), children)
+        return TreeSpec(kind, load(told) if load else _told(told), children)
     if not plain:
         raise not_imported(name)
     names, absent = node.get("fields"), node.get("absent", [])
@@ -322,8 +322,8 @@ def _texts(names: list[Any]) -> None:
         raise _no_structure("a field has no name")
 
 
-def _context(told: Any) -> Any:
-    return json.loads(told, object_hook=_member)
+def _told(text: Any) -> Any:
+    return json.loads(text, object_hook=_member)
 
 
 def _member(told: dict[str, Any]) -> Any:
