@@ -14,7 +14,7 @@ import torch
 from anabranch.cache import Cache
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost, Executable, Probe
+from anabranch.ir.protocols import Cost, Executable, Held, Probe
 from anabranch.ir.schedule import Launch, Schedule, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
@@ -106,6 +106,9 @@ class FakeRun:
 
     def shaken(self, pause: Callable[[str], float]) -> tuple[torch.Tensor, ...]:
         raise NotImplementedError
+
+    def held(self) -> Held:
+        return Held({})
 
     def strays(self) -> str:
         return ""

@@ -27,6 +27,7 @@ from anabranch.compiled.answer import Answer, answering
 from anabranch.compiled.binding import bind, refusal
 from anabranch.compiled.eager import beside_eager
 from anabranch.compiled.entry import Entry
+from anabranch.compiled.memory import Memory, memory_of
 from anabranch.compiled.module import Fixed, leave_alone, not_recorded, probe
 from anabranch.compiled.padding import padded
 from anabranch.compiled.weights import weights_of
@@ -252,13 +253,19 @@ class Compiled(Fixed):
         """The newest plan as loaded, to replay and time; None on a simulated target."""
         return self.entries[-1].run
 
+    def memory(self) -> Memory:
+        """Bytes that the plans hold on the device, by kind: weights, inputs, arena, pool, kernels
+        (see `Memory`)."""
+        return memory_of(self.entries)
+
     def explain(self, task: str | None = None, whole: bool = False, width: int = WIDTH) -> Text:
         """What was rewritten, fused and chosen, and what was refused and why; if `whole`, with all
         steps of the search and all nodes before and after, in `width` characters. Or all of one
         `task` of the newest plan, by its name: body, kernel, source, candidates, why they lost."""
         if task is not None:
             return Text(kernel.kernel_text(self.about(task)))
-        return Text(text.explain(whole, width, **self._pieces()))
+        told = text.explain(whole, width, **self._pieces())
+        return Text(f"{told.rstrip()}\n\nHeld on the device: {self.memory()}")
 
     def searched(self) -> list[dict[str, Any]]:
         """Of each round of the search what it took before and after, in microseconds, its steps,

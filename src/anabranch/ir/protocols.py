@@ -73,6 +73,17 @@ class Costs(Protocol):
         and the spread is how well that repeats."""
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Memory of an executable on its device. places: for weights, inputs and arena the bytes at
+    each address, for two executables may share some; pool, kernels: bytes of the graph's private
+    pool, and of kernels outside all of these."""
+
+    places: Mapping[str, Mapping[int, int]]
+    pool: int = 0
+    kernels: int = 0
+
+
 class Executable(Protocol):
     """A plan loaded on a target. Calls from several threads wait for each other."""
 
@@ -104,6 +115,9 @@ class Executable(Protocol):
 
     def peak_bytes(self) -> int:
         """Memory that it really holds for intermediate values."""
+
+    def held(self) -> Held:
+        """All memory that it holds."""
 
     def strays(self) -> str:
         """Where bytes of the arena are written that nothing of the plan owns; "" if nowhere."""

@@ -116,6 +116,21 @@ def place(
     return Placed(arena, values, inputs, {task.name: call(task) for task in tasks.tasks}, call)
 
 
+def held_at(plan: Plan, placed: Placed) -> dict[str, dict[int, int]]:
+    """By kind the bytes at each address that a placed plan holds."""
+    kinds = {
+        "weights": [placed.values[constant.name] for constant in plan.tasks.constants],
+        "inputs": list(placed.inputs),
+        "arena": [placed.arena],
+    }
+    return {kind: _storages(tensors) for kind, tensors in kinds.items()}
+
+
+def _storages(tensors: Sequence[Tensor]) -> dict[int, int]:
+    held = [tensor.untyped_storage() for tensor in tensors]
+    return {storage.data_ptr(): storage.nbytes() for storage in held if storage.nbytes()}
+
+
 def strays(plan: Plan, arena: Tensor) -> str:
     """Where bytes that no value and no workspace of the plan owns are not as a fresh arena has
     them; "" if nowhere. What lies between the elements of a value belongs to others too."""

@@ -28,14 +28,22 @@ from anabranch.cache import Cache
 from anabranch.errors import TargetError
 from anabranch.ir.ambient import without_autocast
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost, Executable, Probe
+from anabranch.ir.protocols import Cost, Executable, Held, Probe
 from anabranch.ir.schedule import Launch, Span, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel
 from anabranch.ir.types import copy_into
 from anabranch.targets.calling import alone, without_gradients
 from anabranch.targets.cpu.streams import Flag, Job, Workers
-from anabranch.targets.place import Placed, Runner, check_providers, place, run_aten, strays
+from anabranch.targets.place import (
+    Placed,
+    Runner,
+    check_providers,
+    held_at,
+    place,
+    run_aten,
+    strays,
+)
 from anabranch.trace import Trace
 
 _T = TypeVar("_T")
@@ -106,6 +114,9 @@ class CpuExecutable:
 
     def strays(self) -> str:
         return strays(self.plan, self._placed.arena)
+
+    def held(self) -> Held:
+        return Held(held_at(self.plan, self._placed))
 
     def peak_bytes(self) -> int:
         """The arena, and an upper bound of what kernels that allocate hold at once."""

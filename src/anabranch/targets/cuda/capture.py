@@ -34,6 +34,7 @@ from torch import Tensor
 from anabranch.errors import TargetError
 from anabranch.ir.ambient import without_autocast
 from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Held
 from anabranch.ir.schedule import Launch
 from anabranch.ir.task import Task, alias_roots
 from anabranch.ir.uncollected import uncollected
@@ -42,7 +43,7 @@ from anabranch.targets.calling import alone, without_gradients
 from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.filling import filler
 from anabranch.targets.cuda.turns import Turns
-from anabranch.targets.place import Placed, strays
+from anabranch.targets.place import Placed, held_at, strays
 
 WARM_UPS = 2
 """Runs before capture: libraries initialise, choose algorithms and allocate workspaces in them."""
@@ -78,16 +79,17 @@ class CudaExecutable:
         repeat: int = 1,
         warm_ups: int = WARM_UPS,
         later: bool = False,
+        kernel_bytes: int = 0,
     ) -> None:
         """`later`: nothing runs before the first call, whose inputs are the first that its
-        operators may read."""
+        operators may read. `kernel_bytes`: memory that kernels hold for themselves."""
         self.plan, self.repeat, self.failure, self._warm_ups = plan, repeat, "", warm_ups
         self._placed, self._streams, self._urgent = placed, streams, urgent
         self._waited = {name for launch in plan.schedule.launches for name in launch.waits}
         self._releases = _releases(plan)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._outputs: tuple[Tensor, ...] = ()
-        self._pool_bytes = 0
+        self._pool_bytes, self._kernel_bytes = 0, kernel_bytes
         self._lock, self._process = threading.Lock(), os.getpid()
         self._device = placed.arena.device
         self._turns = Turns(self._device)
@@ -112,7 +114,8 @@ class CudaExecutable:
         calls = {task.name: self._made[_named(task)] for task in plan.tasks.tasks}
         placed = replace(self._placed, calls=calls)
         runs = 1 if fresh else 0
-        return CudaExecutable(plan, placed, self._streams, self._urgent, self.repeat, runs)
+        streams, bytes_ = (self._streams, self._urgent), self._kernel_bytes
+        return CudaExecutable(plan, placed, *streams, self.repeat, runs, kernel_bytes=bytes_)
 
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
         if self._process != os.getpid():
@@ -236,6 +239,9 @@ class CudaExecutable:
 
     def strays(self) -> str:
         return strays(self.plan, self._placed.arena)
+
+    def held(self) -> Held:
+        return Held(held_at(self.plan, self._placed), self._pool_bytes, self._kernel_bytes)
 
     def peak_bytes(self) -> int:
         """The arena, and what the graph's private pool took."""

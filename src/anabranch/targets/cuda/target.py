@@ -21,7 +21,7 @@ from anabranch.targets.cuda.capture import CudaExecutable
 from anabranch.targets.cuda.device import read_spec
 from anabranch.targets.cuda.model import beside_model
 from anabranch.targets.cuda.probe import probe
-from anabranch.targets.place import Runner, check_providers, needs_values, place, run_aten
+from anabranch.targets.place import Runner, check_providers, held_at, needs_values, place, run_aten
 from anabranch.trace import Trace
 
 URGENT = -1
@@ -116,10 +116,13 @@ class CudaTarget:
         with torch.cuda.device(self.device), torch.no_grad(), precision(self.tf32):
             self._own_workspaces(plan)
             self.prepare([task.kernel for task in plan.tasks.tasks if task.kernel])
+            before = torch.cuda.memory_allocated(self.device)
             placed = place(plan, self.device, self._runners, given)
+            taken = torch.cuda.memory_allocated(self.device) - before
+            own = max(0, taken - sum(sum(at.values()) for at in held_at(plan, placed).values()))
             later = not given and needs_values(plan)
             streams = self._streams, self._urgent
-            return CudaExecutable(plan, placed, *streams, repeat, later=later)
+            return CudaExecutable(plan, placed, *streams, repeat, later=later, kernel_bytes=own)
 
     def again(self, run: Executable, plan: Plan) -> CudaExecutable:
         """As `load`, at the price of a capture."""
