@@ -16,8 +16,8 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,6 +29,7 @@ from anabranch.costs.measured import repeat_of
 from anabranch.ir import numbers
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
+from anabranch.ir.numbers import Screen
 from anabranch.ir.proof import Answer, answer, answered
 from anabranch.ir.protocols import Target
 from anabranch.ir.schedule import Schedule, sequential_launches
@@ -69,12 +70,21 @@ class Expected:
     body: Graph
     finite: Answer
     special: Answer
+    screens: Mapping[int, Screen] = field(init=False, compare=False, repr=False)
+    """What lets right results pass quickly, by the identity of the answer."""
+
+    def __post_init__(self) -> None:
+        made = {id(one): one.screen() for one in (self.finite, self.special) if one.judged}
+        known = {key: one for key, one in made.items() if one is not None}
+        object.__setattr__(self, "screens", known)
 
     @property
     def nbytes(self) -> int:
         """Of all that it holds."""
         held = [c.value for c in self.body.constants if c.value is not None]
-        return self.finite.nbytes + self.special.nbytes + sum(one.nbytes for one in held)
+        screened = [t for one in self.screens.values() for t in (*one.truth, *one.allowed)]
+        bytes_held = sum(one.nbytes for one in (*held, *screened))
+        return self.finite.nbytes + self.special.nbytes + bytes_held
 
 
 class Oracle:
@@ -134,15 +144,19 @@ def _heard(
     given = {value.name: x for value, x in zip(body.inputs, first.inputs, strict=True)}
     run = target.load(fence(plan), repeat_of(task, target.spec), given)
     judged = [other for other in others if other.judged]
-    # The first again, for they are what it is timed on.
-    for asked in (first, *judged, *([first] if judged else [])):
+    for asked in (first, *judged):
         outs = run(list(asked.inputs))
-        strays = run.strays()  # which waits: whatever went wrong on the device is heard here
-        if strays:
-            return Verdict(strays), False
-        why = asked.differs(outs)
+        seen = expected.screens.get(id(asked))
+        why = "" if seen is not None and seen.passes(outs) else asked.differs(outs)
         if why:
-            return Verdict(f"{why}, of numbers of seed {expected.seed}"), True
+            # What is written to a wrong place makes other numbers wrong, too.
+            strays = run.strays()
+            return Verdict(strays or f"{why}, of numbers of seed {expected.seed}"), not strays
+    strays = run.strays()
+    if strays:
+        return Verdict(strays), False
+    if judged:
+        run(list(first.inputs))  # for they are what it is timed on
     (cost,) = target.time([run], ROUGHLY)
     return Verdict("", cost.us, cost.spread), False
 

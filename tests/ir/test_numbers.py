@@ -7,7 +7,7 @@ from math import inf, nan
 
 import torch
 
-from anabranch.ir.numbers import compare, relative_error
+from anabranch.ir.numbers import compare, mistaken, relative_error, screen
 
 
 def test_infinities_and_what_is_no_number_are_told_apart() -> None:
@@ -26,3 +26,42 @@ def test_where_the_reference_overflows_the_plain_result_stands_for_it() -> None:
     assert error <= allowed
     ((error, allowed),) = compare([own / 2], [own], [truth])
     assert not error <= allowed
+
+
+def test_a_screen_passes_nothing_that_is_wrong_and_most_that_is_right() -> None:
+    """It is a shorter way to the same verdict: whatever passes is right by the long one too."""
+    dice = torch.Generator().manual_seed(0)
+    passed = refused = 0
+    for trial in range(300):
+        dtype = (torch.float32, torch.float16, torch.int64)[trial % 3]
+        truth = (torch.randn(5, 7, generator=dice) * 10).to(torch.float64)
+        if dtype.is_floating_point:
+            truth[0, :4] = torch.tensor([inf, -inf, nan, 0.0], dtype=torch.float64)
+        own = truth.to(dtype)
+        slack = [None, truth.abs().nan_to_num(0.0, 0.0, 0.0) * 1e-3][trial // 3 % 2]
+        signs = trial % 5 == 0
+        out = own.clone()
+        place = int(torch.randint(0, own.numel(), (), generator=dice))
+        wild = [inf, -inf, nan, -0.0, 3.0, 1.0001][trial % 6]
+        if dtype.is_floating_point and trial % 4:
+            out.view(-1)[place] = wild if trial % 4 == 1 else out.view(-1)[place] * (1 + 1e-4)
+        elif trial % 4:
+            out.view(-1)[place] += trial % 2
+        seen = screen([own], [truth], [slack], False, signs)
+        assert seen is not None
+        quick = seen.passes([out])
+        told = mistaken(out, own, truth, slack, signs=signs)
+        ((error, allowed),) = compare([out], [own], [truth])
+        slow = not told and error <= allowed
+        assert not quick or slow, (trial, told, error)
+        passed, refused = passed + quick, refused + (not slow)
+    assert passed > 100 and refused > 50
+
+
+def test_a_screen_looks_at_shapes_and_types() -> None:
+    own = torch.ones(3)
+    seen = screen([own], [own.double()], [None], False, False)
+    assert seen is not None and seen.passes([own.clone()])
+    assert not seen.passes([own.half()])
+    assert not seen.passes([own[:2]])
+    assert screen([own.to(torch.complex64)], [own], [None], False, False) is None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -68,6 +69,96 @@ FLOORS = 64.0
 """And by so many times the floor of its dtype, of the largest magnitude."""
 
 
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What lets most right results pass with one look at the device: per output the plain model's
+    result, the truth, the distance allowed for each element, and the norms of the whole.
+
+    Who does not pass is not wrong yet: `mistaken` and `compare` know more, and say what it is.
+    """
+
+    own: tuple[Tensor, ...]
+    truth: tuple[Tensor, ...]
+    allowed: tuple[Tensor, ...]
+    whole: tuple[float, ...]
+    """How far each output as a whole may be off, as a norm."""
+    signs: bool
+
+    def passes(self, outs: Sequence[Tensor]) -> bool:
+        """Whether all elements of all results are certainly right."""
+        if not outs:
+            return True
+        looks = [self._look(i, out) for i, out in enumerate(outs)]
+        if any(look is None for look in looks):
+            return False
+        seen = torch.stack([look for look in looks if look is not None]).tolist()
+        return all(
+            fits == 1.0 and norm <= most
+            for (fits, norm), most in zip(seen, self.whole, strict=True)
+        )
+
+    def _look(self, i: int, out: Tensor) -> Tensor | None:
+        """(1 if each element is right, the norm of the difference), on the device."""
+        own, truth = self.own[i], self.truth[i]
+        if out.shape != own.shape or out.dtype != own.dtype:
+            return None
+        same = out == own
+        if out.dtype.is_floating_point:
+            error = (out.to(torch.float64) - truth).abs()
+            fits = (error <= self.allowed[i]) | same | (out.isnan() & own.isnan())
+            if self.signs:
+                fits &= ~(same & (out == 0)) | (out.signbit() == own.signbit())
+            norm = error.nan_to_num(0.0, 0.0, 0.0).norm()
+        else:
+            fits, norm = same, torch.zeros((), dtype=torch.float64, device=out.device)
+        return torch.stack([fits.all().to(torch.float64), norm])
+
+
+def screen(
+    own: Sequence[Tensor],
+    truth: Sequence[Tensor],
+    slack: Sequence[Tensor | None],
+    tf32: bool,
+    signs: bool,
+) -> Screen | None:
+    """The screen of results, given as for `mistaken`; None for complex ones."""
+    if any(one.dtype.is_complex for one in own):
+        return None
+    wide, allowed, whole = [], [], []
+    for plain, near, off in zip(own, truth, slack, strict=True):
+        exact = near.to(torch.float64)
+        wide.append(exact)
+        allowed.append(_allowed(plain, exact, off, tf32))
+        finite = exact.isfinite()
+        scale = torch.where(finite, exact, 0).norm().item()
+        error = relative_error(plain, near)
+        error = 0.0 if math.isnan(error) or math.isinf(error) else error
+        whole.append(tolerance(plain.dtype, error, tf32) * scale)
+    return Screen(tuple(own), tuple(wide), tuple(allowed), tuple(whole), signs)
+
+
+def _allowed(own: Tensor, truth: Tensor, slack: Tensor | None, tf32: bool) -> Tensor:
+    """How far each element may lie from the truth; -1 where it must be the plain model's."""
+    if not own.dtype.is_floating_point:
+        return torch.full(own.shape, -1.0, dtype=torch.float64, device=own.device)
+    both = own.isfinite() & truth.isfinite() & truth.to(own.dtype).isfinite()
+    plain = torch.where(both, (own.to(torch.float64) - truth).abs(), 0)
+    found = distance(plain, torch.where(both, truth, 0).abs(), slack, own.dtype, tf32)
+    return torch.where(both & found.isfinite(), found, -1.0)
+
+
+def distance(
+    plain: Tensor, size: Tensor, slack: Tensor | None, dtype: torch.dtype, tf32: bool
+) -> Tensor:
+    """How far elements may lie from the truth, `plain` being how far the plain model's do, and
+    `size` how large the truth is."""
+    if slack is not None:
+        return FACTOR * plain + slack.to(plain.device, torch.float64)
+    largest = float(size.max()) if size.numel() else 0.0
+    worst = float(plain.max()) if plain.numel() else 0.0
+    return plain * FACTOR + (MANY * worst + FLOORS * tolerance(dtype, 0.0, tf32) * largest)
+
+
 def mistaken(
     out: Tensor,
     own: Tensor,
@@ -112,14 +203,7 @@ def mistaken(
     wide_truth = truth.to(torch.float64)
     error = torch.where(both, (wide_out - wide_truth).abs(), 0)
     plain = torch.where(both, (wide_own - wide_truth).abs(), 0)
-    if slack is None:
-        size = torch.where(both, wide_truth, 0).abs()
-        largest = float(size.max()) if size.numel() else 0.0
-        worst = float(plain.max()) if plain.numel() else 0.0
-        floor = tolerance(out.dtype, 0.0, tf32)
-        allowed = plain * FACTOR + (MANY * worst + FLOORS * floor * largest)
-    else:
-        allowed = FACTOR * plain + slack.to(out.device, torch.float64)
+    allowed = distance(plain, torch.where(both, wide_truth, 0).abs(), slack, out.dtype, tf32)
     return _told(~(error <= allowed) & (out != own), out, own, error, allowed)
 
 

@@ -22,7 +22,7 @@ from anabranch.ir import ops
 from anabranch.ir.domains import ATTENTION
 from anabranch.ir.graph import Graph, Input, types
 from anabranch.ir.inputs import Numbers, legal, random_inputs
-from anabranch.ir.numbers import compare, mistaken
+from anabranch.ir.numbers import Screen, compare, mistaken, screen
 from anabranch.ir.protocols import Target
 from anabranch.ir.reference import eager_and_reference, wide_of
 from anabranch.ir.slack import slack
@@ -73,6 +73,10 @@ class Answer:
     def nbytes(self) -> int:
         held = (*self.inputs, *self.own, *self.truth, *self.slack)
         return sum(one.nbytes for one in held if one is not None)
+
+    def screen(self) -> Screen | None:
+        """What lets most right results pass; None where there is no quick look."""
+        return screen(self.own, self.truth, self.slack, self.tf32, self.signs)
 
     def differs(self, outs: Sequence[Tensor]) -> str:
         """How results differ from what they are to be, "" if they do not."""
