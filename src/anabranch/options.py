@@ -1,12 +1,8 @@
 """All options, and the only reader of the environment.
 
-| variable | meaning |
-|---|---|
-| ANABRANCH_DEBUG=1..3 | logs a line per stage; chosen kernels and times; all applied and refused |
-| ANABRANCH_DUMP=dir | writes the text after each stage and each pass, and the report |
-| ANABRANCH_CHECK=1, 2 | verify after each pass; also evaluate, and name the pass that erred |
-| ANABRANCH_FUEL=n | stop after n rewrites |
-| ANABRANCH_CACHE_DIR=dir | where timings and plans are kept ("" keeps nothing) |
+Each option has a variable: ANABRANCH_ and its name in capitals (docs/options.md has the table).
+What a program gives goes before what the environment says. An empty variable says nothing, but for
+ANABRANCH_CACHE_DIR, where it says that nothing is kept; "none" is None.
 
 >>> Options(scheduler="ios", budget=30).budget
 30.0
@@ -16,7 +12,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -62,6 +59,8 @@ SEARCHES: tuple[str, ...] = get_args(Search)
 SEEDS = 2**63
 PUBLISHED = frozenset({"autograph-paper", "taso-paper"})
 """Searches that do as their papers say."""
+PREFIX = "ANABRANCH_"
+"""What the names of environment variables begin with."""
 DEFAULT_CACHE_DIR = Path(platformdirs.user_cache_dir("anabranch"))
 
 
@@ -182,25 +181,30 @@ class Options(BaseModel):
     def read(given: Mapping[str, Any] | None = None, environment: bool = True) -> Options:
         """Options from keyword arguments over the environment over the defaults.
         OptionError names the option, what was wrong with it and what is allowed."""
-        values: dict[str, Any] = _from_environment() if environment else {}
-        values.update(given or {})
+        found = _from_environment() if environment else {}
+        values: dict[str, Any] = {**found, **(given or {})}
+        told = {name for name in found if values[name] is found[name] and name not in (given or {})}
         system = values.get("system", "anabranch")
         if system not in SYSTEMS:
             known = ", ".join(SYSTEMS)
+            where = f", which {PREFIX}SYSTEM says" if "system" in told else ""
             raise OptionError(
-                f"unknown system {system!r}", "it is not in the table", f"one of {known}"
+                f"unknown system {system!r}{where}", "it is not in the table", f"one of {known}"
             )
         values = {**SYSTEMS[system], **values}
         try:
             return Options(**values)
         except ValidationError as invalid:
-            raise _invalid(invalid) from None
+            raise _invalid(invalid, told) from None
 
 
-def _invalid(refused: ValidationError) -> OptionError:
+def _invalid(refused: ValidationError, told: Collection[str]) -> OptionError:
+    """`told`: the options that the environment sets."""
     first = refused.errors()[0]
-    name = ".".join(map(str, first["loc"])) or "options"
+    name = str(first["loc"][0]) if first["loc"] else "options"
     what = f"option {name} = {first.get('input')!r} is not valid"
+    if name in told:
+        what = f"the environment variable {PREFIX}{name.upper()}={first.get('input')} is not valid"
     if name in Options.model_fields:
         return OptionError(what, first["msg"], "help(anabranch.Options) says what each may be")
     near = difflib.get_close_matches(name, Options.model_fields, 1)
@@ -210,11 +214,21 @@ def _invalid(refused: ValidationError) -> OptionError:
 
 
 def _from_environment() -> dict[str, Any]:
-    names = ("DEBUG", "DUMP", "CHECK", "FUEL", "CACHE_DIR")
-    found = {name: os.environ.get(f"ANABRANCH_{name}") for name in names}
-    values: dict[str, Any] = {
-        name.lower(): value for name, value in found.items() if value not in (None, "")
-    }
-    if found["CACHE_DIR"] == "":
-        values["cache_dir"] = None
+    """The options that variables set; warns of variables that set none."""
+    known = {f"{PREFIX}{name.upper()}": name for name in Options.model_fields}
+    values: dict[str, Any] = {}
+    for variable, text in os.environ.items():
+        if not variable.startswith(PREFIX):
+            continue
+        name = known.get(variable)
+        if name is None:
+            near = difflib.get_close_matches(variable, known, 3, 0.85)
+            hint = f"did you mean {' or '.join(near)}?" if near else "docs/options.md lists all"
+            warnings.warn(f"{variable} is no option of Anabranch: {hint}", stacklevel=3)
+        elif text.lower() == "none" and type(None) in get_args(
+            Options.model_fields[name].annotation
+        ):
+            values[name] = None
+        elif text or name == "cache_dir":
+            values[name] = text
     return values

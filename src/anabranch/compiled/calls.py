@@ -22,14 +22,14 @@ from torch import Tensor
 from torch.nn.modules import module as hooks
 
 from anabranch.cache import Cache
-from anabranch.compiled import arguments, gradients, refit, stored
+from anabranch.compiled import arguments, gradients, padding, refit, stored
 from anabranch.compiled.answer import Answer, answering
 from anabranch.compiled.binding import bind, refusal
 from anabranch.compiled.eager import beside_eager
 from anabranch.compiled.entry import Entry
 from anabranch.compiled.memory import Memory, memory_of
 from anabranch.compiled.module import Fixed, leave_alone, not_recorded, probe
-from anabranch.compiled.padding import padded
+from anabranch.compiled.padding import padded, proved, read_rows
 from anabranch.compiled.weights import weights_of
 from anabranch.compiler import compile_model, fell_back
 from anabranch.deadline import Deadline
@@ -185,6 +185,7 @@ class Compiled(Fixed):
                 shared=shared if shared is not None else self.owned(),
                 found=found,
             )
+            rows = proved(job) if self.options.batch == "pad" else None
             compilation = beside_eager(job, compile_model(job))
         self._take(
             Entry(
@@ -196,6 +197,7 @@ class Compiled(Fixed):
                 arguments.model_signature(self.model),
                 self._device(compilation.run),
                 gradients.trained(self.model, compilation.captured),
+                rows,
             )
         )
         if self.options.dump is not None:
@@ -223,8 +225,9 @@ class Compiled(Fixed):
             self.trace.add("warning", "load", source, unknown_class(name))
         trees = (read_tree(signature.input_tree), read_tree(signature.output_tree, plain=True))
         call = arguments.read_back(facts.get(arguments.KEY))
-        device = self._device(run)
-        self._take(Entry(plan, run, lambda eager=True: dict(facts), trees, None, call, device))
+        rows = read_rows(facts.get(padding.KEY), len(signature.outputs))
+        find, device = (lambda eager=True: dict(facts)), self._device(run)
+        self._take(Entry(plan, run, find, trees, None, call, device, frozenset(), rows))
 
     def _take(self, entry: Entry) -> None:
         """One more plan, from now on."""
@@ -236,7 +239,9 @@ class Compiled(Fixed):
 
     def facts_of(self, entry: Entry, eager: bool = False) -> dict[str, Any]:
         """What is known of one plan, as it is saved: the names of the model's arguments, too."""
-        return {**entry.find_facts(eager), arguments.KEY: arguments.written(entry.call)}
+        rows = None if entry.rows is None else list(entry.rows)
+        known = {arguments.KEY: arguments.written(entry.call), padding.KEY: rows}
+        return {**entry.find_facts(eager), **known}
 
     @property
     def facts(self) -> dict[str, Any]:

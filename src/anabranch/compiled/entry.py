@@ -24,7 +24,8 @@ class Entry:
     """One plan of a Compiled, loaded unless the target is simulated; facts are found on demand.
     `call`: the model's own signature, None where Python knows of none; `device`: where inputs are,
     None where nothing runs; `trained`: places of results for which the model itself would find
-    gradients of its weights."""
+    gradients of its weights; `rows`: for each leaf of the result how many indices of its first axis
+    one row of the batch has, None where nobody proved that the rows are independent."""
 
     plan: Plan
     run: Executable | None
@@ -34,6 +35,7 @@ class Entry:
     call: inspect.Signature | None = None
     device: torch.device | None = None
     trained: frozenset[int] = frozenset()
+    rows: tuple[int, ...] | None = None
     read: Reader = field(init=False)
     assemble: Assembler = field(init=False)
     fit: Callable[[], Fitting] = field(init=False)

@@ -1,0 +1,68 @@
+"""Options from the environment: each by its variable, with its type, and errors that name it."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from anabranch.errors import OptionError
+from anabranch.options import Options
+
+
+def test_each_option_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        **{"BUDGET": "2.5", "STRICT": "1", "SEARCH_SIZE_L": "7", "TF32": "true", "SEED": "-3"},
+        **{"BATCH": "pad", "DUMP": "here", "SEARCH_ALPHA": "none", "FUEL": "", "CACHE_DIR": ""},
+    }
+    for name, text in given.items():
+        monkeypatch.setenv(f"ANABRANCH_{name}", text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = Options.read({"seed": 4})
+    assert (found.budget, found.strict, found.search_size_l, found.tf32) == (2.5, True, 7, True)
+    assert (found.seed, found.batch, found.dump, found.search_alpha) == (
+        4,
+        "pad",
+        Path("here"),
+        None,
+    )
+    assert found.fuel is None and found.cache_dir is None
+    assert Options.read(environment=False) == Options()
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "words"),
+    [
+        ("ANABRANCH_BUDGET", "soon", "variable ANABRANCH_BUDGET=soon is not valid(.|\n)*number"),
+        ("ANABRANCH_BATCH", "tile", "variable ANABRANCH_BATCH=tile is not valid(.|\n)*'pad'"),
+        ("ANABRANCH_STRICT", "maybe", "variable ANABRANCH_STRICT=maybe"),
+        ("ANABRANCH_DEBUG", "9", "variable ANABRANCH_DEBUG=9(.|\n)*equal to 3"),
+        ("ANABRANCH_SYSTEM", "fastest", "ANABRANCH_SYSTEM says"),
+    ],
+)
+def test_errors_name_the_variable(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, words: str
+) -> None:
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(OptionError, match=words):
+        Options.read()
+
+
+def test_what_a_program_gives_is_its_own_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANABRANCH_BUDGET", "3")
+    with pytest.raises(OptionError, match="option budget = -1 is not valid"):
+        Options.read({"budget": -1})
+
+
+def test_unknown_variables_are_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANABRANCH_SCHEDULAR", "ios")
+    with pytest.warns(UserWarning, match=r"ANABRANCH_SCHEDULAR is no .* ANABRANCH_SCHEDULER\?"):
+        assert Options.read().scheduler == "best"
+
+
+def test_the_page_of_options_has_all_of_them() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "options.md").read_text()
+    rows = {line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| `A")}
+    assert rows == {f"`ANABRANCH_{name.upper()}`" for name in Options.model_fields}
