@@ -147,3 +147,24 @@ def test_a_model_that_does_not_run_stays_as_it_is() -> None:
     bad = Step("reshape", ("v9",), "v0.view(1, 2, 99)")
     broken = replace(CHAIN, steps=(*CHAIN.steps, bad), outputs=("v9",))
     assert shrunk(broken, lambda drawing: bad in drawing.steps) == broken
+
+
+def test_a_campaign_goes_on_from_its_log_and_in_shards(tmp_path: Path) -> None:
+    setting, log = Setting("cpu", torch.float32, QUICK), tmp_path / "log"
+    first = campaign.run(40, 2, setting, Trace(), None, log=log)
+    with log.open("a") as file:
+        file.write('{"seed": 42, "cut')  # the process ended here
+    lines = log.read_text().count("\n")
+    again = campaign.run(40, 2, setting, Trace(), None, log=log)
+    assert again.counts == first.counts and again.kinds == first.kinds
+    assert log.read_text().count("\n") == lines == 2, "nothing was tried again"
+    other = campaign.run(40, 5, setting, Trace(), None, shard=(2, 3), log=tmp_path / "other")
+    assert sum(other.counts.values()) == 2 and '"seed": 44' in (tmp_path / "other").read_text()
+
+
+def test_results_that_change_later_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of an earlier call are kept while others run."""
+    view = Setting("cpu", torch.float32, {**QUICK, "outputs": "view"})
+    found = attempt(CHAIN, view)
+    assert found.status == "unequal" and "of an earlier one" in "".join(found.details)
+    assert attempt(CHAIN, Setting("cpu", torch.float32, QUICK)).status == "equal"

@@ -126,3 +126,20 @@ graph p {{
     other = parse_graph(text.format(x=last[0], p=""))
     assert PROVIDERS[0].kernels(Task("t", same), CPU)[0].writes_out
     assert not PROVIDERS[0].kernels(Task("t", other), CPU)[0].writes_out
+
+
+def test_bodies_of_no_elements_are_left_to_the_plain_operators() -> None:
+    """CuDNN's front end ends the process of an empty batch."""
+    text = """
+graph g {
+  input %x: f32[N,2,4,4]
+  const %w: f32[4,2,3,3] = w
+  %c: f32[N,4,4,4] = @
+  return %c
+}"""
+    call = "aten.convolution.default(%x, %w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)"
+    spec = TargetSpec("cuda", "a GPU", simulated=True)
+    for batch, providers in ((0, {"aten"}), (1, {"aten", "cudnn"})):
+        body = parse_graph(text.replace("N", str(batch)).replace("@", call))
+        offered = [k for p in PROVIDERS for k in p.kernels(Task("c", body), spec)]
+        assert {kernel.provider for kernel in offered} == providers

@@ -77,6 +77,14 @@ def run(
     verified: Annotated[
         int, typer.Option("--check", help="1 verifies after each pass, 2 evaluates.", min=0, max=2)
     ] = 1,
+    shard: Annotated[
+        str,
+        typer.Option(help="I/N tries the I-th of every N seeds, for N runs."),
+    ] = "1/1",
+    log: Annotated[
+        Path | None,
+        typer.Option(help="Gets a line per graph; what stands there is not tried again."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where failures are written.", metavar="FOLDER")] = Path(
         "fuzz"
     ),
@@ -89,7 +97,7 @@ def run(
     else:
         setting = _setting(target, dtype, scheduler, search, budget, verified)
     with Watch("drawing", "fuzz") as watch:
-        tally = campaign.run(seed, graphs, setting, Trace(watch), out)
+        tally = campaign.run(seed, graphs, setting, Trace(watch), out, _shard(shard), log)
     _show(json, tally, setting)
     screen.write_json(json, campaign.record(tally, seed, setting))
     if tally.counts["unequal"] or tally.counts["failed"]:
@@ -97,6 +105,14 @@ def run(
     if tally.interrupted is not None:
         raise KeyboardInterrupt
     return 0
+
+
+def _shard(text: str) -> tuple[int, int]:
+    """OptionError if it is not I/N."""
+    which, _, count = text.partition("/")
+    if which.isdecimal() and count.isdecimal() and 1 <= int(which) <= int(count):
+        return int(which), int(count)
+    raise OptionError(f"--shard {text}", "it is not I/N with I from 1 to N", "say 2/8, for example")
 
 
 def _setting(

@@ -9,6 +9,7 @@ and after the wrong step. An interruption ends the campaign, not the record.
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
 from collections import Counter
@@ -53,19 +54,79 @@ class Tally:
     """The seed that was being tried when somebody lost patience."""
 
 
-def run(seed: int, graphs: int, setting: Setting, trace: Trace, folder: Path | None) -> Tally:
-    """Try the seeds from `seed` on. `folder`: where failures are written; None writes nothing."""
+def run(
+    seed: int,
+    graphs: int,
+    setting: Setting,
+    trace: Trace,
+    folder: Path | None,
+    shard: tuple[int, int] = (1, 1),
+    log: Path | None = None,
+) -> Tally:
+    """Try the seeds from `seed` on. `folder`: where failures are written; None writes nothing.
+    `shard`: (i, n) tries the i-th of every n seeds. `log`: gets a line for each graph when it is
+    done; those that stand there are counted and not tried again."""
     tally, start = Tally(), time.perf_counter()
-    for done in range(graphs):
-        said = f"seed {seed + done}" if done % SAID == 0 else ""
-        trace.progress("fuzz", done, graphs, said)
+    before = _logged(log, setting)
+    wanted = range(seed + shard[0] - 1, seed + graphs, shard[1])
+    for done, each in enumerate(wanted):
+        said = f"seed {each}" if done % SAID == 0 else ""
+        trace.progress("fuzz", done, len(wanted), said)
+        if each in before:
+            _count_again(before[each], tally)
+            continue
         try:
-            _one(seed + done, setting, tally, folder, trace)
+            _one(each, setting, tally, folder, trace)
         except KeyboardInterrupt:
-            tally.interrupted = seed + done
+            tally.interrupted = each
             break
+        if log is not None:
+            _write_line(each, setting, tally, log)
     tally.seconds = time.perf_counter() - start
     return tally
+
+
+def _logged(log: Path | None, setting: Setting) -> dict[int, dict[str, Any]]:
+    """By seed, what a log says of this setting; a line that was cut off says nothing."""
+    found: dict[int, dict[str, Any]] = {}
+    if log is None or not log.exists():
+        return found
+    for line in log.read_text(encoding="utf-8").splitlines():
+        try:
+            told = json.loads(line)
+        except ValueError:
+            continue
+        if told.get("setting") == _named(setting):
+            found[told["seed"]] = told
+    return found
+
+
+def _named(setting: Setting) -> str:
+    return repr(
+        (setting.target, str(setting.dtype), sorted(setting.options.items()), setting.steps)
+    )
+
+
+def _count_again(told: Mapping[str, Any], tally: Tally) -> None:
+    tally.counts[told["status"]] += 1
+    tally.kinds.update(told["kinds"])
+    tally.rules.update(told["rules"])
+    if told["failure"] is not None:
+        tally.failures.append(told["failure"])
+
+
+def _write_line(seed: int, setting: Setting, tally: Tally, log: Path) -> None:
+    failed = tally.failures[-1] if tally.failures and tally.failures[-1]["seed"] == seed else None
+    line = {
+        "seed": seed,
+        "setting": _named(setting),
+        "status": failed["status"] if failed else "equal",
+        "kinds": sorted({step.kind for step in draw(seed).steps}),
+        "rules": [str(rule) for rule in rules_of(tally.done.get(seed, ()))],
+        "failure": failed,
+    }
+    with log.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def record(tally: Tally, seed: int, setting: Setting) -> dict[str, Any]:

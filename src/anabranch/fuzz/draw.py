@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from anabranch.fuzz.drawing import Drawing, Form
+from anabranch.fuzz.drawing import Drawing, Form, Given
 from anabranch.fuzz.kinds import KINDS
 from anabranch.fuzz.sheet import Rejected, Sheet
 
@@ -48,7 +48,13 @@ def draw(seed: int) -> Drawing:
 def _input(sheet: Sheet) -> None:
     """An image, a sequence, rows, a vector, a number, or integers; some lie in memory otherwise."""
     batch, seed = sheet.one(BATCHES), sheet.seed()
+    if sheet.inputs and sheet.perhaps(0.08):
+        _shared(sheet)
+        return
     sort = sheet.one(("image", "image", "image", "sequence", "rows", "vector", "number", "tokens"))
+    if sort == "tokens" and sheet.perhaps(0.5):
+        sheet.given(f"signed({(batch, sheet.one((1, 2, 5, 7)))}, {seed}{{shift}})")
+        return
     if sort == "tokens":
         sheet.given(f"whole({(batch, sheet.one((1, 2, 5, 7)))}, 10, {seed}{{shift}})")
         return
@@ -60,12 +66,22 @@ def _input(sheet: Sheet) -> None:
         "vector": (channels,),
         "number": (),
     }[sort]
-    text = f"normal({shape}, {seed}{{shift}})"
+    text = f"{'finite' if sheet.perhaps(0.4) else 'normal'}({shape}, {seed}{{shift}})"
     if sheet.perhaps(0.1) and len(shape) > 1:
         text += sheet.one((".transpose(-1, -2)", ".flip(0)", "[..., :1]"))
     elif sheet.perhaps(0.1) and len(shape) == 4:
         text += ".contiguous(memory_format=torch.channels_last)"
     sheet.given(text)
+
+
+def _shared(sheet: Sheet) -> None:
+    """A part of the input before, or all of it: both lie in one memory, and none is written to."""
+    before = sheet.inputs[-1]
+    if ":=" not in before.text and not before.name.startswith("("):
+        sheet.inputs[-1] = Given(before.name, f"({before.name} := {before.text})")
+    whole = sheet.values[before.name]
+    parts = ["", "[...]"] + (["[:1]", ".transpose(0, -1)", "[..., :1]"] if whole.dim() else [])
+    sheet.given(f"{before.name}{sheet.one(parts)}")
 
 
 def _outputs(sheet: Sheet) -> tuple[str, ...]:

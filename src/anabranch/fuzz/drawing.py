@@ -116,7 +116,8 @@ def layer_text(layer: Layer) -> str:
 def namespace() -> dict[str, Any]:
     """What the lines of a drawing may call."""
     return {
-        name: getattr(alone, name) for name in ("F", "filled", "nn", "normal", "torch", "whole")
+        name: getattr(alone, name)
+        for name in ("F", "filled", "finite", "nn", "normal", "signed", "torch", "whole")
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anabranch.fuzz import images, moves, others, patterns, pointwise, reuse, rows
+from anabranch.fuzz import images, moves, others, patterns, pointwise, reuse, rounded, rows
 from anabranch.fuzz.sheet import Sheet
 
 KINDS: dict[str, tuple[Callable[[Sheet], None], int]] = {
@@ -39,6 +39,10 @@ KINDS: dict[str, tuple[Callable[[Sheet], None], int]] = {
     "same_twice": (pointwise.same_twice, 2),
     "long_sum": (pointwise.long_sum, 2),
     "residual": (pointwise.residual, 2),
+    "quotient": (rounded.quotient, 3),
+    "signs": (rounded.signs, 1),
+    "cast": (rounded.cast, 2),
+    "whole_numbers": (rounded.whole_numbers, 4),
     "in_place": (pointwise.in_place, 2),
     "in_place_shared": (pointwise.in_place_shared, 1),
     "in_place_part": (pointwise.in_place_part, 1),

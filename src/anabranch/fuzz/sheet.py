@@ -80,7 +80,7 @@ class Sheet:
     def given(self, text: str) -> str:
         """An input; "{shift}" in its text comes after the seed."""
         name = f"x{len(self.inputs)}"
-        self.values[name] = eval(text.replace("{shift}", ""), self._space)
+        self.values[name] = eval(text.replace("{shift}", ""), self._space, self.values)
         self.inputs.append(Given(name, text))
         return name
 

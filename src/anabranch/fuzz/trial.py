@@ -30,6 +30,8 @@ from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS, scheduler
 
 Status = Literal["equal", "unequal", "failed", "refused"]
+EXACT = 0.25
+"""The share of graphs that are compiled exactly, and called with what is not finite as well."""
 DRAWN = "drawn"
 """In place of a scheduler's name: the seed says which."""
 
@@ -50,6 +52,8 @@ class Setting:
         if told.get("scheduler") == DRAWN:
             names = ["best", *SCHEDULERS]
             told["scheduler"] = random.Random(f"scheduler {seed}").choice(names)
+        if not self.steps and random.Random(f"exact {seed}").random() < EXACT:
+            told.setdefault("exact", True)
         return told
 
 

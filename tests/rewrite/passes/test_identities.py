@@ -128,3 +128,17 @@ def test_every_rule_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
         after, before = identities(after, Trace()), after
     assert [rule.name for rule in RULES if rule.name not in applied] == []
     assert kinds(equal(graph, after)) == ["relu", "reshape", "linear"]
+
+
+def test_exactly_what_changes_the_sign_of_a_zero_stays() -> None:
+    """-0 + 0 is 0; -0 * 1 is what it was."""
+    graph = read("""
+    graph g {
+      input %x: f32[2,3]
+      %a: f32[2,3] = aten.add.Tensor(%x, 0)
+      %r: f32[2,3] = aten.relu.default(%a)
+      %b: f32[2,3] = aten.mul.Tensor(%r, 1)
+      %s: f32[2,3] = aten.sin.default(%b)
+      return %s
+    }""")
+    assert list(kinds(identities(graph, Trace(), exact=True))) == ["add", "relu", "sin"]

@@ -1,0 +1,115 @@
+"""On a GPU an index outside of its table ends the process: operators run on values that they may
+read alone, and none of the library's is refused for ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import anabranch
+from anabranch.targets.cuda.capture import CudaExecutable
+
+pytestmark = pytest.mark.gpu
+
+
+class Charges(nn.Module):
+    """Sums into a table of one row: every index but 0 is outside."""
+
+    def forward(self, x: Tensor, at: Tensor) -> Tensor:
+        total = torch.zeros(1, 3, device=x.device, dtype=x.dtype)
+        total = total.scatter_add(0, at.unsqueeze(-1).expand(-1, 3), x)
+        return x - total.index_select(0, at) / x.shape[0]
+
+
+class Lengths(nn.Module):
+    """The last step of each sequence: index -1 of a sequence of no length is outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.lstm = nn.Embedding(11, 6), nn.LSTM(6, 5, batch_first=True)
+
+    def forward(self, ids: Tensor, length: Tensor) -> Tensor:
+        y, _ = self.lstm(self.embed(ids))
+        last: Tensor = y.gather(1, (length - 1).view(-1, 1, 1).expand(-1, 1, y.shape[-1]))
+        return last.squeeze(1)
+
+
+class Taps(nn.Module):
+    """Gathers where its input says: bilinear taps, as a deformable convolution has them."""
+
+    def forward(self, x: Tensor, offset: Tensor) -> Tensor:
+        b, c, h, w = x.shape
+        rows = torch.arange(h, device=x.device, dtype=x.dtype).view(1, h, 1) + offset[:, 0]
+        columns = torch.arange(w, device=x.device, dtype=x.dtype).view(1, 1, w) + offset[:, 1]
+        at = rows.floor().clamp(0, h - 1) * w + columns.floor().clamp(0, w - 1)
+        flat = at.long().view(b, 1, -1).expand(b, c, -1)
+        return x.flatten(2).gather(2, flat).view(b, c, h, w) * (rows - rows.floor())[:, None]
+
+
+class Grid(nn.Module):
+    """Divides by an input that is never zero where the model is used."""
+
+    def forward(self, place: Tensor, width: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+        row, column = place // width, place % width
+        return row, table[column - 1 - row]
+
+
+class Nothing(nn.Module):
+    """Layers of no rows and no images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(2, 4, 3, padding=1), nn.Linear(6, 4)
+
+    def forward(self, rows: Tensor, images: Tensor) -> tuple[Tensor, ...]:
+        score = self.linear(rows).relu()
+        return score, score.softmax(-1).sum(0), self.conv(images).relu().flatten(1).mean(1)
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]]]] = {
+    "scatter_add": (Charges, lambda: (torch.randn(7, 3), torch.zeros(7, dtype=torch.long))),
+    "lengths": (Lengths, lambda: (torch.randint(11, (3, 4)), torch.tensor([3, 1, 4]))),
+    "taps": (Taps, lambda: (torch.randn(1, 3, 5, 6), 2 * torch.randn(1, 2, 5, 6))),
+    "division": (
+        Grid,
+        lambda: (torch.arange(20, 52), torch.arange(5, 37), torch.randn(64)),
+    ),
+    "nothing": (Nothing, lambda: (torch.randn(0, 6), torch.randn(0, 2, 4, 4))),
+}
+
+
+@pytest.mark.parametrize("kernels", ["library", "all"])
+@pytest.mark.parametrize("name", CASES)
+def test_whatever_eager_runs_has_a_plan(name: str, kernels: str, tmp_path: Path) -> None:
+    build, inputs = CASES[name]
+    torch.manual_seed(0)
+    model, args = build().eval().cuda(), tuple(x.cuda() for x in inputs())
+    options: dict[str, Any] = {"kernels": kernels, "cache_dir": tmp_path, "search": "none"}
+    fast = anabranch.compile(model, args, target="cuda", budget=20, **options)
+    with torch.no_grad():
+        want = model(*args)
+    outs, wanted = fast(*args), want if isinstance(want, tuple) else (want,)
+    for out, one in zip(outs if isinstance(outs, tuple) else (outs,), wanted, strict=True):
+        torch.testing.assert_close(out, one, rtol=1e-3, atol=1e-4)
+    assert torch.ones(1, device="cuda").add(1).item() == 2, "the device still answers"
+
+
+def test_a_saved_plan_runs_nothing_before_its_first_call(tmp_path: Path) -> None:
+    """Drawn numbers may be none that it can read; its caller's are."""
+    model = Lengths().eval().cuda()
+    args = (torch.randint(11, (3, 4)).cuda(), torch.tensor([3, 1, 4]).cuda())
+    options: dict[str, Any] = {"kernels": "library", "cache_dir": None, "search": "none"}
+    fast = anabranch.compile(model, args, target="cuda", budget=20, **options)
+    fast.save(tmp_path / "lengths.anabranch")
+    loaded = anabranch.load(tmp_path / "lengths.anabranch")
+    run = loaded.executable()
+    assert isinstance(run, CudaExecutable)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(*args), model(*args), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(loaded(*args), model(*args), rtol=1e-3, atol=1e-4)
+    assert not run.failure, "and it is one graph all the same"
