@@ -59,7 +59,10 @@ def test_all_of_it_goes_with_the_compiled(tmp_path: Path) -> None:
         for one in (fast, again):
             constants = one.entries[0].plan.tasks.constants
             held += [c.value.untyped_storage() for c in constants if c.value is not None]
-        return [weakref.ref(one) for one in held]
+        refs = [weakref.ref(one) for one in held]
+        del held[5:], one, constants
+        assert all(ref() is not None for ref in refs)
+        return refs
 
     made()  # what is imported and cached once
     gc.collect()

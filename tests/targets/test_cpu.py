@@ -241,6 +241,7 @@ def test_threads_and_memory_go_with_the_plan() -> None:
     arena = weakref.ref(run._placed.arena.untyped_storage())
     gc.disable()
     try:
+        assert arena() is not None
         del run
         for thread in mine:
             thread.join(5)

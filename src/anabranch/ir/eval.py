@@ -5,7 +5,7 @@ Every optimised result is compared with what this returns, usually in higher pre
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,8 @@ def eval_graph(
 
     `device`: where to run; default that of the first input or constant. `precision`: every
     floating-point tensor and dtype argument is raised to it (torch.float64 for a reference).
+    A constant is brought there and raised when the first node reads it, and dropped after the last,
+    so a model takes its largest layer in the higher precision, and not all of them at once.
     Raises KeyError for a constant without a value.
     """
     device = device or _device(graph, inputs)
@@ -33,15 +35,25 @@ def eval_graph(
     last_use, own = _last_uses(graph), types(graph)
     for declared, tensor in zip(graph.inputs, inputs, strict=True):
         values[declared.name] = _raise(tensor.to(device), precision)
+    held: dict[str, torch.Tensor] = {}
     for constant in graph.constants:
         if constant.value is None:
             raise KeyError(f"constant %{constant.name} of graph {graph.name} has no value")
-        values[constant.name] = _raise(constant.value.to(device), precision)
+        held[constant.name] = constant.value
+
+    def fetch(names: Iterable[str]) -> None:
+        for name in names:
+            if name not in values:
+                values[name] = _raise(held[name].to(device), precision)
+
     for i, node in enumerate(graph.nodes):
+        fetch(node.uses)
         results = run_node(node, values, device, precision, own)
         values.update(zip(node.results, results, strict=True))
         for name in last_use.get(i, ()):
             del values[name]
+        del results  # it would live until the next node has run
+    fetch(ref.name for ref in graph.outputs)
     return tuple(values[ref.name] for ref in graph.outputs)
 
 
@@ -103,6 +115,8 @@ def run_node(
         )
     try:
         results = ops.call(raised, values.__getitem__, device)
+    except torch.OutOfMemoryError:
+        raise
     except Exception:  # whatever a user's own operator raises
         if precision is None or own is None:
             raise

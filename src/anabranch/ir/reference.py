@@ -16,7 +16,8 @@ def eager_and_reference(
     graph: Graph, inputs: Sequence[Tensor], target: Target
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """The graph op by op in its own precision, and in a higher one: fp64 for fp32, fp32 for half
-    types (whose products are exact there)."""
+    types (whose products are exact there). On the target's device, where a graph takes its live
+    values and one layer's weights in the higher precision; on the CPU where that does not fit."""
     precision = wide_of(graph, inputs)
     wide = precision == torch.float64
 
@@ -24,13 +25,33 @@ def eager_and_reference(
         try:
             with target.full_precision() if exact else target.own_precision():
                 return eval_graph(graph, inputs, target.device, precision)
-        except torch.OutOfMemoryError:
-            with target.full_precision(lean=True):
-                return eval_graph(graph, inputs, target.device, precision)
+        except torch.OutOfMemoryError as full:
+            try:
+                with target.full_precision(lean=True):
+                    return eval_graph(graph, inputs, target.device, precision)
+            except torch.OutOfMemoryError:
+                return _on_cpu(graph, inputs, target, precision, full)
 
     # Short cuts that the user allowed are part of the model's own rounding.
     own = evaluated(None, exact=not (wide and target.spec.tf32))
     return own, evaluated(precision, exact=True)
+
+
+def _on_cpu(
+    graph: Graph,
+    inputs: Sequence[Tensor],
+    target: Target,
+    precision: torch.dtype | None,
+    full: torch.OutOfMemoryError,
+) -> tuple[Tensor, ...]:
+    """What does not fit on the device. `full`: what is raised where an operator has no CPU
+    kernel."""
+    cpu = torch.device("cpu")
+    try:
+        found = eval_graph(graph, [value.to(cpu) for value in inputs], cpu, precision)
+    except (RuntimeError, NotImplementedError):
+        raise full from None
+    return tuple(value.to(target.device) for value in found)
 
 
 def wide_of(graph: Graph, inputs: Sequence[Tensor]) -> torch.dtype:

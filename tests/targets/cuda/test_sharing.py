@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import filelock
 import pytest
+import torch
 
 from anabranch.targets.cuda import sharing
 
@@ -123,6 +126,43 @@ def test_a_turn_that_nobody_ends_is_passed_over(
     with filelock.FileLock(f"{sharing._place()}.turn"):
         in_threads(waits)
     assert taken == [0.0]
+
+
+def test_a_turn_that_nobody_ends_is_waited_for_once(
+    gpu_named: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until one is had in time."""
+    monkeypatch.setattr(sharing, "PATIENCE", 0.3)
+    monkeypatch.setattr(sharing, "ONCE_MORE", 0.001)
+    stuck = filelock.FileLock(gpu_named / "GPU.turn")
+    stuck.acquire()
+    start = time.monotonic()
+    for _ in range(20):
+        with sharing.turn():
+            pass
+    assert 0.3 <= time.monotonic() - start < 0.6
+    stuck.release()
+    with sharing.turn():
+        pass
+    assert str(gpu_named / "GPU") not in sharing._in_vain
+
+
+def test_nothing_is_locked_where_another_user_could_have_put_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link to a folder, made ahead of us where everybody may write."""
+    gpu = SimpleNamespace(uuid="1234")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place = sharing._place()
+    assert place is not None and place.name == "GPU-1234"
+    assert place.parent.stat().st_mode & 0o777 == 0o700
+    place.parent.rename(tmp_path / "elsewhere")
+    place.parent.symlink_to("elsewhere")
+    assert sharing._place() is None
+    with sharing.turn(), sharing.building():
+        assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_reported_times_wait_for_builders(gpu_named: Path) -> None:

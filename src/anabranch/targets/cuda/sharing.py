@@ -30,6 +30,8 @@ from pathlib import Path
 import filelock
 import torch
 
+from anabranch.cache.folder import why_untrusted
+
 LONG = 0.03
 """Seconds of a turn after which others go first."""
 POLL = 0.0005
@@ -37,8 +39,14 @@ POLL = 0.0005
 PATIENCE = 10.0
 """Seconds after which a turn is taken without its lock: who has that is not timing any more."""
 FOREVER = -1.0
+ONCE_MORE = 0.05
+"""Seconds that the next turns wait, once one was waited for in vain, until one is had in time."""
 UNABLE = (OSError, NotImplementedError, ValueError)
 """What says that no file can be locked; a Timeout is an OSError too."""
+
+_in_vain: set[str] = set()
+"""Locks that this process has waited for in vain: a process that is stopped while it times holds
+its turn for ever, and a compilation asks for hundreds."""
 
 Offer = Callable[[], float]
 """What to call now and then; seconds that others took."""
@@ -51,11 +59,17 @@ def turn() -> Iterator[Offer]:
     with ExitStack() as held:
 
         def take() -> float:
-            lock = _lock(f"{place}.turn")
-            # Who has the turn would wait for ever for the queue, where others wait for it.
-            queue = nullcontext() if lock.is_locked else _lock(f"{place}.queue")
-            with suppress(*UNABLE), queue:
-                held.enter_context(lock)
+            if place is not None:
+                lock = _lock(f"{place}.turn")
+                # Who has the turn would wait for ever for the queue, where others wait for it.
+                queue = nullcontext() if lock.is_locked else _lock(f"{place}.queue")
+                with suppress(*UNABLE):
+                    try:
+                        with queue:
+                            held.enter_context(lock)
+                        _in_vain.discard(str(place))
+                    except filelock.Timeout:
+                        _in_vain.add(str(place))
             return time.monotonic()
 
         def offer() -> float:
@@ -96,18 +110,30 @@ def alone(waiting: Callable[[], object]) -> Iterator[None]:
 
 def _lock(path: str) -> filelock.BaseFileLock:
     """The one that this process has: whether a thread has locked it is known by the thread."""
-    return filelock.FileLock(path, timeout=PATIENCE, poll_interval=POLL, is_singleton=True)
+    lock = filelock.FileLock(path, timeout=PATIENCE, poll_interval=POLL, is_singleton=True)
+    lock.timeout = ONCE_MORE if path.rpartition(".")[0] in _in_vain else PATIENCE
+    return lock
 
 
 def _builders() -> filelock.ReadWriteLock:
-    return filelock.ReadWriteLock(f"{_place()}.builders")
+    """An OSError where its file may not be used."""
+    place = _place()
+    if place is None:
+        raise PermissionError("others may write where the files of this GPU are")
+    return filelock.ReadWriteLock(f"{place}.builders")
 
 
-def _place() -> Path:
-    """Where the files of the current GPU are, but for what tells them apart."""
+def _place() -> Path | None:
+    """Where the files of the current GPU are, but for what tells them apart; None where another
+    user could have put something there, a link for instance: nothing is locked then."""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     owner = os.getuid() if hasattr(os, "getuid") else ""
     directory = Path(tempfile.gettempdir()) / f"anabranch-{owner}"
     with suppress(OSError):
         directory.mkdir(mode=0o700, exist_ok=True)
+    try:
+        if directory.is_symlink() or why_untrusted(directory):
+            return None
+    except OSError:
+        return None
     return directory / f"GPU-{properties.uuid}"

@@ -1,0 +1,125 @@
+"""References where memory is short: a limit that is made up, on the CPU."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from anabranch.ir import reference
+from anabranch.ir.eval import eval_graph
+from anabranch.ir.graph import Graph
+from anabranch.ir.inputs import random_tensor
+from anabranch.ir.reference import eager_and_reference
+from anabranch.ir.text import parse_graph
+
+LAYERS = 6
+SIDE = 64
+WEIGHT = 8 * SIDE * SIDE
+"""Bytes of a layer's weights in fp64."""
+
+
+class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Memory of at most so many bytes for what operators make."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.most, self.held, self.peak = most, 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and not func.is_view:
+            size = out.untyped_storage().nbytes()
+            self.held += size
+            self.peak = max(self.peak, self.held)
+            weakref.finalize(out.untyped_storage(), self._free, size)
+            if self.held > self.most:
+                raise torch.OutOfMemoryError(f"{self.held} bytes")
+        return out
+
+    def _free(self, size: int) -> None:
+        self.held -= size
+
+
+def chain() -> Graph:
+    """Layers one after the other, and the first weight once more at the end."""
+    lines = [f"  const %w{i}: f32[{SIDE},{SIDE}] = w{i}" for i in range(LAYERS)]
+    names = ["x", *(f"y{i}" for i in range(LAYERS))]
+    lines += [
+        f"  %y{i}: f32[4,{SIDE}] = aten.mm.default(%{names[i]}, %w{i})" for i in range(LAYERS)
+    ]
+    last = f"  %out: f32[4,{SIDE}] = aten.mm.default(%{names[-1]}, %w0)"
+    text = "\n".join([f"  input %x: f32[4,{SIDE}]", *lines, last, "  return %out, %w1"])
+    graph = parse_graph(f"graph chain {{\n{text}\n}}")
+    held = tuple(
+        replace(constant, value=random_tensor(constant.type, i) / 8)
+        for i, constant in enumerate(graph.constants)
+    )
+    return replace(graph, constants=held)
+
+
+def test_weights_are_raised_one_at_a_time() -> None:
+    """The first and the second stay: one is read again, one is a result."""
+    graph, x = chain(), torch.randn(4, SIDE)
+    want = eval_graph(graph, [x], precision=torch.float64)
+    with Limited(4 * WEIGHT) as memory:
+        found = eval_graph(graph, [x], precision=torch.float64)
+    assert 2 * WEIGHT < memory.peak < 4 * WEIGHT < LAYERS * WEIGHT
+    assert all(map(torch.equal, found, want))
+
+
+def made(full: Callable[[torch.dtype | None], bool], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A target on the device "meta" whose evaluations find no memory where `full` says so."""
+
+    def evaluated(
+        graph: Graph, inputs: Any, device: torch.device, precision: torch.dtype | None
+    ) -> Any:
+        if device.type == "meta" and full(precision):
+            raise torch.OutOfMemoryError("no memory on the device")
+        return eval_graph(graph, inputs, torch.device("cpu"), precision)
+
+    monkeypatch.setattr(reference, "eval_graph", evaluated)
+    monkeypatch.setattr(Tensor, "to", lambda x, *a, **k: x if a[0] == meta else to(x, *a, **k))
+    return SimpleNamespace(
+        device=meta,
+        spec=SimpleNamespace(tf32=False),
+        full_precision=lambda lean=False: nullcontext(),
+        own_precision=nullcontext,
+    )
+
+
+meta, to = torch.device("meta"), Tensor.to
+
+
+@pytest.mark.parametrize("which", [(torch.float64,), (None, torch.float64), ()])
+def test_what_does_not_fit_is_evaluated_on_the_cpu(
+    which: tuple[torch.dtype | None, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, x = chain(), torch.randn(4, SIDE)
+    want = eval_graph(graph, [x]), eval_graph(graph, [x], precision=torch.float64)
+    target = made(lambda precision: precision in which, monkeypatch)
+    for found, wanted in zip(eager_and_reference(graph, [x], target), want, strict=True):
+        assert all(map(torch.equal, found, wanted))
+
+
+def test_an_operator_without_a_cpu_kernel_is_told_as_what_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*args: Any) -> Any:
+        device = args[2]
+        if device.type == "meta":
+            raise torch.OutOfMemoryError("no memory on the device")
+        raise NotImplementedError("no such kernel on the CPU")
+
+    target = made(lambda precision: True, monkeypatch)
+    monkeypatch.setattr(reference, "eval_graph", refused)
+    with pytest.raises(torch.OutOfMemoryError, match="no memory on the device"):
+        eager_and_reference(chain(), [torch.randn(4, SIDE)], target)
