@@ -43,6 +43,12 @@ def run(
         bool,
         typer.Option("--all", help="Every step of the search, and all nodes before and after it."),
     ] = False,
+    operators: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--operator", help="An operator of a library that a saved plan may call: ns::name."
+        ),
+    ] = None,
     json: flags.Json = None,
     seed: flags.Seed = 0,
     trust: flags.Trust = False,
@@ -51,7 +57,7 @@ def run(
     flags.check_dtype(dtype)
     console = screen.console(json)
     if Path(model).is_file() and not model.endswith(".pt2"):
-        plan, facts = artifact.load(model)
+        plan, facts = artifact.load(model, operators=operators or ())
         if task is not None:
             _show_task(model, kernel_facts(plan, task, None), json)
             return
@@ -97,8 +103,9 @@ def _saved(plan: Plan, facts: dict[str, Any]) -> list[str]:
     spec, versions = plan.spec, ", ".join(f"{name} {v}" for name, v in plan.spec.versions)
     simulated = " (simulated)" if spec.simulated else ""
     lines = [f"{plan.tasks.name}: a plan for {spec.name}{simulated}, made with {versions}"]
-    if facts.get("latency_ms") is not None:
-        ms = screen.milliseconds(float(facts["latency_ms"]))
+    taken = facts.get("latency_ms")
+    if isinstance(taken, int | float):  # the file is anybody's
+        ms = screen.milliseconds(float(taken))
         lines.append(f"{ms} ms {facts.get('latency_source', '')} when it was made")
     slots = [line for line in text_plan(plan).splitlines() if not line.endswith(" constant")]
     lines += ["", *slots, "", text_schedule(plan.schedule).strip(), "", "kernels"]

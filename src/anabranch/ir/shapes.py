@@ -75,9 +75,11 @@ def _of(arg: Arg, table: Types) -> Shape:
 
 
 def _ints(arg: Arg, count: int = 0) -> tuple[int, ...]:
-    """The numbers of an argument; of one number as many as are asked for."""
+    """The numbers of an argument; with `count`, of a list of so many, or of one for all."""
     items = arg if isinstance(arg, tuple) else (arg,)
     numbers = tuple(item for item in items if type(item) is int)
+    if count and not isinstance(arg, tuple):
+        raise _UnsureError
     if len(numbers) != len(items) or (count and len(numbers) not in (1, count)):
         raise _UnsureError
     return numbers * count if count and len(numbers) == 1 else numbers
@@ -141,7 +143,7 @@ def _pool(given: Args, table: Types) -> Shape:
     kernel = _ints(given["kernel_size"], 2)
     stride = _ints(given["stride"], 2) if given["stride"] else kernel
     padding = _ints(given["padding"], 2)
-    dilation = _ints(given.get("dilation", 1), 2)
+    dilation = _ints(given.get("dilation", (1,)), 2)
     if any(2 * pad > size for pad, size in zip(padding, kernel, strict=True)):
         raise _UnsureError
     if given.get("divisor_override") is not None or 0 in x:

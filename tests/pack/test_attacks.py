@@ -1,0 +1,365 @@
+"""Saved plans as weapons: nothing is imported, run, written or reached; ArtifactError and no more.
+
+The files are signed anew, as their author would: what refuses them is what they say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.pack.test_artifact import Members, rewrite
+from torch import nn
+
+import anabranch
+from anabranch.errors import AnabranchError, ArtifactError
+from anabranch.pack import artifact
+
+Doc = dict[str, Any]
+FAST: dict[str, Any] = {"search": "none", "abreast": "none", "overlap": "none", "cache_dir": None}
+
+
+class Branches(nn.Module):
+    """A task of its own for each line: several streams, a view, an operator with numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        left, right = self.a(x).relu(), self.b(x).tanh()
+        return {"sum": (left + right).softmax(-1), "turned": left.t()}
+
+
+X = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(name="saved", scope="module")
+def _saved(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("plans") / "net"
+    anabranch.compile(Branches().eval(), X, target="cpu", scheduler="greedy", **FAST).save(path)
+    return path.read_bytes()
+
+
+@pytest.fixture(name="file")
+def _file(saved: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ANABRANCH_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "net").write_bytes(saved)
+    return tmp_path / "net"
+
+
+def change(file: Path, edit: Callable[[Doc], Any]) -> None:
+    def changed(members: Members) -> None:
+        doc = json.loads(members["plan.json"])
+        edit(doc)
+        members["plan.json"] = json.dumps(doc).encode()
+
+    rewrite(file, changed)
+
+
+def refused(file: Path, **how: Any) -> ArtifactError:
+    with pytest.raises(ArtifactError) as found:
+        anabranch.load(file, target="cpu", **how)
+    assert found.value.why and found.value.next
+    return found.value
+
+
+def first(pattern: str, text: str) -> str:
+    """What the pattern's group finds first in the text, or all of it where there is no group."""
+    found = re.search(pattern, text)
+    assert found is not None
+    return found.group(found.re.groups)
+
+
+def kernel_of(doc: Doc, lines: list[str], inputs: str = "") -> None:
+    """The kernel of the first task computes this; `{x}` is its input, `{y}` its result with its
+    type."""
+    task = doc["tasks"][0]
+    text = task["body"]["text"]
+    result = first(r"return %([\w.]+)", text)
+    typed = first(rf"%{re.escape(result)}: \S+", text)
+    x = first(r"input %([\w.]+)", text)
+    head = [line for line in text.splitlines() if line.strip().startswith(("graph", "input"))]
+    body = [line.format(x=f"%{x}", y=typed) for line in lines]
+    text = "\n".join([*head, inputs, *body, f"return %{result}", "}"])
+    task["kernel"]["body"] = {"name": "k", "text": text}
+
+
+ZERO = "{y} = aten.zeros.default([4, 16])"
+OPERATORS = {
+    "writes a file": "%z: f32[4,16] = aten.save.default({x}, 'written')",
+    "reads a file": "%z: f32[4,16] = aten.from_file.default('/etc/passwd')",
+    "reads any address": "%z: f32[4] = inductor._reinterpret_tensor.default({x}, [4], [1], 99)",
+    "changes a storage": "%z: f32[4,16] = aten.resize_.default({x}, [400000])",
+    "writes in place": "%z: f32[4,16] = aten.fill_.Scalar({x}, 1.0)",
+    "writes out": "%z: f32[4,16] = aten.add.out({x}, {x}, out={x})",
+    "shows memory": "%z: f32[4,16] = aten.empty.memory_format([4, 16])",
+    "runs a profiler": "%z: f32[1] = profiler._record_function_enter_new.default('x')",
+    "loads a library": "%z: f32[4,16] = load_library.__call__.__call__('x.so')",
+    "is not of torch": "%z: f32[4,16] = nobody.knows.default({x})",
+    "trusts indices": "%z: f32[4] = aten.embedding_dense_backward.default({x}, {x}, 9, 0, False)",
+}
+
+
+@pytest.mark.parametrize("what", OPERATORS)
+def test_an_operator_that_no_plan_needs_is_refused(file: Path, what: str) -> None:
+    change(file, lambda doc: kernel_of(doc, [OPERATORS[what], ZERO]))
+    error = refused(file)
+    assert error.what.startswith("the plan calls ")
+    assert os.listdir(file.parent) == [file.name]
+
+
+BODIES = {
+    "repeats more than it declares": ("computes", ["{y} = aten.repeat.default({x}, [1000, 100])"]),
+    "declares more than it makes": ("computes", ["%z: f32[9,9] = aten.relu.default({x})", ZERO]),
+    "takes what is no operand": ("should be", ["{y} = aten.add.Tensor({x}, None)"]),
+    "reaches beyond its operand": (
+        "reaches byte",
+        ["%z: f32[4,16] = aten.as_strided.default({x}, [4, 16], [16, 1], 8)", ZERO],
+    ),
+    "reaches before its operand": (
+        "no such sizes",
+        ["%z: f32[4,16] = aten.as_strided.default({x}, [4, 16], [-16, 1])", ZERO],
+    ),
+    "takes more memory than there is": (
+        "of memory",
+        ["%z: f32[99999999999] = aten.zeros.default([99999999999])", ZERO],
+    ),
+    "makes a thousand million results": (
+        "too many results",
+        [
+            "%w: f32[1000000000] = aten.zeros.default([1000000000])",
+            "%z: f32[1] = aten.split.Tensor(%w, 1)",
+            ZERO,
+        ],
+    ),
+    "makes a sparse tensor": (
+        "never set 'layout'",
+        ["%z: f32[4,16] = aten.zeros_like.default({x}, layout=torch.sparse_coo)", ZERO],
+    ),
+    "runs elsewhere": ("should be", ["%z: f32[4] = aten.zeros.default([4], device='meta')", ZERO]),
+}
+
+
+@pytest.mark.parametrize("what", BODIES)
+def test_a_body_computes_what_it_declares(file: Path, what: str) -> None:
+    why, lines = BODIES[what]
+    change(file, lambda doc: kernel_of(doc, lines))
+    assert why in refused(file).why
+
+
+def test_a_kernel_reads_no_more_than_its_task(file: Path) -> None:
+    """There is no wait for what it reads in secret."""
+
+    def secret(doc: Doc) -> None:
+        other = first(r"return %([\w.]+)", doc["tasks"][-1]["body"]["text"])
+        typed = first(rf"%{re.escape(other)}: \S+", doc["tasks"][-1]["body"]["text"])
+        kernel_of(doc, ["{y} = aten.add.Tensor(%" + other + ", 1)"], f"input {typed}")
+
+    change(file, secret)
+    assert "otherwise than its task" in refused(file).why
+
+
+def edit(path: str, value: Any) -> Callable[[Doc], Any]:
+    *keys, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+
+    def changed(doc: Any) -> None:
+        for key in keys:
+            doc = doc[key]
+        doc[last] = value
+
+    return changed
+
+
+SIGNATURES = {
+    "none": ("how the model is called", edit("signature", None)),
+    "no inputs": ("other inputs", edit("signature.inputs", [])),
+    "no outputs": ("those of its tree", edit("signature.outputs", [])),
+    "an output of nobody": ("no output", edit("signature.outputs.0.ref.name", "a_weight")),
+    "a write to nobody": (
+        "not an output to an input",
+        edit("signature.mutations", [["q", {"name": "x"}]]),
+    ),
+    "no structure": ("no structure", edit("signature.output_tree", "[1, 2]")),
+    "waits without end": ("waits", edit("schedule.launches.1.waits", ["x"] * 300_000)),
+    "an arena of terabytes": ("holds values of", edit("arena_bytes", (1 << 48) - 1)),
+    "an escape in a name": ("control characters", edit("border.name", "a\x1b[2Jb")),
+}
+
+
+@pytest.mark.parametrize("what", SIGNATURES)
+def test_a_plan_says_what_fits_together(file: Path, what: str) -> None:
+    why, changed = SIGNATURES[what]
+    change(file, changed)
+    error = refused(file)
+    assert why in f"{error.what} {error.why}" or why == "no structure"
+
+
+def test_a_class_in_the_file_is_never_imported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (file.parent / "evil_module.py").write_text(f"open({str(file) + '.ran'!r}, 'w')\nf = dict\n")
+    monkeypatch.syspath_prepend(file.parent)
+
+    def factory(doc: Doc) -> None:
+        tree = json.loads(doc["signature"]["output_tree"])
+        told = {"default_factory_module": "evil_module", "default_factory_name": "f"}
+        keys = json.loads(tree[1]["context"])
+        tree[1] |= {"type": "collections.defaultdict", "context": told | {"dict_context": keys}}
+        doc["signature"]["output_tree"] = json.dumps(tree)
+
+    change(file, factory)
+    assert "made with evil_module.f" in refused(file).why
+    assert "evil_module" not in sys.modules and not Path(f"{file}.ran").exists()
+
+
+def test_messages_are_one_short_line_that_no_terminal_obeys(file: Path) -> None:
+    change(
+        file,
+        lambda doc: kernel_of(doc, ["%z: f32[4] = aten.n\u202eo.default({x}, 'a\\x07')", ZERO]),
+    )
+    error = refused(file)
+    change(file, edit("schedule.launches.0.task", "x" * 9000))
+    long = refused(file)
+    for text in (*error.args, *long.args):
+        assert text.isprintable() and len(text) <= 400
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "no regular file" in refused(tmp_path / "pipe").why
+
+
+def test_a_directory_of_any_size_is_not_read(file: Path) -> None:
+    data = file.read_bytes()
+    end = data.rindex(b"PK\x05\x06")
+    entry = data[data.index(b"PK\x01\x02") : end]
+    many = entry * (artifact.MAX_DIRECTORY // len(entry) + 1)
+    tail = bytearray(data[end:])
+    tail[12:16] = struct.pack("<I", len(many))
+    file.write_bytes(data[: data.index(b"PK\x01\x02")] + many + tail)
+    assert "its directory has" in refused(file).why
+
+
+OUTSIDE = """
+import sys, warnings, torch, anabranch
+fast = anabranch.load(sys.argv[1], target="cpu")
+out = fast(torch.ones(2))
+assert "hidden_module" not in sys.modules
+print(type(out).__name__, sorted(out), float(out.logits.sum()), out.loss, len(out.to_tuple()))
+print([event.why for event in fast.trace.events if event.kind == "warning"])
+"""
+CLASS = """
+from collections import OrderedDict
+from dataclasses import dataclass
+from torch.utils import _pytree as pytree
+@dataclass
+class Output(OrderedDict):
+    logits: object = None
+    loss: object = None
+    def __post_init__(self):
+        if self.logits is not None: self["logits"] = self.logits
+        if self.loss is not None: self["loss"] = self.loss
+pytree.register_pytree_node(Output, lambda o: (list(o.values()), list(o.keys())),
+    lambda v, k: Output(**dict(zip(k, v))), serialized_type_name="hidden_module.Output")
+"""
+
+
+def test_results_of_a_class_survive_in_a_process_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hidden_module.py").write_text(CLASS)
+    monkeypatch.syspath_prepend(tmp_path)
+    import hidden_module  # type: ignore[import-not-found]
+
+    model = lambda x: hidden_module.Output(logits=x + 1)  # noqa: E731
+    fast = anabranch.compile(model, torch.ones(2), target="cpu", **FAST)
+    fast.save(tmp_path / "plan")
+    assert type(anabranch.load(tmp_path / "plan", target="cpu")(torch.ones(2))).__name__ == "Output"
+    done = subprocess.run(
+        [sys.executable, "-c", OUTSIDE, str(tmp_path / "plan")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "ANABRANCH_CACHE_DIR": str(tmp_path / "cache")},
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said, warned = done.stdout.splitlines()[-2:]
+    assert said == "Record ['logits'] 4.0 None 1"
+    assert "import hidden_module before loading" in warned
+
+
+def test_a_users_operator_is_called_when_it_is_named(tmp_path: Path) -> None:
+    with torch.library._scoped_library("anabranch_attacks", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+        twice = torch.ops.anabranch_attacks.twice
+        fast = anabranch.compile(lambda x: twice(x) + 1, torch.ones(3), target="cpu", **FAST)
+        fast.save(tmp_path / "plan")
+        error = refused(tmp_path / "plan")
+        assert 'operators=["anabranch_attacks::twice"]' in error.next
+        for name in ("anabranch_attacks::twice", "anabranch_attacks.twice.default"):
+            again = anabranch.load(tmp_path / "plan", target="cpu", operators=[name])
+            assert torch.equal(again(torch.ones(3)), torch.full((3,), 3.0))
+        assert "names no operator" in refused(tmp_path / "plan", operators=["twice"]).what
+
+
+NASTY: list[Any] = [
+    0,
+    -1,
+    2**31,
+    2**48 - 1,
+    2**63,
+    10**30,
+    1e308,
+    None,
+    True,
+    "",
+    "x",
+    "%x",
+    [],
+    {},
+    "\x00",
+]
+
+
+def test_mutants_end_in_words(file: Path, saved: bytes) -> None:
+    """Fields and numbers changed at random."""
+    rng = random.Random(0)
+
+    def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        if not isinstance(value, dict | list):
+            return [path]
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return [path] * bool(path) + [p for key, item in items for p in leaves(item, (*path, key))]
+
+    def mutate(doc: Any) -> None:
+        *keys, last = rng.choice(leaves(doc))
+        for key in keys:
+            doc = doc[key]
+        numbers = list(re.finditer(r"\d+", doc[last])) if isinstance(doc[last], str) else []
+        if numbers and rng.random() < 0.7:
+            found = rng.choice(numbers)
+            new = str(rng.choice((0, 2, 7, 2**20, 2**40, 2**62)))
+            doc[last] = doc[last][: found.start()] + new + doc[last][found.end() :]
+        else:
+            doc[last] = rng.choice(NASTY)
+
+    refusals = 0
+    for _ in range(150):
+        file.write_bytes(saved)
+        change(file, mutate)
+        try:
+            anabranch.load(file, target="cpu")
+        except AnabranchError:
+            refusals += 1
+    assert refusals > 75
