@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 import anabranch
 from anabranch.errors import NumericsError, OptionError, WeightsError
+from anabranch.pack import artifact, document
+from anabranch.pack.refits import RecipeModel
 
 
 class Folds(nn.Module):
@@ -306,3 +308,121 @@ def test_calls_from_other_threads_have_old_weights_or_new_ones() -> None:
     done.set()
     thread.join()
     assert all(any(torch.allclose(y, w, 1e-3, 1e-4) for w in want) for y in found)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_a_loaded_plan_is_refitted_from_a_state_dict(net: str, tmp_path: Path) -> None:
+    kind, example = NETS[net]
+    compiled(made(kind), example()).save(tmp_path / "plan")
+    fast, new = anabranch.load(tmp_path / "plan", target="cpu"), made(kind, 1)
+    fast.refit(new.state_dict(), check=True)
+    with torch.no_grad():
+        same(fast(example()), new(example()))
+    with pytest.raises(WeightsError, match="missing"):
+        fast.refit({})
+    fast.save(tmp_path / "again")
+    again = anabranch.load(tmp_path / "again", target="cpu")
+    with torch.no_grad():
+        same(again(example()), new(example()))
+        newer = made(kind, 2)
+        same(again.refit(newer)(example()), newer(example()))
+
+
+def test_conditions_are_saved(tmp_path: Path) -> None:
+    model = made(Heads)
+    compiled(model, tokens(), "sim:h200", search="none").save(tmp_path / "plan")
+    plan, _ = artifact.load(tmp_path / "plan")
+    relied = {(c.kind, c.numbers) for c in plan.recipe.conditions}  # type: ignore[union-attr]
+    assert {("adds_to_each_row", (4,)), ("at_most", (128.0,)), ("within", (-7, 7))} <= relied
+    fast = anabranch.load(tmp_path / "plan", target="sim:h200")
+    model.mask[1].fill_(-torch.inf)
+    with pytest.raises(WeightsError, match="mask hides all of a row"):
+        fast.refit(model)
+
+
+DAMAGES: dict[str, Callable[[RecipeModel], dict[str, Any]]] = {
+    "a step that is of no sort": lambda r: {"steps": ((99,), *r.steps)},
+    "a step that reads on": lambda r: {"steps": ((*r.steps[0][:1], 99), *r.steps[1:])},
+    "a call that draws": lambda r: {"sorts": (RAND, *r.sorts[1:])},
+    "a constant of another name": lambda r: {"made": {**r.made, "more": 0}},
+    "a constant of another type": lambda r: {"made": dict.fromkeys(r.made, 0)},
+    "a condition of another kind": lambda r: {
+        "conditions": (r.conditions[0].model_copy(update={"kind": "lucky"}), *r.conditions[1:])
+    },
+    "a condition without its numbers": lambda r: {
+        "conditions": (r.conditions[0].model_copy(update={"numbers": ()}), *r.conditions[1:])
+    },
+}
+RAND = "%n: f32[8] = aten.rand.default([8])"
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_recipe_that_is_none_is_not_read(how: str) -> None:
+    plan = compiled(made(Heads), tokens()).entries[0].plan
+    parts = document.write(plan, {})
+    told = document.Document.model_validate_json(parts.text)
+    assert told.recipe is not None
+    recipe = told.recipe.model_copy(update=DAMAGES[how](told.recipe))
+    text = told.model_copy(update={"recipe": recipe}).model_dump_json().encode()
+    with pytest.raises((ValueError, LookupError)):
+        document.read(text, parts.sources, parts.tensors)
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def test_load_state_dict_refits_and_state_dict_gives_what_plans_have(tmp_path: Path) -> None:
+    model, new, x = made(plain), made(plain, 1), torch.randn(4, 6)
+    fast = compiled(model, x)
+    assert not fast.load_state_dict(new.state_dict()).missing_keys
+    have, want = fast.state_dict(), new.state_dict()
+    assert have.keys() == want.keys() and all(torch.equal(have[k], want[k]) for k in want)
+    fast.load_state_dict({"2.bias": torch.ones(3)}, strict=False)
+    with torch.no_grad():
+        new[2].bias.fill_(1)
+        same(fast(x), new(x))
+    fast.save(tmp_path / "plan")
+    again = anabranch.load(tmp_path / "plan", target="cpu")
+    have = again.state_dict()
+    assert have.keys() == want.keys() and all(torch.equal(have[k], want[k]) for k in want)
+    again.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        same(again(x), model(x))
+    with pytest.raises(RuntimeError, match=r"2.bias has shape"):
+        again.load_state_dict({**want, "2.bias": torch.ones(5)})
+
+
+def test_weights_that_were_folded_are_asked_of_the_model() -> None:
+    model, new = made(Folds), made(Folds, 1)
+    fast = compiled(model, image())
+    fast.refit(new)
+    with pytest.raises(OptionError, match="not all of them by themselves"):
+        fast.state_dict()
+    model.load_state_dict(new.state_dict())
+    fast.refit(model)
+    assert all(torch.equal(value, new.state_dict()[k]) for k, value in fast.state_dict().items())
+    fast.load_state_dict(made(Folds, 2).state_dict())
+    with torch.no_grad():
+        same(fast(image()), made(Folds, 2)(image()))
+
+
+def test_plans_of_several_sizes_have_the_same_weights() -> None:
+    model, x = made(Folds), image()
+    fast = compiled(model, x)
+    with torch.no_grad():
+        model.norm.weight.mul_(2)
+    with pytest.raises(OptionError, match=r"other weights than the plans.*: norm.weight"):
+        fast.add((x[:1],))
+    fast.refit(model).add((x[:1],))
+    with torch.no_grad():
+        same(fast(x[:1]), model(x[:1]))
+        same(fast(x), model(x))
+        fast.refit(made(Folds, 1))
+        with pytest.raises(OptionError, match="other weights"):
+            fast.add((x[:2, :, :8, :8],))
+        fast.refit(model)  # to what the first plan was made with: nothing is taken for that
+        model.norm.weight.div_(2)
+        fast.refit(model).add((x[:2, :, :8, :8],))
+        for y in (x, x[:1], x[:2, :, :8, :8]):
+            same(fast(y), model(y))

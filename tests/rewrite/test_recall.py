@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.ir.test_derive import Folds
 from tests.rewrite.graphs import captured
-from tests.rewrite.test_derive import Folds
 
 from anabranch.cache import Cache
 from anabranch.ir.graph import Graph

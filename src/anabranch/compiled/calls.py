@@ -30,7 +30,15 @@ from anabranch.compiled.entry import Entry
 from anabranch.compiled.memory import Memory, memory_of
 from anabranch.compiled.module import Fixed, leave_alone, not_recorded, probe
 from anabranch.compiled.padding import padded, proved, read_rows
-from anabranch.compiled.weights import weights_of
+from anabranch.compiled.sources import sources
+from anabranch.compiled.weights import (
+    Stamps,
+    check_alike,
+    expected,
+    other_weights,
+    stamps_of,
+    weights_of,
+)
 from anabranch.compiler import compile_model, fell_back
 from anabranch.deadline import Deadline
 from anabranch.errors import InputError, OptionError
@@ -112,8 +120,8 @@ class Compiled(Fixed):
         self.trace = trace or Trace(level=options.debug)
         self.entries: list[Entry] = []
         self._answers: list[Answer] = []
-        self.refitted = False
-        """Whether constants have other values than their digests say."""
+        self.fitted: Stamps | None = None
+        """The tensors that plans were refitted with, None while constants are as compiled."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns for these inputs."""
@@ -169,6 +177,8 @@ class Compiled(Fixed):
             )
         check_call(self.model, args, kwargs)
         _check_parts(self.model)
+        if self.fitted is not None and (name := self._changed()):
+            raise other_weights(name)
         # What torch.compile hands over has its casts in it, and knows no default dtype.
         found = surroundings() if captured is None else Surroundings()
         with neutral(), Cache.open(self.options.cache_dir) as cache:
@@ -187,6 +197,8 @@ class Compiled(Fixed):
             )
             rows = proved(job) if self.options.batch == "pad" else None
             compilation = beside_eager(job, compile_model(job))
+        if self.fitted is None:
+            check_alike(self.entries, compilation)
         self._take(
             Entry(
                 compilation.plan,
@@ -359,7 +371,19 @@ class Compiled(Fixed):
         raise refusal(self.entries, args, kwargs, more)
 
     def _weights(self) -> dict[str, Tensor]:
-        return weights_of(self.model, self.entries)
+        return weights_of(self.model, self.entries, self.fitted)
+
+    def _expected(self) -> dict[str, Tensor]:
+        return expected(self.entries) or self._weights()
+
+    def _changed(self) -> str:
+        """A weight of the model that is not what plans were refitted with; "" if there is none."""
+        if self.fitted is None or not isinstance(self.model, torch.nn.Module):
+            return ""
+        recipe = self.entries[-1].plan.recipe
+        assert recipe is not None, "what has none cannot be refitted"
+        now = stamps_of(refit.tensors_by_name(self.model, recipe))
+        return next((n for n, stamp in self.fitted.items() if now.get(n, stamp) != stamp), "")
 
     def refit(self, weights: Any, check: bool = False) -> Compiled:
         """Compute with the weights of a model, or of a state dict of it, from now on: in the plans'
@@ -370,18 +394,22 @@ class Compiled(Fixed):
         """
         if isinstance(weights, Compiled):
             weights = weights.state_dict()
-        self.refitted = True
         refit.refit(self.entries, self.target, weights, check, self._answers.clear)
+        recipe = self.entries[-1].plan.recipe
+        assert recipe is not None, "what has none cannot be refitted"
+        self.fitted = stamps_of(refit.tensors_by_name(weights, recipe))
         if not self._answers:  # an earlier refit was cut off half way
             self._answers = [(one.read, answering(one, self.options)) for one in self.entries]
         return self
 
     def owned(self) -> Shared:
         """The constants of all plans by their content, as long as they have it."""
-        return {} if self.refitted else shared_of([entry.plan for entry in self.entries])
+        return {} if self.fitted is not None else shared_of([entry.plan for entry in self.entries])
 
     def _refit(self, state: dict[str, Tensor]) -> None:
-        self.refit(state)
+        """`state`: weights by name. Of those that are missing, what the plan has stays."""
+        known, _ = sources(self.entries[-1].plan)
+        self.refit({**known, **state})
 
     def _kinds(self) -> list[Tensor]:
         tasks = self.entries[-1].plan.tasks

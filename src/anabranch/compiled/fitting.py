@@ -20,8 +20,7 @@ from anabranch.ir.conditions import broken, holds
 from anabranch.ir.graph import Constant
 from anabranch.ir.plan import Plan
 from anabranch.ir.recipe import Held, Recipe, follows
-from anabranch.ir.types import TensorType, copy_into, overlaps, type_of
-from anabranch.rewrite.passes.fold_constants import laid_out
+from anabranch.ir.types import TensorType, copy_into, laid_out, overlaps, type_of
 from anabranch.rewrite.refit import Program, program
 
 FEW = 3

@@ -49,8 +49,12 @@ class Fixed(nn.Module):
         """The weights by the names that the model has for them."""
         raise NotImplementedError
 
+    def _expected(self) -> dict[str, Tensor]:
+        """What a state dict of the model has by name: tensors of the right shapes and dtypes."""
+        raise NotImplementedError
+
     def _refit(self, state: dict[str, Tensor]) -> None:
-        """Compute with these weights from now on."""
+        """Compute with these weights from now on; those that are missing stay as they are."""
         raise NotImplementedError
 
     def _kinds(self) -> list[Tensor]:
@@ -177,7 +181,7 @@ class Fixed(nn.Module):
         error_msgs: list[str],
     ) -> None:
         """Of a module around it, too: the keys that begin with `prefix` are ours."""
-        known = self._weights()
+        known = self._expected()
         given = {
             key.removeprefix(prefix): value
             for key, value in state_dict.items()
@@ -189,8 +193,8 @@ class Fixed(nn.Module):
         unexpected_keys += unexpected
         wrong = _misfits(known, given, prefix)
         error_msgs += wrong
-        if not wrong and not (strict and (missing or unexpected)):
-            self._refit({name: given.get(name, known[name]) for name in known})
+        if not wrong:  # what fits is loaded; for all else torch raises, or not, as it was asked
+            self._refit({name: given[name] for name in known if name in given})
 
     def __copy__(self) -> Self:
         """Another object with the same plans."""

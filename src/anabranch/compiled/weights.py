@@ -1,47 +1,125 @@
 """The weights of a compiled model by the names that its model has for them.
 
 A plan has constants, and of some only what was computed of several weights. The model that it was
-compiled from has the weights themselves: they are the plan's as long as nobody changed them.
+compiled from has the weights themselves: they are the plan's as long as nobody changed them, or
+what it was refitted with. Else the plan is asked for those that lie in its memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from anabranch.compiled.entry import Entry
+from anabranch.compiled.sources import sources
+from anabranch.compiler import Compilation
 from anabranch.errors import OptionError
+from anabranch.frontend.state import unwrapped
 from anabranch.ir.key import digest_source, digest_tensors
 
+Stamps = Mapping[str, tuple[int, int | None]]
+"""By name where a tensor is, and how often it was written to; None where nobody counts."""
 
-def weights_of(model: Any, entries: Sequence[Entry]) -> dict[str, Tensor]:
-    """Weights by name. OptionError where they are not known, or not those of the plan any more."""
-    made = entries[-1].compilation if entries else None
+
+def stamps_of(tensors: Mapping[str, Tensor]) -> Stamps:
+    return {name: _stamp(tensor) for name, tensor in tensors.items()}
+
+
+def _stamp(tensor: Tensor) -> tuple[int, int | None]:
+    return tensor.data_ptr(), None if tensor.is_inference() else tensor._version
+
+
+def weights_of(
+    model: Any, entries: Sequence[Entry], fitted: Stamps | None = None
+) -> dict[str, Tensor]:
+    """Weights by name. OptionError where they are not known, or not those of the plan any more.
+    `fitted`: what the plans were refitted with, None if they were not."""
     if entries and not entries[-1].plan.tasks.constants and not isinstance(model, nn.Module):
         return {}
-    if not isinstance(model, nn.Module) or made is None:
+    state = _state(model) if isinstance(model, nn.Module) else {}
+    made = entries[-1].compilation if entries else None
+    changed = "they are not those of a model"
+    if isinstance(model, nn.Module) and made is not None:
+        changed = changed_since(state, made, fitted)
+        if not changed:
+            return state
+    known, unknown = sources(entries[-1].plan) if entries else ({}, ())
+    recipe = entries[-1].plan.recipe if entries else None
+    names = [one.name for one in recipe.state if one.persistent] if recipe is not None else []
+    if names and not unknown:
+        return {
+            name: (known if name in known else state)[name]
+            for name in names
+            if name in known or name in state
+        }
+    if made is None or not isinstance(model, nn.Module):
+        told = f", and of {unknown[0]} it has only what was computed of it" if unknown else ""
         raise OptionError(
             "the weights of this compiled model are not known by name",
-            "it was loaded from a file, or compiled from a function",
+            f"it was loaded from a file, or compiled from a function{told}",
             "ask the model that it was compiled from",
         )
-    state = {
-        name: tensor
-        for name, tensor in getattr(model, "_orig_mod", model).state_dict().items()
-        if isinstance(tensor, Tensor)
+    raise OptionError(
+        f"the weights of the model were changed after compiling: {changed}",
+        "the plan has those it was given last, and not all of them by themselves",
+        "read the model's own state_dict(), or give the plan the new weights with "
+        "refit(model) or load_state_dict(model.state_dict())",
+    )
+
+
+def expected(entries: Sequence[Entry]) -> dict[str, Tensor]:
+    """Tensors without data for the weights that a state dict of the model has; empty where nobody
+    knows of any."""
+    recipe = entries[-1].plan.recipe if entries else None
+    state = recipe.state if recipe is not None else ()
+    return {
+        one.name: torch.empty(one.shape, dtype=one.dtype, device="meta")
+        for one in state
+        if one.persistent
     }
+
+
+def changed_since(state: Mapping[str, Tensor], made: Compilation, fitted: Stamps | None) -> str:
+    """The name of a weight that is another one than the plan has; "" if there is none."""
+    if fitted is not None:
+        there = {name: _stamp(tensor) for name, tensor in state.items() if name in fitted}
+        return next((name for name, stamp in there.items() if stamp != fitted[name]), "")
     compiled = {constant.name: constant.digest for constant in made.captured.graph.constants}
     names = [(name, source) for name, source in made.captured.sources if source in state]
     digests = digest_tensors([state[source] for _, source in names])
     for (name, source), digest in zip(names, digests, strict=True):
         named = digest_source(digest, source)
         if compiled.get(name, named) != named:
-            raise OptionError(
-                f"the weights of the model were changed after compiling: {source}",
-                "the plan has those it was compiled with, and not all of them by themselves",
-                "read the model's own state_dict(), or give the plan the new weights with "
-                "load_state_dict(model.state_dict())",
-            )
-    return state
+            return source
+    return ""
+
+
+def check_alike(entries: Sequence[Entry], made: Compilation) -> None:
+    """OptionError where a plan is made of other weights than those before it have."""
+    recipe = entries[0].plan.recipe if entries else None
+    if recipe is None:
+        return
+    before = {leaf.source: leaf.digest for leaf in recipe.given if leaf.source}
+    for constant in made.captured.graph.constants:
+        if before.get(constant.source, constant.digest) != constant.digest:
+            raise other_weights(constant.source[0])
+
+
+def other_weights(name: str) -> OptionError:
+    return OptionError(
+        f"the model has other weights than the plans that it was compiled to: {name}",
+        "plans of one compiled model have the same weights for all sizes, and these were changed "
+        "between two of them",
+        "call refit(model) first, then add(...)",
+    )
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    return {
+        name: tensor
+        for name, tensor in unwrapped(model).state_dict().items()
+        if isinstance(tensor, Tensor)
+    }

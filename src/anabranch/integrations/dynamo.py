@@ -31,6 +31,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.refit import refit
+from anabranch.compiled.weights import stamps_of
 from anabranch.errors import OptionError, WeightsError
 from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.memory import sharing
@@ -156,10 +157,10 @@ class _Lazy:
             return
         plans = [*self.plans.values()]
         entries = [entry for plan in plans for entry in plan.entries]
+        weights = {self.names[i]: given[i].detach() for i in self.static}
         for plan in plans:
-            plan.refitted = True
+            plan.fitted = stamps_of(weights)
         try:
-            weights = {self.names[i]: given[i].detach() for i in self.static}
             refit(entries, plans[0].target, weights)
         except WeightsError:
             self.plans.clear()

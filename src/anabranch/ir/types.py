@@ -122,6 +122,14 @@ def copy_into(memory: torch.Tensor, source: torch.Tensor, wait: bool = True) -> 
     return memory
 
 
+def laid_out(type: TensorType, value: torch.Tensor) -> torch.Tensor:
+    """The value with the strides that its readers were told; real kernels may choose others."""
+    if type_of(value) == type:
+        return value
+    made = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=value.device)
+    return copy_into(made, value)
+
+
 def meta(type: TensorType) -> torch.Tensor:
     """A tensor of this type without memory, to infer other types from."""
     return torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device="meta")

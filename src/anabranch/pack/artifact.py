@@ -40,8 +40,9 @@ from anabranch.pack.document import MAX_TEXT
 from anabranch.pack.operators import named
 
 FORMAT = "anabranch plan"
-VERSION = 2
-"""2: task graphs have joins. Files of format 1 are read as before."""
+VERSION = 3
+"""2: task graphs have joins; 3: plans know how they take other weights. Older files are read as
+before."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
 MAX_MEMBERS = 20_000
 MAX_DIRECTORY = 256 * MAX_MEMBERS

@@ -28,7 +28,8 @@ from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.ir.text import parse_graph, parse_type, text_graph
 from anabranch.ir.types import TensorType, type_of
 from anabranch.ir.verify import verify_graph, verify_schedule, verify_tasks
-from anabranch.pack.bodies import check_bodies
+from anabranch.pack import refits
+from anabranch.pack.bodies import check_bodies, check_nodes
 from anabranch.pack.bounds import (
     check_counts,
     check_places,
@@ -38,6 +39,7 @@ from anabranch.pack.bounds import (
     plain,
 )
 from anabranch.pack.operators import check_arguments, check_operator
+from anabranch.pack.refits import RecipeModel
 from anabranch.pack.weights import flatten, restore
 
 MAX_TEXT = 64 << 20
@@ -96,7 +98,8 @@ class WeightModel(_Model):
 
 class Document(_Model):
     """A whole plan. `border`: the task graph's inputs, constants, aliases and outputs; `joins`: its
-    joins, in a graph of nothing else, None where it has none."""
+    joins, in a graph of nothing else, None where it has none; `recipe`: how it takes other weights,
+    None if it does not know."""
 
     border: GraphModel
     joins: GraphModel | None = None
@@ -108,6 +111,7 @@ class Document(_Model):
     spec: TargetSpec
     signature: Signature | None
     weights: tuple[WeightModel, ...]
+    recipe: RecipeModel | None = None
     extra: dict[str, JsonValue]
 
 
@@ -127,6 +131,7 @@ def write(plan: Plan, extra: dict[str, JsonValue]) -> Parts:
     )
     number = {source: i for i, source in enumerate(sources)}
     weights, tensors = _write_weights(plan)
+    recipe, kept = refits.write(plan)
     border = plan.tasks
     document = Document(
         border=_write_graph(
@@ -141,9 +146,10 @@ def write(plan: Plan, extra: dict[str, JsonValue]) -> Parts:
         spec=plan.spec,
         signature=plan.signature,
         weights=weights,
+        recipe=recipe,
         extra=extra,
     )
-    return Parts(document.model_dump_json(), tuple(sources), tensors)
+    return Parts(document.model_dump_json(), tuple(sources), {**tensors, **kept})
 
 
 def read(
@@ -185,6 +191,17 @@ def read(
     check_spec(plan.spec)
     if plan.signature is not None:
         check_signature(plan.signature, tasks)
+    if document.recipe is not None:
+
+        def check_node(node: Node, operands: Mapping[str, TensorType] | None) -> None:
+            if operands is None:
+                _check_node(node, asked)
+            else:
+                check_nodes(
+                    Graph("its recipe", (), (), (node,), (Ref(node.name),)), operands, asked
+                )
+
+        plan = refits.read(document.recipe, plan, tensors, _check_type, check_node)
     extra = plain(document.extra)
     assert isinstance(extra, dict)
     return plan, extra
@@ -196,6 +213,8 @@ def _check_named(
     """ValueError for texts and tensors that nothing in the plan names."""
     read = {task.kernel.source for task in document.tasks if task.kernel is not None}
     held = {weight.tensor for weight in document.weights}
+    if document.recipe is not None:
+        held |= {given.tensor for given in document.recipe.given}
     if not set(range(len(sources))) <= read or not set(tensors) <= held:
         raise ValueError("it holds texts or tensors that the plan does not name")
 

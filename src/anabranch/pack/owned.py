@@ -21,6 +21,7 @@ from torch import Tensor
 
 from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.plan import Plan
+from anabranch.ir.recipe import Recipe
 from anabranch.ir.task import Task
 from anabranch.ir.types import TensorType, copy_into, type_of
 
@@ -58,7 +59,14 @@ def owned(
         constants=bound(plan.tasks.constants, values),
         tasks=tuple(map(task, plan.tasks.tasks)),
     )
-    return replace(plan, tasks=tasks)
+    return replace(plan, tasks=tasks, recipe=_moved(plan.recipe, device))
+
+
+def _moved(recipe: Recipe | None, device: torch.device | None) -> Recipe | None:
+    """What a loaded plan keeps beside its constants, where these are."""
+    if recipe is None or device is None:
+        return recipe
+    return replace(recipe, kept={name: kept.to(device) for name, kept in recipe.kept.items()})
 
 
 def bound(constants: tuple[Constant, ...], values: Shared) -> tuple[Constant, ...]:
@@ -77,13 +85,14 @@ def shared_of(plans: Collection[Plan]) -> dict[tuple[str, TensorType], Tensor]:
 
 
 def owned_bytes(plan: Plan) -> int:
-    """Bytes of memory that the plan's constants take, each memory once."""
+    """Bytes of memory that the plan's constants take, and what it keeps to compute them of."""
     held = {}
     for constant in plan.tasks.constants:
         if constant.value is not None and constant.value.device.type != "meta":
             storage = constant.value.untyped_storage()
             held[storage._cdata] = storage.nbytes()
-    return sum(held.values())
+    kept = plan.recipe.kept.values() if plan.recipe is not None else ()
+    return sum(held.values()) + sum(one.nbytes for one in kept)
 
 
 def _constants(plan: Plan) -> Iterator[Constant]:

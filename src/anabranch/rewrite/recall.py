@@ -18,13 +18,13 @@ from pydantic import BaseModel
 
 from anabranch.cache import Cache
 from anabranch.errors import VerifyError
+from anabranch.ir import derive
 from anabranch.ir.graph import Condition, Constant, Graph, types
 from anabranch.ir.step import Stepper
 from anabranch.ir.text import parse_graph, parse_type, text_graph
 from anabranch.ir.verify import verify_graph
 from anabranch.kernels import sources
 from anabranch.options import Options
-from anabranch.rewrite import derive
 from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Event, Told
 

@@ -22,11 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anabranch.ir import ops
+from anabranch.ir import derive, ops
 from anabranch.ir.graph import Arg, Constant, Node, Ref
-from anabranch.ir.types import TensorType
-from anabranch.rewrite import derive
-from anabranch.rewrite.passes.fold_constants import laid_out
+from anabranch.ir.types import TensorType, laid_out
 
 PART = 64 << 20
 """Bytes of constants that are computed together."""

@@ -25,7 +25,7 @@ from anabranch.ir.graph import Constant, Derivation, Graph, Node, producers
 from anabranch.ir.key import digest_text
 from anabranch.ir.recipe import bare
 from anabranch.ir.rule import Known
-from anabranch.ir.types import TensorType, copy_into, type_of
+from anabranch.ir.types import laid_out
 from anabranch.rewrite.build import drop_dead
 from anabranch.rewrite.passes.cse import expression
 from anabranch.rewrite.refuse import refuse
@@ -150,11 +150,3 @@ def _needed(foldable: Mapping[str, Node], wanted: set[str]) -> list[Node]:
             read.update(node.uses)
             order.append(node)
     return order[::-1]
-
-
-def laid_out(type: TensorType, value: torch.Tensor) -> torch.Tensor:
-    """The value with the strides that its readers were told; real kernels may choose others."""
-    if type_of(value) == type:
-        return value
-    made = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=value.device)
-    return copy_into(made, value)

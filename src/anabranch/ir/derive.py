@@ -23,8 +23,7 @@ from anabranch.ir.graph import Constant, Derivation, Node, Ref, rename
 from anabranch.ir.key import digest_text
 from anabranch.ir.recipe import bare
 from anabranch.ir.text import parse_node, parse_type, text_node
-from anabranch.ir.types import TensorType
-from anabranch.rewrite.passes.fold_constants import laid_out
+from anabranch.ir.types import TensorType, laid_out
 
 
 class Steps(BaseModel):

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from tests.rewrite.graphs import captured, drawn
 from torch import nn
 
+from anabranch.ir import derive
 from anabranch.ir.graph import Constant, Derivation, Graph, Node, Ref
 from anabranch.ir.key import digest_tensor
 from anabranch.ir.step import Stepper
 from anabranch.ir.types import TensorType, type_of
 from anabranch.options import Options
-from anabranch.rewrite import derive, simplify
+from anabranch.rewrite import simplify
 from anabranch.trace import Trace
 
 CPU = torch.device("cpu")
