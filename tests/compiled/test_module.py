@@ -66,6 +66,7 @@ def test_weights_have_the_models_own_names(fast: Compiled, net: Net) -> None:
     assert list(got) == list(want) and all(torch.equal(got[k], want[k]) for k in want)
     assert list(nn.Sequential(fast).state_dict()) == [f"0.{name}" for name in want]
     named = dict(fast.named_parameters())
+    assert list(named) == [name for name, _ in net.named_parameters()]
     assert torch.equal(named["linear.weight"], net.linear.weight)
     assert not any(parameter.requires_grad for parameter in fast.parameters())
     assert next(fast.parameters()).device == X.device

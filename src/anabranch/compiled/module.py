@@ -149,8 +149,15 @@ class Fixed(nn.Module):
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """As `parameters`, with the model's own names."""
+        model = self.__dict__.get("model")
+        named = model.named_buffers() if isinstance(model, nn.Module) else ()
+        buffers = {name for name, _ in named}
+        seen: set[tuple[int, torch.Size]] = set()
         for name, tensor in self._weights().items():
-            if tensor.is_floating_point() or tensor.is_complex():
+            tied = tensor.data_ptr(), tensor.shape
+            number = tensor.is_floating_point() or tensor.is_complex()
+            if number and name not in buffers and not (remove_duplicate and tied in seen):
+                seen.add(tied)
                 frozen = nn.Parameter(tensor.detach().clone(), requires_grad=False)
                 yield f"{prefix}.{name}" if prefix else name, frozen
 

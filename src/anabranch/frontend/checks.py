@@ -13,13 +13,15 @@ from torch.utils import _pytree as pytree
 from anabranch.errors import CaptureError, OptionError
 from anabranch.frontend.program import training_part
 from anabranch.frontend.translate import tensor_type
+from anabranch.frontend.unusual import check_given, check_parts
 
 _WEIGHT = "the weight"
 LITERALS = (int, float, bool, str, type(None))
 
 
 def check_call(model: Any, args: Any, kwargs: Any) -> None:
-    """OptionError for what is no model, or no inputs of a call."""
+    """OptionError for what is no model, or no inputs of a call; CaptureError for kinds of either
+    that no graph can hold."""
     if not callable(model) and not isinstance(model, ExportedProgram):
         hint = "names of models are for the command line" if isinstance(model, str) else ""
         raise OptionError(
@@ -35,6 +37,8 @@ def check_call(model: Any, args: Any, kwargs: Any) -> None:
             "positional inputs are a tuple, keyword inputs a dict",
             "write compile(model, (x, y)), or compile(model, (x,), {'mask': mask})",
         )
+    check_parts(model)
+    check_given((args,) if isinstance(args, torch.Tensor) else tuple(args), kwargs or {})
 
 
 def check_model(model: nn.Module) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -269,6 +270,17 @@ def _refuse_training(graph: Graph) -> None:
             )
 
 
+def _packs(error: BaseException) -> bool:
+    """Whether an error comes from sequences that torch packs, or from a layer that reads such."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name in ("pack_padded_sequence", "pad_packed_sequence"):
+            return True
+        layer = frame.f_globals.get("__name__") == "torch.nn.modules.rnn"
+        if layer and frame.f_locals.get("batch_sizes") is not None:
+            return True
+    return False
+
+
 def _explained(error: Exception) -> CaptureError:
     """What went wrong in torch.export, in the user's terms."""
     source = raised_at(error)
@@ -282,6 +294,13 @@ def _explained(error: Exception) -> CaptureError:
             f"one graph serves every input of these shapes ({first})",
             "use torch.where or masks instead of `if tensor:`, .item() or boolean indexing, or "
             "compile the parts before and after, as torch.compile(model, backend='anabranch') does",
+            source,
+        )
+    if _packs(error):
+        return CaptureError(
+            "the model packs sequences of several lengths",
+            "how many rows each step has depends on the lengths, and a graph has one shape",
+            "give the recurrent layer the padded sequence, and mask or pick results by the lengths",
             source,
         )
     if unknown := UNKNOWN_RESULT.search(str(error)):

@@ -1,0 +1,112 @@
+"""Models and inputs that no graph can hold are refused in words of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import anabranch
+from anabranch.errors import CaptureError
+
+X = torch.randn(2, 4)
+SCRIPT: Any = torch.jit.script
+
+
+class Own(torch.Tensor):
+    pass
+
+
+class DataParallel(nn.Module):
+    """Only by its name."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+class Packs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(4, 3, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        result: torch.Tensor = pad_packed_sequence(self.gru(packed)[0], batch_first=True)[0]
+        return result
+
+
+def own_weight() -> nn.Module:
+    net = nn.Linear(4, 3)
+    net.weight = nn.Parameter(net.weight.detach().as_subclass(Own), requires_grad=False)
+    return net
+
+
+def quantised() -> nn.Module:
+    dynamic: Any = torch.ao.quantization.quantize_dynamic
+    net: nn.Module = dynamic(nn.Sequential(nn.Linear(4, 3)), {nn.Linear}, dtype=torch.qint8)
+    return net
+
+
+def compiled(model: Any, *args: Any) -> Any:
+    if isinstance(model, nn.Module):
+        model.eval()
+    return anabranch.compile(model, args, target="cpu", cache_dir=None, search="none")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (lambda: SCRIPT(nn.Linear(4, 3)), "the model is TorchScript"),
+        (lambda: nn.Sequential(nn.ReLU(), SCRIPT(nn.Linear(4, 3))), "the part 1 is TorchScript"),
+        (lambda: SCRIPT(lambda_free), "the model is TorchScript"),
+        (quantised, r"the part 0 is quantised: torch\.ao"),
+        (
+            lambda: nn.Sequential(nn.LazyLinear(3)),
+            r"the weight 0\.weight has no shape yet(.|\n)*once",
+        ),
+        (own_weight, "the weight weight is a Own"),
+        (lambda: nn.DataParallel(nn.Linear(4, 3)), r"the model is a DataParallel(.|\n)*\.module"),
+    ],
+)
+def test_models(model: Any, words: str) -> None:
+    with pytest.raises(CaptureError, match=words):
+        compiled(model(), X)
+
+
+def lambda_free(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (lambda: pack_padded_sequence(torch.randn(2, 3, 4), torch.tensor([3, 2]), True),
+         r"the input args\[0\] is a PackedSequence(.|\n)*lengths"),
+        (lambda: torch.nested.nested_tensor([X, X]), "is a nested tensor"),
+        (lambda: X.as_subclass(Own), r"is a Own(.|\n)*as_subclass"),
+        (lambda: 2j, r"is the complex number 2j(.|\n)*torch\.tensor\(2j\)"),
+        (lambda: X.numpy(), "is a numpy ndarray"),
+        (lambda: torch.quantize_per_tensor(X, 0.1, 0, torch.qint8), "is quantised"),
+    ],
+)  # fmt: skip
+def test_inputs(value: Any, words: str) -> None:
+    with pytest.raises(CaptureError, match=words):
+        compiled(lambda x: x, value())
+
+
+def test_sequences_packed_inside_are_named() -> None:
+    with pytest.raises(CaptureError, match=r"the model packs sequences(.|\n)*test_unusual\.py"):
+        compiled(Packs(), torch.randn(2, 3, 4), torch.tensor([3, 2]))
+
+
+def test_what_only_looks_so_is_compiled() -> None:
+    net = DataParallel()
+    assert torch.equal(compiled(net, X)(X), X + 1)
+    mixed = compiled(lambda x, y: x + y, X, X.half())
+    assert torch.equal(mixed(X, X.half()), X + X.half())
+    assert torch.equal(compiled(lambda x: x * torch.tensor(2j), X)(X), X * 2j)
