@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import anabranch
+from anabranch.cache import Cache
+from anabranch.compiled.elsewhere import resettled
 from anabranch.errors import AnabranchError, InputError, TargetError
 from anabranch.ir.numbers import relative_error
+from anabranch.trace import Trace
 
 pytestmark = pytest.mark.gpu
 second = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs a second GPU")
@@ -190,6 +194,28 @@ def test_calls_of_many_threads_on_streams_of_their_own() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_plan_of_another_machine() -> None:
+    """Its kernels are compiled for this GPU and compared; one that is none of ours gives way."""
+    model, x = made()
+    fast = anabranch.compile(model, (x,), kernels="all", **QUICK)
+    plan, target, trace = fast.entries[0].plan, fast.target, Trace()
+    spec = replace(plan.spec, name="another GPU", capability=(8, 0), versions=(("torch", "1.0"),))
+    kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
+    generated = [kernel for kernel in kernels if kernel.provider == "triton"]
+    assert generated
+    broken = replace(generated[0], source="# altered\n" + generated[0].source + "\nx = 1\n")
+    tasks = tuple(
+        replace(task, kernel=broken) if task.kernel is generated[0] else task
+        for task in plan.tasks.tasks
+    )
+    foreign = replace(plan, spec=spec, tasks=replace(plan.tasks, tasks=tasks))
+    with Cache.open(None) as cache:
+        found = resettled(foreign, target, cache, trace, "a file")
+    (event,) = trace.events
+    assert "tuned on another GPU" in event.why and "1 gave way to the library's" in event.why
+    assert right(target.load(found)([x])[0], model, x)
 
 
 OTHER = """

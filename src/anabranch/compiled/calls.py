@@ -26,6 +26,7 @@ from anabranch.compiled import arguments, gradients, padding, refit, stored
 from anabranch.compiled.answer import Answer, answering
 from anabranch.compiled.binding import bind, refusal
 from anabranch.compiled.eager import beside_eager
+from anabranch.compiled.elsewhere import resettled
 from anabranch.compiled.entry import Entry
 from anabranch.compiled.memory import Memory, memory_of
 from anabranch.compiled.module import Fixed, leave_alone, not_recorded, probe
@@ -220,19 +221,17 @@ class Compiled(Fixed):
         """Take a plan made elsewhere; say so where it was tuned for another machine."""
         signature = plan.signature
         assert signature is not None, "saved plans have signatures"
-        if plan.spec.fingerprint != self.target.spec.fingerprint:
-            why = f"tuned on {plan.spec.name} {dict(plan.spec.versions)}"
-            self.trace.add("warning", "load", source, f"{why}; compile again to tune for this one")
         run = None
-        if not self.target.spec.simulated:
-            plan = owned(plan, (), self.target.device, {})
-            kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
-            with Cache.open(self.options.cache_dir) as cache:
+        with Cache.open(self.options.cache_dir) as cache:
+            plan = resettled(plan, self.target, cache, self.trace, source)
+            if not self.target.spec.simulated:
+                plan = owned(plan, (), self.target.device, {})
+                kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
                 missing = memo.recall(cache, kernels)
                 self.target.prepare(kernels, cache, self.trace)
                 run = self.target.load(plan)
                 memo.keep(cache, missing)
-            fell_back(run, self.options, self.trace)
+                fell_back(run, self.options, self.trace)
         for name in unregistered(signature.output_tree):
             self.trace.add("warning", "load", source, unknown_class(name))
         trees = (read_tree(signature.input_tree), read_tree(signature.output_tree, plain=True))

@@ -1,0 +1,85 @@
+"""A saved plan on another machine than it was made on: another GPU, torch or driver.
+
+    kernels that run the task's body as it is   stay: they are this machine's own operators
+    others, compared with their body here       stay where they are right
+    the rest                                    give way to the library's, operator by operator
+
+Generated kernels are compiled for the GPU at hand in any case. What was chosen by time (kernels,
+streams, order) is not chosen anew: that takes the model, and is what compiling again is for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from anabranch.accept import checker
+from anabranch.cache import Cache
+from anabranch.errors import TargetError
+from anabranch.fuse.joining import writing
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Target
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Task, runs_body
+from anabranch.kernels import PROVIDERS
+from anabranch.pack import pack
+from anabranch.trace import Trace
+
+AGAIN = "compile the model again to tune for this machine"
+LISTED = 3
+"""Kernels that are named in the warning."""
+
+
+def resettled(plan: Plan, target: Target, cache: Cache | None, trace: Trace, source: str) -> Plan:
+    """The plan with kernels that are right on this machine; the same object where it was made on
+    one like it. Warns of what differs, and of what gave way. `source`: the plan's file."""
+    if plan.spec.fingerprint == target.spec.fingerprint:
+        return plan
+    why = f"tuned on {differences(plan.spec, target.spec)}"
+    if target.spec.simulated:
+        trace.add("warning", "load", source, f"{why}; {AGAIN}")
+        return plan
+    check = checker(target, cache)
+    foreign = [task for task in plan.tasks.tasks if task.kernel and not runs_body(task)]
+    wrong = {task.name: said for task in foreign if (said := check(task))}
+    if foreign:
+        count = "one kernel was" if len(foreign) == 1 else f"{len(foreign)} kernels were"
+        why += f"; {count} compared with the operators it stands for"
+    if wrong:
+        plan = _with_library(plan, set(wrong), target)
+        named = [f"{name}: {' '.join(said.split())}" for name, said in wrong.items()][:LISTED]
+        more = f", and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
+        why += f", {len(wrong)} gave way to the library's ({'; '.join(named)}{more})"
+    trace.add("warning", "load", source, f"{why}; {AGAIN}")
+    return plan
+
+
+def differences(made: TargetSpec, here: TargetSpec) -> str:
+    """What the machine is that a plan was made on, and in what this one differs."""
+    theirs, ours = dict(made.versions), dict(here.versions)
+    differing = [
+        f"{name} {theirs.get(name, 'none')} (here {ours.get(name, 'none')})"
+        for name in dict.fromkeys((*theirs, *ours))
+        if theirs.get(name) != ours.get(name)
+    ]
+    name = made.name if made.name == here.name else f"{made.name} (here {here.name})"
+    return ", ".join([name, *differing])
+
+
+def _with_library(plan: Plan, names: set[str], target: Target) -> Plan:
+    """Packed anew: a library's kernel may want its results in other memory."""
+    tasks = plan.tasks
+    providers = writing(tasks.tasks, tasks, {}, PROVIDERS)
+
+    def library(task: Task) -> Task:
+        for provider in providers:
+            for kernel in provider.kernels(task, target.spec):
+                return replace(task, kernel=kernel)
+        raise TargetError(
+            f"task {task.name} of plan {tasks.name} has no kernel that runs on this machine",
+            "its own was made for another, and the library has none",
+            AGAIN,
+            task.origin,
+        )
+
+    chosen = tuple(library(task) if task.name in names else task for task in tasks.tasks)
+    return pack(replace(tasks, tasks=chosen), plan.schedule, target.spec, plan.signature)

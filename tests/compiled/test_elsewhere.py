@@ -1,0 +1,68 @@
+"""A plan that another machine made: what does not run here gives way, and is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.compiled.test_memory import QUICK, Layers, X
+
+import anabranch
+from anabranch.cache import Cache
+from anabranch.compiled.elsewhere import resettled
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Target
+from anabranch.trace import Trace
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Plan, Target, torch.Tensor]:
+    model = Layers().eval()
+    fast = anabranch.compile(model, (X,), target="cpu", cache_dir=None, **QUICK)
+    return fast.entries[0].plan, fast.target, fast(X)
+
+
+def of_another(plan: Plan, **changes: Any) -> Plan:
+    """Made on another machine, with another kernel for its first task."""
+    first, *others = plan.tasks.tasks
+    assert first.kernel is not None
+    tasks = replace(first, kernel=replace(first.kernel, **changes)), *others
+    versions = (("torch", "1.0"), ("threads", dict(plan.spec.versions)["threads"]))
+    spec = replace(plan.spec, name="an old CPU", versions=versions)
+    return replace(plan, spec=spec, tasks=replace(plan.tasks, tasks=tasks))
+
+
+def test_a_plan_of_this_machine_stays_what_it_is(made: tuple[Plan, Target, torch.Tensor]) -> None:
+    plan, target, _ = made
+    trace = Trace()
+    assert resettled(plan, target, None, trace, "a file") is plan and not trace.events
+
+
+def test_kernels_of_the_library_stay(made: tuple[Plan, Target, torch.Tensor]) -> None:
+    plan, target, _ = made
+    foreign, trace = of_another(plan), Trace()
+    assert resettled(foreign, target, None, trace, "a file") is foreign
+    (event,) = trace.events
+    assert event.kind == "warning" and event.what == "a file"
+    here = f"tuned on an old CPU (here {target.spec.name}), torch 1.0 (here {torch.__version__})"
+    assert event.why == f"{here}; compile the model again to tune for this machine"
+
+
+def test_a_kernel_that_does_not_run_here_gives_way(
+    made: tuple[Plan, Target, torch.Tensor],
+) -> None:
+    """On this target no generated kernel does."""
+    plan, target, want = made
+    foreign = of_another(plan, provider="triton", variant="rows:1.w4", source="no text of ours")
+    trace = Trace()
+    with Cache.open(None) as cache:
+        found = resettled(foreign, target, cache, trace, "a file")
+    assert [task.kernel for task in found.tasks.tasks] == [t.kernel for t in plan.tasks.tasks]
+    assert found.spec == target.spec and found.signature == plan.signature
+    assert torch.equal(target.load(found)([X])[0], want)
+    (event,) = trace.events
+    name = plan.tasks.tasks[0].name
+    assert "; one kernel was compared with the operators it stands for, 1 gave way to" in event.why
+    assert f"({name}: failed: task {name} needs kernels of provider 'triton')" in event.why
