@@ -16,7 +16,14 @@ from torch import nn
 from anabranch import compare, compiler, line
 from anabranch.auditions import Auditions
 from anabranch.cache import Cache
-from anabranch.compiler import CAREFUL, STAGES, Compilation, compile_model
+from anabranch.compiler import (
+    BY_EACH_CALL,
+    CAREFUL,
+    STAGES,
+    Compilation,
+    _more_careful,
+    compile_model,
+)
 from anabranch.costs import costs_of as measured
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import NumericsError, OptionError, TargetError
@@ -28,6 +35,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.task import TaskGraph
 from anabranch.line import Job
 from anabranch.options import Options
+from anabranch.pack import artifact, brief
 from anabranch.rewrite import simplify
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets import resolve
@@ -337,3 +345,57 @@ def test_the_process_for_first_runs_is_started_before_an_unknown_model_is_captur
         told.clear()
         compile_model(replace(asked, cache=None), "capture")
         assert told == ["started", "captured", "ended"]
+
+
+class ElsewhereTarget(CpuTarget):
+    """Said to be a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spec = replace(self.spec, kind="cuda")
+
+
+@torch.library.custom_op("anabranch_tests::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+class Foreign(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = torch.ops.anabranch_tests.twice(x).relu()
+        return out
+
+
+def test_operators_that_no_graph_captures_are_launched_by_each_call() -> None:
+    asked = replace(uncaptured("squeezenet"), model=Foreign().eval(), args=(torch.randn(3, 4),))
+    found = _more_careful(
+        replace(asked, target=ElsewhereTarget()),
+        NumericsError("off", "by much", "report it"),
+        capture(asked.model, asked.args),
+    )
+    assert found is not None
+    how, options = found
+    assert how == BY_EACH_CALL and not options.cuda_graph and options.scheduler == "sequential"
+    plain = _more_careful(
+        replace(asked, target=ElsewhereTarget()),
+        NumericsError("off", "by much", "report it"),
+        capture(nn.ReLU().eval(), asked.args),
+    )
+    assert plain is not None and plain[0] == next(iter(CAREFUL))
+
+
+def test_a_plan_that_is_launched_by_each_call_says_so_wherever_it_is_kept(tmp_path: Path) -> None:
+    asked = replace(job("squeezenet", cuda_graph=False))
+    made: Compilation = compile_model(asked)
+    assert not made.plan.graph
+    artifact.save(made.plan, tmp_path / "plan.anabranch", {})
+    again, _ = artifact.load(tmp_path / "plan.anabranch")
+    assert not again.graph
+    told = brief.write(made.plan, made.found.graph)
+    read = brief.read(told, made.found.graph, made.plan.spec, made.plan.signature)
+    assert not read.graph

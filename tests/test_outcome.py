@@ -182,6 +182,7 @@ def test_the_question_says_what_decides(cache: Cache, monkeypatch: pytest.Monkey
         "max_groups": 2,
         "abreast": "none",
         "overlap": "none",
+        "cuda_graph": False,
     }
     assert set(others) == set(outcome.OPTIONS)
     different = [asked(job(cache, "squeezenet", **{k: v})) for k, v in others.items()]

@@ -85,6 +85,11 @@ CAREFUL = {
     "as captured, one library call after another": PLAIN,
 }
 """Where an optimisation went wrong: options under which less and less is done, at last nothing."""
+LAUNCHED: dict[str, Any] = {"cuda_graph": False, "scheduler": "sequential", "overlap": "none"}
+BY_EACH_CALL = "launched by each call, for operators that are not torch's may not be captured"
+"""Some launch on the default stream, whatever the current one is: no capture sees that."""
+TORCHS = frozenset({"aten", "prims", "anabranch"})
+"""Namespaces of operators that are known to launch on the current stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,7 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
 
 def _attempted(job: Job, stop_after: str | None) -> Any:
     job = replace(job, begun=time.monotonic())
+    captured: Captured | None = None
     # What is recalled at once has no nouns between fuse and pack to stop at, or to look at.
     whole = job.options.dump is None and stop_after not in STAGES[2:8]
     try:
@@ -138,11 +144,13 @@ def _attempted(job: Job, stop_after: str | None) -> Any:
             ):
                 if job.options.dump is not None:
                     _dump(job.options.dump, f"{number:02}_{stage}.txt", noun)
+                if isinstance(noun, Captured):
+                    captured = noun
                 if stage == stop_after:
                     return noun
             return noun
     except NumericsError as wrong:
-        careful = None if job.options.strict else _more_careful(job.options, wrong)
+        careful = None if job.options.strict else _more_careful(job, wrong, captured)
         if careful is None:
             raise
         how, options = careful
@@ -155,11 +163,18 @@ def _attempted(job: Job, stop_after: str | None) -> Any:
     return _attempted(replace(job, options=options, deadline=deadline), stop_after)
 
 
-def _more_careful(options: Options, wrong: NumericsError) -> tuple[str, Options] | None:
+def _more_careful(
+    job: Job, wrong: NumericsError, captured: Captured | None
+) -> tuple[str, Options] | None:
     """What to try next, and the options for it; None if there is nothing left. Where the capture
     itself is wrong, optimising less does not help, but rounding less may."""
-    rungs = list(CAREFUL.items())
-    for how, update in rungs[-1:] if wrong.why == WRONG_CAPTURE else rungs:
+    options, rungs = job.options, list(CAREFUL.items())
+    rungs = rungs[-1:] if wrong.why == WRONG_CAPTURE else rungs
+    nodes = captured.graph.nodes if captured is not None else ()
+    if job.target.spec.kind == "cuda" and {n.op.partition(".")[0] for n in nodes} - TORCHS:
+        # First of all: each less careful attempt would be captured just as wrongly.
+        rungs = [(BY_EACH_CALL, LAUNCHED), *rungs]
+    for how, update in rungs:
         more = options.model_copy(update=update)
         if more != options:
             return how, more
@@ -276,6 +291,7 @@ def _decided(
     with trace.stage("pack"):
         plan = made.packer.plan(made.choice.schedule, trace)
         plan, cost = launched(job, made, plan)
+        plan = plan if options.cuda_graph else replace(plan, graph=False)
     found = Outcome(
         made.graph,
         replace(made.selection, tasks=plan.tasks),

@@ -85,6 +85,7 @@ class Options(BaseModel):
     folding: "exact" rounds no weight anew to half precision, where a batch norm would go into it.
     exact: leaves out all that changes what NaN, infinities or the sign of a zero give: rules of the
     search that are found to (`explain` names those that were used), and passes.
+    cuda_graph: whether a plan on a GPU is captured as one CUDA graph.
     abreast: whether independent tasks share a launch where that is faster: "likely" tries it where
     tasks are few or a forecast sees more to win than timing can miss, "all" whatever may pay, some
     ten seconds more, "none" never. overlap: whether kernels start before those they follow have
@@ -149,6 +150,8 @@ class Options(BaseModel):
     # has taken long by then: a first one of the largest networks shall end within three minutes.
     search_seconds: float | None = Field(default=None, gt=0)
     max_streams: int = Field(default=16, ge=1, le=64)
+    # Without it every launch is made anew by each call, on the caller's current stream.
+    cuda_graph: bool = True
     # IOS's r and s. None: no pruning where that can be afforded, else 3 and 8.
     max_group_size: int | None = Field(default=None, ge=1)
     max_groups: int | None = Field(default=None, ge=1)

@@ -47,6 +47,7 @@ OPTIONS = (
     "max_groups",
     "abreast",
     "overlap",
+    "cuda_graph",
 )
 """What of the options decides, beside what shows in the graph and in the target. The budget does
 not: what it cut short is not kept."""

@@ -100,6 +100,9 @@ class Plan:
     signature: Signature | None = None
     recipe: Recipe | None = field(default=None, compare=False, repr=False)
     """How its constants come of the weights of a model; None if nobody told."""
+    graph: bool = True
+    """Whether its launches are captured as one CUDA graph: an operator that launches on a stream of
+    its own is not captured, and must be launched anew by each call."""
 
     @property
     def pool_bytes(self) -> int:

@@ -85,6 +85,7 @@ class Brief(BaseModel):
     slots: list[Slot]
     workspaces: list[Workspace]
     arena_bytes: int
+    graph: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ def write(plan: Plan, graph: Graph) -> Brief:
         slots=list(plan.slots),
         workspaces=list(plan.workspaces),
         arena_bytes=plan.arena_bytes,
+        graph=plan.graph,
     )
     if read(told, graph, plan.spec, plan.signature) != plan:
         raise ValueError(f"plan {tasks.name} does not read back as it was")
@@ -147,7 +149,8 @@ def _plan(told: Brief, known: _Known, spec: TargetSpec, signature: Signature | N
         tuple(_read_node(text, known) for text in told.joins),
     )
     slots, workspaces = tuple(told.slots), tuple(told.workspaces)
-    return Plan(tasks, told.schedule, slots, workspaces, told.arena_bytes, spec, signature)
+    places = slots, workspaces, told.arena_bytes
+    return Plan(tasks, told.schedule, *places, spec, signature, graph=told.graph)
 
 
 def _known(graph: Graph) -> _Known:

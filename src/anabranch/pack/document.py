@@ -108,6 +108,7 @@ class Document(_Model):
     slots: tuple[Slot, ...]
     workspaces: tuple[Workspace, ...]
     arena_bytes: Size
+    graph: bool = True
     spec: TargetSpec
     signature: Signature | None
     weights: tuple[WeightModel, ...]
@@ -143,6 +144,7 @@ def write(plan: Plan, extra: dict[str, JsonValue]) -> Parts:
         slots=plan.slots,
         workspaces=plan.workspaces,
         arena_bytes=plan.arena_bytes,
+        graph=plan.graph,
         spec=plan.spec,
         signature=plan.signature,
         weights=weights,
@@ -186,6 +188,7 @@ def read(
         document.arena_bytes,
         document.spec,
         document.signature,
+        graph=document.graph,
     )
     check_places(plan)
     check_spec(plan.spec)

@@ -298,6 +298,9 @@ class CudaExecutable:
     def _prepare(self) -> None:
         if not self.repeat:
             return
+        if not self.plan.graph:
+            self.failure = "the plan is launched by each call, as it was asked for"
+            return
         if not torch.cuda.is_current_stream_capturing():
             _let_go.clear()
         side = self._streams[0]
