@@ -20,7 +20,7 @@ from anabranch.ir.conditions import broken, holds
 from anabranch.ir.graph import Constant
 from anabranch.ir.plan import Plan
 from anabranch.ir.recipe import Held, Recipe, follows
-from anabranch.ir.types import TensorType, copy_into, laid_out, overlaps, type_of
+from anabranch.ir.types import copy_into, laid_out, overlaps, type_of
 from anabranch.rewrite.refit import Program, program
 
 FEW = 3
@@ -162,7 +162,9 @@ class Moved(Mapping[str, Tensor]):
         given = self._given.get(name)
         if given is None:
             return self._fit.recipe.kept[name]
-        value = plain_value(given, self._fit.device).to(self._fit.device)
+        value = given
+        if given.device != self._fit.device or given.is_conj() or given.is_neg():
+            value = plain_value(given, self._fit.device).to(self._fit.device)
         return laid_out(self._fit.read[name].type, value)
 
     def __iter__(self) -> Iterator[str]:
@@ -213,13 +215,9 @@ def _copied(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
     """Each second tensor into the first, in one call where that can be."""
     plain: list[tuple[Tensor, Tensor]] = []
     for memory, value in pairs:
-        if _repeats(type_of(memory)):
+        if 0 in memory.stride() and overlaps(type_of(memory)):
             copy_into(memory, value)
         else:
             plain.append((memory, value))
     if plain:
         torch._foreach_copy_([to for to, _ in plain], [of for _, of in plain])
-
-
-def _repeats(type: TensorType) -> bool:
-    return 0 in type.strides and overlaps(type)

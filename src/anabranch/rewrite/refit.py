@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from anabranch.ir import derive, ops
-from anabranch.ir.graph import Arg, Constant, Node, Ref
+from anabranch.ir.graph import Arg, Constant, Node, Ref, refs
 from anabranch.ir.types import TensorType, laid_out
 
 PART = 64 << 20
@@ -71,15 +71,34 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """One call, by itself."""
+    """One call, by itself. `direct`: the operator and its arguments, where each operand is an
+    argument, at these places: looking for them anew takes longer than a small call."""
 
     node: Node
     reads: tuple[int, ...]
     makes: tuple[int, ...]
+    direct: tuple[Callable[..., Any], tuple[Any, ...], tuple[tuple[int, int], ...]] | None
 
     def run(self, values: dict[int, Tensor], device: torch.device) -> None:
-        results = ops.call(self.node, lambda name: values[self.reads[int(name)]], device)
-        values.update(zip(self.makes, results, strict=True))
+        if self.direct is None:
+            results = ops.call(self.node, lambda name: values[self.reads[int(name)]], device)
+            values.update(zip(self.makes, results, strict=True))
+            return
+        call, args, places = self.direct
+        given = list(args)
+        for place, number in places:
+            given[place] = values[number]
+        values[self.makes[0]] = call(*given)
+
+
+def _single(node: Node, reads: tuple[int, ...], makes: tuple[int, ...]) -> Single:
+    nested = any(isinstance(arg, tuple) and any(refs(arg)) for arg in node.args)
+    if node.kwargs or nested or len(makes) != 1 or ops.takes_device(node.op):
+        return Single(node, reads, makes, None)
+    places = [(i, reads[int(a.name)]) for i, a in enumerate(node.args) if isinstance(a, Ref)]
+    args = tuple(ops.map_refs(arg, lambda _: None) for arg in node.args)
+    name = "aten.reshape.default" if node.op == "aten.view.default" else node.op
+    return Single(node, reads, makes, (ops.resolve(name), args, tuple(places)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +272,7 @@ def _grouped(
     if isinstance(sort, TensorType):
         yield Laid(sort, reads[0], makes[0])
     elif len(steps) == 1:
-        yield Single(sort, reads, makes)
+        yield _single(sort, reads, makes)
     else:
         found = [_operands(table[step]) for step in steps]
         others = tuple(arg for arg in sort.args if not isinstance(arg, Ref))
