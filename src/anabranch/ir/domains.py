@@ -176,6 +176,10 @@ def demands(node: Node, known: Mapping[str, TensorType]) -> Iterator[tuple[str, 
         for stated in ("key", "value", "attn_mask", "attn_bias"):
             if isinstance(value := given.get(stated), Ref):
                 yield value.name, Domain(finite=True)
+    if ops.info(node.op).kind == "contract" and "conv" in name:
+        weight = given.get("weight")
+        if isinstance(weight, Ref):  # of which libraries multiply the zeros around an image, or not
+            yield weight.name, Domain(finite=True)
     if name in VARIANCES:
         for stated in ("running_mean", "weight", "bias"):
             if isinstance(value := given.get(stated), Ref):

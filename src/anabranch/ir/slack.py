@@ -142,9 +142,11 @@ def _scaled(name: str, state: _State) -> Tensor | None:
     if not type.dtype.is_floating_point:
         return error
     info = torch.finfo(type.dtype)
+    least = 2 * info.smallest_normal * info.eps  # two of its denormals
     if error is None:
-        error = torch.zeros_like(state.values[name])
-    return SAFETY * error + 2 * info.smallest_normal * info.eps  # two of its denormals
+        return torch.full_like(state.values[name], least)
+    # What is summed and flushed on the way is single precision's.
+    return SAFETY * error + max(least, torch.finfo(torch.float32).smallest_normal)
 
 
 def _is_exact(node: Node, state: _State) -> bool:

@@ -41,7 +41,7 @@ import torch
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.build import bounded, const
-from anabranch.kernels.dfg.index import Axis
+from anabranch.kernels.dfg.index import Axis, axes_of
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.nouns import Expr, Load, Reduce, parts
 from anabranch.kernels.dfg.walk import (
@@ -282,7 +282,7 @@ def _write_loop(out: Emission, sums: _Sums, begin: str) -> None:
         span = f"part * {share.each}, {end}"
     out.lines.append(f"for step in range({span}):")
     masks = {sums.lanes[0]: "deep_in"} if steps.ragged else {}
-    if steps.ragged and isinstance(sums.factors[1], Load) and parts(sums.factors[1]):
+    if steps.ragged and _reads_on(sums):
         masks[sums.lanes[1]] = "deep_in" if sums.tile.m == 1 else "deep_right_in"
     scope = _scope(out, sums, masks)
     for name in dict.fromkeys(masks.values()):
@@ -294,6 +294,20 @@ def _write_loop(out: Emission, sums: _Sums, begin: str) -> None:
         texts = [_ended(scope, sums, at, text) for at, text in enumerate(texts)]
     scope.lines.append(_added(texts, sums))
     out.lines.extend(f"    {line}" for line in scope.lines)
+
+
+def _reads_on(sums: _Sums) -> bool:
+    """Whether what the second factor reads beyond the end of the depth is another number, and no
+    axis of the value ends there: the next of joined parts, the next group of channels, or a pixel
+    below the window where the depth is flat. The first factor's zeros times infinity are no
+    zeros."""
+    factor, lane = sums.factors[1], sums.lanes[1]
+    if not isinstance(factor, Load):
+        return False
+    flat = sums.steps.extent > sums.found.depth[-1].extent
+    shared = (list(axes_of(index)) for index in factor.index)
+    grouped = any(lane in axes and any(one.name == "batch" for one in axes) for axes in shared)
+    return flat or grouped or bool(parts(factor))
 
 
 def _ended(scope: Emission, sums: _Sums, at: int, text: str) -> str:
