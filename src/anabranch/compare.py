@@ -9,16 +9,18 @@ the model alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 from anabranch.errors import NumericsError
 from anabranch.frontend.captured import Captured
+from anabranch.frontend.observe import Observed, observe
 from anabranch.ir import numbers, ops
 from anabranch.ir.domains import ANY, domains
 from anabranch.ir.graph import Graph, types
@@ -31,13 +33,12 @@ from anabranch.line import Job, example_of
 
 EAGER_TOLERANCE = {
     torch.float64: 1e-9,
-    torch.float32: 2e-2,
-    torch.float16: 5e-2,
-    torch.bfloat16: 2e-1,
+    torch.float32: 1e-4,
+    torch.float16: 5e-3,
+    torch.bfloat16: 4e-2,
 }
-"""A wrong capture is off by far more; rounding in a deep network, tf32 included, by less."""
-MOST_AROUND = 64
-"""So many times what a slice holds may its memory have, and be copied with it."""
+"""By how much the model may be off the captured graph, beside twice what that one's own rounding
+allows: it may sum in another order, and on other kernels."""
 FASTPATH = (
     "the results are those of torch.nn's attention layers without their fast path, which leaves "
     "zeros at padded places"
@@ -46,9 +47,10 @@ CONVERT = "aten._to_copy.default"
 WRONG_CAPTURE = "the captured graph does not compute what the model computes"
 
 
-def verify(run: Executable, captured: Captured, job: Job) -> Errors:
-    """The worst errors of a loaded plan on the job's inputs and on fresh ones. NumericsError if one
-    is larger than allowed, or if the captured graph is not what the model computes."""
+def verify(run: Executable, captured: Captured, job: Job, seen: Observed | None = None) -> Errors:
+    """The worst errors of a loaded plan on the job's inputs and on fresh ones. `seen`: a call of
+    the model on the job's inputs. NumericsError if one is larger than allowed, or if the captured
+    graph is not what the model computes."""
     graph, target, example = captured.graph, job.target, example_of(job, captured)
     worst: Errors = ((0.0, 0.0),) * len(graph.outputs)
     drawn, anew = fresh(graph, example, job.options.seed), _anew(graph)
@@ -87,7 +89,7 @@ def verify(run: Executable, captured: Captured, job: Job) -> Errors:
     for i in sorted(anew):
         why = "its numbers are drawn anew in each run, and were not compared"
         job.trace.add("refused", "verify", f"output {i}", why)
-    verify_capture(run, captured, job, worst)
+    verify_capture(run, captured, job, worst, seen)
     return worst
 
 
@@ -106,19 +108,23 @@ def _ran(run: Executable, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         ) from failed
 
 
-def verify_capture(run: Executable, captured: Captured, job: Job, worst: Errors) -> None:
+def verify_capture(
+    run: Executable, captured: Captured, job: Job, worst: Errors, seen: Observed | None = None
+) -> None:
     """The model itself, where it can be called, against a plan whose errors against the captured
-    graph are known. NumericsError if they are not the same."""
+    graph are known. `seen`: a call of it on the same inputs, if there was one. NumericsError if
+    they are not the same."""
     if not callable(job.model):
         return
     example = example_of(job, captured)
     try:
-        _compare_with_model(run, example, worst, job, _anew(captured.graph))
+        results = seen.results if seen is not None else _called(job)
+        _compare_with_model(run, example, worst, job, _anew(captured.graph), results)
     except NumericsError:
         if not torch.backends.mha.get_fastpath_enabled():
             raise
         with _without_fastpath():
-            _compare_with_model(run, example, worst, job, _anew(captured.graph))
+            _compare_with_model(run, example, worst, job, _anew(captured.graph), _called(job))
         job.trace.add("warning", "verify", run.plan.tasks.name, FASTPATH)
 
 
@@ -131,41 +137,26 @@ def _without_fastpath() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(True)
 
 
-def own_inputs(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs with tensors of our own: the model may write to them. A slice is one of a copy of its
-    memory, for the model may count from the start of that (`as_strided`)."""
-    given: tuple[tuple[Any, ...], dict[str, Any]] = (args, dict(kwargs))
-    copied = tree_map_only(Tensor, _own, given)
-    return copied[0], copied[1]
-
-
-def _own(tensor: Tensor) -> Tensor:
-    held = tensor.untyped_storage().nbytes() if tensor.layout == torch.strided else 0
-    if not tensor.nbytes < held <= MOST_AROUND * tensor.nbytes:
-        return tensor.detach().clone()
-    memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    place = tensor.storage_offset(), tensor.shape, tensor.stride()
-    return memory.set_(tensor.untyped_storage().clone(), *place)  # type: ignore[no-untyped-call]
-
-
 def _called(job: Job) -> Any:
     """What the model returns, without short cuts. Where that takes too much memory, it is called
     once more, on inputs of its own, when what the first call held is gone."""
-    with suppress(torch.OutOfMemoryError), job.found.restored(), job.target.full_precision():
-        args, kwargs = own_inputs(job.args, job.kwargs)
-        return job.model(*args, **kwargs)
-    args, kwargs = own_inputs(job.args, job.kwargs)
-    with job.found.restored(), job.target.full_precision(lean=True):
-        return job.model(*args, **kwargs)
+    call = partial(observe, job.model, job.args, job.kwargs, job.found)
+    with suppress(torch.OutOfMemoryError):
+        return call(job.target.full_precision).results
+    return call(partial(job.target.full_precision, lean=True)).results
 
 
 def _compare_with_model(
-    run: Executable, example: Sequence[Tensor], worst: Errors, job: Job, anew: Collection[int]
+    run: Executable,
+    example: Sequence[Tensor],
+    worst: Errors,
+    job: Job,
+    anew: Collection[int],
+    results: Any,
 ) -> None:
-    """Both may be off by what the numbers allow; outputs that are drawn `anew`, by anything."""
-    eager = [leaf for leaf in tree_leaves(_called(job)) if isinstance(leaf, Tensor)]
+    """Both may be off by what the numbers allow; outputs that are drawn `anew`, by anything.
+    `results`: the model's own."""
+    eager = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
     tasks, signature = run.plan.tasks, run.plan.signature
     assert signature is not None
     values = {ref.name: out for ref, out in zip(tasks.outputs, run(example), strict=True)}
@@ -173,18 +164,25 @@ def _compare_with_model(
     rounding = {ref.name: ok for ref, (_, ok) in zip(tasks.outputs, worst, strict=True)}
     names = [leaf.ref.name for leaf in signature.outputs if leaf.ref is not None]
     random = {tasks.outputs[i].name for i in anew}
+    if len(eager) != len(names):
+        raise _unlike(f"the graph has {len(names)} results, the model returns {len(eager)}")
     for i, (want, name) in enumerate(zip(eager, names, strict=True)):
+        out = values[name]
+        if (out.dtype, out.shape) != (want.dtype, want.shape):
+            was = f"{want.dtype}{list(want.shape)}"
+            raise _unlike(f"output {i} is {out.dtype}{list(out.shape)}, the model's own {was}")
         if name in random:
             continue
-        out = values[name]
         error = numbers.relative_error(out, want.to(out.device))
         allowed = EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * rounding.get(name, 0.0)
         if not error <= allowed:
-            raise NumericsError(
-                f"output {i} differs from the model's own by {error:.2e}",
-                WRONG_CAPTURE,
-                "report the model; it may depend on state that capture cannot see",
-            )
+            raise _unlike(f"output {i} differs from the model's own by {error:.2e}")
+
+
+def _unlike(what: str) -> NumericsError:
+    return NumericsError(
+        what, WRONG_CAPTURE, "report the model; it may depend on state that capture cannot see"
+    )
 
 
 def fresh(graph: Graph, example: Sequence[Tensor], seed: int) -> list[Tensor]:

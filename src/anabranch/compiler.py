@@ -26,6 +26,7 @@ from anabranch.compare import WRONG_CAPTURE, verify, verify_capture
 from anabranch.errors import NumericsError, OptionError, TargetError
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.memory import check_example
+from anabranch.frontend.observe import Observed
 from anabranch.frontend.recall import capture_or_recall
 from anabranch.frontend.surroundings import neutral
 from anabranch.ir import answers
@@ -40,6 +41,7 @@ from anabranch.ir.uncollected import uncollected
 from anabranch.kernels.select import Selection
 from anabranch.line import (
     Job,
+    calling_of,
     launched,
     schedulers_of,
     simplified_or_recalled,
@@ -49,6 +51,7 @@ from anabranch.line import (
 )
 from anabranch.options import Options
 from anabranch.outcome import (
+    KnownError,
     Outcome,
     accept,
     accepted,
@@ -64,7 +67,7 @@ from anabranch.schedule import scheduler
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
 from anabranch.seek import known_path, searched
-from anabranch.trace import Event, Trace
+from anabranch.trace import RECALLED, Event, Trace
 
 STAGES = (
     *("capture", "rewrite", "fuse", "kernels", "probe", "schedule"),
@@ -137,6 +140,7 @@ def _attempted(job: Job, stop_after: str | None) -> Any:
     captured: Captured | None = None
     # What is recalled at once has no nouns between fuse and pack to stop at, or to look at.
     whole = job.options.dump is None and stop_after not in STAGES[2:8]
+    told = len(job.trace.events)
     try:
         with Auditions(job.target, job.cache) as auditions:
             for number, (stage, noun) in enumerate(
@@ -150,17 +154,38 @@ def _attempted(job: Job, stop_after: str | None) -> Any:
                     return noun
             return noun
     except NumericsError as wrong:
-        careful = None if job.options.strict else _more_careful(job, wrong, captured)
-        if careful is None:
+        again = _again(job, wrong, captured, told)
+        if again is None:
             raise
-        how, options = careful
-        why = f"{wrong.what}: compiled {how}"
-        job.trace.add("fallback", "verify", type(job.model).__name__, why)
     # One deadline for all attempts, and enough time for each to end.
     moment = max(job.deadline.moment, time.monotonic() + LEAST)
     deadline = replace(job.deadline, moment=moment)
     # Out here, nothing holds what the failed attempt has loaded.
-    return _attempted(replace(job, options=options, deadline=deadline), stop_after)
+    return _attempted(replace(again, deadline=deadline), stop_after)
+
+
+def _again(job: Job, wrong: NumericsError, captured: Captured | None, told: int) -> Job | None:
+    """The next attempt, None if there is none left: with nothing from the cache, if this one had
+    something, else with less optimised. `captured`: the graph, if there was one; `told`: events
+    before this attempt."""
+    name, known = type(job.model).__name__, isinstance(wrong, KnownError)
+    careful = None if job.options.strict else _more_careful(job, wrong, captured)
+    if (careful is None and known) or (not known and _recalled(job, told)):
+        job.trace.add("fallback", "verify", name, f"{wrong.what}: decided anew, without the cache")
+        return replace(job, anew=True)
+    if careful is None:
+        return None
+    how, options = careful
+    job.trace.add("fallback", "verify", name, f"{wrong.what}: compiled {how}")
+    return replace(job, options=options)
+
+
+def _recalled(job: Job, told: int) -> bool:
+    """Whether something that decides what a plan computes came from the cache."""
+    return not job.anew and any(
+        event.where in ("capture", "rewrite", "recall") and event.why == RECALLED
+        for event in job.trace.events[told:]
+    )
 
 
 def _more_careful(
@@ -184,16 +209,16 @@ def _more_careful(
 def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     """`whole`: an outcome may be recalled in place of the stages from fuse to pack."""
     trace, options = job.trace, job.options
+    begun = len(trace.events)
     with trace.stage("capture"), uncollected():
-        captured = job.captured or capture_or_recall(
-            job.model, job.args, job.kwargs, job.cache, trace, job.found, partial(_get_ready, job)
-        )
+        captured, seen = (job.captured, None) if job.captured else _capture(job)
         if job.captured is None:
             check_example(captured, job.args, job.kwargs)
     yield "capture", captured
     job = with_samples(job, captured, captured.graph)
     target = job.target
-    if known_wrong := refuted(job.cache, captured.graph, options, target):
+    known_wrong = None if job.anew else refuted(job.cache, captured.graph, options, target)
+    if known_wrong is not None:
         raise known_wrong
     # Who simplifies, or goes on, asks operators; a warm start does neither.
     answered = cache(partial(answers.recall, job.cache, captured.graph))
@@ -201,7 +226,7 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
         graph = simplified_or_recalled(job, captured.graph, answered)
     yield "rewrite", graph
     with trace.stage("recall"), uncollected():
-        path = known_path(job, graph)
+        path = None if job.anew else known_path(job, graph)
         improved = path.graph if path and path.rounds else None
         begin = simplified_or_recalled(job, improved, answered) if improved else graph
         decided = options.search == "none" or (path is not None and not path.goes_on)
@@ -230,9 +255,10 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
         errors, known = Errors(), False
         if run is not None and options.verify:
             try:
-                errors, known = _verified(job, captured, found, run)
+                errors, known = _verified(job, captured, found, run, seen)
             except NumericsError as wrong:
-                if wrong.why != WRONG_CAPTURE:  # that is said of the model, not of its graph
+                # The former is said of the model, not of its graph; the latter is tried anew.
+                if wrong.why != WRONG_CAPTURE and not _recalled(job, begun):
                     refute(job.cache, captured.graph, options, target, wrong)
                 raise
     if fresh:  # what turned out wrong is not kept
@@ -251,16 +277,24 @@ def _owned(job: Job, captured: Captured, plan: Plan, graphs: Sequence[Graph]) ->
     return with_recipe(mine, captured.graph, graphs, captured.state)
 
 
-def _verified(job: Job, captured: Captured, found: Outcome, run: Executable) -> tuple[Errors, bool]:
+def _verified(
+    job: Job, captured: Captured, found: Outcome, run: Executable, seen: Observed | None
+) -> tuple[Errors, bool]:
     """By how much it is off, and whether that was known: what was recalled, and verified with the
     very same weights, is only compared with the model."""
     known = accepted(job.cache, found.kept, captured.graph, job.options)
     if known is None:
-        return verify(run, captured, job), False
-    verify_capture(run, captured, job, known)
+        return verify(run, captured, job, seen), False
+    verify_capture(run, captured, job, known, seen)
     why = "with these weights it was before: now only with the model itself"
     job.trace.add("applied", "verify", run.plan.tasks.name, why)
     return known, True
+
+
+def _capture(job: Job) -> tuple[Captured, Observed | None]:
+    """The model's graph, and a call of the model, if there was one."""
+    asked = job.model, job.args, job.kwargs, job.cache, job.trace
+    return capture_or_recall(*asked, calling_of(job), partial(_get_ready, job))
 
 
 def _get_ready(job: Job) -> None:
@@ -308,7 +342,7 @@ def _decided(
 
 def _known_outcome(job: Job, captured: Captured, graph: Graph) -> Outcome | None:
     """What was decided of this graph before."""
-    if job.cache is None or job.options.scheduler in MERGING:
+    if job.cache is None or job.anew or job.options.scheduler in MERGING:
         return None
     asked, signature = _question(job, captured, graph), renamed(captured, graph)
     return recall(job.cache, asked, graph, signature, job.target, job.trace)

@@ -27,8 +27,8 @@ from typing import Any
 import torch
 
 from anabranch.autograph.path import rules_of
-from anabranch.compare import own_inputs
 from anabranch.compiler import Compilation
+from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
@@ -141,7 +141,8 @@ def _baselines(job: Job, made: Compilation, asked: bool) -> dict[str, float]:
             with torch.no_grad():
                 job.model(*args, **kwargs)
 
-        found["eager"] = job.target.time_call(eager, EAGER_SECONDS).us / 1e3
+        with unchanged(job.model, args, kwargs), job.found.restored():
+            found["eager"] = job.target.time_call(eager, EAGER_SECONDS).us / 1e3
     return found
 
 

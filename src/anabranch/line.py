@@ -22,6 +22,7 @@ from anabranch.cache import Cache
 from anabranch.costs import costs_of, fastest
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.frontend.captured import Captured, renamed
+from anabranch.frontend.recall import Calling
 from anabranch.frontend.structure import flatten_call
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.ir.dag import dag_of
@@ -79,7 +80,7 @@ class Job:
     when searching and measuring may go on. `begun`: when it began, of `time.monotonic`.
     `auditions`: the process in which generated kernels run first, while it is compiled. `shared`:
     constants that other plans of the same Compiled own. `found`: torch's switches, under which the
-    model is captured and called."""
+    model is captured and called. `anew`: what the cache has of this model is not trusted."""
 
     model: Any
     args: tuple[Any, ...]
@@ -94,6 +95,7 @@ class Job:
     auditions: Auditions | None = None
     shared: Shared = field(default_factory=dict)
     found: Surroundings = field(default_factory=Surroundings)
+    anew: bool = False
 
     @property
     def taken(self) -> float:
@@ -142,6 +144,13 @@ def with_samples(job: Job, captured: Captured, graph: Graph) -> Job:
     return replace(job, target=sampled(job.target, samples))
 
 
+def calling_of(job: Job) -> Calling:
+    """How the model is called to see what it computes: without values where nothing can run, or
+    nobody compares."""
+    fake = job.target.spec.simulated or not job.options.verify
+    return Calling(job.found, job.target.full_precision, fake, job.anew)
+
+
 def tuner_of(job: Job, most: int = MOST) -> Tuner:
     return Tuner(job.target, job.options, job.cache, job.deadline, most, job.auditions)
 
@@ -153,7 +162,8 @@ def simplified(job: Job, graph: Graph) -> Graph:
 def simplified_or_recalled(job: Job, graph: Graph, unknown: Callable[[], object]) -> Graph:
     """As `simplified`, but what was simplified before is recalled; else `unknown` is called."""
     kind = job.target.spec.kind
-    return simplify_or_recall(graph, _stepper(job), job.options, kind, job.cache, unknown)
+    stepper = _stepper(job)
+    return simplify_or_recall(graph, stepper, job.options, kind, job.cache, unknown, job.anew)
 
 
 def _stepper(job: Job) -> Stepper:

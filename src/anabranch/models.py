@@ -35,7 +35,6 @@ from torch.utils import _pytree as pytree
 from anabranch.errors import AnabranchError, CaptureError, OptionError
 from anabranch.frontend.program import module_of
 from anabranch.frontend.untouched import quiet
-from anabranch.trace import Trace
 from anabranch.zoo import ZOO
 
 DTYPES: dict[str, torch.dtype] = {
@@ -238,7 +237,7 @@ def _archive(
             "use --trust if you know where it comes from",
         )
     try:
-        with quiet(Trace()):
+        with quiet():
             program = torch.export.load(name)
         if device.type != "cpu":
             from torch.export.passes import move_to_device_pass

@@ -35,7 +35,7 @@ from anabranch.kernels.recall import Candidate
 from anabranch.kernels.select import Selection
 from anabranch.options import Options
 from anabranch.pack import brief
-from anabranch.trace import Event, Kind, Told, Trace
+from anabranch.trace import RECALLED, Event, Kind, Told, Trace
 
 SCHEME = "outcome 6"
 OPTIONS = (
@@ -57,6 +57,10 @@ NOT_REFUTED = {
 """Options that change nothing about what is computed; less time finds less that may be wrong."""
 TOLD_ANEW: tuple[Kind, ...] = ("stage", "progress", "time")
 """Events of a run, and not of what it found."""
+
+
+class KnownError(NumericsError):
+    """What an earlier compilation found wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +143,13 @@ def refute(
 
 def refuted(
     cache: Cache | None, graph: Graph, options: Options, target: Target
-) -> NumericsError | None:
+) -> KnownError | None:
     """What an earlier compilation found wrong, None if nothing. Who looks for what is wrong, or
     asks for an error, compiles again."""
     if cache is None or options.strict or options.check or options.dump is not None:
         return None
     told = cache.get("plans", _refuted(graph, options, target))
-    return None if told is None else NumericsError(*json.loads(told))
+    return None if told is None else KnownError(*json.loads(told))
 
 
 def _refuted(graph: Graph, options: Options, target: Target) -> str:
@@ -174,7 +178,7 @@ def recall(
         selection = Selection(plan.tasks, dict(_candidates(stored.groups, plan)))
     except (ValidationError, ValueError, IndexError):
         return None
-    trace.add("applied", "recall", graph.name, "recalled from the cache")
+    trace.add("applied", "recall", graph.name, RECALLED)
     for event in stored.events:
         trace.add(event.kind, event.where, event.what, event.why, **event.data)
     schedules = tuple(stored.schedules)

@@ -32,6 +32,8 @@ LEVELS: dict[Kind, int] = {
     "refused": 3,
     "progress": 3,
 }
+RECALLED = "recalled from the cache"
+"""Why something was applied that an earlier process found."""
 DECIDED: frozenset[Kind] = frozenset({"applied", "chosen", "refused"})
 """What holds only where what was tried is taken."""
 

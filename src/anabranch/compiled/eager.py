@@ -15,11 +15,9 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import torch
-
-from anabranch.compare import own_inputs
 from anabranch.compiler import PLAIN, Compilation, compile_model
 from anabranch.errors import AnabranchError
+from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.protocols import Cost
 from anabranch.line import Job
 from anabranch.trace import Kind
@@ -73,8 +71,7 @@ def _race(job: Job, made: Compilation) -> Verdict | None:
     """The plan and the model side by side; None where the model cannot run."""
     assert made.run is not None
     name = made.plan.tasks.name
-    devices = [job.target.device] if job.target.device.type == "cuda" else []
-    with job.trace.stage("eager"), torch.random.fork_rng(devices), job.found.restored():
+    with job.trace.stage("eager"), unchanged(job.model, job.args, job.kwargs), job.found.restored():
         try:
             return Verdict(*job.target.beside_model(made.run, _call_of(job), RACE_S))
         except Exception as failed:  # whatever the user's model raises

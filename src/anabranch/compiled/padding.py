@@ -20,10 +20,11 @@ from anabranch.compiled.answer import Answer
 from anabranch.compiled.binding import bind, refusal, shapes
 from anabranch.compiled.entry import Entry
 from anabranch.errors import AnabranchError, InputError
+from anabranch.frontend.observe import unchanged
 from anabranch.frontend.recall import capture_or_recall
 from anabranch.frontend.rows import batched_results, refused
 from anabranch.ir.numbers import relative_error
-from anabranch.line import Job
+from anabranch.line import Job, calling_of
 
 KEY = "rows"
 """Under which name facts of a saved plan say which results have rows of the batch."""
@@ -84,7 +85,8 @@ def read_rows(given: Any, leaves: int) -> tuple[int, ...] | None:
 
 
 def _captured(job: Job, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    return capture_or_recall(job.model, args, kwargs, job.cache, job.trace, job.found)
+    calling = calling_of(job)
+    return capture_or_recall(job.model, args, kwargs, job.cache, job.trace, calling)[0]
 
 
 def _compare(job: Job, rows: Sequence[int], batch: int, fewer: int) -> None:
@@ -96,7 +98,7 @@ def _compare(job: Job, rows: Sequence[int], batch: int, fewer: int) -> None:
             return leaf[:count].clone() if whole else leaf
 
         args, kwargs = pytree.tree_map(cut, (job.args, dict(job.kwargs)))
-        with torch.no_grad(), torch.random.fork_rng([]), job.found.restored():
+        with torch.no_grad(), unchanged(job.model, args, kwargs), job.found.restored():
             return pytree.tree_leaves(job.model(*args, **kwargs))
 
     whole = called(batch)

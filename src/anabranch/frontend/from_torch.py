@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, check_model
 from anabranch.frontend.direct import direct
 from anabranch.frontend.memory import share
+from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING, decompositions
 from anabranch.frontend.program import in_order, name_of, opened
 from anabranch.frontend.source import origin, raised_at
@@ -36,10 +37,9 @@ from anabranch.frontend.state import attribute, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
 from anabranch.frontend.translate import Translation
 from anabranch.frontend.untouched import (
-    attributes_kept,
-    masks_unread,
+    as_in_eager,
     quiet,
-    random_state_kept,
+    warn,
 )
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.ops import packet_name
@@ -50,6 +50,12 @@ from anabranch.precision import precision
 from anabranch.trace import Trace
 
 Model = nn.Module | ExportedProgram | Callable[..., Any]
+MOST_NAMED = 10
+"""Attributes that a warning names."""
+NOT_CHANGED = (
+    "what is compiled does not, and computes what the model's next call would; compiling left them "
+    "as they were"
+)
 UNKNOWN_RESULT = re.compile(r"Found <class '([\w.]+)'> in output")
 """What torch.export says of a class that torch's pytree does not know."""
 
@@ -60,24 +66,24 @@ def capture(
     kwargs: Mapping[str, Any] | None = None,
     trace: Trace | None = None,
     found: Surroundings | None = None,
+    changed: Sequence[str] | None = None,
 ) -> Captured:
     """The graph of `model(*args, **kwargs)` for these shapes, dtypes and Python values.
 
     An exported program brings its own example inputs where none are given. `found`: torch's
-    switches that the model is captured under, those of this thread by default. Raises CaptureError.
+    switches that the model is captured under, those of this thread by default. `changed`: the
+    Python state that a call of the model changes, where that is known. Raises CaptureError.
     """
     trace, found = trace or Trace(), found or surroundings()
     model, args, kwargs = opened(model, args, kwargs)
     module = _module(model)
     kwargs = in_order(module, kwargs)
-    name = name_of(module)
-    if isinstance(module, _Function):
-        name = getattr(module.function, "__name__", name)
+    name = name_of(module.function if isinstance(module, _Function) else module)
     # Weights that were made in inference mode can be exported in it alone.
     inference = any(tensor.is_inference() for tensor in _state(module))
     with neutral(), found.restored(), torch.inference_mode(inference):
-        program, device = _export(module, args, kwargs, trace)
-        with trace.stage("frontend.decompose"), quiet(trace):
+        program, device = _export(module, args, kwargs, trace, changed)
+        with trace.stage("frontend.decompose"), quiet():
             # Casts of autocast are part of the graph only once it is traced below autocast.
             graph = None if found.autocast else direct(program)
             if graph is None:
@@ -89,24 +95,39 @@ def capture(
     return captured
 
 
-def _export(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], trace: Trace
-) -> tuple[ExportedProgram, torch.device]:
-    """The program, and the device of its weights and inputs."""
+def check(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
+    """The device of the model's weights and inputs. CaptureError for what cannot be captured."""
+    module = _module(model)
     check_model(module)
     check_inputs(args, kwargs)
     state = itertools.chain(module.named_parameters(), module.named_buffers())
-    device = check_devices(state, args, kwargs)
+    return check_devices(state, args, kwargs)
+
+
+def _export(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    trace: Trace,
+    changed: Sequence[str] | None,
+) -> tuple[ExportedProgram, torch.device]:
+    """The program, and the device of its weights and inputs."""
+    device = check(module, args, kwargs)
     args, kwargs = _apart((args, dict(kwargs)))
     stage = trace.stage("frontend.export")
-    kept = random_state_kept()
+    model = module.function if isinstance(module, _Function) else module
     agreed = precision(tf32=False)  # torch.export reads switches, resets some, reads them again
-    with stage, quiet(trace), agreed, kept, attributes_kept(module), masks_unread():
+    with stage, quiet(), agreed, unchanged(model, args, kwargs) as state, as_in_eager():
         try:
             program: ExportedProgram = torch.export.export(module, args, dict(kwargs), strict=False)
-            return program, device
         except Exception as error:
             raise _explained(error) from error
+        if changed is None:
+            changed = state.changes()
+    if changed:
+        told = ", ".join(changed[:MOST_NAMED]) + (", ..." if len(changed) > MOST_NAMED else "")
+        warn(trace, name_of(model), f"forward changes {told}: {NOT_CHANGED}")
+    return program, device
 
 
 def _state(module: nn.Module) -> Iterator[torch.Tensor]:

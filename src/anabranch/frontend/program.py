@@ -42,8 +42,11 @@ def in_order(module: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return dict(kwargs)
 
 
-def name_of(module: nn.Module) -> str:
-    """The name of the user's class: an exported program's, of which the module is, remembers it."""
+def name_of(module: Any) -> str:
+    """The name of the user's function or class: an exported program's, of which the module is,
+    remembers it."""
+    if not isinstance(module, nn.Module):
+        return str(getattr(module, "__name__", type(module).__name__))
     if isinstance(module, fx.GraphModule):
         for node in module.graph.nodes:
             for path, kind in (node.meta.get("nn_module_stack") or {}).values():

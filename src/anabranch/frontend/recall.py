@@ -1,34 +1,49 @@
 """Captured graphs, kept between processes: a warm start need not export the model again.
 
 A graph is stored under the model's fingerprint without the content of its weights, which are bound
-anew to the model at hand. Whoever recalls a graph still compares its results with the model's.
+anew to the model at hand, and with the list of operators that the model called. No fingerprint sees
+all that a forward depends on: so the model is called once, and a graph is recalled only if it calls
+the same operators on the same tensors. Its results are compared with the plan's later on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import safetensors.torch
 import torch
 from pydantic import BaseModel, ValidationError
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from anabranch.cache import Cache
 from anabranch.errors import CaptureError, InputError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.fingerprint import fingerprint
-from anabranch.frontend.from_torch import capture
+from anabranch.frontend.from_torch import capture, check
+from anabranch.frontend.observe import Observed, fails, observe
+from anabranch.frontend.program import name_of
 from anabranch.frontend.rebind import rebind
+from anabranch.frontend.recorder import HELD
 from anabranch.frontend.state import with_state
 from anabranch.frontend.surroundings import Surroundings, surroundings
+from anabranch.frontend.untouched import warn
 from anabranch.ir.ambient import Ambient
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.trees import read_tree
 from anabranch.ir.uncollected import uncollected
-from anabranch.trace import Trace
+from anabranch.trace import RECALLED, Trace
+
+SCHEME = "captured 2"
+MOST_HELD = 64 << 20
+"""Bytes of a model's results."""
+NOT_READ = "what is compiled does not, and has what was read when it was captured"
 
 
 class _Leaf(BaseModel):
@@ -37,8 +52,21 @@ class _Leaf(BaseModel):
     offset: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Calling:
+    """How the model is called to see what it computes: `under` the user's switches; `precise`: a
+    context that rounds as little as it can; `fake`: on tensors without values. `anew`: what the
+    cache has is not trusted, and replaced."""
+
+    under: Surroundings
+    precise: Callable[[], AbstractContextManager[None]] = nullcontext
+    fake: bool = False
+    anew: bool = False
+
+
 class _Stored(BaseModel):
     graph: str
+    calls: str
     sources: list[tuple[str, str]]
     input_tree: str
     inputs: list[_Leaf]
@@ -54,50 +82,90 @@ def capture_or_recall(
     kwargs: Mapping[str, Any],
     cache: Cache | None,
     trace: Trace,
-    under: Surroundings | None = None,
+    calling: Calling | None = None,
     unknown: Callable[[], None] = lambda: None,
-) -> Captured:
-    """From the cache where the model is known there, else by export; before that, `unknown` is
-    called. It says what the model holds by name."""
-    return with_state(
-        _captured(model, args, kwargs, cache, trace, under or surroundings(), unknown), model
-    )
-
-
-def _captured(
-    model: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    cache: Cache | None,
-    trace: Trace,
-    under: Surroundings,
-    unknown: Callable[[], None],
-) -> Captured:
+) -> tuple[Captured, Observed | None]:
+    """From the cache where the model is known there and computes the same as then, else by export;
+    before that, `unknown` is called. With a call of the model on these inputs, if there was one.
+    The graph says what the model holds by name."""
+    calling = calling or Calling(surroundings())
     name = None
     if isinstance(model, nn.Module) and cache is not None:
         name = fingerprint(model, args, kwargs)
-        name = name and f"{name} {under}"
-    if name is None or cache is None:
-        unknown()
-        return capture(model, args, kwargs, trace, under)
-    with uncollected():
-        found = recall(cache, name, model)
-    if found is not None:
-        trace.add("applied", "capture", found.graph.name, "recalled from the cache")
-        return found
+        name = name and f"{SCHEME} {name} {calling.under} {calling.fake}"
+    if name is not None and cache is not None and not calling.anew:
+        stored = _stored(cache, name)
+        seen = _seen(calling, model, args, kwargs) if stored is not None else None
+        found = None
+        if stored is not None and seen is not None and seen.digest == stored.calls:
+            with uncollected():
+                found = recall(cache, name, model)
+        if found is not None:
+            trace.add("applied", "capture", found.graph.name, RECALLED)
+            return with_state(found, model), seen
+        if stored is not None:
+            why = "it computes something else than when it was captured, or that cannot be told"
+            trace.add("refused", "capture", type(model).__name__, f"captured anew: {why}")
     unknown()
-    captured = capture(model, args, kwargs, trace, under)
-    remember(cache, name, captured)
-    return captured
+    check(model, args, kwargs)
+    seen = _seen(calling, model, args, kwargs, trace)
+    if seen is not None and HELD in seen.changed:
+        raise CaptureError(
+            "the model writes to a tensor that it holds, and that is none of its buffers",
+            "tensors that a model holds become constants, so the change would be lost after the "
+            "first call",
+            "take the state as an input and return its new value, or leave this part out",
+        )
+    captured = capture(model, args, kwargs, trace, calling.under, seen.changed if seen else None)
+    if name is not None and cache is not None and seen is not None and seen.digest is not None:
+        remember(cache, name, captured, seen.digest)
+    return with_state(captured, model), None if calling.fake else _held(seen)
 
 
-def remember(cache: Cache, fingerprint: str, captured: Captured) -> None:
-    """Store a captured graph; one whose call structure has no text form is not stored."""
+def _held(seen: Observed | None) -> Observed | None:
+    """What was seen, if its results are few enough to be held until there is a plan."""
+    leaves = pytree.tree_leaves(seen.results) if seen is not None else []
+    held = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))
+    return seen if held <= MOST_HELD else None
+
+
+def _seen(
+    calling: Calling,
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    trace: Trace | None = None,
+) -> Observed | None:
+    """A call of the model; None where it fails for us. CaptureError where it fails for the user,
+    too, if a `trace` is there to tell of what was seen."""
+    call = partial(observe, model, args, kwargs, calling.under, calling.precise, calling.fake)
+    try:
+        seen = call(watch=trace is not None)
+    except torch.OutOfMemoryError:
+        return None
+    except Exception:
+        if calling.fake or trace is None:
+            return None
+        try:
+            seen = call(record=False)  # it may be the list that it does not bear
+        except torch.OutOfMemoryError:
+            return None
+        except Exception as error:
+            raise fails(model, error, calling.under) from error
+    if trace is not None and seen.reads:
+        warn(trace, name_of(model), f"forward reads {', '.join(seen.reads)}: {NOT_READ}")
+    return seen
+
+
+def remember(cache: Cache, fingerprint: str, captured: Captured, calls: str) -> None:
+    """Store a captured graph, and the digest of the operators that the model calls; one whose call
+    structure has no text form is not stored."""
     signature = captured.signature
     if not signature.input_tree or not signature.output_tree:
         return
     stored = _Stored(
         graph=text_graph(captured.graph),
+        calls=calls,
         sources=list(captured.sources),
         input_tree=signature.input_tree,
         inputs=[_pack(leaf) for leaf in signature.inputs],
@@ -119,12 +187,11 @@ def remember(cache: Cache, fingerprint: str, captured: Captured) -> None:
 def recall(cache: Cache, fingerprint: str, model: nn.Module) -> Captured | None:
     """The graph stored for this fingerprint, with the model's weights; None where there is none,
     or where it does not fit the model."""
-    text = cache.get("graphs", fingerprint)
+    stored = _stored(cache, fingerprint)
     blob = cache.get_blob("graphs", _contents_key(fingerprint))
-    if text is None or blob is None:
+    if stored is None or blob is None:
         return None
     try:
-        stored = _Stored.model_validate_json(text)
         graph = parse_graph(stored.graph)
         contents = _on_device(safetensors.torch.load(blob), model)
         bound = rebind(graph, tuple(stored.sources), model, contents)
@@ -140,6 +207,14 @@ def recall(cache: Cache, fingerprint: str, model: nn.Module) -> Captured | None:
     except (ValidationError, ValueError, KeyError, CaptureError, InputError):
         return None
     return Captured(bound, signature, tuple(stored.sources), trees)
+
+
+def _stored(cache: Cache, fingerprint: str) -> _Stored | None:
+    text = cache.get("graphs", fingerprint)
+    try:
+        return None if text is None else _Stored.model_validate_json(text)
+    except ValidationError:
+        return None
 
 
 def _contents_key(fingerprint: str) -> str:

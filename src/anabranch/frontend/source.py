@@ -35,7 +35,7 @@ def raised_at(error: BaseException) -> str:
     """The user's line under which an exception was raised, "" if it is not among its frames."""
     for link in _chain(error):
         for frame in reversed(traceback.extract_tb(link.__traceback__)):
-            if _is_users(frame.filename):
+            if is_users(frame.filename):
                 return _line(frame.filename, frame.lineno or 0, frame.name)
     return ""
 
@@ -43,13 +43,13 @@ def raised_at(error: BaseException) -> str:
 @functools.lru_cache(maxsize=4096)
 def _deepest(stack: str) -> str:
     for file, number, function in reversed(FRAME.findall(stack)):
-        if _is_users(file):
+        if is_users(file):
             return _line(file, int(number), function)
     return ""
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
     if file.startswith("<"):
         return False
     library = file.startswith(_PYTHON) and "site-packages" not in file

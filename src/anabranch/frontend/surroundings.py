@@ -37,6 +37,14 @@ class Surroundings:
     dtype: torch.dtype = FLOAT
     device: torch.device = CPU
 
+    @property
+    def text(self) -> str:
+        """What is not as torch has it at first."""
+        said = [f"torch.autocast({kind!r}, {dtype})" for kind, dtype in self.autocast]
+        said += [f"the default dtype {self.dtype}"] if self.dtype != FLOAT else []
+        said += [f"the default device {self.device}"] if self.device != CPU else []
+        return " and ".join(said)
+
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Within it the user's model runs as it does for the user. Casts of weights that autocast

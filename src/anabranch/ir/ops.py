@@ -224,9 +224,18 @@ def info(op: str) -> OpInfo:
     return OPS.get(packet_name(op), OPAQUE)
 
 
-@functools.cache
 def resolve(op: str) -> torch._ops.OpOverload:
-    """The operator overload of this name; KeyError if torch has none."""
+    """The operator overload of this name; KeyError if torch has none. One of a user's is looked up
+    each time: registered anew, it is another, and the old one is gone."""
+    return _of_torch(op) if op.startswith("aten.") else _resolved(op)
+
+
+@functools.cache
+def _of_torch(op: str) -> torch._ops.OpOverload:
+    return _resolved(op)
+
+
+def _resolved(op: str) -> torch._ops.OpOverload:
     try:
         namespace, name, overload = op.split(".")
         found = getattr(getattr(getattr(torch.ops, namespace), name), overload)

@@ -26,7 +26,7 @@ from anabranch.ir.verify import verify_graph
 from anabranch.kernels import sources
 from anabranch.options import Options
 from anabranch.rewrite.simplify import simplify
-from anabranch.trace import Event, Told
+from anabranch.trace import RECALLED, Event, Told
 
 SCHEME = "simplified 2"
 OPTIONS = ("folding", "exact", "kernels", "channels_last", "tf32")
@@ -56,14 +56,15 @@ def simplify_or_recall(
     kind: str,
     cache: Cache | None,
     unknown: Callable[[], object] = lambda: None,
+    anew: bool = False,
 ) -> Graph:
     """As `simplify`, from the cache where that was done before; else `unknown` is called first. Who
-    looks at single passes, or counts them, has them run."""
+    looks at single passes, or counts them, has them run. `anew`: what is stored is replaced."""
     if cache is None or stepper.check or stepper.fuel is not None or stepper.dump is not None:
         unknown()
         return simplify(graph, stepper, options, kind)
     key, trace = _key(graph, options, kind), stepper.trace
-    found = recall(cache, key, graph)
+    found = None if anew else recall(cache, key, graph)
     if found is None:
         unknown()
         told = len(trace.events)
@@ -71,7 +72,7 @@ def simplify_or_recall(
         keep(cache, key, graph, simple, trace.events[told:])
         return simple
     simple, events = found
-    trace.add("applied", "rewrite", graph.name, "recalled from the cache")
+    trace.add("applied", "rewrite", graph.name, RECALLED)
     for event in events:
         trace.add(event.kind, event.where, event.what, event.why, **dict(event.data))
     return simple

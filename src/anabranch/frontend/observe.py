@@ -1,0 +1,211 @@
+"""One call of the model as the user would make it: what it returns, which operators it calls, and
+what it changes outside of itself, which is put back.
+
+    seen = observe(model, (x,), {}, under)
+    seen.results      what the model returned
+    seen.digest       the same in every process as long as the model computes the same
+    seen.changed      ("calls", "a tensor that it holds"): Python state and tensors, as they were
+    seen.reads        ("time.time() at model.py:7 in forward",)
+
+`fake` tensors have no values, and cost nothing to compute with: for who has no device to run on.
+"""
+
+from __future__ import annotations
+
+import datetime
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from anabranch.errors import CaptureError
+from anabranch.frontend.python_state import State
+from anabranch.frontend.recorder import Recorder
+from anabranch.frontend.source import is_users, raised_at
+from anabranch.frontend.surroundings import Surroundings
+
+CLOCKS = frozenset(
+    getattr(time, f"{name}{unit}")
+    for name in ("time", "monotonic", "perf_counter", "process_time", "thread_time")
+    for unit in ("", "_ns")
+)
+NOW = ("now", "utcnow", "today")
+"""What `datetime` calls the clock."""
+MOST_AROUND = 64
+"""An input that is a slice of memory up to so many times its size is copied with all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a call showed; `digest` is None where the list of operators does not tell all."""
+
+    results: Any = field(repr=False)
+    digest: str | None
+    changed: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+
+def observe(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    under: Surroundings,
+    precise: Callable[[], AbstractContextManager[None]] = nullcontext,
+    fake: bool = False,
+    watch: bool = False,
+    record: bool = True,
+) -> Observed:
+    """Call the model on tensors of its own, in the user's surroundings and without gradients.
+
+    precise: a context in which the model rounds as little as it can. watch: look out for clocks,
+    too. record: list its operators. Raises whatever the model raises.
+    """
+    recorder, reads = None, list[str]()
+    try:
+        with (
+            unchanged(model, args, kwargs) as state,
+            torch.no_grad(),
+            FakeTensorMode(allow_non_fake_inputs=True) if fake else nullcontext(),
+            under.restored(),
+            precise(),
+        ):
+            args, kwargs = own_inputs(args, kwargs)
+            given = [
+                leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)
+            ]
+            recorder, drawn = Recorder(_weights(model), given), _drawn()
+            listed = recorder if record else nullcontext()
+            with listed, _clocks(reads) if watch else nullcontext():
+                results = model(*args, **kwargs)
+            reads += _differs(drawn, _drawn())
+            digest = recorder.digest(results) if record else None
+            changed = (*state.changes(), *dict.fromkeys(recorder.written))
+        return Observed(results, digest, changed, tuple(dict.fromkeys(reads)))
+    finally:
+        if recorder is not None:
+            recorder.restore()
+
+
+def fails(model: Any, error: Exception, under: Surroundings) -> CaptureError:
+    """The model's own exception, where it cannot even be called."""
+    first = (str(error).strip().splitlines() or [""])[0]
+    settings = "" if under == Surroundings() else f", under {under.text}"
+    return CaptureError(
+        "the model itself fails when it is called with these inputs",
+        f"{type(error).__name__}: {first}",
+        f"call it yourself until it runs{settings}; what runs can be compiled",
+        raised_at(error),
+    )
+
+
+def own_inputs(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Inputs with tensors of our own: the model may write to them. A slice is one of a copy of its
+    memory, for the model may count from the start of that (`as_strided`)."""
+    given: tuple[tuple[Any, ...], dict[str, Any]] = (args, dict(kwargs))
+    copied = pytree.tree_map_only(Tensor, _own, given)
+    return copied[0], copied[1]
+
+
+@contextmanager
+def unchanged(model: Any, *inputs: Any) -> Iterator[State]:
+    """Calls of the model within it change neither its attributes nor random numbers."""
+    state = State.of(model)
+    try:
+        with random_state_kept(model, *inputs):
+            yield state
+    finally:
+        state.restore()
+
+
+@contextmanager
+def random_state_kept(*holders: Any) -> Iterator[None]:
+    """Random numbers go on afterwards as if none had been drawn: those of torch, on the devices of
+    these modules and tensors too, Python's and NumPy's."""
+    cuda = {
+        tensor.device.index
+        for holder in holders
+        for tensor in _tensors(holder)
+        if tensor.device.type == "cuda"
+    }
+    kept, numpy = random.getstate(), _numpy_random()
+    drawn = numpy.get_state() if numpy is not None else None
+    with torch.random.fork_rng(sorted(cuda), device_type="cuda"):
+        try:
+            yield
+        finally:
+            random.setstate(kept)
+            if numpy is not None:
+                numpy.set_state(drawn)
+
+
+def _tensors(holder: Any) -> Iterator[Tensor]:
+    if isinstance(holder, nn.Module):
+        yield from holder.parameters()
+        yield from holder.buffers()
+    else:
+        yield from (leaf for leaf in pytree.tree_leaves(holder) if isinstance(leaf, Tensor))
+
+
+def _weights(model: Any) -> dict[str, Tensor]:
+    if not isinstance(model, nn.Module):
+        return {}
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _own(tensor: Tensor) -> Tensor:
+    held = tensor.untyped_storage().nbytes() if tensor.layout == torch.strided else 0
+    if not tensor.nbytes < held <= MOST_AROUND * tensor.nbytes:
+        return tensor.detach().clone()
+    memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    place = tensor.storage_offset(), tensor.shape, tensor.stride()
+    return memory.set_(tensor.untyped_storage().clone(), *place)  # type: ignore[no-untyped-call]
+
+
+def _numpy_random() -> Any:
+    """NumPy's global generator, where somebody has imported NumPy."""
+    numpy = sys.modules.get("numpy")
+    return getattr(numpy, "random", None)
+
+
+def _drawn() -> tuple[Any, ...]:
+    numpy = _numpy_random()
+    return random.getstate(), str(numpy.get_state()) if numpy is not None else ""
+
+
+def _differs(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[str]:
+    told = ("Python's random numbers", "NumPy's random numbers")
+    return [name for name, old, new in zip(told, before, after, strict=True) if old != new]
+
+
+@contextmanager
+def _clocks(reads: list[str]) -> Iterator[None]:
+    """Notes where the user's code asks for the time; not under a profiler of somebody else's."""
+
+    def profile(frame: Any, event: str, called: Any) -> None:
+        if event != "c_call" or not is_users(frame.f_code.co_filename):
+            return
+        moment = getattr(called, "__self__", None) in (datetime.datetime, datetime.date)
+        if called in CLOCKS or (moment and called.__name__ in NOW):
+            place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+            name = f"{'datetime' if moment else 'time'}.{called.__name__}()"
+            reads.append(f"{name} at {place} in {frame.f_code.co_name}")
+
+    if sys.getprofile() is not None:
+        yield
+        return
+    sys.setprofile(profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)

@@ -1,0 +1,258 @@
+"""What Python holds of a model, and what a call of it changes there.
+
+    state = State.of(model)
+    model(x)
+    state.changes()     ["layers.0.calls", "history", "module CALLS"]: attributes, containers in
+    state.restore()     them, globals, class attributes and closures; all as they were
+
+Attributes of all modules are looked at, and all that they reach through containers, plain objects
+and closures; of globals, those whose names the code of these classes and functions reads. Tensors
+that are written to are the recorder's affair.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from anabranch.frontend.source import is_users
+
+UNTOLD = frozenset(vars(nn.Module())) - {"training"} | {"_flat_weights", "_flat_weight_refs"}
+"""Attributes of nn.Module itself whose change says nothing to a user."""
+HELD = ("_parameters", "_buffers", "_modules")
+"""Dicts among them of which the content is the user's."""
+PLAIN = (int, float, complex, bool, str, bytes, type(None))
+MOST = 200_000
+"""Containers that are looked at: beyond that it takes longer than it is worth."""
+ABSENT = object()
+
+Place = tuple[Any, Any]
+"""A container and a key of it."""
+
+
+@dataclass(slots=True)
+class State:
+    """By its identity each container, with its name and what it held."""
+
+    held: dict[int, tuple[Any, str | None, Any]] = field(default_factory=dict)
+    bound: list[tuple[Any, str, str, Any]] = field(default_factory=list)
+    """Globals and class attributes: owner, name there, name for a user, value."""
+    _code: set[int] = field(default_factory=set)
+
+    @staticmethod
+    def of(model: Any) -> State:
+        state = State()
+        parts = model.named_modules() if isinstance(model, nn.Module) else ()
+        with suppress(RecursionError):  # what lies deeper than Python can go is not looked at
+            for path, part in parts:
+                state._module(part, f"{path}." if path else "")
+            state._value(model, "the function")
+        return state
+
+    def changes(self) -> list[str]:
+        """Names of what is not as it was."""
+        found: list[str] = []
+        for live, path, held in self.held.values():
+            found += _changed(live, path, held) if path is not None else ()
+        for owner, name, told, value in self.bound:
+            found += [] if _same(_read(owner, name), value) else [told]
+        return list(dict.fromkeys(found))
+
+    def restore(self) -> None:
+        for live, _, was in self.held.values():
+            _restore(live, was)
+        for owner, name, _, was in self.bound:
+            if _read(owner, name) is not was:
+                _write(owner, name, was)
+
+    def _module(self, part: nn.Module, path: str) -> None:
+        # A module that was written for a graph keeps notes of that graph.
+        self._keep(part.__dict__, None if isinstance(part, fx.GraphModule) else path)
+        for name in HELD:
+            self._keep(part.__dict__[name], path)
+        for name, value in part.__dict__.items():
+            if name not in UNTOLD:
+                self._value(value, f"{path}{name}")
+        self._class(type(part))
+
+    def _keep(self, container: Any, path: str | None) -> bool:
+        """Remember what it holds; False where that was done, or there is too much. What changes
+        there is not told if there is no `path`."""
+        if id(container) in self.held or len(self.held) >= MOST:
+            return False
+        self.held[id(container)] = container, path, _copy(container)
+        return True
+
+    def _value(self, value: Any, path: str) -> None:
+        """Whatever may change within a value."""
+        for inner, name in _reached(value, path, self._keep):
+            if isinstance(inner, types.FunctionType):
+                self._function(inner, name)
+            else:
+                self._value(inner, name)
+
+    def _class(self, kind: type) -> None:
+        for base in kind.__mro__:
+            if id(base) in self._code or not _is_users_class(base):
+                continue
+            self._code.add(id(base))
+            for name, value in list(vars(base).items()):
+                function = _function_of(value)
+                if function is not None:
+                    self._function(function, f"{base.__name__}.{name}")
+                elif not (name.startswith("__") and name.endswith("__")):
+                    self.bound.append((base, name, f"{base.__name__}.{name}", value))
+                    self._value(value, f"{base.__name__}.{name}")
+
+    def _function(self, function: types.FunctionType, path: str) -> None:
+        """The globals that it reads, and what it closes over."""
+        if id(function) in self._code or not is_users(function.__code__.co_filename):
+            return
+        self._code.add(id(function))
+        self._value(function.__dict__, path)
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        for name, cell in cells:
+            if self._keep(cell, f"{path}: {name}"):
+                self._value(_copy(cell), f"{path}: {name}")
+        self._value(function.__defaults__, path)
+        space, names = function.__globals__, list(_names(function.__code__))
+        for name in names:
+            self._global(space, name, names)
+
+    def _global(self, space: dict[str, Any], name: str, names: list[str]) -> None:
+        value = space.get(name, ABSENT)
+        if value is ABSENT:
+            return
+        told = f"the global {name}"
+        if isinstance(value, types.ModuleType):
+            if is_users(getattr(value, "__file__", None) or "<"):
+                for inner in names:
+                    if inner != name and id(vars(value)) != id(space) and inner in vars(value):
+                        self._global(vars(value), inner, [])
+        elif isinstance(value, types.FunctionType):
+            self._function(value, name)
+        elif isinstance(value, type):
+            self._class(value)
+        else:
+            self.bound.append((space, name, told, value))
+            self._value(value, told)
+
+
+def _reached(value: Any, path: str, keep: Callable[[Any, str], bool]) -> Iterator[tuple[Any, str]]:
+    """What may change, within a value that has been kept or cannot change itself."""
+    if isinstance(value, (*PLAIN, torch.Tensor, types.ModuleType, type, nn.Module)):
+        return  # parts have been looked at; another model is not ours
+    if isinstance(value, types.FunctionType):
+        yield value, path
+    elif isinstance(value, (list, deque, set)):
+        if keep(value, path):
+            yield from ((item, path) for item in list(value))
+    elif isinstance(value, dict):
+        if keep(value, path):
+            yield from ((item, f"{path}{_key(key)}") for key, item in list(value.items()))
+    elif isinstance(value, (tuple, frozenset)):
+        yield from ((item, path) for item in value)
+    elif isinstance(value, functools.partial):
+        yield from ((item, path) for item in (value.func, value.args, value.keywords))
+    elif isinstance(value, types.MethodType):
+        yield from ((item, path) for item in (value.__func__, value.__self__))
+    else:
+        inside = getattr(value, "__dict__", None) if _is_users_class(type(value)) else None
+        if isinstance(inside, dict) and keep(inside, f"{path}."):
+            yield from ((item, f"{path}.{name}") for name, item in list(inside.items()))
+
+
+def _changed(live: Any, path: str, was: Any) -> Iterator[str]:
+    """Names of what a container holds now and did not, or the other way round."""
+    if isinstance(live, dict):
+        for key in dict.fromkeys([*was, *live]):
+            if not _same(live.get(key, ABSENT), was.get(key, ABSENT)) and key not in UNTOLD:
+                named = path == "" or path.endswith(".")
+                yield f"{path}{key}" if named else f"{path}{_key(key)}"
+    elif isinstance(live, types.CellType):
+        if not _same(_copy(live), was):
+            yield path
+    elif len(live) != len(was) or not all(map(_same, live, was)):
+        yield path
+
+
+def _key(key: Any) -> str:
+    return f"[{key!r:.40}]" if isinstance(key, PLAIN) else "[...]"
+
+
+def _same(now: Any, was: Any) -> bool:
+    """Whether nobody can tell one from the other: they are one, or equal numbers, strings, and
+    lists and tuples of the same."""
+    if now is was:
+        return True
+    if type(now) is not type(was):
+        return False
+    if isinstance(now, (list, tuple)):
+        return len(now) == len(was) and all(map(_same, now, was))
+    return isinstance(now, PLAIN) and bool(now == was or now != now)
+
+
+def _copy(live: Any) -> Any:
+    if isinstance(live, types.CellType):
+        try:
+            return live.cell_contents
+        except ValueError:  # not assigned yet
+            return ABSENT
+    return dict(live) if isinstance(live, dict) else list(live)
+
+
+def _restore(live: Any, was: Any) -> None:
+    """Make a container hold again exactly what it held."""
+    if isinstance(live, types.CellType):
+        if _copy(live) is not was:
+            if was is ABSENT:
+                del live.cell_contents
+            else:
+                live.cell_contents = was
+    elif isinstance(live, dict):
+        if list(live) != list(was) or any(live[key] is not was[key] for key in was):
+            live.clear()
+            live.update(was)
+    elif list(map(id, live)) != list(map(id, was)):
+        live.clear()
+        live.update(was) if isinstance(live, set) else live.extend(was)
+
+
+def _read(owner: Any, name: str) -> Any:
+    return owner.get(name, ABSENT) if isinstance(owner, dict) else vars(owner).get(name, ABSENT)
+
+
+def _write(owner: Any, name: str, value: Any) -> None:
+    if isinstance(owner, dict):
+        owner[name] = value
+    else:
+        setattr(owner, name, value)
+
+
+def _function_of(value: Any) -> types.FunctionType | None:
+    """The function of a method, static method, class method or property."""
+    if isinstance(value, property):
+        value = value.fget
+    value = getattr(value, "__func__", value)
+    return value if isinstance(value, types.FunctionType) else None
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """The names of globals and attributes that code reads, inner functions included."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _is_users_class(kind: type) -> bool:
+    module: str = getattr(kind, "__module__", None) or "builtins"
+    return module.partition(".")[0] not in ("torch", "builtins", "abc", "typing", "collections")

@@ -1,0 +1,203 @@
+"""What a model computes, as a list of the operators it calls: the same text, the same computation.
+
+    aten.t.default(w:linear.weight) -> n0 float32(8, 4)(1, 8)
+    aten.addmm.default(w:linear.bias, i:0, n0) -> n1 float32(2, 4)(4, 1)
+    aten.clamp.default(n1, None, 5.0) -> n2 float32(2, 4)(4, 1)
+
+A fingerprint of source cannot see all that a forward depends on (globals, closures, environment,
+hooks, attributes of objects); whatever of it has an effect changes this list. Tensors are named by
+where they come from: parameters and buffers by their path, inputs by their number, results by the
+call that gave them. All others, which the code makes or holds elsewhere, are named by their
+content. The model runs as it is, each operator once; what it writes to tensors of its own is
+undone by `restore`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from anabranch.ir.key import digest_tensor, digest_text
+
+PLAIN = (int, float, complex, bool, str, type(None))
+NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator)
+
+
+HELD = "a tensor that it holds"
+"""What is written to, where it is neither a parameter nor a buffer."""
+
+
+class OpaqueError(Exception):
+    """An operator was called with something that has no name."""
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The calls made within it. `weights`: tensors by the path under which the model has them;
+    `inputs`: those of the call, in order. `opaque`: why the list does not tell all, "" if it
+    does."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, weights: Mapping[str, Tensor], inputs: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._lines: list[str] = []
+        self._named: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        self._operators: dict[Any, tuple[str, tuple[int, ...]]] = {}
+        self._own: dict[int, str] = {}
+        self._saved: dict[int, tuple[Tensor, Tensor]] = {}
+        self._made = 0
+        self.opaque = ""
+        self.written: list[str] = []
+        for number, tensor in enumerate(inputs):
+            self._name(tensor, f"i:{number}")
+        for path, tensor in weights.items():
+            self._name(tensor, f"w:{path}")
+        self._weights = weights
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports all of torch.compile at the first operator
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        said = self._before(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if said is not None:
+            try:
+                self._lines.append(f"{said} -> {self._results(result)}")
+            except Exception as unknown:  # a nested tensor, for one, has no sizes
+                self.opaque = f"a result of {func}: {unknown}"
+        return result
+
+    def _before(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """The call as text, and copies of what it writes to; None from where something has no
+        text. Whatever is odd about it, the model goes on."""
+        try:
+            name, written = self._operators.get(func) or self._known(func)
+            for place in written:
+                self._save(args[place] if place < len(args) else None)
+            if self.opaque:
+                return None
+            return f"{name}{self._text((args, kwargs) if kwargs else args)}"
+        except Exception as unknown:
+            self.opaque = f"{func}: {unknown}"
+            return None
+
+    def text(self, result: Any) -> str | None:
+        """The list, and what of it the model returned; None if it does not tell all."""
+        if self.opaque:
+            return None
+        try:
+            leaves, tree = pytree.tree_flatten(result)
+            return "\n".join([*self._lines, self._text(leaves), str(tree)])
+        except Exception:
+            return None
+
+    def digest(self, result: Any) -> str | None:
+        text = self.text(result)
+        return None if text is None else digest_text(text)
+
+    def restore(self) -> None:
+        """Give tensors that the model holds, and wrote to, the content that they had."""
+        with _disable_current_modes(), torch.no_grad():
+            for whole, copy in self._saved.values():
+                whole.copy_(copy)
+
+    def _known(self, func: Any) -> tuple[str, tuple[int, ...]]:
+        """An operator's name, and the positions of the arguments that it writes to."""
+        written: tuple[int, ...] = ()
+        if isinstance(func, torch._ops.OpOverload):
+            if func._schema.is_mutable:
+                told = enumerate(func._schema.arguments)
+                written = tuple(i for i, a in told if a.alias_info and a.alias_info.is_write)
+        else:
+            self.opaque = self.opaque or f"{func} runs parts of the model by itself"
+        self._operators[func] = found = (str(func), written)
+        return found
+
+    def _name(self, tensor: Tensor, name: str) -> str:
+        self._named.setdefault(id(tensor), (weakref.ref(tensor), name))
+        if self._named[id(tensor)][0]() is not tensor:  # of one that is gone
+            self._named[id(tensor)] = (weakref.ref(tensor), name)
+        return self._named[id(tensor)][1]
+
+    def _results(self, result: Any) -> str:
+        if isinstance(result, Tensor):
+            number = len(self._lines)
+            self._named[id(result)] = (weakref.ref(result), f"n{number}")
+            return _type(result)
+        if not isinstance(result, (tuple, list)):
+            return ""
+        said = []
+        for i, one in enumerate(result):
+            if isinstance(one, Tensor):
+                self._named[id(one)] = (weakref.ref(one), f"n{len(self._lines)}.{i}")
+                said.append(_type(one))
+        return " ".join(said)
+
+    def _text(self, value: Any) -> str:
+        if isinstance(value, Tensor):
+            known = self._named.get(id(value))
+            return known[1] if known is not None and known[0]() is value else self._content(value)
+        if isinstance(value, PLAIN):
+            return f"{type(value).__name__[0]}{value!r}"
+        if isinstance(value, (tuple, list)):
+            return f"({', '.join(map(self._text, value))})"
+        if isinstance(value, dict):
+            return ", ".join(f"{key}={self._text(item)}" for key, item in value.items())
+        if isinstance(value, torch.Generator):
+            return "generator"
+        if isinstance(value, NAMED):
+            return str(value)
+        raise OpaqueError(f"a {type(value).__name__}")
+
+    def _content(self, tensor: Tensor) -> str:
+        """A tensor that the code made without an operator, or holds in some place."""
+        if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+            raise OpaqueError(f"a {type(tensor).__name__} of layout {tensor.layout}")
+        with _disable_current_modes(), torch.no_grad():
+            digest = digest_tensor(tensor.resolve_conj().resolve_neg())
+        self._made += 1
+        name = f"c{self._made}:{digest}{_type(tensor)}"
+        self._own[tensor.untyped_storage()._cdata] = HELD
+        return self._name(tensor, name)
+
+    def _save(self, value: Any) -> None:
+        """Copy the memory that is written to, where the model holds it, before that happens."""
+        for tensor in value if isinstance(value, (tuple, list)) else (value,):
+            if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
+                continue
+            if not self.opaque:
+                try:
+                    self._text(tensor)
+                except OpaqueError as unknown:
+                    self.opaque = str(unknown)
+            storage = tensor.untyped_storage()
+            if storage._cdata in self._saved or storage._cdata not in self._owners():
+                continue
+            self.written.append(self._owners()[storage._cdata])
+            with _disable_current_modes(), torch.no_grad():
+                whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+                self._saved[storage._cdata] = whole, whole.clone()
+
+    def _owners(self) -> dict[int, str]:
+        """By the memory of a tensor that the model holds, what it is."""
+        for path, tensor in self._weights.items():
+            if tensor.layout is torch.strided:
+                self._own.setdefault(tensor.untyped_storage()._cdata, path)
+        self._weights = {}
+        return self._own
+
+
+def _type(tensor: Tensor) -> str:
+    if tensor.layout is not torch.strided:
+        return f"{tensor.dtype}{tuple(tensor.shape)}{tensor.layout}"
+    return f"{tensor.dtype}{tuple(tensor.shape)}{tensor.stride()}"

@@ -1,0 +1,178 @@
+"""What forward changes in Python is named in one warning, and left as it was."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import anabranch
+from anabranch.errors import CaptureError
+from anabranch.frontend.observe import observe
+from anabranch.frontend.python_state import State
+from anabranch.frontend.surroundings import Surroundings
+
+X = torch.ones(2, 4)
+CALLS = 0
+LOG: list[int] = []
+QUICK: dict[str, Any] = {"target": "cpu", "cache_dir": None, "search": "none"}
+
+
+class Config:
+    def __init__(self) -> None:
+        self.reads = 0
+
+
+class Counter(nn.Module):
+    """Keeps something of its calls in each of the places that there are."""
+
+    total = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n, self.config = 0, Config()
+        self.cache: Tensor | None = None
+        self.history: list[Tensor] = []
+        self.by_shape: dict[Any, Tensor] = {}
+        self.nested = {"inner": [0]}
+        self.part = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        global CALLS
+        CALLS += 1
+        LOG.append(CALLS)
+        type(self).total += 1
+        self.n += 1
+        self.config.reads += 1
+        self.history.append(x)
+        self.nested["inner"].append(self.n)
+        self.part.last = x
+        if self.cache is None:
+            self.cache = torch.arange(4.0)
+        self.by_shape[x.shape] = x
+        y: Tensor = self.part(x) + self.cache + self.n
+        return y
+
+
+NAMES = (
+    *("n", "cache", "config.reads", "history", "nested['inner']", "part.last", "by_shape[...]"),
+    *("Counter.total", "the global CALLS", "the global LOG"),
+)
+
+
+def check_untouched(model: Counter) -> None:
+    assert (model.n, model.cache, model.config.reads, model.history) == (0, None, 0, [])
+    assert model.nested == {"inner": [0]} and not model.by_shape
+    assert "last" not in vars(model.part) and Counter.total == 0 and CALLS == 0 and LOG == []
+
+
+def test_all_that_forward_changes_is_named_and_put_back() -> None:
+    model = Counter().eval()
+    seen = observe(model, (X,), {}, Surroundings())
+    for name in NAMES:
+        assert any(changed.startswith(name) for changed in seen.changed), name
+    assert len(seen.changed) == len(NAMES)
+    check_untouched(model)
+
+
+def test_a_model_is_warned_of_once_and_compiles_as_its_next_call() -> None:
+    model = Counter().eval()
+    with pytest.warns(UserWarning, match="forward changes n, ") as caught:
+        fast = anabranch.compile(model, (X,), **QUICK)
+        fast.add((X[:1],))
+    check_untouched(model)
+    assert len([w for w in caught if "forward changes" in str(w.message)]) == 1
+    assert len([e for e in fast.trace.events if "forward changes" in e.why]) == 1
+    state = State.of(model)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(X), model(X))
+    state.restore()
+    check_untouched(model)
+
+
+class Same(nn.Module):
+    """Sets what is there already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.shape = 0.5, "square"
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.scale = float("0.5")
+        self.shape = "".join(["squ", "are"])
+        return x * self.scale
+
+
+def test_what_is_set_to_what_it_was_is_no_change() -> None:
+    assert observe(Same().eval(), (X,), {}, Surroundings()).changed == ()
+
+
+def test_closures_and_functions() -> None:
+    count, kept = 0, Config()
+
+    def model(x: Tensor) -> Tensor:
+        nonlocal count
+        count += 1
+        kept.reads += 1
+        model.last = x  # type: ignore[attr-defined]
+        return x * 2
+
+    seen = observe(model, (X,), {}, Surroundings())
+    assert len(seen.changed) == 3 and any("count" in name for name in seen.changed)
+    assert count == 0 and kept.reads == 0 and not hasattr(model, "last")
+
+
+class Timed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        start = time.perf_counter()
+        y = x * 2
+        self.took = time.perf_counter() - start
+        return y + random.random()
+
+
+def test_clocks_and_random_numbers_are_named() -> None:
+    random.seed(0)
+    seen = observe(Timed().eval(), (X,), {}, Surroundings(), watch=True)
+    assert any("time.perf_counter() at test_python_state.py" in read for read in seen.reads)
+    assert "Python's random numbers" in seen.reads
+    assert random.random() == random.Random(0).random()  # as if none had been drawn
+
+
+class Written(nn.Module):
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(4))
+        self.held = [torch.ones(4)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count[:2] += 1
+        self.held[0].mul_(2)
+        return x + self.count + self.held[0]
+
+
+def test_tensors_that_are_written_to_get_their_content_back() -> None:
+    model = Written().eval()
+    seen = observe(model, (X,), {}, Surroundings())
+    torch.testing.assert_close(seen.results[0], torch.tensor([4.0, 4.0, 3.0, 3.0]))
+    assert set(seen.changed) == {"count", "a tensor that it holds"}
+    assert model.count.eq(0).all() and model.held[0].eq(1).all()
+    with pytest.raises(CaptureError, match="writes to a tensor that it holds"):
+        anabranch.compile(model, (X,), **QUICK)
+    assert model.count.eq(0).all() and model.held[0].eq(1).all()
+
+
+class Broken(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ torch.ones(3, 3)
+
+
+def test_a_model_that_fails_by_itself_is_told_so() -> None:
+    with pytest.raises(CaptureError, match="the model itself fails") as told:
+        anabranch.compile(Broken().eval(), (X,), **QUICK)
+    assert "cannot be multiplied" in told.value.why and "test_python_state.py" in told.value.source
