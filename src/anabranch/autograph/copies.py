@@ -78,7 +78,7 @@ class Copies:
             table = dict(zip(node.uses, read, strict=True))
             args = tuple(rename(arg, table) for arg in node.args)
             kwargs = tuple((name, rename(arg, table)) for name, arg in node.kwargs)
-            made = Node(node.name, node.op, args, kwargs, node.types, node.origin)
+            made = Node(node.name, node.op, args, kwargs, node.types, node.origin, node.strict)
             self._reading[key] = node, made
         return self._reading[key][1]
 

@@ -32,6 +32,7 @@ from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
 from anabranch.ir.key import digest_source, digest_tensor
 from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf
+from anabranch.ir.rounding import loses
 from anabranch.ir.types import DTYPE_NAMES, TensorType
 
 NOT_STORED = frozenset({"device", "pin_memory", "non_blocking"})
@@ -175,7 +176,8 @@ class Translation:
             if ops.info(op).kind == "view":
                 self._values[node] = (source,) if _returns_tuple(node) else source
                 return
-        added = Node(node.name, op, args, kwargs, types, origin(node))
+        rounds = loses(op, args, types[0], self.types)
+        added = Node(node.name, op, args, kwargs, types, origin(node), rounds)
         self._nodes.append(added)
         self.types.update(zip(added.results, types, strict=True))
         if (

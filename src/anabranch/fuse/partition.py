@@ -18,6 +18,7 @@ from anabranch.fuse.legal import Facts, Unwritten, why_not_written
 from anabranch.fuse.pairs import pairs as paired
 from anabranch.ir import ops
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, types, users
+from anabranch.ir.rounding import marked
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.types import TensorType
@@ -35,12 +36,14 @@ def partition(
     alone: Collection[str] = (),
     loops: Sequence[Group] = (),
 ) -> TaskGraph:
-    """The graph as tasks without kernels, for a machine like `spec`. `pointwise`: also groups that
-    only a kernel generator runs as one launch; `several`: those with several results among them;
+    """The graph as tasks without kernels, for a machine like `spec`; strict nodes are marked, so
+    that a task knows what others decide by it. `pointwise`: also groups that only a kernel
+    generator runs as one launch; `several`: those with several results among them;
     `pairs`: those with two contractions, or with light work before one or behind, in so many
     rounds. `unwritten` may remember what it answered for a group.
     What is `alone` is a task of its own: a concatenation that may come to cost nothing, say; and so
     is each of the `loops`."""
+    graph = marked(graph)
     groups = grow(graph, trace, pointwise, several, unwritten, alone, loops)
     if pairs:
         groups = paired(groups, Facts.of(graph), spec, trace, pairs)
@@ -65,7 +68,7 @@ def cut(graph: Graph, groups: Sequence[Group]) -> TaskGraph:
 
 def singly(graph: Graph) -> TaskGraph:
     """The graph with every node a task of its own but views, which are aliases."""
-    table = types(graph)
+    graph, table = marked(graph), types(graph)
     return cut(graph, [(node,) for node in graph.nodes if not ops.is_view(node, table)])
 
 

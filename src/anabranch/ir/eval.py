@@ -1,19 +1,27 @@
 """The oracle: runs a graph op by op with torch, and nothing else.
 
-Every optimised result is compared with what this returns, usually in higher precision.
+Every optimised result is compared with what this returns, usually in higher precision. There, what
+the model itself rounds is rounded all the same: a narrowing cast, and what decides something
+(`ir.rounding`), as `floor` of a quotient does, which is another number in another precision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Arg, Graph, Node, types
+from anabranch.ir.graph import Arg, Graph, Node, Ref, types
+from anabranch.ir.rounding import decides, rounds, strict_values
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.types import TensorType
+
+How = Literal["raised", "own", "rounded"]
+DIVISOR = Ref("divisor of its own")
+ELEMENTWISE = ("pointwise", "move", "view")
 
 
 def eval_graph(
@@ -25,7 +33,8 @@ def eval_graph(
     """The outputs of the graph on these inputs (one tensor per `graph.inputs`, same shapes).
 
     `device`: where to run; default that of the first input or constant. `precision`: every
-    floating-point tensor and dtype argument is raised to it (torch.float64 for a reference).
+    floating-point tensor and dtype argument is raised to it (torch.float64 for a reference), but
+    for operators whose own rounding is part of what the model computes.
     A constant is brought there and raised when the first node reads it, and dropped after the last,
     so a model takes its largest layer in the higher precision, and not all of them at once.
     Raises KeyError for a constant without a value.
@@ -33,6 +42,7 @@ def eval_graph(
     device = device or _device(graph, inputs)
     values: dict[str, torch.Tensor] = {}
     last_use, own = _last_uses(graph), types(graph)
+    kept = kept_as_they_are(graph) if precision is not None else {}
     for declared, tensor in zip(graph.inputs, inputs, strict=True):
         values[declared.name] = _raise(tensor.to(device), precision)
     held: dict[str, torch.Tensor] = {}
@@ -48,7 +58,8 @@ def eval_graph(
 
     for i, node in enumerate(graph.nodes):
         fetch(node.uses)
-        results = run_node(node, values, device, precision, own)
+        how = kept.get(node.name, "raised")
+        results = run_node(node, values, device, precision, own, how)
         values.update(zip(node.results, results, strict=True))
         for name in last_use.get(i, ()):
             del values[name]
@@ -101,9 +112,14 @@ def run_node(
     device: torch.device,
     precision: torch.dtype | None = None,
     own: Mapping[str, TensorType] | None = None,
+    how: How = "raised",
 ) -> tuple[Any, ...]:
     """The results of one node, given the values it reads. `own`: types before they were raised: an
-    operator that has no kernel in the higher precision runs in these."""
+    operator that has no kernel in the higher precision runs in these. `how`: "own" runs it in
+    these anyway, "rounded" rounds what it gives to these."""
+    if precision is not None and own is not None and how == "own":
+        results = _in_own(node, values, device, own)
+        return tuple(_raise(r, precision) if isinstance(r, torch.Tensor) else r for r in results)
     raised = node
     if precision is not None:
         raised = Node(
@@ -120,9 +136,42 @@ def run_node(
     except Exception:  # whatever a user's own operator raises
         if precision is None or own is None:
             raise
-        results = ops.call(node, lambda name: values[name].to(own[name].dtype), device)
+        results = _in_own(node, values, device, own)
+    if precision is not None and how == "rounded":
+        results = tuple(r.to(t.dtype) for r, t in zip(results, node.types, strict=True))
     # An operator that makes tensors without being told their dtype takes torch's default.
     return tuple(_raise(r, precision) if isinstance(r, torch.Tensor) else r for r in results)
+
+
+def kept_as_they_are(graph: Graph) -> dict[str, How]:
+    """By node, what of the model's own rounding a higher precision keeps."""
+    strict, known = strict_values(graph), types(graph)
+    found: dict[str, How] = {}
+    for node in graph.nodes:
+        if rounds(node, known):
+            found[node.name] = "own"
+        elif not strict.isdisjoint(node.results):
+            found[node.name] = "own" if ops.info(node.op).kind in ELEMENTWISE else "rounded"
+        elif not strict.isdisjoint(node.uses) and decides(node, known):
+            found[node.name] = "own"
+    return found
+
+
+def _in_own(
+    node: Node,
+    values: Mapping[str, torch.Tensor],
+    device: torch.device,
+    own: Mapping[str, TensorType],
+) -> tuple[Any, ...]:
+    """The node's results in the model's own precision. A GPU divides by a number by multiplying
+    with its inverse, which is not always the quotient; by a tensor it divides."""
+    args, by = node.args, DIVISOR.name
+    wide = node.type.dtype in (torch.float32, torch.float64)
+    if ops.packet_name(node.op) == "aten.div" and isinstance(args[1], int | float) and wide:
+        number = torch.tensor(args[1], dtype=node.type.dtype, device=device)
+        node, values = replace(node, args=(args[0], DIVISOR)), {**values, by: number}
+        own = {**own, by: TensorType((), node.type.dtype)}
+    return ops.call(node, lambda name: values[name].to(own[name].dtype), device)
 
 
 def _device(graph: Graph, inputs: Sequence[torch.Tensor]) -> torch.device:

@@ -76,7 +76,9 @@ class Constant:
 class Node:
     """One call of an operator, named as `torch.ops` names it: "aten.convolution.default".
 
-    `origin` is the user's source line and module path; it is provenance, not identity.
+    `origin` is the user's source line and module path; it is provenance, not identity. `strict`:
+    how it rounds decides something elsewhere (`ir.rounding`), so it is computed as eager does; or
+    it is a cast by which the model rounds.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Node:
     kwargs: tuple[tuple[str, Arg], ...]
     types: tuple[TensorType, ...]
     origin: str = field(default="", compare=False)
+    strict: bool = False
     uses: tuple[str, ...] = field(init=False, compare=False, repr=False)
     """Names of the values it reads, in order of appearance, repeats included."""
     results: tuple[str, ...] = field(init=False, compare=False, repr=False)

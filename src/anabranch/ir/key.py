@@ -98,6 +98,7 @@ def canonical(graph: Graph, content: bool) -> Graph:
                 tuple(rename(arg, names) for arg in node.args),
                 tuple((key, rename(arg, names)) for key, arg in node.kwargs),
                 node.types,
+                strict=node.strict,
             )
             for node in graph.nodes
         ),

@@ -42,7 +42,7 @@ def text_node(node: Node, origin: bool = True) -> str:
     args = [text_arg(arg) for arg in node.args]
     args += [f"{key}={text_arg(arg)}" for key, arg in node.kwargs]
     comment = f"{ORIGIN}{node.origin}" if origin and node.origin else ""
-    return f"{left} = {node.op}({', '.join(args)}){comment}"
+    return f"{left} = {node.op}{STRICT * node.strict}({', '.join(args)}){comment}"
 
 
 def text_arg(arg: Arg) -> str:
@@ -93,7 +93,7 @@ TOKEN = re.compile(
     | (?P<torch>torch\.\w+)
     | (?P<number>-?\d[\w.+-]*)
     | (?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
-    | (?P<word>[A-Za-z_][\w.]*)
+    | (?P<word>[A-Za-z_][\w.]*!?)
     | (?P<punctuation>[\[\](),=:{}])
     )""",
     re.VERBOSE,
@@ -123,6 +123,8 @@ DECLARED = re.compile(
 )
 REF = re.compile(r"%([\w.]+)")
 ORIGIN = "    # "
+STRICT = "!"
+"""Behind the operator of a node that is strict."""
 SPELLED = frozenset("'\"#")
 """What a call is read token by token for: in strings and comments, anything may stand."""
 
@@ -247,7 +249,7 @@ def _named(node: Node, names: Sequence[str], origin: str) -> Node:
     table = {str(i): name for i, name in enumerate(names)}
     args = tuple(rename(arg, table) for arg in node.args)
     kwargs = tuple((key, rename(arg, table)) for key, arg in node.kwargs)
-    return Node(table[node.name], node.op, args, kwargs, node.types, origin)
+    return Node(table[node.name], node.op, args, kwargs, node.types, origin, node.strict)
 
 
 def _typed(tokens: _Tokens) -> tuple[str, TensorType]:
@@ -283,6 +285,7 @@ def _parse_node(tokens: _Tokens) -> Node:
         results.append(_typed(tokens))
     tokens.take("=")
     op = tokens.take()
+    strict, op = op.endswith(STRICT), op.removesuffix(STRICT)
     tokens.take("(")
     args: list[Arg] = []
     kwargs: list[tuple[str, Arg]] = []
@@ -297,9 +300,8 @@ def _parse_node(tokens: _Tokens) -> Node:
             tokens.position = mark
         args.append(_parse_arg(tokens))
     origin = tokens.rest().removeprefix("#").strip()
-    return Node(
-        results[0][0], op, tuple(args), tuple(kwargs), tuple(type for _, type in results), origin
-    )
+    types = tuple(type for _, type in results)
+    return Node(results[0][0], op, tuple(args), tuple(kwargs), types, origin, strict)
 
 
 def _parse_arg(tokens: _Tokens) -> Arg:

@@ -42,7 +42,7 @@ class Builder:
             return node
         args = tuple(rename(arg, table) for arg in node.args)
         kwargs = tuple((key, rename(arg, table)) for key, arg in node.kwargs)
-        return Node(node.name, node.op, args, kwargs, node.types, node.origin)
+        return Node(node.name, node.op, args, kwargs, node.types, node.origin, node.strict)
 
     def keep(self, node: Node) -> None:
         """The source's node as it is; its types are inferred anew if what it reads has others."""
@@ -53,7 +53,7 @@ class Builder:
             for old, new in zip(reads, node.uses, strict=True)
         ):
             found = ops.infer(node.op, node.args, node.kwargs, self.known.types)
-            node = Node(node.name, node.op, node.args, node.kwargs, found, node.origin)
+            node = Node(node.name, node.op, node.args, node.kwargs, found, node.origin, node.strict)
         self.add(node)
 
     def call(self, op: str, *args: Arg, name: str = "", origin: str = "", **kwargs: Arg) -> Ref:
@@ -154,7 +154,9 @@ def retyped(graph: Graph, was: Mapping[str, TensorType]) -> Graph:
             found = ops.infer(node.op, node.args, node.kwargs, known)
             if found != node.types:
                 changed.update(node.results)
-                node = Node(node.name, node.op, node.args, node.kwargs, found, node.origin)
+                node = Node(
+                    node.name, node.op, node.args, node.kwargs, found, node.origin, node.strict
+                )
         known.update(zip(node.results, node.types, strict=True))
         nodes.append(node)
     if not changed:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from anabranch.ir.graph import Arg, Graph, Node
+from anabranch.ir.rounding import fixed_nodes
 from anabranch.ir.rule import Call, Each, Known, Operand, Rule, Wild, text_pattern, wildcards
 from anabranch.rewrite.bind import Bindings, bindings
 
@@ -67,6 +68,8 @@ class Field:
         for node in graph.nodes:
             self._of.setdefault(node.op, []).append(node)
         self.ops = frozenset(self._of)
+        self.fixed = fixed_nodes(graph)
+        """Nodes that round what decides something: a rule would round it in another way."""
         self._read: dict[str, frozenset[str]] = {}
         self._near: dict[tuple[str, int], frozenset[str]] = {}
         self._below: dict[str, set[str]] = {}

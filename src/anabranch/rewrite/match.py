@@ -47,9 +47,18 @@ def matches_in(
     for node in field.candidates(sought, 0):
         if len(sought.roots) > 1:
             found = _together(field, sought, node, near)
-            yield from _accepted(sought.rule, found, field.known, refuse)
+            accepted = _accepted(sought.rule, found, field.known, refuse)
         elif near is None or near(field.near(node, sought.depth)):
-            yield from matches_at(node, sought.rule, field.known, refuse)
+            accepted = matches_at(node, sought.rule, field.known, refuse)
+        else:
+            continue
+        for match in accepted:
+            held = [each for each in match.nodes if each.name in field.fixed]
+            if not held:
+                yield match
+            elif refuse is not None:
+                why = f"how %{held[0].name} is rounded decides something further on"
+                refuse(f"{sought.rule.name} at %{match.root.name}", why)
 
 
 def match_at(node: Node, rule: Rule, known: Known, refuse: Refuse | None = None) -> Match | None:

@@ -195,7 +195,7 @@ class _Seam:
         if not self.table.keys().isdisjoint(node.uses):
             args = tuple(rename(arg, self.table) for arg in node.args)
             kwargs = tuple((key, rename(arg, self.table)) for key, arg in node.kwargs)
-            node = Node(node.name, node.op, args, kwargs, node.types, node.origin)
+            node = Node(node.name, node.op, args, kwargs, node.types, node.origin, node.strict)
         fixed = self._constant.issuperset(node.uses) and computable(node)
         if fixed:
             key = expression(node)
@@ -207,7 +207,7 @@ class _Seam:
         name = self._free(node.name, len(node.types))
         if name != node.name:
             self._rename(node.results, name)
-            node = Node(name, node.op, node.args, node.kwargs, node.types, node.origin)
+            node = Node(name, node.op, node.args, node.kwargs, node.types, node.origin, node.strict)
         self.nodes.append(node)
         self.taken.update(node.results)
         if fixed:

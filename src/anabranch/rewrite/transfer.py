@@ -88,6 +88,7 @@ def _node(node: Node, names: dict[str, str], lines: dict[str, str]) -> Node:
         tuple((key, rename(arg, names)) for key, arg in node.kwargs),
         node.types,
         " + ".join(sources),
+        node.strict,
     )
 
 

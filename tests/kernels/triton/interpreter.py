@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -81,8 +82,61 @@ def _interpret() -> None:
     from triton.language.extra import cuda
 
     cuda.gdc_wait, cuda.gdc_launch_dependents = _wait, lambda: None
-    tl.inline_asm_elementwise = _fetch
+    tl.inline_asm_elementwise = _instruction
     _multiply_bfloat16()
+    _round_bfloat16()
+    _library()
+
+
+def _round_bfloat16() -> None:
+    """The interpreter cuts digits off where a device rounds to the nearest."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    plain = InterpreterBuilder.cast_impl
+
+    def cast_impl(builder: Any, src: Any, dst_type: Any) -> Any:
+        if src.dtype.scalar == tl.bfloat16 and dst_type.scalar != tl.bfloat16:
+            wide = (src.data.astype("uint32") << 16).view("float32")
+            return plain(builder, TensorHandle(wide, tl.float32), dst_type)
+        if dst_type.scalar != tl.bfloat16 or src.dtype.scalar == tl.bfloat16:
+            return plain(builder, src, dst_type)
+        data = np.ascontiguousarray(src.data, dtype="float32")
+        bits = data.view("uint32")
+        near = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        near = np.where(np.isnan(data), 0x7FC0, near).astype("uint16")
+        return TensorHandle(near, dst_type.scalar)
+
+    InterpreterBuilder.cast_impl = cast_impl
+
+
+def _library() -> None:
+    """Functions of numpy in place of the device's mathematical library."""
+    import numpy as np
+    import triton.language as tl
+    from triton.language.extra import libdevice
+    from triton.runtime.interpreter import TensorHandle
+
+    def of(function: Any) -> Any:
+        def called(*args: Any, **rest: Any) -> Any:
+            tensors = [arg for arg in args if isinstance(arg, tl.tensor)]
+            like = tensors[0].handle.data.dtype
+            held = (a.handle.data if isinstance(a, tl.tensor) else like.type(a) for a in args)
+            data, dtype = function(*held).astype(like), tensors[0].dtype.scalar
+            block = any(tensor.type.is_block() for tensor in tensors)
+            type = tl.block_type(dtype, list(data.shape)) if block else dtype
+            return tl.tensor(TensorHandle(data, dtype), type)
+
+        return called
+
+    erf = np.vectorize(math.erf, otypes=[np.float64])
+    table = {name: getattr(np, name) for name in ("exp", "exp2", "log", "log2", "sin", "cos")}
+    table |= {"tanh": np.tanh, "expm1": np.expm1, "log1p": np.log1p, "pow": np.power}
+    table |= {"fmod": np.fmod}
+    table["erf"] = lambda x: erf(x).astype(x.dtype)
+    for name, function in table.items():
+        setattr(libdevice, name, of(function))
 
 
 def _multiply_bfloat16() -> None:
@@ -126,8 +180,11 @@ def _wait() -> None:
         tensor.copy_(value)
 
 
-def _fetch(asm: str, constraints: str, args: Sequence[Any], **rest: Any) -> None:
-    """In place of an instruction that the interpreter does not know: it asks for constants only."""
+def _instruction(asm: str, constraints: str, args: Sequence[Any], **rest: Any) -> Any:
+    """In place of an instruction that the interpreter does not know: a product, or what asks for
+    constants only."""
+    if asm.startswith("mul.rn"):
+        return args[0] * args[1]
     assert asm.startswith("prefetch.global.L2"), asm
     for address in args[0].handle.data.flatten().tolist():
         assert any(start <= address < end for start, end in _before[-1].spans)

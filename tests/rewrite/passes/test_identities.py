@@ -13,7 +13,7 @@ from anabranch.rewrite.rules.always import RULES
 from anabranch.trace import Trace
 
 IDLE = (
-    *("add.Tensor({0}, 0)", "sub.Tensor({0}, 0)", "mul.Tensor({0}, 1.0)", "div.Tensor({0}, 1)"),
+    *("add.Tensor({0}, -0.0)", "sub.Tensor({0}, 0)", "mul.Tensor({0}, 1.0)", "div.Tensor({0}, 1)"),
     *("pow.Tensor_Scalar({0}, 1)", "dropout.default({0}, 0.5, False)"),
     *(f"{kind}dropout.default({{0}}, 0.5, False)" for kind in ("feature_", "alpha_")),
     *("feature_alpha_dropout.default({0}, 0.5, False)", "alias.default({0})"),
@@ -30,7 +30,7 @@ def test_one_graph_before_and_after() -> None:
     graph g {
       input %x: f32[2,3]
       %d: f32[2,3] = aten.dropout.default(%x, 0.5, False)
-      %a: f32[2,3] = aten.add.Tensor(%d, 0.0)
+      %a: f32[2,3] = aten.sub.Tensor(%d, 0.0)
       %t: f32[3,2]{1,3} = aten.t.default(%a)
       %u: f32[2,3] = aten.t.default(%t)
       %r: f32[2,3] = aten.relu.default(%u)
@@ -41,6 +41,22 @@ def test_one_graph_before_and_after() -> None:
         "  %r: f32[2,3] = aten.relu.default(%x)",
         "  return %r",
     ]
+
+
+def test_zeros_keep_their_signs() -> None:
+    """-0.0 + 0.0 is 0.0, and so is -0.0 - -0.0."""
+    graph = read("""
+    graph g {
+      input %x: f32[2,3]
+      input %i: i64[2,3]
+      %a: f32[2,3] = aten.add.Tensor(%x, 0)
+      %b: f32[2,3] = aten.add.Tensor(%a, 0.0)
+      %c: f32[2,3] = aten.sub.Tensor(%b, -0.0)
+      %j: i64[2,3] = aten.add.Tensor(%i, 0)
+      %k: i64[2,3] = aten.neg.default(%j)
+      return %c, %k
+    }""")
+    assert kinds(identities(graph, Trace())) == ["add", "add", "sub", "neg"]
 
 
 def test_what_only_looks_idle_stays() -> None:

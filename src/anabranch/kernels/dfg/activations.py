@@ -28,7 +28,8 @@ def tanh(x: Expr) -> Expr:
         return arith("tanh", x)
     fall = arith("expm1", arith("mul", arith("abs", x), -2.0))
     size = arith("div", arith("neg", fall), arith("add", fall, 2.0))
-    return arith("where", arith("lt", x, 0), arith("neg", size), size)
+    signed = arith("where", arith("lt", x, 0), arith("neg", size), size)
+    return arith("where", arith("eq", x, 0), x, signed)
 
 
 def _sigmoid_linear(of: Operands) -> Expr:

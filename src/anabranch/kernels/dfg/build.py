@@ -40,7 +40,8 @@ Number = float | int | bool
 Operand = Expr | Number
 
 TESTS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-NEUTRAL: dict[str, Number] = {"add": 0, "sub": 0, "mul": 1, "div": 1, "xor": 0, "or": 0}
+NEUTRAL: dict[str, float] = {"add": -0.0, "sub": 0.0, "mul": 1, "div": 1, "xor": 0, "or": 0}
+"""What changes nothing, not even the sign of zero: -0.0 + 0.0 is 0.0."""
 FOLDED: dict[str, Callable[[Any, Any], Number]] = {
     **{"add": operator.add, "sub": operator.sub, "mul": operator.mul},
     **{"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge},
@@ -70,7 +71,7 @@ def arith(op: str, *given: Operand) -> Expr:
     if op in FOLDED and all(isinstance(arg, Const) for arg in args):
         a, b = (arg.value for arg in args if isinstance(arg, Const))
         return const(FOLDED[op](a, b), torch.bool if op in TESTS else like)
-    if op in NEUTRAL and isinstance(args[1], Const) and args[1].value == NEUTRAL[op]:
+    if op in NEUTRAL and isinstance(args[1], Const) and args[1].exact == _neutral(op, like):
         return args[0]
     return Arith(op, args, torch.bool if op in TESTS else like)
 
@@ -152,6 +153,11 @@ def scan(op: str, over: Axis, arg: Expr, at: Index) -> Expr:
     return Scan(op, over, arg, at)
 
 
+@lru_cache(1024)
+def _neutral(op: str, dtype: torch.dtype) -> str:
+    return const(NEUTRAL[op], dtype).exact
+
+
 @lru_cache(4096, typed=True)
 def _holds(dtype: torch.dtype, value: Number) -> bool:
     """Whether memory of this type holds the number as it is."""
@@ -169,7 +175,7 @@ def _is_zero(value: Number) -> bool:
 
 
 def _zero_outside(expr: Expr, within: Within) -> bool:
-    """Whether it is 0 anyway wherever the bounds do not hold."""
+    """Whether it is 0, and not -0.0, anyway wherever the bounds do not hold."""
     match expr:
         case Load():
             return _is_zero(expr.fill) and set(within) <= set(expr.within)
@@ -179,7 +185,9 @@ def _zero_outside(expr: Expr, within: Within) -> bool:
             return value == 0 and _zero_outside(arg, within)
         case Arith("add" | "sub", (a, b)):
             return _zero_outside(a, within) and _zero_outside(b, within)
-        case Arith("mul", (arg, Const())) | Arith("neg" | "abs", (arg,)):
+        case Arith("mul", (arg, Const(value))):
+            return 0 < value < math.inf and _zero_outside(arg, within)
+        case Arith("abs", (arg,)):
             return _zero_outside(arg, within)
         case _:
             return False

@@ -20,6 +20,7 @@ from itertools import pairwise
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, types
+from anabranch.ir.rounding import strict_values
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg.build import cast, load
 from anabranch.kernels.dfg.elsewhere import ELSEWHERE
@@ -42,6 +43,7 @@ from anabranch.kernels.dfg.nouns import (
 from anabranch.kernels.dfg.patches import PATCHES
 from anabranch.kernels.dfg.pointwise import POINTWISE
 from anabranch.kernels.dfg.running import RUNNING
+from anabranch.kernels.dfg.strict import ROUNDED, strict
 from anabranch.kernels.dfg.values import At, Call, Lowering, Point, Refusal, Value, arguments
 from anabranch.kernels.dfg.windows import WINDOWS
 
@@ -92,11 +94,14 @@ def values_of(body: Graph, given: Mapping[str, At]) -> dict[str, Value]:
     declared += [(constant.name, constant.type) for constant in body.constants]
     for name, type in declared:
         values[name] = Value(type, given.get(name, _read(name, type)))
+    decided = strict_values(body)
     for node in body.nodes:
         known = {name: given[name] for name in node.results if name in given}
         made = () if len(known) == len(node.types) else _lowering(node, values, bool(known))
         for k, (name, type) in enumerate(zip(node.results, node.types, strict=True)):
             at = known.get(name) or (made[k] if k < len(made) else _missing(node, name))
+            if name in decided and name not in known:
+                at = strict(at, type.dtype, (values[read] for read in node.uses))
             values[name] = Value(type, _called(name, at))
     return values
 
@@ -133,6 +138,8 @@ def _lowered(body: Graph, given: Mapping[str, At], most: int) -> Dfg:
         if _overlaps(type):
             raise Refusal(f"%{piece.name} has several elements at one place of memory")
         expr = cast(piece.value.at(own), type.dtype)
+        if isinstance(expr, Arith) and expr.op == ROUNDED.get(type.dtype):
+            (expr,) = expr.args  # storing it rounds
         stores.append(Store(piece.name, type, piece.part.index(own) if piece.part else own, expr))
     return Dfg(axes, tuple(stores))
 

@@ -233,11 +233,19 @@ ARITY: dict[str, int] = {
     **dict.fromkeys(("exp2", "log2", "floor", "ceil", "sigmoid", "not"), 1),
     **dict.fromkeys(("tanh", "expm1", "log1p", "round", "trunc"), 1),
     **dict.fromkeys(("add", "sub", "mul", "div", "max", "min", "rem", "floordiv"), 2),
+    **dict.fromkeys(("as_f16", "as_bf16", "sqrt_rn"), 1),
+    **dict.fromkeys(("div_rn", "mul_rn", "pow"), 2),
+    **dict.fromkeys(
+        (f"device_{name}" for name in ("exp", "exp2", "log", "log2", "sin", "cos", "tanh")), 1
+    ),
+    **dict.fromkeys((f"device_{name}" for name in ("erf", "expm1", "log1p")), 1),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor"), 2),
     "where": 3,
 }
 """rem and floordiv divide integers towards zero, as the machine does; max and min answer nan if
-either argument is."""
+either argument is. as_f16 and as_bf16 round to what these hold, and go on in fp32. What ends in _rn
+is rounded to nearest by itself, by no approximation and not together with another operation;
+device_ is the function of the device's mathematical library, as eager calls it."""
 
 
 @dataclass(frozen=True, slots=True)

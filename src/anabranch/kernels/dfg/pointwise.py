@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import torch
 
+from anabranch.ir.rounding import narrower
 from anabranch.kernels.dfg.activations import ACTIVATIONS
 from anabranch.kernels.dfg.build import arith, cast, const
 from anabranch.kernels.dfg.nouns import COMPUTE, Expr, Within
 from anabranch.kernels.dfg.powers import POWERS
+from anabranch.kernels.dfg.strict import rounded, stepwise
 from anabranch.kernels.dfg.values import (
     At,
     Call,
@@ -48,11 +50,16 @@ def pointwise(formula: Formula, compares: bool = False) -> Lowering:
 def _round(call: Call) -> tuple[At, ...]:
     if call.node.op != "aten.round.default":
         raise Refusal(f"{call.node.op} rounds to digits, in steps that ATen rounds as well")
-    return pointwise(unary("round"))(call)
+    return pointwise(whole("round"))(call)
 
 
 def unary(op: str) -> Formula:
     return lambda of: arith(op, of["self"])
+
+
+def whole(op: str) -> Formula:
+    """What rounds to integers gives integers back."""
+    return lambda of: arith(op, of["self"]) if of.dtype.is_floating_point else of["self"]
 
 
 def binary(op: str) -> Formula:
@@ -82,7 +89,7 @@ def _div(of: Operands) -> Expr:
     if rounding == "floor":
         return floor_divide(a, b)
     if a.dtype.is_floating_point:
-        return arith("trunc", arith("div", a, b))
+        return arith("trunc", rounded(stepwise(arith("div", a, b), {a, b}), of.dtype))
     return arith("floordiv", a, b)
 
 
@@ -98,8 +105,10 @@ def floor_divide(a: Expr, b: Expr) -> Expr:
     exact = arith("div", arith("sub", a, rest), b)
     exact = arith("where", down, arith("sub", exact, 1), exact)
     low = arith("floor", exact)
-    rounded = arith("where", arith("gt", arith("sub", exact, low), 0.5), arith("add", low, 1), low)
-    return arith("where", arith("eq", b, 0), arith("div", a, b), rounded)
+    near = arith("where", arith("gt", arith("sub", exact, low), 0.5), arith("add", low, 1), low)
+    whole = arith("div", a, b)
+    near = arith("where", arith("eq", near, 0), arith("mul", whole, 0.0), near)  # with its sign
+    return stepwise(arith("where", arith("eq", b, 0), whole, near), {a, b})
 
 
 def _remainder(of: Operands) -> Expr:
@@ -158,8 +167,12 @@ def _addcdiv(of: Operands) -> Expr:
 
 
 def _lerp(of: Operands) -> Expr:
-    start, way = of["self"], arith("sub", of["end"], of["self"])
-    return arith("add", start, arith("mul", of["weight"], way))
+    """From the end that is nearer, so that it arrives there."""
+    start, end, weight = of["self"], of["end"], of["weight"]
+    way = arith("sub", end, start)
+    rest = arith("mul", way, arith("sub", const(1, way.dtype), weight))
+    near = arith("add", start, arith("mul", weight, way))
+    return arith("where", arith("lt", arith("abs", weight), 0.5), near, arith("sub", end, rest))
 
 
 def _where(of: Operands) -> Expr:
@@ -191,7 +204,18 @@ def _truth(of: Operands, name: str) -> Expr:
 
 
 def _to_copy(of: Operands) -> Expr:
-    return of["self"]
+    """Rounded, where the new type has fewer numbers: the model asked for that."""
+    new, given = of.call.type.dtype, of.raw("self")
+    rounds = isinstance(given, Value) and _loses(new, given.type.dtype)
+    return rounded(of["self"], new) if rounds else of["self"]
+
+
+def _loses(new: torch.dtype, old: torch.dtype) -> bool:
+    return narrower(new, old) or (new.is_floating_point and not old.is_floating_point)
+
+
+def _frac(of: Operands) -> Expr:
+    return arith("sub", of["self"], arith("trunc", of["self"]))
 
 
 ERFC = (
@@ -220,8 +244,8 @@ ARITHMETIC = frozenset({_add, _sub, _rsub, _clamp, _addcmul, _lerp, _remainder, 
 
 FORMULAS: dict[str, Formula] = {
     **{name: unary(name) for name in ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos")},
-    **{name: unary(name) for name in ("erf", "exp2", "log2", "floor", "ceil", "sigmoid")},
-    **{name: unary(name) for name in ("expm1", "log1p", "trunc")},
+    **{name: unary(name) for name in ("erf", "exp2", "log2", "sigmoid", "expm1", "log1p")},
+    **{name: whole(name) for name in ("floor", "ceil", "trunc")},
     "bitwise_not": unary("not"),
     **{f"bitwise_{name}": binary(name) for name in ("and", "or", "xor")},
     **{"mul": binary("mul"), "maximum": binary("max"), "minimum": binary("min")},
@@ -235,7 +259,7 @@ FORMULAS: dict[str, Formula] = {
     **ACTIVATIONS,
     **POWERS,
     **{"sign": _sign, "sgn": _sign, "heaviside": _heaviside, "nan_to_num": _nan_to_num},
-    "frac": lambda of: arith("sub", of["self"], arith("trunc", of["self"])),
+    "frac": _frac,
     "erfc": _erfc,
     **{"addcmul": _addcmul, "addcdiv": _addcdiv, "lerp": _lerp},
     **{"where": _where, "masked_fill": _masked_fill, "_to_copy": _to_copy},

@@ -1,10 +1,9 @@
-"""Powers and logarithms: products and roots where they will do, else by way of base 2.
+"""Powers and logarithms: products and roots where they will do, else the device's function.
 
 x ** 5       = x * (x * x) * (x * x)
-x ** 0.75    = exp2(0.75 * log2(abs(x)))     nan where x is negative, but for -inf, as it should be
-x ** y       = exp2(y * log2(abs(x)))        with the sign that an odd y gives it
-
-Numbers that are infinite have none of these: 1 ** inf is 1, and inf * log2(1) nothing.
+x ** 0.5     = sqrt(x)
+x ** y       = pow(x, y)        exp2(y * log2(x)) has few digits where the exponent is large, and
+                                nothing to say of (-1) ** inf or (-0.0) ** -3
 """
 
 from __future__ import annotations
@@ -21,16 +20,13 @@ MOST_PRODUCTS = 16
 
 def _pow(of: Operands) -> Expr:
     base, exponent = of["self"], of["exponent"]
-    for part in (base, exponent):
-        if isinstance(part, Const) and not math.isfinite(part.value):
-            raise Refusal(f"a power of or to {part.value} has no lowering")
-    if isinstance(base, Const) and base.value > 0 and base.dtype.is_floating_point:
-        return arith("exp2", arith("mul", exponent, math.log2(base.value)))
-    if isinstance(exponent, Const):
+    if isinstance(base, Const) and base.dtype.is_floating_point and base.value in (1, 2):
+        return const(1, base.dtype) if base.value == 1 else arith("exp2", exponent)
+    if isinstance(exponent, Const) and math.isfinite(exponent.value):
         return power(base, exponent.value)
     if not base.dtype.is_floating_point:
         raise Refusal("a power of integers has a tensor for its exponent")
-    return _any_power(base, exponent)
+    return arith("pow", base, exponent)
 
 
 def power(base: Expr, exponent: float) -> Expr:
@@ -39,7 +35,7 @@ def power(base: Expr, exponent: float) -> Expr:
     if floating and exponent in (0.5, -0.5):
         return arith("sqrt" if exponent > 0 else "rsqrt", base)
     if exponent != int(exponent) or (floating and abs(exponent) > MOST_PRODUCTS):
-        return _any_power(base, const(exponent, base.dtype))
+        return arith("pow", base, const(exponent, base.dtype))
     if exponent < 0:
         if not floating:
             raise Refusal("a negative power of integers has no lowering")
@@ -50,26 +46,6 @@ def power(base: Expr, exponent: float) -> Expr:
         if bit == "1":
             result = base if isinstance(result, Const) else arith("mul", result, base)
     return result
-
-
-def _any_power(base: Expr, exponent: Expr) -> Expr:
-    """Of floats, to any number."""
-    known = exponent.value if isinstance(exponent, Const) else None
-    size = arith("exp2", arith("mul", arith("log2", arith("abs", base)), exponent))
-    finite = arith("where", arith("eq", base, -math.inf), size, math.nan)
-    if known is not None and known != int(known):
-        return arith("where", arith("lt", base, 0), finite, size)
-    if known is not None and known % 2 == 0:
-        return size
-    turned = arith("where", arith("lt", base, 0), arith("neg", size), size)
-    if known is not None:
-        return turned
-    odd = arith("eq", arith("abs", arith("rem", exponent, 2.0)), 1.0)
-    whole = arith("eq", arith("floor", exponent), exponent)
-    below = arith("where", whole, arith("where", odd, arith("neg", size), size), finite)
-    signed = arith("where", arith("lt", base, 0), below, size)
-    one = arith("or", arith("eq", exponent, 0), arith("eq", base, 1))
-    return arith("where", one, const(1, base.dtype), signed)
 
 
 def _log10(of: Operands) -> Expr:

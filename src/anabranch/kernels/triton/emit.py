@@ -64,7 +64,7 @@ DTYPES: dict[torch.dtype, str] = {
 }
 
 FORMS: dict[str, str] = {
-    **{"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "neg": "-{}"},
+    **{"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "neg": "{} * -1.0"},
     **{"eq": "{} == {}", "ne": "{} != {}", "lt": "{} < {}", "le": "{} <= {}", "gt": "{} > {}"},
     **{"ge": "{} >= {}", "and": "{} & {}", "or": "{} | {}", "xor": "{} ^ {}", "not": "~{}"},
     **{"rem": "{} % {}", "floordiv": "{} // {}", "where": "tl.where({}, {}, {})"},
@@ -79,17 +79,25 @@ FORMS: dict[str, str] = {
     },
     **{name: f"{name}({{}})" for name in ("tanh", "expm1", "log1p", "trunc")},
     "round": "round_even({})",
+    **{"as_f16": "as_f16({})", "as_bf16": "as_bf16({})"},
+    **{"div_rn": "tl.div_rn({}, {})", "sqrt_rn": "tl.sqrt_rn({})", "mul_rn": "product({}, {})"},
+    **{
+        f"device_{name}": f"libdevice.{name}({{}})"
+        for name in ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "expm1", "log1p")
+    },
+    "pow": "libdevice.pow({}, {})",
 }
 """How each operation is written. Names without `tl.` are functions of `functions.py`."""
 
-INTEGER_FORMS = {"max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})"}
+INTEGER_FORMS = {"neg": "-{}", "max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})"}
 LONG_LINE = 70
 FUNCTIONS = (
     *("tanh", "expm1", "log1p", "trunc", "round_even", "larger", "smaller", "nearest_tf32"),
-    *("fetch_ahead", "log_add_exp", "one_after_other"),
+    *("fetch_ahead", "log_add_exp", "one_after_other", "as_f16", "as_bf16", "product"),
+    "product_f64",
 )
 """What `functions.py` has."""
-RESERVED = frozenset({*dir(builtins), *keyword.kwlist, *FUNCTIONS, "tl", "triton"})
+RESERVED = frozenset({*dir(builtins), *keyword.kwlist, *FUNCTIONS, "tl", "triton", "libdevice"})
 
 
 def emit(
@@ -269,8 +277,14 @@ class Emission:
         floating = part.args[-1].dtype.is_floating_point
         form = FORMS[part.op] if floating else INTEGER_FORMS.get(part.op, FORMS[part.op])
         given = [self.known[arg] for arg in part.args]
-        if part.op == "div" and (inverse := _exact_inverse(part.args[1])) is not None:
+        if part.op in ("div", "div_rn") and (inverse := _exact_inverse(part.args[1])) is not None:
             form, given[1] = FORMS["mul"], literal(inverse)
+        if part.op == "mul_rn" and part.dtype == torch.float64:
+            form = "product_f64({}, {})"
+        if part.op == "rem" and floating:
+            form = "libdevice.fmod({}, {})"
+        if part.op in ("max", "min") and isinstance(part.args[1], Const):
+            given.reverse()  # of two zeros a processor answers the second: eager's, the operand
         if not form.endswith(")"):
             given = [_operand(text) for text in given]
         text = form.format(*given)

@@ -1,8 +1,9 @@
 # mypy: ignore-errors
 """Functions that generated kernels call. Read as text, one by one; never imported.
 
-All but the last use only what Triton has on every backend, its interpreter included. Where a plain
-formula loses all digits near 0, the error of the rounded step is divided out again (Kahan). Tensor
+All but the last three use only what Triton has on every backend, its interpreter included. A
+product is an instruction of its own where it may not become one with a sum. Where a plain formula
+loses all digits near 0, the error of the rounded step is divided out again (Kahan). Tensor
 cores cut fp32 off after the ten bits of tf32: rounded before, it is half as wrong and not biased.
 """
 
@@ -15,9 +16,8 @@ def tanh(x):
     t = tl.exp(-2.0 * tl.abs(x))
     far = (1.0 - t) / (1.0 + t)
     s = x * x
-    near = tl.abs(x) * (1.0 - s * (1.0 / 3.0 - s * (2.0 / 15.0 - s * (17.0 / 315.0))))
-    size = tl.where(s < 0.01, near, far)
-    return tl.where(x < 0.0, -size, size)
+    near = x * (1.0 - s * (1.0 / 3.0 - s * (2.0 / 15.0 - s * (17.0 / 315.0))))
+    return tl.where(s < 0.01, near, tl.where(x < 0.0, -far, far))
 
 
 @triton.jit
@@ -48,7 +48,8 @@ def round_even(x):
     rest = x - low
     odd = low - 2.0 * tl.floor(low * 0.5)
     up = (rest > 0.5) | ((rest == 0.5) & (odd == 1.0))
-    return tl.where(up, low + 1.0, low)
+    near = tl.where(up, low + 1.0, low)
+    return tl.where(near == 0.0, x * 0.0, near)
 
 
 @triton.jit
@@ -81,6 +82,40 @@ def nearest_tf32(x):
     bits = x.to(tl.int32, bitcast=True)
     rounded = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     return tl.where(x == x, rounded, x)
+
+
+@triton.jit
+def as_f16(x):
+    return x.to(tl.float16).to(tl.float32)
+
+
+@triton.jit
+def as_bf16(x):
+    return x.to(tl.bfloat16).to(tl.float32)
+
+
+@triton.jit
+def product(x, y):
+    return tl.inline_asm_elementwise(
+        "mul.rn.f32 $0, $1, $2;",
+        "=f,f,f",
+        [x, y],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
+def product_f64(x, y):
+    return tl.inline_asm_elementwise(
+        "mul.rn.f64 $0, $1, $2;",
+        "=d,d,d",
+        [x, y],
+        dtype=tl.float64,
+        is_pure=True,
+        pack=1,
+    )
 
 
 @triton.jit

@@ -32,6 +32,8 @@ from anabranch.kernels.triton.names import names_of
 from anabranch.kernels.triton.program import Program
 
 WIDTH = 100
+LIBRARY = "\nfrom triton.language.extra import libdevice"
+"""What imports the device's mathematical library."""
 MOST_ASIDE = 65_535
 """CTAs along the second axis of a grid, and along the third, at most."""
 LONGEST_NAME = 60
@@ -85,7 +87,7 @@ def program(
     parameters = [f"{names[name]}_ptr" for name in pointers]
     parameters += ["scratch_ptr"] * bool(scratch) + ["counters_ptr"] * bool(counters)
     parts = [
-        "import triton\nimport triton.language as tl",
+        "import triton\nimport triton.language as tl" + LIBRARY * ("libdevice." in text),
         *(function(name) for name in FUNCTIONS if re.search(rf"(?<![\w.]){name}\b", text)),
         "\n".join(
             [

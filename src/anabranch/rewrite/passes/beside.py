@@ -23,6 +23,7 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, users
+from anabranch.ir.rounding import strict_values
 from anabranch.ir.rule import Known
 from anabranch.rewrite.build import Builder, rewrite
 from anabranch.trace import Trace
@@ -42,11 +43,12 @@ def beside(graph: Graph, trace: Trace) -> Graph:
     """The graph with sums and factors for all that layers can take in."""
     if not any(node.op in FORMS for node in graph.nodes):
         return graph
-    known, readers = Known.of(graph), users(graph)
+    known, readers, decided = Known.of(graph), users(graph), strict_values(graph)
     returned = {ref.name for ref in graph.outputs}
 
     def visit(builder: Builder, node: Node) -> Ref | None:
-        source = _varies(node, known) if node.op in FORMS else None
+        fixed = node.name in decided or node.op not in FORMS
+        source = None if fixed else _varies(node, known)
         if source is None:
             return None
         given = builder.renamed(node)

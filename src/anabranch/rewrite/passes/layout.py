@@ -117,7 +117,9 @@ class _Walk:
         table = {name: self._restored(name).name for name in node.uses}
         args = tuple(rename(arg, table) for arg in node.args)
         kwargs = tuple((key, rename(arg, table)) for key, arg in node.kwargs)
-        self.builder.add(Node(node.name, node.op, args, kwargs, node.types, node.origin))
+        self.builder.add(
+            Node(node.name, node.op, args, kwargs, node.types, node.origin, node.strict)
+        )
 
     def _restored(self, value: str) -> Ref:
         """The source's value in the layout it had before."""

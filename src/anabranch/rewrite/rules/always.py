@@ -6,6 +6,7 @@ value, dtype, shape and strides (`unchanged`): `x + 0` may also broadcast, promo
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 
@@ -35,6 +36,23 @@ def not_copied(match: Match) -> bool:
     return match.x.type == match.root.type or (not match.x.constant and unchanged(match))
 
 
+def added_nothing(zero: float) -> Callable[[Match], bool]:
+    """Whether x is given back by a sum with a zero: of floats only with the one of this sign, for
+    -0.0 + 0.0 is 0.0."""
+
+    def nothing(match: Match) -> bool:
+        number, type = match.root.args[1], match.x.type
+        if type is None or not unchanged(match) or isinstance(number, complex):
+            return False
+        same = isinstance(number, int | float) and sign(number) == sign(zero)
+        return same or not type.dtype.is_floating_point
+
+    def sign(number: float) -> float:
+        return math.copysign(1.0, number)
+
+    return nothing
+
+
 def identity(name: str, find: Call, draw: Draw | None = None) -> Rule:
     """A rule find -> x, where x is given back unchanged."""
     return Rule(name, find=find, replace=x, when=unchanged, draw=draw)
@@ -52,6 +70,10 @@ def tensor(*sizes: int) -> TensorType:
 def sized(**more: Arg) -> Draw:
     """A random shape for x; further wildcards as given."""
     return lambda dice: {"x": tensor(*shape(dice)), **more}
+
+
+def whole_numbers(dice: random.Random) -> Mapping[str, object]:
+    return {"x": TensorType(shape(dice), torch.int64)}
 
 
 def same_shape(dice: random.Random) -> Mapping[str, object]:
@@ -120,8 +142,8 @@ DROPOUTS = (
 RENAMES = ("aten.alias.default", "aten.detach.default", "aten.lift_fresh.default")
 
 RULES: tuple[Rule, ...] = (
-    identity("x + 0 -> x", x + 0, sized()),
-    identity("x - 0 -> x", x - 0, sized()),
+    Rule("x + 0 -> x", find=x + 0, replace=x, when=added_nothing(-0.0), draw=whole_numbers),
+    Rule("x - 0 -> x", find=x - 0, replace=x, when=added_nothing(0.0), draw=sized()),
     identity("x * 1 -> x", x * 1, sized()),
     identity("x / 1 -> x", x / 1, sized()),
     identity("pow(x, 1) -> x", call("aten.pow.Tensor_Scalar", x, 1), sized()),

@@ -1,0 +1,161 @@
+"""Values whose rounding decides something: what must be computed as exactly as eager does it.
+
+    %div = a / b          4.0, or 3.9999998 by an approximate division
+    %floor = floor(%div)  4 or 3
+
+An operator *decides* where its result jumps: it rounds, compares, or answers places. What it reads,
+and what that is computed of element by element, is *strict*: kernels round each step as eager does
+(no approximate quotient or root, no product and sum rounded once), and the reference computes it in
+the model's own precision. Contractions and normalisations end this: they round in an order of their
+own. A narrowing cast is the model's own rounding, in kernels and in the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Graph, Node, Ref, types, users
+from anabranch.ir.types import TensorType
+
+CONVERT = "aten._to_copy.default"
+JUMPS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("floor", "ceil", "trunc", "round", "frac", "sign", "sgn", "heaviside", "threshold"),
+        *("floor_divide", "remainder", "fmod", "hardshrink", "softshrink", "floor_divide_"),
+        *("fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine", "bincount"),
+        *("searchsorted", "bucketize", "histc", "special_round"),
+    )
+)
+"""What rounds or compares, and answers in floats."""
+ROUNDS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("add", "sub", "rsub", "mul", "div", "sqrt", "rsqrt", "reciprocal", "square", "pow"),
+        *("addcmul", "addcdiv", "lerp", "exp", "exp2", "log", "log2", "sigmoid", "tanh"),
+        *("_to_copy", "remainder", "fmod", "floor_divide"),
+    )
+)
+"""What computes another number where it is spelled in another way."""
+FOLDS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("sum", "mean", "prod", "amax", "amin", "aminmax", "max", "min", "cumsum", "cumprod"),
+        *("cummax", "cummin", "sort", "topk", "kthvalue", "median", "nanmedian", "mode", "argsort"),
+        *("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d"),
+        *("max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d", "logsumexp"),
+        *("var", "std", "var_mean", "linalg_vector_norm", "norm", "scatter", "scatter_add"),
+        *("index_put", "masked_scatter", "as_strided", "unfold", "nansum"),
+    )
+)
+"""What the rounding of an element reaches the result of, though it is not pointwise."""
+
+
+def strict_values(graph: Graph) -> frozenset[str]:
+    """The floating values of the graph that must be what eager computes, bit for bit where nothing
+    is summed: those that a deciding operator reads, those marked, and what they are made of."""
+    if not any(node.strict or _may_decide(node) for node in graph.nodes):
+        return frozenset()
+    known = types(graph)
+    read = users(graph).keys() | {ref.name for ref in graph.outputs}
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        found.update(node.results if node.strict and node.op != CONVERT else ())
+        carries = not found.isdisjoint(node.results) and _carries(node)
+        if carries or decides(node, known, read.__contains__):
+            found.update(node.uses)
+    return frozenset(name for name in found if known[name].dtype.is_floating_point)
+
+
+def fixed_nodes(graph: Graph) -> frozenset[str]:
+    """The nodes that round, element by element, what must be as eager has it."""
+    found = strict_values(graph)
+    return frozenset(
+        node.name
+        for node in graph.nodes
+        if ops.packet_name(node.op) in ROUNDS and not found.isdisjoint(node.results)
+    )
+
+
+def marked(graph: Graph) -> Graph:
+    """The graph with its strict nodes marked, so that a part of it knows what is decided elsewhere;
+    the same one if there are none."""
+    found = strict_values(graph)
+    if not found:
+        return graph
+    nodes = tuple(
+        replace(node, strict=True)
+        if not node.strict and not found.isdisjoint(node.results) and _carries(node)
+        else node
+        for node in graph.nodes
+    )
+    return replace(graph, nodes=nodes)
+
+
+def rounds(node: Node, known: Mapping[str, TensorType]) -> bool:
+    """Whether it is a cast that gives up digits or range, which the model asked for: one that a
+    rewrite has put where a half type ends is not marked, and no more than storing that."""
+    return node.strict and loses(node.op, node.args, node.type, known)
+
+
+def loses(op: str, args: Sequence[Arg], type: TensorType, known: Mapping[str, TensorType]) -> bool:
+    """Whether the call is a cast that gives up digits or range."""
+    if op != CONVERT or not args or not isinstance(args[0], Ref):
+        return False
+    return narrower(type.dtype, known[args[0].name].dtype)
+
+
+def narrower(new: torch.dtype, old: torch.dtype) -> bool:
+    """Whether some numbers of the old floating dtype are none of the new one."""
+    if new == old or not (new.is_floating_point and old.is_floating_point):
+        return False
+    if 1 in (new.itemsize, old.itemsize):  # torch promotes no eight bits
+        return new.itemsize == 1
+    return torch.promote_types(new, old) != new
+
+
+def decides(
+    node: Node, known: Mapping[str, TensorType], read: Callable[[str], bool] = lambda name: True
+) -> bool:
+    """Whether its result jumps where what it reads is a little larger or smaller. `read`: whether
+    somebody wants a result; places that nobody asks for decide nothing."""
+    if not _may_decide(node) or not any(known[n].dtype.is_floating_point for n in node.uses):
+        return False
+    pairs = zip(node.results, node.types, strict=True)
+    return _jumps(node) or any(read(name) for name, type in pairs if _whole(type))
+
+
+def _may_decide(node: Node) -> bool:
+    return _jumps(node) or any(map(_whole, node.types))
+
+
+def _whole(type: TensorType) -> bool:
+    return not (type.dtype.is_floating_point or type.dtype.is_complex)
+
+
+def _jumps(node: Node) -> bool:
+    name = ops.packet_name(node.op)
+    if name in JUMPS or "quantize" in name:
+        return True
+    if name == "aten.div":
+        return _named(node, "rounding_mode") is not None
+    if name == "aten.grid_sampler_2d" or name == "aten.grid_sampler_3d":
+        return _named(node, "interpolation_mode") == 1
+    return False
+
+
+def _named(node: Node, name: str) -> Arg:
+    return ops.arguments(node).get(name)
+
+
+def _carries(node: Node) -> bool:
+    """Whether the result's bits are those of what it reads, by one rounding an element."""
+    if ops.info(node.op).random:
+        return False
+    return ops.info(node.op).kind in ("pointwise", "move", "view") or (
+        ops.packet_name(node.op) in FOLDS
+    )

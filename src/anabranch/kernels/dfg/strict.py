@@ -1,0 +1,81 @@
+"""Strict expressions: each operation as eager rounds it, where that decides something.
+
+    floor(x / y)      tl.floor(tl.div_rn(x, y)), for an approximate 3.9999998 is 3
+    x * y + z > 0     product(x, y) + z, for a product that is not rounded before it is added to is
+                      another number
+
+Half types are rounded after each operator, as they are where eager stores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import replace
+
+import torch
+
+from anabranch.kernels.dfg.build import arith, cast
+from anabranch.kernels.dfg.nouns import Arith, Cast, Expr, Reduce, Within, parts
+from anabranch.kernels.dfg.values import At, Point, Value
+
+ROUNDED: dict[torch.dtype, str] = {torch.float16: "as_f16", torch.bfloat16: "as_bf16"}
+IEEE = {"div": "div_rn", "sqrt": "sqrt_rn"}
+"""What Triton approximates in fp32, and not in fp64."""
+FUNCTIONS = frozenset(("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "expm1", "log1p"))
+
+
+def rounded(expr: Expr, dtype: torch.dtype) -> Expr:
+    """The value as memory of this type holds it."""
+    return arith(ROUNDED[dtype], expr) if dtype in ROUNDED else cast(expr, dtype)
+
+
+def strict(at: At, dtype: torch.dtype, read: Iterable[Value]) -> At:
+    """The same function, each of its own operations rounded as eager does; what is `read` comes as
+    it is."""
+    values = list(read)
+
+    def exactly(point: Point, within: Within) -> Expr:
+        expr = at(point, within)
+        given = {known for value in values for known in value.known.values()}
+        return rounded(stepwise(expr, given), dtype)
+
+    return exactly
+
+
+def stepwise(expr: Expr, given: Container[Expr] = frozenset()) -> Expr:
+    """The expression with its operations in the strict form, down to those that are given."""
+    done: dict[Expr, Expr] = {}
+    stack = [expr]
+    while stack:
+        part = stack[-1]
+        inner = () if part in given else parts(part)
+        missing = [each for each in inner if each not in done]
+        if missing:
+            stack += missing
+            continue
+        stack.pop()
+        done[part] = part if part in given else _form(part, done)
+    return done[expr]
+
+
+def _form(part: Expr, done: dict[Expr, Expr]) -> Expr:
+    match part:
+        case Arith():
+            return Arith(_operation(part), tuple(done[a] for a in part.args), part.dtype, part.made)
+        case Cast(arg):
+            return Cast(done[arg], part.dtype)
+        case Reduce(arg=arg):
+            return replace(part, arg=done[arg])
+        case _:
+            return part
+
+
+def _operation(part: Arith) -> str:
+    dtype = part.dtype
+    if not dtype.is_floating_point:
+        return part.op
+    if part.op == "mul":
+        return "mul_rn"
+    if dtype != torch.float32:
+        return part.op
+    return f"device_{part.op}" if part.op in FUNCTIONS else IEEE.get(part.op, part.op)
