@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,10 @@ from torch import nn
 
 import anabranch
 from anabranch.errors import AnabranchError, ArtifactError
+from anabranch.ir import ops
+from anabranch.ir.text import parse_node, parse_type
 from anabranch.pack import artifact
+from anabranch.pack.trusting import why_not
 
 Doc = dict[str, Any]
 FAST: dict[str, Any] = {"search": "none", "abreast": "none", "overlap": "none", "cache_dir": None}
@@ -363,3 +367,51 @@ def test_mutants_end_in_words(file: Path, saved: bytes) -> None:
         except AnabranchError:
             refusals += 1
     assert refusals > 75
+
+
+TRUSTED = {
+    "fewer numbers than channels": (
+        "_native_batch_norm_legit_no_training.default(%x, %three, None, %four, %four, 0.1, 1e-5)",
+        "_native_batch_norm_legit_no_training.default(%x, %four, None, %four, %four, 0.1, 1e-5)",
+    ),
+    "other groups than there are": (
+        "native_group_norm.default(%x, %four, %four, 2, 4, 6400, 2, 1e-5)",
+        "native_group_norm.default(%x, %four, %four, 2, 4, 64, 2, 1e-5)",
+    ),
+    "lengths of other slices": (
+        "_weight_norm_interface.default(%x, %three)",
+        "_weight_norm_interface.default(%x, %lengths)",
+    ),
+    "a transform of nothing": (
+        "_fft_r2c.default(%none, [1], 0, True)",
+        "_fft_r2c.default(%x, [1], 0, True)",
+    ),
+    "a scale that leads away": (
+        "upsample_nearest2d.vec(%x, [16, 16], [1e-300, 2.0])",
+        "upsample_nearest2d.vec(%x, None, [1.3, 2.0])",
+    ),
+    "a mode that is none": (
+        "grid_sampler_2d.default(%x, %grid, 7, 0, False)",
+        "grid_sampler_2d.default(%x, %grid, 0, 0, False)",
+    ),
+    "a reduction that is none": ("mse_loss.default(%x, %x, 7)", "mse_loss.default(%x, %x, 1)"),
+}
+TABLE = {
+    name: parse_type(text)
+    for name, text in {
+        "x": "f32[2,4,8,8]",
+        "three": "f32[3]",
+        "four": "f32[4]",
+        "lengths": "f32[2,1,1,1]",
+        "none": "f32[0,8]",
+        "grid": "f32[2,3,3,2]",
+    }.items()
+}
+
+
+@pytest.mark.parametrize("what", TRUSTED)
+def test_kernels_are_not_called_with_what_they_would_trust(what: str) -> None:
+    bad, good = (parse_node(f"%z: f32[1] = aten.{call}") for call in TRUSTED[what])
+    assert why_not(bad, TABLE)
+    types = ops.infer(good.op, good.args, good.kwargs, TABLE)
+    assert not why_not(replace(good, types=types), TABLE)

@@ -21,6 +21,7 @@ from anabranch.ir.shapes import known_type
 from anabranch.ir.task import Kernel, Task, TaskGraph, value_types
 from anabranch.ir.types import TensorType
 from anabranch.kernels.library import fits_cudnn
+from anabranch.pack.trusting import why_not
 
 MAX_RESULTS = 1 << 14
 """Results of one node."""
@@ -96,6 +97,8 @@ def _computed(
 ) -> tuple[TensorType, ...] | None:
     """The types of a node's results; None where only the user knows."""
     _check_reach(node, table, what)
+    unfit = why_not(node, table)
+    _unless(not unfit, what, f"{node.op}: {unfit}")
     _unless(_results(node, table) <= MAX_RESULTS, what, f"{node.op} has too many results")
     packet = ops.packet_name(node.op)
     try:

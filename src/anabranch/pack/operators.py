@@ -49,7 +49,7 @@ OPAQUE = _aten(
     "nll_loss2d_forward nll_loss_forward ormqr outer polar prelu put real imag renorm "
     "resolve_conj resolve_neg rot90 rrelu_with_noise_functional scatter_add scatter_reduce "
     "searchsorted smooth_l1_loss soft_margin_loss sort std_mean take topk trace "
-    "triangular_solve tril_indices triu_indices vdot"
+    "triangular_solve tril_indices triu_indices vdot zero"
 )
 """What export makes of models and `ir.ops` does not know: functional, within their operands."""
 NEVER = _aten("empty empty_strided from_file masked_select new_empty nonzero")

@@ -1,0 +1,147 @@
+"""Operators whose kernels trust their arguments: what torch's meta kernels do not check, and the
+kernels take for granted.
+
+    aten._native_batch_norm_legit_no_training(%x: [2,16,8,8], %weight: [3], ..)   reads past %weight
+    aten.upsample_nearest2d.vec(%x, None, [1e-300, 1.0])                          reads before %x
+    aten._fft_r2c(%x: [0,8], [0], 0, True)                                        ends the process
+
+Each rule says what a call that torch's own front ends would make fulfils.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Node, Ref
+from anabranch.ir.types import TensorType
+
+Args = Mapping[str, Arg]
+Types = Mapping[str, TensorType]
+SLACK = 1e-6
+"""Of a scale, relative: sizes are rounded down from it."""
+
+
+def why_not(node: Node, table: Types) -> str:
+    """Why the call is not one that its kernel can be trusted with, as a sentence; "" if it is."""
+    given = ops.arguments(node)
+    if "reduction" in given and given["reduction"] not in REDUCTIONS:
+        return f"there is no reduction {given['reduction']}"
+    rule = RULES.get(ops.packet_name(node.op))
+    return "" if rule is None or rule(node, given, table) else "its operands do not fit together"
+
+
+REDUCTIONS = (0, 1, 2)
+
+
+def _shape(arg: Arg, table: Types) -> tuple[int, ...]:
+    return table[arg.name].shape if isinstance(arg, Ref) else ()
+
+
+def _numbers(arg: Arg) -> tuple[int, ...]:
+    items = arg if isinstance(arg, tuple) else (arg,)
+    return tuple(item for item in items if isinstance(item, int))
+
+
+def _batch_norm(node: Node, given: Args, table: Types) -> bool:
+    """One number of everything for each channel."""
+    shape = _shape(given["input"], table)
+    each = (arg for arg in given.values() if isinstance(arg, Ref) and arg != given["input"])
+    return len(shape) > 1 and all(_shape(arg, table) == shape[1:2] for arg in each)
+
+
+def _group_norm(node: Node, given: Args, table: Types) -> bool:
+    shape = _shape(given["input"], table)
+    n, c, inner, groups = (_numbers(given[key])[0] for key in ("N", "C", "HxW", "group"))
+    each = (given["weight"], given["bias"])
+    fits = shape[:2] == (n, c) and inner == math.prod(shape[2:]) and groups > 0 and c % groups == 0
+    return fits and all(arg is None or _shape(arg, table) == (c,) for arg in each)
+
+
+def _weight_norm(node: Node, given: Args, table: Types) -> bool:
+    """One length for each slice along the first or the last dimension."""
+    shape, (dim,) = _shape(given["v"], table), _numbers(given["dim"])
+    if not shape or dim not in (0, len(shape) - 1):
+        return False
+    return _shape(given["g"], table) == tuple(n if i == dim else 1 for i, n in enumerate(shape))
+
+
+def _noise(node: Node, given: Args, table: Types) -> bool:
+    return _shape(given["self"], table) == _shape(given["noise"], table)
+
+
+def _fft(node: Node, given: Args, table: Types) -> bool:
+    """Different dimensions, of something; as many numbers as are asked for."""
+    shape, dims = _shape(given["self"], table), _numbers(given["dim"])
+    legal = dims and all(-len(shape) <= dim < len(shape) for dim in dims)
+    if not legal or len({dim % len(shape) for dim in dims}) < len(dims) or 0 in shape:
+        return False
+    if "last_dim_size" not in given:
+        return True
+    (size,) = _numbers(given["last_dim_size"])
+    return size > 0 and size // 2 + 1 == shape[dims[-1]]
+
+
+def _upsampled(node: Node, given: Args, table: Types) -> bool:
+    """Scales that lead from no place of the result to one beyond the operand."""
+    shape, made = _shape(next(iter(given.values())), table)[2:], node.type.shape[2:]
+    told = given.get("scale_factors")
+    scales = (
+        told
+        if isinstance(told, tuple)
+        else tuple(given[key] for key in given if key.startswith("scales"))
+    )
+    if 0 in (*shape, *made) or len(made) != len(shape) or len(scales) not in (0, len(shape)):
+        return False
+    return (
+        all(
+            scale is None
+            or (
+                isinstance(scale, int | float)
+                and math.isfinite(scale)
+                and scale > 0
+                and size * scale * (1 + SLACK) < wide + 1
+                and wide <= size * scale * (1 + SLACK)
+            )
+            for scale, size, wide in zip(scales, shape, made, strict=True)
+        )
+        if scales
+        else True
+    )
+
+
+def _sampled(node: Node, given: Args, table: Types) -> bool:
+    modes = (given["interpolation_mode"], given["padding_mode"])
+    return all(mode in (0, 1, 2) for mode in modes)
+
+
+def _unpacked(node: Node, given: Args, table: Types) -> bool:
+    """Sequences of one length: those of several are described by a tensor of numbers."""
+    return node.op.endswith(".input")
+
+
+def _rules(rule: Callable[[Node, Args, Types], bool], names: str) -> dict[str, Callable[..., bool]]:
+    return {f"aten.{name}": rule for name in names.split()}
+
+
+RULES: dict[str, Callable[[Node, Args, Types], bool]] = {
+    **_rules(
+        _batch_norm,
+        "batch_norm instance_norm native_batch_norm _native_batch_norm_legit "
+        "_native_batch_norm_legit_no_training",
+    ),
+    **_rules(_group_norm, "native_group_norm"),
+    **_rules(_weight_norm, "_weight_norm_interface"),
+    **_rules(_noise, "rrelu_with_noise_functional"),
+    **_rules(_fft, "_fft_c2c _fft_c2r _fft_r2c"),
+    **_rules(
+        _upsampled,
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d "
+        "upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d _upsample_nearest_exact1d "
+        "_upsample_nearest_exact2d _upsample_nearest_exact3d _upsample_bicubic2d_aa "
+        "_upsample_bilinear2d_aa",
+    ),
+    **_rules(_sampled, "grid_sampler_2d grid_sampler_3d"),
+    **_rules(_unpacked, "lstm gru rnn_tanh rnn_relu"),
+}
