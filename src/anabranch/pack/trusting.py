@@ -94,21 +94,17 @@ def _upsampled(node: Node, given: Args, table: Types) -> bool:
     )
     if 0 in (*shape, *made) or len(made) != len(shape) or len(scales) not in (0, len(shape)):
         return False
-    return (
-        all(
-            scale is None
-            or (
-                isinstance(scale, int | float)
-                and math.isfinite(scale)
-                and scale > 0
-                and size * scale * (1 + SLACK) < wide + 1
-                and wide <= size * scale * (1 + SLACK)
-            )
-            for scale, size, wide in zip(scales, shape, made, strict=True)
-        )
-        if scales
-        else True
-    )
+    return all(map(_leads, scales, shape, made))
+
+
+def _leads(scale: Arg, size: int, wide: int) -> bool:
+    """Whether a scale, where there is one, makes so many places of so many."""
+    if scale is None:
+        return True
+    if not isinstance(scale, int | float) or not math.isfinite(scale):
+        return False
+    exact = size * scale * (1 + SLACK)
+    return scale > 0 and wide <= exact < wide + 1
 
 
 def _sampled(node: Node, given: Args, table: Types) -> bool:
