@@ -42,7 +42,7 @@ def compile(
     model: in eval mode, a function of tensors, or an exported program, which brings inputs where
     none are given; its weights are treated as constants. args, kwargs: example inputs, whose
     shapes, dtypes and Python values the plan is made for; a lone tensor is one argument. target:
-    auto | cuda | cuda:1 | cpu | sim:h200 | sim:FILE.json. options: fields of `anabranch.Options`, over the
+    auto | cuda | cuda:N | cpu | sim:h200 | sim:FILE.json. options: fields of `Options`, over the
     environment's. stop: once it is set, by another thread or a signal handler, searching and
     measuring end, and the best so far is returned, as if the budget had passed;
     `facts["cut_short"]` says so.
