@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from anabranch.compiled.calls import Compiled
+from anabranch.compiled.progress import Progress, telling
 from anabranch.errors import AnabranchError
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.program import opened
@@ -45,7 +47,8 @@ def compile(
     auto | cuda | cuda:N | cpu | sim:h200 | sim:FILE.json. options: fields of `Options`, over the
     environment's. stop: once it is set, by another thread or a signal handler, searching and
     measuring end, and the best so far is returned, as if the budget had passed;
-    `facts["cut_short"]` says so.
+    `facts["cut_short"]` says so. Without a trace, a compilation of more than five seconds says
+    through the logger `anabranch` what it is doing: on a terminal, or as logging is configured.
 
     Raises CaptureError, TargetError, OptionError or NumericsError, each with what to do next.
     """
@@ -53,8 +56,11 @@ def compile(
     check_call(model, args, kwargs)
     given = (args,) if isinstance(args, Tensor) else tuple(args)
     module, given, kwargs = opened(model, given, kwargs)
-    compiled = Compiled(module, resolve(target, chosen.tf32), chosen, trace)
-    compiled.add(given, kwargs, stop=stop)
+    progress = Progress(type(module).__name__ if isinstance(module, nn.Module) else "a function")
+    listened = trace or Trace(progress, level=chosen.debug)
+    compiled = Compiled(module, resolve(target, chosen.tf32), chosen, listened)
+    with telling(progress) if trace is None else nullcontext():
+        compiled.add(given, kwargs, stop=stop)
     return compiled
 
 
