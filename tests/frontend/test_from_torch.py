@@ -15,8 +15,10 @@ from tests.networks import each, tiny
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from anabranch.cache import Cache
 from anabranch.errors import CaptureError
 from anabranch.frontend import Captured, capture
+from anabranch.frontend.recall import capture_or_recall
 from anabranch.frontend.structure import flatten_call, unflatten_result
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
@@ -447,3 +449,20 @@ def test_numbers_that_only_checks_read_are_left_out() -> None:
 
     with pytest.raises(CaptureError):
         capture(used, (f(3), torch.tensor([1, 2])))
+
+
+class OfComplex(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        z = x * 1j
+        return z, torch.exp(z) + (1 + 2j), (x * (2 - 1j)) / 3j, torch.abs(x - 1j), z**2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_complex_numbers_are_constants(dtype: torch.dtype) -> None:
+    x, cache, device = torch.randn(4, dtype=dtype), Cache(None), torch.device("cpu")
+    model = OfComplex().eval()
+    for _ in range(2):  # the second one is recalled
+        captured, _ = capture_or_recall(model, (x,), {}, cache, Trace())
+        for got, want in zip(eval_graph(captured.graph, [x], device), model(x), strict=True):
+            assert got.dtype == want.dtype
+            torch.testing.assert_close(got, want)

@@ -176,7 +176,7 @@ def remember(cache: Cache, fingerprint: str, captured: Captured, calls: str) -> 
     )
     held = {name for name, _ in captured.sources}
     contents = {
-        c.name: c.value.detach().cpu().contiguous()
+        c.name: _real(c.value.detach().cpu()).contiguous()
         for c in captured.graph.constants
         if c.name not in held and c.value is not None
     }
@@ -193,7 +193,11 @@ def recall(cache: Cache, fingerprint: str, model: nn.Module) -> Captured | None:
         return None
     try:
         graph = parse_graph(stored.graph)
-        contents = _on_device(safetensors.torch.load(blob), model)
+        kept = safetensors.torch.load(blob)
+        for constant in graph.constants:
+            if constant.type.dtype.is_complex and constant.name in kept:
+                kept[constant.name] = torch.view_as_complex(kept[constant.name])
+        contents = _on_device(kept, model)
         bound = rebind(graph, tuple(stored.sources), model, contents)
         signature = Signature(
             stored.input_tree,
@@ -219,6 +223,11 @@ def _stored(cache: Cache, fingerprint: str) -> _Stored | None:
 
 def _contents_key(fingerprint: str) -> str:
     return f"{fingerprint}\ncontents"
+
+
+def _real(value: torch.Tensor) -> torch.Tensor:
+    """Pairs of real numbers for complex ones, of which the file format knows no wide ones."""
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 
 
 def _on_device(contents: Mapping[str, torch.Tensor], model: nn.Module) -> dict[str, torch.Tensor]:

@@ -40,6 +40,12 @@ NOT_STORED = frozenset({"device", "pin_memory", "non_blocking"})
 
 _FULL = "aten.full.default"
 _TO = "aten._to_copy.default"
+OF_TENSORS = {
+    "Scalar": "Tensor",
+    "Tensor_Scalar": "Tensor_Tensor",
+    "Tensor": "Tensor",
+}
+"""By the overload of an operator that takes a number, the one that takes a tensor there."""
 HEADS = -3
 """The axis of heads in what attention reads."""
 
@@ -148,7 +154,8 @@ class Translation:
         )
 
     def _add_call(self, node: fx.Node, op: str, returned: bool) -> None:
-        args = tuple(self._arg(arg, node) for arg in node.args)
+        op, given = self._of_complex(node, op)
+        args = tuple(self._arg(arg, node) for arg in given)
         kwargs = tuple(
             (key, self._arg(arg, node))
             for key, arg in node.kwargs.items()
@@ -254,6 +261,31 @@ class Translation:
         self.types[made.name] = made.type
         return Ref(made.name)
 
+    def _of_complex(self, node: fx.Node, op: str) -> tuple[str, tuple[Any, ...]]:
+        """The operator and its arguments, with complex numbers among them as constants of the
+        result's dtype, which an operator of two tensors reads: x * 1j gives no other."""
+        found = node.meta.get("val")
+        if not any(isinstance(arg, complex) for arg in node.args):
+            return op, node.args
+        packet, _, overload = op.rpartition(".")
+        other = f"{packet}.{OF_TENSORS.get(overload, overload)}"
+        told = ops.resolve(other)._schema.arguments if other != op or overload == "Tensor" else []
+        if not isinstance(found, torch.Tensor) or not found.is_complex() or len(told) < 2:
+            return op, node.args
+        device = self._device or found.device
+
+        def held(arg: Any, type: str) -> Any:
+            if not isinstance(arg, complex) or type != "Tensor":
+                return arg
+            value = torch.tensor(arg, dtype=found.dtype, device=device)
+            name, kind = self._unique("scalar"), tensor_type(value, "a complex number")
+            self._constants.append(Constant(name, kind, digest_tensor(value), value))
+            self.types[name] = kind
+            return Ref(name)
+
+        types = [str(argument.type) for argument in told]
+        return other, tuple(held(arg, types[i]) for i, arg in enumerate(node.args))
+
     def _real(self, node: fx.Node, source: Ref) -> Ref:
         """The operand in torch's default dtype."""
         was = self.types[source.name]
@@ -279,6 +311,8 @@ class Translation:
     def _arg(self, arg: Any, node: fx.Node) -> Arg:
         if isinstance(arg, fx.Node):
             return self._values[arg]
+        if isinstance(arg, Ref):
+            return arg
         if isinstance(arg, (list, tuple)):
             return tuple(self._arg(item, node) for item in arg)
         if arg is None or isinstance(
