@@ -192,7 +192,10 @@ def stages_of(
     yield "kernels", selection
     with trace.stage("probe"):
         selection = with_probes(selection, tuning)
-        if options.scheduler in MERGING:
+        if options.scheduler in MERGING and options.exact:
+            why = "a smaller window is padded with zeros, which infinities are multiplied by"
+            trace.add("refused", "kernels", "merged convolutions", why)
+        elif options.scheduler in MERGING:
             graph, selection = tuner.merged(graph, selection, tuning, limits_of(job))
         signature = renamed(captured, graph)
     yield "probe", selection.tasks

@@ -14,7 +14,7 @@ import torch
 
 from anabranch.fuzz import campaign, trial
 from anabranch.fuzz.draw import draw
-from anabranch.fuzz.drawing import Drawing, Given, Step, model_text
+from anabranch.fuzz.drawing import Drawing, Given, Layer, Step, model_text
 from anabranch.fuzz.shrink import pruned, shrunk
 from anabranch.fuzz.trial import DRAWN, Setting, attempt
 from anabranch.ir.graph import Graph
@@ -168,3 +168,16 @@ def test_results_that_change_later_are_found(monkeypatch: pytest.MonkeyPatch) ->
     found = attempt(CHAIN, view)
     assert found.status == "unequal" and "of an earlier one" in "".join(found.details)
     assert attempt(CHAIN, Setting("cpu", torch.float32, QUICK)).status == "equal"
+
+
+def test_exactly_no_window_is_padded_to_merge_convolutions() -> None:
+    """Zeros around the smaller window times infinity are not a number."""
+    steps = (
+        Step("conv", ("v0",), "F.conv2d(x0, self.w0, stride=2)"),
+        Step("conv", ("v1",), "F.conv2d(x0, self.w1, padding=1, stride=2)"),
+    )
+    layers = (Layer("w0", "normal((4, 3, 1, 1), 1)", 0), Layer("w1", "normal((4, 3, 3, 3), 2)", 0))
+    given = (Given("x0", "normal((1, 3, 6, 6), 3{shift})"),)
+    drawing = Drawing(1, given, layers, steps, ("v0", "v1"))
+    exact = {**QUICK, "scheduler": "ios-merge", "exact": True, "budget": 5.0}
+    assert attempt(drawing, Setting("cpu", torch.float32, exact)).status == "equal"
