@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.progress import Progress, telling
-from anabranch.errors import AnabranchError
+from anabranch.errors import ArtifactError, TargetError
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.program import opened
 from anabranch.frontend.surroundings import neutral
@@ -84,7 +84,7 @@ def load(
         try:
             compiled.adopt(plan, extra, str(path))
         except artifact.REFUSALS as failed:
-            if isinstance(failed, AnabranchError):
+            if isinstance(failed, ArtifactError | TargetError):
                 raise
             raise artifact.unloadable(path, failed) from failed
     return compiled
