@@ -89,6 +89,10 @@ def _sealing(
     inputs = frozenset(value.name for value in entry.plan.tasks.inputs)
     varied = entry.trained | (reached(graph, inputs) if graph else frozenset(range(count)))
     always = sealer(sorted(entry.trained), count) if entry.trained else list
+    beforehand = getattr(entry.run, "seal", None)
+    if entry.trained and beforehand is not None:
+        beforehand(always)
+    first = min(entry.trained, default=None)
     asked = sealer(_floating(entry, varied), count)
     warned = [False]
 
@@ -99,6 +103,8 @@ def _sealing(
                     warned[0] = True
                     warn_of_inputs()
                 return asked(results)
+        if first is None or results[first].requires_grad:
+            return results  # without gradients, or sealed by the executable
         return always(results)
 
     return seal

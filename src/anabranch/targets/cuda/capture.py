@@ -27,6 +27,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -89,6 +90,8 @@ class CudaExecutable:
         self._releases = _releases(plan)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._outputs: tuple[Tensor, ...] = ()
+        self._sealed: tuple[Tensor, ...] = ()
+        self._replay_graph: Callable[[], None] | None = None
         self._pool_bytes, self._kernel_bytes = 0, kernel_bytes
         self._lock, self._process = threading.Lock(), os.getpid()
         self._device = placed.arena.device
@@ -124,13 +127,35 @@ class CudaExecutable:
             return alone(self, self.plan.tasks.name, lambda: self._locked(inputs, clone))
         return self._locked(inputs, clone)
 
+    def seal(self, seal: Callable[[Sequence[Tensor]], Sequence[Tensor]]) -> None:
+        """From now on copies of results that are made in grad mode have the history that `seal`
+        gives to tensors. The buffers get it once: a call pays for a node of its copy alone."""
+        if self._graph is not None:
+            self._sealed = tuple(seal(self._outputs))
+
     def _locked(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
         with self._lock:
-            if torch.is_grad_enabled() and self._may_leave_history(inputs):
-                return without_gradients(lambda: self._run(inputs, clone))
+            if torch.is_grad_enabled():
+                if self._may_leave_history(inputs):
+                    return without_gradients(lambda: self._run(inputs, clone))
+                return self._run(inputs, clone, self._sealed)
             return self._run(inputs, clone)
 
-    def _run(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
+    def _run(
+        self, inputs: Sequence[Tensor], clone: bool, sealed: Sequence[Tensor] = ()
+    ) -> tuple[Tensor, ...]:
+        if self._replay_graph is not None and self._turns.stays():
+            self._fill(inputs)
+            self._replay_graph()
+            if clone:
+                return tuple([output.clone() for output in sealed or self._outputs])
+            return self._outputs
+        return self._run_there(inputs, clone, sealed)
+
+    def _run_there(
+        self, inputs: Sequence[Tensor], clone: bool, sealed: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """A call on another stream than the one before, or the first one, or without a graph."""
         if self._turns.captures():
             with torch.cuda.device(self._device):
                 return self._into_other_graph(inputs, clone)
@@ -143,7 +168,7 @@ class CudaExecutable:
                     self._prepare()
             self.replay()
             outputs = self.outputs
-            return tuple([output.clone() for output in outputs]) if clone else outputs
+            return tuple([output.clone() for output in sealed or outputs]) if clone else outputs
         finally:
             self._turns.leave(stream)
 
@@ -334,6 +359,8 @@ class CudaExecutable:
             torch.cuda.synchronize()
             return
         self._graph, self._outputs = graph, self._current_outputs()
+        # Without torch's own wrapper, which costs as much as a check of ours.
+        self._replay_graph = partial(torch._C._CUDAGraph.replay, graph)
         weakref.finalize(self, _free, graph).atexit = False
         self._pool_bytes = max(0, torch.cuda.max_memory_allocated() - before)
 

@@ -39,6 +39,11 @@ class Turns:
         self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._unrecorded = False
 
+    def stays(self) -> bool:
+        """Whether this turn, like the last one, is on the default stream: there is nothing to wait
+        for, nothing is captured there, and `leave` would have nothing to do."""
+        return self._unrecorded and handle(self._device.index) == DEFAULT
+
     def captures(self) -> bool:
         """Whether the current stream is being captured by whoever calls: never the default one."""
         if handle(self._device.index) == DEFAULT:
