@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.gpu.shared import shared_cache
 from torch import Tensor, nn
 
 import anabranch
 from anabranch.models import load_model
+from anabranch.zoo import ZOO
 
 pytestmark = pytest.mark.gpu
 
@@ -30,9 +32,10 @@ def other_weights(model: nn.Module) -> nn.Module:
 
 @pytest.fixture(scope="module", params=[torch.float32, torch.float16])
 def compiled(request: pytest.FixtureRequest) -> tuple[Any, Tensor, Any]:
-    net, args = load_model("zoo:resnet50", 1)
-    model, x = net.cuda().to(request.param).eval(), args[0].cuda().to(request.param)
-    return model, x, anabranch.compile(model, (x,), cache_dir=None, search="none")
+    model = ZOO["resnet50"].build("tiny").cuda().to(request.param).eval()
+    x = ZOO["resnet50"].inputs("tiny", 1)[0].cuda().to(request.param)
+    options: dict[str, Any] = {"search": "none", "abreast": "none", "overlap": "none"}
+    return model, x, anabranch.compile(model, (x,), cache_dir=shared_cache(), **options)
 
 
 def agree(fast: Any, model: nn.Module, x: Tensor) -> None:
@@ -105,13 +108,16 @@ def best(call: Callable[[], object]) -> float:
 
 
 @pytest.mark.alone
-def test_a_refit_takes_at_most_three_copies_of_the_weights(
-    compiled: tuple[Any, Tensor, Any],
-) -> None:
-    model, _, fast = compiled
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_refit_takes_at_most_three_copies_of_the_weights(dtype: torch.dtype) -> None:
+    """Of ResNet-50 in full; which kernels read the weights is all the same."""
+    net, args = load_model("zoo:resnet50", 1)
+    model, x = net.cuda().to(dtype).eval(), args[0].cuda().to(dtype)
+    options: dict[str, Any] = {"search": "none", "kernels": "library"}
+    fast = anabranch.compile(model, (x,), cache_dir=shared_cache(), **options)
     state, target = model.state_dict(), copy.deepcopy(model)
     fast.refit(state)
     copied = best(lambda: target.load_state_dict(state))
     taken = best(lambda: fast.refit(state))
     print(f"refit {taken * 1e3:.2f} ms, load_state_dict {copied * 1e3:.2f} ms")
-    assert taken <= 3 * copied
+    assert taken <= 3 * copied, (taken, copied)

@@ -1,7 +1,7 @@
 """What a compiled model holds on its device, in bytes by kind.
 
->>> print(Memory(weights=102_228_128, inputs=301_056, arena=2_408_448, pool=0, kernels=65_536))
-weights 102,228,128 B, inputs 301,056 B, arena 2,408,448 B, pool 0 B, kernels 65,536 B
+>>> print(Memory(weights=102_228_128, inputs=301_056, arena=2_408_448, pool=0, kernels=64))
+weights 102,228,128 B, inputs 301,056 B, arena 2,408,448 B, pool 0 B, kernels 64 B, libraries 0 B
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ class Memory:
     weights: constants that the plans own, apart from the model's own. inputs: the buffers that a
     call copies its inputs into. arena: values between kernels, and most results. pool: results of
     library kernels that allocate, in the private pool of the CUDA graph. kernels: scratch memory of
-    kernels outside the arena. Results that a call hands out as clones, and what the driver takes
-    for code and contexts, are not in it. Of a simulated target: as planned, `kernels` unknown.
+    kernels outside the arena. libraries: what cuBLAS keeps for the streams that products were
+    captured on, for as long as the process lives, also when the model is gone. Results that a call
+    hands out as clones, and what the driver takes for code and contexts, are not in it. Of a
+    simulated target: as planned, `kernels` unknown.
     """
 
     weights: int
@@ -30,6 +32,7 @@ class Memory:
     arena: int
     pool: int
     kernels: int
+    libraries: int = 0
 
     @property
     def total(self) -> int:

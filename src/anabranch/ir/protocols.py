@@ -75,9 +75,9 @@ class Costs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Memory of an executable on its device. places: for weights, inputs and arena the bytes at
-    each address, for two executables may share some; pool, kernels: bytes of the graph's private
-    pool, and of kernels outside all of these."""
+    """Memory of an executable on its device. places: for weights, inputs, arena and libraries the
+    bytes at each address, for two executables may share some; pool, kernels: bytes of the graph's
+    private pool, and of kernels outside all of these."""
 
     places: Mapping[str, Mapping[int, int]]
     pool: int = 0

@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -95,6 +95,8 @@ class CudaExecutable:
         self._pool_bytes, self._kernel_bytes = 0, kernel_bytes
         self._lock, self._process = threading.Lock(), os.getpid()
         self._device = placed.arena.device
+        self.libraries: Mapping[int, int] = {}
+        """Bytes that libraries keep for streams of the target, by the stream's handle."""
         self._turns = Turns(self._device)
         self._fill = filler(placed.inputs)
         self._made = {_named(task): placed.calls[task.name] for task in plan.tasks.tasks}
@@ -266,7 +268,8 @@ class CudaExecutable:
         return strays(self.plan, self._placed.arena)
 
     def held(self) -> Held:
-        return Held(held_at(self.plan, self._placed), self._pool_bytes, self._kernel_bytes)
+        places = {**held_at(self.plan, self._placed), "libraries": self.libraries}
+        return Held(places, self._pool_bytes, self._kernel_bytes)
 
     def peak_bytes(self) -> int:
         """The arena, and what the graph's private pool took."""

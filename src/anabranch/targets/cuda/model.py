@@ -16,18 +16,18 @@ import torch
 from anabranch.ir.protocols import Cost
 from anabranch.ir.uncollected import uncollected
 from anabranch.targets.cuda import timing
-from anabranch.targets.cuda.callables import own_workspaces
 from anabranch.targets.cuda.capture import WARM_UPS, CudaExecutable
 
 
 def beside_model(
-    run: CudaExecutable, model: Callable[[], object], budget: float
+    run: CudaExecutable, model: Callable[[], object], stream: torch.cuda.Stream, budget: float
 ) -> tuple[Cost, Cost]:
     """Latencies of the executable and of the model, in microseconds, taken interleaved within about
-    `budget` seconds. OutOfMemoryError where the model does not fit beside the plan."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    `budget` seconds. `stream`: where the model is captured; one that plans are captured on has the
+    workspace that cuBLAS keeps for each stream. OutOfMemoryError where the model does not fit
+    beside the plan."""
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.no_grad(), own_workspaces():
+    with torch.no_grad():
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
                 model()

@@ -64,6 +64,8 @@ class CudaTarget:
         self._streams: list[torch.cuda.Stream] = []
         self._urgent: list[torch.cuda.Stream] = []
         self._multiplying: set[tuple[int, bool]] = set()
+        self._workspaces: dict[int, int] = {}
+        """Bytes that cuBLAS keeps for each of our streams, by the stream's handle."""
         self._runners: dict[str, Runner] = {"aten": partial(run_aten, device=device)}
         self._cudnn = cudnn.Cudnn(tf32, device) if cudnn.available() else None
         if self._cudnn is not None:
@@ -122,7 +124,9 @@ class CudaTarget:
             own = max(0, taken - sum(sum(at.values()) for at in held_at(plan, placed).values()))
             later = not given and needs_values(plan)
             streams = self._streams, self._urgent
-            return CudaExecutable(plan, placed, *streams, repeat, later=later, kernel_bytes=own)
+            run = CudaExecutable(plan, placed, *streams, repeat, later=later, kernel_bytes=own)
+            run.libraries = self._workspaces
+            return run
 
     def again(self, run: Executable, plan: Plan) -> CudaExecutable:
         """As `load`, at the price of a capture."""
@@ -146,9 +150,13 @@ class CudaTarget:
                 continue
             self._multiplying.add(place)
             stream = (self._urgent if launch.urgent else self._streams)[launch.stream]
+            before = torch.cuda.memory_allocated(self.device)
             with torch.cuda.use_mem_pool(_workspaces(self.device)), torch.cuda.stream(stream):
                 square = torch.zeros(16, 16, dtype=torch.float16, device=self.device)
                 torch.addmm(square[0], torch.mm(square, square), square)
+                del square
+            kept = torch.cuda.memory_allocated(self.device) - before
+            self._workspaces[stream.cuda_stream] = max(0, kept)
 
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
         loaded = [run for run in runs if isinstance(run, CudaExecutable)]
@@ -195,7 +203,7 @@ class CudaTarget:
     ) -> tuple[Cost, Cost]:
         assert isinstance(run, CudaExecutable), "an executable of another target"
         with torch.cuda.device(self.device), precision(self.tf32):
-            return beside_model(run, model, budget)
+            return beside_model(run, model, self._streams[0], budget)
 
     def own_precision(self) -> AbstractContextManager[None]:
         return precision(self.tf32)
