@@ -139,7 +139,7 @@ BROKEN: dict[str, Callable[[Node], Node]] = {
     "is no f32": lambda n: replace(
         n, types=(TensorType((1, 8, 2, 2), torch.float32, (32, 1, 16, 8)),)
     ),
-    "another value's name": lambda n: replace(n, name="x"),
+    "two values have one name": lambda n: replace(n, name="x"),
     "along a dimension": lambda n: replace(n, args=(n.args[0], 4)),
 }
 

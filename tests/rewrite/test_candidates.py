@@ -4,8 +4,10 @@ number there, and that merging twice merges three."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
+import torch
 from tests.conftest import Golden
 from tests.networks import tiny
 from tests.planted import planted
@@ -51,6 +53,9 @@ captured has no matmul: it is a linear, or has become mm and bmm."""
 LAWFUL = frozenset({"activated", "algebra", "linearity", "pieces", "movement", "turns", "sums"})
 """Families of laws that are found in modules written for them."""
 CHECKED = [rule.name for name in FAMILIES if name not in LAWFUL for rule in CANDIDATES[name]]
+LATER = {"linear(x / sqrt(mean(x x) + e) g, w, b), x in fp32 -> linear(x, w g) r + b"}
+"""Rules that round to a half type once, after the linear, where the model does it before, too: but
+for that, the numbers are the same."""
 BY_NAME = ("mm(x, a) -> x @ a", "bmm(x, a) -> x @ a")
 
 TOGETHER = 12
@@ -153,11 +158,21 @@ def test_no_number_changes(graphs: Graphs, name: str) -> None:
     that was computed from weights, and does not undo the rest."""
     found = (side for side in places(graphs, RULES[name]).values() if side[1])
     graph, every = next(found)
-    after = equal(graph, apply(graph, RULES[name], every[len(every) // 2]), tolerance=1e-9)
+    after = apply(graph, RULES[name], every[len(every) // 2])
+    if name in LATER:
+        equal(graph, after, tolerance=2 * torch.finfo(torch.float16).eps)
+        equal(unrounded(graph), unrounded(after), tolerance=1e-9)
+    else:
+        equal(graph, after, tolerance=1e-9)
     simpler = simplified(after)
     constant = Known.of(simpler).constant
     assert [node.name for node in simpler.nodes if constant.issuperset(node.results)] == []
     assert simpler != graph
+
+
+def unrounded(graph: Graph) -> Graph:
+    """The graph without the marks of casts by which the model rounds."""
+    return replace(graph, nodes=tuple(replace(node, strict=False) for node in graph.nodes))
 
 
 TWICE = {

@@ -17,7 +17,7 @@ from anabranch.fuse.join import fitting, joined, touching, worth
 from anabranch.ir.key import digest_text, structure_text
 from anabranch.ir.protocols import Cost, Costs, Provider
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Kernel, Task, TaskGraph, leaves, wholes
+from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph, leaves, wholes
 from anabranch.kernels.recall import Candidate
 from anabranch.kernels.select import MOST, Choosing, Selection, select
 from anabranch.trace import Trace
@@ -79,6 +79,10 @@ def with_joins(
         picked = select(cut, replace(how, providers=again, most=MOST), trace)
     except TargetError as failed:
         trace.add("refused", "fuse", ", ".join(names), str(failed).partition("\n")[0])
+        return selection
+    if unproved := [task.name for task in picked.tasks.tasks if _at_last(task)]:
+        why = f"no kernel runs {unproved[0]} in slices, but eager's, which nothing has checked"
+        trace.add("refused", "fuse", ", ".join(names), why)
         return selection
     kept = worth(plain, _with_kernels(whole, picked.tasks), costs.task, trace, hopeful)
     if not kept:
@@ -162,6 +166,11 @@ def _why_not_promising(
         lost += min(told) - cost(task).us
     why = "kernels that write where they are told lose"
     return f"{why} {lost:.2f} us more than it takes" if lost >= 0 else ""
+
+
+def _at_last(task: Task) -> bool:
+    """Whether it runs as eager runs it, for want of a kernel that passed."""
+    return task.kernel is not None and task.kernel.variant == PLAIN
 
 
 def _fast(tried: Sequence[Candidate]) -> frozenset[tuple[str, str, str]]:

@@ -160,9 +160,14 @@ class _Rounding:
 def _rounds(constant: Constant) -> bool:
     """Whether rounding changes this constant, or may once its weights are others."""
     value = constant.value
-    if value is None or constant.type.dtype != torch.float32:
+    if value is None or constant.type.dtype != torch.float32 or _is_rounded(constant):
         return False
     return follows(constant) or not torch.equal(nearest(value), value)
+
+
+def _is_rounded(constant: Constant) -> bool:
+    """Whether `nearest` computed it: it has ten bits, whatever its weights are."""
+    return constant.derived is not None and constant.derived.node == NEAREST.nodes[-1]
 
 
 def _rounded(constant: Constant) -> Constant:

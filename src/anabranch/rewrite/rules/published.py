@@ -43,7 +43,8 @@ orders one step at a time, and two convolutions in a row are two."""
 def published(families: Mapping[str, Sequence[Rule]]) -> tuple[Rule, ...]:
     """Of these families, by name, the rules that a published search has."""
     some = (rule for name in FAMILIES for rule in families[name])
-    return (PAIRED, *filter(_is_published, some))
+    paired = (rule for rule in families["groups"] if rule.name == PAIRED.name)
+    return (*paired, *filter(_is_published, some))
 
 
 def _is_published(rule: Rule) -> bool:
