@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anabranch.fuse.partition import singly
-from anabranch.ir.eval import eval_graph
+from anabranch.ir.eval import eval_graph, kept_as_they_are
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import structure_key
 from anabranch.ir.rounding import marked, narrower, strict_values
@@ -106,3 +106,35 @@ def test_which_casts_lose_numbers() -> None:
     assert narrower(torch.float8_e4m3fn, half) and narrower(single, torch.float64)
     assert not narrower(single, half) and not narrower(half, torch.float8_e5m2)
     assert not narrower(half, half) and not narrower(torch.int8, single)
+
+
+def test_the_reference_has_the_largest_number_of_the_models_type() -> None:
+    plain = graph("%y: f32[4] = aten.nan_to_num.default(%a)")
+    a = torch.tensor([torch.inf, -torch.inf, torch.nan, 2.0])
+    given = [a, a, torch.ones(4, 4), torch.ones(4, dtype=torch.int64)]
+    (found,) = eval_graph(plain, given, precision=torch.float64)
+    assert found.dtype == torch.float64 and torch.equal(found.float(), a.nan_to_num())
+
+
+def test_a_transform_whose_angle_is_asked_for_is_the_models_own() -> None:
+    """Its zeros have signs of their own in another precision, and the angle of a zero jumps."""
+    lines = (
+        "%p: f32[4] = aten.mul.Tensor(%a, %b)",
+        "%f: c64[3] = aten._fft_r2c.default(%p, [0], 0, True)",
+    )
+    jumps = graph(*lines, "%y: f32[3] = aten.angle.default(%f)")
+    assert strict_values(jumps) == {"f"}
+    assert [node.strict for node in marked(jumps).nodes] == [False, True, False]
+    assert not strict_values(graph(*lines, "%y: f32[3] = aten.abs.default(%f)"))
+    assert kept_as_they_are(jumps)["f"] == "own"
+
+
+def test_reflected_places_are_folded_as_eager_folds_them() -> None:
+    """A place of 1e12 is somewhere else in another precision."""
+    lines = (
+        "input %x: f32[1,1,5,7]\n input %g: f32[1,2,2,2]\n"
+        "%r: f32[1,1,2,2] = aten.grid_sampler_2d.default(%x, %g, 0, {beyond}, False)\n return %r"
+    )
+    for beyond, strict in ((0, set()), (1, set()), (2, {"x", "g"})):
+        folded = parse_graph("graph g {\n" + lines.format(beyond=beyond) + "\n}")
+        assert strict_values(folded) == strict

@@ -8,20 +8,20 @@ the model itself rounds is rounded all the same: a narrowing cast, and what deci
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Arg, Graph, Node, Ref, types
+from anabranch.ir.graph import Arg, Graph, Node, types
 from anabranch.ir.rounding import decides, rounds, strict_values
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.types import TensorType
 
 How = Literal["raised", "own", "rounded"]
-DIVISOR = Ref("divisor of its own")
 ELEMENTWISE = ("pointwise", "move", "view")
+OF_A_DTYPE = frozenset(("aten.nan_to_num", "aten.nextafter", "aten.frexp"))
+"""What another precision changes the meaning of: the largest number, the one beside, the digits."""
 
 
 def eval_graph(
@@ -148,10 +148,11 @@ def kept_as_they_are(graph: Graph) -> dict[str, How]:
     strict, known = strict_values(graph), types(graph)
     found: dict[str, How] = {}
     for node in graph.nodes:
-        if rounds(node, known):
+        if rounds(node, known) or ops.packet_name(node.op) in OF_A_DTYPE:
             found[node.name] = "own"
         elif not strict.isdisjoint(node.results):
-            found[node.name] = "own" if ops.info(node.op).kind in ELEMENTWISE else "rounded"
+            alone = ops.info(node.op).kind in ELEMENTWISE or node.types[0].dtype.is_complex
+            found[node.name] = "own" if alone else "rounded"
         elif not strict.isdisjoint(node.uses) and decides(node, known):
             found[node.name] = "own"
     return found
@@ -163,14 +164,8 @@ def _in_own(
     device: torch.device,
     own: Mapping[str, TensorType],
 ) -> tuple[Any, ...]:
-    """The node's results in the model's own precision. A GPU divides by a number by multiplying
-    with its inverse, which is not always the quotient; by a tensor it divides."""
-    args, by = node.args, DIVISOR.name
-    wide = node.type.dtype in (torch.float32, torch.float64)
-    if ops.packet_name(node.op) == "aten.div" and isinstance(args[1], int | float) and wide:
-        number = torch.tensor(args[1], dtype=node.type.dtype, device=device)
-        node, values = replace(node, args=(args[0], DIVISOR)), {**values, by: number}
-        own = {**own, by: TensorType((), node.type.dtype)}
+    """The node's results in the model's own precision, as eager has them on this device: a GPU
+    divides by a Python number by multiplying with its inverse."""
     return ops.call(node, lambda name: values[name].to(own[name].dtype), device)
 
 

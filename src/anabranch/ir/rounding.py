@@ -28,7 +28,7 @@ JUMPS = frozenset(
         *("floor", "ceil", "trunc", "round", "frac", "sign", "sgn", "heaviside", "threshold"),
         *("floor_divide", "remainder", "fmod", "hardshrink", "softshrink", "floor_divide_"),
         *("fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine", "bincount"),
-        *("searchsorted", "bucketize", "histc", "special_round"),
+        *("searchsorted", "bucketize", "histc", "special_round", "angle", "atan2"),
     )
 )
 """What rounds or compares, and answers in floats."""
@@ -68,7 +68,7 @@ def strict_values(graph: Graph) -> frozenset[str]:
         carries = not found.isdisjoint(node.results) and _carries(node)
         if carries or decides(node, known, read.__contains__):
             found.update(node.uses)
-    return frozenset(name for name in found if known[name].dtype.is_floating_point)
+    return frozenset(name for name in found if not _whole(known[name]))
 
 
 def fixed_nodes(graph: Graph) -> frozenset[str]:
@@ -89,11 +89,21 @@ def marked(graph: Graph) -> Graph:
         return graph
     nodes = tuple(
         replace(node, strict=True)
-        if not node.strict and not found.isdisjoint(node.results) and _carries(node)
+        if not node.strict
+        and not found.isdisjoint(node.results)
+        and (_carries(node) or node.types[0].dtype.is_complex)
         else node
         for node in graph.nodes
     )
     return replace(graph, nodes=nodes)
+
+
+def divides_by_number(node: Node) -> bool:
+    """Whether the call divides by a Python number, which eager does on a GPU by multiplying with
+    its inverse: 147 / 49.0 there is the product of 147 and the fp32 number next to 1 / 49."""
+    return ops.packet_name(node.op) == "aten.div" and isinstance(
+        ops.arguments(node).get("other"), int | float
+    )
 
 
 def rounds(node: Node, known: Mapping[str, TensorType]) -> bool:
@@ -123,7 +133,7 @@ def decides(
 ) -> bool:
     """Whether its result jumps where what it reads is a little larger or smaller. `read`: whether
     somebody wants a result; places that nobody asks for decide nothing."""
-    if not _may_decide(node) or not any(known[n].dtype.is_floating_point for n in node.uses):
+    if not _may_decide(node) or all(_whole(known[name]) for name in node.uses):
         return False
     pairs = zip(node.results, node.types, strict=True)
     return _jumps(node) or any(read(name) for name, type in pairs if _whole(type))
@@ -143,8 +153,8 @@ def _jumps(node: Node) -> bool:
         return True
     if name == "aten.div":
         return _named(node, "rounding_mode") is not None
-    if name == "aten.grid_sampler_2d" or name == "aten.grid_sampler_3d":
-        return _named(node, "interpolation_mode") == 1
+    if name == "aten.grid_sampler_2d" or name == "aten.grid_sampler_3d":  # nearest; reflection
+        return _named(node, "interpolation_mode") == 1 or _named(node, "padding_mode") == 2
     return False
 
 

@@ -79,14 +79,26 @@ def test_calls(at: int) -> None:
     check(graph, found[:2], tensors)
 
 
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("beyond", [0, 1])
 @pytest.mark.parametrize("mode", [0, 1])
-def test_samples_from_nowhere_are_zero(mode: int) -> None:
-    """As far away as no int counts, and where no number says."""
+def test_samples_from_nowhere_are_eagers(mode: int, beyond: int, corners: bool) -> None:
+    """As far away as no int counts, and where no number says: zeros, or the edge (of what is no
+    number, the first one). Beside zeros a processor's eager multiplies what is no number by 0; a
+    GPU's, which is what counts here, finds nothing there."""
     grid = GRID.clone()
     grid[0, :, 0, 0] = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e30, -1e30, 7e9])
     grid[1, :, 1, 1] = torch.tensor([3e38, 1e10, -1e10, torch.nan, 2.5, -2.5])
-    graph, tensors = body("aten.grid_sampler_2d.default", (IMAGE, grid, mode, 0, False))
-    check(graph, variants(graph, gpu(132))[:2], tensors)
+    call = ("aten.grid_sampler_2d.default", (IMAGE, grid, mode, beyond, corners))
+    graph, tensors = body(*call)
+    want = torch.grid_sampler_2d(IMAGE, grid, mode, beyond, corners)
+    want = want.nan_to_num(0.0) if beyond == 0 else want
+    assert bool(want.isfinite().all())
+    values = {value.name: tensor for value, tensor in zip(graph.inputs, tensors, strict=True)}
+    (out,) = graph.outputs
+    for variant in variants(graph, gpu(132))[:2]:
+        found = run(program(graph, variant), values, {out.name: graph.nodes[0].type})[out.name]
+        torch.testing.assert_close(found, want)
 
 
 def test_what_is_sampled_in_other_ways_is_the_librarys() -> None:

@@ -94,3 +94,28 @@ def test_what_halves_are_compared_by_is_rounded_as_it_is_stored() -> None:
     x = torch.arange(1, 33).half()
     y = torch.full((32,), 3.0).half()
     assert bool(results(graph, x, y, x / y).all())
+
+
+@pytest.mark.parametrize("by", [49.0, -3.0, 0.1, 7.0, 1e-40, 0.0])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("%d: f32[32] = aten.div.Tensor(%x, {by})", FLOOR),
+        ("%r: f32[32] = aten.div.Tensor_mode(%x, {by}, rounding_mode='trunc')",),
+    ],
+)
+def test_a_python_number_divides_by_its_inverse(lines: tuple[str, ...], by: float) -> None:
+    """As eager does it on a GPU; a tensor divides."""
+    x = torch.arange(-16, 16) * torch.tensor(by)
+    inverse = torch.tensor(1.0) / torch.tensor(by)
+    whole = torch.floor if len(lines) == 2 else torch.trunc
+    found = results(body(*(line.format(by=repr(by)) for line in lines)), x, x, x)
+    assert torch.equal(found.nan_to_num(9.0), whole(x * inverse).nan_to_num(9.0))
+
+
+@pytest.mark.parametrize("by", [49.0, -3.0, 0.1])
+def test_whole_quotients_by_a_python_number_are_the_models(by: float) -> None:
+    x = torch.arange(-16, 16) * torch.tensor(by)
+    near = torch.cat([x[::2], torch.nextafter(x, torch.tensor(torch.inf))[::2]])
+    found = results(body(f"%r: f32[32] = aten.floor_divide.default(%x, {by})"), near, near, near)
+    assert torch.equal(found, near // by)

@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, types
-from anabranch.ir.rounding import strict_values
+from anabranch.ir.rounding import divides_by_number, strict_values
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg.build import cast, load
 from anabranch.kernels.dfg.elsewhere import ELSEWHERE
@@ -101,7 +101,8 @@ def values_of(body: Graph, given: Mapping[str, At]) -> dict[str, Value]:
         for k, (name, type) in enumerate(zip(node.results, node.types, strict=True)):
             at = known.get(name) or (made[k] if k < len(made) else _missing(node, name))
             if name in decided and name not in known:
-                at = strict(at, type.dtype, (values[read] for read in node.uses))
+                read = [values[name] for name in node.uses]
+                at = strict(at, type.dtype, read, inverse=divides_by_number(node))
             values[name] = Value(type, _called(name, at))
     return values
 

@@ -7,14 +7,16 @@ Operands arrive broadcast, in the type of ATen's promotion (fp32 for half types)
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from anabranch.ir.rounding import narrower
 from anabranch.kernels.dfg.activations import ACTIVATIONS
 from anabranch.kernels.dfg.build import arith, cast, const
-from anabranch.kernels.dfg.nouns import COMPUTE, Expr, Within
+from anabranch.kernels.dfg.nouns import COMPUTE, Const, Expr, Within
 from anabranch.kernels.dfg.powers import POWERS
-from anabranch.kernels.dfg.strict import rounded, stepwise
+from anabranch.kernels.dfg.strict import by_number, rounded, stepwise
 from anabranch.kernels.dfg.values import (
     At,
     Call,
@@ -86,27 +88,32 @@ def _div(of: Operands) -> Expr:
     a, b, rounding = of["self"], of["other"], of.raw("rounding_mode")
     if rounding is None:
         return arith("div", a, b)
+    number = isinstance(of.raw("other"), int | float)
     if rounding == "floor":
-        return floor_divide(a, b)
+        return floor_divide(a, b, number)
+    if a.dtype.is_floating_point and number:
+        return arith("trunc", by_number(a, b))
     if a.dtype.is_floating_point:
         return arith("trunc", rounded(stepwise(arith("div", a, b), {a, b}), of.dtype))
     return arith("floordiv", a, b)
 
 
-def floor_divide(a: Expr, b: Expr) -> Expr:
+def floor_divide(a: Expr, b: Expr, number: bool = False) -> Expr:
     """Rounded down. Floats as ATen does it, by way of the remainder: a / b may round up to the
-    next integer."""
+    next integer. `number`: the divisor is a Python number."""
     rest = arith("rem", a, b)
     against = arith("xor", arith("lt", rest, 0), arith("lt", b, 0))
     down = arith("and", arith("ne", rest, 0), against)
     if not a.dtype.is_floating_point:
         whole = arith("floordiv", a, b)
         return whole if a.dtype == torch.uint8 else arith("sub", whole, cast(down, a.dtype))
-    exact = arith("div", arith("sub", a, rest), b)
+    inverse = number and isinstance(b, Const) and b.value != 0
+    divide = by_number if inverse else partial(arith, "div")
+    exact = divide(arith("sub", a, rest), b)
     exact = arith("where", down, arith("sub", exact, 1), exact)
     low = arith("floor", exact)
     near = arith("where", arith("gt", arith("sub", exact, low), 0.5), arith("add", low, 1), low)
-    whole = arith("div", a, b)
+    whole = divide(a, b)
     near = arith("where", arith("eq", near, 0), arith("mul", whole, 0.0), near)  # with its sign
     return stepwise(arith("where", arith("eq", b, 0), whole, near), {a, b})
 
@@ -251,7 +258,9 @@ FORMULAS: dict[str, Formula] = {
     **{"mul": binary("mul"), "maximum": binary("max"), "minimum": binary("min")},
     **{"add": _add, "sub": _sub, "rsub": _rsub, "div": _div},
     **{"fmod": binary("rem"), "remainder": _remainder},
-    "floor_divide": lambda of: floor_divide(of["self"], of["other"]),
+    "floor_divide": lambda of: floor_divide(
+        of["self"], of["other"], isinstance(of.raw("other"), int | float)
+    ),
     "tan": lambda of: arith("div", arith("sin", of["self"]), arith("cos", of["self"])),
     "reciprocal": lambda of: arith("div", const(1, COMPUTE[of.dtype]), of["self"]),
     "square": lambda of: arith("mul", of["self"], of["self"]),

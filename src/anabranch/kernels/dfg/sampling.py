@@ -4,8 +4,9 @@
                                             w (g[n, i, j, 0] + 1) / 2 - 1 / 2 across,
                                             h (g[n, i, j, 1] + 1) / 2 - 1 / 2 down
 
-Places are computed in fp32 (fp64 of fp64), as ATen does it; one that is no number, or further away
-than an int counts, is taken to be outside.
+Places are computed in fp32 (fp64 of fp64), as ATen does it on a GPU. At a border, a place outside
+of the image is moved to its nearest edge, and one that is no number to the first pixel. Otherwise a
+place that is no number, or further away than an int counts, is outside.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def _place(coordinate: Expr, extent: int, corners: bool, beyond: int) -> Expr:
     else:
         there = arith("div", arith("sub", arith("mul", from_edge, extent), 1.0), 2.0)
     if beyond == BORDER:
-        there = arith("min", arith("max", there, 0.0), extent - 1)
+        first = const(0.0, there.dtype)
+        return arith("min", arith("where", arith("gt", there, 0.0), there, first), extent - 1)
     counted = arith("le", arith("abs", there), FARTHEST)
     return arith("where", counted, there, const(OUTSIDE, there.dtype))
 

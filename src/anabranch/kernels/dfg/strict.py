@@ -3,6 +3,7 @@
     floor(x / y)      tl.floor(tl.div_rn(x, y)), for an approximate 3.9999998 is 3
     x * y + z > 0     product(x, y) + z, for a product that is not rounded before it is added to is
                       another number
+    floor(x / 49.0)   product(x, 1 / 49.0), as eager divides by a Python number on a GPU
 
 Half types are rounded after each operator, as they are where eager stores them.
 """
@@ -14,8 +15,8 @@ from dataclasses import replace
 
 import torch
 
-from anabranch.kernels.dfg.build import arith, cast
-from anabranch.kernels.dfg.nouns import Arith, Cast, Expr, Reduce, Within, parts
+from anabranch.kernels.dfg.build import arith, cast, const
+from anabranch.kernels.dfg.nouns import Arith, Cast, Const, Expr, Reduce, Within, parts
 from anabranch.kernels.dfg.values import At, Point, Value
 
 ROUNDED: dict[torch.dtype, str] = {torch.float16: "as_f16", torch.bfloat16: "as_bf16"}
@@ -29,17 +30,28 @@ def rounded(expr: Expr, dtype: torch.dtype) -> Expr:
     return arith(ROUNDED[dtype], expr) if dtype in ROUNDED else cast(expr, dtype)
 
 
-def strict(at: At, dtype: torch.dtype, read: Iterable[Value]) -> At:
+def strict(at: At, dtype: torch.dtype, read: Iterable[Value], inverse: bool = False) -> At:
     """The same function, each of its own operations rounded as eager does; what is `read` comes as
-    it is."""
+    it is. `inverse`: the call divides by a Python number."""
     values = list(read)
 
     def exactly(point: Point, within: Within) -> Expr:
         expr = at(point, within)
         given = {known for value in values for known in value.known.values()}
+        if inverse and isinstance(expr, Arith) and expr.op == "div":
+            return rounded(by_number(expr.args[0], expr.args[1]), dtype)
         return rounded(stepwise(expr, given), dtype)
 
     return exactly
+
+
+def by_number(x: Expr, divisor: Expr) -> Expr:
+    """The quotient as ATen's CUDA kernels compute it where the divisor is a Python number: the
+    product with its inverse, each rounded once in the type of computation."""
+    assert isinstance(divisor, Const), f"{divisor} is no number"
+    one, held = torch.ones((), dtype=x.dtype), torch.tensor(divisor.value, dtype=x.dtype)
+    inverse = const((one / held).item(), x.dtype)
+    return Arith("mul_rn", (x, inverse), x.dtype)
 
 
 def stepwise(expr: Expr, given: Container[Expr] = frozenset()) -> Expr:
