@@ -108,6 +108,7 @@ def side_by_side(graphs: Sequence[Graph]) -> Graph:
                     tuple((key, rename(arg, table)) for key, arg in node.kwargs),
                     node.types,
                     node.origin,
+                    node.strict,
                 )
             )
     return Graph("parts", tuple(inputs), tuple(constants), tuple(nodes), tuple(outputs))

@@ -85,6 +85,7 @@ def _interpret() -> None:
     tl.inline_asm_elementwise = _instruction
     _multiply_bfloat16()
     _round_bfloat16()
+    _choose_zeros()
     _library()
 
 
@@ -109,6 +110,23 @@ def _round_bfloat16() -> None:
         return TensorHandle(near, dst_type.scalar)
 
     InterpreterBuilder.cast_impl = cast_impl
+
+
+def _choose_zeros() -> None:
+    """Of a zero and a number that is zero, the maximum and the minimum are numpy's second: eager's
+    on a CPU is the operand, and not the number that it is compared with. A device orders zeros by
+    their signs, whichever comes first."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    def chosen(plain: Any) -> Any:
+        def called(builder: Any, lhs: Any, rhs: Any, *rest: Any) -> Any:
+            turned = not rhs.data.any() and rhs.data.dtype.kind == "f"
+            return plain(builder, rhs, lhs, *rest) if turned else plain(builder, lhs, rhs, *rest)
+
+        return called
+
+    for name in ("create_maximumf", "create_minimumf"):
+        setattr(InterpreterBuilder, name, chosen(getattr(InterpreterBuilder, name)))
 
 
 def _library() -> None:

@@ -40,7 +40,7 @@ def test_an_epilogue_around_an_accumulator() -> None:
         "sum_ = acc + b_1",
         "r = tl.load(r_ptr + (256 * row + col), mask=row_in & col_in, other=0.0).to(tl.float32)",
         "res = sum_ + r",
-        "out = tl.maximum(0.0, res, tl.PropagateNan.ALL)",
+        "out = tl.maximum(res, 0.0, tl.PropagateNan.ALL)",
     ]
     assert name == "out" and {"b_1", "out"} <= taken
 

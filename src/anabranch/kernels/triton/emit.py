@@ -283,8 +283,6 @@ class Emission:
             form = "product_f64({}, {})"
         if part.op == "rem" and floating:
             form = "libdevice.fmod({}, {})"
-        if part.op in ("max", "min") and isinstance(part.args[1], Const):
-            given.reverse()  # of two zeros a processor answers the second: eager's, the operand
         if not form.endswith(")"):
             given = [_operand(text) for text in given]
         text = form.format(*given)
