@@ -60,7 +60,9 @@ def _roots(a: Tensor, b: Tensor) -> Results:
 def _cancellations(a: Tensor, b: Tensor) -> Results:
     minus = -(a * b)
     sums = (a * b + minus, torch.addcmul(minus, a, b))
-    return sums[0] > 0, sums[0] == 0, sums[1] > 0, (a * b - b * a).sign()
+    scaled = torch.add(-0.3 * a, a, alpha=0.3), torch.addcmul(minus * 0.3, a, b, value=0.3)
+    signs = (scaled[0] > 0, scaled[1] > 0, (a * b - b * a).sign())
+    return sums[0] > 0, sums[0] == 0, sums[1] > 0, *signs
 
 
 WAYS = {

@@ -119,3 +119,30 @@ def test_whole_quotients_by_a_python_number_are_the_models(by: float) -> None:
     near = torch.cat([x[::2], torch.nextafter(x, torch.tensor(torch.inf))[::2]])
     found = results(body(f"%r: f32[32] = aten.floor_divide.default(%x, {by})"), near, near, near)
     assert torch.equal(found, near // by)
+
+
+@pytest.mark.parametrize(
+    ("line", "rounded_before"),
+    [
+        ("%d: f32[32] = aten.addcmul.default(%z, %x, %y)", 0),
+        ("%d: f32[32] = aten.addcmul.default(%z, %x, %y, value=0.3)", 1),
+        ("%d: f32[32] = aten.add.Tensor(%z, %x, alpha=0.3)", 0),
+        ("%d: f32[32] = aten.sub.Tensor(%z, %x, alpha=0.3)", 0),
+        ("%d: f32[32] = aten.addcdiv.default(%z, %x, %y, value=0.3)", 0),
+    ],
+)
+def test_a_product_and_a_sum_of_one_operator_are_rounded_once(
+    line: str, rounded_before: int, tmp_path: Path
+) -> None:
+    """As in ATen's CUDA kernels, which are compiled so."""
+    written = program(body(line, "%r: b1[32] = aten.gt.Scalar(%d, 0.0)"), VARIANT)
+    ptx = compiled(written, 90, tmp_path)["ptx"]
+    assert "fma.rn.f32" in ptx and ptx.count("mul.rn.f32") == rounded_before
+
+
+@pytest.mark.parametrize("op", ["add", "sub"])
+def test_scaled_sums_have_the_models_sign(op: str) -> None:
+    line = f"%d: f32[32] = aten.{op}.Tensor(%x, %y, alpha=0.5)"
+    x, y = torch.randn(2, 32, generator=torch.Generator().manual_seed(2))
+    found = results(body(line, "%r: b1[32] = aten.gt.Scalar(%d, 0.0)"), x, y, x)
+    assert torch.equal(found, getattr(torch, op)(x, y, alpha=0.5) > 0)

@@ -2,7 +2,8 @@
 
     floor(x / y)      tl.floor(tl.div_rn(x, y)), for an approximate 3.9999998 is 3
     x * y + z > 0     product(x, y) + z, for a product that is not rounded before it is added to is
-                      another number
+                      another number; within one operator, as in addcmul(z, x, y) > 0, a GPU's
+                      eager rounds both once: fma(x, y, z)
     floor(x / 49.0)   product(x, 1 / 49.0), as eager divides by a Python number on a GPU
 
 Half types are rounded after each operator, as they are where eager stores them.
@@ -66,12 +67,19 @@ def stepwise(expr: Expr, given: Container[Expr] = frozenset()) -> Expr:
             stack += missing
             continue
         stack.pop()
-        done[part] = part if part in given else _form(part, done)
+        done[part] = part if part in given else _form(part, done, given)
     return done[expr]
 
 
-def _form(part: Expr, done: dict[Expr, Expr]) -> Expr:
+def _form(part: Expr, done: dict[Expr, Expr], given: Container[Expr]) -> Expr:
     match part:
+        case Arith("add" | "sub", (a, Arith("mul", (b, c)) as product)) if (
+            part.dtype.is_floating_point
+            and product not in given
+            and (a in given or not _product(a))
+        ):
+            factor = done[c] if part.op == "add" else _negative(done[c])
+            return Arith("fma", (done[b], factor, done[a]), part.dtype, part.made)
         case Arith():
             return Arith(_operation(part), tuple(done[a] for a in part.args), part.dtype, part.made)
         case Cast(arg):
@@ -80,6 +88,15 @@ def _form(part: Expr, done: dict[Expr, Expr]) -> Expr:
             return replace(part, arg=done[arg])
         case _:
             return part
+
+
+def _negative(expr: Expr) -> Expr:
+    return const(-expr.value, expr.dtype) if isinstance(expr, Const) else arith("neg", expr)
+
+
+def _product(expr: Expr) -> bool:
+    """Whether it is a product itself: of two, nobody knows which one is rounded first."""
+    return isinstance(expr, Arith) and expr.op == "mul"
 
 
 def _operation(part: Arith) -> str:

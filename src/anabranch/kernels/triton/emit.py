@@ -85,7 +85,7 @@ FORMS: dict[str, str] = {
         f"device_{name}": f"libdevice.{name}({{}})"
         for name in ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "expm1", "log1p")
     },
-    "pow": "libdevice.pow({}, {})",
+    **{"pow": "libdevice.pow({}, {})", "fma": "tl.fma({}, {}, {})"},
 }
 """How each operation is written. Names without `tl.` are functions of `functions.py`."""
 
