@@ -4,13 +4,13 @@ import copy
 import logging
 import warnings
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.frontend.models import CASES, Net, f
+from tests.frontend.models import CASES, Net, Point, f
 from tests.networks import each, tiny
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -23,6 +23,7 @@ from anabranch.frontend.structure import flatten_call, unflatten_result
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph, text_graph
+from anabranch.ir.trees import read_tree
 from anabranch.ir.verify import verify_graph
 from anabranch.trace import Trace
 
@@ -266,11 +267,22 @@ def test_registered_classes_as_inputs_and_outputs() -> None:
     assert isinstance(run(captured, (f(2),)), Output)
 
 
+def test_results_of_a_named_tuple_have_a_text() -> None:
+    """With its fields: where its class is not registered, it can be rebuilt as plain data."""
+    captured = capture(CASES["namedtuple output"]().model, (f(3),))
+    x = f(3)
+    got = run(captured, (x,))
+    assert isinstance(got, Point)
+    torch.testing.assert_close(got.y, x * 2)
+    plain = pytree.tree_unflatten([1, 2], read_tree(captured.signature.output_tree, plain=True))
+    assert plain._fields == Point._fields and (plain.x, plain.y) == (1, 2)
+
+
 def test_trees_without_text_work_in_this_process() -> None:
     captured = capture(CASES["namedtuple output"]().model, (f(3),))
-    assert captured.signature.output_tree == ""
+    nameless = replace(captured, signature=replace(captured.signature, output_tree=""))
     x = f(3)
-    torch.testing.assert_close(run(captured, (x,)).y, x * 2)
+    torch.testing.assert_close(run(nameless, (x,)).y, x * 2)
 
 
 def test_exported_programs() -> None:

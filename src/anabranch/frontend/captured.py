@@ -18,8 +18,8 @@ class Captured:
     `sources` pairs a constant's name with the qualified name of the parameter, buffer or attribute
     that holds it; a constant without one (a tensor that the code makes) is content which a cache
     must store. `state`: all that the model holds by name. `trees` are the live structures of (args,
-    kwargs) and of the result: a structure that cannot be written as text (an unregistered
-    namedtuple) has "" in the signature, and works in this process only.
+    kwargs) and of the result: a structure that cannot be written as text (a class that
+    pytree knows by no name) has "" in the signature, and works in this process only.
     """
 
     graph: Graph
