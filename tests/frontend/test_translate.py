@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-import torch
-from torch import fx
+from typing import Any
 
+import pytest
+import torch
+import torch._decomp.decompositions
+from torch import fx, nn
+
+from anabranch.frontend.from_torch import capture
 from anabranch.frontend.translate import Translation
+from anabranch.ir.eval import eval_graph
+
+decompositions: Any = torch._decomp.decompositions
 
 
 def test_last_states_have_the_shapes_of_the_first_ones_whatever_a_fake_kernel_says() -> None:
@@ -32,3 +40,36 @@ def test_last_states_have_the_shapes_of_the_first_ones_whatever_a_fake_kernel_sa
         "f32[1,3,3]",
         "f32[1,3,5]",
     ]
+
+
+class LastState(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(2, 3, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second, third = self.lstm(x)[1][0].unbind(1)
+        out: torch.Tensor = first + 2 * second + 3 * third
+        return out
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_code_that_goes_on_with_last_states_is_captured_for_their_shape(
+    monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
+    """`wrong`: as torch 2.11 has it, which squeezes the axis of sequences."""
+    if wrong:
+        own = decompositions.one_layer_lstm
+
+        def squeezed(*args: Any, **kwargs: Any) -> Any:
+            out, (h, c) = own(*args, **kwargs)
+            return out, (h.unsqueeze(0).squeeze(1), c.unsqueeze(0).squeeze(1))
+
+        monkeypatch.setattr(decompositions, "one_layer_lstm", squeezed)
+    torch.manual_seed(0)
+    model, x = LastState().eval(), torch.randn(3, 4, 2)
+    graph = capture(model, (x,)).graph
+    lstm = next(node for node in graph.nodes if node.op == "aten.lstm.input")
+    assert [type.shape for type in lstm.types] == [(3, 4, 3), (1, 3, 3), (1, 3, 3)]
+    with torch.no_grad():
+        torch.testing.assert_close(eval_graph(graph, [x])[0], model(x))

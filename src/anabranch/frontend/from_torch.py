@@ -38,6 +38,7 @@ from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
 from anabranch.frontend.translate import Translation
 from anabranch.frontend.untouched import (
     as_in_eager,
+    last_states_shaped,
     quiet,
     warn,
 )
@@ -83,7 +84,7 @@ def capture(
     inference = any(tensor.is_inference() for tensor in _state(module))
     with neutral(), found.restored(), torch.inference_mode(inference):
         program, device = _export(module, args, kwargs, trace, changed)
-        with trace.stage("frontend.decompose"), quiet():
+        with trace.stage("frontend.decompose"), quiet(), last_states_shaped():
             # Casts of autocast are part of the graph only once it is traced below autocast.
             graph = None if found.autocast else direct(program)
             if graph is None:
@@ -117,7 +118,14 @@ def _export(
     stage = trace.stage("frontend.export")
     model = module.function if isinstance(module, _Function) else module
     agreed = precision(tf32=False)  # torch.export reads switches, resets some, reads them again
-    with stage, quiet(), agreed, unchanged(model, args, kwargs) as state, as_in_eager():
+    with (
+        stage,
+        quiet(),
+        agreed,
+        unchanged(model, args, kwargs) as state,
+        as_in_eager(),
+        last_states_shaped(),
+    ):
         try:
             program: ExportedProgram = torch.export.export(module, args, dict(kwargs), strict=False)
         except Exception as error:

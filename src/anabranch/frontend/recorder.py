@@ -31,6 +31,7 @@ NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Gen
 
 HELD = "a tensor that it holds"
 """What is written to, where it is neither a parameter nor a buffer."""
+LIFT = torch.ops.aten.lift_fresh.default
 
 
 class OpaqueError(Exception):
@@ -54,6 +55,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._made = 0
         self.opaque = ""
         self.written: list[str] = []
+        self._fresh = False
+        self._alive: list[Any] = []
         for number, tensor in enumerate(inputs):
             self._name(tensor, f"i:{number}")
         for path, tensor in weights.items():
@@ -86,6 +89,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._save(args[place] if place < len(args) else None)
             if self.opaque:
                 return None
+            self._fresh = func is LIFT  # a tensor that `torch.tensor` has just made is nobody's
             return f"{name}{self._text((args, kwargs) if kwargs else args)}"
         except Exception as unknown:
             self.opaque = f"{func}: {unknown}"
@@ -167,7 +171,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             digest = digest_tensor(tensor.resolve_conj().resolve_neg())
         self._made += 1
         name = f"c{self._made}:{digest}{_type(tensor)}"
-        self._own[tensor.untyped_storage()._cdata] = HELD
+        if not self._fresh:
+            storage = tensor.untyped_storage()
+            self._own[storage._cdata] = HELD
+            self._alive.append(storage)  # whose place in memory no other may take meanwhile
         return self._name(tensor, name)
 
     def _save(self, value: Any) -> None:

@@ -307,12 +307,8 @@ class Translation:
             return ops.infer(op, args, kwargs, self.types)
         results = found if isinstance(found, (tuple, list)) else (found,)
         made = [tensor_type(result, f"a result of {op}", origin(node)) for result in results]
-        if packet_name(op) in ops.RECURRENT and op.endswith(".input"):
-            # What torch's fake kernels say of last states is not what every device returns.
-            held = args[1] if isinstance(args[1], tuple) else (args[1],)
-            shapes = [self.types[ref.name].shape for ref in held if isinstance(ref, Ref)]
-            states = zip(shapes, made[1:], strict=True)
-            made[1:] = [TensorType(shape, state.dtype) for shape, state in states]
+        if packet_name(op) in ops.RECURRENT:
+            return ops.last_states(op, args, made, self.types)
         return tuple(made)
 
     def _arg(self, arg: Any, node: fx.Node) -> Arg:

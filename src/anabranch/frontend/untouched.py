@@ -14,6 +14,8 @@ import torch
 from anabranch.trace import Trace
 
 WHERE = "frontend"
+LAYERS = ("one_layer_lstm", "mkldnn_one_layer_lstm")
+"""How torch takes an LSTM apart, a layer at a time."""
 
 
 @contextmanager
@@ -40,6 +42,33 @@ def warn(trace: Trace, model: str, why: str) -> None:
         return
     trace.add("warning", WHERE, model, why)
     warnings.warn(f"{model}: {why}", stacklevel=2)
+
+
+@contextmanager
+def last_states_shaped() -> Iterator[None]:
+    """Torch 2.11 squeezes the wrong axis of a recurrence's last states where there are no data: of
+    three sequences f32[1,1,3,8] for f32[1,3,8]. Code that goes on with them would be captured for
+    that shape. Here they have the shapes of the first ones."""
+    import torch._decomp.decompositions as decompositions
+
+    table: Any = decompositions
+    own = {name: getattr(table, name) for name in LAYERS}
+
+    def shaped(layer: Any) -> Any:
+        def run(inp: Any, hidden: Any, *args: Any, **kwargs: Any) -> Any:
+            out, states = layer(inp, hidden, *args, **kwargs)
+            pairs = zip(states, hidden, strict=True)
+            return out, tuple(state.reshape(first.shape) for state, first in pairs)
+
+        return run
+
+    for name, layer in own.items():
+        setattr(table, name, shaped(layer))
+    try:
+        yield
+    finally:
+        for name, layer in own.items():
+            setattr(table, name, layer)
 
 
 _mkldnn: Any = torch._C._get_mkldnn_enabled

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -337,7 +337,25 @@ def infer(
     found = ANSWERS[asked]
     if op == ATTENTION:
         return _attention_layout(probe, found, types)
+    if packet_name(op) in RECURRENT:
+        return last_states(op, probe.args, found, types)
     return _conv_layout(probe, found, types) if op in CONVOLUTIONS else found
+
+
+def last_states(
+    op: str,
+    args: tuple[Arg, ...],
+    found: Sequence[TensorType],
+    types: Mapping[str, TensorType],
+) -> tuple[TensorType, ...]:
+    """The results of a recurrence of whole tensors, its last states in the shapes of the first
+    ones: torch 2.11 without data says f32[1,1,3,8] of three sequences for f32[1,3,8]."""
+    if not op.endswith(".input"):
+        return tuple(found)
+    held = args[1] if isinstance(args[1], tuple) else (args[1],)
+    shapes = [types[ref.name].shape for ref in held if isinstance(ref, Ref)]
+    states = zip(shapes, found[1:], strict=True)
+    return found[0], *(TensorType(shape, state.dtype) for shape, state in states)
 
 
 def _conv_layout(
