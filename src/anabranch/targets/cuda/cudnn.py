@@ -47,6 +47,8 @@ class Engine:
     workspace: int
 
 
+ALIGNMENT = 16
+"""Of bytes: what graphs of cuDNN's front end expect of every tensor."""
 BUILDERS = 8
 """Threads that build engines."""
 SCHEME = "cudnn engine 2"
@@ -121,7 +123,8 @@ class Cudnn:
             scratch = torch.empty(engine.workspace, dtype=torch.uint8, device=device)
 
         def call() -> None:
-            pointers = {UIDS[role]: values[name].data_ptr() for role, name in roles.items()}
+            held = {role: _aligned(values[name], role == "y") for role, name in roles.items()}
+            pointers = {UIDS[role]: tensor.data_ptr() for role, tensor in held.items()}
             stream = torch.cuda.current_stream(self._device).cuda_stream
             self._cudnn.set_stream(handle=self._handle, stream=stream)
             if engine.index is None:
@@ -130,6 +133,9 @@ class Cudnn:
                 engine.graph.execute_plan_at_index(
                     pointers, scratch.data_ptr(), engine.index, handle=self._handle
                 )
+            out = values[roles["y"]]
+            if held["y"] is not out:
+                out.copy_(held["y"])
 
         return call
 
@@ -221,6 +227,17 @@ class Cudnn:
             torch.bfloat16: kinds.BFLOAT16,
             torch.float32: kinds.FLOAT,
         }[dtype]
+
+
+def _aligned(tensor: Tensor, written: bool) -> Tensor:
+    """The tensor, or a copy of it that begins where cuDNN's engines can load pieces of 16 bytes: a
+    slice of another value may begin anywhere. `written`: its content is not needed."""
+    if tensor.data_ptr() % ALIGNMENT == 0:
+        return tensor
+    copy = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return copy if written else copy.copy_(tensor)
 
 
 def _serialised(engine: Engine) -> bytes | None:
