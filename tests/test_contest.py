@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from threading import Event
+from typing import Any
 
 import pytest
 import torch
@@ -115,9 +116,9 @@ def test_nothing_is_compiled_or_raced_once_somebody_wants_an_end(
     monkeypatch.setattr(one.target, "prepare", lambda *_: asked.append("prepared"))
     loads = one.target.load
 
-    def load(plan: Plan, repeat: int = 1) -> Executable:
+    def load(plan: Plan, *rest: Any, **named: Any) -> Executable:
         asked.append("loaded")
-        return loads(plan, repeat)
+        return loads(plan, *rest, **named)
 
     monkeypatch.setattr(one.target, "load", load)
     found = contest(replace(one, deadline=Deadline(stop=stop)), [layers(1), layers(2)], mode)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -30,9 +31,10 @@ def test_no_bit_differs() -> None:
 
 
 def test_a_plan_without_its_waits_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(self: CpuTarget, plan: Plan, repeat: int = 1) -> CpuExecutable:
+    def careless(self: CpuTarget, plan: Plan, *rest: Any, **named: Any) -> CpuExecutable:
         launches = tuple(replace(launch, waits=()) for launch in plan.schedule.launches)
-        return load(self, replace(plan, schedule=replace(plan.schedule, launches=launches)), repeat)
+        plan = replace(plan, schedule=replace(plan.schedule, launches=launches))
+        return load(self, plan, *rest, **named)
 
     load = CpuTarget.load
     monkeypatch.setattr(CpuTarget, "load", careless)
