@@ -30,16 +30,17 @@ def said(
     monkeypatch.setattr(progress, "FIRST_S", first)
     if not configured:  # as it is without pytest
         monkeypatch.setattr(logging.getLogger(), "handlers", [])
+        monkeypatch.setattr(progress.LOGGER, "handlers", [])
     with telling(Progress("Net")):
         time.sleep(0.2)
     return stream.getvalue()
 
 
 def test_a_terminal_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = progress.LOGGER.level, list(progress.LOGGER.handlers)
+    before = progress.LOGGER.level
     text = said(Terminal(), monkeypatch, 0.01)
     assert text.startswith("anabranch compiling Net: capture, 0 s so far")
-    assert (progress.LOGGER.level, progress.LOGGER.handlers) == before
+    assert (progress.LOGGER.level, progress.LOGGER.handlers) == (before, [])
 
 
 def test_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
