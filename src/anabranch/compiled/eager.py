@@ -45,7 +45,9 @@ def beside_eager(job: Job, made: Compilation) -> Compilation:
     known = _recalled(job, made)
     verdict = known
     if verdict is None:
-        verdict = None if job.deadline.over() else _race(job, made)
+        over = job.deadline.over() or bool(made.found.cut_short)
+        # What no graph captures rightly is no candidate as a graph.
+        verdict = None if over or not made.plan.graph else _race(job, made)
         if verdict is None:
             return made
     timed, plain = replace(made, model=verdict.model), None
