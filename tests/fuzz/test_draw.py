@@ -60,6 +60,12 @@ def test_a_line_that_is_taken_back_leaves_all_as_it_was() -> None:
     assert torch.equal(sheet.values[wide], was[wide][0] + 1)
 
 
+def test_no_line_ends_the_process() -> None:
+    """The convolution of this seed is dilated along an axis where its filter has one element."""
+    drawing = draw(3001329)
+    assert any("aten.convolution" in step.text for step in drawing.steps)
+
+
 def test_a_line_knows_what_it_reads() -> None:
     step = Step("linear", ("v12",), "self.w0(x1) + v1 * 2 - self.w10(v11)")
     assert step.uses == ("x1", "v1", "v11") and step.layers == ("w0", "w10")

@@ -15,10 +15,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from anabranch.fuzz.sheet import Sheet
 from anabranch.fuzz.substitute import RULES
-from anabranch.ir.graph import Arg, Graph, Input, Node, Ref
+from anabranch.ir.graph import Arg, Graph, Input, Node, Ref, types
 from anabranch.ir.rule import Rule
 from anabranch.ir.types import TensorType, type_of
 from anabranch.rewrite.apply import instantiate
@@ -34,9 +35,10 @@ def pattern(sheet: Sheet, rules: Sequence[Rule] = RULES) -> None:
     graph = instantiate(rule, sheet.dice.randrange(SEEDS))
     names = {given.name: _value(sheet, given) for given in graph.inputs}
     names |= {constant.name: _constant(sheet, constant.type) for constant in graph.constants}
+    shapes = {name: type.shape for name, type in types(graph).items()}
     inside = _read_once(graph) if sheet.perhaps(0.5) else set[str]()
     for node in graph.nodes:
-        line = _line(node, names)
+        line = _line(_safely(node, shapes), names)
         made = (line,) if node.name in inside else sheet.several(line, len(node.results))
         names |= zip(node.results, made, strict=True)
 
@@ -78,6 +80,19 @@ def _line(node: Node, names: dict[str, str]) -> str:
     given = [_text(arg, names) for arg in node.args]
     given += [f"{key}={_text(arg, names)}" for key, arg in node.kwargs]
     return f"torch.ops.{node.op}({', '.join(given)})"
+
+
+def _safely(node: Node, kernels: dict[str, tuple[int, ...]]) -> Node:
+    """A convolution without dilation where its filter has one element along an axis: the same
+    numbers, and torch's own kernel for channels last ends the process at some dilated ones (an
+    image of width 1, padding 1, stride 2, dilation 2; torch 2.13, oneDNN)."""
+    if node.op != "aten.convolution.default":
+        return node
+    weight, dilation = node.args[1], node.args[5]
+    assert isinstance(weight, Ref) and isinstance(dilation, tuple)
+    sizes = kernels[weight.name][2:]
+    once = tuple(1 if size == 1 else by for size, by in zip(sizes, dilation, strict=True))
+    return replace(node, args=(*node.args[:5], once, *node.args[6:]))
 
 
 def _text(arg: Arg, names: dict[str, str]) -> str:
