@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -109,6 +110,47 @@ class Same(nn.Module):
 
 def test_what_is_set_to_what_it_was_is_no_change() -> None:
     assert observe(Same().eval(), (X,), {}, Surroundings()).changed == ()
+
+
+class Makes(OrderedDict[str, Any]):
+    """As transformers' table of activations: what is read of it is made at once."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise AssertionError(f"{key} was made")
+
+
+class Refuses(dict[str, Any]):
+    """As its registry of hooks: no default may be asked for."""
+
+    def get(self, key: str) -> Any:  # type: ignore[override]
+        return super().get(key)
+
+    def items(self) -> Any:
+        raise AssertionError("was read")
+
+
+class Twice(list[int]):
+    def __iter__(self) -> Any:
+        return iter([*super().__iter__(), *super().__iter__()])
+
+
+def test_containers_are_read_past_the_methods_of_their_classes() -> None:
+    class Holder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.hooks, self.list = Makes(relu=nn.ReLU), Refuses(a=1), Twice([1])
+
+    part = Holder()
+    state = State.of(part)
+    assert state.changes() == []
+    OrderedDict.__setitem__(part.table, "tanh", nn.Tanh)
+    part.table.move_to_end("relu")
+    part.hooks["a"] = 2
+    part.list.append(3)
+    assert state.changes() == ["table['tanh']", "hooks['a']", "list"]
+    state.restore()
+    assert state.changes() == []
+    assert list(part.table) == ["relu"] and len(part.list) == 1
 
 
 def test_closures_and_functions() -> None:

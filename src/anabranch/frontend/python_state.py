@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,6 +32,9 @@ HELD = ("_parameters", "_buffers", "_modules")
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 MOST = 200_000
 """Containers that are looked at: beyond that it takes longer than it is worth."""
+BUILT_IN = (OrderedDict, dict, list, deque, set)
+"""Containers are read and written by the methods of these: a class of the user's may have given its
+own another meaning (a dict of transformers makes an activation of each class that is read of it)."""
 ABSENT = object()
 
 Place = tuple[Any, Any]
@@ -154,10 +157,10 @@ def _reached(value: Any, path: str, keep: Callable[[Any, str], bool]) -> Iterato
         yield value, path
     elif isinstance(value, (list, deque, set)):
         if keep(value, path):
-            yield from ((item, path) for item in list(value))
+            yield from ((item, path) for item in _copy(value))
     elif isinstance(value, dict):
         if keep(value, path):
-            yield from ((item, f"{path}{_key(key)}") for key, item in list(value.items()))
+            yield from ((item, f"{path}{_key(key)}") for key, item in _copy(value).items())
     elif isinstance(value, (tuple, frozenset)):
         yield from ((item, path) for item in value)
     elif isinstance(value, functools.partial):
@@ -172,15 +175,16 @@ def _reached(value: Any, path: str, keep: Callable[[Any, str], bool]) -> Iterato
 
 def _changed(live: Any, path: str, was: Any) -> Iterator[str]:
     """Names of what a container holds now and did not, or the other way round."""
+    now = _copy(live)
     if isinstance(live, dict):
-        for key in dict.fromkeys([*was, *live]):
-            if not _same(live.get(key, ABSENT), was.get(key, ABSENT)) and key not in UNTOLD:
+        for key in dict.fromkeys([*was, *now]):
+            if not _same(now.get(key, ABSENT), was.get(key, ABSENT)) and key not in UNTOLD:
                 named = path == "" or path.endswith(".")
                 yield f"{path}{key}" if named else f"{path}{_key(key)}"
     elif isinstance(live, types.CellType):
-        if not _same(_copy(live), was):
+        if not _same(now, was):
             yield path
-    elif len(live) != len(was) or not all(map(_same, live, was)):
+    elif len(now) != len(was) or not all(map(_same, now, was)):
         yield path
 
 
@@ -206,24 +210,34 @@ def _copy(live: Any) -> Any:
             return live.cell_contents
         except ValueError:  # not assigned yet
             return ABSENT
-    return dict(live) if isinstance(live, dict) else list(live)
+    kind = _built_in(live)
+    return dict(kind.items(live)) if issubclass(kind, dict) else list(kind.__iter__(live))
+
+
+def _built_in(live: Any) -> Any:
+    """Which of the built-in containers it is at heart."""
+    return next(kind for kind in BUILT_IN if isinstance(live, kind))
 
 
 def _restore(live: Any, was: Any) -> None:
     """Make a container hold again exactly what it held."""
+    now = _copy(live)
     if isinstance(live, types.CellType):
-        if _copy(live) is not was:
+        if now is not was:
             if was is ABSENT:
                 del live.cell_contents
             else:
                 live.cell_contents = was
-    elif isinstance(live, dict):
-        if list(live) != list(was) or any(live[key] is not was[key] for key in was):
-            live.clear()
-            live.update(was)
-    elif list(map(id, live)) != list(map(id, was)):
-        live.clear()
-        live.update(was) if isinstance(live, set) else live.extend(was)
+        return
+    kind = _built_in(live)
+    if isinstance(live, dict):
+        if list(now) != list(was) or any(now[key] is not was[key] for key in was):
+            kind.clear(live)
+            for key, value in was.items():
+                kind.__setitem__(live, key, value)
+    elif list(map(id, now)) != list(map(id, was)):
+        kind.clear(live)
+        kind.update(live, was) if isinstance(live, set) else kind.extend(live, was)
 
 
 def _read(owner: Any, name: str) -> Any:
