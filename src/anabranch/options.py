@@ -65,104 +65,211 @@ DEFAULT_CACHE_DIR = Path(platformdirs.user_cache_dir("anabranch"))
 
 
 class Options(BaseModel):
-    """What a compilation may be told. Frozen; unknown names are refused.
-
-    system: a published system to be like, a key of `SYSTEMS`; it sets the options that are not
-    given. scheduler: a name of `anabranch.schedule.SCHEDULERS` or "best". budget: seconds that
-    search and measurement may take in all (None: as long as they need). outputs: "clone" hands out
-    tensors of the caller's own, "view" the plan's buffers, overwritten by the next call. batch:
-    what happens to a batch between two compiled ones: "pad" up, for models that treat each of a
-    batch alone, or "refuse" it. strict: a fallback is an error. verify: compare with the model in
-    higher precision before the plan is accepted; a plan that was, with the very same weights, with
-    the model as it is. kernels: "library" leaves generated kernels, and what only they can fuse,
-    out. fusion: how a graph is cut into launches: "cuts" compares a few cuts where they differ,
-    with concatenations that cost nothing and work that is done twice; "climb" merges consecutive
-    operators while that is faster, as DeepCuts does, in rounds of measurement, by what their
-    schedule is expected to take, and finds groups that no cut has; not where a scheduler merges
-    convolutions, for it asks for these alone.
-    pruning: which of the hundreds of tiles of a product are tried: those expected to be fastest, by
-    a time fitted to measurements, or those with the highest performance "limit", as in DeepCuts.
-    folding: "exact" rounds no weight anew to half precision, where a batch norm would go into it.
-    exact: leaves out all that changes what NaN, infinities or the sign of a zero give: rules of the
-    search that are found to (`explain` names those that were used), and passes.
-    cuda_graph: whether a plan on a GPU is captured as one CUDA graph.
-    abreast: whether independent tasks share a launch where that is faster: "likely" tries it where
-    tasks are few or a forecast sees more to win than timing can miss, "all" whatever may pay, some
-    ten seconds more, "none" never. overlap: whether kernels start before those they follow have
-    ended, where a GPU can do that and it is faster: "each" in a way of its own, "alike" all in the
-    same, or "none". search: whether an equal graph is sought that is faster
-    ("autograph": when run in parallel, and parts of it are run with what may stand in their place;
-    "autograph-paper": whole graphs alone, as published, TASO's among them; "taso": in sum;
-    "taso-paper": in sum, one kernel after another, and taken as it is however it is scheduled then;
-    "none": the graph is taken as it is); fields that begin with it say how. As published a search
-    has TASO's rules, flows alone to cut by, a path that costs nothing more than its tasks, and runs
-    all candidates that it ends with.
-    """
+    """What a compilation may be told: keywords of `anabranch.compile`. Frozen; unknown names are
+    refused. Each field says what it does (`Options.model_fields[name].description`);
+    docs/options.md is the table of them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    system: str = "anabranch"
-    scheduler: str = "best"
-    budget: float | None = Field(default=None, gt=0)
-    outputs: Literal["clone", "view"] = "clone"
-    batch: Literal["pad", "refuse"] = "refuse"
-    strict: bool = False
-    verify: bool = True
-    kernels: Literal["all", "library"] = "all"
-    fusion: Literal["cuts", "climb"] = "cuts"
-    pruning: Pruning = "time"
-    abreast: Literal["likely", "all", "none"] = "likely"
-    overlap: Literal["each", "alike", "none"] = "each"
-    folding: Literal["all", "exact"] = "all"
-    exact: bool = False
-    channels_last: bool = True
-    search: Search = "autograph"
-    # The paper gives no number for any of these. alpha: what the critical path weighs beside the
-    # sum; at 1 a longer path counts as much as as much more work. None: what the run of the graph
-    # itself shows, 1 to 19 for networks with many branches, next to 0 for chains.
-    search_alpha: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    # The path counts what the model of kernels that share the machine has for forks and changes of
-    # lane; without it is the formula of the paper, as "autograph-paper" has it.
-    search_overheads: bool = True
-    # All of these lie on a plateau: less and more of each changes forecasts of four networks by 2%
+    system: str = Field(
+        default="anabranch",
+        description="A published system to decide as, a key of `SYSTEMS`: it sets the options that "
+        "are not given.",
+    )
+    scheduler: str = Field(
+        default="best",
+        description="Who orders launches and streams: a name of `anabranch.schedule.SCHEDULERS`, "
+        'or "best", which runs several and keeps the fastest.',
+    )
+    budget: float | None = Field(
+        default=None,
+        gt=0,
+        description="Seconds that searching and measuring may take in all. None: as long as they "
+        "need.",
+    )
+    outputs: Literal["clone", "view"] = Field(
+        default="clone",
+        description='"clone" returns tensors of the caller\'s own, "view" the plan\'s buffers, '
+        "which the next call overwrites.",
+    )
+    batch: Literal["pad", "refuse"] = Field(
+        default="refuse",
+        description='A batch between two compiled ones is refused, or, with "pad", padded up to '
+        "the larger one, for models whose rows are proved to be independent.",
+    )
+    strict: bool = Field(default=False, description="A fallback is an error.")
+    verify: bool = Field(
+        default=True,
+        description="Compare the plan with the model in higher precision before it is accepted. A "
+        "plan that was compared with the very same weights is compared with the model alone.",
+    )
+    kernels: Literal["all", "library"] = Field(
+        default="all",
+        description='"library" leaves out generated kernels, and what only they can fuse.',
+    )
+    fusion: Literal["cuts", "climb"] = Field(
+        default="cuts",
+        description='How a graph is cut into launches. "cuts" compares a few cuts where they '
+        "differ, with concatenations that cost nothing and cheap work that is done twice. "
+        '"climb" merges consecutive operators while that is faster, as DeepCuts does, by '
+        "measurement; not where a scheduler merges convolutions.",
+    )
+    pruning: Pruning = Field(
+        default="time",
+        description="Which of the hundreds of tiles of a product are tried: those with the "
+        'shortest "time" by a fitted estimate, or those with the highest performance upper '
+        '"limit", as in DeepCuts.',
+    )
+    abreast: Literal["likely", "all", "none"] = Field(
+        default="likely",
+        description='Whether independent tasks share a launch where that is faster. "likely" tries '
+        "it where tasks are few or a forecast sees more to win than timing can miss, "
+        '"all" tries whatever may pay (some ten seconds more), "none" nothing.',
+    )
+    overlap: Literal["each", "alike", "none"] = Field(
+        default="each",
+        description="Whether a kernel may start before the one it follows has ended, where the GPU "
+        'can do that and it is faster: "each" in a mode of its own, "alike" all in the same.',
+    )
+    folding: Literal["all", "exact"] = Field(
+        default="all",
+        description='"exact" folds no batch norm into a weight that would be rounded anew to half '
+        "precision.",
+    )
+    exact: bool = Field(
+        default=False,
+        description="Leave out rules and passes that change what NaN, an infinity or the sign of a "
+        "zero gives. `explain` names those that were used.",
+    )
+    channels_last: bool = Field(
+        default=True, description="Images may be laid out with channels last."
+    )
+    search: Search = Field(
+        default="autograph",
+        description='Whether an equal, faster graph is sought. "autograph": priced as run in '
+        "parallel, and parts of it are timed with what may stand in their place. "
+        '"autograph-paper": whole graphs alone, as published. "taso": by the sum of its kernels. '
+        '"taso-paper": that, run one after another and kept under any schedule. "none": the '
+        "graph is taken as it is.",
+    )
+    search_alpha: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        # The paper gives no number for this or any other setting of the search.
+        description="What the critical path weighs beside the sum of all tasks. None: what a run "
+        "of the graph shows, 1 to 19 for networks with many branches, next to 0 for chains.",
+    )
+    search_overheads: bool = Field(
+        default=True,
+        description="The critical path counts forks and changes of lane. False: the paper's "
+        "formula.",
+    )
+    # The next six lie on a plateau: less and more of each changes forecasts of four networks by 2%
     # at most, in either direction (benchmarks/results, 2026-11-24-sim-h200-search-settings).
-    # What TASO's authors used: a step may cost a twentieth before the next one pays.
-    search_threshold: float = Field(default=1.05, ge=1, allow_inf_nan=False)
-    # Parts have fewer nodes than size_l, neighbours searched together fewer than size_u: about half
-    # a cell of NASNet or a module of Inception, and two to three of these.
-    search_size_l: int = Field(default=16, ge=2)
-    search_size_u: int = Field(default=40, ge=2, validate_default=True)
-    # Graphs that are looked at in each part: it is done after a few steps. Graphs priced in all, at
-    # a millisecond or two each. Graphs kept all along: as many as can be run afterwards in a few
-    # seconds each. Candidates near one graph that are run: what one of them shows makes the next
-    # prediction better.
-    search_pops: int = Field(default=12, ge=1)
-    search_prices: int = Field(default=8000, ge=1)
-    search_keep: int = Field(default=4, ge=1)
-    search_measured: int = Field(default=5, ge=1)
-    # Without them: one part (partition), parts cut by flows alone and not between cells first
-    # (waists), the minimal parts alone (dp). For ablations.
-    search_partition: bool = True
-    search_waists: bool = True
-    search_dp: bool = True
-    # What the search may take. Its work is counted, two thirds of this in seconds of a usual
-    # machine: the clock only stops what is slower. None: 45 seconds, or fewer where the compilation
-    # has taken long by then: a first one of the largest networks shall end within three minutes.
-    search_seconds: float | None = Field(default=None, gt=0)
-    max_streams: int = Field(default=16, ge=1, le=64)
-    # Without it every launch is made anew by each call, on the caller's current stream.
-    cuda_graph: bool = True
-    # IOS's r and s. None: no pruning where that can be afforded, else 3 and 8.
-    max_group_size: int | None = Field(default=None, ge=1)
-    max_groups: int | None = Field(default=None, ge=1)
-    tf32: bool = False
-    # What generators of random numbers take, with room to count on from it.
-    seed: int = Field(default=0, ge=-SEEDS, lt=SEEDS)
-    cache_dir: Path | None = DEFAULT_CACHE_DIR
-    debug: int = Field(default=0, ge=0, le=3)
-    dump: Path | None = None
-    check: int = Field(default=0, ge=0, le=2)
-    fuel: int | None = Field(default=None, ge=0)
+    search_threshold: float = Field(
+        default=1.05,
+        ge=1,
+        allow_inf_nan=False,
+        description="How much a step of the search may cost before the next one pays, as a factor; "
+        "TASO's authors used this one.",
+    )
+    # About half a cell of NASNet or a module of Inception, and two to three of these.
+    search_size_l: int = Field(
+        default=16, ge=2, description="Parts of a graph that are searched have fewer nodes."
+    )
+    search_size_u: int = Field(
+        default=40,
+        ge=2,
+        validate_default=True,
+        description="Neighbouring parts that are searched together have fewer nodes.",
+    )
+    search_pops: int = Field(
+        default=12, ge=1, description="Graphs that are looked at in each part."
+    )
+    search_prices: int = Field(
+        default=8000,
+        ge=1,
+        description="Graphs that are priced in all, at a millisecond or two each.",
+    )
+    search_keep: int = Field(default=4, ge=1, description="Graphs that are kept all along.")
+    search_measured: int = Field(
+        default=5,
+        ge=1,
+        description="Candidates near one graph that are run; each makes the next prediction "
+        "better.",
+    )
+    search_partition: bool = Field(
+        default=True, description="Cut the graph into parts. False, for ablations: one part."
+    )
+    search_waists: bool = Field(
+        default=True,
+        description="Cut between cells first. False, for ablations: by minimum flow alone.",
+    )
+    search_dp: bool = Field(
+        default=True,
+        description="Search neighbouring parts together. False, for ablations: the parts alone.",
+    )
+    # The work of a search is counted, two thirds of this in seconds of a usual machine; the clock
+    # only stops what is slower. A first compilation of the largest networks shall end within three
+    # minutes.
+    search_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        description="Seconds that the search may take. None: 45, or fewer where the compilation "
+        "has taken long by then.",
+    )
+    max_streams: int = Field(default=16, ge=1, le=64, description="Streams of a plan.")
+    cuda_graph: bool = Field(
+        default=True,
+        description="A plan on a GPU is captured as one CUDA graph. False: each call launches all "
+        "kernels on the caller's current stream.",
+    )
+    max_group_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="IOS's r, operators of a group. None: no pruning where that can be afforded, "
+        "else 3.",
+    )
+    max_groups: int | None = Field(
+        default=None,
+        ge=1,
+        description="IOS's s, groups of a stage. None: no pruning where that can be afforded, else "
+        "8.",
+    )
+    tf32: bool = Field(default=False, description="Products of fp32 may run in tf32.")
+    seed: int = Field(
+        default=0,
+        ge=-SEEDS,
+        lt=SEEDS,
+        description="Seeds generators of random numbers; another seed may find another graph.",
+    )
+    cache_dir: Path | None = Field(
+        default=DEFAULT_CACHE_DIR,
+        description="Folder where timings, kernels and plans are kept. None, or an empty text: "
+        "nothing is kept.",
+    )
+    debug: int = Field(
+        default=0,
+        ge=0,
+        le=3,
+        description="What is logged: 1 stages, 2 also chosen kernels and times, 3 also all that "
+        "was applied and refused.",
+    )
+    dump: Path | None = Field(
+        default=None,
+        description="Folder for the text after each stage and pass, and the report.",
+    )
+    check: int = Field(
+        default=0,
+        ge=0,
+        le=2,
+        description="1: verify the graph after each pass. 2: also evaluate it, and name the pass "
+        "that changed the answer.",
+    )
+    fuel: int | None = Field(
+        default=None, ge=0, description="Stop after so many rewrites, to find a wrong one."
+    )
 
     @field_validator("cache_dir", mode="before")
     @classmethod

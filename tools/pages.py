@@ -1,0 +1,153 @@
+"""Pages of the documentation that are made from the code: options, commands, text forms.
+
+    python tools/pages.py options         prints the page
+    python tools/pages.py commands
+
+docs/options.md is kept in the repository, for the package names it in a warning, and a golden test
+compares it with the fields; the others exist only in the built site (`mkdocs.yml`, hooks).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import typer.main
+from pydantic.fields import FieldInfo
+
+from anabranch.cli.app import app
+from anabranch.options import PREFIX, SYSTEMS, Options
+
+INTRODUCTION = f"""# Options
+
+An option is a keyword of `anabranch.compile`, a field of `anabranch.Options`, `-O NAME=VALUE` on
+the command line, and an environment variable: `{PREFIX}` and its name in capitals. A program's
+keyword is stronger than the environment. Variables are text: `1`, `true`, `yes` and `on` are true,
+`none` is None, and an empty one says nothing, except that an empty `{PREFIX}CACHE_DIR` keeps
+nothing. A value that an option cannot have is an error that names the variable, and a variable that
+is no option is warned about.
+"""
+
+
+def options() -> str:
+    """The table of options, from their fields."""
+    lines = [
+        INTRODUCTION,
+        "| variable | values (default) | meaning |",
+        "|---|---|---|",
+    ]
+    for name, field in Options.model_fields.items():
+        variable = f"`{PREFIX}{name.upper()}`"
+        meaning = _plain(field.description or "")
+        lines.append(f"| {variable} | {_values(field)} ({_default(name, field)}) | {meaning} |")
+    lines += [
+        "",
+        "## Systems",
+        "",
+        "What each value of `system` sets, unless it is given:",
+        "",
+        "| system | options |",
+        "|---|---|",
+    ]
+    for system, chosen in SYSTEMS.items():
+        told = ", ".join(f"`{name}={value}`" for name, value in chosen.items()) or "the defaults"
+        lines.append(f"| `{system}` | {told} |")
+    return "\n".join(lines) + "\n"
+
+
+def _plain(text: str) -> str:
+    """A description as markdown: quoted values as code."""
+    return re.sub(r'"([\w-]+)"', r"`\1`", text).replace("|", "\\|")
+
+
+def _values(field: FieldInfo) -> str:
+    kinds = [
+        kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not type(None)
+    ]
+    if get_origin(field.annotation) is Literal:
+        return ", ".join(f"`{word}`" for word in get_args(field.annotation))
+    names = {bool: "true or false", int: "integer", float: "number", Path: "folder", str: "name"}
+    low, high = _bound(field, "ge"), _bound(field, "le")
+    if low is not None and high is not None:
+        return f"{low} to {high}"
+    return ", ".join(names[kind] for kind in kinds)
+
+
+def _bound(field: FieldInfo, name: str) -> Any:
+    return next((getattr(one, name) for one in field.metadata if hasattr(one, name)), None)
+
+
+def _default(name: str, field: FieldInfo) -> str:
+    if name == "cache_dir":
+        return "the user's cache folder"
+    value = field.default
+    return "none" if value is None else f"`{str(value).lower()}`"
+
+
+def commands() -> str:
+    """Every verb of the command line with its arguments and options, from typer."""
+    group: Any = typer.main.get_command(app)
+    lines = [
+        "# Command line",
+        "",
+        "Results go to stdout, progress and errors to stderr. Exit status: 0 done, 1 the work",
+        "failed, 2 wrong usage, 130 interrupted. `--debug`, anywhere in the line, adds tracebacks.",
+        "",
+    ]
+    for words, command in _verbs(group, ("anabranch",)):
+        lines += [f"## {' '.join(words)}", "", *_command(words, command)]
+    return "\n".join(lines)
+
+
+def _verbs(group: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _verbs(command, (*words, name))
+        else:
+            yield (*words, name), command
+
+
+def _command(words: tuple[str, ...], command: Any) -> Iterator[str]:
+    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    options = [one for one in command.params if one.param_type_name == "option"]
+    usage = " ".join(f"{one.name.upper()}{'...' if one.nargs == -1 else ''}" for one in arguments)
+    yield _sentence(command.help)
+    yield ""
+    yield "```text"
+    yield " ".join([*words, "[OPTIONS]" if options else "", usage]).strip()
+    yield "```"
+    yield ""
+    told = [(f"`{one.name.upper()}`", one.help) for one in arguments]
+    for one in options:
+        names = ", ".join(f"`{name}`" for name in (*one.opts, *one.secondary_opts))
+        told.append((names, _with_default(one)))
+    if told:
+        yield "| argument | meaning |"
+        yield "|---|---|"
+        for name, meaning in told:
+            yield f"| {name} | {_cell(meaning)} |"
+        yield ""
+
+
+def _with_default(option: Any) -> str:
+    shown = option.show_default
+    default = shown if isinstance(shown, str) else option.default
+    known = isinstance(default, str | int | float) and not isinstance(default, bool)
+    return f"{option.help or ''}{f' Default: {default}.' if known and default != '' else ''}"
+
+
+def _sentence(text: str | None) -> str:
+    return _cell(" ".join((text or "").split()))
+
+
+def _cell(text: str | None) -> str:
+    return (text or "").replace("|", "\\|").replace("<", "&lt;")
+
+
+PAGES = {"options": options, "commands": commands}
+
+if __name__ == "__main__":
+    sys.stdout.write(PAGES[sys.argv[1]]())
