@@ -3,6 +3,7 @@
 # make check    format, lint, types, architecture, tests: what CI runs
 # make test-gpu the tests that need a GPU, several at a time, with the Python at hand (PYTHON, JOBS,
 #               SHARD=1/2, OUT=folder for junit.xml): nothing is installed
+# make docs     the documentation as a site, build/site/index.html; a warning is an error
 # make golden   accept the new texts of the golden tests (review the diff)
 # make size     lines per room
 # make replay   what this branch changes in the plans of the zoo, against main
@@ -19,7 +20,7 @@ SHARD ?= 1/1
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rfEs
 
 .DEFAULT_GOAL := check
-.PHONY: setup demo test check format lint types layers tests test-gpu golden size replay clean
+.PHONY: setup demo test check format lint types layers tests docs test-gpu golden size replay clean
 
 setup: $(READY)
 
@@ -59,6 +60,9 @@ tests: setup
 
 test-gpu:
 	$(PYTHON) tools/gpu_tests.py --jobs $(JOBS) --shard $(SHARD) $(if $(OUT),--out "$(OUT)")
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 golden: setup
 	$(PYTEST) tests --update-golden

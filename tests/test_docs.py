@@ -1,24 +1,132 @@
-"""The tour runs, and what the README shows is what the package has."""
+"""The documentation is true: its code runs, its commands parse, the site builds, examples work."""
 
 from __future__ import annotations
 
 import os
+import re
+import runpy
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer.main
+
+from anabranch.cli.app import app
 
 ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+NEEDS = {"serve": ("fastapi", "httpx"), "transformers_model": ("transformers",)}
+BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def test_the_tour_runs() -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "ANABRANCH_CACHE_DIR": ""}
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder to write to, and no cache."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANABRANCH_CACHE_DIR", "")
+    torch.manual_seed(0)
+    yield tmp_path
+    torch.compiler.reset()
+
+
+def test_the_tour_runs(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "docs" / "tour.py"), run_name="__main__")
+    told = capsys.readouterr().out
+    assert "--- A Plan" in told and "Schedules" in told
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_run(example: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for package in NEEDS.get(example.stem, ()):
+        pytest.importorskip(package)
+    runpy.run_path(str(example), run_name="__main__")
+    assert capsys.readouterr().out.strip(), "an example says what it did"
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 6
+
+
+def blocks(page: Path, language: str) -> list[tuple[int, str]]:
+    """Line and text of the page's blocks of code in a language."""
+    text = page.read_text(encoding="utf-8")
+    found = [(text.count("\n", 0, one.start()) + 2, one[1], one[2]) for one in BLOCK.finditer(text)]
+    return [(line, body) for line, name, body in found if name == language]
+
+
+WITH_CODE = [page for page in PAGES if blocks(page, "python")]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_in_pages_runs(page: Path, elsewhere: Path) -> None:
+    """All blocks of a page in a row, as a reader would run them."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for line, body in blocks(page, "python"):
+        exec(compile("\n" * (line - 1) + body, str(page), "exec"), names)
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every command of ours that a page shows."""
+    found = []
+    for page in PAGES:
+        for line, body in blocks(page, "console"):
+            for number, text in enumerate(body.splitlines(), line):
+                if text.startswith("anabranch "):
+                    found.append((f"{page.relative_to(ROOT)}:{number}", text))
+    return found
+
+
+def test_pages_show_commands() -> None:
+    assert commands()
+
+
+@pytest.mark.parametrize(("place", "text"), commands(), ids=[text for _, text in commands()])
+def test_commands_in_pages_parse(place: str, text: str) -> None:
+    """Verb, arguments and options are what the command line has; nothing is run."""
+    name, *words = shlex.split(text, comments=True)
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        name, *words = words
+        command = command.commands[name]
+    command.make_context(name, words)
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    lost = []
+    for page in [*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]:
+        text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\(([^)#]+)", text):
+            made = page.parent / target
+            if "://" not in target and not made.exists() and made.name not in MADE:
+                lost.append(f"{page.relative_to(ROOT)}: {target}")
+    assert lost == []
+
+
+MADE = {"commands.md", "changelog.md"}
+"""Pages that the site makes as it is built."""
+
+
+def test_the_site_builds(tmp_path: Path) -> None:
+    """As `make docs` builds it: a warning is an error."""
+    pytest.importorskip("mkdocs")
     done = subprocess.run(
-        [sys.executable, str(ROOT / "docs" / "tour.py")],
+        [
+            *[sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"],
+            *["--site-dir", str(tmp_path / "site")],
+        ],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        env=env,
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "--- A Plan" in done.stdout and "Schedules" in done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = (tmp_path / "site" / "reference" / "commands.html").read_text(encoding="utf-8")
+    assert "anabranch precompile" in made

@@ -33,8 +33,8 @@ PLAIN = (int, float, complex, bool, str, bytes, type(None))
 MOST = 200_000
 """Containers that are looked at: beyond that it takes longer than it is worth."""
 BUILT_IN = (OrderedDict, dict, list, deque, set)
-"""Containers are read and written by the methods of these: a class of the user's may have given its
-own another meaning (a dict of transformers makes an activation of each class that is read of it)."""
+"""Containers are read and written by the methods of these: a class of the user's may have given
+its own another meaning (a dict of transformers makes an activation of whatever is read of it)."""
 ABSENT = object()
 
 Place = tuple[Any, Any]
