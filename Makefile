@@ -4,6 +4,7 @@
 # make test-gpu the tests that need a GPU, several at a time, with the Python at hand (PYTHON, JOBS,
 #               SHARD=1/2, OUT=folder for junit.xml): nothing is installed
 # make docs     the documentation as a site, build/site/index.html; a warning is an error
+# make benchmarks  docs/benchmarks.md and the README's table, from the records
 # make golden   accept the new texts of the golden tests (review the diff)
 # make size     lines per room
 # make replay   what this branch changes in the plans of the zoo, against main
@@ -20,7 +21,7 @@ SHARD ?= 1/1
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rfEs
 
 .DEFAULT_GOAL := check
-.PHONY: setup demo test check format lint types layers tests docs test-gpu golden size replay clean
+.PHONY: setup demo test check format lint types layers tests docs benchmarks test-gpu golden size replay clean
 
 setup: $(READY)
 
@@ -63,6 +64,9 @@ test-gpu:
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+benchmarks:
+	$(PYTHON) tools/tables.py
 
 golden: setup
 	$(PYTEST) tests --update-golden

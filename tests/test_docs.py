@@ -8,6 +8,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import typer.main
 from anabranch.cli.app import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NEEDS = {"serve": ("fastapi", "httpx"), "transformers_model": ("transformers",)}
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -110,6 +111,32 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 MADE = {"commands.md", "changelog.md"}
 """Pages that the site makes as it is built."""
+
+
+def test_the_readme_is_short_and_its_tables_too() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.count("\n") <= 150
+    assert all(line.count("|") <= 5 for line in text.splitlines() if line.startswith("|"))
+
+
+def test_links_of_the_readme_lead_somewhere_outside_of_the_repository() -> None:
+    """As the package's metadata has them: hatch replaces what leads into the repository."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    hook = settings["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for one in hook["substitutions"]:
+        text = re.sub(one["pattern"], one["replacement"], text)
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    home = settings["project"]["urls"]["Source"]
+    assert len(links) > 5 and all(link.startswith(f"{home}/") for link in links)
+
+
+def test_tables_are_made_from_the_records() -> None:
+    tables = runpy.run_path(str(ROOT / "tools" / "tables.py"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert page == tables["page"](), "docs/benchmarks.md is old: make benchmarks"
+    assert readme == tables["with_table"](readme), "the README's table is old: make benchmarks"
 
 
 def test_the_site_builds(tmp_path: Path) -> None:
