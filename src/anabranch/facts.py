@@ -141,7 +141,11 @@ def _baselines(job: Job, made: Compilation, asked: bool) -> dict[str, float]:
             with torch.no_grad():
                 job.model(*args, **kwargs)
 
-        with unchanged(job.model, args, kwargs), job.found.restored():
+        with (
+            unchanged(job.model, args, kwargs),
+            job.found.restored(),
+            job.target.own_precision(),  # fp32 products as the plan has them
+        ):
             found["eager"] = job.target.time_call(eager, EAGER_SECONDS).us / 1e3
     return found
 

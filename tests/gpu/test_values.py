@@ -113,3 +113,32 @@ def test_a_saved_plan_runs_nothing_before_its_first_call(tmp_path: Path) -> None
         torch.testing.assert_close(loaded(*args), model(*args), rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(loaded(*args), model(*args), rtol=1e-3, atol=1e-4)
     assert not run.failure, "and it is one graph all the same"
+
+
+class Folded(nn.Module):
+    """A convolution of what the model holds: it is computed while compiling, or refitting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(7, 12, 16, 16))
+        self.weight = nn.Parameter(torch.randn(4, 12, 3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + nn.functional.conv2d(self.table, self.weight)
+
+
+def test_constants_are_computed_without_tf32() -> None:
+    """Torch lets cuDNN round what convolutions multiply to tf32 unless it is told otherwise."""
+    torch.manual_seed(0)
+    model, x = Folded().cuda().eval(), torch.randn(7, 4, 14, 14, device="cuda")
+    options: dict[str, Any] = {"search": "none", "budget": 5.0, "cache_dir": None}
+    assert torch.backends.cudnn.allow_tf32
+    fast = anabranch.compile(model, (x,), target="cuda", strict=True, **options)
+    for _ in range(2):
+        wanted = model.double()(x.double())
+        model.float()
+        assert (fast(x) - wanted).abs().max() < 1e-4
+        with torch.no_grad():
+            model.table.mul_(1.5)
+        fast.refit(model)
+    assert torch.backends.cudnn.allow_tf32

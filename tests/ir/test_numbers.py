@@ -19,6 +19,16 @@ def test_infinities_and_what_is_no_number_are_told_apart() -> None:
     assert relative_error(odd, torch.tensor([complex(nan, inf), 1 + 2j])) == inf
 
 
+def test_numbers_below_the_smallest_normal_one_may_be_zero() -> None:
+    """CUDA's library flushes them in kernels: sin(1e-40) is 0 there, and 1e-40 in eager."""
+    zero, small = torch.zeros(2), torch.tensor([1e-40, -1e-39])
+    assert relative_error(zero, small) == 0.0 == relative_error(small, zero)
+    assert relative_error(zero, torch.tensor([1e-37, 0.0])) == 1.0
+    half = torch.tensor([6e-8], dtype=torch.float16)
+    assert relative_error(torch.zeros_like(half), half) == 1.0
+    assert relative_error(zero.double(), small.double()) == 1.0
+
+
 def test_where_the_reference_overflows_the_plain_result_stands_for_it() -> None:
     own = torch.tensor([torch.finfo(torch.float32).max, 1.0])
     truth = torch.tensor([torch.finfo(torch.float64).max, 1.0], dtype=torch.float64)

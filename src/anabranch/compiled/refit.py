@@ -29,6 +29,7 @@ from anabranch.compiled.fitting import (
 from anabranch.errors import NumericsError, OptionError, WeightsError
 from anabranch.frontend.program import module_of
 from anabranch.frontend.state import attribute, tensors_of, unwrapped
+from anabranch.frontend.surroundings import neutral
 from anabranch.ir import numbers, ops
 from anabranch.ir.eval import eval_tasks
 from anabranch.ir.graph import Constant, Graph, Node
@@ -58,7 +59,7 @@ def refit(
     NumericsError where a plan is then off by more than it may be when it is compiled. `torn` is
     called where writing fails half way: the plans must not run until they are refitted."""
     fits = [entry.fit() for entry in entries]
-    with contextlib.ExitStack() as held, torch.no_grad():
+    with contextlib.ExitStack() as held, neutral():
         calls = [_held(held, entry) for entry in entries]
         news = [chosen(fit, tensors_by_name(given, fit.recipe)) for fit in fits]
         values = [Moved(fit, new) for fit, new in zip(fits, news, strict=True)]

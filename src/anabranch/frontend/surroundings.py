@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from anabranch.ir.ambient import Ambient, autocast_now, name_of, without_autocast
+from anabranch.precision import precision
 
 KINDS = ("cpu", "cuda")
 """Of devices that a model may be on."""
@@ -71,12 +72,14 @@ def surroundings() -> Surroundings:
 
 @contextmanager
 def neutral() -> Iterator[None]:
-    """What the compiler itself runs under, whatever it is called under."""
+    """What the compiler itself runs under, whatever it is called under. Constants are computed in
+    full precision: torch lets cuDNN round what convolutions multiply to tf32 unless it is told."""
     with (
         torch.inference_mode(False),
         torch.no_grad(),
         without_autocast(),
         _default(FLOAT, CPU),
+        precision(tf32=False),
     ):
         yield
 
