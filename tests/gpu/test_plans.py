@@ -58,7 +58,8 @@ def quick(name: str, dtype: torch.dtype = torch.float16, **options: Any) -> anab
     is compiled again with less optimisation behind our back."""
     model, args = network(name, "tiny", dtype)
     cache = shared_cache()
-    given = {"kernels": "library", "cache_dir": cache, "search": "none", "strict": True}
+    given: dict[str, Any] = {"kernels": "library", "cache_dir": cache, "search": "none"}
+    given["strict"] = True
     if options.get("kernels") == "all":
         given["budget"] = BUDGET_S
     options = {**given, **options}
