@@ -18,9 +18,26 @@ def test_refusals_that_differ_in_names_and_numbers_are_one_group() -> None:
         ("schedule", 1),
         ("kernels", 1),
     ]
-    assert found[0].why == "relu_4 has 3 consumers"
+    assert found[0].why == "… has … consumers", "no example's sentence stands for others"
     assert found[0].alike
     assert not found[1].alike
+
+
+def test_what_is_left_out_of_a_sentence_is_names_and_numbers_alone() -> None:
+    trace = Trace()
+    for left, right in (("(128, 128, 1, 7)", "(192, 128, 1, 7)"), ("(8,)", "(9,)")):
+        trace.add("refused", "search", "x and y at %a", f"they read {left} and {right}")
+    trace.add("refused", "fuse", "%a + %b", "%a is also read by %add, 2.53 us > 2.30 us apart")
+    trace.add("refused", "fuse", "%c + %d", "%c is also read by %e, 1 us > 0.5 us apart")
+    assert {group.why for group in grouped(trace.events, "refused")} == {
+        "they read … and …",
+        "… is also read by …, … us > … us apart",
+    }
+
+
+def test_one_refusal_is_told_whole() -> None:
+    events = [Event("refused", "fuse", "a + b", "a has 3 consumers")]
+    assert [group.why for group in grouped(events, "refused")] == ["a has 3 consumers"]
 
 
 def test_refusals_of_the_search_come_last() -> None:

@@ -3,7 +3,7 @@
 Refusals come by the thousand and differ in names and numbers only. They are grouped by room and by
 their sentence with those left out:
 
-    fuse   62x   relu_4 has 3 consumers        conv2d_4 + relu_4, conv2d_9 + relu_9, ...
+    fuse   62x   … has … consumers        conv2d_4 + relu_4, conv2d_9 + relu_9, ...
 """
 
 from __future__ import annotations
@@ -14,8 +14,15 @@ from dataclasses import dataclass
 
 from anabranch.trace import Event, stage_seconds
 
-PARTICULAR = re.compile(r"%?[\w./]*\d[\w.,/%-]*")
-"""A word with a digit in it: a name or a number."""
+PARTICULAR = re.compile(r"%[\w.]+|[\w./]*\d[\w./%-]*")
+"""A name of a value, or a word with a digit in it: a name or a number."""
+PLAIN = frozenset(
+    {"+", "and", "at", "by", "for", "from", "in", "is", "of", "on", "or", "to", "with"}
+)
+"""Words of a subject that name nothing."""
+GAP = "\N{HORIZONTAL ELLIPSIS}"
+GAPS = re.compile(rf"[(\[]{GAP}(?:,? {GAP})*,?[)\]]|{GAP}(?: {GAP})+")
+"""Names and numbers in a row, and a shape, are one gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +36,12 @@ class Group:
 
     @property
     def why(self) -> str:
-        """The sentence of the first event stands for all."""
-        return self.events[0].why
+        """The sentence of all events, with a gap where they differ."""
+        return general(self.events[0]) if self.alike else self.events[0].why
 
     @property
     def alike(self) -> bool:
-        return any(event.why != self.why for event in self.events)
+        return any(event.why != self.events[0].why for event in self.events)
 
 
 def concerns(events: Sequence[Event]) -> list[Group]:
@@ -48,17 +55,20 @@ def grouped(events: Sequence[Event], kind: str) -> list[Group]:
     groups: dict[tuple[str, str], list[Event]] = {}
     for event in events:
         if event.kind == kind:
-            groups.setdefault((event.where, _general(event)), []).append(event)
+            groups.setdefault((event.where, general(event)), []).append(event)
     found = [Group(kind, where, tuple(members)) for (where, _), members in groups.items()]
     return sorted(found, key=lambda group: (group.where.startswith("search"), -len(group.events)))
 
 
-def _general(event: Event) -> str:
-    """The sentence without what is particular: words of its subject, names, numbers."""
-    subject = set(event.what.split()) - {"+"}
-    return " ".join(
-        "#" if word in subject else PARTICULAR.sub("#", word) for word in event.why.split()
-    )
+def general(event: Event) -> str:
+    """The sentence with a gap for what is particular: words of its subject, names, numbers.
+
+    >>> general(Event("refused", "fuse", "conv + relu", "relu is read by %add and 12 others"))
+    '… is read by … and … others'
+    """
+    subject = set(event.what.split()) - PLAIN
+    words = (GAP if w in subject else PARTICULAR.sub(GAP, w) for w in event.why.split())
+    return GAPS.sub(GAP, " ".join(words))
 
 
 @dataclass(frozen=True, slots=True)
