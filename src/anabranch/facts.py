@@ -2,6 +2,8 @@
 
 | key | meaning |
 |---|---|
+| compiled_at, made_with | when, in UTC; versions of Python, torch and Anabranch in that process |
+| versions | of what the target runs with: a recorded machine's own, where it is simulated |
 | latency_ms, latency_source | of the chosen plan: measured, recorded or estimated |
 | baselines | in ms: sequential (the plan on one stream), eager (calls of the model), |
 | baselines | and, on a GPU, eager_graph (the model in one CUDA graph) |
@@ -21,7 +23,11 @@
 
 from __future__ import annotations
 
+import platform
 from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -48,8 +54,9 @@ EAGER_SECONDS = 0.5
 """Spent on timing the model as it was."""
 
 
-def facts_of(job: Job, made: Compilation, eager: bool = True) -> dict[str, Any]:
-    """The facts of one compilation; times the model itself where it can run, if `eager`."""
+def facts_of(job: Job, made: Compilation, moment: datetime, eager: bool = True) -> dict[str, Any]:
+    """The facts of one compilation, which ended at that moment; times the model itself where it can
+    run, if `eager`."""
     tasks, plan, cost = made.plan.tasks, made.plan, made.cost
     run = made.run
     return {
@@ -82,9 +89,20 @@ def facts_of(job: Job, made: Compilation, eager: bool = True) -> dict[str, Any]:
         "stages_s": stage_seconds(job.trace.events),
         "max_relative_error": [error for error, _ in made.errors],
         "allowed_relative_error": [allowed for _, allowed in made.errors],
+        "compiled_at": moment.astimezone(UTC).isoformat(timespec="seconds"),
+        "made_with": _versions(),
         "versions": dict(job.target.spec.versions),
         "options": job.options.model_dump(mode="json", exclude_defaults=True),
     }
+
+
+def _versions() -> dict[str, str]:
+    """Of Python, and of those of these packages that are installed and not only lie there."""
+    found = {"python": platform.python_version()}
+    for name in ("anabranch", "torch", "triton"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _modes(tasks: TaskGraph) -> dict[str, int]:

@@ -7,11 +7,12 @@ x -> stem -> a -------> join -> pool        stream 0: stem a join pool
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 import torch
+from tests.report.browser import Browser, installed
 
 from anabranch.ir.dag import bits, dag_of
 from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
@@ -229,6 +230,16 @@ class Builder:
         return Plan(tasks, schedule, tuple(slots), scratch, arena, SPEC)
 
 
+HOSTILE = (
+    "</script><script>document.documentElement.dataset.owned = 1</script>",
+    '<img src=x onerror="document.documentElement.dataset.owned = 2">',
+    "\"'><svg onload=alert(1)>",
+    "{{ 7 * 7 }}{% raw %}",
+    "line\u2028separator & \ud800 half",
+    "constructor",
+    "<!--",
+)
+
 CONV = ("aten.convolution.default", "aten.relu.default")
 
 
@@ -319,6 +330,20 @@ def chain(names: Sequence[str]) -> Parts:
     return net.parts(2, story(net))
 
 
+def tiled(given: Parts) -> Parts:
+    """The parts with a candidate for the stem that a template wrote, which has an upper limit."""
+    spec = replace(given["plan"].spec, peak_flops=(("f16", 9.9e14),), bandwidth=4.8e12)
+    tasks = given["plan"].tasks.tasks
+    stem = next(task for task in tasks if task.name == "stem")
+    variant = "contraction:16x32x32.k1.w2.s3"
+    kernel = Kernel("triton", "contraction", stem.body, variant, True, source="text")
+    won = next(c for c in given["candidates"]["stem"] if c.chosen)
+    assert won.cost is not None
+    more = Candidate(kernel, replace(won.cost, us=2 * won.cost.us))
+    tried = {**given["candidates"], "stem": (*given["candidates"]["stem"], more)}
+    return {**given, "plan": replace(given["plan"], spec=spec), "candidates": tried}
+
+
 def story(net: Builder) -> list[Event]:
     """What a compilation of this network would tell."""
     names = [task.name for task in net.tasks]
@@ -357,3 +382,12 @@ def parts() -> Mapping[str, Callable[..., Parts]]:
     """Parts of a report: small() has 6 tasks, modules(n) 9 n + 4, cells(n) 31 n + 2, chain(names)
     one each."""
     return {"small": small, "modules": modules, "cells": cells, "chain": chain}
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = installed()
+    if program is None:
+        pytest.skip("no chromium here to open the page in")
+    with Browser.start(program, tmp_path_factory.mktemp("profile")) as started:
+        yield started

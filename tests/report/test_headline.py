@@ -54,3 +54,20 @@ def test_the_batch_is_what_all_inputs_begin_with(parts: Build) -> None:
         tasks = replace(plan.tasks, inputs=(*plan.tasks.inputs, more))
         found = headline({**given, "facts": {}, "plan": replace(plan, tasks=tasks)})
         assert found.batch == batch
+
+
+def test_what_nobody_timed_is_said_to_be_so(parts: Build) -> None:
+    given = parts["small"]()
+    facts = {"baselines": {"eager": 2.0}, "called_ms": 0.25}
+    head = headline({**given, "facts": facts})
+    assert head.called == 250.0
+    assert head.unmeasured == (("inductor", ""),)
+    failed = {**facts, "not_measured": {"inductor": "no compiler", "torchscript": "it broke"}}
+    found = headline({**given, "facts": failed}).unmeasured
+    assert found == (("inductor", "no compiler"), ("torchscript", "it broke"))
+    timed = {"baselines": {"eager": 2.0, "inductor": 1.0}, "not_measured": "?"}
+    assert headline({**given, "facts": timed}).unmeasured == ()
+    plan = replace(given["plan"], spec=replace(given["plan"].spec, simulated=True))
+    why = "nothing runs on a simulated GPU"
+    simulated = headline({**given, "plan": plan, "facts": {}})
+    assert simulated.unmeasured == (("eager", why), ("inductor", why)) and simulated.called is None

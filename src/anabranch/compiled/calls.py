@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,7 @@ class Compiled(Fixed):
             Entry(
                 compilation.plan,
                 compilation.run,
-                functools.cache(functools.partial(facts_of, job, compilation)),
+                functools.cache(functools.partial(facts_of, job, compilation, datetime.now(UTC))),
                 compilation.captured.trees,
                 compilation,
                 arguments.model_signature(self.model),
@@ -299,9 +300,11 @@ class Compiled(Fixed):
         candidates = made.found.selection.candidates if made is not None else None
         return kernel.kernel_facts(entry.plan, task, candidates, self.trace.events)
 
-    def report(self, path: str | os.PathLike[str]) -> None:
-        """Write one self-contained HTML page."""
-        page.write(Path(path), **self._pieces())
+    def report(self, path: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> None:
+        """Write one self-contained HTML page. `more`: facts that only the caller has, which come
+        before those of the plan: the `command`, or `baselines` in ms, by name."""
+        pieces = self._pieces()
+        page.write(Path(path), **{**pieces, "facts": {**pieces["facts"], **(more or {})}})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the newest plan with its weights to one file, which `load` reads anywhere. What

@@ -19,6 +19,7 @@ from anabranch.kernels.recall import Candidate
 from anabranch.report.flow import Flow, busy, critical_chain
 from anabranch.report.headline import headline
 from anabranch.report.kernel import limit_facts, why_not
+from anabranch.report.modules import module_of, modules
 from anabranch.report.occupancy import fullest, occupancy
 from anabranch.report.parts import Parts
 from anabranch.report.rows import Row, is_chosen, reads, runs, writes
@@ -26,6 +27,15 @@ from anabranch.report.rows import Row, is_chosen, reads, runs, writes
 SOURCES = 1_000_000
 LEFT_OUT = -2
 """Stands for the number of a source that had no room; -1 for a kernel that has none."""
+MEANINGS = {
+    "measured": "The plan or the kernel ran on this machine, now or in an earlier compilation "
+    "whose times are kept.",
+    "recorded": "A profile of the machine has the time: it was measured there before, and nothing "
+    "ran now.",
+    "estimated": "Computed from what kernels read, write and multiply, and from what a launch "
+    "costs: nothing ran.",
+}
+"""What is meant where a number is said to be so."""
 UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
@@ -42,6 +52,10 @@ def content(parts: Parts, rows: Sequence[Row], flow: Flow) -> dict[str, Any]:
         "timelines": _timelines(parts, flow, position),
         "memory": _memory(parts, len(rows)),
         "streams": sorted({row.launch.stream for row in rows}),
+        "modules": [[one.path, one.tasks, _rounded(one.us)] for one in modules(rows)],
+        "meanings": MEANINGS,
+        "name": parts["name"],
+        "machine": headline(parts).machine,
     }
 
 
@@ -128,6 +142,7 @@ def _task(
         "row": flow.row[i],
         "column": flow.column[i],
         "origin": task.origin,
+        "module": module_of(row),
         "place": row.place,
         "body": text_graph(task.body),
         "runs": runs(task),

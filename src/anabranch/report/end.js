@@ -21,12 +21,33 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   for (const view of views) view.repaint();
 });
 addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
   if (event.key === "Escape" && selected >= 0) select(selected);
+  const step = { j: 1, k: -1 }[event.key];
+  if (!step) return;
+  const next = selected < 0 ? (step > 0 ? 0 : tasks.length - 1) : selected + step;
+  if (next < 0 || next >= tasks.length) return;
+  choose(next);
+  for (const view of views) view.reveal(next);
 });
-// A link to a task: page.html#task=NAME.
-const wanted = tasks.findIndex((task) => `#task=${encodeURIComponent(task.name)}` === location.hash);
-if (wanted >= 0) {
-  select(wanted);
-  for (const view of views) view.reveal(wanted);
+
+// Links to a task and to a module, page.html#task=NAME, when the page opens and afterwards.
+function visit(i) {
+  choose(i);
+  for (const view of views) { view.open?.(i); view.reveal(i); }
+  document.querySelector("#tasks-table tbody.selected").rows[0].scrollIntoView({ block: "center" });
 }
+function follow() {
+  const [, kind, text] = /^#(task|module)=(.*)$/s.exec(location.hash) ?? [];
+  if (!kind) return;
+  const plain = (text) => { try { return decodeURIComponent(text); } catch { return text; } };
+  const name = plain(text);
+  if (kind === "task" && position.has(name)) visit(position.get(name));
+  if (kind === "module" && (data.modules.some(([path]) => path === name) || name === "")) {
+    focusOn(name);
+    document.getElementById("tasks").scrollIntoView();
+  }
+}
+addEventListener("hashchange", follow);
+follow();
 document.documentElement.dataset.ready = "true";

@@ -1,9 +1,9 @@
 // The tasks and what flows between them: a column a stream, a row a step. Rows and columns come
 // with the data; edges between neighbouring columns run in the gap between them.
-const GRAPH = { w: 186, h: 38, dx: 262, dy: 60, top: 46, side: 34, map: 96 };
+const GRAPH = { w: 186, h: 38, dx: 262, dy: 60, top: 46, side: 34 };
 
 function drawGraph() {
-  const host = document.getElementById("graph-surface");
+  const host = document.getElementById("graph-surface"), chart = document.getElementById("graph-map");
   const columns = data.streams.length, depth = 1 + Math.max(-1, ...tasks.map((task) => task.row));
   const full = { w: columns * GRAPH.dx - (GRAPH.dx - GRAPH.w) + 2 * GRAPH.side, h: depth * GRAPH.dy + 20 };
   const byRow = Array.from({ length: depth }, () => []);
@@ -15,8 +15,7 @@ function drawGraph() {
     for (const p of waits) edges.push({ from: p, to: i, wait: true, order: true });
   });
   let edgesByRow = null;
-  const centre = (view) => Math.max(0, (view.w - mapWidth(view) - full.w * view.scale) / 2);
-  const mapWidth = (view) => (full.h * view.scale > view.h * 1.5 ? GRAPH.map : 0);
+  const centre = (view) => Math.max(0, (view.w - full.w * view.scale) / 2);
   const place = (i, view) => ({
     x: centre(view) + (GRAPH.side + tasks[i].column * GRAPH.dx) * view.scale - view.x,
     y: GRAPH.top + tasks[i].row * GRAPH.dy * view.scale - view.y,
@@ -66,7 +65,7 @@ function drawGraph() {
     }
     for (let row = from; row <= to; row++) for (const i of byRow[row]) node(context, i, view);
     head(context, view);
-    map(context, view);
+    map(view);
   }
   function node(context, i, view) {
     const s = view.scale, { x, y } = place(i, view), w = GRAPH.w * s, hgt = GRAPH.h * s, task = tasks[i];
@@ -74,7 +73,7 @@ function drawGraph() {
     context.globalAlpha = 1;
     context.beginPath();
     context.roundRect(x, y, w, hgt, 6 * s);
-    const near = selected < 0 || i === selected || task.after.includes(selected) || tasks[selected].after.includes(i);
+    const near = inside(i) && (selected < 0 || i === selected || task.after.includes(selected) || tasks[selected].after.includes(i));
     if (s < 0.42) {
       context.globalAlpha = near ? 1 : 0.45;
       context.fillStyle = paint[task.kind];
@@ -127,44 +126,53 @@ function drawGraph() {
       context.fillText(view.scale < 0.3 ? stream : `stream ${stream}`, x, 14);
     });
   }
-  // The whole graph at the right edge, and the part of it that is in sight.
-  function map(context, view) {
-    const wide = mapWidth(view);
-    if (!wide) return;
-    const x0 = view.w - wide, unit = (wide - 24) / Math.max(columns, 3), tall = (view.h - 40) / depth;
-    context.fillStyle = paint.sunk;
-    context.fillRect(x0, 29, wide, view.h);
+  // The whole graph beside it, and the part of it that is in sight.
+  const map = (view) => {
+    const box = chart.getBoundingClientRect(), ratio = window.devicePixelRatio || 1;
+    chart.width = Math.round(box.width * ratio);
+    chart.height = Math.round(box.height * ratio);
+    if (!chart.width) return;
+    const context = chart.getContext("2d"), unit = (box.width - 24) / Math.max(columns, 3), tall = (box.height - 12) / depth;
+    context.scale(ratio, ratio);
     tasks.forEach((task, i) => {
       context.fillStyle = paint[task.kind];
-      context.globalAlpha = selected < 0 || i === selected ? 0.9 : 0.35;
-      context.fillRect(x0 + 12 + task.column * unit, 34 + task.row * tall, Math.max(2, unit - 2), Math.max(0.6, Math.min(tall * 0.8, 5)));
+      context.globalAlpha = inside(i) && (selected < 0 || i === selected) ? 0.9 : 0.35;
+      context.fillRect(12 + task.column * unit, 6 + task.row * tall, Math.max(2, unit - 2), Math.max(0.6, Math.min(tall * 0.8, 5)));
     });
     context.globalAlpha = 1;
     if (selected >= 0) {
       context.fillStyle = paint.ink;
-      context.fillRect(x0 + 4, 33 + tasks[selected].row * tall, wide - 8, 2);
+      context.fillRect(4, 5 + tasks[selected].row * tall, box.width - 8, 2);
     }
-    const row = GRAPH.dy * view.scale;
+    const row = GRAPH.dy * view.scale, column = GRAPH.dx * view.scale;
+    const left = 8 + Math.max(0, (view.x - GRAPH.side * view.scale) / column) * unit, across = (view.w / column) * unit + 6;
     context.strokeStyle = paint.accent;
     context.lineWidth = 1.5;
-    context.strokeRect(x0 + 5, 34 + (view.y / row) * tall, wide - 10, Math.max(6, Math.min(depth, view.h / row) * tall));
-  }
+    context.strokeRect(left, 6 + (view.y / row) * tall, Math.min(across, box.width - 4 - left), Math.max(6, Math.min(depth - view.y / row, view.h / row) * tall));
+  };
+  const jump = (event) => {
+    const box = chart.getBoundingClientRect(), unit = (box.width - 24) / Math.max(columns, 3);
+    const row = ((event.clientY - box.top - 6) / (box.height - 12)) * depth, column = (event.clientX - box.left - 12) / unit;
+    host.scrollTo({ top: row * GRAPH.dy * surface.scale - surface.height / 2, left: column * GRAPH.dx * surface.scale - surface.width / 2, behavior: "instant" });
+  };
+  chart.addEventListener("pointerdown", jump);
+  chart.addEventListener("pointermove", (event) => { if (event.buttons) jump(event); });
   function bucket() {
     const table = [];
     for (const edge of edges) for (let b = Math.floor(tasks[edge.from].row / 16); b <= Math.floor(tasks[edge.to].row / 16); b++) (table[b] ??= []).push(edge);
     return table;
   }
-  const least = (width) => Math.min(0.5, Math.max(0.06, (width - GRAPH.map) / full.w));
+  const least = (width) => Math.min(0.5, Math.max(0.06, width / full.w));
   let surface = null;
   surface = new Surface(host, {
     origin: { x: 0, y: GRAPH.top },
     both: true,
     limits: (width) => [Math.min(least(width), 0.2), 2],
-    fit: (width) => Math.min(1, Math.max(0.7, (width - GRAPH.map) / full.w)),
-    size: (scale, width) => ({ width: full.w * scale + (full.w * scale > width - GRAPH.map ? GRAPH.map : 0), height: GRAPH.top + full.h * scale }),
+    fit: (width) => Math.min(1, Math.max(0.7, width / full.w)),
+    size: (scale) => ({ width: full.w * scale, height: GRAPH.top + full.h * scale }),
     draw,
     hit: (x, y, view) => {
-      if (y < 29 || x > view.w - mapWidth(view)) return -1;
+      if (y < 29) return -1;
       const row = Math.floor((y + view.y - GRAPH.top) / GRAPH.dy / view.scale);
       return (byRow[row] || []).find((i) => {
         const p = place(i, view);
@@ -172,11 +180,6 @@ function drawGraph() {
       }) ?? -1;
     },
     hint: (i) => describe(i, tasks[i].waits.length ? `waits for ${shorten(tasks[i].waits.map((p) => tasks[p].name).join(", "), 80)}` : ""),
-    press: (x, y, view) => {
-      if (x < view.w - mapWidth(view) || y < 29) return false;
-      host.scrollTop = ((y - 34) / (view.h - 40)) * depth * GRAPH.dy * view.scale - view.h / 2;
-      return true;
-    },
   });
   const whole = h("button", { onclick: () => { surface.fit(); surface.zoom(1e-9, 0, 0); } }, "whole");
   document.getElementById("graph-tools").append(
@@ -185,6 +188,7 @@ function drawGraph() {
   views.push({
     id: "graph",
     selected: () => surface.redraw(),
+    focused: () => surface.redraw(),
     repaint: () => surface.paint(),
     reveal: (i) => {
       if (surface.scale < 0.42) surface.zoom(0.8 / surface.scale);

@@ -16,6 +16,8 @@ from anabranch.report.units import significant
 
 MOST = 4
 """Inputs that a line names."""
+RIVALS = ("eager", "inductor")
+"""Other ways to run the model of which it is said where nobody has timed them."""
 CUT_SHORT = {"budget": "cut short by the budget", "stop": "stopped before the search was done"}
 
 
@@ -32,7 +34,9 @@ class Baseline:
 class Headline:
     """`us` is None where nobody knows the latency. `errors`: per output the relative error and,
     where known, the error allowed. `batch`: what all inputs have as their first size. `cut_short`:
-    in words, "" where nothing was. `as_captured`: the plan is the eager model."""
+    in words, "" where nothing was. `as_captured`: the plan is the eager model. `called`: of a call
+    of the plan, the host included, timed beside calls of its rivals, None where it was not.
+    `unmeasured`: rivals that nobody has timed, and why, "" where that is not known."""
 
     machine: str
     setting: tuple[str, ...]
@@ -52,6 +56,8 @@ class Headline:
     cut_short: str
     errors: tuple[tuple[float, float | None], ...]
     as_captured: bool = False
+    called: float | None = None
+    unmeasured: tuple[tuple[str, str], ...] = ()
 
 
 def headline(parts: Parts) -> Headline:
@@ -84,6 +90,8 @@ def headline(parts: Parts) -> Headline:
         CUT_SHORT.get(str(facts.get("cut_short")), ""),
         _errors(facts.get("max_relative_error"), facts.get("allowed_relative_error")),
         facts.get("as_captured") is True,
+        1e3 * called if (called := number(facts.get("called_ms"))) is not None else None,
+        _unmeasured(parts),
     )
 
 
@@ -143,6 +151,15 @@ def _baselines(given: Any, us: float | None) -> tuple[Baseline, ...]:
         for name, ms in found
         if ms is not None
     )
+
+
+def _unmeasured(parts: Parts) -> tuple[tuple[str, str], ...]:
+    facts, told = parts["facts"], parts["facts"].get("not_measured")
+    known = {other.name for other in _baselines(facts.get("baselines"), None)}
+    said = {str(name): str(why) for name, why in told.items()} if isinstance(told, Mapping) else {}
+    other = "nothing runs on a simulated GPU" if parts["plan"].spec.simulated else ""
+    missing = dict.fromkeys((*RIVALS, *said))
+    return tuple((name, said.get(name, other)) for name in missing if name not in known)
 
 
 def _whole(facts: Mapping[str, Any], key: str, otherwise: int) -> int:

@@ -14,6 +14,7 @@ import os
 import secrets
 from pathlib import Path
 from typing import Any, Unpack
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -23,12 +24,17 @@ from anabranch.errors import unwritable
 from anabranch.report import embed, history, sides, units
 from anabranch.report.flow import flow
 from anabranch.report.headline import headline
+from anabranch.report.made import made
+from anabranch.report.modules import largest
 from anabranch.report.parts import Parts
 from anabranch.report.rows import KINDS, Row, rows
 from anabranch.report.searched import PRICES, ended, gained, in_parts, weighs
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("start.js", "surface.js", "timeline.js", "graph.js", "table.js", "memory.js", "end.js")
+SCRIPTS = (
+    *("start.js", "surface.js", "timeline.js", "trace.js", "graph.js", "table.js", "memory.js"),
+    "end.js",
+)
 MOST_GROUPS = 1_000
 """Refusals shown, after grouping: more than this nobody reads, and a page must open."""
 
@@ -50,6 +56,7 @@ def render(**parts: Unpack[Parts]) -> str:
         ratio=lambda value: units.ratio(value).replace("x", "\u00d7"),
         number=units.significant,
         count=units.count,
+        quoted=lambda name: quote(name, safe="", errors="replace"),
         weighs=weighs,
         in_parts=in_parts,
         gained=lambda round: gained(round.before, round.after).replace(" us", " \u00b5s"),
@@ -58,7 +65,11 @@ def render(**parts: Unpack[Parts]) -> str:
     return environment.get_template("page.html.j2").render(
         name=parts["name"],
         head=headline(parts),
+        made=made(parts),
+        sources=embed.MEANINGS,
         kinds=_kinds(found),
+        modules=largest(found),
+        whole=sum(row.us or 0.0 for row in found),
         schedules=_schedules(parts),
         concerns=history.concerns(parts["events"]),
         changes=history.changes(parts["events"]),

@@ -51,42 +51,57 @@ function shorten(text, most) {
 let paint = {};
 function readPaint() {
   const style = getComputedStyle(document.documentElement);
-  const names = ["paper", "surface", "sunk", "line", "faint", "ink", "soft", "dim", "accent", "accent-soft", "good", "warn", "edge", "on-kind", "contract", "pointwise", "reduce", "move", "opaque", "text", "mono"];
+  const names = ["paper", "surface", "sunk", "line", "faint", "ink", "soft", "dim", "accent", "accent-soft", "good", "warn", "edge", "on-kind", "on-pale", "contract", "pointwise", "reduce", "move", "opaque", "text", "mono"];
   paint = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 readPaint();
 
-// The selected task, the same in all views. A view listens, and can bring a task into sight.
-let selected = -1;
+// The selected task and the module that all else is dimmed for, the same in all views. A view
+// listens, and can bring a task into sight.
+let selected = -1, module = null;
 const views = [];
+const inside = (i) => module === null || tasks[i].module === module || (module !== "" && tasks[i].module.startsWith(`${module}.`));
+function link(kind, text) {
+  history.replaceState(null, "", kind ? `#${kind}=${encodeURIComponent(text)}` : location.pathname + location.search);
+}
 function select(i) {
   selected = i === selected ? -1 : i;
-  history.replaceState(null, "", selected < 0 ? location.pathname + location.search : `#task=${encodeURIComponent(tasks[selected].name)}`);
+  link(selected < 0 ? "" : "task", selected < 0 ? "" : tasks[selected].name);
   for (const view of views) view.selected(selected);
   inspect();
 }
 function choose(i) {
   if (i !== selected) select(i);
 }
+function focusOn(path) {
+  module = path;
+  for (const view of views) view.focused?.();
+}
 
 function inspect() {
   const bar = document.getElementById("inspector");
   bar.hidden = selected < 0;
+  document.body.classList.toggle("inspecting", selected >= 0);
   if (selected < 0) { bar.replaceChildren(); return; }
   const task = tasks[selected];
-  const fact = (strong, soft) => h("div", {}, h("b", {}, strong), h("small", {}, soft));
+  const fact = (label, ...shown) => h("div", {}, h("b", {}, ...shown), h("small", {}, label));
   const show = (id, label) => h("button", { onclick: () => {
     document.getElementById(id).scrollIntoView();
     for (const view of views) if (view.id === id) view.reveal(selected);
   } }, label);
   bar.replaceChildren(
-    h("div", { class: `dot ${task.kind}`, style: { "flex-shrink": "1" } }, h("b", { style: { display: "inline" } }, task.name), h("small", {}, task.ops)),
-    fact(duration(task.us) || "—", task.source || "time unknown"),
-    fact(task.kernel || "no kernel", `stream ${task.stream}, launch ${selected}`),
-    task.origin ? fact(shorten(task.origin, 48), "origin") : "",
+    h("div", { class: "facts" },
+      h("div", {}, h("b", { class: `dot ${task.kind}` }, ...breakable(task.name)), h("small", {}, task.ops)),
+      fact(task.source || "time unknown", duration(task.us) || "—"),
+      fact(`stream ${task.stream}, launch ${selected}`, ...(task.kernel ? breakable(task.kernel) : ["no kernel"])),
+      task.origin ? fact(task.origin, ...breakable(task.module || task.place)) : ""),
     h("span", { class: "group" }, show("timeline", "timeline"), show("graph", "graph"), show("tasks", "table"), show("memory", "memory")),
-    h("button", { "aria-label": "clear the selection", title: "Esc", onclick: () => select(selected) }, "✕"),
+    h("button", { class: "close", "aria-label": "clear the selection", title: "Esc", onclick: () => select(selected) }, "✕"),
   );
+}
+// A name that may go on in the next line behind its dots, colons and commas.
+function breakable(text) {
+  return text.split(/(?<=[.:,])/).flatMap((part, k) => (k ? [h("wbr"), part] : [part]));
 }
 
 // A hint beside the pointer.

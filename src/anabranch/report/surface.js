@@ -89,7 +89,6 @@ class Surface {
   }
   press(event) {
     if (event.button !== 0) return;
-    if (this.plan.press && this.plan.press(event.offsetX, event.offsetY, this.view)) return;
     const { clientX, clientY } = event, { scrollLeft, scrollTop } = this.host;
     let moved = event.pointerType === "touch";
     const move = (e) => {

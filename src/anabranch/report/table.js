@@ -1,34 +1,53 @@
 // The tasks as rows: sorted, filtered, opened. Details are built when a row is opened first.
 const COLUMNS = [
-  { name: "#", width: "52px", number: true, key: (task, i) => i, show: (task, i) => i },
-  { name: "task", width: "19%", key: (task) => task.name },
-  { name: "ops", width: "19%", key: (task) => task.ops, show: (task) => h("span", { class: `dot ${task.kind}` }, task.ops) },
-  { name: "result", width: "14%", key: (task) => task.writes[0] || "", show: (task) => result(task) },
-  { name: "kernel", width: "15%", key: (task) => task.kernel },
-  { name: "time", width: "88px", number: true, down: true, key: (task) => task.us ?? -1, show: (task) => duration(task.us) },
-  { name: "launch", width: "128px", number: true, down: true, key: (task) => (task.launch ? task.launch[0] * task.launch[1] : -1), show: (task) => launch(task.launch) },
-  { name: "stream", width: "76px", number: true, key: (task) => task.stream },
-  { name: "origin", width: "17%", key: (task) => task.origin, show: (task) => task.place },
+  { name: "#", id: "at", number: true, key: (task, i) => i, show: (task, i) => i },
+  { name: "task", id: "task", key: (task) => task.name },
+  { name: "ops", id: "ops", key: (task) => task.ops, show: (task) => h("span", { class: `dot ${task.kind}` }, task.ops) },
+  { name: "result", id: "result", code: true, key: (task) => task.writes[0] || "", show: (task) => h("span", {}, ...breakable(result(task))) },
+  { name: "kernel", id: "kernel", code: true, key: (task) => task.kernel, show: (task) => h("span", {}, ...breakable(task.kernel)) },
+  { name: "time", id: "us", number: true, down: true, key: (task) => task.us ?? -1, show: (task) => duration(task.us) },
+  { name: "launch", id: "launch", number: true, down: true, key: (task) => (task.launch ? task.launch[0] * task.launch[1] : -1), show: (task) => launch(task.launch) },
+  { name: "stream", id: "stream", number: true, key: (task) => task.stream },
+  { name: "module", id: "place", key: (task) => task.module || task.place, show: (task) => h("span", {}, ...breakable(task.module || task.place)) },
 ];
+let span = COLUMNS.length;
 const result = (task) => task.writes.map((w) => w.slice(w.indexOf(": ") + 2).replace(/\{.*\}/, "")).join(", ");
 const launch = (l) => (l ? `${l[0].toLocaleString("en")} × ${l[1]}` : "");
 const resources = (l) => (l ? `${l[0].toLocaleString("en")} CTAs × ${l[1]} threads, ${l[2]} registers, ${size(l[3])} shared` : "");
 
 function drawTable() {
-  const bodies = tasks.map(taskBody);
+  const rows = tasks.map(taskBody), bodies = rows.map((row) => row.body);
   const texts = tasks.map((task) => [task.name, task.ops, task.kind, task.writes.join(" "), task.kernel, task.origin, `stream ${task.stream}`].join(" ").toLowerCase());
-  const count = h("output"), filter = h("input", { type: "search", placeholder: "Filter by name, op, kernel, origin, kind", "aria-label": "Filter tasks", oninput: sift });
-  const heads = COLUMNS.map((column, c) => h("th", { class: column.number ? "number" : "", style: { width: column.width } }, h("button", { onclick: () => sort(c) }, column.name)));
+  const count = h("output", { "aria-live": "polite" }), filter = h("input", { type: "search", placeholder: "Filter by name, op, kernel, origin, kind", "aria-label": "Filter tasks", oninput: sift });
+  const heads = COLUMNS.map((column, c) => h("th", { class: `col-${column.id}${column.number ? " number" : ""}` }, h("button", { onclick: () => sort(c) }, column.name)));
   const table = h("table", {}, h("thead", {}, h("tr", {}, ...heads)), ...bodies);
+  const picked = modulesToPick();
   document.getElementById("tasks-table").append(table);
-  document.getElementById("tasks-tools").append(filter, count);
+  document.getElementById("tasks-tools").append(filter, picked ?? "", count);
   sift();
+  // Narrow windows leave columns out: a row of details is as wide as those that are there.
+  const wide = () => { span = heads.filter((head) => head.offsetWidth).length; table.querySelectorAll("tr.detail > td").forEach((cell) => { cell.colSpan = span; }); };
+  addEventListener("resize", wide);
+  wide();
 
+  // All modules that have tasks, each behind the one that it is in.
+  function modulesToPick() {
+    if (!data.modules.length) return null;
+    const open = [];
+    const listed = data.modules.map(([path, number, us]) => {
+      while (open.length && !path.startsWith(`${open.at(-1)}.`)) open.pop();
+      const deep = "\u00a0\u00a0".repeat(open.length), short = open.length ? path.slice(open.at(-1).length + 1) : path;
+      open.push(path);
+      return h("option", { value: path }, `${deep}${shorten(short, 40)} (${number} ${number === 1 ? "task" : "tasks"}, ${duration(us)})`);
+    });
+    const options = [h("option", { value: "" }, "all modules"), ...listed];
+    return h("select", { "aria-label": "Filter by module", onchange: (event) => focusOn(event.target.value || null) }, ...options);
+  }
   function sift() {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     let seen = 0, us = 0;
     texts.forEach((text, i) => {
-      const match = words.every((word) => text.includes(word));
+      const match = inside(i) && words.every((word) => text.includes(word));
       bodies[i].classList.toggle("hidden", !match);
       if (match) { seen++; us += tasks[i].us || 0; }
     });
@@ -50,35 +69,47 @@ function drawTable() {
       table.querySelector("tbody.selected")?.classList.remove("selected");
       if (i >= 0) bodies[i].classList.add("selected");
     },
+    focused: () => {
+      if (picked) picked.value = module ?? "";
+      sift();
+    },
     repaint: () => {},
     reveal: (i) => {
+      if (!inside(i)) focusOn(null);
       if (bodies[i].classList.contains("hidden")) { filter.value = ""; sift(); }
       const scroll = document.getElementById("tasks-table");
       scroll.scrollTop = bodies[i].offsetTop - scroll.clientHeight / 3;
     },
+    open: (i) => rows[i].expand(true),
   });
 }
 
 function taskBody(task, i) {
-  const open = h("button", { "aria-expanded": "false", onclick: (event) => { event.stopPropagation(); expand(); } }, task.name);
-  const cells = COLUMNS.map((column, c) => {
-    const shown = column.show ? column.show(task, i) : column.key(task, i);
-    const kind = c === 1 ? "open" : column.name === "time" ? "number us" : column.number ? "number" : c === 3 || c === 4 ? "code soft" : c > 2 ? "soft" : "";
-    return h("td", { class: kind, title: column.number ? null : column.key(task, i) }, c === 1 ? open : shown);
+  const open = h("button", { "aria-expanded": "false", onclick: (event) => { event.stopPropagation(); pick(); } }, ...breakable(task.name));
+  const cells = COLUMNS.map((column) => {
+    const kinds = [`col-${column.id}`, column.number ? "number" : "", column.code ? "code soft" : "", column.id === "place" ? "soft" : "", column.id === "task" ? "open" : ""];
+    const shown = column.id === "task" ? open : column.show ? column.show(task, i) : column.key(task, i);
+    return h("td", { class: kinds.filter(Boolean).join(" ") }, shown);
   });
   cells[5].style.setProperty("--part", (task.us || 0) / slowest);
-  const body = h("tbody", { "data-task": task.name }, h("tr", { class: "task", onclick: () => select(i) }, ...cells));
-  function expand() {
-    const opened = body.classList.toggle("opened");
-    open.setAttribute("aria-expanded", String(opened));
-    if (opened && body.children.length === 1) body.append(h("tr", { class: "detail" }, h("td", { colspan: COLUMNS.length }, ...details(task, i))));
-    else if (body.children[1]) body.children[1].hidden = !opened;
+  // Who marks a word of a row to copy it has not clicked on the row.
+  const row = h("tr", { class: "task", onclick: () => getSelection().toString() || pick() }, ...cells);
+  const body = h("tbody", { "data-task": task.name }, row);
+  function pick() {
+    expand(!body.classList.contains("opened"));
+    choose(i);
   }
-  return body;
+  function expand(opened) {
+    body.classList.toggle("opened", opened);
+    open.setAttribute("aria-expanded", String(opened));
+    if (opened && body.children.length === 1) body.append(h("tr", { class: "detail" }, h("td", { colspan: span }, ...details(task, i))));
+    if (body.children[1]) body.children[1].hidden = !opened;
+  }
+  return { body, expand };
 }
 
 function details(task, i) {
-  const links = (indices) => indices.flatMap((p, k) => [k ? ", " : "", h("button", { class: "soft", onclick: () => choose(p) }, tasks[p].name)]);
+  const links = (indices) => indices.flatMap((p, k) => [k ? ", " : "", h("button", { class: "soft", onclick: () => visit(p) }, tasks[p].name)]);
   const fact = (label, ...values) => h("span", {}, `${label} `, h("b", {}, ...values));
   const facts = h("div", { class: "facts" },
     fact("reads", task.reads.join(", ") || "nothing"), fact("writes", task.writes.join(", ")),
@@ -87,13 +118,17 @@ function details(task, i) {
     fact("launch", resources(task.launch) || "resources not known"), fact("kernels", String(task.launches)),
     bound(task) ? fact("upper limit", terms(bound(task))) : "", task.workspace ? fact("workspace", size(task.workspace)) : "", task.origin ? fact("origin", task.origin) : "");
   const source = h("div");
-  const parts = [facts, candidatesOf(task, source), h("h4", {}, "Computes"), h("pre", {}, task.body)];
-  if (task.runs) parts.push(h("h4", {}, "Runs"), h("pre", {}, task.runs));
+  const parts = [facts, candidatesOf(task, source), h("h4", {}, "Computes"), h("pre", { tabindex: 0 }, task.body)];
+  if (task.runs) parts.push(h("h4", {}, "Runs"), h("pre", { tabindex: 0 }, task.runs));
   const own = data.candidates[task.candidates][task.chosen];
   if (own && own[5] !== -1) showSource(source, own);
   return [...parts, source];
 }
 
+const change = (ratio) => {
+  const percents = Math.round(100 * (ratio - 1));
+  return `${percents > 0 ? "+" : percents < 0 ? "−" : ""}${Math.abs(percents)}%`;
+};
 const bound = (task) => data.candidates[task.candidates][task.chosen]?.[8];
 
 function candidatesOf(task, source) {
@@ -103,18 +138,20 @@ function candidatesOf(task, source) {
   const order = tried.map((_, k) => k).sort((a, b) => (tried[a][1] ?? Infinity) - (tried[b][1] ?? Infinity) || a - b);
   const rows = order.map((k) => {
     const [name, us, spread, from, refused, number, taken, why, limit] = tried[k], chosen = k === task.chosen;
+    const cell = (kind, ...shown) => h("td", { class: kind }, ...shown);
     return h("tr", { class: chosen ? "chosen" : "" },
-      h("td", {}, name, chosen ? h("span", { class: "mark" }, "chosen") : ""),
-      h("td", { class: "number" }, us === null ? "did not run" : duration(us), us !== null && spread ? h("small", {}, ` ± ${significant(spread, 2)}`) : ""),
-      h("td", { class: "wide" }, us === null ? "" : h("b", { class: "bar", style: { "--part": us / most } })),
-      h("td", { class: "number" }, us === null || chosen ? "" : `${us >= best ? "+" : "−"}${Math.abs(Math.round(100 * (us / best - 1)))}%`),
-      h("td", { class: "soft" }, from || ""), h("td", { class: "soft" }, launch(taken)),
-      h("td", { class: "number soft", title: limit ? terms(limit) : null }, limit ? percent(limit[0]) : ""),
-      h("td", { class: refused || us === null ? "refused" : "soft" }, why),
-      h("td", {}, number === -1 ? "" : h("button", { class: "mark", onclick: () => showSource(source, tried[k]) }, "source")));
+      cell("name", ...breakable(name), chosen ? h("span", { class: "mark" }, "chosen") : ""),
+      cell("number", us === null ? "did not run" : duration(us), us !== null && spread ? h("small", {}, ` ± ${significant(spread, 2)}`) : ""),
+      cell("wide", us === null ? "" : h("b", { class: "bar", style: { "--part": us / most } })),
+      cell("number", us === null || chosen ? "" : change(us / best)),
+      cell("soft", from ? h("span", { title: data.meanings[from] ?? null }, from) : ""),
+      cell("soft launch", launch(taken)),
+      h("td", { class: "number soft limit", title: limit ? terms(limit) : null }, limit ? percent(limit[0]) : ""),
+      cell(`why ${refused || us === null ? "refused" : "soft"}`, why),
+      cell("", number === -1 ? "" : h("button", { class: "mark", onclick: () => showSource(source, tried[k]) }, "source")));
   });
-  const heads = ["kernel", "time", "", "to chosen", "known by", "launch", "at most", "why not", ""];
-  return h("table", {}, h("thead", {}, h("tr", {}, ...heads.map((head, c) => h("th", { class: c === 1 || c === 3 || c === 6 ? "number" : "" }, head)))), h("tbody", {}, ...rows));
+  const heads = [["kernel"], ["time", "number"], ["", "wide"], ["to chosen", "number"], ["known by"], ["launch", "launch"], ["at most", "number limit"], ["why not"], [""]];
+  return h("table", { class: "tried" }, h("thead", {}, h("tr", {}, ...heads.map(([head, kind]) => h("th", { class: kind ?? "" }, head)))), h("tbody", {}, ...rows));
 }
 
 // The performance upper limit: what part of the machine's peak a tile may reach, and of what it is made.
@@ -124,5 +161,5 @@ const terms = ([part, memory, shared, tail, fits, us]) =>
 
 function showSource(place, candidate) {
   const text = candidate[5] < 0 ? "This source is left out to keep the page small; ANABRANCH_DUMP=folder writes all of them." : data.sources[candidate[5]];
-  place.replaceChildren(h("h4", {}, `Source of ${candidate[0]}`), h("pre", {}, text));
+  place.replaceChildren(h("h4", {}, `Source of ${candidate[0]}`), h("pre", { tabindex: 0 }, text));
 }

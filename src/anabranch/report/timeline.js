@@ -1,5 +1,5 @@
 // What runs when: lanes are streams, boxes are tasks, of one timeline or of all above each other.
-const TIMELINE = { gutter: 104, axis: 26, lane: 30, box: 22, title: 26 };
+const TIMELINE = { gutter: 118, axis: 26, lane: 30, box: 22, title: 26 };
 
 function drawTimeline() {
   const host = document.getElementById("timeline-surface");
@@ -64,7 +64,9 @@ function drawTimeline() {
       context.fillText(`stream ${lane.stream}`, 14, y + TIMELINE.lane / 2);
       context.fillStyle = paint.dim;
       context.font = `11px ${paint.text}`;
-      context.fillText(`${Math.round(100 * lane.busy)}%`, 70, y + TIMELINE.lane / 2);
+      context.textAlign = "right";
+      context.fillText(`${Math.round(100 * lane.busy)}%`, TIMELINE.gutter - 12, y + TIMELINE.lane / 2);
+      context.textAlign = "left";
     }
   }
   function draw(context, view) {
@@ -81,12 +83,12 @@ function drawTimeline() {
       const x = left(box.start, view), w = Math.max((box.end - box.start) * view.scale, 0.75), y = box.y - view.y;
       if (x + w < TIMELINE.gutter - 8 || x > view.w || y > view.h || y < -TIMELINE.box) continue;
       const task = tasks[box.task], gap = w > 4 ? 0.6 : 0;
-      context.globalAlpha = (critical && !box.critical) ? 0.22 : 1;
+      context.globalAlpha = (critical && !box.critical) || !inside(box.task) ? 0.22 : 1;
       context.fillStyle = paint[task.kind];
       if (w > 6) { context.beginPath(); context.roundRect(x + gap, y, w - 2 * gap, TIMELINE.box, 3); context.fill(); } else context.fillRect(x, y, w - gap, TIMELINE.box);
       if (w > 40) {
         const from = Math.max(x + 6, TIMELINE.gutter), room = Math.floor((x + w - from - 6) / letter);
-        context.fillStyle = paint["on-kind"];
+        context.fillStyle = paint[["pointwise", "reduce"].includes(task.kind) ? "on-pale" : "on-kind"];
         if (room > 3) context.fillText(short(task.name, room), from, y + TIMELINE.box / 2 + 0.5);
       }
     }
@@ -153,11 +155,12 @@ function drawTimeline() {
   document.getElementById("timeline-tools").append(
     options(labels, all.length - 1, (i) => { shown = i < all.length ? [all[i]] : all; again(); }),
     toggle("critical chain", "the tasks that set the latency", false, (on) => { critical = on; surface.redraw(); }),
-    summary, h("span", { class: "push" }, surface.buttons()));
+    summary, h("span", { class: "push" }, traceButton()), surface.buttons());
   tell();
   views.push({
     id: "timeline",
     selected: () => surface.redraw(),
+    focused: () => surface.redraw(),
     repaint: () => surface.paint(),
     reveal: (i) => {
       const box = boxes.find((b) => b.task === i);
