@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,28 @@ def test_on_the_cpu(cli: Callable[..., Any], model: str, tmp_path: Path) -> None
     told = cli("explain", saved)
     assert told.status == 0, told.err
     assert "schedule " in told.out and "aten.aten" in told.out
+
+
+def test_rivals_are_timed_beside_it(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
+    page = tmp_path / "two.html"
+    words = ("--rivals", "eager,cudagraph", "--report", page, "--json", "-")
+    ran = cli("compile", model, "--target", "cpu", *words)
+    assert ran.status == 0, ran.err
+    facts = ran.json
+    assert facts["called_ms"] > 0 and facts["baselines"]["eager"] > 0
+    assert "cudagraph not measured: TargetError" in ran.err
+    text = page.read_text()
+    assert "as it is called" in text and "not measured: TargetError" in text
+    assert facts["command"].startswith("anabranch ")
+    assert html.escape(facts["command"]) in text and facts["compiled_at"][:4] in text
+
+
+def test_rivals_of_a_plan_that_cannot_run_are_refused(
+    cli: Callable[..., Any], model: str, simulated: Profile, no_gpu: None
+) -> None:
+    for words in ((), ("--target", "sim:h200")):
+        ran = cli("compile", model, *words, "--rivals", "eager")
+        assert ran.status != 0 and "nothing runs there" in ran.err
 
 
 def test_without_a_gpu_it_plans_for_the_recorded_one_and_checks_here(

@@ -56,6 +56,17 @@ def test_the_batch_is_what_all_inputs_begin_with(parts: Build) -> None:
         assert found.batch == batch
 
 
+def test_calls_are_compared_with_calls(parts: Build) -> None:
+    facts = {
+        "latency_ms": 0.5,
+        "called_ms": 0.8,
+        "called_beside": ["inductor"],
+        "baselines": {"inductor": 1.6, "sequential": 0.6},
+    }
+    inductor, sequential = headline({**parts["small"](), "facts": facts}).baselines
+    assert (inductor.speedup, sequential.speedup) == (2.0, 1.2)
+
+
 def test_what_nobody_timed_is_said_to_be_so(parts: Build) -> None:
     given = parts["small"]()
     facts = {"baselines": {"eager": 2.0}, "called_ms": 0.25}

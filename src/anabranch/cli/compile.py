@@ -8,6 +8,8 @@ shown apart, for they say that the result is right and nothing about the GPU's s
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from pathlib import Path
 from threading import Event
 from typing import Annotated, Any
@@ -19,6 +21,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from anabranch import api
+from anabranch.bench.beside import beside, check_rivals
+from anabranch.bench.rivals import RIVALS
 from anabranch.cli import flags, screen
 from anabranch.cli.place import place, planned_elsewhere
 from anabranch.cli.stopping import stoppable
@@ -59,6 +63,13 @@ def run(
     report: Annotated[
         Path | None, typer.Option(help="Write an HTML report here.", metavar="FILE.html")
     ] = None,
+    rivals: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Time these beside it, for the result and the report: {', '.join(RIVALS)}.",
+            show_default="none",
+        ),
+    ] = None,
     json: flags.Json = None,
     seed: flags.Seed = 0,
     trust: flags.Trust = False,
@@ -77,14 +88,20 @@ def run(
         max_groups=max_groups,
         tf32=dtype == "tf32",
     )
+    compared = flags.words(rivals, RIVALS, "--rivals")
+    check_rivals(compared, place(target)[0])
     check = planned_elsewhere(target)
     compiled, args, stop = compiled_for(target, model, batch, dtype, seed, trust, options)
     if output is not None:
         compiled.save(output)
+    more: dict[str, Any] = {"command": shlex.join(["anabranch", *sys.argv[1:]])}
+    if compared:
+        timed = beside(compiled, model, dtype or "fp32", (compiled.model, args), compared, trust)
+        more |= {**timed, "baselines": compiled.facts["baselines"] | timed["baselines"]}
     if report is not None:
-        compiled.report(report)
+        compiled.report(report, more)
     held = batch_of(model, args, batch)
-    facts = {"name": model, "batch": held, **compiled.facts, "top_kernels": top(compiled)}
+    facts = {"name": model, "batch": held, **compiled.facts, **more, "top_kernels": top(compiled)}
     facts |= {"saved": str(output) if output else None, "report": str(report) if report else None}
     show(screen.console(json), facts)
     if check:
@@ -182,6 +199,7 @@ def _headline(facts: dict[str, Any]) -> str:
     for name, ms in facts["baselines"].items():
         gain = f", {units.ratio(ms / facts['latency_ms'])}" if facts["latency_ms"] else ""
         parts.append(f"{name} {screen.milliseconds(ms)} ms{gain}")
+    parts += [f"{name} not measured: {why}" for name, why in facts.get("not_measured", {}).items()]
     parts.append(
         f"{units.count(facts['kernels'], 'kernel')} on {units.count(facts['streams'], 'stream')}"
     )

@@ -23,7 +23,8 @@ CUT_SHORT = {"budget": "cut short by the budget", "stop": "stopped before the se
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Another way to run the model, its microseconds, and how many times ours is faster."""
+    """Another way to run the model, its microseconds, and how many times ours is faster: as ours is
+    called, where both were timed so."""
 
     name: str
     us: float
@@ -79,7 +80,7 @@ def headline(parts: Parts) -> Headline:
         1e3 * (number(facts.get("latency_spread_ms")) or 0.0),
         source,
         str(facts.get("scheduler") or plan.schedule.scheduler),
-        _baselines(facts.get("baselines"), us),
+        _baselines(facts, us),
         _whole(facts, "streams", plan.schedule.streams),
         _whole(facts, "event_waits", plan.schedule.waits),
         len(plan.tasks.tasks),
@@ -90,7 +91,7 @@ def headline(parts: Parts) -> Headline:
         CUT_SHORT.get(str(facts.get("cut_short")), ""),
         _errors(facts.get("max_relative_error"), facts.get("allowed_relative_error")),
         facts.get("as_captured") is True,
-        1e3 * called if (called := number(facts.get("called_ms"))) is not None else None,
+        _called(facts),
         _unmeasured(parts),
     )
 
@@ -142,20 +143,26 @@ def _batch(parts: Parts) -> int | None:
     return int(given) if given is not None else firsts.pop() if len(firsts) == 1 else None
 
 
-def _baselines(given: Any, us: float | None) -> tuple[Baseline, ...]:
+def _baselines(facts: Mapping[str, Any], us: float | None) -> tuple[Baseline, ...]:
+    given, beside = facts.get("baselines"), _listed(facts.get("called_beside"))
     if not isinstance(given, Mapping):
         return ()
-    found = [(str(name), number(ms)) for name, ms in given.items()]
-    return tuple(
-        Baseline(name, 1e3 * ms, 1e3 * ms / us if us else None)
-        for name, ms in found
-        if ms is not None
-    )
+    found = []
+    for name, ms in ((str(name), number(ms)) for name, ms in given.items()):
+        ours = _called(facts) if name in beside else us
+        if ms is not None:
+            found.append(Baseline(name, 1e3 * ms, 1e3 * ms / ours if ours else None))
+    return tuple(found)
+
+
+def _called(facts: Mapping[str, Any]) -> float | None:
+    ms = number(facts.get("called_ms"))
+    return None if ms is None else 1e3 * ms
 
 
 def _unmeasured(parts: Parts) -> tuple[tuple[str, str], ...]:
     facts, told = parts["facts"], parts["facts"].get("not_measured")
-    known = {other.name for other in _baselines(facts.get("baselines"), None)}
+    known = {other.name for other in _baselines(facts, None)}
     said = {str(name): str(why) for name, why in told.items()} if isinstance(told, Mapping) else {}
     other = "nothing runs on a simulated GPU" if parts["plan"].spec.simulated else ""
     missing = dict.fromkeys((*RIVALS, *said))
