@@ -86,6 +86,7 @@ def _interpret() -> None:
     _multiply_bfloat16()
     _round_bfloat16()
     _choose_zeros()
+    _invert_unsigned()
     _library()
 
 
@@ -127,6 +128,19 @@ def _choose_zeros() -> None:
 
     for name in ("create_maximumf", "create_minimumf"):
         setattr(InterpreterBuilder, name, chosen(getattr(InterpreterBuilder, name)))
+
+
+def _invert_unsigned() -> None:
+    """The interpreter asks numpy for -1 of every type, which refuses it of those without signs."""
+    import numpy as np
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _get_np_dtype
+
+    def get_all_ones_value(builder: Any, type: Any) -> Any:
+        scalar = type.scalar
+        ones = np.full(1, -1, np.int64).astype(_get_np_dtype(scalar))
+        return TensorHandle(ones, scalar)
+
+    InterpreterBuilder.get_all_ones_value = get_all_ones_value
 
 
 def _library() -> None:

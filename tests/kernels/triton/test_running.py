@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.triton.bodies import body, gpu
-from tests.kernels.triton.interpreter import check
+from tests.kernels.triton.interpreter import check, run
 
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.text import parse_graph
@@ -316,3 +316,20 @@ def test_a_recurrence_from_its_end() -> None:
       return %z
     }"""
     )
+
+
+@pytest.mark.parametrize("op", EXTREMES)
+def test_of_equal_zeros_the_latest_is_the_extreme(op: str) -> None:
+    """As eager has it, which compares with >= and <=; what is not a number stays so."""
+    nan, inf = float("nan"), float("inf")
+    row = [0.0, -0.0, 0.0, -0.0, -inf, -0.0, 0.0, inf, -0.0, nan, 0.0, -0.0]
+    x = torch.tensor([row, [-abs(n) for n in row], row[::-1], [-0.0] * 12])
+    graph, tensors = body(op, (x, 1))
+    name = graph.nodes[0].results[0]
+    want = torch.cummax(x, 1).values if "max" in op else torch.cummin(x, 1).values
+    for variant in [*rows_of(graph)[:1], *BLOCKS]:
+        type = graph.nodes[0].types[0]
+        got = run(program(graph, variant), {"a0": tensors[0]}, {name: type})[name]
+        torch.testing.assert_close(got, want, equal_nan=True, rtol=0, atol=0)
+        zero = want == 0
+        assert torch.equal(got[zero].signbit(), want[zero].signbit()), variant

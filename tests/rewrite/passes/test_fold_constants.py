@@ -147,3 +147,18 @@ def test_what_the_table_lacks_is_folded_if_its_schema_says_that_it_may() -> None
     w, v, s = held["w"], held["v"], graph.constants[1].value
     assert w is not None and v is not None and s is not None
     torch.testing.assert_close(w, v * s / v.norm(dim=1, keepdim=True))
+
+
+def test_what_torch_refuses_to_compute_is_left_to_the_call_that_is_refused() -> None:
+    graph = read("""
+    graph g {
+      input %x: i8[3]
+      %a: i8[3] = aten.full.default([3], 1000, dtype=torch.int8)
+      %n: i8[3] = aten.neg.default(%a)
+      %r: i8[3] = aten.add.Tensor(%x, %n)
+      return %r
+    }""")
+    trace = Trace(quiet=True)
+    assert fold_constants(graph, trace) is graph
+    (event,) = trace.events
+    assert "without overflow" in event.why

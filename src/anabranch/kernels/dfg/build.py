@@ -56,10 +56,14 @@ LEAST: dict[str, float] = {
 
 
 def const(value: Number, dtype: torch.dtype) -> Const:
-    """The number as torch would hold it in this type."""
+    """The number as torch would hold it in this type: an integer beyond it begins again at the
+    other end, as 250 among bytes with signs is -6."""
     if dtype.is_floating_point:
         return Const(float(value), dtype)
-    return Const(bool(value) if dtype == torch.bool else int(value), dtype)
+    if dtype == torch.bool:
+        return Const(bool(value), dtype)
+    limits = torch.iinfo(dtype)
+    return Const((int(value) - limits.min) % (1 << limits.bits) + limits.min, dtype)
 
 
 def arith(op: str, *given: Operand) -> Expr:

@@ -93,6 +93,7 @@ INTEGER_FORMS = {"neg": "-{}", "max": "tl.maximum({}, {})", "min": "tl.minimum({
 LONG_LINE = 70
 FUNCTIONS = (
     *("tanh", "expm1", "log1p", "trunc", "round_even", "larger", "smaller", "nearest_tf32"),
+    *("latest_largest", "latest_smallest"),
     *("fetch_ahead", "log_add_exp", "one_after_other", "as_f16", "as_bf16", "product"),
     "product_f64",
 )

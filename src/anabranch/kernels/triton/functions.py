@@ -63,6 +63,16 @@ def smaller(a, b):
 
 
 @triton.jit
+def latest_largest(a, b):
+    return tl.where((b >= a) | (b != b), b, a)
+
+
+@triton.jit
+def latest_smallest(a, b):
+    return tl.where((b <= a) | (b != b), b, a)
+
+
+@triton.jit
 def log_add_exp(a, b):
     top = tl.maximum(a, b, tl.PropagateNan.ALL)
     low = tl.minimum(a, b, tl.PropagateNan.ALL)

@@ -34,8 +34,8 @@ from anabranch.kernels.triton.emit import DTYPES, Emission, literal
 FORMS = {
     "sum": ("tl.cumsum({}, {}{})", "{} + {}"),
     "prod": ("tl.cumprod({}, {}{})", "{} * {}"),
-    "max": ("tl.associative_scan({}, {}, larger{})", "larger({}, {})"),
-    "min": ("tl.associative_scan({}, {}, smaller{})", "smaller({}, {})"),
+    "max": ("tl.associative_scan({}, {}, latest_largest{})", "latest_largest({}, {})"),
+    "min": ("tl.associative_scan({}, {}, latest_smallest{})", "latest_smallest({}, {})"),
     "logaddexp": ("tl.associative_scan({}, {}, log_add_exp{})", "log_add_exp({}, {})"),
 }
 """How a tile is folded along an axis, and what is carried over with what is folded."""

@@ -46,7 +46,13 @@ def fold_constants(graph: Graph, trace: Trace) -> Graph:
     wanted = _wanted(graph, able, trace)
     if not wanted:
         return graph
-    made = evaluate(graph, able, wanted, held)
+    try:
+        made = tuple(evaluate(graph, able, wanted, held))
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as failed:  # as the model does when it is called: a plan says so then, too
+        refuse(trace, "fold constants", f"torch refuses: {str(failed).partition(chr(10))[0]}")
+        return graph
     nodes = tuple(node for node in graph.nodes if wanted.isdisjoint(node.results))
     constants = (*graph.constants, *made)
     return drop_dead(replace(graph, constants=constants, nodes=nodes))
