@@ -40,7 +40,7 @@ from anabranch.frontend.untouched import (
     as_in_eager,
     last_states_shaped,
     quiet,
-    warn,
+    warn_of_changes,
 )
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.ops import packet_name
@@ -51,12 +51,6 @@ from anabranch.precision import precision
 from anabranch.trace import Trace
 
 Model = nn.Module | ExportedProgram | Callable[..., Any]
-MOST_NAMED = 10
-"""Attributes that a warning names."""
-NOT_CHANGED = (
-    "what is compiled does not, and computes what the model's next call would; compiling left them "
-    "as they were"
-)
 UNKNOWN_RESULT = re.compile(r"Found <class '([\w.]+)'> in output")
 """What torch.export says of a class that torch's pytree does not know."""
 
@@ -132,9 +126,7 @@ def _export(
             raise _explained(error) from error
         if changed is None:
             changed = state.changes()
-    if changed:
-        told = ", ".join(changed[:MOST_NAMED]) + (", ..." if len(changed) > MOST_NAMED else "")
-        warn(trace, name_of(model), f"forward changes {told}: {NOT_CHANGED}")
+    warn_of_changes(trace, name_of(model), changed)
     return program, device
 
 

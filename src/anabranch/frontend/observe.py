@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError
+from anabranch.frontend.effects import changed, leaves_of, replaced
 from anabranch.frontend.python_state import State
 from anabranch.frontend.recorder import Recorder
 from anabranch.frontend.source import is_users, raised_at
@@ -46,12 +47,16 @@ MOST_AROUND = 64
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a call showed; `digest` is None where the list of operators does not tell all."""
+    """What a call showed; `digest` and `written` are None where the list of operators does not
+    tell all. `written`: by name the inputs that were written to, as they were left; `replaced`:
+    buffers that the model has made or exchanged."""
 
     results: Any = field(repr=False)
     digest: str | None
     changed: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
+    written: Mapping[str, Tensor] | None = field(default=None, repr=False)
+    replaced: tuple[str, ...] = ()
 
 
 def observe(
@@ -79,17 +84,26 @@ def observe(
             precise(),
         ):
             args, kwargs = own_inputs(args, kwargs)
-            given = [
-                leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)
-            ]
-            recorder, drawn = Recorder(_weights(model), given), _drawn()
+            before, weights = leaves_of(args, kwargs), _weights(model)
+            given = {name: leaf for name, leaf in before.items() if isinstance(leaf, Tensor)}
+            recorder, drawn = Recorder(weights, given.values()), _drawn()
             listed = recorder if record else nullcontext()
             with listed, _clocks(reads) if watch else nullcontext():
                 results = model(*args, **kwargs)
             reads += _differs(drawn, _drawn())
             digest = recorder.digest(results) if record else None
-            changed = (*state.changes(), *dict.fromkeys(recorder.written))
-        return Observed(results, digest, changed, tuple(dict.fromkeys(reads)))
+            inputs = changed(before, leaves_of(args, kwargs))
+            other = (*state.changes(), *inputs, *dict.fromkeys(recorder.written))
+            names, told = list(given), record and not recorder.opaque
+            written = {names[i]: given[names[i]] for i in sorted(recorder.written_inputs)}
+            return Observed(
+                results,
+                digest,
+                other,
+                tuple(dict.fromkeys(reads)),
+                written if told else None,
+                replaced(model, weights),
+            )
     finally:
         if recorder is not None:
             recorder.restore()

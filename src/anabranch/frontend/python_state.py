@@ -66,7 +66,7 @@ class State:
         for live, path, held in self.held.values():
             found += _changed(live, path, held) if path is not None else ()
         for owner, name, told, value in self.bound:
-            found += [] if _same(_read(owner, name), value) else [told]
+            found += [] if same(_read(owner, name), value) else [told]
         return list(dict.fromkeys(found))
 
     def restore(self) -> None:
@@ -178,13 +178,13 @@ def _changed(live: Any, path: str, was: Any) -> Iterator[str]:
     now = _copy(live)
     if isinstance(live, dict):
         for key in dict.fromkeys([*was, *now]):
-            if not _same(now.get(key, ABSENT), was.get(key, ABSENT)) and key not in UNTOLD:
+            if not same(now.get(key, ABSENT), was.get(key, ABSENT)) and key not in UNTOLD:
                 named = path == "" or path.endswith(".")
                 yield f"{path}{key}" if named else f"{path}{_key(key)}"
     elif isinstance(live, types.CellType):
-        if not _same(now, was):
+        if not same(now, was):
             yield path
-    elif len(now) != len(was) or not all(map(_same, now, was)):
+    elif len(now) != len(was) or not all(map(same, now, was)):
         yield path
 
 
@@ -192,7 +192,7 @@ def _key(key: Any) -> str:
     return f"[{key!r:.40}]" if isinstance(key, PLAIN) else "[...]"
 
 
-def _same(now: Any, was: Any) -> bool:
+def same(now: Any, was: Any) -> bool:
     """Whether nobody can tell one from the other: they are one, or equal numbers, strings, and
     lists and tuples of the same."""
     if now is was:
@@ -200,7 +200,7 @@ def _same(now: Any, was: Any) -> bool:
     if type(now) is not type(was):
         return False
     if isinstance(now, (list, tuple)):
-        return len(now) == len(was) and all(map(_same, now, was))
+        return len(now) == len(was) and all(map(same, now, was))
     return isinstance(now, PLAIN) and bool(now == was or now != now)
 
 

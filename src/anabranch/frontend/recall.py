@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from anabranch.cache import Cache
 from anabranch.errors import CaptureError, InputError
 from anabranch.frontend.captured import Captured
+from anabranch.frontend.effects import check_values, check_writes, rebuilt
 from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import capture, check
 from anabranch.frontend.observe import Observed, fails, observe
@@ -31,7 +32,7 @@ from anabranch.frontend.rebind import rebind
 from anabranch.frontend.recorder import HELD
 from anabranch.frontend.state import with_state
 from anabranch.frontend.surroundings import Surroundings, surroundings
-from anabranch.frontend.untouched import warn
+from anabranch.frontend.untouched import warn, warn_of_changes
 from anabranch.ir.ambient import Ambient
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature
@@ -40,7 +41,7 @@ from anabranch.ir.trees import read_tree
 from anabranch.ir.uncollected import uncollected
 from anabranch.trace import RECALLED, Trace
 
-SCHEME = "captured 2"
+SCHEME = "captured 3"
 MOST_HELD = 64 << 20
 """Bytes of a model's results."""
 NOT_READ = "what is compiled does not, and has what was read when it was captured"
@@ -102,6 +103,8 @@ def capture_or_recall(
                 found = recall(cache, name, model)
         if found is not None:
             trace.add("applied", "capture", found.graph.name, RECALLED)
+            assert seen is not None
+            warn_of_changes(trace, name_of(model), seen.changed)
             return with_state(found, model), seen
         if stored is not None:
             why = "it computes something else than when it was captured, or that cannot be told"
@@ -116,7 +119,17 @@ def capture_or_recall(
             "first call",
             "take the state as an input and return its new value, or leave this part out",
         )
-    captured = capture(model, args, kwargs, trace, calling.under, seen.changed if seen else None)
+    try:
+        changed = seen.changed if seen else None
+        captured = capture(model, args, kwargs, trace, calling.under, changed)
+        if seen is not None and seen.written is not None:
+            check_writes(captured, (args, kwargs), seen.written)
+            if not calling.fake:
+                check_values(captured, (args, kwargs), seen.written)
+    except CaptureError as refused:
+        if seen is not None and seen.replaced:
+            raise rebuilt(seen.replaced[0]) from refused
+        raise
     if name is not None and cache is not None and seen is not None and seen.digest is not None:
         remember(cache, name, captured, seen.digest)
     return with_state(captured, model), None if calling.fake else _held(seen)

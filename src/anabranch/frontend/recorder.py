@@ -34,14 +34,18 @@ HELD = "a tensor that it holds"
 LIFT = torch.ops.aten.lift_fresh.default
 
 
+Written = tuple[int, str]
+"""An argument that an operator writes to: its position and its name."""
+
+
 class OpaqueError(Exception):
     """An operator was called with something that has no name."""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The calls made within it. `weights`: tensors by the path under which the model has them;
-    `inputs`: those of the call, in order. `opaque`: why the list does not tell all, "" if it
-    does."""
+    `inputs`: those of the call, in order; `written_inputs`: the numbers of those that are written
+    to. `opaque`: why the list does not tell all, "" if it does."""
 
     supports_higher_order_operators = True
 
@@ -49,7 +53,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._lines: list[str] = []
         self._named: dict[int, tuple[weakref.ref[Tensor], str]] = {}
-        self._operators: dict[Any, tuple[str, tuple[int, ...]]] = {}
+        self._operators: dict[Any, tuple[str, tuple[Written, ...]]] = {}
         self._own: dict[int, str] = {}
         self._saved: dict[int, tuple[Tensor, Tensor]] = {}
         self._made = 0
@@ -57,8 +61,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.written: list[str] = []
         self._fresh = False
         self._alive: list[Any] = []
+        self.written_inputs: set[int] = set()
+        self._inputs: dict[int, int] = {}
         for number, tensor in enumerate(inputs):
             self._name(tensor, f"i:{number}")
+            if tensor.layout is torch.strided:
+                self._inputs[tensor.untyped_storage()._cdata] = number
         for path, tensor in weights.items():
             self._name(tensor, f"w:{path}")
         self._weights = weights
@@ -85,8 +93,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         text. Whatever is odd about it, the model goes on."""
         try:
             name, written = self._operators.get(func) or self._known(func)
-            for place in written:
-                self._save(args[place] if place < len(args) else None)
+            for place, named in written:
+                self._save(args[place] if place < len(args) else kwargs.get(named))
             if self.opaque:
                 return None
             self._fresh = func is LIFT  # a tensor that `torch.tensor` has just made is nobody's
@@ -115,13 +123,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for whole, copy in self._saved.values():
                 whole.copy_(copy)
 
-    def _known(self, func: Any) -> tuple[str, tuple[int, ...]]:
-        """An operator's name, and the positions of the arguments that it writes to."""
-        written: tuple[int, ...] = ()
+    def _known(self, func: Any) -> tuple[str, tuple[Written, ...]]:
+        """An operator's name, and the arguments that it writes to."""
+        written: tuple[Written, ...] = ()
         if isinstance(func, torch._ops.OpOverload):
             if func._schema.is_mutable:
                 told = enumerate(func._schema.arguments)
-                written = tuple(i for i, a in told if a.alias_info and a.alias_info.is_write)
+                ours = ((i, a) for i, a in told if a.alias_info and a.alias_info.is_write)
+                written = tuple((i, a.name) for i, a in ours)
         else:
             self.opaque = self.opaque or f"{func} runs parts of the model by itself"
         self._operators[func] = found = (str(func), written)
@@ -188,6 +197,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 except OpaqueError as unknown:
                     self.opaque = str(unknown)
             storage = tensor.untyped_storage()
+            if storage._cdata in self._inputs:
+                self.written_inputs.add(self._inputs[storage._cdata])
             if storage._cdata in self._saved or storage._cdata not in self._owners():
                 continue
             self.written.append(self._owners()[storage._cdata])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
@@ -14,6 +14,12 @@ import torch
 from anabranch.trace import Trace
 
 WHERE = "frontend"
+MOST_NAMED = 10
+"""Attributes that a warning names."""
+NOT_CHANGED = (
+    "what is compiled does not, and computes what the model's next call would; compiling left them "
+    "as they were"
+)
 LAYERS = ("one_layer_lstm", "mkldnn_one_layer_lstm")
 """How torch takes an LSTM apart, a layer at a time."""
 
@@ -42,6 +48,13 @@ def warn(trace: Trace, model: str, why: str) -> None:
         return
     trace.add("warning", WHERE, model, why)
     warnings.warn(f"{model}: {why}", stacklevel=2)
+
+
+def warn_of_changes(trace: Trace, model: str, changed: Sequence[str]) -> None:
+    """What a call of the model changes beside its results, if anything."""
+    if changed:
+        told = ", ".join(changed[:MOST_NAMED]) + (", ..." if len(changed) > MOST_NAMED else "")
+        warn(trace, model, f"forward changes {told}: {NOT_CHANGED}")
 
 
 @contextmanager

@@ -1,0 +1,99 @@
+"""What a call of the model does to what it is given, held against what the captured graph does.
+
+    def forward(self, pair, out):
+        pair.append(pair[0] + 1)          changed    "args[0][1]": told, and not done by a plan
+        out.add_(1)                       written    "args[1]": an output of the graph, too
+        self.cos = torch.ones(8)          replaced   "cos": a buffer that torch.export has as it was
+
+A graph that writes to another input than the model does would spoil what is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from anabranch.errors import CaptureError
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.checks import name_of_leaf
+from anabranch.frontend.python_state import same
+
+Given = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""The inputs of a call, by position and by name."""
+Leaves = Mapping[str, Any]
+"""Inputs by the names that a person has for them."""
+
+
+def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    found, _ = pytree.tree_flatten_with_path((args, dict(kwargs)))
+    return {name_of_leaf(path): leaf for path, leaf in found}
+
+
+def changed(before: Leaves, now: Leaves) -> list[str]:
+    """Where containers among the inputs hold another thing than they did."""
+    names = dict.fromkeys([*before, *now])
+    return [n for n in names if n not in before or n not in now or not same(now[n], before[n])]
+
+
+def replaced(model: Any, before: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """The buffers that the model has now, and did not have `before`."""
+    if not isinstance(model, nn.Module):
+        return ()
+    return tuple(name for name, now in model.named_buffers() if now is not before.get(name))
+
+
+def check_writes(captured: Captured, given: Given, written: Mapping[str, Tensor]) -> None:
+    """CaptureError where the graph writes to an input that the model does not write to. `written`:
+    the inputs that a call of the model wrote to, by name."""
+    for names in mutated(captured, given):
+        if names.isdisjoint(written):
+            raise CaptureError(
+                f"torch.export could not capture the model: its graph writes to {min(names)}",
+                "the model itself does not",
+                "compile a smaller part of the model, or report it",
+            )
+
+
+def check_values(captured: Captured, given: Given, after: Mapping[str, Tensor]) -> None:
+    """CaptureError where the model changes an input that the graph leaves as it is. `after`: the
+    inputs that a call of the model wrote to, as it left them."""
+    before, known = leaves_of(*given), set[str]().union(*mutated(captured, given))
+    for name, tensor in after.items():
+        if name not in known and not _alike(tensor, before[name]):
+            raise CaptureError(
+                f"the model changes {name}, and the graph that torch.export captured does not",
+                "it writes past what torch.export follows",
+                "have the model return the new value instead of writing to its input",
+            )
+
+
+def mutated(captured: Captured, given: Given) -> list[frozenset[str]]:
+    """The inputs that the graph writes to: a tensor that is given twice has two names."""
+    names: dict[int, list[str]] = {}
+    for name, leaf in leaves_of(*given).items():
+        names.setdefault(id(leaf), []).append(name)
+    leaves = captured.trees[0].flatten_up_to((given[0], dict(given[1])))
+    written = {name for name, _ in captured.signature.mutations}
+    told = zip(leaves, captured.signature.inputs, strict=True)
+    return [frozenset(names[id(x)]) for x, leaf in told if leaf.ref and leaf.ref.name in written]
+
+
+def rebuilt(name: str) -> CaptureError:
+    return CaptureError(
+        f"the model makes its buffer {name} in forward",
+        "torch.export has the buffers that were there before, and takes one for another",
+        "call the model once with these inputs, then compile it; a buffer that every call makes "
+        "anew is an input and a result instead",
+    )
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    """Whether nobody can tell one from the other."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    now, was = (t.detach().resolve_conj().resolve_neg().reshape(-1) for t in (one, other))
+    return torch.equal(now.view(torch.uint8), was.view(torch.uint8))
