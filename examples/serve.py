@@ -46,6 +46,7 @@ class Metrics:
         )
 
 
+# --8<-- [start:server]
 @asynccontextmanager
 async def loaded(app: FastAPI) -> AsyncIterator[None]:
     app.state.model = anabranch.load(PLAN)
@@ -71,6 +72,9 @@ def predict(request: Request) -> list[float]:
 @app.get("/metrics", response_class=PlainTextResponse)
 def metrics() -> str:
     return app.state.metrics.text(app.state.model.memory().total)
+
+
+# --8<-- [end:server]
 
 
 def main() -> None:
