@@ -65,6 +65,19 @@ def test_the_largest_are_parts_of_the_whole(row: Row) -> None:
     assert largest(found, most=2) == [Module("e.l.1.x", 1, 3.0), Module("e.l.2.x", 1, 3.0)]
 
 
+def test_layers_that_are_alike_count_as_one(row: Row) -> None:
+    alike = {f"e_{i}_{name}": us for i in range(4) for name, us in (("a", 3.0), ("b", 1.0))}
+    assert largest(placed(row, **alike, h=2.0)) == [
+        Module("e.*.a", 4, 12.0),
+        Module("e.*.b", 4, 4.0),
+        Module("h", 1, 2.0),
+    ]
+    one_is_slow = largest(placed(row, **{**alike, "e_2_a": 9.0}), most=2)
+    assert [one.path for one in one_is_slow] == ["e.2.a", "e.0"]
+    one_has_more = largest(placed(row, **{**alike, "e_2_c": 0.1, "h": 2.0}), most=2)
+    assert [one.path for one in one_has_more] == ["e.2", "e.0"]
+
+
 def test_a_model_of_one_module_is_not_torn_apart(row: Row) -> None:
     assert largest(placed(row, net=3.0)) == [Module("net", 1, 3.0)]
     flat = [at(row, 2.0, "f.py:1 in forward", "f.py:2 in forward")]

@@ -24,6 +24,7 @@ Build = Mapping[str, Callable[..., Parts]]
 Open = Callable[..., Tab]
 WIDTHS = (390, 1024, 1440)
 LONG = "contraction:128x256x64.k4.w8.s4.l2.pa.pe.c50"
+LAYERS = [f"e.{i}.{name}" for i in range(12) for name in ("attention", "mlp")]
 NO_ERROR = "document.documentElement.dataset.error === undefined"
 
 
@@ -46,6 +47,7 @@ def pages(parts: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "small": tiled(parts["small"]()),
         "hostile": parts["chain"](HOSTILE),
         "cells": parts["cells"](50),
+        "layers": parts["chain"](LAYERS),
     }
     for name, given in made.items():
         write(folder / f"{name}.html", **given)
@@ -147,6 +149,8 @@ def test_nothing_is_cut_and_nothing_overlaps(open: Open, width: int, dark: bool)
         ".map((part) => part.outerHTML.slice(0, 200))"
     )
     assert cut == []
+    detail, tried = tab.box("tr.detail > td"), tab.box(".tried")
+    assert detail["left"] <= tried["left"] and tried["right"] <= detail["right"] - 8
     assert LONG in tab.value("document.querySelector('tr.task .col-kernel').innerText")
     # What every candidate lost by has room for several words in a line.
     why = tab.value(
@@ -247,6 +251,19 @@ def test_one_module_at_a_time(parts: Build, open: Open) -> None:
     tab.value("location.hash = '#task=pool'")
     tab.settle()
     assert shown(tab) == names, "what a link asks for is not left hidden"
+
+
+def test_all_layers_of_a_list_at_once(open: Open) -> None:
+    tab = open("layers")
+    links = tab.value("[...document.querySelectorAll('.modules a')].map((a) => a.innerText)")
+    assert sorted(links) == ["e.*.attention", "e.*.mlp"]
+    tab.value("location.hash = '#module=e.*.mlp'")
+    tab.settle()
+    assert shown(tab) == [f"e.{i}.mlp" for i in range(12)]
+    assert tab.value("document.querySelector('#tasks-tools select').value") == "e.*.mlp"
+    tab.value("location.hash = '#module=e.1'")
+    tab.settle()
+    assert shown(tab) == ["e.1.attention", "e.1.mlp"], "e.10 and e.11 are other modules"
 
 
 def test_the_trace_is_what_the_timelines_are(parts: Build, open: Open, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ function follow() {
   const plain = (text) => { try { return decodeURIComponent(text); } catch { return text; } };
   const name = plain(text);
   if (kind === "task" && position.has(name)) visit(position.get(name));
-  if (kind === "module" && (data.modules.some(([path]) => path === name) || name === "")) {
+  if (kind === "module" && tasks.some((task) => within(task.module, name))) {
     focusOn(name);
     document.getElementById("tasks").scrollIntoView();
   }

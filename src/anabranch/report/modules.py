@@ -6,7 +6,8 @@
 
 A task counts for one module and those around it: the innermost that holds all operators of the
 task's kind. So a convolution counts for its own module, whatever is fused behind it, and one kernel
-for query, key and value counts for the attention around the three.
+for query, key and value counts for the attention around the three. Among the largest, layers of a
+list that are alike count as one, "encoder.layer.*.output".
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from anabranch.report.rows import Row
 LARGEST = 5
 LARGE = 0.25
 """A part of the whole: of a module that takes more, its own modules are shown."""
+LAYERS = 3
+ALIKE = 1.25
+"""Numbered modules count as one where there are so many, and none takes so many times another."""
 MODULE = re.compile(r"\(([^()]+)\)")
 """In an origin, "net.py:7 in forward (layer1.0.conv1)"."""
 
@@ -75,8 +79,9 @@ def modules(rows: Sequence[Row]) -> list[Module]:
 
 
 def largest(rows: Sequence[Row], most: int = LARGEST) -> list[Module]:
-    """The modules that take most, none of them within another. A module that takes a large part of
-    the whole, or stands among few, gives way to those in it."""
+    """The modules that take most, none of them within another; "*" stands for all of a list of
+    layers that are alike. A module that takes a large part of the whole, or stands among few, gives
+    way to those in it."""
     whole = _tree(rows)
     total = whole.module("").us
     shown = [(whole, "")]
@@ -85,7 +90,7 @@ def largest(rows: Sequence[Row], most: int = LARGEST) -> list[Module]:
         open = [
             (k, inner)
             for k, (branch, _) in enumerate(shown)
-            if (inner := _inner(branch))
+            if (inner := _inner(_folded(branch)))
             and (branch.module("").us > LARGE * total or len(shown) < most)
         ]
         if not open or not total:
@@ -97,6 +102,26 @@ def largest(rows: Sequence[Row], most: int = LARGEST) -> list[Module]:
         rest = [row for row in branch.rows if id(row) not in within]
         shown += [(_Branch(rest), path)] * bool(rest)
     return [_named(branch, path, shown) for branch, path in shown[:most]] if total else []
+
+
+def _folded(branch: _Branch) -> _Branch:
+    """With one module for its numbered ones, if they are many and alike."""
+    layers = [inner for name, inner in branch.inner.items() if name.isdigit()]
+    forms = {frozenset(inner.inner) for inner in layers}
+    times = [inner.module("").us for inner in layers]
+    if len(layers) < LAYERS or len(forms) > 1 or max(times) > ALIKE * min(times):
+        return branch
+    others = {name: inner for name, inner in branch.inner.items() if not name.isdigit()}
+    return _Branch(branch.rows, {"*": _joined(layers), **others})
+
+
+def _joined(branches: Sequence[_Branch]) -> _Branch:
+    names = dict.fromkeys(name for branch in branches for name in branch.inner)
+    inner = {
+        name: _joined([branch.inner[name] for branch in branches if name in branch.inner])
+        for name in names
+    }
+    return _Branch([row for branch in branches for row in branch.rows], inner)
 
 
 def _named(branch: _Branch, path: str, shown: Sequence[tuple[_Branch, str]]) -> Module:

@@ -60,7 +60,12 @@ readPaint();
 // listens, and can bring a task into sight.
 let selected = -1, module = null;
 const views = [];
-const inside = (i) => module === null || tasks[i].module === module || (module !== "" && tasks[i].module.startsWith(`${module}.`));
+// Whether a task is in the module. "*" stands for a number: all layers of a list.
+const within = (path, wanted) => {
+  const names = path === "" ? [] : path.split("."), asked = wanted.split(".");
+  return wanted === "" ? !names.length : asked.every((name, k) => name === names[k] || (name === "*" && /^\d+$/.test(names[k])));
+};
+const inside = (i) => module === null || within(tasks[i].module, module);
 function link(kind, text) {
   history.replaceState(null, "", kind ? `#${kind}=${encodeURIComponent(text)}` : location.pathname + location.search);
 }
@@ -101,7 +106,8 @@ function inspect() {
 }
 // A name that may go on in the next line behind its dots, colons and commas.
 function breakable(text) {
-  return text.split(/(?<=[.:,])/).flatMap((part, k) => (k ? [h("wbr"), part] : [part]));
+  const parts = text.split(/(?<=[.:,])/).flatMap((part) => (part.length > 20 ? part.split(/(?<=_)/) : [part]));
+  return parts.flatMap((part, k) => (k ? [h("wbr"), part] : [part]));
 }
 
 // A hint beside the pointer.

@@ -2,7 +2,7 @@
 const COLUMNS = [
   { name: "#", id: "at", number: true, key: (task, i) => i, show: (task, i) => i },
   { name: "task", id: "task", key: (task) => task.name },
-  { name: "ops", id: "ops", key: (task) => task.ops, show: (task) => h("span", { class: `dot ${task.kind}` }, task.ops) },
+  { name: "ops", id: "ops", key: (task) => task.ops, show: (task) => h("span", { class: `dot ${task.kind}` }, h("span", {}, ...breakable(task.ops))) },
   { name: "result", id: "result", code: true, key: (task) => task.writes[0] || "", show: (task) => h("span", {}, ...breakable(result(task))) },
   { name: "kernel", id: "kernel", code: true, key: (task) => task.kernel, show: (task) => h("span", {}, ...breakable(task.kernel)) },
   { name: "time", id: "us", number: true, down: true, key: (task) => task.us ?? -1, show: (task) => duration(task.us) },
@@ -70,6 +70,7 @@ function drawTable() {
       if (i >= 0) bodies[i].classList.add("selected");
     },
     focused: () => {
+      if (picked && module && ![...picked.options].some((option) => option.value === module)) picked.append(h("option", { value: module }, module));
       if (picked) picked.value = module ?? "";
       sift();
     },
