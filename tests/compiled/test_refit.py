@@ -438,3 +438,54 @@ def test_plans_of_several_sizes_have_the_same_weights() -> None:
         fast.refit(model).add((x[:2, :, :8, :8],))
         for y in (x, x[:1], x[:2, :, :8, :8]):
             same(fast(y), model(y))
+
+
+class Set(nn.Module):
+    """Attributes that are no tensors, and a tensor that no name leads to."""
+
+    def __init__(self, eps: float = 1e-5, stride: int = 1, by: float = 2.0, p: float = 0.1) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3, stride=stride), nn.BatchNorm2d(4, eps=eps)
+        self.drop, self.by, self.listed = nn.Dropout(p), by, [torch.tensor(by)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.drop(self.norm(self.conv(x))) * self.by + self.listed[0]
+        return y
+
+
+@pytest.mark.parametrize("saved", [False, True])
+@torch.no_grad()
+def test_a_model_of_other_attributes_is_no_new_weights(saved: bool, tmp_path: Path) -> None:
+    """Its weights alone can be taken; what changes nothing in eval mode may differ."""
+    x = torch.randn(2, 3, 8, 8)
+    model = Set().eval()
+    fast = anabranch.compile(model, (x,), target="cpu", cache_dir=None, search="none")
+    if saved:
+        fast.save(tmp_path / "plan")
+        fast = anabranch.load(tmp_path / "plan", target="cpu")
+    before = fast(x)
+    others = {"norm": Set(eps=0.1), "conv": Set(stride=2), "the model": Set(by=3.0)}
+    for name, given in others.items():
+        with pytest.raises(WeightsError, match=f"^{name} is another module") as said:
+            fast.refit(given.eval())
+        assert "state_dict()" in str(said.value)
+        assert torch.equal(fast(x), before)
+    fast.refit(Set(eps=0.1).state_dict())
+    like = Set(p=0.5).train()
+    like.norm.momentum = 0.9
+    fast.refit(like)
+    torch.testing.assert_close(fast(x), like.eval()(x), rtol=1e-4, atol=1e-5)
+    model.by = 5.0
+    with pytest.raises(WeightsError, match="the model is another module"):
+        fast.refit(model)
+
+
+@torch.no_grad()
+def test_another_class_with_the_same_names_is_no_new_weights() -> None:
+    x = torch.randn(3, 4)
+    first = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    fast = anabranch.compile(first, (x,), target="cpu", cache_dir=None, search="none")
+    with pytest.raises(WeightsError, match=r"^1 is another module.*GELU"):
+        fast.refit(nn.Sequential(nn.Linear(4, 4), nn.GELU()).eval())
+    with pytest.raises(WeightsError, match=r"^2 is another module"):
+        fast.refit(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Tanh()).eval())

@@ -45,6 +45,7 @@ from anabranch.compiler import compile_model, fell_back
 from anabranch.deadline import Deadline
 from anabranch.errors import InputError, OptionError
 from anabranch.facts import facts_of
+from anabranch.frontend.attributes import KEY, attributes, read_attributes
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
@@ -197,6 +198,7 @@ class Compiled(Fixed):
                 shared=shared if shared is not None else self.owned(),
                 found=found,
             )
+            was = attributes(self.model)
             rows = proved(job) if self.options.batch == "pad" else None
             compilation = beside_eager(job, compile_model(job))
         if self.fitted is None:
@@ -212,6 +214,7 @@ class Compiled(Fixed):
                 self._device(compilation.run),
                 gradients.trained(self.model, compilation.captured),
                 rows,
+                was,
             )
         )
         if self.options.dump is not None:
@@ -239,7 +242,8 @@ class Compiled(Fixed):
         call = arguments.read_back(facts.get(arguments.KEY))
         rows = read_rows(facts.get(padding.KEY), len(signature.outputs))
         find, device = (lambda eager=True: dict(facts)), self._device(run)
-        self._take(Entry(plan, run, find, trees, None, call, device, frozenset(), rows))
+        was = read_attributes(facts.get(KEY))
+        self._take(Entry(plan, run, find, trees, None, call, device, frozenset(), rows, was))
 
     def _take(self, entry: Entry) -> None:
         """One more plan, from now on."""
@@ -253,7 +257,7 @@ class Compiled(Fixed):
         """What is known of one plan, as it is saved: the names of the model's arguments, too."""
         rows = None if entry.rows is None else list(entry.rows)
         known = {arguments.KEY: arguments.written(entry.call), padding.KEY: rows}
-        return {**entry.find_facts(eager), **known}
+        return {**entry.find_facts(eager), **known, KEY: dict(entry.attributes)}
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,8 @@ class Entry:
     `call`: the model's own signature, None where Python knows of none; `device`: where inputs are,
     None where nothing runs; `trained`: places of results for which the model itself would find
     gradients of its weights; `rows`: for each leaf of the result how many indices of its first axis
-    one row of the batch has, None where nobody proved that the rows are independent."""
+    one row of the batch has, None where nobody proved that the rows are independent; `attributes`:
+    what the model's modules were, beside their tensors, as the plan was made."""
 
     plan: Plan
     run: Executable | None
@@ -36,6 +37,7 @@ class Entry:
     device: torch.device | None = None
     trained: frozenset[int] = frozenset()
     rows: tuple[int, ...] | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
     read: Reader = field(init=False)
     assemble: Assembler = field(init=False)
     fit: Callable[[], Fitting] = field(init=False)

@@ -27,6 +27,7 @@ from anabranch.compiled.fitting import (
     write,
 )
 from anabranch.errors import NumericsError, OptionError, WeightsError
+from anabranch.frontend.attributes import other
 from anabranch.frontend.program import module_of
 from anabranch.frontend.state import attribute, tensors_of, unwrapped
 from anabranch.frontend.surroundings import neutral
@@ -62,6 +63,8 @@ def refit(
     with contextlib.ExitStack() as held, neutral():
         calls = [_held(held, entry) for entry in entries]
         news = [chosen(fit, tensors_by_name(given, fit.recipe)) for fit in fits]
+        for entry in entries:
+            _check_attributes(entry, given)
         values = [Moved(fit, new) for fit, new in zip(fits, news, strict=True)]
         for fit, moved in zip(fits, values, strict=True):
             check_conditions(fit, moved)
@@ -76,6 +79,22 @@ def refit(
                 for memory, value in zip(memory_of(fit), old, strict=True):
                     memory.copy_(value)
             raise
+
+
+def _check_attributes(entry: Entry, given: Any) -> None:
+    """WeightsError for a model whose modules are others than those that the plan was made of."""
+    path = other(given, entry.attributes)
+    if path is None:
+        return
+    module = dict(unwrapped(given).named_modules()).get(path)
+    said = "missing" if module is None else repr(module)
+    said = said if "\n" not in said else type(module).__name__
+    raise WeightsError(
+        f"{path or 'the model'} is another module than when the plan was compiled: {said[:100]}",
+        "a class or a plain attribute (a stride, an eps, a number) differs, and a plan has "
+        "those in its operators, where new weights change nothing",
+        "compile this model; or refit with model.state_dict(), to take its weights alone",
+    )
 
 
 def half_way() -> WeightsError:

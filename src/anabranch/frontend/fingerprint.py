@@ -32,7 +32,7 @@ from torch.utils import _pytree as pytree
 from anabranch.ir.key import digest_text
 from anabranch.ir.trees import tree_text
 
-HARMLESS = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
+PRIVATE = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
 """Private state of nn.Module itself: looked at elsewhere, or of no effect on what it computes."""
 
 OF_GRAPHS = ("meta", "shape_env", "range_constraints", "validate_inputs", "train", "eval")
@@ -101,7 +101,7 @@ def _modules(model: nn.Module) -> Iterator[str]:
         if isinstance(module, fx.GraphModule):
             yield f"{path}: {_graph_code(module)}"
         for name, value in vars(module).items():
-            if name not in HARMLESS and not _follows(module, name, value):
+            if name not in PRIVATE and not _follows(module, name, value):
                 yield f"{path}.{name} = {_plain(value, paths, tensors)}"
 
 

@@ -1,0 +1,91 @@
+"""What the modules of a model are, beside their tensors: a plan has it in its operators.
+
+    attributes(model)        {"": "5f..", "norm": "a0.."}     a digest for each module
+    other(model, recorded)   "norm"                           the first that is another one now
+
+A digest covers the class and the plain attributes (numbers, texts, functions and containers of
+them): a stride, the eps of a norm, a slope. Tensors that are attributes are no part of it, nor what
+changes nothing in eval mode: the momentum of a norm, how much is dropped, training mode itself.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from anabranch.frontend.fingerprint import PRIVATE
+from anabranch.frontend.state import unwrapped
+from anabranch.ir.key import digest_tensor, digest_text
+
+KEY = "attributes"
+"""Under which name facts of a saved plan have them."""
+PLAIN = (bool, int, float, complex, str, bytes, type(None), enum.Enum)
+NAMED = (torch.dtype, torch.device, torch.memory_format, type)
+IN_TRAINING = (
+    (nn.modules.batchnorm._NormBase, "momentum"),
+    (nn.modules.dropout._DropoutNd, "p"),
+    (nn.RNNBase, "dropout"),
+    (nn.MultiheadAttention, "dropout"),
+    (nn.Module, "inplace"),
+)
+"""Attributes of which results in eval mode do not depend, by the class that has them."""
+
+
+def attributes(model: Any) -> dict[str, str]:
+    """By the path of each module a digest of what it is. Empty for what is no module, and for one
+    that was written for a graph, whose operators are its code."""
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        return {}
+    modules = dict(unwrapped(model).named_modules())
+    if any(isinstance(module, fx.GraphModule) for module in modules.values()):
+        return {}
+    return {path: _digest(module) for path, module in modules.items()}
+
+
+def other(model: Any, recorded: Mapping[str, str]) -> str | None:
+    """The path of the first module that is not as it was recorded; None where all are, or where
+    one side says nothing."""
+    now = attributes(model) if recorded else {}
+    if not now:
+        return None
+    paths = (*recorded, *(path for path in now if path not in recorded))
+    return next((path for path in paths if now.get(path) != recorded.get(path)), None)
+
+
+def read_attributes(given: Any) -> dict[str, str]:
+    """What a saved plan says of its modules; empty if it says nothing that may be."""
+    if not isinstance(given, dict):
+        return {}
+    texts = (text for pair in given.items() for text in pair)
+    return dict(given) if all(isinstance(text, str) for text in texts) else {}
+
+
+def _digest(module: nn.Module) -> str:
+    kind = type(module)
+    unread = {name for owner, name in IN_TRAINING if isinstance(module, owner)}
+    told = (
+        f"{name}={_told(value)}"
+        for name, value in sorted(vars(module).items())
+        if name not in PRIVATE and name not in unread and not isinstance(value, torch.Tensor)
+    )
+    return digest_text("\n".join((f"{kind.__module__}.{kind.__qualname__}", *told)))[:16]
+
+
+def _told(value: Any) -> str:
+    """A text that differs where the value differs; of what is not plain only that it is there."""
+    if isinstance(value, (*PLAIN, *NAMED)):
+        return f"{type(value).__name__} {value!r}"
+    if isinstance(value, torch.Tensor):
+        return digest_tensor(value.detach()) if value.layout is torch.strided else "tensor"
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(_told, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_told(key)}: {_told(item)}' for key, item in value.items())}}}"
+    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+        return f"{value.__module__}.{value.__qualname__}"
+    return "something"
