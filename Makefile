@@ -2,7 +2,7 @@
 # make demo     compile Inception V3 and write report.html
 # make check    format, lint, types, architecture, tests: what CI runs
 # make test-gpu the tests that need a GPU, several at a time, with the Python at hand (PYTHON, JOBS,
-#               SHARD=1/2, OUT=folder for junit.xml): nothing is installed
+#               SHARD=1/2, LIMIT=600 seconds, OUT=folder): nothing is installed
 # make docs     the documentation as a site, build/site/index.html; a warning is an error
 # make benchmarks  docs/benchmarks.md and the README's table, from the records
 # make golden   accept the new texts of the golden tests (review the diff)
@@ -16,6 +16,7 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 JOBS ?= 8
 SHARD ?= 1/1
+LIMIT ?= 0
 
 # One thread per test worker: workers that each start a thread per core only wait for each other.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rfEs
@@ -60,7 +61,7 @@ tests: setup
 	$(PYTEST) tests
 
 test-gpu:
-	$(PYTHON) tools/gpu_tests.py --jobs $(JOBS) --shard $(SHARD) $(if $(OUT),--out "$(OUT)")
+	exec $(PYTHON) tools/gpu_tests.py --jobs $(JOBS) --shard $(SHARD) --limit $(LIMIT) $(if $(OUT),--out "$(OUT)")
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -76,6 +76,7 @@ class Phase:
 
 def main() -> int:
     given = _arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is known then is still told
     out = given.out or Path(tempfile.mkdtemp(prefix="gpu-tests-"))
     out.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.gpu.shared import shared_cache
 from torch import nn
 
 import anabranch
@@ -32,7 +33,8 @@ def test_a_slice_may_begin_anywhere(dtype: torch.dtype, kernels: str) -> None:
         fast = anabranch.compile(
             model,
             (x,),
-            cache_dir=None,
+            cache_dir=shared_cache(),
+            budget=30.0,
             search="none",
             scheduler=scheduler,
             kernels=kernels,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.gpu.patience import patiently
+from tests.gpu.shared import shared_cache
 from torch import nn
 
 import anabranch
@@ -20,7 +21,11 @@ def compiled() -> tuple[nn.Module, torch.Tensor, anabranch.Compiled]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).cuda().eval()
     x = torch.randn(4, 64, device="cuda")
-    return model, x, anabranch.compile(model, (x,), cache_dir=None, search="none")
+    return (
+        model,
+        x,
+        anabranch.compile(model, (x,), cache_dir=shared_cache(), search="none", budget=30.0),
+    )
 
 
 def test_results_of_trained_weights_refuse_gradients_and_are_right_each_time() -> None:
@@ -50,7 +55,7 @@ def test_results_of_trained_weights_refuse_gradients_and_are_right_each_time() -
     torch.cuda.current_stream().wait_stream(side)
     assert there.requires_grad and torch.equal(there, fast(x))
     model.requires_grad_(False)
-    frozen = anabranch.compile(model, (x,), cache_dir=None, search="none")
+    frozen = anabranch.compile(model, (x,), cache_dir=shared_cache(), search="none", budget=30.0)
     assert not frozen(x).requires_grad
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.gpu.shared import shared_cache
 from torch import Tensor, nn
 
 import anabranch
@@ -24,7 +25,8 @@ from anabranch.trace import Trace
 pytestmark = pytest.mark.gpu
 second = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs a second GPU")
 
-QUICK: dict[str, Any] = {"search": "none", "cache_dir": None, "strict": True}
+QUICK: dict[str, Any] = {"search": "none", "cache_dir": shared_cache(), "strict": True}
+QUICK["budget"] = 30.0
 
 
 class Branches(nn.Module):

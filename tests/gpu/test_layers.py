@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.gpu.shared import shared_cache
 from torch import Tensor, nn
 
 import anabranch
@@ -112,7 +113,7 @@ def test_layers_are_right(name: str, dtype: torch.dtype) -> None:
     options: dict[str, Any] = {
         "kernels": "all",
         "search": "none",
-        "cache_dir": None,
+        "cache_dir": shared_cache(),
         "strict": True,
     }
     seconds = 60.0  # for kernels to be tried beside seven other processes; an idle GPU needs 8

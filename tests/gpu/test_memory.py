@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.gpu.shared import shared_cache
 from tests.gpu.test_devices import QUICK, made
 
 import anabranch
@@ -45,7 +46,8 @@ def test_a_plan_holds_what_it_says_and_gives_it_back(kernels: str) -> None:
 
 
 def test_a_reset_gives_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ANABRANCH_CACHE_DIR", "")
+    monkeypatch.setenv("ANABRANCH_CACHE_DIR", str(shared_cache() or ""))
+    monkeypatch.setenv("ANABRANCH_BUDGET", "30")
 
     def run() -> None:
         model, x = made()

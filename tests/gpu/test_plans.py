@@ -364,9 +364,11 @@ def test_inputs_that_require_gradients_leave_no_history() -> None:
     assert not any(buffer.requires_grad for buffer in run.inputs)
 
 
-def test_torch_compile_backend() -> None:
+def test_torch_compile_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     from anabranch.integrations.dynamo import anabranch_backend
 
+    monkeypatch.setenv("ANABRANCH_CACHE_DIR", str(shared_cache() or ""))
+    monkeypatch.setenv("ANABRANCH_BUDGET", str(BUDGET_S))
     model, args = network("resnet50", "tiny", torch.float16)
     with torch.no_grad():
         got = torch.compile(model, backend=anabranch_backend)(*args)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.gpu.shared import shared_cache
 from torch import Tensor, nn
 
 import anabranch
@@ -98,9 +99,10 @@ def operands(way: str, dtype: torch.dtype) -> Results:
 def test_what_is_decided_is_eagers(way: str, dtype: torch.dtype) -> None:
     function = WAYS[way]
     args = tuple(x.cuda() for x in operands(way, dtype))
-    options: dict[str, Any] = {"kernels": "all", "search": "none", "cache_dir": None}
+    options: dict[str, Any] = {"kernels": "all", "search": "none"}
+    options["cache_dir"] = shared_cache()
     model = Of(function).eval()
-    fast = anabranch.compile(model, args, target="cuda", budget=30.0, **options)
+    fast = anabranch.compile(model, args, target="cuda", **options)
     tasks = fast.entries[0].plan.tasks.tasks
     assert any(task.kernel and task.kernel.provider == "triton" for task in tasks)
     for number, (found, wanted) in enumerate(zip(fast(*args), function(*args), strict=True)):

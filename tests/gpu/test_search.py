@@ -25,7 +25,7 @@ def test_what_a_search_finds(name: str, kernels: str, tmp_path: Path) -> None:
     model = ZOO[name].build("tiny").half().cuda().eval()
     args = tuple(map(half, ZOO[name].inputs("tiny", 1)))
     options: dict[str, Any] = {"kernels": kernels, "cache_dir": tmp_path, "search_prices": 1000}
-    options |= {"search_seconds": 60.0, "scheduler": "critical"}
+    options |= {"search_seconds": 5.0, "scheduler": "critical"}
     plain, first, second = (
         anabranch.compile(model, args, target="cuda", search=search, strict=True, **options)
         for search in ("none", "autograph", "autograph")
@@ -38,7 +38,11 @@ def test_what_a_search_finds(name: str, kernels: str, tmp_path: Path) -> None:
             assert relative_error(got, want) < 1e-2
     made, again = (fast.entries[-1].compilation for fast in (first, second))
     assert made is not None and again is not None
-    assert made.path is not None and again.path == made.path
-    assert again.plan.schedule == made.plan.schedule
+    assert made.path is not None and again.path is not None
+    if made.path.goes_on:  # there was no time for all of it: the next search begins where it ended
+        assert again.path.rounds[: len(made.path.rounds)] == made.path.rounds
+    else:
+        assert again.path == made.path
+        assert again.plan.schedule == made.plan.schedule
     for done in made.path.rounds:
         assert done.after.source == "measured" and done.after.us < done.before.us

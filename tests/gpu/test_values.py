@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import anabranch
+from anabranch.precision import precision
 from anabranch.targets.cuda.capture import CudaExecutable
 
 pytestmark = pytest.mark.gpu
@@ -132,13 +133,12 @@ def test_constants_are_computed_without_tf32() -> None:
     torch.manual_seed(0)
     model, x = Folded().cuda().eval(), torch.randn(7, 4, 14, 14, device="cuda")
     options: dict[str, Any] = {"search": "none", "budget": 5.0, "cache_dir": None}
-    assert torch.backends.cudnn.allow_tf32
-    fast = anabranch.compile(model, (x,), target="cuda", strict=True, **options)
+    with precision(tf32=True):
+        fast = anabranch.compile(model, (x,), target="cuda", strict=True, **options)
     for _ in range(2):
         wanted = model.double()(x.double())
         model.float()
         assert (fast(x) - wanted).abs().max() < 1e-4
-        with torch.no_grad():
+        with torch.no_grad(), precision(tf32=True):
             model.table.mul_(1.5)
-        fast.refit(model)
-    assert torch.backends.cudnn.allow_tf32
+            fast.refit(model)
