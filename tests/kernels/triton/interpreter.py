@@ -8,6 +8,7 @@ runs finds nan (or 0) in what that one may still write, until it has waited.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import linecache
 import math
@@ -15,6 +16,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from types import ModuleType
 from typing import Any
@@ -88,6 +90,41 @@ def _interpret() -> None:
     _choose_zeros()
     _invert_unsigned()
     _library()
+    _waste_nothing()
+
+
+def _waste_nothing() -> None:
+    """The interpreter computes each sum of integers a second time to see whether it overflows, and
+    tells nobody, as it does not debug; for each call of a function it looks anew through all of the
+    language for what it has to replace, and for each dtype it writes a table anew. That was half of
+    its time."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    options = interpreter.interpreter_builder.options
+    interpreter.interpreter_builder.options = replace(options, sanitize_overflow=options.debug)
+    parts = (tl, tl.core, tl.tensor, tl.math, tl.core.tensor_descriptor_base)
+    names = {
+        part: [name for name, member in inspect.getmembers(part) if tl.core.is_builtin(member)]
+        for part in parts
+    }
+
+    def patch_builtin(part: Any, builder: Any, scope: Any) -> None:
+        for name in names[part]:
+            member = getattr(part, name)
+            if tl.core.is_builtin(member):
+                interpreter._patch_attr(part, name, member, builder, scope)
+
+    interpreter._patch_builtin = patch_builtin
+    plain, dtypes = interpreter._get_np_dtype, {}
+
+    def numpy_dtype(dtype: Any) -> Any:
+        name = dtype.scalar.name
+        if name not in dtypes:
+            dtypes[name] = plain(dtype)
+        return dtypes[name]
+
+    interpreter._get_np_dtype = numpy_dtype
 
 
 def _round_bfloat16() -> None:
