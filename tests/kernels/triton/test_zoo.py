@@ -1,5 +1,6 @@
 """Every kind of kernel that the zoo's networks have compiles for GPUs that are not there, and fits
-into them: of bodies with the same operators one, with the tile that ranks first."""
+into them: of bodies of a network with the same operators one, with the tile that ranks first, and
+of networks that have it with the same tile one."""
 
 from __future__ import annotations
 
@@ -26,15 +27,24 @@ REGISTERS, SHARED = 255, {80: 163 << 10, 90: 227 << 10}
 STACK = 64
 """Bytes of stack that a thread may have: of what ranks first in a forecast, six words may be parked
 in a prologue of three sums. What does not fit takes hundreds."""
-BESIDE = {"nasnet_ios": "nasnet_mobile", "randwire": "randwire_ios"}
-"""Networks that share most of their kinds with another: those are compiled once."""
+Known = set[tuple[str, ...]]
 
 
+@pytest.fixture(name="known", scope="module")
+def _known() -> Known:
+    """What networks before have had compiled: most kinds are of several."""
+    return set()
+
+
+@pytest.mark.xdist_group("kernels of the zoo")  # what one has compiled, the next need not
 @pytest.mark.parametrize("name", sorted(set(ZOO) - {"nasnet_large"}))  # as NASNet of IOS's paper
-def test_kernels_of_the_zoo_compile(name: str, tmp_path: Path) -> None:
-    found, other = dict(kinds(name)), dict(kinds(BESIDE[name])) if name in BESIDE else {}
+def test_kernels_of_the_zoo_compile(name: str, known: Known, tmp_path: Path) -> None:
+    found = dict(kinds(name))
     assert found
-    for body, variant in (found[kind] for kind in found.keys() - other.keys()):
+    for kind, (body, variant) in found.items():
+        if (variant, *kind) in known:
+            continue
+        known.add((variant, *kind))
         written = program(body, variant)
         for capability, most in SHARED.items():
             made = compiled(written, capability, tmp_path)
