@@ -171,6 +171,12 @@ def test_the_readme_is_short_and_its_tables_too() -> None:
     assert all(line.count("|") <= 5 for line in text.splitlines() if line.startswith("|"))
 
 
+def test_the_glossary_defines_at_most_sixty_terms_once_each() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    terms = re.findall(r"^\| \*\*([^*]+)\*\*", text, re.MULTILINE)
+    assert 0 < len(terms) <= 60 and len(set(terms)) == len(terms)
+
+
 def test_links_of_the_readme_lead_somewhere_outside_of_the_repository() -> None:
     """As the package's metadata has them: hatch replaces what leads into the repository."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
