@@ -18,6 +18,7 @@ import pytest
 import torch
 import typer.main
 
+import anabranch
 from anabranch.cli.app import app
 
 ROOT = Path(__file__).parent.parent
@@ -175,6 +176,15 @@ def test_the_glossary_defines_at_most_sixty_terms_once_each() -> None:
     text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     terms = re.findall(r"^\| \*\*([^*]+)\*\*", text, re.MULTILINE)
     assert 0 < len(terms) <= 60 and len(set(terms)) == len(terms)
+
+
+def test_the_page_of_the_api_has_every_fact(elsewhere: Path) -> None:
+    page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+    table = page.split("## Facts")[1].split("## Errors")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    fast = anabranch.compile(torch.nn.ReLU().eval(), (torch.ones(4),), target="cpu", search="none")
+    assert told == set(fast.known)
 
 
 def test_links_of_the_readme_lead_somewhere_outside_of_the_repository() -> None:

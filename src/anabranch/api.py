@@ -41,16 +41,32 @@ def compile(
 ) -> Compiled:
     """A callable that computes what `model` computes, faster.
 
-    model: in eval mode, a function of tensors, or an exported program, which brings inputs where
-    none are given; its weights are treated as constants. args, kwargs: example inputs, whose
-    shapes, dtypes and Python values the plan is made for; a lone tensor is one argument. target:
-    auto | cuda | cuda:N | cpu | sim:h200 | sim:FILE.json. options: fields of `Options`, over the
-    environment's. stop: once it is set, by another thread or a signal handler, searching and
-    measuring end, and the best so far is returned, as if the budget had passed;
-    `facts["cut_short"]` says so. Without a trace, a compilation of more than five seconds says
-    through the logger `anabranch` what it is doing: on a terminal, or as logging is configured.
+    Without a trace, a compilation of more than five seconds says through the logger `anabranch`
+    what it is doing: on a terminal, or as logging is configured.
 
-    Raises CaptureError, TargetError, OptionError or NumericsError, each with what to do next.
+    Args:
+        model: A module in eval mode, a function of tensors, or an exported program, which brings
+            inputs where none are given. Its weights are copied and treated as constants.
+        args: Example inputs, whose shapes, dtypes and Python values the plan is made for; a lone
+            tensor is one argument.
+        kwargs: Example inputs that are passed by name.
+        target: auto, cuda, cuda:N, cpu, sim:h200 or sim:FILE.json. "auto" is the GPU where there
+            is one, and the CPU elsewhere.
+        trace: Gets every event of the compilation.
+        stop: Once it is set, by another thread or a signal handler, searching and measuring end,
+            and the best so far is returned, as if the budget had passed; `facts["cut_short"]` says
+            so.
+        **options: Fields of `Options`, which are stronger than the environment's.
+
+    Returns:
+        The compiled model: an `nn.Module` in eval mode that is called as the model is, and returns
+        results of the same structure, shapes and dtypes.
+
+    Raises:
+        OptionError: An option, a target or the model's own form means nothing here.
+        CaptureError: The model could not be turned into a graph.
+        TargetError: The machine lacks what was asked of it.
+        NumericsError: `strict` is set, and the plan's numbers differ from the model's.
     """
     chosen = Options.read(options)
     check_call(model, args, kwargs)
@@ -69,11 +85,21 @@ def load(
 ) -> Compiled:
     """A saved plan, ready to run: no code of the file's author runs, nothing is imported or tuned.
 
-    operators: those of your own, and of libraries, that the plan may call: ["mylib::attend"]. A
-    result of a class that this process has not imported is plain data with its fields.
+    A result of a class that this process has not imported is plain data with its fields.
 
-    Raises ArtifactError for a damaged, foreign or newer file, and for one that says more than a
-    plan may say; TargetError where it cannot run.
+    Args:
+        path: A file that `Compiled.save` wrote.
+        target: As in `compile`; the plan must have been made for such a kind of machine.
+        operators: Operators of your own, and of libraries, that the plan may call:
+            `["mylib::attend"]`.
+
+    Returns:
+        The compiled model, with the plan's own weights. It has no history: `explain` and `report`
+        refuse, and no signature can be added.
+
+    Raises:
+        ArtifactError: The file is damaged, foreign or newer, or says more than a plan may say.
+        TargetError: The plan is sound and cannot run here.
     """
     with uncollected(), neutral():
         plan, extra = artifact.load(path, operators=operators)

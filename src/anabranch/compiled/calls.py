@@ -127,7 +127,15 @@ class Compiled(Fixed):
         """The tensors that plans were refitted with, None while constants are as compiled."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model returns for these inputs."""
+        """What the model returns for these inputs.
+
+        Results are the caller's own tensors, or the plan's buffers with `outputs="view"`. Calls
+        from several threads wait for each other; on a GPU a call is queued on the current stream.
+
+        Raises:
+            InputError: Inputs of this structure, shape, dtype or value were not compiled; the
+                message lists those that were.
+        """
         if (
             self._forward_pre_hooks
             or self._forward_hooks
@@ -169,9 +177,21 @@ class Compiled(Fixed):
         stop: threading.Event | None = None,
         shared: Shared | None = None,
     ) -> Compiled:
-        """Compile for one more signature of example inputs; `captured` is the graph of such a
-        call, where a front end has it already; `stop` as in `compile`; `shared`: constants in
-        memory of others that are refitted with this one."""
+        """Compile for one more signature of example inputs.
+
+        Args:
+            args: Example inputs, as in `compile`.
+            kwargs: Example inputs that are passed by name.
+            captured: The graph of such a call, where a front end has it already.
+            stop: As in `compile`.
+            shared: Constants in memory of others that are refitted with this one.
+
+        Returns:
+            This object, with one more plan. Plans share equal weights.
+
+        Raises:
+            OptionError: The plan was loaded from a file, which holds no model.
+        """
         if self.model is None:
             raise OptionError(
                 "a loaded plan cannot be compiled for other inputs",
@@ -261,8 +281,8 @@ class Compiled(Fixed):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is known of the newest plan, ready for JSON. The first look times the model as it
-        was, for comparison."""
+        """What is known of the newest plan, ready for JSON: the table of facts has the keys with
+        their units. The first look times the model as it was, for comparison."""
         return self.entries[-1].find_facts()
 
     @property
@@ -275,14 +295,21 @@ class Compiled(Fixed):
         return self.entries[-1].run
 
     def memory(self) -> Memory:
-        """Bytes that the plans hold on the device, by kind: weights, inputs, arena, pool, kernels
-        (see `Memory`)."""
+        """Bytes that all plans hold on the device, by kind; memory that two share counts once."""
         return memory_of(self.entries)
 
     def explain(self, task: str | None = None, whole: bool = False, width: int = WIDTH) -> Text:
-        """What was rewritten, fused and chosen, and what was refused and why; if `whole`, with all
-        steps of the search and all nodes before and after, in `width` characters. Or all of one
-        `task` of the newest plan, by its name: body, kernel, source, candidates, why they lost."""
+        """What was rewritten, fused and chosen, and what was refused and why, of the newest plan.
+
+        Args:
+            task: Say instead all of this one task: body, kernel, source, candidates, why they lost.
+            whole: With all steps of the search, and all nodes before and after.
+            width: Characters of a line.
+
+        Raises:
+            OptionError: No task has this name (the message has those near it), or the plan was
+                loaded from a file and has no history.
+        """
         if task is not None:
             return Text(kernel.kernel_text(self.about(task)))
         told = text.explain(whole, width, **self._pieces())
@@ -305,14 +332,28 @@ class Compiled(Fixed):
         return kernel.kernel_facts(entry.plan, task, candidates, self.trace.events)
 
     def report(self, path: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> None:
-        """Write one self-contained HTML page. `more`: facts that only the caller has, which come
-        before those of the plan: the `command`, or `baselines` in ms, by name."""
+        """Write one self-contained HTML page about the newest plan.
+
+        Args:
+            path: Where to write it.
+            more: Facts that only the caller has, which come before those of the plan: the
+                `command`, or `baselines` in ms, by name.
+
+        Raises:
+            WriteError: The file cannot be written.
+            OptionError: The plan was loaded from a file and has no history.
+        """
         pieces = self._pieces()
         page.write(Path(path), **{**pieces, "facts": {**pieces["facts"], **(more or {})}})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the newest plan with its weights to one file, which `load` reads anywhere. What
-        was written of its kernels is kept: here, even the first `load` need not write it anew."""
+        was written of its kernels is kept: here, even the first `load` need not write it anew.
+
+        Raises:
+            WriteError: The file cannot be written.
+            OptionError: A class among the arguments or results has no name in torch's pytree.
+        """
         entry = self.entries[-1]
         signature = entry.plan.signature
         if signature is None or not (signature.input_tree and signature.output_tree):
@@ -392,11 +433,18 @@ class Compiled(Fixed):
         return next((n for n, stamp in self.fitted.items() if now.get(n, stamp) != stamp), "")
 
     def refit(self, weights: Any, check: bool = False) -> Compiled:
-        """Compute with the weights of a model, or of a state dict of it, from now on: in the plans'
-        own memory, without compiling or capturing again. `check`: compare each plan with its model
-        once, as when it was compiled.
+        """Compute with other weights from now on, in the plans' own memory, without compiling or
+        capturing again. All plans take them, or none does.
 
-        Raises WeightsError, or NumericsError from the check; the old weights are in place then.
+        Args:
+            weights: A model, a compiled model, or a state dict, with the names, shapes and ties of
+                the model that was compiled.
+            check: Compare each plan with its model once, as when it was compiled.
+
+        Raises:
+            WeightsError: They do not fit, or lack what a rewrite relied on.
+            NumericsError: From the check. The old weights are in place then, as they are after a
+                WeightsError.
         """
         if isinstance(weights, Compiled):
             weights = weights.state_dict()
