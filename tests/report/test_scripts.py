@@ -327,6 +327,30 @@ def contrast(a: float, b: float) -> float:
     return (max(a, b) + 0.05) / (min(a, b) + 0.05)
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_keyboard_reaches_all_that_scrolls(open: Open, width: int) -> None:
+    tab = open("modules", "#task=mixed_1.cat", width=width)
+    tab.value("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    out_of_reach = tab.value(
+        "[...document.querySelectorAll('main *')].filter((part) => "
+        "/auto|scroll/.test(getComputedStyle(part).overflow) && part.tabIndex < 0 && "
+        "(part.scrollHeight > part.clientHeight + 1 || part.scrollWidth > part.clientWidth + 1) && "
+        "!part.querySelector('button, a, input, select, summary, [tabindex]'))"
+        ".map((part) => part.outerHTML.slice(0, 80))"
+    )
+    assert out_of_reach == []
+
+
+def test_headings_go_one_level_at_a_time_and_columns_have_names(open: Open) -> None:
+    tab = open("modules", "#task=mixed_1.cat")
+    levels = tab.value(
+        "[...document.querySelectorAll('h1, h2, h3, h4, h5')].map((part) => +part.tagName[1])"
+    )
+    assert levels[0] == 1 and all(after <= before + 1 for before, after in pairwise(levels))
+    heads = "[...document.querySelectorAll('th')].filter((head) => !head.innerText.trim())"
+    assert tab.value(f"{heads}.map((head) => head.outerHTML)") == []
+
+
 @pytest.mark.parametrize("still", [True, False])
 def test_nothing_moves_for_who_wants_no_motion(open: Open, still: bool) -> None:
     tab = open("small", still=still)

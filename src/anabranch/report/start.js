@@ -58,14 +58,14 @@ readPaint();
 
 // The selected task and the module that all else is dimmed for, the same in all views. A view
 // listens, and can bring a task into sight.
-let selected = -1, module = null;
+let selected = -1, focus = null;
 const views = [];
 // Whether a task is in the module. "*" stands for a number: all layers of a list.
 const within = (path, wanted) => {
   const names = path === "" ? [] : path.split("."), asked = wanted.split(".");
   return wanted === "" ? !names.length : asked.every((name, k) => name === names[k] || (name === "*" && /^\d+$/.test(names[k])));
 };
-const inside = (i) => module === null || within(tasks[i].module, module);
+const inside = (i) => focus === null || within(tasks[i].module, focus);
 function link(kind, text) {
   history.replaceState(null, "", kind ? `#${kind}=${encodeURIComponent(text)}` : location.pathname + location.search);
 }
@@ -79,7 +79,7 @@ function choose(i) {
   if (i !== selected) select(i);
 }
 function focusOn(path) {
-  module = path;
+  focus = path;
   for (const view of views) view.focused?.();
 }
 

@@ -70,8 +70,8 @@ function drawTable() {
       if (i >= 0) bodies[i].classList.add("selected");
     },
     focused: () => {
-      if (picked && module && ![...picked.options].some((option) => option.value === module)) picked.append(h("option", { value: module }, module));
-      if (picked) picked.value = module ?? "";
+      if (picked && focus && ![...picked.options].some((option) => option.value === focus)) picked.append(h("option", { value: focus }, focus));
+      if (picked) picked.value = focus ?? "";
       sift();
     },
     repaint: () => {},
@@ -119,8 +119,8 @@ function details(task, i) {
     fact("launch", resources(task.launch) || "resources not known"), fact("kernels", String(task.launches)),
     bound(task) ? fact("upper limit", terms(bound(task))) : "", task.workspace ? fact("workspace", size(task.workspace)) : "", task.origin ? fact("origin", task.origin) : "");
   const source = h("div");
-  const parts = [facts, candidatesOf(task, source), h("h4", {}, "Computes"), h("pre", { tabindex: 0 }, task.body)];
-  if (task.runs) parts.push(h("h4", {}, "Runs"), h("pre", { tabindex: 0 }, task.runs));
+  const parts = [facts, candidatesOf(task, source), h("h3", {}, "Computes"), h("pre", { tabindex: 0 }, task.body)];
+  if (task.runs) parts.push(h("h3", {}, "Runs"), h("pre", { tabindex: 0 }, task.runs));
   const own = data.candidates[task.candidates][task.chosen];
   if (own && own[5] !== -1) showSource(source, own);
   return [...parts, source];
@@ -151,7 +151,7 @@ function candidatesOf(task, source) {
       cell(`why ${refused || us === null ? "refused" : "soft"}`, why),
       cell("", number === -1 ? "" : h("button", { class: "mark", onclick: () => showSource(source, tried[k]) }, "source")));
   });
-  const heads = [["kernel"], ["time", "number"], ["", "wide"], ["to chosen", "number"], ["known by"], ["launch", "launch"], ["at most", "number limit"], ["why not"], [""]];
+  const heads = [["kernel"], ["time", "number"], ["of the slowest", "wide"], ["to chosen", "number"], ["known by"], ["launch", "launch"], ["at most", "number limit"], ["why not"], ["source"]];
   return h("table", { class: "tried" }, h("thead", {}, h("tr", {}, ...heads.map(([head, kind]) => h("th", { class: kind ?? "" }, head)))), h("tbody", {}, ...rows));
 }
 
@@ -162,5 +162,5 @@ const terms = ([part, memory, shared, tail, fits, us]) =>
 
 function showSource(place, candidate) {
   const text = candidate[5] < 0 ? "This source is left out to keep the page small; ANABRANCH_DUMP=folder writes all of them." : data.sources[candidate[5]];
-  place.replaceChildren(h("h4", {}, `Source of ${candidate[0]}`), h("pre", { tabindex: 0 }, text));
+  place.replaceChildren(h("h3", {}, `Source of ${candidate[0]}`), h("pre", { tabindex: 0 }, text));
 }
