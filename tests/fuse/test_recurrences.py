@@ -138,9 +138,9 @@ def test_a_state_that_is_shifted_is_no_loop() -> None:
             found.append(c)
         return torch.stack(found)
 
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert not recurrences(graph_of(shifted, torch.randn(300, 3, 40)), Trace())
-    assert time.perf_counter() - begun < 30
+    assert time.process_time() - begun < 30
 
 
 def test_groups_that_wait_for_each_other() -> None:
