@@ -26,6 +26,7 @@ from anabranch.ir.domains import ANY, domains
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.inputs import legal, random_tensor, sprinkle_small
 from anabranch.ir.numbers import Errors
+from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable
 from anabranch.ir.reference import eager_and_reference
 from anabranch.ir.types import type_of
@@ -53,7 +54,7 @@ def verify(run: Executable, captured: Captured, job: Job, seen: Observed | None 
     graph is not what the model computes."""
     graph, target, example = captured.graph, job.target, example_of(job, captured)
     worst: Errors = ((0.0, 0.0),) * len(graph.outputs)
-    drawn, anew = fresh(graph, example, job.options.seed), _anew(graph)
+    drawn, anew = fresh(graph, example, job.options.seed), drawn_anew(graph)
     for inputs in (example, drawn):
         if inputs is drawn and target.spec.kind == "cuda" and not legal(graph, drawn):
             why = "nobody knows whether its operators may read others than the example"
@@ -108,6 +109,39 @@ def _ran(run: Executable, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         ) from failed
 
 
+def unlike_model(
+    plan: Plan,
+    outs: Sequence[Tensor],
+    example: Sequence[Tensor],
+    allowed: Sequence[float],
+    results: Any,
+    random: Collection[int] = (),
+) -> str:
+    """How what a model returns differs from what a plan gives; "" where it does not. `allowed`: by
+    output, the relative error that rounding explains; `random`: outputs whose numbers are drawn."""
+    eager = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
+    tasks, signature = plan.tasks, plan.signature
+    assert signature is not None
+    values = {ref.name: out for ref, out in zip(tasks.outputs, outs, strict=True)}
+    values.update((value.name, x) for value, x in zip(tasks.inputs, example, strict=True))
+    rounding = {ref.name: ok for ref, ok in zip(tasks.outputs, allowed, strict=True)}
+    names = [leaf.ref.name for leaf in signature.outputs if leaf.ref is not None]
+    drawn = {tasks.outputs[i].name for i in random}
+    if len(eager) != len(names):
+        return f"the graph has {len(names)} results, the model returns {len(eager)}"
+    for i, (want, name) in enumerate(zip(eager, names, strict=True)):
+        out = values[name]
+        if (out.dtype, out.shape) != (want.dtype, want.shape):
+            was = f"{want.dtype}{list(want.shape)}"
+            return f"output {i} is {out.dtype}{list(out.shape)}, the model's own {was}"
+        if name in drawn:
+            continue
+        error = numbers.relative_error(out, want.to(out.device))
+        if not error <= EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * rounding.get(name, 0.0):
+            return f"output {i} differs from the model's own by {error:.2e}"
+    return ""
+
+
 def verify_capture(
     run: Executable, captured: Captured, job: Job, worst: Errors, seen: Observed | None = None
 ) -> None:
@@ -119,17 +153,17 @@ def verify_capture(
     example = example_of(job, captured)
     try:
         results = seen.results if seen is not None else _called(job)
-        _compare_with_model(run, example, worst, job, _anew(captured.graph), results)
+        _compare_with_model(run, example, worst, job, drawn_anew(captured.graph), results)
     except NumericsError:
         if not torch.backends.mha.get_fastpath_enabled():
             raise
-        with _without_fastpath():
-            _compare_with_model(run, example, worst, job, _anew(captured.graph), _called(job))
+        with without_fastpath():
+            _compare_with_model(run, example, worst, job, drawn_anew(captured.graph), _called(job))
         job.trace.add("warning", "verify", run.plan.tasks.name, FASTPATH)
 
 
 @contextmanager
-def _without_fastpath() -> Iterator[None]:
+def without_fastpath() -> Iterator[None]:
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
@@ -156,27 +190,9 @@ def _compare_with_model(
 ) -> None:
     """Both may be off by what the numbers allow; outputs that are drawn `anew`, by anything.
     `results`: the model's own."""
-    eager = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
-    tasks, signature = run.plan.tasks, run.plan.signature
-    assert signature is not None
-    values = {ref.name: out for ref, out in zip(tasks.outputs, run(example), strict=True)}
-    values.update((value.name, x) for value, x in zip(tasks.inputs, example, strict=True))
-    rounding = {ref.name: ok for ref, (_, ok) in zip(tasks.outputs, worst, strict=True)}
-    names = [leaf.ref.name for leaf in signature.outputs if leaf.ref is not None]
-    random = {tasks.outputs[i].name for i in anew}
-    if len(eager) != len(names):
-        raise _unlike(f"the graph has {len(names)} results, the model returns {len(eager)}")
-    for i, (want, name) in enumerate(zip(eager, names, strict=True)):
-        out = values[name]
-        if (out.dtype, out.shape) != (want.dtype, want.shape):
-            was = f"{want.dtype}{list(want.shape)}"
-            raise _unlike(f"output {i} is {out.dtype}{list(out.shape)}, the model's own {was}")
-        if name in random:
-            continue
-        error = numbers.relative_error(out, want.to(out.device))
-        allowed = EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * rounding.get(name, 0.0)
-        if not error <= allowed:
-            raise _unlike(f"output {i} differs from the model's own by {error:.2e}")
+    allowed = [ok for _, ok in worst]
+    if differs := unlike_model(run.plan, run(example), example, allowed, results, anew):
+        raise _unlike(differs)
 
 
 def _unlike(what: str) -> NumericsError:
@@ -213,7 +229,7 @@ def fresh(graph: Graph, example: Sequence[Tensor], seed: int) -> list[Tensor]:
     return drawn
 
 
-def _anew(graph: Graph) -> set[int]:
+def drawn_anew(graph: Graph) -> set[int]:
     """The outputs, by position, whose numbers are random."""
     found: set[str] = set()
     for node in graph.nodes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
+import threading
 import time
 from typing import Any
 
@@ -75,3 +76,14 @@ def test_compiling_leaves_logging_alone(monkeypatch: pytest.MonkeyPatch) -> None
     before = list(logging.getLogger("anabranch").handlers)
     fast = anabranch.compile(lambda x: x + 1, (torch.ones(2),), **quick)
     assert fast.trace.events and logging.getLogger("anabranch").handlers == before
+
+
+def test_without_threads_it_compiles_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with telling(Progress("Net")):
+        pass
+    fast = anabranch.compile(torch.relu, (torch.ones(2),), target="cpu", cache_dir=None)
+    assert torch.equal(fast(torch.tensor([-1.0, 2.0])), torch.tensor([0.0, 2.0]))

@@ -268,6 +268,72 @@ def test_a_check_that_fails_leaves_the_old_weights(monkeypatch: pytest.MonkeyPat
     assert torch.equal(fast(image()), before)
 
 
+class Adapted(nn.Module):
+    """A layer with an update of low rank, which is merged into the weight or runs beside it, and a
+    tensor that no state dict has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.merged = nn.Linear(6, 6), False
+        self.down, self.up = nn.Parameter(torch.randn(2, 6)), nn.Parameter(torch.randn(6, 2))
+        self.scales = [torch.full((6,), 2.0)]
+
+    def merge(self) -> None:
+        self.base.weight.data += self.up.data @ self.down.data
+        self.merged = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.base(x)
+        y = y if self.merged else y + x @ self.down.t() @ self.up.t()
+        return y * self.scales[0]
+
+
+def in_training_mode(model: Adapted) -> None:
+    model.train()
+    model.base.weight.data.mul_(2.0)
+
+
+OTHERWISE: dict[str, Callable[[Adapted], Any]] = {
+    "merged": Adapted.merge,
+    "another layer": lambda m: setattr(m, "base", nn.Sequential(m.base, nn.ReLU())),
+    "a layer's class": lambda m: setattr(m.base, "__class__", Doubled),
+    "a tensor in a list": lambda m: m.scales[0].mul_(3.0),
+    "a hook": lambda m: m.base.register_forward_hook(lambda _, __, y: y * 2),
+}
+
+
+class Doubled(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 2
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_a_model_that_goes_another_way_is_refused(what: str, check: bool) -> None:
+    """Its weights alone would make a third model of the plan."""
+    model = made(Adapted)
+    x = torch.arange(12.0).view(2, 6)
+    fast = compiled(model, x)
+    before = fast(x)
+    OTHERWISE[what](model)
+    with pytest.raises((NumericsError, WeightsError)):
+        fast.refit(model, check)
+    assert torch.equal(fast(x), before)
+
+
+@pytest.mark.parametrize("change", [in_training_mode, lambda m: None])
+def test_what_changes_no_result_is_no_other_way(change: Callable[[Adapted], Any]) -> None:
+    model, x = made(Adapted), torch.arange(12.0).view(2, 6)
+    fast = compiled(model, x)
+    change(model)
+    mode = model.training
+    for check in (False, True):
+        fast.refit(model, check)
+        with torch.no_grad():
+            same(fast(x), model(x))
+    assert model.training == mode == model.base.training
+
+
 def test_weights_that_are_half_written_answer_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
     model, other = made(Folds), made(Folds, 1)
     fast = compiled(model, image())
@@ -405,11 +471,29 @@ def test_load_state_dict_refits_and_state_dict_gives_what_plans_have(tmp_path: P
         again.load_state_dict({**want, "2.bias": torch.ones(5)})
 
 
+def test_a_part_of_folded_weights_goes_with_those_of_the_unchanged_model() -> None:
+    model, new, x = made(Folds), made(Folds, 1), image()
+    fast, part = compiled(model, x), {"norm.weight": new.norm.weight.detach().clone()}
+    with pytest.raises(RuntimeError, match="Missing key"):
+        anabranch.compile(model, (x,), target="cpu", cache_dir=None).load_state_dict(part)
+    fast.load_state_dict(part, strict=False)
+    copy = made(Folds)
+    copy.load_state_dict(part, strict=False)
+    with torch.no_grad():
+        same(fast(x), copy(x))
+    with pytest.raises(OptionError, match="has other weights than the model it was compiled from"):
+        fast.state_dict()
+    with pytest.raises(WeightsError, match="missing"):
+        fast.load_state_dict({"last.bias": new.last.bias}, strict=False)
+    with torch.no_grad():
+        same(fast(x), copy(x))
+
+
 def test_weights_that_were_folded_are_asked_of_the_model() -> None:
     model, new = made(Folds), made(Folds, 1)
     fast = compiled(model, image())
     fast.refit(new)
-    with pytest.raises(OptionError, match="not all of them by themselves"):
+    with pytest.raises(OptionError, match="has only what was computed of it"):
         fast.state_dict()
     model.load_state_dict(new.state_dict())
     fast.refit(model)

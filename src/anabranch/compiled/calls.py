@@ -235,6 +235,7 @@ class Compiled(Fixed):
                 gradients.trained(self.model, compilation.captured),
                 rows,
                 was,
+                job,
             )
         )
         if self.options.dump is not None:
@@ -439,7 +440,8 @@ class Compiled(Fixed):
         Args:
             weights: A model, a compiled model, or a state dict, with the names, shapes and ties of
                 the model that was compiled.
-            check: Compare each plan with its model once, as when it was compiled.
+            check: Compare each plan with its graph once, as when it was compiled, and with the model
+                if one is given, which may go another way by now.
 
         Raises:
             WeightsError: They do not fit, or lack what a rewrite relied on.
@@ -461,8 +463,12 @@ class Compiled(Fixed):
         return {} if self.fitted is not None else shared_of([entry.plan for entry in self.entries])
 
     def _refit(self, state: dict[str, Tensor]) -> None:
-        """`state`: weights by name. Of those that are missing, what the plan has stays."""
+        """`state`: weights by name. Of those that are missing, what the plan has stays: where that
+        was only computed of them, they are its model's as long as it has the same."""
         known, _ = sources(self.entries[-1].plan)
+        if self._expected().keys() - state.keys():
+            with suppress(OptionError):
+                known = self._weights()
         self.refit({**known, **state})
 
     def _kinds(self) -> list[Tensor]:

@@ -17,6 +17,7 @@ from anabranch.compiler import Compilation
 from anabranch.frontend.plain import Assembler, Reader, assembler, reader
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Executable
+from anabranch.line import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class Entry:
     None where nothing runs; `trained`: places of results for which the model itself would find
     gradients of its weights; `rows`: for each leaf of the result how many indices of its first axis
     one row of the batch has, None where nobody proved that the rows are independent; `attributes`:
-    what the model's modules were, beside their tensors, as the plan was made."""
+    what the model's modules were, beside their tensors, as the plan was made; `job`: what it was
+    compiled for, None for a loaded one."""
 
     plan: Plan
     run: Executable | None
@@ -38,6 +40,7 @@ class Entry:
     trained: frozenset[int] = frozenset()
     rows: tuple[int, ...] | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
+    job: Job | None = field(default=None, repr=False, compare=False)
     read: Reader = field(init=False)
     assemble: Assembler = field(init=False)
     fit: Callable[[], Fitting] = field(init=False)

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from anabranch.compiler import STAGES
 from anabranch.trace import Event
@@ -65,12 +65,14 @@ def telling(progress: Progress) -> Iterator[None]:
 
     with _heard():
         thread = threading.Thread(target=tell, name="anabranch-progress", daemon=True)
-        thread.start()
+        with suppress(RuntimeError):  # the system gives no more threads
+            thread.start()
         try:
             yield
         finally:
             over.set()
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
 
 
 @contextmanager

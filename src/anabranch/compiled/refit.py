@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from anabranch.compare import drawn_anew, unlike_model, without_fastpath
 from anabranch.compiled.entry import Entry
 from anabranch.compiled.fitting import (
     Fitting,
@@ -28,6 +29,7 @@ from anabranch.compiled.fitting import (
 )
 from anabranch.errors import NumericsError, OptionError, WeightsError
 from anabranch.frontend.attributes import other
+from anabranch.frontend.observe import fails, observe
 from anabranch.frontend.program import module_of
 from anabranch.frontend.state import attribute, tensors_of, unwrapped
 from anabranch.frontend.surroundings import neutral
@@ -39,6 +41,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Target
 from anabranch.ir.recipe import Recipe
 from anabranch.ir.reference import eager_and_reference
+from anabranch.line import example_of
 
 EXTRA = "_extra_state"
 """What a state dict may hold that is no tensor: it is of the module's code, not of its graph."""
@@ -57,7 +60,8 @@ def refit(
 ) -> None:
     """Give all plans the weights of a model or of a state dict. WeightsError, the old ones in
     place, where they do not fit or a rewrite relied on what they no longer have; with `check`,
-    NumericsError where a plan is then off by more than it may be when it is compiled. `torn` is
+    NumericsError where a plan is then off by more than it may be when it is compiled, or is not the
+    given model on the inputs that it was compiled with. `torn` is
     called where writing fails half way: the plans must not run until they are refitted."""
     fits = [entry.fit() for entry in entries]
     with contextlib.ExitStack() as held, neutral():
@@ -74,6 +78,8 @@ def refit(
             for entry, call, moved in zip(entries, calls, values, strict=True):
                 if check and call is not None:
                     _check(entry, call, moved, target)
+                    if isinstance(given, nn.Module):
+                        _check_model(entry, call, unwrapped(given))
         except BaseException:
             for fit, old in zip(fits, before, strict=True):
                 for memory, value in zip(memory_of(fit), old, strict=True):
@@ -185,6 +191,43 @@ def _check(entry: Entry, call: Call, values: Moved, target: Target) -> None:
                 f"its dtype and the model's own rounding allow {allowed:.2e}",
                 "the old weights are in place; compile the model with its new weights",
             )
+
+
+def _check_model(entry: Entry, call: Call, model: nn.Module) -> None:
+    """The plan beside the model that the weights are from, in eval mode: it may go another way than
+    the one that was captured."""
+    if entry.job is None or entry.compilation is None:
+        return
+    job, made = entry.job, entry.compilation
+    example = example_of(job, made.captured)
+    precise = job.target.full_precision
+    try:
+        with _in_eval(model), without_fastpath():
+            results = observe(model, job.args, job.kwargs, job.found, precise).results
+    except Exception as failed:
+        raise fails(model, failed, job.found) from failed
+    allowed = [ok for _, ok in made.errors] or [0.0] * len(entry.plan.tasks.outputs)
+    drawn = drawn_anew(made.captured.graph)
+    if differs := unlike_model(entry.plan, call(example), example, allowed, results, drawn):
+        raise NumericsError(
+            f"with these weights the plan is not this model: {differs}",
+            "the model has changed in more than its weights since it was compiled: in a flag, a "
+            "layer, a hook, or a tensor that is none of its parameters and buffers",
+            "the old weights are in place; compile the model as it is now",
+        )
+
+
+@contextlib.contextmanager
+def _in_eval(model: nn.Module) -> Iterator[None]:
+    """The flags alone: what `eval()` does beside may write to the weights."""
+    modes = [(part, part.training) for part in model.modules()]
+    try:
+        for part, _ in modes:
+            part.training = False
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
 
 
 def _captured(graph: Graph, plan: Plan, values: Moved) -> Graph:

@@ -62,6 +62,14 @@ def weights_of(
             f"it was loaded from a file, or compiled from a function{told}",
             "ask the model that it was compiled from",
         )
+    if fitted is not None and unknown:
+        raise OptionError(
+            f"the compiled model has other weights than the model it was compiled from: {changed}",
+            f"it was given them by refit or load_state_dict, and of {unknown[0]} it has only what "
+            "was computed of it",
+            "keep the state dict that it was given, or load that into the model, too, and call "
+            "refit(model)",
+        )
     raise OptionError(
         f"the weights of the model were changed after compiling: {changed}",
         "the plan has those it was given last, and not all of them by themselves",

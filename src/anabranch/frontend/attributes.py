@@ -3,9 +3,10 @@
     attributes(model)        {"": "5f..", "norm": "a0.."}     a digest for each module
     other(model, recorded)   "norm"                           the first that is another one now
 
-A digest covers the class and the plain attributes (numbers, texts, functions and containers of
-them): a stride, the eps of a norm, a slope. Tensors that are attributes are no part of it, nor what
-changes nothing in eval mode: the momentum of a norm, how much is dropped, training mode itself.
+A digest covers the class, forward hooks and the plain attributes (numbers, texts, functions and
+containers of them): a stride, the eps of a norm, a slope. Tensors that are attributes are no part
+of it, nor what changes nothing in eval mode: the momentum of a norm, how much is dropped, training
+mode itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from anabranch.frontend.fingerprint import PRIVATE
+from anabranch.frontend.fingerprint import HOOKS, PRIVATE
 from anabranch.frontend.state import unwrapped
 from anabranch.ir.key import digest_tensor, digest_text
 
@@ -73,7 +74,14 @@ def _digest(module: nn.Module) -> str:
         for name, value in sorted(vars(module).items())
         if name not in PRIVATE and name not in unread and not isinstance(value, torch.Tensor)
     )
-    return digest_text("\n".join((f"{kind.__module__}.{kind.__qualname__}", *told)))[:16]
+    hooks = (f"{name} {_hooks(module, name)}" for name in HOOKS)
+    return digest_text("\n".join((f"{kind.__module__}.{kind.__qualname__}", *told, *hooks)))[:16]
+
+
+def _hooks(module: nn.Module, name: str) -> list[str]:
+    """Those of export look at inputs alone."""
+    found = (_told(hook) for hook in getattr(module, name).values())
+    return [told for told in found if not told.startswith("torch.export.")]
 
 
 def _told(value: Any) -> str:
