@@ -92,6 +92,24 @@ def test_calls_begin_where_the_example_did() -> None:
         fast(slice_of(4).clone())
 
 
+@pytest.mark.parametrize("offset", [(), (0,), (1,)])
+def test_calls_have_the_strides_of_the_example(offset: tuple[int, ...]) -> None:
+    model = Model(lambda x: x.as_strided((2, 3), (1, 2), *offset) * 2)
+    like, other = torch.arange(12.0).view(3, 4), torch.arange(12.0).view(4, 3).t()
+    fast = api.compile(model, (like,), target="cpu", search="none")
+    assert torch.equal(fast(like + 1), model(like + 1))
+    with pytest.raises(InputError, match=r"with strides \(1, 3\), compiled for .* \(4, 1\)"):
+        fast(other)
+    assert torch.equal(fast.add((other,))(other), model(other))
+
+
+def test_strides_of_one_element_do_not_count() -> None:
+    model = Model(lambda x: x.as_strided((4,), (1,)) * 2)
+    fast = api.compile(model, (torch.ones(1, 4),), target="cpu", search="none")
+    row = torch.arange(8.0).view(2, 4)[:1].as_strided((1, 4), (7, 1))
+    assert torch.equal(fast(row), model(row))
+
+
 def test_what_reads_beyond_its_operand_is_refused() -> None:
     with pytest.raises(CaptureError, match="belongs to no value of the model"):
         capture(Model(lambda x: x.as_strided((3,), (1,), 0) * 2), (slice_of(4),))

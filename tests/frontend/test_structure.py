@@ -11,6 +11,7 @@ from anabranch.errors import InputError
 from anabranch.frontend import Captured, capture
 from anabranch.frontend.structure import (
     flatten_call,
+    same_literal,
     unflatten_result,
 )
 from anabranch.ir.plan import Leaf, Signature
@@ -80,6 +81,13 @@ def test_calls_of_tensors_alone() -> None:
         flatten(captured, (x,), {})
     with pytest.raises(InputError, match=r"called with f\(\*, y=\*\)"):
         flatten(captured, (x,), {"y": y})
+
+
+@pytest.mark.parametrize("zero", [0.0, complex(1.0, 0.0)])
+def test_zeros_of_two_signs_are_two_literals(zero: complex) -> None:
+    other = zero.conjugate() if isinstance(zero, complex) else -zero
+    assert other == zero and same_literal(zero, zero) and same_literal(other, other)
+    assert not same_literal(zero, other) and not same_literal(other, zero)
 
 
 def test_nan_is_the_same_literal() -> None:

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from anabranch.compiled.arguments import DEFAULT, by_name, default_of, same_default
 from anabranch.compiled.entry import Entry, signature_of
 from anabranch.errors import InputError
-from anabranch.frontend.structure import PLAIN, begins_there, fits, same_literal
+from anabranch.frontend.structure import PLAIN, fits, lies_there, place_of, same_literal
 from anabranch.ir.ambient import differs
 from anabranch.ir.types import DTYPE_NAMES, TensorType
 
@@ -57,10 +57,11 @@ def bind(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
                 found.differences.append(said)
         elif not fits(given, type, entry.device):
             found.differences.append(f"{path} is {_unlike(given, type, entry.device)}")
-        elif not begins_there(given, expected.offset):
+        elif not lies_there(given, expected.offset, type):
+            here, there = given.storage_offset(), expected.offset
             found.differences.append(
-                f"{path} begins at element {given.storage_offset()} of its memory, compiled for "
-                f"{expected.offset}: the model's as_strided counts from the start of that memory"
+                f"{path} begins at {place_of(here, given.stride())}, compiled for "
+                f"{place_of(there, type.strides)}: the model's as_strided counts in that memory"
             )
         else:
             found.tensors.append(given)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._pytree import TreeSpec
 
-from anabranch.frontend.structure import begins_there, fits, same_literal
+from anabranch.frontend.structure import fits, lies_there, same_literal
 from anabranch.ir.ambient import holds
 from anabranch.ir.graph import Input
 from anabranch.ir.plan import Leaf, Signature
@@ -46,6 +46,7 @@ def reader(
     literals = [leaf.literal for leaf in signature.inputs]
     counted = any(leaf.offset is not None for leaf in signature.inputs)
     offsets = [leaf.offset for leaf in signature.inputs if leaf.ref is not None]
+    types_read = [value.type for value in inputs]
     parts = [
         (type and type.dtype, type and type.shape, type, literal)
         for type, literal in zip(wanted, literals, strict=True)
@@ -83,7 +84,7 @@ def reader(
                 tensors.append(leaf)
         except RuntimeError:  # a nested tensor, which has no shape
             return None
-        if counted and not all(map(begins_there, tensors, offsets)):
+        if counted and not all(map(lies_there, tensors, offsets, types_read)):
             return None
         return tensors
 

@@ -41,7 +41,7 @@ from anabranch.ir.trees import read_tree
 from anabranch.ir.uncollected import uncollected
 from anabranch.trace import RECALLED, Trace
 
-SCHEME = "captured 3"
+SCHEME = "captured 4"
 MOST_HELD = 64 << 20
 """Bytes of a model's results."""
 NOT_READ = "what is compiled does not, and has what was read when it was captured"

@@ -67,13 +67,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A window, and the node whose value it is seen in; `root`: the one whose memory that is;
-    `counted`: its start was told from the start of that memory."""
+    """A window, and the node whose value it is seen in; `root`: the one whose memory that is."""
 
     node: fx.Node
     window: Window
     root: fx.Node
-    counted: bool
 
 
 def seen(node: fx.Node) -> Seen:
@@ -94,7 +92,7 @@ def seen(node: fx.Node) -> Seen:
     for whole in (True, False):
         for one, window in candidates:
             if window.inside and (dense(window.type) if whole else numbers(window) is not None):
-                return Seen(one, window, root(node), offset is not None)
+                return Seen(one, window, root(node))
     raise _refused(
         node, "it reads memory that belongs to no value of the model, before or behind its operand"
     )

@@ -55,8 +55,8 @@ def flatten_call(
         type = next(declared).type
         if not fits(leaf, type):
             raise _differs(spec, position, f"{type.text.partition('{')[0]}", leaf)
-        if not begins_there(leaf, expected.offset):
-            raise _begins_elsewhere(spec, position, expected.offset, leaf)
+        if not lies_there(leaf, expected.offset, type):
+            raise _lies_elsewhere(spec, position, expected.offset, type, leaf)
         tensors.append(leaf)
     return tensors
 
@@ -77,17 +77,25 @@ def fits(given: Any, type: TensorType, device: torch.device | None = None) -> bo
         return False
 
 
-def begins_there(given: torch.Tensor, offset: int | None) -> bool:
-    """Whether the tensor begins in its memory where the model counts on it."""
-    return offset is None or given.storage_offset() == offset
+def lies_there(given: torch.Tensor, offset: int | None, type: TensorType) -> bool:
+    """Whether the tensor lies in its memory as the model counts on it: begins there, and has the
+    same strides."""
+    if offset is None:
+        return True
+    sides = zip(type.shape, type.strides, given.stride(), strict=True)
+    return given.storage_offset() == offset and all(n == 1 or a == b for n, a, b in sides)
 
 
 def same_literal(given: Any, compiled: Any) -> bool:
-    """Whether a Python value is the one that was compiled in; NaN is itself."""
+    """Whether a Python value is the one that was compiled in; NaN is itself, 0.0 is not -0.0."""
     if type(given) is not type(compiled):
         return False
-    if isinstance(given, float) and math.isnan(given):
-        return math.isnan(compiled)
+    if isinstance(given, float):
+        if math.isnan(given):
+            return math.isnan(compiled)
+        return given == compiled and math.copysign(1.0, given) == math.copysign(1.0, compiled)
+    if isinstance(given, complex):
+        return same_literal(given.real, compiled.real) and same_literal(given.imag, compiled.imag)
     return bool(given == compiled)
 
 
@@ -133,14 +141,20 @@ class _Star:
         return "*"
 
 
-def _begins_elsewhere(
-    spec: TreeSpec, position: int, offset: int | None, given: torch.Tensor
+def place_of(offset: Any, strides: Sequence[int]) -> str:
+    """Where a tensor lies in its memory, in words."""
+    return f"element {offset} of its memory with strides {tuple(strides)}"
+
+
+def _lies_elsewhere(
+    spec: TreeSpec, position: int, offset: int | None, type: TensorType, given: torch.Tensor
 ) -> InputError:
+    here = place_of(given.storage_offset(), given.stride())
     return InputError(
-        f"{_path(spec, position)} begins at element {given.storage_offset()} of its memory",
-        f"the model calls as_strided with an offset, which counts from the start of that memory, "
-        f"and was compiled for a tensor that begins at element {offset}",
-        "give a tensor that begins there, or compile the model for this one too",
+        f"{_path(spec, position)} begins at {here}",
+        "the model calls as_strided, which counts in that memory, and was compiled for a tensor "
+        f"that begins at {place_of(offset, type.strides)}",
+        "give a tensor that lies there, or compile the model for this one too",
     )
 
 

@@ -204,7 +204,7 @@ class Translation:
         found = strided.seen(node)
         source, window = self._values[found.node], found.window
         assert isinstance(source, Ref)
-        self._count_from(found.root if found.counted else None)
+        self._count_from(found.root)
         steps = strided.views(window)
         if steps is None:
             places = self._literal(node, strided.numbers(window))
@@ -217,12 +217,11 @@ class Translation:
             source = self._step(node, "aten.clone.default", source)
         self._values[node] = source
 
-    def _count_from(self, root: fx.Node | None) -> None:
-        """An offset was counted from the start of this value's memory: an input must begin there
-        where the example did."""
-        value = None if root is None else self._values[root]
+    def _count_from(self, root: fx.Node) -> None:
+        """Elements were counted in this value's memory: an input must lie there as the example
+        did."""
+        value = self._values[root]
         if isinstance(value, Ref) and any(each.name == value.name for each in self._inputs):
-            assert root is not None
             self.offsets[value.name] = strided.begins(root)
 
     def _scattered(self, node: fx.Node) -> Ref:
