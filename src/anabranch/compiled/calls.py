@@ -440,8 +440,8 @@ class Compiled(Fixed):
         Args:
             weights: A model, a compiled model, or a state dict, with the names, shapes and ties of
                 the model that was compiled.
-            check: Compare each plan with its graph once, as when it was compiled, and with the model
-                if one is given, which may go another way by now.
+            check: Compare each plan with its graph once, as when it was compiled, and with the
+                model if one is given, which may go another way by now.
 
         Raises:
             WeightsError: They do not fit, or lack what a rewrite relied on.

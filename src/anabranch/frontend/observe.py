@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError
+from anabranch.frontend.asked import asked
 from anabranch.frontend.effects import changed, leaves_of, replaced
 from anabranch.frontend.python_state import State
 from anabranch.frontend.recorder import Recorder
@@ -49,7 +50,8 @@ MOST_AROUND = 64
 class Observed:
     """What a call showed; `digest` and `written` are None where the list of operators does not
     tell all. `written`: by name the inputs that were written to, as they were left; `replaced`:
-    buffers that the model has made or exchanged."""
+    buffers that the model has made or exchanged; `asks`: what the user's code asks torch about the
+    call, where such questions were looked out for."""
 
     results: Any = field(repr=False)
     digest: str | None
@@ -57,6 +59,7 @@ class Observed:
     reads: tuple[str, ...] = ()
     written: Mapping[str, Tensor] | None = field(default=None, repr=False)
     replaced: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
 
 
 def observe(
@@ -72,9 +75,10 @@ def observe(
     """Call the model on tensors of its own, in the user's surroundings and without gradients.
 
     precise: a context in which the model rounds as little as it can. watch: look out for clocks,
-    too. record: list its operators. Raises whatever the model raises.
+    and for questions about the call, too. record: list its operators. Raises whatever the model
+    raises.
     """
-    recorder, reads = None, list[str]()
+    recorder, reads, asks = None, list[str](), list[str]()
     try:
         with (
             unchanged(model, args, kwargs) as state,
@@ -88,7 +92,7 @@ def observe(
             given = {name: leaf for name, leaf in before.items() if isinstance(leaf, Tensor)}
             recorder, drawn = Recorder(weights, given.values()), _drawn()
             listed = recorder if record else nullcontext()
-            with listed, _clocks(reads) if watch else nullcontext():
+            with listed, _watched(reads, asks) if watch else nullcontext():
                 results = model(*args, **kwargs)
             reads += _differs(drawn, _drawn())
             digest = recorder.digest(results) if record else None
@@ -103,6 +107,7 @@ def observe(
                 tuple(dict.fromkeys(reads)),
                 written if told else None,
                 replaced(model, weights),
+                tuple(dict.fromkeys(asks)),
             )
     finally:
         if recorder is not None:
@@ -203,10 +208,14 @@ def _differs(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[str]:
 
 
 @contextmanager
-def _clocks(reads: list[str]) -> Iterator[None]:
-    """Notes where the user's code asks for the time; not under a profiler of somebody else's."""
+def _watched(reads: list[str], asks: list[str]) -> Iterator[None]:
+    """Notes where the user's code asks for the time, or about the call that it runs in; not under a
+    profiler of somebody else's."""
 
     def profile(frame: Any, event: str, called: Any) -> None:
+        if event in ("call", "c_call"):
+            question = asked(frame, called if event == "c_call" else None)
+            asks.extend([question] if question is not None else ())
         if event != "c_call" or not is_users(frame.f_code.co_filename):
             return
         moment = getattr(called, "__self__", None) in (datetime.datetime, datetime.date)

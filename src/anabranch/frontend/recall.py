@@ -8,8 +8,8 @@ the same operators on the same tensors. Its results are compared with the plan's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from anabranch.cache import Cache
 from anabranch.errors import CaptureError, InputError
+from anabranch.frontend.asked import OTHER_WAY, as_exported
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.effects import check_values, check_writes, rebuilt
 from anabranch.frontend.fingerprint import fingerprint
@@ -151,7 +152,9 @@ def _seen(
 ) -> Observed | None:
     """A call of the model; None where it fails for us. CaptureError where it fails for the user,
     too, if a `trace` is there to tell of what was seen."""
-    call = partial(observe, model, args, kwargs, calling.under, calling.precise, calling.fake)
+    call = partial(
+        observe, model, args, kwargs, calling.under, precise=calling.precise, fake=calling.fake
+    )
     try:
         seen = call(watch=trace is not None)
     except torch.OutOfMemoryError:
@@ -165,9 +168,25 @@ def _seen(
             return None
         except Exception as error:
             raise fails(model, error, calling.under) from error
+    if trace is not None and seen.asks and _goes_another_way(seen, call, calling):
+        warn(trace, name_of(model), f"forward asks {', '.join(seen.asks)}, {OTHER_WAY}")
     if trace is not None and seen.reads:
         warn(trace, name_of(model), f"forward reads {', '.join(seen.reads)}: {NOT_READ}")
     return seen
+
+
+def _goes_another_way(seen: Observed, call: Callable[..., Observed], calling: Calling) -> bool:
+    """Whether the model calls other operators where it has the answers that torch.export gives."""
+
+    @contextmanager
+    def exported() -> Iterator[None]:
+        with calling.precise(), as_exported():
+            yield
+
+    try:
+        return call(precise=exported).digest != seen.digest
+    except Exception:
+        return True
 
 
 def remember(cache: Cache, fingerprint: str, captured: Captured, calls: str) -> None:

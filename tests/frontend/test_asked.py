@@ -1,0 +1,74 @@
+"""A model that goes another way while it is exported is warned about; one that only asks is not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from anabranch.cache import Cache
+from anabranch.frontend.asked import as_exported
+from anabranch.frontend.recall import Calling, capture_or_recall
+from anabranch.frontend.surroundings import surroundings
+from anabranch.trace import Trace
+
+QUESTIONS: dict[str, Callable[[], bool]] = {
+    "torch.compiler.is_compiling()": lambda: torch.compiler.is_compiling(),
+    "torch.compiler.is_exporting()": lambda: torch.compiler.is_exporting(),
+    "torch.is_grad_enabled()": lambda: torch.is_grad_enabled(),
+}
+ASKS = {
+    **QUESTIONS,
+    "torch.compiler.is_compiling() ": lambda: torch._dynamo.is_compiling(),
+}
+
+
+class Asks(nn.Module):
+    """What its sample does not show: another limit."""
+
+    def __init__(self, question: Callable[[], bool], limits: tuple[float, float]) -> None:
+        super().__init__()
+        self.question, self.limits = question, limits
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.clamp(max=self.limits[0] if self.question() else self.limits[1])
+
+
+def said(model: nn.Module, fake: bool = False) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        calling = Calling(surroundings(), fake=fake)
+        capture_or_recall(model.eval(), (torch.zeros(3),), {}, Cache(None), Trace(), calling)
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize("fake", [False, True])
+@pytest.mark.parametrize("name", ASKS)
+def test_another_way_while_exporting_is_told(name: str, fake: bool) -> None:
+    (told,) = said(Asks(ASKS[name], (5.0, 6.0)), fake)
+    assert told.startswith(f"Asks: forward asks {name.strip()} at test_asked.py:")
+    assert "goes the way for True" in told
+
+
+@pytest.mark.parametrize("name", ASKS)
+def test_the_same_way_is_not(name: str) -> None:
+    assert said(Asks(ASKS[name], (5.0, 5.0))) == []
+
+
+def test_answers_are_those_of_an_export_and_go_back() -> None:
+    answers: list[list[bool]] = []
+
+    class Notes(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            answers.append([question() for question in QUESTIONS.values()])
+            return x + 1
+
+    torch.export.export(Notes(), (torch.zeros(2),), strict=False)
+    with torch.no_grad():
+        before = [question() for question in QUESTIONS.values()]
+        with as_exported():
+            assert [question() for question in QUESTIONS.values()] == answers[0]
+        assert [question() for question in QUESTIONS.values()] == before == [False] * 3
