@@ -1,5 +1,7 @@
 """The eager model beside the plan, in one CUDA graph."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -55,3 +57,34 @@ def test_a_model_that_waits_is_timed_by_calls_and_harms_no_later_capture() -> No
     with torch.no_grad():
         torch.testing.assert_close(y, model.linear(x))
         torch.testing.assert_close(plain(x), model.linear(x), rtol=1e-3, atol=1e-3)
+
+
+ENDS = """
+import torch, anabranch
+from torch import nn
+
+class Waits(nn.Module):
+    def forward(self, x):
+        return x * x.sum().item()
+
+from anabranch.targets.cuda.capturing import captured
+stream, x = torch.cuda.Stream(), torch.ones(4, device="cuda")
+for _ in range(2):
+    try:
+        captured(lambda: Waits()(x), stream)
+    except RuntimeError:
+        torch.cuda.synchronize()
+pool = torch.cuda.MemPool()
+del pool
+graph = captured(lambda: x.add_(1), stream)
+graph.replay()
+torch.cuda.synchronize()
+assert x[0].item() == 2.0
+torch.cuda.empty_cache()
+"""
+
+
+def test_a_capture_that_failed_harms_nobody_until_the_process_ends() -> None:
+    """Torch 2.11 ends a process whose pools go while it believes that a capture is underway."""
+    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-2000:]

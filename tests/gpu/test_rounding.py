@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,15 @@ from tests.gpu.shared import shared_cache
 from torch import Tensor, nn
 
 import anabranch
+from anabranch.fuse import partition
+from anabranch.ir.dag import dag_of
+from anabranch.ir.protocols import Executable
+from anabranch.ir.schedule import Schedule, sequential_launches
+from anabranch.ir.task import Task
+from anabranch.kernels.library import AtenProvider
+from anabranch.kernels.triton.provider import TritonProvider
+from anabranch.pack import pack
+from anabranch.trace import Trace
 
 pytestmark = pytest.mark.gpu
 
@@ -94,6 +104,24 @@ def operands(way: str, dtype: torch.dtype) -> Results:
     return torch.cat(_near((k * b.double()).to(dtype))), b.repeat(3)
 
 
+def generated(fast: anabranch.Compiled) -> Executable:
+    """What was compiled, fused as far as it may be and with generated kernels wherever there are
+    any, faster or not."""
+    made, target = fast.entries[0].compilation, fast.target
+    assert made is not None
+    tasks = partition(made.found.graph, Trace(), target.spec)
+    ours, library = TritonProvider(), AtenProvider()
+
+    def chosen(task: Task) -> Task:
+        found = list(ours.kernels(task, target.spec)) or list(library.kernels(task, target.spec))
+        return replace(task, kernel=found[0])
+
+    tasks = replace(tasks, tasks=tuple(map(chosen, tasks.tasks)))
+    assert any(task.kernel and task.kernel.provider == "triton" for task in tasks.tasks)
+    row = Schedule("row", sequential_launches(dag_of(tasks)))
+    return target.load(pack(tasks, row, target.spec, fast.entries[0].plan.signature))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_decided_is_eagers(way: str, dtype: torch.dtype) -> None:
@@ -103,10 +131,9 @@ def test_what_is_decided_is_eagers(way: str, dtype: torch.dtype) -> None:
     options["cache_dir"] = shared_cache()
     model = Of(function).eval()
     fast = anabranch.compile(model, args, target="cuda", **options)
-    tasks = fast.entries[0].plan.tasks.tasks
-    assert any(task.kernel and task.kernel.provider == "triton" for task in tasks)
-    for number, (found, wanted) in enumerate(zip(fast(*args), function(*args), strict=True)):
-        wrong = (found != wanted) & ~(found.isnan() & wanted.isnan())
-        at = wrong.flatten().nonzero().flatten()[:5]
-        told = [(found.flatten()[i].item(), wanted.flatten()[i].item()) for i in at]
-        assert not told, f"result {number}: {int(wrong.sum())} differ, as {told} (ours, eager's)"
+    for outs in (fast(*args), generated(fast)(args)):
+        for number, (found, wanted) in enumerate(zip(outs, function(*args), strict=True)):
+            wrong = (found != wanted) & ~(found.isnan() & wanted.isnan())
+            at = wrong.flatten().nonzero().flatten()[:5]
+            told = [(found.flatten()[i].item(), wanted.flatten()[i].item()) for i in at]
+            assert not told, f"result {number}: {int(wrong.sum())} differ: {told} (ours, eager's)"

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from anabranch.ir.uncollected import uncollected
 from anabranch.targets.cuda import timing
+from anabranch.targets.cuda.capturing import captured
 from anabranch.targets.cuda.sharing import turn
 
 WARM_UPS = 3
@@ -40,18 +40,18 @@ def capture_callable(
             fn(*args)
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
+    outputs: list[Any] = []
     with own_workspaces():
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        with uncollected(), torch.cuda.graph(graph, stream=side):
-            outputs = fn(*args)
+        torch.cuda.empty_cache()  # its pool is measured: nothing cached before is in it
+        graph = captured(lambda: outputs.append(fn(*args)), side)
         pool = torch.cuda.max_memory_allocated() - before
     read = (fn, args)  # the graph knows addresses only: weights and inputs must outlive it
 
     def replay(_: object = read) -> Any:
         graph.replay()
-        return outputs
+        return outputs[0]
 
     return replay, max(0, pool)
 

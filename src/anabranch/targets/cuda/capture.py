@@ -38,10 +38,10 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Held
 from anabranch.ir.schedule import Launch
 from anabranch.ir.task import Task, alias_roots
-from anabranch.ir.uncollected import uncollected
 from anabranch.kernels.triton.carveout import apart, carveout_of
 from anabranch.targets.calling import alone, without_gradients
 from anabranch.targets.cuda import nodes
+from anabranch.targets.cuda.capturing import captured
 from anabranch.targets.cuda.filling import filler
 from anabranch.targets.cuda.turns import Turns
 from anabranch.targets.place import Placed, held_at, strays
@@ -338,22 +338,11 @@ class CudaExecutable:
                 self.launch_all()
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph(keep_graph=True)
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         try:
-            # Not `torch.cuda.graph`, which hands all cached memory back to the driver: plans that
-            # are loaded to be timed would pay for that again and again.
-            with uncollected(), torch.cuda.stream(side):
-                graph.capture_begin(capture_error_mode="thread_local")
-                try:
-                    for _ in range(self.repeat):
-                        self.launch_all()
-                except BaseException:
-                    with suppress(RuntimeError):  # where the capture itself is what failed
-                        graph.capture_end()
-                    raise
-                graph.capture_end()
+            graph = captured(self._launch_repeatedly, side, keep=True)
+            with torch.cuda.stream(side):
                 with suppress(TargetError):  # a preference: without it all is right, and slower
                     nodes.part(graph.raw_cuda_graph(), carveout_of(self.plan.tasks))
                 graph.instantiate()
@@ -366,6 +355,10 @@ class CudaExecutable:
         self._replay_graph = partial(torch._C._CUDAGraph.replay, graph)
         weakref.finalize(self, _free, graph).atexit = False
         self._pool_bytes = max(0, torch.cuda.max_memory_allocated() - before)
+
+    def _launch_repeatedly(self) -> None:
+        for _ in range(self.repeat):
+            self.launch_all()
 
 
 def _forked(plan: Plan) -> TargetError:

@@ -9,14 +9,13 @@ timed as they are then, the host's time included, which is all that its user can
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 
 import torch
 
 from anabranch.ir.protocols import Cost
-from anabranch.ir.uncollected import uncollected
 from anabranch.targets.cuda import timing
 from anabranch.targets.cuda.capture import WARM_UPS, CudaExecutable
+from anabranch.targets.cuda.capturing import captured
 
 
 def beside_model(
@@ -43,20 +42,10 @@ def _captured(
     model: Callable[[], object], stream: torch.cuda.Stream
 ) -> torch.cuda.CUDAGraph | None:
     """One graph of a call of the model, None where it cannot be captured."""
-    graph = torch.cuda.CUDAGraph()
     try:
-        with uncollected(), torch.cuda.stream(stream):
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                model()
-            except BaseException:
-                with suppress(RuntimeError):  # the capture itself may be what failed
-                    graph.capture_end()
-                raise
-            graph.capture_end()
+        return captured(model, stream)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:
         torch.cuda.synchronize()
         return None
-    return graph

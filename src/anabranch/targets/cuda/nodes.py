@@ -16,12 +16,11 @@ import ctypes
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 import torch
 
 from anabranch.ir.task import Resources
-from anabranch.ir.uncollected import uncollected
+from anabranch.targets.cuda.capturing import captured
 from anabranch.targets.cuda.driver import Library, refused
 
 NAME = "libcuda.so.1"
@@ -53,17 +52,9 @@ def launches_of(
 ) -> list[Resources | None]:
     """Of each kernel, copy and fill that a call would launch, in order. The call is captured and
     not run. RuntimeError where it cannot be captured."""
-    graph = torch.cuda.CUDAGraph(keep_graph=True)
-    with uncollected(), torch.cuda.stream(stream), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # which is an answer
-        graph.capture_begin(capture_error_mode="thread_local")
-        try:
-            call()
-        except BaseException:
-            with suppress(RuntimeError):  # where the capture itself is what failed
-                graph.capture_end()
-            raise
-        graph.capture_end()
+        graph = captured(call, stream, keep=True)
     return list(launches(graph.raw_cuda_graph(), library or opened()))
 
 

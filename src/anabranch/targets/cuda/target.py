@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
@@ -222,10 +223,13 @@ class CudaTarget:
 
 @cache
 def _workspaces(device: torch.device) -> torch.cuda.MemPool:
-    """The pool of a device's workspaces, kept as long as the process: torch ends the process when a
-    pool goes while anybody captures a graph, and garbage is collected at any time."""
+    """The pool of a device's workspaces, never given up, not at the exit of the process either:
+    torch ends the process when a pool goes while it believes that somebody captures a graph, which
+    a capture that failed leaves it believing."""
     with torch.cuda.device(device):
-        return torch.cuda.MemPool()
+        pool = torch.cuda.MemPool()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
+    return pool
 
 
 def _multiplies(kernel: Kernel) -> bool:

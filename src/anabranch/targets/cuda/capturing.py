@@ -1,0 +1,52 @@
+"""One CUDA graph of a call, and nothing left behind where it cannot be captured.
+
+torch before 2.12 does not tell its allocator that a capture is over which CUDA has given up (a call
+that waits for the device gives it up): the process then ends with an assertion as soon as any pool
+of memory goes, at its exit at the latest. So a capture has a pool that is known here, and is taken
+back here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from anabranch.ir.uncollected import uncollected
+
+_end_allocate: Callable[[int, Any], None] = torch._C._cuda_endAllocateToPool
+_release: Callable[[int, Any], None] = torch._C._cuda_releasePool
+
+
+def captured(
+    call: Callable[[], object], stream: torch.cuda.Stream, keep: bool = False
+) -> torch.cuda.CUDAGraph:
+    """What the call launches on the stream, as a graph. `keep`: not instantiated yet, so that its
+    nodes can be changed. What the call raises, and RuntimeError where CUDA refuses to capture it.
+
+    Not `torch.cuda.graph`, which hands all cached memory back to the driver: plans that are loaded
+    to be timed would pay for that again and again."""
+    graph, pool = torch.cuda.CUDAGraph(keep_graph=keep), torch.cuda.graph_pool_handle()
+    with uncollected(), torch.cuda.stream(stream):
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            call()
+        except BaseException:
+            with suppress(RuntimeError):  # where the capture itself is what failed
+                _end(graph, pool)
+            raise
+        _end(graph, pool)
+    return graph
+
+
+def _end(graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+    try:
+        graph.capture_end()
+    except RuntimeError:
+        device = torch.cuda.current_device()
+        with suppress(RuntimeError):  # a later torch has done so
+            _end_allocate(device, pool)
+            _release(device, pool)
+        raise
