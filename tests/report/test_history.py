@@ -35,6 +35,18 @@ def test_what_is_left_out_of_a_sentence_is_names_and_numbers_alone() -> None:
     }
 
 
+def test_what_several_attempts_tell_is_told_once() -> None:
+    trace = Trace()
+    for left, right in (("a", "b"), ("c", "d"), ("a", "b")):
+        trace.add("refused", "fuse", f"{left} + {right}", f"{left} is also read by {right}")
+    (group,) = grouped(trace.events, "refused")
+    assert len(group.events) == 3
+    assert [(event.what, times) for event, times in group.told.items()] == [
+        ("a + b", 2),
+        ("c + d", 1),
+    ]
+
+
 def test_one_refusal_is_told_whole() -> None:
     events = [Event("refused", "fuse", "a + b", "a has 3 consumers")]
     assert [group.why for group in grouped(events, "refused")] == ["a has 3 consumers"]

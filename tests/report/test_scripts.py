@@ -139,6 +139,8 @@ def test_nothing_is_cut_and_nothing_overlaps(open: Open, width: int, dark: bool)
         "#inspector .close')].map((part) => part.getBoundingClientRect().toJSON())"
     )
     assert len(boxes) == 6
+    tall = tab.value("[...document.querySelectorAll('#inspector b')].map((b) => b.offsetHeight)")
+    assert max(tall) <= 60, "a name has three lines at most"
     for a, b in combinations(boxes, 2):
         apart_x = a["right"] <= b["left"] + 0.5 or b["right"] <= a["left"] + 0.5
         assert apart_x or a["bottom"] <= b["top"] + 0.5 or b["bottom"] <= a["top"] + 0.5

@@ -9,6 +9,7 @@ their sentence with those left out:
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,11 @@ class Group:
     def why(self) -> str:
         """The sentence of all events, with a gap where they differ."""
         return general(self.events[0]) if self.alike else self.events[0].why
+
+    @property
+    def told(self) -> dict[Event, int]:
+        """Its events by what they say, and how often each was told: attempts tell things anew."""
+        return dict(Counter(self.events))
 
     @property
     def alike(self) -> bool:
