@@ -54,6 +54,24 @@ class Regions(nn.Module):
         return y, self.linear(x)
 
 
+class Switches(nn.Module):
+    """Each switch of torch, on or off in a part of forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    @torch.inference_mode()
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        with torch.autocast("cpu", enabled=False):
+            exact = self.linear(x.float())
+        with torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", enabled=False):
+            inner = self.linear(x)
+        with torch.device("cpu"), torch.no_grad():
+            made = self.linear(x) + torch.ones(8)
+        return exact, inner, made
+
+
 @contextlib.contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     was = torch.get_default_dtype()
@@ -130,6 +148,18 @@ def test_who_makes_no_tensors_does_not_ask_for_the_default_dtype() -> None:
         assert fast(X)[0].dtype == torch.float32
 
 
+@pytest.mark.parametrize("cast", [False, True])
+@torch.no_grad()
+def test_switches_inside_forward_are_part_of_the_graph(cast: bool) -> None:
+    model = Switches().eval()
+    with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+        fast = anabranch.compile(model, (X,), cache_dir=None, **FAST)
+        same(fast(X), model(X))
+    if cast:
+        with pytest.raises(InputError, match="autocast is off"):
+            fast(X)
+
+
 @torch.no_grad()
 def test_inference_mode_at_either_moment(tmp_path: Path) -> None:
     model = Layer().eval()
@@ -186,3 +216,42 @@ def test_an_ambient_says_what_differs() -> None:
         assert holds(Ambient("cpu", "bfloat16"))() and not differs(Ambient("cpu", "bfloat16"))
         assert not holds(Ambient("cpu", "float16"))()
     assert "float64" in differs(Ambient("cpu", "", "float64"))
+
+
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_plan_on_a_gpu_says_that_its_kernels_were_chosen_without_determinism() -> None:
+    """One that was made under the switch answers with it and without."""
+    for ambient in (Ambient("cuda"), Ambient("cuda", "", "float32")):
+        assert holds(ambient)() and not differs(ambient)
+        with deterministic():
+            assert not holds(ambient)()
+            assert "use_deterministic_algorithms(True) is on" in differs(ambient)
+    with deterministic():
+        made = surroundings().ambient(torch.device("cuda"), False)
+        assert holds(made)() and not differs(made)
+        assert not differs(Ambient("cpu")) and not differs(Ambient())
+    assert holds(made)() and not differs(made)
+
+
+class Adds(nn.Module):
+    """Sums in an order that threads decide."""
+
+    def forward(self, x: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.zeros(4, 8).index_add(0, i, x), torch.zeros(4).scatter_add(0, i, x[:, 0])
+
+
+@torch.no_grad()
+def test_on_a_cpu_operators_look_at_determinism_in_each_call() -> None:
+    model, args = Adds().eval(), (X, torch.tensor([1, 1, 2, 0]))
+    fast = anabranch.compile(model, args, cache_dir=None, **FAST)
+    with deterministic():
+        same(fast(*args), model(*args))
+        same(anabranch.compile(model, args, cache_dir=None, **FAST)(*args), model(*args))

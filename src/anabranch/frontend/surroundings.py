@@ -8,7 +8,7 @@
 
 What the compiler allocates serves later calls, whatever they are made under: buffers made in
 inference mode could not be written to outside it, and tensors without a dtype or a device are
-float32 and on the CPU for us. A switch that is not named here (tf32, deterministic algorithms,
+float32 and on the CPU for us. A switch that is not restored here (tf32, deterministic algorithms,
 attention's and cuDNN's back ends) stays as it is: torch's own kernels read it when they run.
 """
 
@@ -32,11 +32,13 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """`autocast`: for each kind of device under autocast, the dtype it computes in."""
+    """`autocast`: for each kind of device under autocast, the dtype it computes in;
+    `deterministic`: torch.use_deterministic_algorithms."""
 
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
     dtype: torch.dtype = FLOAT
     device: torch.device = CPU
+    deterministic: bool = False
 
     @property
     def text(self) -> str:
@@ -44,6 +46,7 @@ class Surroundings:
         said = [f"torch.autocast({kind!r}, {dtype})" for kind, dtype in self.autocast]
         said += [f"the default dtype {self.dtype}"] if self.dtype != FLOAT else []
         said += [f"the default device {self.device}"] if self.device != CPU else []
+        said += ["torch.use_deterministic_algorithms(True)"] if self.deterministic else []
         return " and ".join(said)
 
     @contextmanager
@@ -61,13 +64,19 @@ class Surroundings:
         whether it makes tensors of the default dtype."""
         kind: Any = device.type if device.type in KINDS else ""
         dtype: Any = name_of(dict(self.autocast)[kind]) if kind in dict(self.autocast) else ""
-        return Ambient(kind, dtype, name_of(self.dtype) if kind and default_dtype else "")
+        default: Any = name_of(self.dtype) if kind and default_dtype else ""
+        return Ambient(kind, dtype, default, kind == "cuda" and self.deterministic)
 
 
 def surroundings() -> Surroundings:
     """Those of the calling thread."""
     autocast = ((kind, torch.get_autocast_dtype(kind)) for kind in KINDS if autocast_now(kind))
-    return Surroundings(tuple(autocast), torch.get_default_dtype(), torch.get_default_device())
+    return Surroundings(
+        tuple(autocast),
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
 
 
 @contextmanager

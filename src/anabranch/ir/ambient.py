@@ -9,6 +9,10 @@ it answers calls under the same setting alone:
     Ambient("cuda", "float16")           captured under torch.autocast("cuda", torch.float16)
     Ambient("cpu", "", "float64")        the model makes tensors of the default dtype, float64 then
     Ambient()                            depends on nothing: a graph that torch.compile made
+
+Under `torch.use_deterministic_algorithms(True)` torch's operators on a GPU choose other kernels, or
+refuse. A plan has chosen when it was made: one that was made without the switch answers no call
+under it. On a CPU the operators look at the switch in every call, as eager's do.
 """
 
 from __future__ import annotations
@@ -23,17 +27,20 @@ without_autocast: Any = torch._C._DisableAutocast
 """A context in which operators run as they are called: of what is captured, casts are a part."""
 _any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 _dtype: Callable[[], torch.dtype] = torch.get_default_dtype
+_deterministic: Callable[[], bool] = torch._C._get_deterministic_algorithms
 
 
 @dataclass(frozen=True, slots=True)
 class Ambient:
     """`device`: the kind of device that the model is on, "" where nothing is depended on;
     `autocast`: the dtype that autocast computes in there, "" if it is off; `default_dtype`: torch's
-    default dtype, "" where the graph does not depend on it. Dtypes are named without "torch."."""
+    default dtype, "" where the graph does not depend on it. Dtypes are named without "torch.".
+    `deterministic`: under torch.use_deterministic_algorithms."""
 
     device: Literal["", "cpu", "cuda"] = ""
     autocast: Literal["", "float16", "bfloat16"] = ""
     default_dtype: Literal["", "float16", "bfloat16", "float32", "float64"] = ""
+    deterministic: bool = False
 
 
 def name_of(dtype: torch.dtype) -> Any:
@@ -54,9 +61,19 @@ def holds(ambient: Ambient) -> Callable[[], bool]:
         return lambda: True
     if ambient.default_dtype:
         return lambda: not differs(ambient)
+    free = not _chosen_without(ambient)
     if wanted:
-        return lambda: autocast_now(device) == wanted
-    return lambda: not _any_autocast() or not torch.is_autocast_enabled(device)
+        return lambda: autocast_now(device) == wanted and (free or not _deterministic())
+    if free:
+        return lambda: not _any_autocast() or not torch.is_autocast_enabled(device)
+    return lambda: (
+        (not _any_autocast() or not torch.is_autocast_enabled(device)) and not _deterministic()
+    )
+
+
+def _chosen_without(ambient: Ambient) -> bool:
+    """Whether its kernels were chosen once, and perhaps not deterministic ones."""
+    return ambient.device == "cuda" and not ambient.deterministic
 
 
 def differs(ambient: Ambient) -> str:
@@ -70,6 +87,9 @@ def differs(ambient: Ambient) -> str:
     if ambient.default_dtype and default != ambient.default_dtype:
         made = f"the model makes tensors of torch's default dtype, {ambient.default_dtype}"
         return f"torch's default dtype is {default}, and {made} when it was compiled"
+    if _chosen_without(ambient) and _deterministic():
+        chosen = "the kernels of the plan were chosen while it was off; compile under it"
+        return f"torch.use_deterministic_algorithms(True) is on, and {chosen}"
     return ""
 
 
