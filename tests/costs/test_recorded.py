@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from anabranch.compiler import compile_model
 from anabranch.costs.recorded import (
     KernelFact,
     Profile,
@@ -28,6 +34,10 @@ from anabranch.ir.calibration import Calibration
 from anabranch.ir.protocols import Cost, Probe
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import Resources
+from anabranch.line import Job
+from anabranch.options import Options
+from anabranch.targets.sim.target import open_sim
+from anabranch.trace import Trace
 
 
 @pytest.fixture(name="profile")
@@ -48,6 +58,50 @@ def test_a_profile_comes_back_equal(profile: Profile, tmp_path: Path) -> None:
     save_profile(profile, tmp_path / "gpu.json")
     assert load_profile(tmp_path / "gpu.json") == profile
     assert load_profile(tmp_path / "gpu.json").spec.fingerprint == profile.spec.fingerprint
+
+
+HOSTILE: tuple[Any, ...] = (
+    *(None, 0, -1, 2**63, -(10**28), 10**400, 1e308, -1e308, 1e-320, float("nan"), float("inf")),
+    *("", "x", "\x1b[31m", "9" * 5000, [], [[]], {}, [1], True),
+)
+
+
+def _places(found: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every path into what JSON has."""
+    items: Iterable[tuple[Any, Any]] = found.items() if isinstance(found, dict) else ()
+    items = enumerate(found) if isinstance(found, list) else items
+    for key, inner in items:
+        yield (*at, key)
+        yield from _places(inner, (*at, key))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_damaged_profiles_are_refused_in_words_or_plan(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever stands at any place of one; forecasts of what is taken are numbers."""
+    kernel = KernelFact(workspace=64, resources=Resources(1, 2, 3, 4))
+    spec = replace(open_sim("h200", False).profile.spec, calibration=Calibration())
+    whole = Profile(spec=spec, tasks={"a": Timing(us=2.5)}, kernels={"b": kernel})
+    found = json.loads(whole.model_dump_json())
+    *outer, last = data.draw(st.sampled_from(list(_places(found))))
+    inner = found
+    for key in outer:
+        inner = inner[key]
+    inner[last] = data.draw(st.sampled_from(HOSTILE))
+    path = tmp_path_factory.mktemp("profile") / "gpu.json"
+    path.write_text(json.dumps(found))
+    model, x = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU()).eval(), (2, 64)
+    try:
+        sim = open_sim(str(path), False)
+    except TargetError as said:
+        assert "\x1b" not in str(said)
+        assert len(str(said)) < 1000
+        return
+    options = Options.read({"search": "none", "budget": 1}, environment=False)
+    job = Job(model, (torch.ones(x),), {}, sim, options, None, Trace(quiet=True))
+    assert math.isfinite(compile_model(job).cost.us)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from anabranch.costs.believable import disbelieved
 from anabranch.costs.corrected import Corrected
 from anabranch.costs.forecast import begun, forecast
 from anabranch.costs.memo import Memo
@@ -31,6 +32,8 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 
 VERSION = 1
+LONGEST_US, MOST_BYTES, MOST_LAUNCHES = 1e12, 1 << 50, 1 << 20
+"""What is believed of a task or a kernel."""
 
 
 class _Model(BaseModel):
@@ -40,17 +43,17 @@ class _Model(BaseModel):
 class Timing(_Model):
     """A task's median and spread in microseconds; `label` is for people who read the file."""
 
-    us: float = Field(ge=0)
-    spread: float = Field(default=0.0, ge=0)
+    us: float = Field(ge=0, le=LONGEST_US)
+    spread: float = Field(default=0.0, ge=0, le=LONGEST_US)
     label: str = ""
 
 
 class KernelFact(_Model):
     """What a kernel takes of the machine, as `Probe` has it."""
 
-    workspace: int = 0
-    temporary: int = 0
-    launches: int = 1
+    workspace: int = Field(default=0, ge=0, le=MOST_BYTES)
+    temporary: int = Field(default=0, ge=0, le=MOST_BYTES)
+    launches: int = Field(default=1, ge=0, le=MOST_LAUNCHES)
     resources: Resources | None = None
 
 
@@ -92,6 +95,13 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
             f"cannot read the profile {path}",
             f"it has format {profile.version}, this version reads {VERSION}",
             "record it again with `anabranch record`",
+        )
+    taken = {key: fact.resources for key, fact in profile.kernels.items() if fact.resources}
+    if why := disbelieved(profile.spec, taken):
+        raise TargetError(
+            f"cannot read the profile {path}",
+            why,
+            "record it again with `anabranch record`, or choose another target",
         )
     return profile
 
