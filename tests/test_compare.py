@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import anabranch
 from anabranch.compare import fresh
+from anabranch.errors import OptionError, WriteError
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph
 from anabranch.trace import Trace
@@ -86,3 +89,38 @@ def test_probabilities_are_drawn_from_zero_to_one() -> None:
     """)
     (p,) = fresh(drawing, [torch.full((64,), 0.5)], 0)
     assert p.min() >= 0 and p.max() <= 1 and p.std() > 0.1
+
+
+class Changes(nn.Module):
+    """Its first call is unlike all that follow, and it has no layer with a fast path."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = itertools.count()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (3.0 if next(self.calls) == 0 else 2.0)
+
+
+def test_a_fast_path_explains_only_models_that_have_one() -> None:
+    fast = anabranch.compile(
+        Changes().eval(), (torch.ones(3),), target="cpu", search="none", cache_dir=None
+    )
+    assert torch.equal(fast(torch.ones(3)), torch.full((3,), 2.0))
+    assert not any("fast path" in event.why for event in fast.trace.events)
+    assert any("differs from the model's own" in event.why for event in fast.trace.events)
+
+
+def test_a_dump_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(WriteError, match="give `dump` a folder"):
+        anabranch.compile(
+            torch.relu, (torch.ones(3),), target="cpu", cache_dir=None, dump=tmp_path / "file"
+        )
+
+
+def test_inputs_without_an_end_are_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(OptionError, match="nested more deeply"):
+        anabranch.compile(len, (endless,), target="cpu", cache_dir=None)

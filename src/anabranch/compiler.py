@@ -23,7 +23,7 @@ from anabranch.abreast.decide import abreast
 from anabranch.auditions import Auditions
 from anabranch.autograph.path import Path
 from anabranch.compare import WRONG_CAPTURE, verify, verify_capture
-from anabranch.errors import NumericsError, OptionError, TargetError
+from anabranch.errors import NumericsError, OptionError, TargetError, WriteError
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.memory import check_example
 from anabranch.frontend.observe import Observed
@@ -394,5 +394,12 @@ def _dump(folder: pathlib.Path, name: str, noun: Any) -> None:
             text = text_plan(noun)
         case _:
             return
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(text)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    except OSError as failed:
+        raise WriteError(
+            f"cannot write {folder / name}",
+            failed.strerror or str(failed),
+            "give `dump` a folder that can be written to, or leave it out",
+        ) from failed

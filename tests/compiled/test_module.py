@@ -129,6 +129,7 @@ def test_devices_and_dtypes_stay(fast: Compiled) -> None:
         (lambda fast: fast.share_memory(), "belong to this process"),
         (lambda fast: fast._replicate_for_data_parallel(), "DataParallel"),
         (lambda fast: TRACE(fast, (X,)), "TorchScript"),
+        (lambda fast: torch.export.export(fast, (X,)), "cannot be exported"),
         (lambda fast: torch.jit.script(fast), "TorchScript"),
         (lambda fast: fast.load_state_dict({}, assign=True), "leave assign=True out"),
         (lambda fast: anabranch.compile(fast, (X,), **QUICK), "the model is compiled"),
@@ -140,6 +141,13 @@ def test_what_cannot_be_is_refused_in_words(
 ) -> None:
     with pytest.raises(anabranch.AnabranchError, match=words):
         what(fast)
+
+
+def test_a_default_device_hides_no_parameters(fast: Compiled, net: Net) -> None:
+    with torch.device("cpu"):
+        assert [name for name, _ in fast.named_parameters()] == [
+            name for name, _ in net.named_parameters()
+        ]
 
 
 def test_hooks_run(fast: Compiled) -> None:

@@ -43,6 +43,12 @@ def test_other_names_are_refused(name: str) -> None:
         resolve(name)
 
 
+@pytest.mark.parametrize("name", [None, torch.device("cpu"), 3])
+def test_what_is_no_name_is_refused(name: Any) -> None:
+    with pytest.raises(OptionError, match=f"the target is a {type(name).__name__}"):
+        resolve(name)
+
+
 def test_without_a_gpu_none_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "available", lambda: False)
     with pytest.raises(TargetError, match="target 'cuda:1' needs a CUDA GPU"):

@@ -26,6 +26,7 @@ from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
 
 from anabranch.errors import AnabranchError, OptionError, TargetError
 
@@ -149,6 +150,8 @@ class Fixed(nn.Module):
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """As `parameters`, with the model's own names."""
+        if _exporting():
+            raise _not_exported()
         model = self.__dict__.get("model")
         named = model.named_buffers() if isinstance(model, nn.Module) else ()
         buffers = {name for name, _ in named}
@@ -277,6 +280,20 @@ def _no_parts(name: str) -> OptionError:
 
 def _no_gradients(what: str) -> OptionError:
     return OptionError(what, FROZEN, "train the original model, and load its weights afterwards")
+
+
+def _exporting() -> bool:
+    """Whether torch.export is at work; it looks at weights before it says so to a model."""
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    return any(type(mode).__module__.startswith("torch._export") for mode in modes)
+
+
+def _not_exported() -> OptionError:
+    return OptionError(
+        "a compiled model cannot be exported",
+        "its kernels are launched past everything that torch.export records",
+        "give torch.export the original model, or save the compiled one with .save(path)",
+    )
 
 
 def not_recorded() -> OptionError:

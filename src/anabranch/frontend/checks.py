@@ -38,7 +38,14 @@ def check_call(model: Any, args: Any, kwargs: Any) -> None:
             "write compile(model, (x, y)), or compile(model, (x,), {'mask': mask})",
         )
     check_parts(model)
-    check_given((args,) if isinstance(args, torch.Tensor) else tuple(args), kwargs or {})
+    try:
+        check_given((args,) if isinstance(args, torch.Tensor) else tuple(args), kwargs or {})
+    except RecursionError:
+        raise OptionError(
+            "the inputs are nested more deeply than Python can follow",
+            "a list or a dict that holds itself has no end",
+            "give tensors and plain values in containers that end",
+        ) from None
 
 
 def check_model(model: nn.Module) -> None:

@@ -29,12 +29,19 @@ TARGETS: dict[str, Callable[[bool], Target]] = {
     "sim:h200": _sim_h200,
 }
 """Each opens a target; the argument says whether fp32 contractions may run in tf32."""
+KNOWN = f"choose one of: auto, {', '.join(TARGETS)}, cuda:N, sim:FILE.json of `anabranch record`"
 
 
 def resolve(name: str, tf32: bool = False) -> Target:
     """The target of this name; "auto" is cuda where there is a GPU, cpu elsewhere. `cuda` is the
     current GPU, `cuda:1` the second one; `sim:FILE.json` is the GPU that this profile is of.
     OptionError for an unknown name, TargetError where the machine lacks it."""
+    if not isinstance(name, str):
+        raise OptionError(
+            f"the target is a {type(name).__name__}: {name!r:.80}",
+            "a target is given by its name",
+            f"write target={str(name)!r}" if isinstance(name, torch.device) else KNOWN,
+        )
     if name == "auto":
         name = "cuda" if available() else "cpu"
     if name.startswith("sim:") and name.endswith(sim.SUFFIX):
@@ -44,8 +51,7 @@ def resolve(name: str, tf32: bool = False) -> Target:
         raise OptionError(
             f"unknown target {name!r}",
             "no target has this name",
-            f"choose one of: auto, {', '.join(TARGETS)}, cuda:N, sim:FILE.json of "
-            "`anabranch record`",
+            KNOWN,
         )
     if (name == "cuda" or numbered) and not available():
         raise TargetError(
