@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.progress import Progress, telling
 from anabranch.errors import ArtifactError, TargetError
+from anabranch.frontend.alone import alone
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.program import opened
 from anabranch.frontend.surroundings import neutral
@@ -101,7 +102,7 @@ def load(
         ArtifactError: The file is damaged, foreign or newer, or says more than a plan may say.
         TargetError: The plan is sound and cannot run here.
     """
-    with uncollected(), neutral():
+    with alone(), uncollected(), neutral():
         plan, extra = artifact.load(path, operators=operators)
         artifact.check_signature(path, plan)
         opened = resolve(target, plan.spec.tf32)

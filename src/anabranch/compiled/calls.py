@@ -13,7 +13,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from anabranch.compiler import compile_model, fell_back
 from anabranch.deadline import Deadline
 from anabranch.errors import InputError, OptionError
 from anabranch.facts import facts_of
+from anabranch.frontend.alone import alone
 from anabranch.frontend.attributes import KEY, attributes, read_attributes
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_call
@@ -200,6 +201,20 @@ class Compiled(Fixed):
             )
         check_call(self.model, args, kwargs)
         _check_parts(self.model)
+        # A graph that torch.compile hands over is not captured, and its lock is held by then.
+        with alone() if captured is None else nullcontext():
+            self._add(args, kwargs or {}, captured, stop, shared)
+        return self
+
+    def _add(
+        self,
+        args: Sequence[Any] | Tensor,
+        kwargs: Mapping[str, Any],
+        captured: Captured | None,
+        stop: threading.Event | None,
+        shared: Shared | None,
+    ) -> None:
+        """`add`, of inputs that have been looked at."""
         if self.fitted is not None and (name := self._changed()):
             raise other_weights(name)
         # What torch.compile hands over has its casts in it, and knows no default dtype.
@@ -208,7 +223,7 @@ class Compiled(Fixed):
             job = Job(
                 self.model,
                 (args,) if isinstance(args, Tensor) else tuple(args),
-                kwargs or {},
+                kwargs,
                 self.target,
                 self.options,
                 cache,
@@ -240,7 +255,6 @@ class Compiled(Fixed):
         )
         if self.options.dump is not None:
             self.report(self.options.dump / "report.html")
-        return self
 
     def adopt(self, plan: Plan, facts: Mapping[str, Any], source: str) -> None:
         """Take a plan made elsewhere; say so where it was tuned for another machine."""

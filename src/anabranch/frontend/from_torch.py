@@ -143,6 +143,8 @@ def _apart(given: Any) -> Any:
         tensor = tensor.detach()
         if overlaps(type_of(tensor)):
             return tensor.clone(memory_format=torch.contiguous_format)
+        if tensor.is_inference() and not torch.is_inference_mode_enabled():
+            return _moved(tensor)  # autograd refuses it, under which torch.export traces
         if any(share(tensor, other) for other in seen):
             return _moved(tensor)
         seen.append(tensor)
