@@ -37,6 +37,7 @@ from anabranch.pack import document
 from anabranch.pack.bounds import MAX_STEPS, check_source
 from anabranch.pack.check import check_plan
 from anabranch.pack.document import MAX_TEXT
+from anabranch.pack.indices import check_indices
 from anabranch.pack.operators import named
 
 FORMAT = "anabranch plan"
@@ -121,6 +122,7 @@ def load(
                 plan, extra = _parsed(members, asked)
                 check_kind(path, plan, spec)
                 check_plan(plan, MAX_STEPS)
+                check_indices(plan.tasks)
             finally:
                 whole.result()  # that it is damaged says more than what is wrong in it
     except ArtifactError:
