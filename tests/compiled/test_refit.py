@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -477,16 +478,28 @@ def test_a_part_of_folded_weights_goes_with_those_of_the_unchanged_model() -> No
     with pytest.raises(RuntimeError, match="Missing key"):
         anabranch.compile(model, (x,), target="cpu", cache_dir=None).load_state_dict(part)
     fast.load_state_dict(part, strict=False)
-    copy = made(Folds)
-    copy.load_state_dict(part, strict=False)
+    whole = made(Folds)
+    whole.load_state_dict(part, strict=False)
     with torch.no_grad():
-        same(fast(x), copy(x))
+        same(fast(x), whole(x))
     with pytest.raises(OptionError, match="has other weights than the model it was compiled from"):
         fast.state_dict()
     with pytest.raises(WeightsError, match="missing"):
         fast.load_state_dict({"last.bias": new.last.bias}, strict=False)
     with torch.no_grad():
-        same(fast(x), copy(x))
+        same(fast(x), whole(x))
+
+
+def test_a_shallow_copy_knows_that_its_plans_were_refitted() -> None:
+    model, new = made(plain), made(plain, 1)
+    fast = compiled(model, torch.randn(4, 6))
+    other = copy.copy(fast)
+    for one, refitted in ((fast, new), (other, model)):
+        one.refit(refitted)
+        want = refitted.state_dict()
+        for held in (fast, other):
+            have = held.state_dict()
+            assert all(torch.equal(have[name], want[name]) for name in want)
 
 
 def test_weights_that_were_folded_are_asked_of_the_model() -> None:

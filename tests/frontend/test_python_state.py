@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import anabranch
 from anabranch.errors import CaptureError
@@ -93,6 +95,25 @@ def test_a_model_is_warned_of_once_and_compiles_as_its_next_call() -> None:
         torch.testing.assert_close(fast(X), model(X))
     state.restore()
     check_untouched(model)
+
+
+PRUNE: Callable[..., nn.Module] = prune.l1_unstructured
+NORMED: dict[str, Callable[[nn.Linear], nn.Module]] = {
+    "weight_norm": torch.nn.utils.weight_norm,
+    "spectral_norm": torch.nn.utils.spectral_norm,
+    "pruned": lambda layer: PRUNE(layer, "weight", 0.5),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated")
+@pytest.mark.parametrize("name", NORMED)
+def test_weights_that_torch_computes_before_each_call_are_no_change(name: str) -> None:
+    model = nn.Sequential(NORMED[name](nn.Linear(X.shape[-1], 3)), nn.ReLU()).eval()
+    seen = observe(model, (X,), {}, Surroundings())
+    assert seen.changed == ()
+    fast = anabranch.compile(model, (X,), **QUICK)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(X), model(X))
 
 
 class Same(nn.Module):

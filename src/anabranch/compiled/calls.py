@@ -124,8 +124,16 @@ class Compiled(Fixed):
         self.trace = trace or Trace(level=options.debug)
         self.entries: list[Entry] = []
         self._answers: list[Answer] = []
-        self.fitted: Stamps | None = None
+        self._refitted: list[Stamps] = []  # a list, which copies with the same plans have, too
+
+    @property
+    def fitted(self) -> Stamps | None:
         """The tensors that plans were refitted with, None while constants are as compiled."""
+        return self._refitted[0] if self._refitted else None
+
+    @fitted.setter
+    def fitted(self, stamps: Stamps) -> None:
+        self._refitted[:] = [stamps]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns for these inputs.

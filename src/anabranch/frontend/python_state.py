@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from anabranch.frontend.source import is_users
 
@@ -29,6 +29,8 @@ UNTOLD = frozenset(vars(nn.Module())) - {"training"} | {"_flat_weights", "_flat_
 """Attributes of nn.Module itself whose change says nothing to a user."""
 HELD = ("_parameters", "_buffers", "_modules")
 """Dicts among them of which the content is the user's."""
+DERIVED_FROM = ("_g", "_orig")
+"""How parameters are called from which an attribute is computed."""
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 MOST = 200_000
 """Containers that are looked at: beyond that it takes longer than it is worth."""
@@ -48,6 +50,8 @@ class State:
     held: dict[int, tuple[Any, str | None, Any]] = field(default_factory=dict)
     bound: list[tuple[Any, str, str, Any]] = field(default_factory=list)
     """Globals and class attributes: owner, name there, name for a user, value."""
+    derived: set[str] = field(default_factory=set)
+    """Names of attributes that torch computes of parameters before each call."""
     _code: set[int] = field(default_factory=set)
 
     @staticmethod
@@ -67,7 +71,7 @@ class State:
             found += _changed(live, path, held) if path is not None else ()
         for owner, name, told, value in self.bound:
             found += [] if same(_read(owner, name), value) else [told]
-        return list(dict.fromkeys(found))
+        return [name for name in dict.fromkeys(found) if name not in self.derived]
 
     def restore(self) -> None:
         for live, _, was in self.held.values():
@@ -81,6 +85,7 @@ class State:
         self._keep(part.__dict__, None if isinstance(part, fx.GraphModule) else path)
         for name in HELD:
             self._keep(part.__dict__[name], path)
+        self.derived.update(f"{path}{name}" for name in _derived(part))
         for name, value in part.__dict__.items():
             if name not in UNTOLD:
                 self._value(value, f"{path}{name}")
@@ -147,6 +152,14 @@ class State:
         else:
             self.bound.append((space, name, told, value))
             self._value(value, told)
+
+
+def _derived(part: nn.Module) -> Iterator[str]:
+    """What torch.nn.utils' weight_norm, spectral_norm and pruning make of their parameters."""
+    for name in part._parameters:
+        for end in DERIVED_FROM:
+            if name.endswith(end) and isinstance(vars(part).get(name.removesuffix(end)), Tensor):
+                yield name.removesuffix(end)
 
 
 def _reached(value: Any, path: str, keep: Callable[[Any, str], bool]) -> Iterator[tuple[Any, str]]:
