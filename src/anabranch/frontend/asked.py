@@ -20,10 +20,8 @@ from anabranch.frontend.source import is_users
 
 _COMPILER: Any = torch.compiler
 FLAGS = ("_is_compiling_flag", "_is_exporting_flag")
-ASKED = {
-    getattr(_COMPILER, name).__code__: f"torch.compiler.{name}()"
-    for name in ("is_compiling", "is_exporting")
-}
+ASKED = {name: getattr(_COMPILER, name).__code__ for name in ("is_compiling", "is_exporting")}
+"""By name, for a code object takes as long to hash as it is long."""
 OTHER_WAY = (
     "and calls other operators for another answer: what is compiled goes the way for True, as "
     "torch.export does"
@@ -35,12 +33,12 @@ def asked(frame: FrameType, called: Any = None) -> str | None:
     one that is `called`; None where it is no such question of the user's."""
     if called is not None:
         return _at(frame, "torch.is_grad_enabled()") if called is torch.is_grad_enabled else None
-    question, caller = ASKED.get(frame.f_code), frame.f_back
-    if question is None or caller is None:
+    name, caller = frame.f_code.co_name, frame.f_back
+    if ASKED.get(name) is not frame.f_code or caller is None:
         return None
     if caller.f_code.co_name == "is_compiling" and caller.f_back is not None:
         caller = caller.f_back  # torch._dynamo has a function of this name, which asks this one
-    return _at(caller, question)
+    return _at(caller, f"torch.compiler.{name}()")
 
 
 def _at(frame: FrameType, question: str) -> str | None:
