@@ -237,3 +237,55 @@ def test_each_place_in_memory_that_as_strided_counts_from_has_a_plan() -> None:
         for start in (4, 5):
             x = torch.arange(24.0)[start : start + 19]
             assert torch.equal(frames(x), x.as_strided((3, 4), (2, 1), 6) * 2)
+
+
+def first_column(x: torch.Tensor) -> Any:
+    y = x.sin()
+    first, turned = y[:, 0], y.t()[1:]
+    torch._dynamo.graph_break()
+    y.mul_(2)
+    turned.add_(1)
+    return y, first, turned
+
+
+def chunks(x: torch.Tensor) -> Any:
+    y = x.sin()
+    one, two = y.chunk(2)
+    torch._dynamo.graph_break()
+    y.mul_(2)
+    return one, two, y
+
+
+def of_one_base(x: torch.Tensor) -> Any:
+    y = x.sin()
+    head, tail = y[:3], y[1:]
+    torch._dynamo.graph_break()
+    head.mul_(2)
+    return head, tail
+
+
+def twice(x: torch.Tensor) -> Any:
+    y = x.sin()
+    held = y, y.view(-1), y
+    torch._dynamo.graph_break()
+    held[0].mul_(2)
+    return held
+
+
+@pytest.mark.parametrize("function", [first_column, chunks, of_one_base, twice])
+def test_results_that_are_views_of_each_other_are_so_behind_a_break(function: Any) -> None:
+    x = torch.randn(4, 4)
+    fast: Any = torch.compile(function, backend=anabranch_backend)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(fast(x), function(x))
+
+
+def test_a_graph_that_counts_in_memory_has_a_plan_for_other_strides() -> None:
+    def window(x: torch.Tensor) -> torch.Tensor:
+        return x.as_strided((2, 2), (1, 2)) * 2
+
+    fast = torch.compile(window, backend=anabranch_backend)
+    with torch.no_grad():
+        for x in (torch.randn(3, 4), torch.randn(4, 3).t(), torch.randn(3, 4)):
+            torch.testing.assert_close(fast(x), window(x))

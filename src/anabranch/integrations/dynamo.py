@@ -36,6 +36,7 @@ from anabranch.errors import OptionError, WeightsError
 from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.memory import sharing
 from anabranch.frontend.strided import STRIDED
+from anabranch.integrations.views import results_of, return_origins, views_of_results, with_views
 from anabranch.options import Options
 from anabranch.targets import resolve
 
@@ -118,6 +119,9 @@ class _Lazy:
         """Of all inputs, as plans know them."""
         self.counted = not targets.isdisjoint(STRIDED)
         """Whether it asks where inputs begin in their memory, which Dynamo does not guard."""
+        self.results = results_of(graph)
+        return_origins(graph)
+        self.views = views_of_results(graph)
         self._hold(static)
 
     def _hold(self, static: Collection[int]) -> None:
@@ -144,12 +148,12 @@ class _Lazy:
             self.read = read
         key = tuple(map(_kind, dynamic))
         if self.counted:
-            key += tuple(v.storage_offset() for v in dynamic if isinstance(v, Tensor))
+            key += tuple((v.storage_offset(), v.stride()) for v in dynamic if isinstance(v, Tensor))
         plan = self.plans.get(key)
         if plan is None:
             plan = self.plans[key] = self._compile(given)
         results: Sequence[Any] = plan(*dynamic)
-        return results
+        return with_views(results, self.views)[: self.results] if self.views else results
 
     def _follow(self, given: list[Any]) -> None:
         """Give all plans the weights as they are; none is kept that is not right for them."""

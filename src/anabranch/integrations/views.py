@@ -1,0 +1,104 @@
+"""Results of a graph that are views of each other, which code behind a graph break may write to.
+
+    y = self.layer(x)               the graph returns (y, first)
+    first = y[:, 0]
+    torch._dynamo.graph_break()
+    y.mul_(2)                       first is twice what it was, too
+
+A plan gives each result memory of its own; those that are views of another one are made of it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+View = tuple[int, int, tuple[fx.Node, ...]]
+"""A result, the one that it is a view of, and the calls that make it of that one."""
+VIEWS = ("Tensor", "List[Tensor]")
+"""What operators return that give views."""
+
+
+def results_of(graph: fx.GraphModule) -> int:
+    """How many results it has."""
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    return len(output.args[0])
+
+
+def return_origins(graph: fx.GraphModule) -> None:
+    """Have the graph return, behind all else, what several of its results are views of."""
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    results = tuple(output.args[0])
+    roots: list[fx.Node] = []
+    for node in dict.fromkeys(result for result in results if isinstance(result, fx.Node)):
+        root = node
+        while (base := _viewed(root)) is not None:
+            root = base
+        roots.append(root)
+    several = [root for root, times in Counter(roots).items() if times > 1]
+    more = tuple(root for root in several if root not in results)
+    if more:
+        output.args = ((*results, *more),)
+        graph.recompile()
+
+
+def views_of_results(graph: fx.GraphModule) -> list[View]:
+    """In an order in which they can be made. Views whose sizes are computed are left out."""
+    order = {node: place for place, node in enumerate(graph.graph.nodes)}
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    results = list(enumerate(output.args[0]))
+    first = {node: i for i, node in reversed(results) if isinstance(node, fx.Node)}
+    found: list[View] = []
+    for i, node in sorted(
+        ((i, node) for i, node in results if isinstance(node, fx.Node)), key=lambda r: order[r[1]]
+    ):
+        if first[node] != i:
+            found.append((i, first[node], ()))
+            continue
+        calls: list[fx.Node] = []
+        one = node
+        while (base := _viewed(one)) is not None:
+            calls.insert(0, one)
+            if base in first:
+                found.append((i, first[base], tuple(calls)))
+                break
+            one = base
+    return found
+
+
+def with_views(results: Sequence[Any], views: Sequence[View]) -> list[Any]:
+    made = list(results)
+    for i, base, calls in views:
+        value = made[base]
+        for call in calls:
+            assert callable(call.target)
+            value = call.target(value, *call.args[1:], **call.kwargs)
+        made[i] = value
+    return made
+
+
+def _viewed(node: fx.Node) -> fx.Node | None:
+    """What the node gives a view of, where numbers alone say which; None for all else."""
+    target = node.target
+    if target is operator.getitem and isinstance(node.args[0], fx.Node):
+        return node.args[0] if _viewed(node.args[0]) is not None else None
+    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
+        return None
+    schema = target._schema
+    lent = [argument.alias_info for argument in schema.arguments]
+    if (
+        len(schema.returns) != 1
+        or str(schema.returns[0].type) not in VIEWS
+        or not lent
+        or lent[0] is None
+        or lent[0].is_write
+        or node.all_input_nodes != [node.args[0]]
+    ):
+        return None
+    base = node.args[0]
+    return base if isinstance(base, fx.Node) and base.op == "call_function" else None
