@@ -74,7 +74,7 @@ def test_neither_variants_nor_bodies_are_taken_for_each_other(tmp_path: Path) ->
 def test_other_files_of_ours_write_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Cache.open(tmp_path) as cache:
         memo.keep(cache, memo.recall(cache, KERNELS))
-        monkeypatch.setattr("anabranch.kernels.sources.digest", lambda: "other")
+        monkeypatch.setattr("anabranch.kernels.sources.digest", lambda *rooms: "other")
         assert len(memo.recall(cache, KERNELS)) == len(KERNELS)
 
 

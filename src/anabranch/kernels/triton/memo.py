@@ -36,7 +36,7 @@ def recall(cache: Cache, kernels: Iterable[Kernel]) -> dict[str, Kernel]:
         if kernel.provider == "triton":
             same = canonical(kernel.body, content=False), apart(kernel.variant)[0]
             wanted.setdefault(same, kernel)
-    begin = f"{SCHEME}\n{sources.digest()} {torch.__version__}\n"
+    begin = f"{SCHEME}\n{sources.digest(*sources.PROGRAMS)} {torch.__version__}\n"
     keys = {f"{begin}{base}\n{text_graph(body)}": k for (body, base), k in wanted.items()}
     missing = dict(keys)
     for key, text in cache.get_many("kernels", keys).items():
