@@ -3,7 +3,8 @@
     python tools/replay.py [--against main] [--target sim:h200] [NETWORK ...]
 
 Both trees compile each network for the recorded GPU, with ANABRANCH_DUMP set and a cache of their
-own; the texts after each stage and the generated sources are then compared line by line. Exit
+own; the texts after each stage and the generated sources are then compared line by line, the names
+of modules that moved in between as they are called here. Exit
 status 0: the same plans. 1: they differ, and the difference is on the screen. 2: a compilation
 failed on this branch.
 """
@@ -13,14 +14,18 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 START = "import sys; from anabranch.cli import main; sys.exit(main())"
 COMPARED = {".txt", ".py", ".json"}
+ALIKE = "40%"
+"""Of its lines, that a file must have kept to be the same file in another place."""
 
 
 def main() -> int:
@@ -34,12 +39,16 @@ def main() -> int:
         other = scratch / "tree"
         _git("worktree", "add", "--detach", "--quiet", str(other), chosen.against)
         try:
-            return _compare(chosen.networks or _zoo(), chosen.target, other, scratch)
+            renamed = _renamed(chosen.against)
+            networks = chosen.networks or _zoo()
+            return _compare(networks, chosen.target, other, scratch, renamed)
         finally:
             _git("worktree", "remove", "--force", str(other))
 
 
-def _compare(networks: list[str], target: str, other: Path, scratch: Path) -> int:
+def _compare(
+    networks: list[str], target: str, other: Path, scratch: Path, renamed: Mapping[str, str]
+) -> int:
     status = 0
     for network in networks:
         before, after = scratch / "before" / network, scratch / "after" / network
@@ -51,7 +60,7 @@ def _compare(networks: list[str], target: str, other: Path, scratch: Path) -> in
         if not known:
             print(f"{network}: new here, it does not compile there")
             continue
-        changes = list(_differences(before, after))
+        changes = list(_differences(before, after, renamed))
         print(f"{network}: {'the same' if not changes else f'{len(changes)} lines of difference'}")
         sys.stdout.writelines(f"{line}\n" for line in changes)
         status = max(status, 1 if changes else 0)
@@ -73,7 +82,7 @@ def _compile(tree: Path, network: str, target: str, out: Path) -> bool:
     return done.returncode == 0
 
 
-def _differences(before: Path, after: Path) -> list[str]:
+def _differences(before: Path, after: Path, renamed: Mapping[str, str]) -> list[str]:
     names = sorted(
         {
             str(file.relative_to(side))
@@ -84,13 +93,33 @@ def _differences(before: Path, after: Path) -> list[str]:
     )
     lines: list[str] = []
     for name in names:
-        old, new = _read(before / name), _read(after / name)
+        old, new = _read(before / name, renamed), _read(after / name, {})
         lines += difflib.unified_diff(old, new, f"before/{name}", f"after/{name}", "", "", 2, "")
     return lines
 
 
-def _read(file: Path) -> list[str]:
-    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+def _read(file: Path, renamed: Mapping[str, str]) -> list[str]:
+    """The lines of a text, modules that moved under their new names."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    if renamed:
+        names = "|".join(sorted(map(re.escape, renamed), key=len, reverse=True))
+        text = re.sub(rf"(?<![\w./])({names})(?!\w)", lambda found: renamed[found[0]], text)
+    return text.splitlines()
+
+
+def _renamed(against: str) -> dict[str, str]:
+    """Modules with another place here than there, as a path and as a dotted name of the package."""
+    room = "src/anabranch"
+    command = ["git", "-C", str(ROOT), "diff", "--name-status", f"-M{ALIKE}", "-l0", against, "--"]
+    done = subprocess.run([*command, room], capture_output=True, text=True, check=True)
+    names: dict[str, str] = {}
+    for line in done.stdout.splitlines():
+        status, *places = line.split("\t")
+        if status.startswith("R") and all(place.endswith(".py") for place in places):
+            old, new = (place.removeprefix("src/").removesuffix(".py") for place in places)
+            names[old.replace("/", ".")] = new.replace("/", ".")
+            names[f"{old}.py".removeprefix("anabranch/")] = f"{new}.py".removeprefix("anabranch/")
+    return names
 
 
 def _zoo() -> list[str]:
