@@ -22,7 +22,7 @@ import torch
 from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.schedules import job_of
 from anabranch.cache import Cache
-from anabranch.compiler import compile_model
+from anabranch.compiler.pipeline import compile_model
 from anabranch.costs.measured import Measured
 from anabranch.ir.protocols import Executable, Limits
 from anabranch.ir.schedule import Schedule

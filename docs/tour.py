@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import anabranch
-from anabranch.compiler import compile_model
+from anabranch.compiler.pipeline import compile_model
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.plan import text_plan
 from anabranch.ir.schedule import text_schedule

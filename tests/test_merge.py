@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import anabranch
-from anabranch.compiler import Compilation, compile_model
+from anabranch.compiler.pipeline import Compilation, compile_model
 from anabranch.costs import Roofline
 from anabranch.fuse import partition
 from anabranch.ir.ops import CONVOLUTIONS

@@ -14,7 +14,7 @@ from anabranch import judging, seek
 from anabranch.autograph.path import Path, Round
 from anabranch.autograph.standing import Outcome
 from anabranch.cache import Cache
-from anabranch.compiler import Compilation, compile_model
+from anabranch.compiler.pipeline import Compilation, compile_model
 from anabranch.deadline import ENDLESS, CutShort
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Source

@@ -13,7 +13,7 @@ import torch
 import anabranch
 from anabranch import tune
 from anabranch.bench.pairs import bottleneck, separable
-from anabranch.compiler import compile_model
+from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import costs_of
 from anabranch.fuse.choose import ESTIMATED
 from anabranch.fuse.choose import computed as computes

@@ -3,8 +3,8 @@
     a plan       against the captured graph in higher precision, on the example and on fresh inputs
     the capture  against the model itself, called as the user calls it, without short cuts
 
-A plan that was compared before, with the very same weights (`outcome.accepted`), is compared with
-the model alone.
+A plan that was compared before, with the very same weights (`compiler.plan_cache.accepted`), is
+compared with the model alone.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from typing import Any
 import torch
 
 from anabranch.autograph.path import rules_of
-from anabranch.compiler import Compilation
+from anabranch.compiler.pipeline import Compilation
 from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule

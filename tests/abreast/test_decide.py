@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import anabranch
 from anabranch.abreast import decide, propose
 from anabranch.cache import Cache
-from anabranch.compiler import Compilation, compile_model
+from anabranch.compiler.pipeline import Compilation, compile_model
 from anabranch.costs import Recorded
 from anabranch.errors import TargetError
 from anabranch.ir.components import components

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from anabranch import compiler
 from anabranch.abreast import propose
 from anabranch.abreast.decide import abreast
+from anabranch.compiler import pipeline
 from anabranch.costs import Recorded
 from anabranch.fuzz import campaign
 from anabranch.fuzz.trial import Setting
@@ -37,7 +37,7 @@ def test_whatever_shares_a_launch_is_right(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(Recorded, "race", fewest)
     monkeypatch.setattr(propose, "UNTOLD", 1e6)
-    monkeypatch.setattr(compiler, "abreast", noted)
+    monkeypatch.setattr(pipeline, "abreast", noted)
     options = {"scheduler": "critical", "search": "none", "cache_dir": None, "check": 1}
     setting = Setting("sim:h200", torch.float16, options)
     tally = campaign.run(5, 5, setting, Trace(), None)

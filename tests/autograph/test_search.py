@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import anabranch
 from anabranch import judging, seek
 from anabranch.cache import Cache
-from anabranch.compiler import Compilation, compile_model
+from anabranch.compiler.pipeline import Compilation, compile_model
 from anabranch.deadline import Deadline
 from anabranch.errors import NumericsError
 from anabranch.ir.eval import eval_graph

@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.bench import specialised
 from anabranch.bench.specialised import Matrix, run
-from anabranch.compiler import compile_model
+from anabranch.compiler.pipeline import compile_model
 from anabranch.errors import OptionError
 from anabranch.ir.schedule import Schedule
 

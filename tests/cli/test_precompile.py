@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.ahead import Ahead
 from anabranch.cli import precompile
+from anabranch.compiler.precompile import Ahead
 from anabranch.errors import TargetError
 from anabranch.line import Job
 

@@ -14,7 +14,7 @@ from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
 from tests.kernels.triton.test_joins import recurrence
 
-from anabranch.compiler import compile_model
+from anabranch.compiler.pipeline import compile_model
 from anabranch.fuse import partition
 from anabranch.fuse.choose import choose
 from anabranch.fuse.cluster import MOST_FOLDS

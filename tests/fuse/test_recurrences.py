@@ -12,7 +12,7 @@ from tests.kernels.triton.loops import average, graph_of, hidden
 from tests.rewrite.graphs import read, worst
 from torch import Tensor, nn
 
-from anabranch.compiler import compile_model
+from anabranch.compiler.pipeline import compile_model
 from anabranch.fuse import partition
 from anabranch.fuse.recurrences import Search, recurrences
 from anabranch.ir.dag import dag_of

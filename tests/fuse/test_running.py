@@ -13,7 +13,7 @@ from tests.kernels.triton.interpreter import check
 from tests.rewrite.graphs import captured
 from torch import Tensor, nn
 
-from anabranch.compiler import compile_model
+from anabranch.compiler.pipeline import compile_model
 from anabranch.kernels.triton.write import variants
 from anabranch.line import Job
 from anabranch.options import Options

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from anabranch.cache import Cache
-from anabranch.compiler import compile_model
+from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import Measured
 from anabranch.deadline import Deadline
 from anabranch.ir.dag import Dag, dag_of

@@ -24,7 +24,7 @@ from torch import Tensor
 from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.schedules import job_of
 from anabranch.cache import Cache
-from anabranch.compiler import compile_model
+from anabranch.compiler.pipeline import compile_model
 from anabranch.deadline import Deadline
 from anabranch.errors import AnabranchError, OptionError, VerifyError
 from anabranch.ir.dag import Dag, dag_of

@@ -25,7 +25,7 @@ from anabranch.bench.proposals import proposals
 from anabranch.bench.recorder import Recorder, Subject
 from anabranch.bench.schedules import job_of
 from anabranch.cache import Cache
-from anabranch.compiler import compile_model
+from anabranch.compiler.pipeline import compile_model
 from anabranch.costs.measured import Measured
 from anabranch.costs.observed import Kernels, Observations
 from anabranch.costs.recorded import timing_key

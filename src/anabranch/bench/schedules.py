@@ -37,7 +37,7 @@ from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.verdicts import OURS, OVERLAP, OWN, summary
 from anabranch.cache import Cache
 from anabranch.compare import fresh
-from anabranch.compiler import compile_model
+from anabranch.compiler.pipeline import compile_model
 from anabranch.deadline import Deadline
 from anabranch.errors import AnabranchError, NumericsError, OptionError, VerifyError
 from anabranch.frontend.structure import flatten_call

@@ -18,7 +18,7 @@ from typing import Any
 
 from anabranch.bench.provenance import provenance, versions
 from anabranch.cache import Cache
-from anabranch.compiler import compile_model
+from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import tied
 from anabranch.errors import AnabranchError, OptionError, VerifyError
 from anabranch.ir.dag import dag_of

@@ -17,11 +17,11 @@ from typing import Annotated, Any
 
 import typer
 
-from anabranch.ahead import Ahead, compiled_ahead
 from anabranch.bench.schedules import job_of
 from anabranch.cache import Cache
 from anabranch.cli import flags, screen
 from anabranch.cli.watch import Watch
+from anabranch.compiler.precompile import Ahead, compiled_ahead
 from anabranch.errors import AnabranchError, OptionError
 from anabranch.options import Options
 from anabranch.targets import resolve

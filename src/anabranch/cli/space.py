@@ -31,7 +31,7 @@ from anabranch.cache import Cache
 from anabranch.cli import exact, flags, screen
 from anabranch.cli.dag_file import read_dag
 from anabranch.cli.watch import Watch
-from anabranch.compiler import compile_model
+from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import Roofline
 from anabranch.deadline import Deadline
 from anabranch.errors import OptionError

@@ -22,7 +22,7 @@ from rich.progress import (
 )
 
 from anabranch.cli import screen
-from anabranch.compiler import STAGES
+from anabranch.compiler.pipeline import STAGES
 from anabranch.options import Options
 from anabranch.trace import LEVELS, Event
 

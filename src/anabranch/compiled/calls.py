@@ -41,7 +41,7 @@ from anabranch.compiled.weights import (
     stamps_of,
     weights_of,
 )
-from anabranch.compiler import compile_model, fell_back
+from anabranch.compiler.pipeline import compile_model, fell_back
 from anabranch.deadline import Deadline
 from anabranch.errors import InputError, OptionError
 from anabranch.facts import facts_of

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from anabranch.compiler import STAGES
+from anabranch.compiler.pipeline import STAGES
 from anabranch.trace import Event
 
 FIRST_S = 5.0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.kernels.triton.test_compile import compiled
 
-from anabranch.compiler import compile_model
+from anabranch.compiler.pipeline import compile_model
 from anabranch.ir.graph import Graph
 from anabranch.kernels.triton.write import program, variants
 from anabranch.line import Job

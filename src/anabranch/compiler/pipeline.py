@@ -23,6 +23,17 @@ from anabranch.abreast.decide import abreast
 from anabranch.auditions import Auditions
 from anabranch.autograph.path import Path
 from anabranch.compare import WRONG_CAPTURE, verify, verify_capture
+from anabranch.compiler.plan_cache import (
+    KnownError,
+    Outcome,
+    accept,
+    accepted,
+    keep,
+    question,
+    recall,
+    refute,
+    refuted,
+)
 from anabranch.errors import NumericsError, OptionError, TargetError, WriteError
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.memory import check_example
@@ -50,17 +61,6 @@ from anabranch.line import (
     with_samples,
 )
 from anabranch.options import Options
-from anabranch.outcome import (
-    KnownError,
-    Outcome,
-    accept,
-    accepted,
-    keep,
-    question,
-    recall,
-    refute,
-    refuted,
-)
 from anabranch.pack.owned import owned
 from anabranch.pack.recipe import with_recipe
 from anabranch.schedule import scheduler

@@ -13,10 +13,11 @@ import torch
 from tests.networks import each, tiny
 from torch import nn
 
-from anabranch import compare, compiler, line
+from anabranch import compare, line
 from anabranch.auditions import Auditions
 from anabranch.cache import Cache
-from anabranch.compiler import (
+from anabranch.compiler import pipeline
+from anabranch.compiler.pipeline import (
     BY_EACH_CALL,
     CAREFUL,
     STAGES,
@@ -332,7 +333,7 @@ def test_the_process_for_first_runs_is_started_before_an_unknown_model_is_captur
         told.append("captured")
         return capture(*args)
 
-    monkeypatch.setattr(compiler, "Auditions", Noted)
+    monkeypatch.setattr(pipeline, "Auditions", Noted)
     monkeypatch.setattr(recall, "capture", captured)
     with Cache.open(tmp_path) as cache:
         asked = replace(uncaptured("squeezenet"), cache=cache)

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from anabranch import compare, outcome
+from anabranch import compare
 from anabranch.cache import Cache
-from anabranch.compiler import Compilation, compile_model
+from anabranch.compiler import plan_cache
+from anabranch.compiler.pipeline import Compilation, compile_model
 from anabranch.errors import NumericsError
 from anabranch.ir.plan import Plan
 from anabranch.ir.task import TaskGraph
@@ -167,7 +168,7 @@ def test_weights_are_those_of_the_model_at_hand(cache: Cache) -> None:
 def asked(one: Job) -> str:
     """The question of a network without weights that anybody folds."""
     captured = compile_model(one, "capture")
-    return outcome.question(captured.graph, captured.signature, one.target, one.options, ())
+    return plan_cache.question(captured.graph, captured.signature, one.target, one.options, ())
 
 
 def test_the_question_says_what_decides(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +185,7 @@ def test_the_question_says_what_decides(cache: Cache, monkeypatch: pytest.Monkey
         "overlap": "none",
         "cuda_graph": False,
     }
-    assert set(others) == set(outcome.OPTIONS)
+    assert set(others) == set(plan_cache.OPTIONS)
     different = [asked(job(cache, "squeezenet", **{k: v})) for k, v in others.items()]
     different += [asked(job(cache, "squeezenet", "sim:h200")), asked(job(cache, "sru"))]
     monkeypatch.setattr(sources, "digest", lambda *rooms: f"other files {rooms}")
@@ -198,13 +199,13 @@ def test_what_is_not_an_outcome_is_decided_anew(
     cache: Cache, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     questions: list[str] = []
-    ask = outcome.question
+    ask = plan_cache.question
 
     def noted(*args: Any) -> str:
         questions.append(ask(*args))
         return questions[-1]
 
-    monkeypatch.setattr("anabranch.compiler.question", noted)
+    monkeypatch.setattr("anabranch.compiler.pipeline.question", noted)
     cold = compile_model(job(cache, "squeezenet", scheduler="critical"))
     kept = cache.get("plans", questions[0])
     assert kept is not None
@@ -223,14 +224,14 @@ def test_what_was_cut_short_is_not_kept(cache: Cache) -> None:
 
     def latency() -> float | None:
         signature = found.plan.signature
-        kept = outcome.recall(cache, "asked", found.graph, signature, one.target, Trace())
+        kept = plan_cache.recall(cache, "asked", found.graph, signature, one.target, Trace())
         return kept.timeline.latency if kept is not None else None
 
-    outcome.keep(cache, "asked", replace(known, settled=False), ())
-    outcome.keep(cache, "asked", replace(known, cut_short="stop"), ())
-    outcome.keep(cache, "asked", replace(known, cut_short="budget"), ())
+    plan_cache.keep(cache, "asked", replace(known, settled=False), ())
+    plan_cache.keep(cache, "asked", replace(known, cut_short="stop"), ())
+    plan_cache.keep(cache, "asked", replace(known, cut_short="budget"), ())
     assert latency() is None
-    outcome.keep(cache, "asked", known, ())
+    plan_cache.keep(cache, "asked", known, ())
     assert latency() == 1.5
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from anabranch.compiler import compile_model
+from anabranch.compiler.pipeline import compile_model
 from anabranch.errors import OptionError, TargetError
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.select import candidates

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from anabranch import ahead
-from anabranch.ahead import Ahead, compiled_ahead
 from anabranch.cache import Cache
-from anabranch.compiler import compile_model
+from anabranch.compiler import precompile
+from anabranch.compiler.pipeline import compile_model
+from anabranch.compiler.precompile import Ahead, compiled_ahead
 from anabranch.errors import OptionError, TargetError
 from anabranch.kernels.select import candidates
 from anabranch.line import Job, tuner_of
@@ -56,8 +56,8 @@ def test_what_cannot_be_compiled_is_counted(
             yield []
             yield list(range(len(kernels)))
 
-    monkeypatch.setattr(ahead, "Triton", Refusing)
-    monkeypatch.setattr(ahead, "available", lambda: True)
+    monkeypatch.setattr(precompile, "Triton", Refusing)
+    monkeypatch.setattr(precompile, "available", lambda: True)
     with Cache.open(tmp_path) as cache:
         found = compiled_ahead(job(cache))
     assert found == Ahead(found.kernels, found.kernels, found.kernels) and found.kernels > 4
@@ -77,6 +77,6 @@ def test_where_nothing_can_be_compiled(tmp_path: Path, monkeypatch: pytest.Monke
             pytest.raises(OptionError, match="no cache to compile into"),
         ):
             compiled_ahead(job(nowhere))
-        monkeypatch.setattr(ahead, "available", lambda: False)
+        monkeypatch.setattr(precompile, "available", lambda: False)
         with pytest.raises(TargetError, match="cannot be compiled"):
             compiled_ahead(job(cache))
