@@ -28,9 +28,9 @@ from anabranch.ir.task import Task
 from anabranch.kernels.triton import dependent, write
 from anabranch.kernels.triton.carveout import apart
 from anabranch.options import Options
-from anabranch.overlap.alike import generated, in_mode
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.trace import Trace
+from anabranch.tuning.launch.pdl import generated, in_mode
 
 SECONDS = 0.15
 """Of timing, for each way."""

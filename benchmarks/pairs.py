@@ -29,17 +29,17 @@ from anabranch.ir.inputs import random_tensor
 from anabranch.ir.protocols import Target
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import text_kernel
-from anabranch.kernels.recall import Candidate
 from anabranch.kernels.triton.expected import expected_us
 from anabranch.kernels.triton.pair import found_in
 from anabranch.kernels.triton.pair_tiles import ranked
-from anabranch.line import KERNEL_SECONDS
 from anabranch.options import Options
 from anabranch.pack import pack
 from anabranch.targets import resolve
 from anabranch.targets.cuda.variants import Bench
 from anabranch.trace import Trace
-from anabranch.tune import Tuner
+from anabranch.tuning.build import KERNEL_SECONDS
+from anabranch.tuning.recall import Candidate
+from anabranch.tuning.tuner import Tuner
 
 
 @dataclass

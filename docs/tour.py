@@ -13,10 +13,10 @@ from anabranch.ir.plan import text_plan
 from anabranch.ir.schedule import text_schedule
 from anabranch.ir.text import text_graph, text_tasks
 from anabranch.ir.verify import verify_graph
-from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.job import Job
 
 
 class Fork(nn.Module):

@@ -18,12 +18,13 @@ from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Costs, Executable
 from anabranch.ir.verify import verify_graph
-from anabranch.kernels.select import Selection
-from anabranch.line import Job, simplified
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
-from anabranch.tune import with_probes
+from anabranch.tuning.build import simplified
+from anabranch.tuning.job import Job
+from anabranch.tuning.select import Selection
+from anabranch.tuning.tuner import with_probes
 
 
 def job(target: str, **options: object) -> Job:

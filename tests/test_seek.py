@@ -18,13 +18,13 @@ from anabranch.compiler.pipeline import Compilation, compile_model
 from anabranch.deadline import ENDLESS, CutShort
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Source
-from anabranch.line import Job
 from anabranch.options import Options
-from anabranch.overlap.decide import LARGE
 from anabranch.rewrite.backtrack import Step
 from anabranch.schedule.recall import RECALLED
 from anabranch.targets import resolve
 from anabranch.trace import Trace, stage_seconds
+from anabranch.tuning.job import Job
+from anabranch.tuning.launch.decide import LARGE
 from anabranch.zoo import ZOO
 
 End = tuple[CutShort, float, int]

@@ -23,12 +23,13 @@ from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, rename
 from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task, TaskGraph
-from anabranch.line import KERNEL_SECONDS, Job, limits_of, simplified, tuner_of
-from anabranch.overlap.alike import launched_in
 from anabranch.pack import pack
 from anabranch.schedule import critical
 from anabranch.trace import Trace
-from anabranch.tune import with_probes
+from anabranch.tuning.build import KERNEL_SECONDS, simplified, tuner_of
+from anabranch.tuning.job import Job, limits_of
+from anabranch.tuning.launch.pdl import launched_in
+from anabranch.tuning.tuner import with_probes
 
 ROW = 8
 """How often a part runs to be timed once: its forks and joins count, the start of a graph does

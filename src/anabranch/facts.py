@@ -44,12 +44,12 @@ from anabranch.ir.task import TaskGraph
 from anabranch.ir.types import DTYPE_NAMES
 from anabranch.kernels.triton.carveout import apart, carveout_of
 from anabranch.kernels.triton.dependent import split
-from anabranch.line import Job
-from anabranch.overlap.alike import generated
 from anabranch.pack.owned import owned_bytes
 from anabranch.rewrite.backtrack import Step
 from anabranch.rewrite.rules import ALL, PUBLISHED
 from anabranch.trace import stage_seconds
+from anabranch.tuning.job import Job
+from anabranch.tuning.launch.pdl import generated
 
 NAMED = frozenset(rule.name for rule in (*ALL, *PUBLISHED) if rule.special)
 """Rules that change what NaN, an infinity or the sign of a zero gives."""

@@ -15,7 +15,6 @@ from dataclasses import replace
 from anabranch.autograph.appraise import Appraiser
 from anabranch.autograph.cuts import Cuts
 from anabranch.autograph.judges import Judges, Locals, Price
-from anabranch.compare import verify
 from anabranch.contest import contest
 from anabranch.costs import tied
 from anabranch.costs.repeats import medians
@@ -27,10 +26,12 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
-from anabranch.line import Job, Planned, launched, planned, simplified, tuner_of
-from anabranch.overlap.alike import in_mode, in_their_modes, may_overlap, mode_of
-from anabranch.overlap.decide import LARGE
 from anabranch.trace import stage_seconds
+from anabranch.tuning.build import Planned, launched, planned, simplified, tuner_of
+from anabranch.tuning.job import Job
+from anabranch.tuning.launch.decide import LARGE
+from anabranch.tuning.launch.pdl import in_mode, in_their_modes, may_overlap, mode_of
+from anabranch.tuning.verify.plan import verify
 
 CAPTURES, MOST_CAPTURES, CAPTURED_US = 4, 16, 400.0
 """Of each of two plans whose difference is less than one capture of each can tell: CAPTURES, more

@@ -25,11 +25,12 @@ from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.judging import Judging, replaced
-from anabranch.line import Job, Planned, rescheduled, schedule_seconds
 from anabranch.options import PUBLISHED, Options
 from anabranch.rewrite import rules as tables
 from anabranch.schedule.recall import RECALLED
 from anabranch.trace import Trace
+from anabranch.tuning.build import Planned, rescheduled, schedule_seconds
+from anabranch.tuning.job import Job
 
 WORK, SEARCH, WHOLE = 30.0, 45.0, 150.0
 """Where nobody asked for more: what a search may do, in seconds of a usual machine; the seconds

@@ -16,7 +16,6 @@ from anabranch.costs import beside, tied
 from anabranch.costs.forecast import calibration_of
 from anabranch.costs.paths import longest_path
 from anabranch.ir.graph import Graph
-from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.report.sides import rows, running, side_by_side
 from anabranch.rewrite.apply import apply
@@ -26,6 +25,7 @@ from anabranch.rewrite.rules import ALL
 from anabranch.rewrite.search import search
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.job import Job
 
 PAGE = Path(__file__).parents[2] / "docs" / "search.md"
 BEGIN, END = "<!-- worked case -->\n```text\n", "```\n<!-- end -->"

@@ -22,14 +22,15 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.numbers import relative_error
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost
-from anabranch.line import Job, Planned, schedule_seconds, simplified
 from anabranch.options import SYSTEMS, Options
-from anabranch.overlap.alike import WAITED
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import ALL
 from anabranch.targets import resolve
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.trace import Trace
+from anabranch.tuning.build import Planned, schedule_seconds, simplified
+from anabranch.tuning.job import Job
+from anabranch.tuning.launch.pdl import WAITED
 
 
 class Twins(nn.Module):

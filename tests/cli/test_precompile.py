@@ -11,7 +11,7 @@ import pytest
 from anabranch.cli import precompile
 from anabranch.compiler.precompile import Ahead
 from anabranch.errors import TargetError
-from anabranch.line import Job
+from anabranch.tuning.job import Job
 
 
 def test_a_row_for_each(

@@ -13,8 +13,6 @@ import torch
 from tests.networks import each, tiny
 from torch import nn
 
-from anabranch import compare, line
-from anabranch.auditions import Auditions
 from anabranch.cache import Cache
 from anabranch.compiler import pipeline
 from anabranch.compiler.pipeline import (
@@ -34,7 +32,6 @@ from anabranch.fuzz.alone import filled, normal
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.task import TaskGraph
-from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.pack import artifact, brief
 from anabranch.rewrite import simplify
@@ -42,7 +39,11 @@ from anabranch.schedule import SCHEDULERS
 from anabranch.targets import resolve
 from anabranch.targets.cpu.target import CpuExecutable, CpuTarget
 from anabranch.trace import Event, Trace
-from anabranch.tune import Tuner
+from anabranch.tuning import build
+from anabranch.tuning.job import Job
+from anabranch.tuning.sandbox.process import Auditions
+from anabranch.tuning.tuner import Tuner
+from anabranch.tuning.verify import plan as verify_plan
 
 
 def job(network: str, **options: Any) -> Job:
@@ -84,7 +85,7 @@ def test_the_zoo_on_the_cpu(network: str) -> None:
     asked = job(network, budget=1, check=1)
     made = compile_model(asked)
     assert made.errors and all(error <= allowed for error, allowed in made.errors)
-    bound = max(line.MEMORY_LEAST, line.MEMORY_LIMIT * made.found.sequential.arena_bytes)
+    bound = max(build.MEMORY_LEAST, build.MEMORY_LIMIT * made.found.sequential.arena_bytes)
     told = any("however tasks wait" in event.why for event in asked.trace.events)
     assert made.plan.arena_bytes <= bound or told
 
@@ -198,9 +199,9 @@ def test_where_the_capture_is_wrong_two_attempts_are_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def wrong(*args: Any) -> None:
-        raise NumericsError("output 0 differs", compare.WRONG_CAPTURE, "report the model")
+        raise NumericsError("output 0 differs", verify_plan.WRONG_CAPTURE, "report the model")
 
-    monkeypatch.setattr(compare, "_compare_with_model", wrong)
+    monkeypatch.setattr(verify_plan, "_compare_with_model", wrong)
     asked = job("squeezenet", budget=30)
     with pytest.raises(NumericsError, match="output 0 differs"):
         compile_model(asked)
@@ -257,7 +258,7 @@ def test_one_budget_for_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         given.append(args[4])
         return measured(*args)
 
-    monkeypatch.setattr(line, "costs_of", costs_of)
+    monkeypatch.setattr(build, "costs_of", costs_of)
     asked = job("squeezenet", budget=60)
     begun = time.monotonic()
     compile_model(asked, "schedule")

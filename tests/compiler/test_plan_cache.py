@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from anabranch import compare
 from anabranch.cache import Cache
 from anabranch.compiler import plan_cache
 from anabranch.compiler.pipeline import Compilation, compile_model
@@ -19,11 +18,12 @@ from anabranch.errors import NumericsError
 from anabranch.ir.plan import Plan
 from anabranch.ir.task import TaskGraph
 from anabranch.kernels import sources
-from anabranch.kernels.select import Selection
-from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Event, Trace
+from anabranch.tuning.job import Job
+from anabranch.tuning.select import Selection
+from anabranch.tuning.verify import plan as verify_plan
 from anabranch.zoo import ZOO
 
 
@@ -88,9 +88,9 @@ def test_what_was_verified_is_only_compared_with_the_model(
 
         return call
 
-    monkeypatch.setattr(compare, "fresh", counted("graph", compare.fresh))
+    monkeypatch.setattr(verify_plan, "fresh", counted("graph", verify_plan.fresh))
     monkeypatch.setattr(
-        compare, "_compare_with_model", counted("model", compare._compare_with_model)
+        verify_plan, "_compare_with_model", counted("model", verify_plan._compare_with_model)
     )
 
     def questions(one: Job) -> list[str]:
@@ -119,7 +119,7 @@ def test_what_was_verified_may_differ_from_the_model_after_all(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compile_model(job(cache, "squeezenet", scheduler="critical"))
-    monkeypatch.setitem(compare.EAGER_TOLERANCE, torch.float32, -1.0)
+    monkeypatch.setitem(verify_plan.EAGER_TOLERANCE, torch.float32, -1.0)
     with pytest.raises(NumericsError, match="differs from the model's own"):
         compile_model(job(cache, "squeezenet", scheduler="critical"))
 

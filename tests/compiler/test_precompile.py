@@ -14,12 +14,13 @@ from anabranch.compiler import precompile
 from anabranch.compiler.pipeline import compile_model
 from anabranch.compiler.precompile import Ahead, compiled_ahead
 from anabranch.errors import OptionError, TargetError
-from anabranch.kernels.select import candidates
-from anabranch.line import Job, tuner_of
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.targets.cuda.triton import Triton
 from anabranch.trace import Trace
+from anabranch.tuning.build import tuner_of
+from anabranch.tuning.job import Job
+from anabranch.tuning.select import candidates
 
 
 def job(cache: Cache | None, target: str = "sim:h200", **given: object) -> Job:

@@ -34,10 +34,10 @@ from anabranch.ir.calibration import Calibration
 from anabranch.ir.protocols import Cost, Probe
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import Resources
-from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.targets.sim.target import open_sim
 from anabranch.trace import Trace
+from anabranch.tuning.job import Job
 
 
 @pytest.fixture(name="profile")

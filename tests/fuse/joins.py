@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from anabranch.fuse import partition
 from anabranch.fuse.join import fitting, joined
-from anabranch.fuse.joining import writing
 from anabranch.ir.graph import Arg, Graph, Input, Node, Ref
 from anabranch.ir.ops import channels_last_strides, make_node
 from anabranch.ir.task import TaskGraph
@@ -18,6 +17,7 @@ from anabranch.ir.verify import verify_tasks
 from anabranch.kernels.library import PROVIDERS
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.trace import Trace
+from anabranch.tuning.concat_trials import writing
 
 CPU = CpuTarget()
 

@@ -21,11 +21,11 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_inputs
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_tasks
-from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
-from anabranch.tune import CUTS
+from anabranch.tuning.job import Job
+from anabranch.tuning.tuner import CUTS
 
 
 def cut(graph: Graph) -> TaskGraph:

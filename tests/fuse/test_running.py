@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from anabranch.compiler.pipeline import compile_model
 from anabranch.kernels.triton.write import variants
-from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.job import Job
 
 
 def positions(ids: Tensor) -> Tensor:

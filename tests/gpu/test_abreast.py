@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.abreast.test_decide import cells, wide
 from tests.gpu.patience import patiently
 from tests.gpu.shared import shared_cache
+from tests.tuning.horizontal.test_decide import cells, wide
 from torch import Tensor
 
 import anabranch
 from anabranch.fuse import partition
-from anabranch.fuse.abreast import joint, levelled, name_of, together
 from anabranch.fuse.join import fitting, joined
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph
@@ -26,11 +25,12 @@ from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.provider import TritonProvider
-from anabranch.overlap.alike import in_mode
 from anabranch.pack import pack
 from anabranch.pack.fence import fence
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.trace import Trace
+from anabranch.tuning.joint_tasks import joint, levelled, name_of, together
+from anabranch.tuning.launch.pdl import in_mode
 from anabranch.zoo import ZOO
 
 pytestmark = pytest.mark.gpu

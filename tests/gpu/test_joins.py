@@ -9,7 +9,6 @@ import torch
 
 from anabranch.fuse import partition
 from anabranch.fuse.join import fitting, joined
-from anabranch.fuse.joining import writing
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_tensor
@@ -24,6 +23,7 @@ from anabranch.pack import pack
 from anabranch.pack.fence import fence
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.trace import Trace
+from anabranch.tuning.concat_trials import writing
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="generated kernels need Triton")

@@ -12,8 +12,8 @@ from tests.gpu.test_plans import network
 
 import anabranch
 from anabranch.kernels.triton.dependent import MODES, split
-from anabranch.overlap.alike import in_mode, may_overlap
 from anabranch.targets.cuda.capture import CudaExecutable
+from anabranch.tuning.launch.pdl import in_mode, may_overlap
 
 pytestmark = pytest.mark.gpu
 

@@ -238,9 +238,9 @@ def test_profiling_does_not_move_the_results() -> None:
 
 
 def test_without_cudnn_frontend_plans_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    from anabranch import tune
+    from anabranch.tuning import tuner
 
-    monkeypatch.setattr(tune, "PROVIDERS", (AtenProvider(), FusedAtenProvider()))
+    monkeypatch.setattr(tuner, "PROVIDERS", (AtenProvider(), FusedAtenProvider()))
     for name in ("squeezenet", "resnet50"):
         for last in (False, True):
             model, args = network(name, "tiny", torch.float16)

@@ -16,8 +16,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from anabranch.accept import checker
-from anabranch.auditions import START, Auditions
 from anabranch.cache import Cache
 from anabranch.errors import TargetError
 from anabranch.ir.dag import dag_of
@@ -27,11 +25,13 @@ from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton import Program
 from anabranch.pack import pack
-from anabranch.rehearse import Rehearsal
 from anabranch.targets.cuda import driver
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.targets.cuda.triton import Triton
 from anabranch.trace import Trace
+from anabranch.tuning.sandbox.client import Rehearsal
+from anabranch.tuning.sandbox.process import START, Auditions
+from anabranch.tuning.verify.kernel import checker
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="generated kernels need Triton")

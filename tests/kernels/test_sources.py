@@ -10,8 +10,8 @@ import pytest
 
 import anabranch
 from anabranch.kernels import library, sources
-from anabranch.kernels.select import select
 from anabranch.kernels.triton import provider
+from anabranch.tuning.select import select
 
 PACKAGE = Path(anabranch.__file__).parent
 SILENT = {"cache", "deadline", "errors", "options", "trace"}

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from anabranch.accept import checker
 from anabranch.ir.dag import dag_of
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Kernel, Task
@@ -16,6 +15,7 @@ from anabranch.pack.check import check_plan
 from anabranch.pack.fence import FENCE, fence
 from anabranch.targets.cpu import target as cpu
 from anabranch.targets.place import Call, run_aten
+from anabranch.tuning.verify.kernel import checker
 
 BODY = """\
 graph add {

@@ -18,7 +18,6 @@ from anabranch.ir.dag import Dag, dag_of
 from anabranch.ir.protocols import Cost, Costs, Executable, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
-from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.pack import pack
 from anabranch.schedule import SCHEDULERS, local
@@ -29,6 +28,7 @@ from anabranch.schedule.placing import Placing, placing_of
 from anabranch.targets import resolve
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.trace import Trace
+from anabranch.tuning.job import Job
 from anabranch.zoo import ZOO
 
 TasksOf = Callable[[Dag], TaskGraph]

@@ -32,11 +32,12 @@ from anabranch.ir.protocols import Costs, Executable, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
-from anabranch.line import bounded_costs, limits_of
 from anabranch.options import Options
 from anabranch.schedule import scheduler
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.build import bounded_costs
+from anabranch.tuning.job import limits_of
 
 VERSION = 1
 RUNS = 200

@@ -20,7 +20,6 @@ from functools import partial
 from typing import Any
 
 from anabranch import api
-from anabranch.audition import GENERATES
 from anabranch.bench.machine import machine
 from anabranch.bench.provenance import provenance, versions
 from anabranch.cache import Cache
@@ -40,13 +39,14 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
 from anabranch.ir.text import text_kernel
 from anabranch.kernels import ALL
-from anabranch.kernels.recall import Candidate, whole
-from anabranch.line import KERNEL_SECONDS
 from anabranch.models import load_model
 from anabranch.pack import pack
 from anabranch.targets import resolve
 from anabranch.trace import Trace
-from anabranch.tune import Tuner
+from anabranch.tuning.build import KERNEL_SECONDS
+from anabranch.tuning.recall import Candidate, whole
+from anabranch.tuning.sandbox.worker import GENERATES
+from anabranch.tuning.tuner import Tuner
 from anabranch.zoo import ZOO
 
 Save = Callable[[Profile], None]

@@ -10,8 +10,8 @@ interleaved on the device where there is one, simulated where the target is.
      "verdicts": [{"model": "zoo:googlenet", ..., "other": "critical", "ratio": 1.01, "tie": true}]}
 
 "local-overlap" is our plan with kernels that overlap those before them, which decide when the next
-may start as part of the plan (`anabranch.overlap`), under whichever of the usual schedules is the
-fastest then; all others launch a kernel when those it follows have ended. It counts only if it
+may start as part of the plan (`anabranch.tuning.launch`), under whichever of the usual schedules is
+the fastest then; all others launch a kernel when those it follows have ended. It counts only if it
 leaves the same bits as the plan that it comes from, again and again.
 
 `ratio`: how many times as long as the fastest of its model. `means`: geometric means, over all
@@ -36,7 +36,6 @@ from torch import Tensor
 from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.verdicts import OURS, OVERLAP, OWN, summary
 from anabranch.cache import Cache
-from anabranch.compare import fresh
 from anabranch.compiler.pipeline import compile_model
 from anabranch.deadline import Deadline
 from anabranch.errors import AnabranchError, NumericsError, OptionError, VerifyError
@@ -47,16 +46,18 @@ from anabranch.ir.protocols import Cost, Costs, Limits, Target
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
-from anabranch.line import Job, bounded_costs, limits_of
 from anabranch.models import load_model
 from anabranch.options import Options
-from anabranch.overlap.decide import near, overlapped
 from anabranch.pack.once import Packer
 from anabranch.schedule import BEST, scheduler
 from anabranch.schedule.variants import variants
 from anabranch.schedule.weigh import times
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.build import bounded_costs
+from anabranch.tuning.job import Job, limits_of
+from anabranch.tuning.launch.decide import near, overlapped
+from anabranch.tuning.verify.plan import fresh
 
 VERSION = 1
 REPLAYS = 20

@@ -26,12 +26,13 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
-from anabranch.line import Job, bounded_costs
 from anabranch.models import load_model
 from anabranch.options import Options
 from anabranch.schedule.best import Choice
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.build import bounded_costs
+from anabranch.tuning.job import Job
 
 VERSION = 1
 

@@ -27,7 +27,6 @@ from anabranch.cli import flags, screen
 from anabranch.cli.place import place, planned_elsewhere
 from anabranch.cli.stopping import stoppable
 from anabranch.cli.watch import Watch
-from anabranch.compare import EAGER_TOLERANCE
 from anabranch.compiled.calls import Compiled
 from anabranch.errors import NumericsError, OptionError
 from anabranch.ir.numbers import relative_error
@@ -37,6 +36,7 @@ from anabranch.options import Options
 from anabranch.report import units
 from anabranch.report.headline import CUT_SHORT
 from anabranch.trace import Trace
+from anabranch.tuning.verify.plan import EAGER_TOLERANCE
 
 TOP = 8
 

@@ -19,7 +19,6 @@ from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import costs_of
 from anabranch.errors import OptionError
 from anabranch.ir.protocols import Limits
-from anabranch.line import Job
 from anabranch.models import load_model
 from anabranch.options import Options
 from anabranch.pack import pack
@@ -28,6 +27,7 @@ from anabranch.schedule.gaps import SEARCHED, BlockGaps, gaps
 from anabranch.schedule.solver import cp_sat
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.job import Job
 
 
 def run(

@@ -38,7 +38,6 @@ from anabranch.errors import OptionError
 from anabranch.ir.dag import Dag, bits, dag_of
 from anabranch.ir.protocols import Limits
 from anabranch.ir.task import Task
-from anabranch.line import Job
 from anabranch.models import load_model
 from anabranch.options import Options
 from anabranch.schedule.best_first import solve_bounded
@@ -53,6 +52,7 @@ from anabranch.schedule.space import space
 from anabranch.schedule.weigh import share
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.job import Job
 
 COLUMNS = ("operators", "width", "bound", "states", "transitions", "schedules")
 SOLVED = ("looked_at", "stages", "us", "seconds")

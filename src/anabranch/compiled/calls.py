@@ -54,7 +54,6 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable, Target
 from anabranch.ir.trees import REGISTER, read_tree, unknown_class, unregistered
 from anabranch.kernels.triton import memo
-from anabranch.line import Job
 from anabranch.options import Options
 from anabranch.pack import artifact
 from anabranch.pack.owned import Shared, owned, shared_of
@@ -63,6 +62,7 @@ from anabranch.report.lines import WIDTH
 from anabranch.report.sides import rounds_told
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.job import Job
 
 
 def _check_parts(model: Any) -> None:

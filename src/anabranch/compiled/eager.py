@@ -19,8 +19,8 @@ from anabranch.compiler.pipeline import PLAIN, Compilation, compile_model
 from anabranch.errors import AnabranchError
 from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.protocols import Cost
-from anabranch.line import Job
 from anabranch.trace import Kind
+from anabranch.tuning.job import Job
 
 RACE_S = 0.5
 """Seconds of timing for each of the two races."""

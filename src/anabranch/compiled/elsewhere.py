@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.accept import checker
 from anabranch.cache import Cache
 from anabranch.errors import TargetError
-from anabranch.fuse.joining import writing
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Target
 from anabranch.ir.target import TargetSpec
@@ -23,6 +21,8 @@ from anabranch.ir.task import Task, runs_body
 from anabranch.kernels import PROVIDERS
 from anabranch.pack import pack
 from anabranch.trace import Trace
+from anabranch.tuning.concat_trials import writing
+from anabranch.tuning.verify.kernel import checker
 
 AGAIN = "compile the model again to tune for this machine"
 LISTED = 3

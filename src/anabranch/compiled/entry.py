@@ -17,7 +17,7 @@ from anabranch.compiler.pipeline import Compilation
 from anabranch.frontend.plain import Assembler, Reader, assembler, reader
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Executable
-from anabranch.line import Job
+from anabranch.tuning.job import Job
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from anabranch.compare import EAGER_TOLERANCE
 from anabranch.compiled.answer import Answer
 from anabranch.compiled.binding import bind, refusal, shapes
 from anabranch.compiled.entry import Entry
@@ -24,7 +23,8 @@ from anabranch.frontend.observe import unchanged
 from anabranch.frontend.recall import capture_or_recall
 from anabranch.frontend.rows import batched_results, refused
 from anabranch.ir.numbers import relative_error
-from anabranch.line import Job, calling_of
+from anabranch.tuning.job import Job, calling_of
+from anabranch.tuning.verify.plan import EAGER_TOLERANCE
 
 KEY = "rows"
 """Under which name facts of a saved plan say which results have rows of the batch."""

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from anabranch.compare import drawn_anew, unlike_model, without_fastpath
 from anabranch.compiled.entry import Entry
 from anabranch.compiled.fitting import (
     Fitting,
@@ -41,7 +40,8 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Target
 from anabranch.ir.recipe import Recipe
 from anabranch.ir.reference import eager_and_reference
-from anabranch.line import example_of
+from anabranch.tuning.job import example_of
+from anabranch.tuning.verify.plan import drawn_anew, unlike_model, without_fastpath
 
 EXTRA = "_extra_state"
 """What a state dict may hold that is no tensor: it is of the module's code, not of its graph."""

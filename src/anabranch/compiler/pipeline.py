@@ -19,10 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
-from anabranch.abreast.decide import abreast
-from anabranch.auditions import Auditions
 from anabranch.autograph.path import Path
-from anabranch.compare import WRONG_CAPTURE, verify, verify_capture
 from anabranch.compiler.plan_cache import (
     KnownError,
     Outcome,
@@ -49,17 +46,6 @@ from anabranch.ir.schedule import text_schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import text_graph, text_tasks
 from anabranch.ir.uncollected import uncollected
-from anabranch.kernels.select import Selection
-from anabranch.line import (
-    Job,
-    calling_of,
-    launched,
-    schedulers_of,
-    simplified_or_recalled,
-    stages_of,
-    tuner_of,
-    with_samples,
-)
 from anabranch.options import Options
 from anabranch.pack.owned import owned
 from anabranch.pack.recipe import with_recipe
@@ -68,6 +54,18 @@ from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
 from anabranch.seek import known_path, searched
 from anabranch.trace import RECALLED, Event, Trace
+from anabranch.tuning.build import (
+    launched,
+    schedulers_of,
+    simplified_or_recalled,
+    stages_of,
+    tuner_of,
+)
+from anabranch.tuning.horizontal.decide import abreast
+from anabranch.tuning.job import Job, calling_of, with_samples
+from anabranch.tuning.sandbox.process import Auditions
+from anabranch.tuning.select import Selection
+from anabranch.tuning.verify.plan import WRONG_CAPTURE, verify, verify_capture
 
 STAGES = (
     *("capture", "rewrite", "fuse", "kernels", "probe", "schedule"),

@@ -2,7 +2,7 @@
 
     graph, target, options, our own files --> cache --> tasks, kernels, schedule, places: the plan
 
-Deciding anew from what is known of every part (`kernels.recall`, timings, `schedule.recall`) takes
+Deciding anew from what is known of every part (`tuning.recall`, timings, `schedule.recall`) takes
 seconds for a thousand nodes: each candidate's key is a text. An outcome is found by one key, which
 says the whole graph but the content of its weights, and every file of this package. The plan is
 read beside the graph at hand, so that its weights are those of the model at hand, and proved like a
@@ -31,11 +31,11 @@ from anabranch.ir.schedule import Schedule, Timeline
 from anabranch.ir.task import Kernel
 from anabranch.ir.text import text_graph
 from anabranch.kernels import sources
-from anabranch.kernels.recall import Candidate
-from anabranch.kernels.select import Selection
 from anabranch.options import Options
 from anabranch.pack import brief
 from anabranch.trace import RECALLED, Event, Kind, Told, Trace
+from anabranch.tuning.recall import Candidate
+from anabranch.tuning.select import Selection
 
 SCHEME = "outcome 6"
 OPTIONS = (

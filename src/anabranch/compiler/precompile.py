@@ -18,10 +18,11 @@ import torch
 from anabranch.compiler.pipeline import compile_model
 from anabranch.errors import OptionError, TargetError
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.select import candidates
-from anabranch.line import Job, tuner_of
 from anabranch.targets.cuda.triton import Triton, available
 from anabranch.trace import Trace
+from anabranch.tuning.build import tuner_of
+from anabranch.tuning.job import Job
+from anabranch.tuning.select import candidates
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from anabranch.errors import TargetError
 from anabranch.fuse.legal import CHEAP, Facts, body_of, is_depthwise, misread, why_not_written
 from anabranch.fuse.pairs import SLACK
 from anabranch.fuse.paths import Paths
@@ -28,7 +27,6 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Input, Node
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
-from anabranch.kernels.select import Choosing, Selection, select
 from anabranch.kernels.triton.expected import expected_us, why_not_one
 from anabranch.trace import Trace
 
@@ -37,23 +35,6 @@ Group = tuple[Node, ...]
 MOST_READS = 3
 """Values that a reader may read to compute it, constants not counted: they come from memory in
 place of one."""
-
-
-def with_again(selection: Selection, how: Choosing, trace: Trace) -> Selection:
-    """The selection with what several compute again wherever they can, with kernels for that; the
-    very same one if nowhere."""
-    whole = computed_again(selection.tasks, how.spec, trace)
-    if whole is selection.tasks:
-        return selection
-    changed = replace(whole, tasks=tuple(task for task in whole.tasks if task.kernel is None))
-    try:
-        found = select(changed, how, trace)
-    except TargetError as failed:
-        trace.add("refused", "fuse", whole.name, str(failed).partition("\n")[0])
-        return selection
-    chosen = {task.name: task for task in found.tasks.tasks}
-    tasks = replace(whole, tasks=tuple(chosen.get(task.name, task) for task in whole.tasks))
-    return Selection(tasks, {**selection.candidates, **found.candidates}, found.settled)
 
 
 def computed_again(tasks: TaskGraph, spec: TargetSpec, trace: Trace) -> TaskGraph:

@@ -1,6 +1,5 @@
-"""Which kernel runs a task: providers propose, measurement decides (`select`)."""
+"""Which kernel runs a task: providers propose, measurement decides (`tuning.select`)."""
 
 from anabranch.kernels.library import ALL, LIMITED, PROVIDERS
-from anabranch.kernels.select import select
 
-__all__ = ["ALL", "LIMITED", "PROVIDERS", "select"]
+__all__ = ["ALL", "LIMITED", "PROVIDERS"]

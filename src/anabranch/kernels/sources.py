@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from importlib import metadata, resources
 from importlib.resources.abc import Traversable
 
-ROOMS = ("costs", "ir", "kernels")
+ROOMS = ("costs", "ir", "kernels", "tuning")
 """Who offers kernels, and who decides which one runs."""
 PROGRAMS = ("ir", "kernels")
 """Who writes the text of a kernel that is decided on."""

@@ -15,7 +15,6 @@ from typing import Any
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import text_graph, text_kernel
-from anabranch.kernels.recall import Candidate
 from anabranch.report.flow import Flow, busy, critical_chain
 from anabranch.report.headline import headline
 from anabranch.report.kernel import limit_facts, why_not
@@ -23,6 +22,7 @@ from anabranch.report.modules import module_of, modules
 from anabranch.report.occupancy import fullest, occupancy
 from anabranch.report.parts import Parts
 from anabranch.report.rows import Row, is_chosen, reads, runs, writes
+from anabranch.tuning.recall import Candidate
 
 SOURCES = 1_000_000
 LEFT_OUT = -2

@@ -29,14 +29,14 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_graph, text_kernel
-from anabranch.kernels.lost import why_lost
-from anabranch.kernels.recall import Candidate
 from anabranch.kernels.triton.limits import upper_limit
 from anabranch.kernels.triton.write import is_ours, program
 from anabranch.report.lines import cut, printable, wrapped
 from anabranch.report.rows import is_chosen, kind_of, ops_text, reads, runs, writes
 from anabranch.report.units import count, duration, size
 from anabranch.trace import Event
+from anabranch.tuning.recall import Candidate
+from anabranch.tuning.why_lost import why_lost
 
 NAMED = 19
 """Characters of a task's name in the list of the slowest, whose cut names mean the task too."""

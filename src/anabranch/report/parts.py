@@ -10,8 +10,8 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule, Timeline
-from anabranch.kernels.recall import Candidate
 from anabranch.trace import Event
+from anabranch.tuning.recall import Candidate
 
 
 class Parts(TypedDict):

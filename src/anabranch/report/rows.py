@@ -16,10 +16,10 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.schedule import Launch, Timeline
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_kernel, text_node
-from anabranch.kernels.recall import Candidate
 from anabranch.kernels.triton.carveout import apart
 from anabranch.kernels.triton.dependent import split
 from anabranch.report.parts import Parts
+from anabranch.tuning.recall import Candidate
 
 KINDS = ("contract", "opaque", "reduce", "pointwise", "move")
 """A task has the first of these kinds that a node of it has: what most likely sets its time."""

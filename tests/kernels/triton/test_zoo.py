@@ -14,11 +14,11 @@ from tests.kernels.triton.test_compile import compiled
 from anabranch.compiler.pipeline import compile_model
 from anabranch.ir.graph import Graph
 from anabranch.kernels.triton.write import program, variants
-from anabranch.line import Job
 from anabranch.models import load_model
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.job import Job
 from anabranch.zoo import ZOO
 
 pytest.importorskip("triton")

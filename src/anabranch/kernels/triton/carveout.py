@@ -8,7 +8,7 @@ what it needs, and then kernels that could run beside each other do not, or crow
 multiprocessors that are free. On an H200 a convolution of 114 CTAs that was launched while a
 pooling kernel without shared memory ended took 24 us instead of 6. So all kernels of a plan, those
 of libraries too, ask for the same: generated ones for all of it, or for less if the plan is faster
-with more L1 (`overlap.parted`). Their variants say it, and the captured graph is told.
+with more L1 (`tuning.launch.l1_carveout`). Their variants say it, and the captured graph is told.
 
 Where all kernels are a library's, it is a quarter. Poolings live by L1: with all of it shared
 GoogLeNet takes 8 to 13% longer than as the driver chooses, SqueezeNet 4 to 6. With a quarter they

@@ -1,0 +1,292 @@
+"""The inner line: from a rewritten graph to its schedule.
+
+    graph -> fuse -> kernels -> probe -> schedule -> Planned
+
+The compiler runs it on the graph that it was given, and on each graph that a search would have
+instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from anabranch.costs import costs_of, fastest
+from anabranch.frontend.captured import Captured, renamed
+from anabranch.ir.dag import dag_of
+from anabranch.ir.graph import Graph
+from anabranch.ir.plan import Plan, Signature
+from anabranch.ir.protocols import Cost, Costs
+from anabranch.ir.schedule import Schedule, sequential_launches
+from anabranch.ir.step import Stepper
+from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.options import Options
+from anabranch.pack import pack
+from anabranch.pack.once import Packer
+from anabranch.rewrite import simplify
+from anabranch.rewrite.recall import simplify_or_recall
+from anabranch.schedule import BEST
+from anabranch.schedule.best import Choice
+from anabranch.schedule.merging import MERGING
+from anabranch.schedule.outlook import outlook_of
+from anabranch.schedule.recall import best_or_recall
+from anabranch.trace import Trace
+from anabranch.tuning.job import Job, limits_of, with_samples
+from anabranch.tuning.launch.decide import near, overlapped
+from anabranch.tuning.launch.pdl import USUAL, WAITED, compiling, launched_in, may_overlap
+from anabranch.tuning.sandbox.client import compile_ahead
+from anabranch.tuning.select import MOST, Selection
+from anabranch.tuning.tuner import Tuner, Way, settled, with_probes
+
+MEMORY_LIMIT = 1.25
+"""A parallel plan may take this much of the sequential plan's arena; waits are added to keep it."""
+MEMORY_LEAST = 16 << 10
+"""Bytes that any plan may take: less is not worth a wait, or a warning."""
+KERNEL_SECONDS = 0.006
+"""Of timing for each candidate kernel, of which a network may have thousands: fifty samples of a
+kernel of 10 us, each of which is 8 runs in a row. Medians of so many tell 2% apart."""
+TRIAL = ("sequential", "critical")
+"""Who schedules a graph that is only tried out, where the fastest of several was asked for."""
+
+STAGED = 300
+"""Of more tasks no stages are looked for, unless IOS is asked for by name: on an H200 its schedules
+of both NASNet-A, at batch 1 and 16, take 1.001 to 1.08 times as long as the fastest, and finding
+them takes longer than all other schedulers but `local` take together."""
+NEAR = 1.05
+"""Selections are run side by side whose forecasts differ by no more than this: half as much again
+as a forecast is off by, in the median."""
+WHOLE = 160.0
+"""Seconds after which nobody looks for modes of launch kernel by kernel, unless a budget says so: a
+first compilation shall end within three minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A graph that went through the line up to its schedule. `sequential`: the plan without
+    concurrency; `packer`: makes plans within the bytes that they may take; `settled`: nothing was
+    left out that might run another day; `trace`: what was said on the way."""
+
+    graph: Graph
+    signature: Signature
+    selection: Selection
+    choice: Choice
+    sequential: Plan
+    packer: Packer
+    costs: Costs
+    settled: bool
+    trace: Trace
+
+    @property
+    def tasks(self) -> TaskGraph:
+        return self.selection.tasks
+
+    @property
+    def cost(self) -> Cost:
+        """What the chosen schedule takes."""
+        return next(c for s, c in self.choice.candidates if s == self.choice.schedule)
+
+
+def tuner_of(job: Job, most: int = MOST) -> Tuner:
+    return Tuner(job.target, job.options, job.cache, job.deadline, most, job.auditions)
+
+
+def simplified(job: Job, graph: Graph) -> Graph:
+    return simplify(graph, _stepper(job), job.options, job.target.spec.kind)
+
+
+def simplified_or_recalled(job: Job, graph: Graph, unknown: Callable[[], object]) -> Graph:
+    """As `simplified`, but what was simplified before is recalled; else `unknown` is called."""
+    kind = job.target.spec.kind
+    stepper = _stepper(job)
+    return simplify_or_recall(graph, stepper, job.options, kind, job.cache, unknown, job.anew)
+
+
+def _stepper(job: Job) -> Stepper:
+    options = job.options
+    return Stepper(job.trace, options.check, options.fuel, options.dump)
+
+
+def stages_of(
+    job: Job, captured: Captured, graph: Graph, trial: bool = False
+) -> Generator[tuple[str, Any], None, Planned]:
+    """From a rewritten graph to its schedule, with each stage's noun on the way. `trial`: the graph
+    is only tried out, under a schedule that is found at once."""
+    job = with_samples(job, captured, graph)
+    trace, options, target = job.trace, job.options, job.target
+    tuner = tuner_of(job)
+    with trace.stage("fuse"):
+        cuts = tuner.cuts(graph, trace)
+    yield "fuse", cuts[-1]
+    prepare = partial(pack, spec=target.spec)
+    tuning = costs_of(target, prepare, job.cache, trace, job.deadline, KERNEL_SECONDS)
+    with trace.stage("kernels"):
+        ways = tuner.kernels(cuts, tuning, trace, wholes=True)
+        way = _fastest(job, renamed(captured, graph), graph, ways, tuning)
+        trace.tell(way.trace)
+        selection = way.selection
+    yield "kernels", selection
+    with trace.stage("probe"):
+        selection = with_probes(selection, tuning)
+        if options.scheduler in MERGING and options.exact:
+            why = "a smaller window is padded with zeros, which infinities are multiplied by"
+            trace.add("refused", "kernels", "merged convolutions", why)
+        elif options.scheduler in MERGING:
+            graph, selection = tuner.merged(graph, selection, tuning, limits_of(job))
+        signature = renamed(captured, graph)
+    yield "probe", selection.tasks
+    safe = selection.settled and settled(tuning)
+    made = scheduled(job, graph, signature, selection, safe, trial)
+    yield "schedule", made.choice
+    return made
+
+
+def _fastest(
+    job: Job, signature: Signature, graph: Graph, ways: Sequence[Way], costs: Costs
+) -> Way:
+    """Of selections for one graph the one whose schedule is fastest, as a trial runs it, launched
+    as most plans are in the end: a chain gains more by that than a fork. The first in case of a
+    tie. What is foreseen to be much slower is not run."""
+    first = ways[0]
+    ways = _in_sight(job, ways, lambda task: costs.task(task).us)
+    if len(ways) < 2 or job.deadline.over():
+        return first if first in ways else ways[0]
+    aside = replace(job, trace=job.trace.aside())
+    tried = [
+        scheduled(aside, graph, signature, with_probes(way.selection, costs), False, trial=True)
+        for way in ways
+    ]
+    plans = [(made.tasks, made.choice.schedule) for made in tried]
+    overlap = job.options.overlap != "none" and may_overlap(tried[0].tasks, job.target)
+    mode = USUAL if overlap else ""
+    found = tried[0].costs.race(launched_in(mode, plans, job.target, job.cache, aside.trace))
+    best = fastest(found)
+    for way, made, cost in zip(ways, tried, found, strict=True):
+        if way is not ways[best]:
+            what = f"{len(made.tasks.tasks)} tasks, {len(made.tasks.joins)} joins"
+            why = f"{cost.us:.2f} us {cost.source} as a whole, {found[best].us:.2f} otherwise"
+            job.trace.add("refused", "fuse", what, why, us=cost.us)
+    return ways[best]
+
+
+def _in_sight(job: Job, ways: Sequence[Way], us: Callable[[Task], float]) -> list[Way]:
+    """The selections that may be the fastest, by forecast, on as many streams as there will be."""
+    if len(ways) < 2:
+        return list(ways)
+    options, spec = job.options, job.target.spec
+    streams = 1 if options.scheduler == "sequential" else options.max_streams
+    foreseen = [outlook_of(way.selection.tasks, us, spec, streams) for way in ways]
+    return [way for way, us in zip(ways, foreseen, strict=True) if us <= NEAR * min(foreseen)]
+
+
+def scheduled(
+    job: Job,
+    graph: Graph,
+    signature: Signature,
+    selection: Selection,
+    safe: bool,
+    trial: bool = False,
+) -> Planned:
+    """The stage from tasks with kernels to their schedule; `safe`: what was chosen so far would be
+    chosen again."""
+    options, tasks = job.options, selection.tasks
+    still = trial or options.overlap == "none" or job.deadline.stopped()
+    ahead, interrupt = _nothing, _at_once
+    if job.auditions is not None:
+        ahead, interrupt = partial(compile_ahead, auditions=job.auditions), job.auditions.interrupt
+    ways = (job.target, job.cache, ahead, interrupt, job.deadline, job.trace)
+    aside = nullcontext(_at_once) if still else compiling(tasks, *ways)
+    usual = trial and options.scheduler == "best"
+    names = TRIAL if usual else schedulers_of(options, len(tasks.tasks))
+    with job.trace.stage("schedule"), aside as compiled:
+        sequential, packer, costs = bounded_costs(job, tasks, signature, compiled)
+        choice = best_or_recall(tasks, costs, names, limits_of(job), job.cache)
+    safe = safe and settled(costs)
+    trace = job.trace
+    return Planned(graph, signature, selection, choice, sequential, packer, costs, safe, trace)
+
+
+def planned(job: Job, captured: Captured, graph: Graph) -> Planned:
+    """What the line makes of the graph, on trial."""
+    stages = stages_of(job, captured, graph, trial=True)
+    while True:
+        try:
+            next(stages)
+        except StopIteration as ended:
+            made: Planned = ended.value
+            return made
+
+
+def rescheduled(job: Job, made: Planned, trial: bool = False) -> Planned:
+    """The same tasks under the schedule that a trial, or whoever asks in earnest, gives them."""
+    return scheduled(job, made.graph, made.signature, made.selection, made.settled, trial)
+
+
+def launched(job: Job, made: Planned, plan: Plan) -> tuple[Plan, Cost | None]:
+    """The plan of what was made as its kernels are launched, and what it then takes, None where
+    nobody knows. Where no scheduler was asked for by name, another schedule may come to be the
+    fastest."""
+    options, until = job.options, None
+    if options.overlap == "none" or job.deadline.stopped():
+        return plan, None
+    if options.overlap == "each":
+        until = job.deadline
+        if options.budget is None:
+            until = until.within(max(0.0, WHOLE - job.taken))
+    others = []
+    if options.scheduler == "best" and may_overlap(plan.tasks, job.target):
+        choice = made.choice
+        others = [made.packer.plan(s) for s in near(choice.candidates, choice.schedule)]
+    return overlapped(plan, job.target, job.cache, job.trace, until, others)
+
+
+def bounded_costs(
+    job: Job,
+    tasks: TaskGraph,
+    signature: Signature | None = None,
+    quiet: Callable[[], None] = lambda: None,
+) -> tuple[Plan, Packer, Costs]:
+    """The sequential plan, who packs others within the bytes that they may take, and costs of
+    those; `quiet`: waits until one may measure."""
+    spec = job.target.spec
+    plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
+    sequential = pack(tasks, plain, spec, signature)
+    most = max(MEMORY_LEAST, int(MEMORY_LIMIT * sequential.arena_bytes))
+    packer = Packer(tasks, spec, signature, most)
+
+    def prepare(asked: TaskGraph, schedule: Schedule) -> Plan:
+        quiet()
+        return packer.any(asked, schedule)
+
+    return sequential, packer, costs_of(job.target, prepare, job.cache, job.trace, job.deadline)
+
+
+def schedule_seconds(trace: Trace) -> float:
+    """What finding a schedule has taken, of whichever graph took longest: without the wait for
+    kernels, nearly all of which the next graph has as well."""
+    found, waited = 0.0, 0.0
+    for event in trace.events:
+        if event.kind == "stage" and event.what in ("schedule", WAITED):
+            seconds = float(dict(event.data)["seconds"])
+            if event.what == WAITED:
+                waited = seconds
+            else:
+                found, waited = max(found, seconds - waited), 0.0
+    return found
+
+
+def _at_once() -> None:
+    """Nobody is to be waited for."""
+
+
+def _nothing(kernels: Sequence[Kernel]) -> None:
+    """Nobody compiles ahead."""
+
+
+def schedulers_of(options: Options, tasks: int = 0) -> Sequence[str]:
+    """Who is to schedule so many tasks."""
+    if options.scheduler != "best":
+        return (options.scheduler,)
+    return BEST if tasks <= STAGED else tuple(name for name in BEST if name != "ios")

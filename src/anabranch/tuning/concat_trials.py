@@ -1,0 +1,200 @@
+"""Trying joins: a selection with concatenations -> one without those that a join outruns.
+
+    fitting -> promising -> kernels chosen again for what reads or writes slices -> worth
+
+A kernel that is known already says whether a trial can pay: the parts must be written by kernels
+that write where they are told, and if the fastest of those, each into memory of its own, lose more
+than the concatenation takes, a join loses too. Only kernels that were fast before are tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from anabranch.errors import TargetError
+from anabranch.fuse.join import fitting, joined, touching, worth
+from anabranch.ir.key import digest_text, structure_text
+from anabranch.ir.protocols import Cost, Costs, Provider
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph, leaves, wholes
+from anabranch.trace import Trace
+from anabranch.tuning.recall import Candidate
+from anabranch.tuning.select import MOST, Choosing, Selection, select
+
+AGAIN = 3
+"""Of each provider's kernels for a task, how many are tried again: strides change times a little,
+and hardly the order of what differs much."""
+Known = Mapping[str, frozenset[tuple[str, str, str]]]
+"""By structure: provider, name and variant of the kernels to try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """A provider's kernels that write where they are told, of those that are `known`, or of all for
+    what is new; ATen's others run and then copy. What is `free` may allocate its results."""
+
+    of: Provider
+    known: Known
+    free: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        return self.of.name
+
+    @property
+    def version(self) -> str:
+        known = sorted((key, sorted(names)) for key, names in self.known.items())
+        return f"{self.of.version} writing {digest_text(repr((known, sorted(self.free))))}"
+
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+        found = self.of.kernel(task, spec, name, variant)
+        told = found if structure_text(task.body) in self.free else _told(found)
+        if told is None:
+            raise ValueError(f"kernel {name} {variant} does not write where it is told")
+        return told
+
+    def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
+        key, offers = structure_text(task.body), self.of.kernels(task, spec)
+        if key not in self.free:
+            offers = [told for kernel in offers if (told := _told(kernel)) is not None]
+        known = self.known.get(key)
+        return [k for k in offers if known is None or k.provider == "aten" or _name(k) in known]
+
+
+def with_joins(
+    selection: Selection, how: Choosing, costs: Costs, trace: Trace, hopeful: bool = False
+) -> Selection:
+    """The selection with joins where they are faster; the very same one if nowhere. `hopeful`:
+    also where that shows only in the whole, if at all."""
+    plain = selection.tasks
+    names = _promising(selection, costs.task, trace)
+    if not names:
+        return selection
+    whole = joined(plain, names)
+    changed = touching(plain, whole)
+    again = writing(changed, whole, selection.candidates, how.providers)
+    try:
+        cut = replace(whole, tasks=changed)
+        picked = select(cut, replace(how, providers=again, most=MOST), trace)
+    except TargetError as failed:
+        trace.add("refused", "fuse", ", ".join(names), str(failed).partition("\n")[0])
+        return selection
+    if unproved := [task.name for task in picked.tasks.tasks if _at_last(task)]:
+        why = f"no kernel runs {unproved[0]} in slices, but eager's, which nothing has checked"
+        trace.add("refused", "fuse", ", ".join(names), why)
+        return selection
+    kept = worth(plain, _with_kernels(whole, picked.tasks), costs.task, trace, hopeful)
+    if not kept:
+        return selection
+    tasks = _with_kernels(joined(plain, kept), picked.tasks)
+    was = {task.name: task for task in plain.tasks}
+    tried = {
+        task.name: (selection if task is was.get(task.name) else picked).candidates[task.name]
+        for task in tasks.tasks
+    }
+    return Selection(tasks, tried)
+
+
+def writing(
+    changed: Sequence[Task],
+    whole: TaskGraph,
+    tried: Mapping[str, Sequence[Candidate]],
+    providers: Sequence[Provider],
+) -> tuple[Writing, ...]:
+    """The providers, to choose kernels again for tasks that read or write slices."""
+    parts = {name for node in whole.joins for name in node.uses}
+    known: dict[str, frozenset[tuple[str, str, str]]] = {}
+    told: set[str] = set()
+    for task in changed:
+        key = structure_text(task.body)
+        if task.name in tried:
+            known[key] = known.get(key, frozenset()) | _fast(tried[task.name])
+        if parts.intersection(task.writes):
+            told.add(key)
+    free = frozenset(known.keys() - told)
+    return tuple(Writing(provider, known, free) for provider in providers)
+
+
+def _told(kernel: Kernel) -> Kernel | None:
+    """The kernel, writing where it is told; None if it cannot."""
+    if kernel.writes_out or kernel.provider != "aten":
+        return kernel if kernel.writes_out else None
+    return replace(kernel, writes_out=True, launches=kernel.launches + 1)
+
+
+def _promising(selection: Selection, cost: Callable[[Task], Cost], trace: Trace) -> list[str]:
+    """The concatenations whose parts are made by kernels that write where they are told and are
+    fast enough, as far as is known. Those that would lie in one memory all or none; if none, then
+    without the outermost."""
+    plain, found = selection.tasks, list[str]()
+    names = fitting(plain, trace)
+    while names:
+        whole, left = joined(plain, names), list[str]()
+        homes, parts = wholes(whole), leaves(whole)
+        for home in dict.fromkeys(homes.get(name, name) for name in names):
+            inside = [name for name in names if homes.get(name, name) == home]
+            why = _why_not_promising(inside, parts[home], selection, cost)
+            if why:
+                trace.add("refused", "fuse", ", ".join(inside), why)
+                left += [name for name in inside if name != home]
+            else:
+                found += inside
+        names = tuple(left)
+    return found
+
+
+def _why_not_promising(
+    inside: Sequence[str],
+    parts: Collection[str],
+    selection: Selection,
+    cost: Callable[[Task], Cost],
+) -> str:
+    """Why these concatenations, joined of these parts, lose; "" if they may win."""
+    tasks = {task.name: task for task in selection.tasks.tasks}
+    lost = -sum(cost(tasks[name]).us for name in inside)
+    for task in tasks.values():
+        if set(task.writes).isdisjoint(parts):
+            continue
+        told = [
+            c.cost.us
+            for c in selection.candidates.get(task.name, ())
+            if c.cost is not None and not c.refused and c.kernel.writes_out
+        ]
+        if not told:
+            return f"no kernel of {task.name} writes where it is told"
+        lost += min(told) - cost(task).us
+    why = "kernels that write where they are told lose"
+    return f"{why} {lost:.2f} us more than it takes" if lost >= 0 else ""
+
+
+def _at_last(task: Task) -> bool:
+    """Whether it runs as eager runs it, for want of a kernel that passed."""
+    return task.kernel is not None and task.kernel.variant == PLAIN
+
+
+def _fast(tried: Sequence[Candidate]) -> frozenset[tuple[str, str, str]]:
+    """The fastest of each provider."""
+    found: dict[str, list[tuple[float, tuple[str, str, str]]]] = {}
+    for c in tried:
+        if c.cost is not None and not c.refused:
+            found.setdefault(c.kernel.provider, []).append((c.cost.us, _name(c.kernel)))
+    return frozenset(name for ranked in found.values() for _, name in sorted(ranked)[:AGAIN])
+
+
+def _name(kernel: Kernel) -> tuple[str, str, str]:
+    return kernel.provider, kernel.name, kernel.variant
+
+
+def _with_kernels(tasks: TaskGraph, chosen: TaskGraph) -> TaskGraph:
+    """Kernels of the chosen tasks for those of the same body that have none."""
+    named = {task.name: task for task in chosen.tasks}
+
+    def kernel_of(task: Task) -> Task:
+        if task.kernel is not None:
+            return task
+        found = named[task.name]
+        assert found.body == task.body, "sets of joins share no task"
+        return found
+
+    return replace(tasks, tasks=tuple(map(kernel_of, tasks.tasks)))

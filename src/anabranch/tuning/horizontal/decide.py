@@ -1,0 +1,121 @@
+"""Whether tasks share launches: a plan -> the same, or a faster one with several tasks in one.
+
+    offers --> the best of what was tried --> scheduled in earnest --> | the plan as it was
+                                                                       | the best with them
+The plan as it was is always among those compared, and wins every tie. On machines where kernels may
+overlap those before them, the last word is that of plans in which they do (`overlap`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from anabranch.costs import tied
+from anabranch.deadline import Deadline
+from anabranch.errors import AnabranchError
+from anabranch.ir.key import tasks_text
+from anabranch.ir.protocols import Cost
+from anabranch.ir.schedule import text_schedule
+from anabranch.schedule.best import Choice
+from anabranch.schedule.merging import MERGING
+from anabranch.tuning.build import Planned, schedule_seconds, scheduled, tuner_of
+from anabranch.tuning.horizontal.propose import proposed
+from anabranch.tuning.horizontal.trial import Trial, best, selection_of
+from anabranch.tuning.job import Job
+from anabranch.tuning.launch.pdl import in_their_modes, may_overlap, mode_of
+from anabranch.tuning.tuner import with_probes
+
+SECONDS, WHOLE = 12.0, 148.0
+"""Seconds that trying may take, and that a compilation may have taken by then, where nobody asked
+for more: the last comparison comes after it, and a first compilation shall end within three
+minutes."""
+SCHEME = "abreast 3"
+
+
+def abreast(job: Job, made: Planned) -> Planned:
+    """The plan with independent tasks in common launches, if that is faster; else the very same."""
+    options = job.options
+    if options.abreast == "none" or not tuner_of(job).generates or options.scheduler in MERGING:
+        return made
+    if job.deadline.over():
+        job.trace.add("refused", "abreast", made.tasks.name, "no time is left to try it")
+        return made
+    until = _until(job)
+    offers = proposed(job, made, until)
+    if not offers:
+        return made
+
+    trial = best(made, offers, until.left, job.trace)
+    if trial is None:
+        names = ", ".join(offer.names for offer in offers)
+        job.trace.add("refused", "abreast", names, "no plan with them is faster")
+        return made
+    aside = replace(job, trace=job.trace.aside())
+    enough = until.left() > schedule_seconds(job.trace)
+    names = ", ".join(offer.names for offer in trial.offers)
+    try:
+        found = _in_earnest(aside, made, trial, enough)
+        was, now = compared(job, made, found)
+    except AnabranchError as failed:  # there is a plan already
+        job.trace.add("refused", "abreast", names, f"{failed.what}: {failed.why}")
+        return made
+    why = f"{now.us:.2f} us {now.source}, {was.us:.2f} with a launch for each"
+    if now.us >= was.us or tied(now, was):
+        noise = ": a tie" if now.us < was.us else ""
+        job.trace.add("refused", "abreast", names, why + noise)
+        return made
+    job.trace.add("applied", "abreast", names, why, us=was.us - now.us)
+    for event in aside.trace.events:
+        if event.kind == "chosen":
+            job.trace.add(event.kind, event.where, event.what, event.why, **dict(event.data))
+    return replace(found, trace=job.trace)
+
+
+def _until(job: Job) -> Deadline:
+    """When it is to be over; where nothing is measured, it takes what it needs of the budget."""
+    if job.target.spec.simulated:
+        return job.deadline
+    whole = WHOLE + (job.options.search_seconds or 0.0) - job.taken
+    return job.deadline.within(min(SECONDS, max(0.0, whole)))
+
+
+def _in_earnest(job: Job, made: Planned, trial: Trial, enough: bool) -> Planned:
+    """The trial as it would be compiled; the schedule it was tried under is one more to choose
+    from. Where there is not `enough` time, few others are looked for."""
+    selection = with_probes(selection_of(made, trial), made.costs)
+    safe = made.settled and all(offer.settled for offer in trial.offers)
+    found = scheduled(job, made.graph, made.signature, selection, safe, not enough)
+    chosen = found.choice.schedule
+    if job.options.scheduler not in ("best", trial.schedule.scheduler):
+        return found  # who names a scheduler gets its plan
+    own, other = made.costs.race([(found.tasks, chosen), (found.tasks, trial.schedule)])
+    if other.us >= own.us or tied(other, own):
+        return found
+    rest = [pair for pair in found.choice.candidates if pair[0] != trial.schedule]
+    return replace(found, choice=Choice(trial.schedule, ((trial.schedule, other), *rest)))
+
+
+def compared(job: Job, made: Planned, found: Planned) -> tuple[Cost, Cost]:
+    """What both plans take, side by side, as they will be launched."""
+    pair = [(plan.tasks, plan.choice.schedule) for plan in (made, found)]
+    was, now = made.costs.race(pair)
+    slower = now.us > was.us and not tied(now, was)
+    able = job.options.overlap != "none" and may_overlap(found.tasks, job.target)
+    if slower or not able:
+        return was, now
+    texts = [f"{tasks_text(tasks)}\n{text_schedule(schedule)}" for tasks, schedule in pair]
+    key = "\n".join([SCHEME, job.target.spec.fingerprint, *texts])
+    kept = job.cache.get("plans", key) if job.cache is not None else None
+    if kept is not None:
+        told = [Cost(us, "measured", spread) for us, spread in json.loads(kept)]
+        return told[0], told[1]
+    aside = job.trace.aside()
+    plans = [plan.packer.plan(plan.choice.schedule) for plan in (made, found)]
+    modes = [mode_of(plan, job.target, job.cache, aside)[0] for plan in plans]
+    costs = in_their_modes(list(zip(plans, modes, strict=True)), job.target)
+    if costs is None:
+        return was, now
+    if job.cache is not None:
+        job.cache.put("plans", key, json.dumps([(cost.us, cost.spread) for cost in costs]))
+    return costs[0], costs[1]

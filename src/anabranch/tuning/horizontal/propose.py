@@ -1,0 +1,242 @@
+"""Proposals: which tasks might share a launch, and by which kernels: a plan -> offers.
+
+    levels from the start, levels from the end --> groups --> structures, each once
+      --> forecast of the plan with the groups of one structure in place of their parts
+      --> kernels for the best of these, compiled, rehearsed and timed --> offers
+
+Compiling is what this costs, so how many structures get kernels is bounded, by a number and by the
+time that is left. A forecast is too rough to decide by, and good enough to say what is tried.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from anabranch.costs import Roofline, costs_of, forecast
+from anabranch.costs.memo import Memo
+from anabranch.costs.work import Work, work
+from anabranch.deadline import Deadline
+from anabranch.errors import ScheduleError
+from anabranch.fuse.choose import ESTIMATED
+from anabranch.ir.dag import dag_of
+from anabranch.ir.protocols import Cost, Costs
+from anabranch.ir.task import Task
+from anabranch.pack import pack
+from anabranch.schedule.adapted import adapted
+from anabranch.tuning.build import KERNEL_SECONDS, Planned, tuner_of
+from anabranch.tuning.job import Job
+from anabranch.tuning.joint_offers import Part, grouped, joint_resources, offers, parts, sketch
+from anabranch.tuning.joint_tasks import Group, joint, name_of, together
+from anabranch.tuning.recall import Candidate
+from anabranch.tuning.tuner import settled
+
+FORECASTS, MOST = 60, 20
+"""Structures that are tried in forecasts, and those that get kernels."""
+START, EACH = 5.0, 0.9
+"""Seconds that it takes anyway, to begin with the process that runs kernels first, and for each
+structure: two kernels, one of them in six modes of launch, at 0.4 seconds for each of its parts,
+on sixteen processors."""
+FORK = 2.0
+"""Microseconds that a fork and a join with other streams take at most: a launch that is longer than
+its longest part by more gains nothing anywhere."""
+BESIDE = 0.15
+"""Microseconds that a launch takes longer for each part beside the longest: 0.5 for the four
+branches of an Inception module on an H200."""
+MEMORY = 0.25
+"""Of the device's memory, what plans that are timed side by side may hold."""
+UNTOLD = 0.3
+"""Microseconds that a group may look slower in a forecast and be tried. Alone, the branches of an
+Inception module take 0.6 us less in one launch on an H200 than on streams, where the forecast has
+them 0.6 behind; but of 30 groups of GoogLeNet, Inception-v3 and SqueezeNet that were allowed
+1.2 us, none made its network faster by more than the noise."""
+
+
+GAIN = 0.03
+"""Of the plan's time, what a forecast must see in all groups together for them to be tried where
+only what is likely is asked for: twice the spread of a plan that is timed. On an H200 none of 30
+groups of GoogLeNet, Inception-v3 and SqueezeNet that the forecast had near nothing made its network
+faster by more than that spread, at 12 to 15 seconds of compiling and timing for each network."""
+FEW = 12
+"""Tasks of a plan of which all that is likely is tried, whatever a forecast sees in it: there is
+little to compile, and joins of streams, which common launches spare it, are what it takes longest
+for. DeepFM took 9.3 us as five launches on two streams on one H100, and 10.8 as seven tasks on
+three on another, where none was tried: not side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Groups of equal structure, each as one task with a kernel, and what was tried for it.
+    `settled`: it would be offered again."""
+
+    groups: tuple[Group, ...]
+    tasks: tuple[Task, ...]
+    tried: tuple[Candidate, ...]
+    settled: bool
+
+    @property
+    def names(self) -> str:
+        return ", ".join(task.name for task in self.tasks)
+
+
+def proposed(job: Job, made: Planned, until: Deadline) -> list[Offer]:
+    """What is worth trying until then, what a forecast likes best first."""
+    spec = job.target.spec
+    known = parts(made.selection, spec)
+    alike = sorted(grouped(made.tasks, known, spec), key=lambda groups: -_saved(groups, known))
+    if not alike:
+        return []
+    base = made.costs.timeline(made.tasks, made.choice.schedule).latency
+    works = Memo(lambda task: work(task, spec))
+    lost = [
+        _predicted(groups, made, known, works) - base - UNTOLD * len(groups)
+        for groups in alike[:FORECASTS]
+    ]
+    ranked = sorted(range(len(lost)), key=lost.__getitem__)
+    likely = [alike[i] for i in ranked if lost[i] < 0]
+    left = until.left()
+    most = MOST if left == math.inf else max(0, min(MOST, int((left - START) / EACH)))
+    held = made.sequential.footprint.peak_bytes
+    if spec.memory_bytes and held:  # so many plans are timed side by side
+        most = min(most, int(MEMORY * spec.memory_bytes / held))
+    _tell(job, alike, likely, most)
+    kept = _apart_first(likely)[:most]
+    if kept and job.options.abreast == "likely" and len(made.tasks.tasks) > FEW:
+        saved = base - _together_us(kept, base, made, known, works)
+        if saved < GAIN * base:
+            why = (
+                f"{max(saved, 0.0):.1f} us of {base:.1f} to be won by forecast, less than the noise"
+            )
+            job.trace.add("refused", "abreast", f"{len(kept)} sets of independent tasks", why)
+            return []
+    return _with_kernels(job, made, kept, known) if kept else []
+
+
+def _tell(job: Job, alike: Sequence[object], likely: Sequence[object], most: int) -> None:
+    """Say what is left out."""
+    if len(likely) < len(alike):
+        what = f"{len(alike) - len(likely)} of {len(alike)} sets of independent tasks"
+        job.trace.add("refused", "abreast", what, "little to save, or slower by forecast")
+    if len(likely) > most:
+        what = f"{len(likely) - most} of {len(likely)} sets of independent tasks"
+        why = "others promise more" if most == MOST else "there is no time or memory to try them"
+        job.trace.add("refused", "abreast", what, why)
+
+
+def _apart_first(likely: Sequence[list[Group]]) -> list[list[Group]]:
+    """In this order, but those that have tasks of others before them last."""
+    apart: list[list[Group]] = []
+    later: list[list[Group]] = []
+    taken: set[str] = set()
+    for groups in likely:
+        names = {task.name for group in groups for task in group}
+        if taken.isdisjoint(names):
+            apart.append(groups)
+            taken |= names
+        else:
+            later.append(groups)
+    return apart + later
+
+
+def _together_us(
+    likely: Sequence[list[Group]],
+    base: float,
+    made: Planned,
+    known: Mapping[str, Part],
+    works: Memo[Work],
+) -> float:
+    """The latency of the plan, by forecast, with all of these sets that shorten it, one by one."""
+    best, kept = base, list[Group]()
+    taken: set[str] = set()
+    for groups in likely:
+        names = {task.name for group in groups for task in group}
+        if not taken.isdisjoint(names):
+            continue
+        try:
+            us = _predicted([*kept, *groups], made, known, works)
+        except ScheduleError:  # they would wait for each other
+            continue
+        if us < best:
+            best, kept, taken = us, [*kept, *groups], taken | names
+    return best
+
+
+def _saved(groups: Sequence[Group], known: Mapping[str, Part]) -> float:
+    """All but the longest part of each: what they would save in a row."""
+    us = [[known[task.name].us for task in group] for group in groups]
+    return sum(sum(each) - max(each) for each in us)
+
+
+def _predicted(
+    groups: Sequence[Group], made: Planned, known: Mapping[str, Part], works: Memo[Work]
+) -> float:
+    """The latency of the plan with these groups, by a model."""
+    sketches = {name_of(group): sketch(group, known) for group in groups}
+    us = {name_of(group): [known[task.name].us for task in group] for group in groups}
+    tasks = together(made.tasks, sketches, groups)
+    members = {name_of(group): [task.name for task in group] for group in groups}
+    schedule = adapted(made.choice.schedule, dag_of(tasks), members)
+
+    def cost(task: Task) -> Cost:
+        own = us.get(task.name)
+        if own is None:
+            return made.costs.task(task)
+        return Cost(max(own) + BESIDE * (len(own) - 1), "estimated")
+
+    return forecast(tasks, schedule, cost, made.sequential.spec, works).latency
+
+
+def _with_kernels(
+    job: Job,
+    made: Planned,
+    alike: Sequence[Sequence[Group]],
+    known: Mapping[str, Part],
+) -> list[Offer]:
+    """The groups that a generated kernel runs, and not more slowly than they run apart."""
+    prepare = partial(pack, spec=job.target.spec)
+    costs = costs_of(job.target, prepare, job.cache, job.trace, job.deadline, KERNEL_SECONDS)
+    every = [group for groups in alike for group in groups]
+    tuner = tuner_of(job)
+    picked = tuner.abreast(list(map(joint, every)), offers(every, known), costs, job.trace)
+    safe = picked.settled and settled(costs)
+    tasks = {task.name: task for task in picked.tasks.tasks}
+    found: list[Offer] = []
+    for groups in alike:
+        own = [tasks[name_of(group)] for group in groups if name_of(group) in tasks]
+        if len(own) < len(groups):
+            names = ", ".join(map(name_of, groups))
+            job.trace.add("refused", "abreast", names, "no kernel runs them in one launch")
+            continue
+        own = [_held(task, group, known) for task, group in zip(own, groups, strict=True)]
+        offer = Offer(tuple(groups), tuple(own), picked.candidates[own[0].name], safe)
+        why = _hopeless(offer, made.costs, costs, Roofline(job.target.spec))
+        if why:
+            job.trace.add("refused", "abreast", offer.names, why)
+        else:
+            found.append(offer)
+    return found
+
+
+def _held(task: Task, group: Group, known: Mapping[str, Part]) -> Task:
+    """The task with what its launch takes of the machine, as far as its parts tell."""
+    assert task.kernel is not None
+    return replace(
+        task, kernel=replace(task.kernel, resources=joint_resources(task.kernel, group, known))
+    )
+
+
+def _hopeless(offer: Offer, apart: Costs, whole: Costs, rough: Costs) -> str:
+    """Why a plan cannot get faster by it, in a row or on streams; "" if it may."""
+    task, group = offer.tasks[0], offer.groups[0]
+    together, parts = whole.task(task), list(map(apart.task, group))
+    guessed = {cost.source == "estimated" for cost in (together, *parts)}
+    if together.source == "estimated" and len(guessed) > 1:
+        return f"{ESTIMATED}, where the times of its parts are known"
+    if True in guessed:  # numbers of two kinds tell nothing
+        together, parts = rough.task(task), list(map(rough.task, group))
+    us, each = together.us, [cost.us for cost in parts]
+    if us < min(sum(each), max(each) + FORK):
+        return ""
+    return f"{us:.2f} us in one launch, {sum(each):.2f} in a row, the longest {max(each):.2f}"

@@ -1,0 +1,89 @@
+"""Job: what is to be compiled, for what, and what its stages may use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from anabranch.cache import Cache
+from anabranch.deadline import ENDLESS, Deadline
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.recall import Calling
+from anabranch.frontend.structure import flatten_call
+from anabranch.frontend.surroundings import Surroundings
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Limits, Target
+from anabranch.ir.samples import Samples
+from anabranch.options import Options
+from anabranch.pack.owned import Shared
+from anabranch.targets.sampled import sampled
+from anabranch.trace import Trace
+from anabranch.tuning.sandbox.process import Auditions
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be compiled, for what, where to look things up and say what happened, and until
+    when searching and measuring may go on. `begun`: when it began, of `time.monotonic`.
+    `auditions`: the process in which generated kernels run first, while it is compiled. `shared`:
+    constants that other plans of the same Compiled own. `found`: torch's switches, under which the
+    model is captured and called. `anew`: what the cache has of this model is not trusted."""
+
+    model: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    target: Target
+    options: Options
+    cache: Cache | None
+    trace: Trace
+    captured: Captured | None = None
+    deadline: Deadline = ENDLESS
+    begun: float = field(default_factory=time.monotonic)
+    auditions: Auditions | None = None
+    shared: Shared = field(default_factory=dict)
+    found: Surroundings = field(default_factory=Surroundings)
+    anew: bool = False
+
+    @property
+    def taken(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.begun
+
+
+def example_of(job: Job, captured: Captured) -> list[Tensor]:
+    """The example as the graph's inputs, on the target's device."""
+    inputs, (tree, _) = captured.graph.inputs, captured.trees
+    given = flatten_call(captured.signature, inputs, job.args, job.kwargs, tree)
+    return [tensor.to(job.target.device) for tensor in given]
+
+
+def with_samples(job: Job, captured: Captured, graph: Graph) -> Job:
+    """The job with a target that knows what this graph's values are on the example."""
+    if job.target.spec.simulated:
+        return job
+    samples = Samples(graph, example_of(job, captured), job.target.device)
+    return replace(job, target=sampled(job.target, samples))
+
+
+def calling_of(job: Job) -> Calling:
+    """How the model is called to see what it computes: without values where nothing can run, or
+    nobody compares."""
+    fake = job.target.spec.simulated or not job.options.verify
+    return Calling(job.found, job.target.full_precision, fake, job.anew)
+
+
+def limits_of(job: Job) -> Limits:
+    """What schedulers may use."""
+    options = job.options
+    return Limits(
+        max_streams=options.max_streams,
+        max_group_size=options.max_group_size,
+        max_groups=options.max_groups,
+        deadline=job.deadline,
+        spec=job.target.spec,
+        trace=job.trace,
+    )

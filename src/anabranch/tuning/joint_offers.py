@@ -1,0 +1,173 @@
+"""Sharing a launch: which tasks may, and by which kernels: a selection with times -> offers.
+
+    conv1   contraction:64x32x64.w4 2.2 us, ..w8 2.4      offered together:
+    conv2   contraction:32x32x64.w8 2.9 us, ..w4 3.0        abreast:64x32x64.w4+32x32x64.w4
+    pool    window:16x32u2.w4 1.9 us                        abreast:64x32x64.w8+32x32x64.w8
+
+What a task could bring is known from when its kernel was chosen: every kernel written for it has a
+time. The parts of a launch have equally many warps, so each brings its fastest of so many. All
+CTAs of a launch must find room at once: what waits for a second turn had better be launched alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from anabranch.costs.work import CONTRACT, per_processor
+from anabranch.ir.components import components
+from anabranch.ir.key import digest_text, structure_text
+from anabranch.ir.protocols import Provider
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
+from anabranch.kernels.triton.abreast import NAME, variants
+from anabranch.kernels.triton.write import program
+from anabranch.tuning.joint_tasks import Group, joint, levelled, name_of
+from anabranch.tuning.recall import Candidate
+from anabranch.tuning.select import Selection
+
+SHORT = 12.0
+"""Microseconds: what a fork or a launch costs is nothing beside a longer task."""
+SLOWER = 1.3
+"""A task that a library runs may join in if a generated kernel takes no longer than this times
+as long."""
+EACH = 2
+"""Kernels that are offered for one group."""
+
+
+GENERATED = "triton"
+"""The provider of these kernels."""
+Offers = Mapping[str, tuple[str, ...]]
+"""Variants to try, by structure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a task brings: its time by its fastest written kernel, the variants of these, fastest
+    first, and the CTAs and resources of the fastest."""
+
+    us: float
+    variants: tuple[str, ...]
+    resources: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """A provider's kernels abreast, as they are offered, by structure."""
+
+    of: Provider
+    offers: Offers
+
+    @property
+    def name(self) -> str:
+        return self.of.name
+
+    @property
+    def version(self) -> str:
+        return f"{self.of.version} abreast {digest_text(repr(sorted(self.offers.items())))}"
+
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+        return self.of.kernel(task, spec, name, variant)
+
+    def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
+        found: list[Kernel] = []
+        for variant in self.offers.get(structure_text(task.body), ()):
+            try:
+                found.append(self.of.kernel(task, spec, NAME, variant))
+            except ValueError:  # of a part with so many warps there is none
+                continue
+        return found
+
+
+def parts(selection: Selection, spec: TargetSpec) -> dict[str, Part]:
+    """By name the tasks that may share a launch with others, and what each would bring."""
+    found: dict[str, Part] = {}
+    for task in selection.tasks.tasks:
+        written = _written(selection.candidates.get(task.name, ()))
+        if task.kernel is None or not written:
+            continue
+        us, best = written[0]
+        chosen = next((c.cost for c in selection.candidates[task.name] if c.chosen), None)
+        if us > SHORT or (chosen is not None and us > SLOWER * chosen.us):
+            continue
+        if len(components(task.body)) == 1:
+            found[task.name] = Part(us, tuple(v for _, v in written), _resources(task, best))
+    return found
+
+
+def grouped(tasks: TaskGraph, known: Mapping[str, Part], spec: TargetSpec) -> list[list[Group]]:
+    """Groups of tasks that could be one launch each, those of equal structure together: by levels
+    from the start, then by levels from the end what these have otherwise. The one may share tasks
+    with the other, or wait for it in a circle, so they are kept apart."""
+    us = {name: part.us for name, part in known.items()}
+    fits = partial(_fits, known=known, spec=spec)
+    found: dict[tuple[bool, str], list[Group]] = {}
+    seen: set[str] = set()
+    for late in (False, True):
+        for group in levelled(tasks, us, fits, late):
+            if name_of(group) not in seen:
+                seen.add(name_of(group))
+                key = late, structure_text(joint(group).body)
+                found.setdefault(key, []).append(group)
+    return list(found.values())
+
+
+def offers(groups: Sequence[Group], known: Mapping[str, Part]) -> dict[str, tuple[str, ...]]:
+    """By structure of the whole the variants to try."""
+    table: dict[str, tuple[str, ...]] = {}
+    for group in groups:
+        each = [known[task.name].variants for task in group]
+        table.setdefault(structure_text(joint(group).body), tuple(variants(each)[:EACH]))
+    return table
+
+
+def sketch(group: Group, known: Mapping[str, Part]) -> Task:
+    """The group as one task, as far as it is known before it has a kernel."""
+    task = joint(group)
+    ctas = sum(known[part.name].resources.ctas for part in group)
+    kernel = Kernel(GENERATED, NAME, task.body, writes_out=True)
+    return replace(task, kernel=replace(kernel, resources=_largest(group, known, ctas)))
+
+
+def joint_resources(kernel: Kernel, group: Group, known: Mapping[str, Part]) -> Resources:
+    """What a launch of a group takes of the machine, by what its parts take: CTAs of all, all else
+    of the part that needs most."""
+    written = program(kernel.body, kernel.variant)
+    held = _largest(group, known, written.ctas)
+    return replace(held, threads=32 * written.warps)
+
+
+def _largest(group: Sequence[Task], known: Mapping[str, Part], ctas: int) -> Resources:
+    own = [known[task.name].resources for task in group]
+    return Resources(
+        ctas,
+        max(one.threads for one in own),
+        max(one.registers for one in own),
+        max(one.shared for one in own),
+    )
+
+
+def _written(tried: Sequence[Candidate]) -> list[tuple[float, str]]:
+    """Times and variants of the generated kernels, the fastest first."""
+    found = [
+        (c.cost.us, c.kernel.variant)
+        for c in tried
+        if c.cost is not None and not c.refused and c.kernel.provider == GENERATED
+    ]
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def _resources(task: Task, variant: str) -> Resources:
+    """Of the task's fastest generated kernel; what nobody has told is taken as of a middling
+    contraction."""
+    written = program(task.body, variant)
+    told = task.kernel.resources if task.kernel and task.kernel.variant == variant else None
+    held = told or CONTRACT
+    return Resources(written.ctas, 32 * written.warps, held.registers, held.shared)
+
+
+def _fits(group: Sequence[Task], known: Mapping[str, Part], spec: TargetSpec) -> bool:
+    """Whether all CTAs run at once, each with what the part that needs most takes."""
+    ctas = sum(known[task.name].resources.ctas for task in group)
+    return ctas <= spec.sms * per_processor(_largest(group, known, ctas), spec)

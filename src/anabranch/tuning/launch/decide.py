@@ -1,0 +1,170 @@
+"""How a finished plan launches its kernels: plans --> the fastest, some kernels overlapping.
+
+    the plan, all kernels in its best mode      (`pdl`)
+    | other schedules that came near, in modes a and f and in that one
+    | the fastest of them, each kernel in a mode of its own  (`pdl_per_kernel`; no large plans)
+    | and with as much shared memory as suits all its kernels    (`l1_carveout`)
+
+Kernels overlap along a stream, so that a schedule of fewer streams may gain more than one that was
+faster before: schedules that come near are timed anew. What was found is remembered, by everything
+the plan's time depends on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from anabranch.cache import Cache
+from anabranch.costs.launches import Launches, launches_of
+from anabranch.deadline import Deadline
+from anabranch.ir.key import tasks_text
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Cost, Target
+from anabranch.ir.schedule import Schedule, text_schedule
+from anabranch.trace import Trace
+from anabranch.tuning.launch.l1_carveout import parted
+from anabranch.tuning.launch.loaded_variants import Modes
+from anabranch.tuning.launch.pdl import generated, in_mode, in_modes, in_their_modes, mode_of
+from anabranch.tuning.launch.pdl_per_kernel import own_modes, surely_faster
+from anabranch.tuning.launch.recall import keep, recall
+
+SECONDS = 6.0
+"""What looking for modes of their own takes where nobody asked for less: some 220 runs of a plan of
+a hundred kernels, each timed for 20 ms. Of a plan of more than LARGE launches there would be far
+fewer runs, for more kernels; NASNet-A, at both sizes, was never given modes of their own by them.
+So there it is not looked for."""
+LEAST = 1.0
+"""Fewer seconds show nothing; nothing is looked for in them."""
+ENOUGH = 0.9
+"""Of those seconds: what was found in less is kept for who has no more time either."""
+SCHEME, OF_SCHEDULES = "each 5", "of schedules 5"
+NEAR, OTHERS = 1.25, 6
+"""Schedules that take up to so many times as long without overlap are tried with it, and so many at
+most: one of a single stream, and the fastest."""
+LARGE, OF_LARGE = 300, 3
+"""Of a plan of more than 300 launches, which takes a second and more to load and to capture in all
+its modes, three at most. What gained most of NASNet-A, at two sizes and batches, was among them."""
+BOTH = ("a", "f")
+"""The modes that are best as a rule; others are tried in these and in the first plan's. On an H200
+BERT takes 281 us in f, 289 in a, 294 in e, GoogLeNet 90, 96 and 95, ResNet-50 173, 173 and 183."""
+
+
+def overlapped(
+    plan: Plan,
+    target: Target,
+    cache: Cache | None,
+    trace: Trace,
+    until: Deadline | None,
+    others: Sequence[Plan] = (),
+) -> tuple[Plan, Cost | None]:
+    """The plan with its generated kernels in the fastest modes that were found, and what it then
+    takes, None where nothing was measured. `until`: when looking for modes kernel by kernel is to
+    be over, for which there are SECONDS once the same mode for all is known; None: not at all.
+    `others`: the same tasks under other schedules, one of which may be taken instead."""
+    mode, cost = mode_of(plan, target, cache, trace)
+    if cost is None:
+        return plan, None
+    plan, mode, cost = _schedule(plan, mode, cost, others, target, cache, trace)
+    found = None
+    if until is not None and len(plan.schedule.launches) > LARGE:
+        why = f"of more than {LARGE} launches too little is learned in the time"
+        trace.add("refused", "overlap", "modes kernel by kernel", why)
+    elif until is not None:
+        found = _each(plan, mode, target, cache, trace, until)
+    if found is not None:
+        own, cost = found
+        plan = replace(plan, tasks=in_modes(plan.tasks, own))
+    elif mode:
+        plan = replace(plan, tasks=in_mode(plan.tasks, mode))
+    return parted(plan, cost, target, cache, trace)
+
+
+def near(candidates: Sequence[tuple[Schedule, Cost]], chosen: Schedule) -> list[Schedule]:
+    """Other schedules that may be faster where kernels overlap, each captured graph once, on the
+    fewest streams."""
+    names = sorted(launch.task for launch in chosen.launches)
+    us = next((cost.us for s, cost in candidates if s == chosen), math.inf)
+    found: dict[Hashable, Schedule] = {}
+    for other, cost in sorted(candidates, key=lambda pair: pair[1].us):
+        if cost.us > NEAR * us:
+            break
+        graph = _graph(other, names)
+        if graph not in found or other.streams < found[graph].streams:
+            found[graph] = other
+    found.pop(_graph(chosen, names), None)
+    fit = list(found.values())
+    few = [s for s in fit if s.streams == 1]
+    most = OTHERS if len(names) <= LARGE else OF_LARGE
+    return [*few[:1], *(s for s in fit if s.streams > 1)][:most]
+
+
+def _graph(schedule: Schedule, names: Sequence[str]) -> tuple[Launches, tuple[bool, ...]]:
+    """What is captured of it: launches, edges and priorities."""
+    return launches_of(schedule, names), tuple(launch.urgent for launch in schedule.launches)
+
+
+def _schedule(
+    plan: Plan,
+    mode: str,
+    cost: Cost,
+    others: Sequence[Plan],
+    target: Target,
+    cache: Cache | None,
+    trace: Trace,
+) -> tuple[Plan, str, Cost]:
+    """Of these plans the fastest in a mode for all, that mode, and what it takes; the first one
+    unless another is surely faster."""
+    if not others:
+        return plan, mode, cost
+    tried = [(plan, mode), *((other, m) for other in others for m in dict.fromkeys((*BOTH, mode)))]
+    texts = [f"{text_schedule(one.schedule)}\n{m}" for one, m in tried]
+    head = f"{OF_SCHEDULES}\n{target.spec.fingerprint}\n{tasks_text(plan.tasks)}"
+    key = "\n".join([head, *texts])
+    known = recall(cache, key, [0], [len(tried)])
+    costs = known[1] if known is not None else in_their_modes(tried, target)
+    if costs is None:
+        return plan, mode, cost
+    if known is None:
+        keep(cache, key, (), costs)
+    least = min(range(len(costs)), key=lambda i: costs[i].us)
+    was, now = costs[0], costs[least]
+    if not surely_faster(now, was):
+        return plan, mode, cost
+    found, how = tried[least]
+    why = f"{now.us:.1f} us in mode {how or 'none'}, {plan.schedule.scheduler} {was.us:.1f}"
+    trace.add("chosen", "overlap", found.schedule.scheduler, f"faster where kernels overlap: {why}")
+    return found, how, now
+
+
+def _each(
+    plan: Plan, mode: str, target: Target, cache: Cache | None, trace: Trace, until: Deadline
+) -> tuple[Modes, Cost] | None:
+    """Modes that are faster than the one for all; None if there are none, or was no time."""
+    until = until.within(SECONDS)
+    machine, schedule = target.spec.fingerprint, text_schedule(plan.schedule)
+    whole = f"{SCHEME} {mode}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
+    hasty = until.left() < ENOUGH * SECONDS
+    keys = [whole, f"hasty {whole}"] if hasty else [whole]
+    name, sizes = plan.tasks.name, [0, len(plan.tasks.tasks)]
+    for key in keys:
+        known = recall(cache, key, sizes, [0, 1])
+        if known is not None:
+            return (known[0], known[1][0]) if all(known) else None
+    if until.left() < LEAST:
+        return None
+    found = own_modes(plan, mode, target, until)
+    if found is None:
+        why = f"no modes of their own are faster than {mode or 'none'} for all"
+        trace.add("refused", "overlap", name, why)
+    else:
+        modes, now, was = found
+        others = sum(
+            m != mode and generated(t) for m, t in zip(modes, plan.tasks.tasks, strict=True)
+        )
+        why = f"{others} kernels launched otherwise: {now.us:.1f} us, {was.us:.1f} with all alike"
+        trace.add("applied", "overlap", name, why, us=was.us - now.us)
+    if not until.stopped():
+        keep(cache, keys[-1], found[0] if found else (), [found[1]] if found else ())
+    return found[:2] if found else None

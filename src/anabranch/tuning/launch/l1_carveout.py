@@ -1,0 +1,82 @@
+"""How L1 memory is parted under a finished plan: a plan -> the carve-out in which it is fastest.
+
+    100% shared 190.4 us   75% 188.0   50% 186.3   25% 231.0   -->   50%
+
+All kernels of a plan ask for the same (`kernels.triton.carveout`). All of it as shared memory
+serves those of large tiles, of which several are to be on a multiprocessor; less leaves more L1 to
+those that read what their neighbours read. The plan as it is wins unless another is surely faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from anabranch.cache import Cache
+from anabranch.errors import TargetError
+from anabranch.ir.key import tasks_text
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Cost, Target
+from anabranch.ir.schedule import text_schedule
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.kernels.triton.carveout import LESS, WHOLE, with_carveout
+from anabranch.trace import Trace
+from anabranch.tuning.launch.pdl import BUDGET, generated
+from anabranch.tuning.launch.pdl_per_kernel import surely_faster
+from anabranch.tuning.launch.recall import keep, recall
+
+SCHEME = "carve-out 2"
+
+
+def parted(
+    plan: Plan, cost: Cost, target: Target, cache: Cache | None, trace: Trace
+) -> tuple[Plan, Cost]:
+    """The plan in the fastest carve-out for all its kernels, and what it then takes.
+    `cost`: what it takes as it is, which is the answer where others cannot be tried."""
+    schedule, machine = text_schedule(plan.schedule), target.spec.fingerprint
+    key = f"{SCHEME} {LESS}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
+    known = recall(cache, key, [0], [1 + len(LESS)])
+    costs = known[1] if known is not None else _timed(plan, target)
+    if costs is None:
+        return plan, cost
+    if known is None:
+        keep(cache, key, (), costs)
+    was, others = costs[0], costs[1:]
+    least = min(range(len(others)), key=lambda i: others[i].us)
+    said = ", ".join(f"{p}% {c.us:.1f}" for p, c in zip((WHOLE, *LESS), costs, strict=True))
+    if not surely_faster(others[least], was):
+        why = f"none is faster than all; us by carve-out: {said}"
+        trace.add("refused", "overlap", "less shared memory", why)
+        return plan, cost
+    percent = LESS[least]
+    why = f"{percent}%; us by carve-out: {said}"
+    trace.add("applied", "overlap", "less shared memory", why, us=was.us - others[least].us)
+    return replace(plan, tasks=in_carveout(plan.tasks, percent)), others[least]
+
+
+def in_carveout(tasks: TaskGraph, percent: int) -> TaskGraph:
+    """The tasks with all generated kernels in this carve-out."""
+    changed = (_changed(task, percent) if generated(task) else task for task in tasks.tasks)
+    return replace(tasks, tasks=tuple(changed))
+
+
+def _timed(plan: Plan, target: Target) -> list[Cost] | None:
+    """What the plan takes as it is and in less, side by side; None where one does not run as a
+    graph."""
+    try:
+        runs = [target.load(plan)]
+        for percent in LESS:
+            other = replace(plan, tasks=in_carveout(plan.tasks, percent))
+            runs.append(target.again(runs[0], other))
+    except (TargetError, torch.OutOfMemoryError):
+        return None
+    if any(run.failure for run in runs):
+        return None
+    return target.time(runs, BUDGET)
+
+
+def _changed(task: Task, percent: int) -> Task:
+    assert task.kernel is not None
+    kernel = replace(task.kernel, variant=with_carveout(task.kernel.variant, percent))
+    return replace(task, kernel=kernel)

@@ -1,0 +1,217 @@
+"""All kernels alike: a plan --> the mode of dependent launch in which it is fastest.
+
+    none 222.0   n 211.7   w 229.5   l 214.9   e 208.3   a 204.7   -->   a
+
+All modes are timed side by side, and "none" wins unless another is faster by more than the spread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import wait
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Event
+
+import torch
+
+from anabranch.cache import Cache
+from anabranch.deadline import ENDLESS, Deadline
+from anabranch.errors import TargetError
+from anabranch.ir.key import tasks_text
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Cost, Executable, Plans, Target
+from anabranch.ir.schedule import text_schedule
+from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.threads import Pool
+from anabranch.kernels.triton.dependent import MODES
+from anabranch.kernels.triton.write import program
+from anabranch.trace import Trace
+from anabranch.tuning.launch.recall import keep, recall
+
+OLDEST = (9, 0)
+USUAL = "f"
+"""The mode in which most plans are fastest, where it is not known yet: on an H200 BERT takes 280 us
+in it and 289 in the next, GoogLeNet 90 and 95, ResNet-50 173 in two."""
+SCHEME = "overlap 6"
+BUDGET, EACH = 0.4, 0.06
+"""Seconds of timing, over all modes, and for each of many plans."""
+LOOK = 0.1
+"""Seconds between two looks at whether somebody wants an end."""
+WAITED = "schedule.compile"
+"""The part of its stage in which a schedule waits for kernels."""
+Wait = Callable[[], None]
+
+
+def mode_of(
+    plan: Plan, target: Target, cache: Cache | None, trace: Trace
+) -> tuple[str, Cost | None]:
+    """The fastest mode of the plan, "" as it is, and what it takes in it."""
+    if not may_overlap(plan.tasks, target):
+        return "", None
+    schedule, machine = text_schedule(plan.schedule), target.spec.fingerprint
+    key = f"{SCHEME}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
+    known = recall(cache, key, [1], [1])
+    if known is not None:
+        (mode,), (cost,) = known
+        why = f"{mode or 'none'}, {cost.us:.1f} us; recalled from the cache"
+        trace.add("chosen", "overlap", plan.tasks.name, why)
+        return mode, cost
+    found = _fastest(plan, target, cache, trace)
+    if found is None:
+        return "", None
+    mode, cost = found
+    keep(cache, key, [mode], [cost])
+    return mode, cost
+
+
+@contextmanager
+def compiling(
+    tasks: TaskGraph,
+    target: Target,
+    cache: Cache | None,
+    ahead: Callable[[Sequence[Kernel]], None] = lambda _: None,
+    interrupt: Callable[[], None] = lambda: None,
+    until: Deadline = ENDLESS,
+    trace: Trace | None = None,
+) -> Iterator[Wait]:
+    """While the block runs, the kernels are compiled in every mode, in processes of their own; who
+    measures in the block waits for their end first, with what this gives. `ahead`: whoever may put
+    some of them into the cache faster; `interrupt`: ends that where the block fails, or is told to
+    end at once, or where somebody stops `until`: then no mode will be tried. The trace hears how
+    long was waited."""
+    if not may_overlap(tasks, target):
+        yield lambda: None
+        return
+    kernels = _kernels(in_mode(tasks, mode) for mode in MODES)
+    failed, waited = Event(), list[float]()
+    with Pool(1, "anabranch-overlap") as pool:
+
+        def compile_all() -> None:
+            if cache is not None:
+                ahead(kernels)
+            if not failed.is_set():
+                target.prepare(kernels, cache)
+
+        def give_up() -> None:
+            failed.set()
+            interrupt()
+
+        def ended() -> None:
+            begun = time.perf_counter()
+            while wait([done], LOOK).not_done:
+                if until.stopped() and not failed.is_set():
+                    give_up()
+            waited.append(time.perf_counter() - begun)
+
+        def quiet() -> None:
+            ended()
+            done.result()
+
+        done = pool.submit(compile_all)
+        try:
+            yield quiet
+            ended()
+        except BaseException:
+            give_up()
+            raise
+    if trace is not None:
+        trace.add("stage", WAITED, WAITED, seconds=round(sum(waited), 4))
+
+
+def may_overlap(tasks: TaskGraph, target: Target) -> bool:
+    """Whether this machine can overlap any kernel of these tasks."""
+    spec = target.spec
+    able = spec.kind == "cuda" and spec.capability >= OLDEST and not spec.simulated
+    return able and any(map(generated, tasks.tasks))
+
+
+def in_their_modes(plans: Sequence[tuple[Plan, str]], target: Target) -> list[Cost] | None:
+    """What these plans take, each in this mode, side by side; None where one of them does not run
+    as a graph."""
+    first: dict[int, Executable] = {}
+    runs: list[Executable] = []
+    try:
+        for plan, mode in plans:
+            launched = replace(plan, tasks=in_mode(plan.tasks, mode)) if mode else plan
+            own = first.get(id(plan))
+            runs.append(target.again(own, launched) if own else target.load(launched))
+            first.setdefault(id(plan), runs[-1])
+    except (TargetError, torch.OutOfMemoryError):
+        return None
+    if any(run.failure for run in runs):
+        return None
+    return target.time(runs, max(BUDGET, EACH * len(runs)))
+
+
+def launched_in(
+    mode: str, plans: Plans, target: Target, cache: Cache | None, trace: Trace
+) -> Plans:
+    """Schedules of task graphs in this mode, "" as they are, with their kernels compiled."""
+    if not mode:
+        return plans
+    changed = [(in_mode(tasks, mode), schedule) for tasks, schedule in plans]
+    kernels = _kernels(tasks for tasks, _ in changed)
+    target.prepare([kernel for kernel in kernels if kernel.source], cache, trace)
+    return changed
+
+
+def in_mode(tasks: TaskGraph, mode: str) -> TaskGraph:
+    """The tasks with all generated kernels in this mode."""
+    return in_modes(tasks, [mode if generated(task) else "" for task in tasks.tasks])
+
+
+def in_modes(tasks: TaskGraph, modes: Sequence[str]) -> TaskGraph:
+    """The tasks, each with its kernel in the mode of the same place, as it is for ""."""
+    changed = [
+        _changed(task, mode) if mode else task
+        for task, mode in zip(tasks.tasks, modes, strict=True)
+    ]
+    return replace(tasks, tasks=tuple(changed))
+
+
+def _fastest(
+    plan: Plan, target: Target, cache: Cache | None, trace: Trace
+) -> tuple[str, Cost] | None:
+    tasks = plan.tasks
+    candidates = {"": tasks, **{mode: in_mode(tasks, mode) for mode in MODES}}
+    target.prepare(_kernels(candidates.values()), cache, trace)
+    runs: dict[str, Executable] = {}
+    for mode, changed in candidates.items():
+        try:
+            other = replace(plan, tasks=changed)
+            run = target.again(runs[""], other) if "" in runs else target.load(other)
+        except TargetError as failed:
+            trace.add("refused", "overlap", f"mode {mode}", str(failed).partition("\n")[0])
+            continue
+        if not run.failure:
+            runs[mode] = run
+    if "" not in runs:
+        return None
+    costs = dict(zip(runs, target.time(list(runs.values()), BUDGET), strict=True))
+    plain = costs[""]
+    best = min(costs, key=lambda mode: costs[mode].us)
+    if plain.us - costs[best].us <= max(plain.spread, costs[best].spread):
+        best = ""
+    said = ", ".join(f"{mode or 'none'} {cost.us:.1f}" for mode, cost in costs.items())
+    trace.add("chosen", "overlap", tasks.name, f"{best or 'none'}; us by mode: {said}")
+    return best, costs[best]
+
+
+def generated(task: Task) -> bool:
+    """Whether its kernel is one that may be launched in a mode."""
+    return task.kernel is not None and task.kernel.provider == "triton"
+
+
+def _changed(task: Task, mode: str) -> Task:
+    kernel = task.kernel
+    assert kernel is not None
+    variant = f"{kernel.variant}.p{mode}"
+    return replace(
+        task, kernel=replace(kernel, variant=variant, source=program(kernel.body, variant).text)
+    )
+
+
+def _kernels(graphs: Iterable[TaskGraph]) -> list[Kernel]:
+    return [t.kernel for graph in graphs for t in graph.tasks if t.kernel is not None]

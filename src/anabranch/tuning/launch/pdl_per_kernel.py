@@ -1,0 +1,176 @@
+"""Each kernel in a mode of its own: a plan, the best mode for all -> modes, one for each task.
+
+    all kernels in one mode, a plan
+    modes that are drawn for each kernel, eight plans at a time, beside it       (`thompson`)
+    what all runs together recommend, and the fastest of them, beside it once more
+
+Where a kernel lets the next one start decides between less and more time, and is a matter of both:
+one that is started early holds multiprocessors that another could use. A single kernel's part is
+less than a run tells, so runs in which many kernels differ are looked at together. Equal kernels
+are taken to behave alike until they are seen not to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anabranch.deadline import Deadline
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Cost, Target
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.kernels.triton.dependent import MODES
+from anabranch.kernels.triton.write import unnamed
+from anabranch.tuning.launch.loaded_variants import Launched, Modes
+from anabranch.tuning.launch.pdl import generated
+from anabranch.tuning.launch.thompson import Runs, Vector, drawn, expected
+
+AT_ONCE = 8
+"""Drawn modes that are run side by side, beside the best so far."""
+EACH = 0.02
+"""Seconds of timing for one of them."""
+LAST = 0.15
+"""The same where the best of them are compared for good."""
+FINALISTS = 2
+"""How many of the fastest runs come to that, beside what all runs together recommend."""
+OWN, SHARED = 0.4, 0.3
+"""What a mode may well add to a kernel's part: by itself, and for all that are equal to it. In
+microseconds, as seen on an H200, where a kernel takes 2 to 5."""
+NOISE = 0.004, 0.3
+"""What a run errs: of the plan's time, and microseconds at least. Kernels that are started early
+get in each other's way, which no sum of parts shows; it counts as noise."""
+SURE = 0.25
+"""Of a spread: medians of so many samples differ by less than that by chance."""
+LOST = 20
+"""How many times that a plan is said to add that does not run, or far too slowly."""
+
+Picked = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A generated kernel: its place among the tasks, its modes that differ, first the one that all
+    are in, and for each other mode the changes that it stands for."""
+
+    place: int
+    modes: Modes
+    changes: tuple[tuple[int, ...], ...]
+
+
+def own_modes(
+    plan: Plan, mode: str, target: Target, until: Deadline
+) -> tuple[Modes, Cost, Cost] | None:
+    """The fastest modes that were found until then, what they take, and what `mode`
+    for all takes beside them; None if nothing is surely faster. `plan`: without modes."""
+    tasks = plan.tasks
+    slots, scale = slots_of(tasks, mode)
+    alike = tuple(mode if generated(task) else "" for task in tasks.tasks)
+    if not slots:
+        return None
+    launched = Launched(plan, alike, target)
+    if launched.first is None:
+        return None
+    (first,) = target.time([launched.first], EACH)
+    noise = max(NOISE[1], NOISE[0] * first.us)
+    runs, dice = Runs(scale, noise), np.random.default_rng(0)
+    seen: list[tuple[float, Picked]] = []
+    while not until.over():
+        tried = [_best(slots, drawn(runs, dice)) for _ in range(AT_ONCE)]
+        found = _run(launched, [_modes(alike, slots, picked) for picked in tried], target)
+        for us, picked in zip(found, tried, strict=True):
+            runs = runs.and_also(_changes(slots, picked), min(us, LOST * noise))
+        seen += zip(found, tried, strict=True)
+    fastest = [picked for us, picked in sorted(seen)[:FINALISTS] if us < 0]
+    last = dict.fromkeys([_best(slots, expected(runs)), *fastest])
+    modes = [_modes(alike, slots, picked) for picked in last if any(picked)]
+    return _settled(launched, modes, target) if modes else None
+
+
+def slots_of(tasks: TaskGraph, mode: str) -> tuple[list[Slot], Vector]:
+    """The generated kernels that have another mode, and what each change may well add."""
+    scale: list[float] = []
+    shared: dict[tuple[str, str], int] = {}
+    slots = []
+    for place, task in enumerate(tasks.tasks):
+        if generated(task):
+            modes, text = _different(task, mode)
+            changes = []
+            for other in modes[1:]:
+                if (text, other) not in shared:
+                    shared[text, other] = len(scale)
+                    scale.append(SHARED)
+                changes.append((shared[text, other], len(scale)))
+                scale.append(OWN)
+            if changes:
+                slots.append(Slot(place, modes, tuple(changes)))
+    return slots, np.array(scale)
+
+
+def _different(task: Task, mode: str) -> tuple[Modes, str]:
+    """The modes in which the kernel's text is another, `mode` first, and its text without any."""
+    kernel = task.kernel
+    assert kernel is not None
+    texts: dict[tuple[str, bool], str] = {}
+    plain = unnamed(kernel.body, kernel.variant).text
+    for name in dict.fromkeys((mode, "", *MODES)):
+        written = unnamed(kernel.body, f"{kernel.variant}.p{name}" if name else kernel.variant)
+        texts.setdefault((written.text, written.pdl), name)
+    return tuple(texts.values()), plain
+
+
+def _best(slots: Sequence[Slot], adds: Vector) -> Picked:
+    """For each kernel the mode, by its number, that would add the least."""
+    picked = []
+    for slot in slots:
+        us = [0.0, *(float(sum(adds[list(change)])) for change in slot.changes)]
+        picked.append(us.index(min(us)))
+    return tuple(picked)
+
+
+def _changes(slots: Sequence[Slot], picked: Picked) -> list[int]:
+    return [
+        change
+        for slot, number in zip(slots, picked, strict=True)
+        if number
+        for change in slot.changes[number - 1]
+    ]
+
+
+def _modes(alike: Modes, slots: Sequence[Slot], picked: Picked) -> Modes:
+    modes = list(alike)
+    for slot, number in zip(slots, picked, strict=True):
+        modes[slot.place] = slot.modes[number]
+    return tuple(modes)
+
+
+def _run(launched: Launched, tried: Sequence[Modes], target: Target) -> list[float]:
+    """How much more time each took than the plan with all kernels alike, beside it."""
+    assert launched.first is not None
+    runs = [launched.of(modes) for modes in tried]
+    able = [run for run in runs if run is not None]
+    was, *costs = target.time([launched.first, *able], EACH * (1 + len(able)))
+    left = iter(costs)
+    return [math.inf if run is None else next(left).us - was.us for run in runs]
+
+
+def _settled(
+    launched: Launched, last: Sequence[Modes], target: Target
+) -> tuple[Modes, Cost, Cost] | None:
+    """The fastest of these, if it is faster than the plan with all kernels alike."""
+    assert launched.first is not None
+    runs = [(modes, launched.of(modes)) for modes in last]
+    able = [(modes, run) for modes, run in runs if run is not None]
+    if not able:
+        return None
+    every = [launched.first, *(run for _, run in able)]
+    was, *costs = target.time(every, LAST * len(every))
+    now, (modes, _) = min(zip(costs, able, strict=True), key=lambda pair: pair[0].us)
+    return (modes, now, was) if surely_faster(now, was) else None
+
+
+def surely_faster(now: Cost, was: Cost) -> bool:
+    """Whether it is, of two that were timed for long side by side."""
+    return was.us - now.us > SURE * max(was.spread, now.spread)

@@ -1,0 +1,28 @@
+"""Trying recomputation: a selection -> one in which cheap work is computed again, with kernels for
+it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from anabranch.errors import TargetError
+from anabranch.fuse.again import computed_again
+from anabranch.trace import Trace
+from anabranch.tuning.select import Choosing, Selection, select
+
+
+def with_again(selection: Selection, how: Choosing, trace: Trace) -> Selection:
+    """The selection with what several compute again wherever they can, with kernels for that; the
+    very same one if nowhere."""
+    whole = computed_again(selection.tasks, how.spec, trace)
+    if whole is selection.tasks:
+        return selection
+    changed = replace(whole, tasks=tuple(task for task in whole.tasks if task.kernel is None))
+    try:
+        found = select(changed, how, trace)
+    except TargetError as failed:
+        trace.add("refused", "fuse", whole.name, str(failed).partition("\n")[0])
+        return selection
+    chosen = {task.name: task for task in found.tasks.tasks}
+    tasks = replace(whole, tasks=tuple(chosen.get(task.name, task) for task in whole.tasks))
+    return Selection(tasks, {**selection.candidates, **found.candidates}, found.settled)

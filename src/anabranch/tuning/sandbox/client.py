@@ -1,0 +1,274 @@
+"""Generated kernels run for the first time in a process that may die of it.
+
+A store to a wrong address ends a CUDA context: every later call of the process fails. So before a
+generated kernel is measured beside the others, it is tried in a process with a target of its own
+(`audition`):
+
+    tasks, as JSON --> | as each is compiled: load, run, compare, time | --> which, verdict
+
+Compiling goes on meanwhile, on other cores, and the library's engines are built here; so the rough
+time that is taken there costs nothing, and says who is worth a precise one (`tuning.halving`). A
+process that dies or answers no more costs the kernel it was at, if it has run no other; else the
+next process begins with that one. What is remembered in the cache is not run again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import astuple
+from functools import partial
+from typing import Self
+
+from torch import Tensor
+
+from anabranch.cache import Cache
+from anabranch.deadline import ENDLESS, Deadline
+from anabranch.ir.key import task_text
+from anabranch.ir.protocols import Cost, Target
+from anabranch.ir.samples import delicate
+from anabranch.ir.task import Kernel, Task
+from anabranch.ir.text import text_kernel
+from anabranch.targets.cuda import cubin
+from anabranch.targets.cuda.crew import Process
+from anabranch.targets.sampled import values_of
+from anabranch.trace import Trace
+from anabranch.tuning.halving import Trial, in_heats
+from anabranch.tuning.sandbox.process import Auditions
+from anabranch.tuning.sandbox.worker import Verdict, written
+
+SCHEME = "rehearsal 5"
+LIMIT = 60.0
+"""Seconds that one kernel may take: building it is not among them."""
+SILENCE = 60.0 + cubin.LIMIT
+"""Seconds without a word, after which a process is taken for stuck. It starts in ten, in more on a
+busy machine; from then on it has something to say whenever a text is compiled or given up."""
+NO_TIME = "no time was left to try it"
+
+
+class Rehearsal:
+    """Puts itself before a trial: what fails there is not tried here. `auditions`: the process, if
+    others use it too; without it there is one of its own, which ends with the block. What was not
+    tried when `until` is over is refused, this time."""
+
+    def __init__(
+        self,
+        target: Target,
+        cache: Cache | None,
+        trace: Trace,
+        auditions: Auditions | None = None,
+        until: Deadline = ENDLESS,
+    ) -> None:
+        self._target, self._cache, self._trace = target, cache, trace
+        self._own, self._until = auditions is None, until
+        self._auditions = auditions or Auditions(target, cache)
+        self._known: dict[str, Verdict] = {}
+        self.settled = True
+        """False where kernels were refused for no fault of theirs."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._own:
+            self._auditions.end()
+
+    def start(self) -> None:
+        """Start the process ahead: it takes seconds, in which kernels may be written."""
+        if not self._until.over():
+            self._auditions.start()
+
+    def before(self, trial: Trial) -> Trial:
+        """The trial, with None for generated kernels that failed their rehearsal, and in earnest
+        for those of the others that may be the fastest of their task."""
+
+        def both(tasks: Sequence[Task]) -> Sequence[Cost | None]:
+            with self._trace.stage("kernels.rehearse"):
+                verdicts = self.verdicts(tasks, partial(self._prepare_library, tasks))
+            left = [i for i in range(len(tasks)) if i not in verdicts or not verdicts[i].why]
+            rough = {
+                at: Cost(verdicts[i].us, "measured", verdicts[i].spread)
+                for at, i in enumerate(left)
+                if i in verdicts
+            }
+            with self._trace.stage("kernels.time"):
+                found = in_heats([tasks[i] for i in left], rough, trial)
+            costs = dict(zip(left, found, strict=True))
+            return [costs.get(i) for i in range(len(tasks))]
+
+        return both
+
+    def _prepare_library(self, tasks: Sequence[Task]) -> None:
+        """Build what the library's kernels need; only what a plan uses of it is ever kept."""
+        kernels = [task.kernel for task in tasks if task.kernel and not _generated(task)]
+        self._target.prepare(kernels)
+
+    def refusals(self, tasks: Sequence[Task]) -> dict[int, str]:
+        """Why tasks must not be run in this process, by their position."""
+        return {i: verdict.why for i, verdict in self.verdicts(tasks).items() if verdict.why}
+
+    def verdicts(
+        self, tasks: Sequence[Task], meanwhile: Callable[[], None] | None = None
+    ) -> dict[int, Verdict]:
+        """On the generated kernels among these, by position; on a simulated target on none.
+        `meanwhile` is called while the process is at work, if there is work for it."""
+        if self._target.spec.simulated:
+            return {}
+        keys = {i: self._key(task) for i, task in enumerate(tasks) if _generated(task)}
+        if self._cache is not None:
+            kept = self._cache.get_many("kernels", keys.values())
+            self._known |= {key: Verdict(*json.loads(text)) for key, text in kept.items()}
+        left = {key: tasks[i] for i, key in keys.items() if key not in self._known}
+        try:
+            self._run(left, meanwhile)
+        except BaseException:
+            self._auditions.end()  # or the next who asks would read answers about these
+            raise
+        found = {i: self._known[key] for i, key in keys.items()}
+        for i, verdict in found.items():
+            kernel = tasks[i].kernel
+            if verdict.why and kernel is not None:
+                what = f"{tasks[i].name} by {text_kernel(kernel)}"
+                self._trace.add("refused", "kernels", what, verdict.why)
+        return found
+
+    def _run(self, left: dict[str, Task], meanwhile: Callable[[], None] | None) -> None:
+        """Learn of all tasks. One is blamed if a process that was started for it, and has run
+        nothing else, says nothing."""
+        total = len(left)
+        while left and not self._until.over():
+            fresh, count, at = self._auditions.process is None, len(left), ""
+            for key, verdict in self._answers(left, meanwhile):
+                at, meanwhile = key if verdict is None else "", None
+                if verdict is not None:
+                    del left[key]
+                    self._learn(key, verdict)
+                    self._trace.progress("kernels", total - len(left), total, "kernels rehearsed")
+            if self._until.over():
+                break  # whatever it is at now is not to blame
+            if fresh and len(left) == count:
+                died = self._auditions.died()
+                if not at:
+                    self._not_started(left, died)
+                    left.clear()
+                else:
+                    self._learn(at, Verdict(f"the process that ran it first {died}"))
+                    del left[at]
+            elif at:
+                left = {at: left.pop(at), **left}
+            if left:
+                self._auditions.end()  # it has died, or is about to
+        if left:
+            self._auditions.end()
+            self._leave_out(left, NO_TIME)
+
+    def _not_started(self, left: Iterable[str], died: str) -> None:
+        why = f"no process could be started to run kernels in: {died}"
+        self._trace.add("warning", "kernels", "generated kernels", why)
+        self._leave_out(left, why)
+
+    def _leave_out(self, left: Iterable[str], why: str) -> None:
+        """It is not the kernels' fault: the verdict is not kept."""
+        self.settled = False
+        self._known |= dict.fromkeys(left, Verdict(why))
+
+    def _learn(self, key: str, verdict: Verdict) -> None:
+        self._known[key] = verdict
+        if self._cache is not None:
+            self._cache.put("kernels", key, json.dumps(astuple(verdict)))
+
+    def _answers(
+        self, tasks: Mapping[str, Task], meanwhile: Callable[[], None] | None
+    ) -> Iterator[tuple[str, Verdict | None]]:
+        """For each task, in the order in which they are compiled, its key with None when it is
+        begun, and with its verdict; fewer if the process dies."""
+        process, keys = self._auditions.running(), list(tasks)
+        try:
+            _ask(process, list(tasks.values()), run=True, values=self._values(list(tasks.values())))
+        except BrokenPipeError:
+            return
+        if meanwhile is not None:
+            meanwhile()
+        for _ in keys:
+            if self._until.over():
+                return
+            begun = _heard(process, SILENCE)
+            if not begun:
+                return
+            key = keys[json.loads(begun)]
+            yield key, None
+            line = _heard(process, LIMIT)
+            if not line:
+                return
+            yield key, Verdict(*json.loads(line))
+
+    def _values(self, tasks: Sequence[Task]) -> list[list[Tensor] | None]:
+        """What tasks read on the example whose operators may not read drawn numbers."""
+        return [
+            values_of(self._target, task) if delicate([task.body], task.reads) else None
+            for task in tasks
+        ]
+
+    def _key(self, task: Task) -> str:
+        return f"{SCHEME}\n{self._target.spec.fingerprint}\n{task_text(task)}"
+
+
+def compile_ahead(kernels: Sequence[Kernel], auditions: Auditions) -> None:
+    """Have generated kernels compiled into the cache, by compilers that are at hand there: others
+    would have to be started. Not while kernels are rehearsed. What was not compiled, whatever the
+    reason, is not in the cache, and will be compiled by who needs it."""
+    process = auditions.process
+    tasks = [Task(kernel.name, kernel.body, kernel) for kernel in kernels if kernel.source]
+    if process is None or not tasks:
+        return
+    try:
+        _ask(process, tasks, run=False)
+        answered = all(_heard(process, SILENCE) for _ in tasks)
+    except BrokenPipeError:
+        answered = False
+    if not answered:
+        auditions.end()
+
+
+def _ask(
+    process: Process,
+    tasks: Sequence[Task],
+    run: bool,
+    values: Sequence[list[Tensor] | None] = (),
+) -> None:
+    """BrokenPipeError if it does not read on: what is asked may be more than a pipe holds."""
+    assert process.stdin is not None
+    asked = {
+        "tasks": [written(task, known) for task, known in itertools.zip_longest(tasks, values)],
+        "run": run,
+    }
+    with _alive_for(process, SILENCE):
+        process.stdin.write(json.dumps(asked).encode() + b"\n")
+        process.stdin.flush()
+
+
+def _heard(process: Process, seconds: float) -> bytes:
+    """The next line of a process; empty if it died, or said nothing in time and was killed."""
+    assert process.stdout is not None
+    with _alive_for(process, seconds):
+        return process.stdout.readline()
+
+
+@contextmanager
+def _alive_for(process: Process, seconds: float) -> Iterator[None]:
+    """Kill the process unless the block ends before."""
+    timer = threading.Timer(seconds, process.kill)
+    timer.daemon = True
+    with suppress(RuntimeError):  # no thread for it: there is no limit
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _generated(task: Task) -> bool:
+    return task.kernel is not None and bool(task.kernel.source)

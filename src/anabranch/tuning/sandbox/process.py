@@ -1,0 +1,82 @@
+"""The process in which generated kernels run first, as whoever sends it there sees it.
+
+    start --> (imports, CUDA, compilers: seconds) --> running, asked by one rehearsal after another
+              dies of a kernel --> the next who asks gets a new one
+
+It takes seconds to start, in which a model may be captured and kernels may be written; so it is
+started ahead where kernels will surely be tried, and serves all stages of a compilation.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Self
+
+from anabranch.cache import Cache
+from anabranch.ir.protocols import Target
+from anabranch.targets.cuda.crew import Process, end
+
+START = "import sys, json; sys.path[:] = json.loads(sys.argv[1])"
+PATIENCE_S = 2.0
+SERVE = "from anabranch.tuning.sandbox.worker import main; main(*sys.argv[2:])"
+
+
+class Auditions:
+    """At most one process at a time; it ends with the block. On a simulated target there is none.
+    `start`: what it runs first."""
+
+    def __init__(self, target: Target, cache: Cache | None, start: str = START) -> None:
+        self._target, self._cache, self._start = target, cache, start
+        self.process: Process | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def start(self) -> None:
+        """Start the process ahead."""
+        if not self._target.spec.simulated:
+            self.running()
+
+    def running(self) -> Process:
+        """The process, started if need be."""
+        if self.process is None:
+            path = self._cache.stats().path if self._cache is not None else None
+            spec = self._target.spec
+            command = [sys.executable, "-P", "-c", f"{self._start}\n{SERVE}", json.dumps(sys.path)]
+            command += [str(self._target.device), str(int(spec.tf32))]
+            command += [str(path.parent) if path else "", str(self._patience())]
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for us; it ends when its input does
+            )
+        return self.process
+
+    def _patience(self) -> float:
+        """Seconds that it waits for whoever writes to the cache: this process waits for longer,
+        and once is enough."""
+        return min(PATIENCE_S, self._cache.patience) if self._cache is not None else 0.0
+
+    def died(self) -> str:
+        """How a process that says nothing more has ended."""
+        assert self.process is not None
+        self.process.kill()
+        return f"died with exit status {self.process.wait()}"
+
+    def interrupt(self) -> None:
+        """Whoever waits for an answer, in another thread, hears that there will be none."""
+        process = self.process
+        if process is not None:
+            process.kill()
+
+    def end(self) -> None:
+        if self.process is not None:
+            end([self.process])
+            self.process = None

@@ -1,0 +1,316 @@
+"""The selector: for every task the fastest of all kernels it could have, by measurement.
+
+Tasks of equal structure are decided once. Candidates of all structures are tried in one batch, so
+that they are measured side by side; the winner must also compute what the task's body computes,
+else the next one is taken. What was decided before is recalled (`recall`).
+
+DeepCuts, section on the code selector: generated kernels compete with the library's, and the
+library wins where it is faster.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from anabranch.errors import TargetError
+from anabranch.ir.key import structure_text
+from anabranch.ir.protocols import Cost, Provider
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph, runs_body
+from anabranch.ir.text import text_kernel
+from anabranch.trace import Trace
+from anabranch.tuning.recall import NOWHERE, Candidate, Decision, Memory, recall, remember
+
+Trial = Callable[[Sequence[Task]], Sequence[Cost | None]]
+"""The cost of each task with its kernel, None where the kernel cannot run."""
+Check = Callable[[Task], str]
+"""Why a task's kernel computes something else than its body; "" if it does not."""
+
+Offers = list[tuple[int, Kernel]]
+"""Kernels, each with the position of its provider."""
+
+MOST, FEWEST = 1100, 4
+"""Generated kernels that are tried at once, and of one structure at least. A network of hundreds of
+different layers tries fewer for each: compiling them is what a first compilation mostly does."""
+SAME = 0.02
+"""Candidates within 2% of the fastest, or within the spreads, are taken for equally fast; then a
+kernel that writes where it is told wins, then the earlier provider: the same times give the same
+plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The task graph with a kernel for each task, and by task name what it was chosen from.
+    `settled`: whether all that failed would fail again."""
+
+    tasks: TaskGraph
+    candidates: dict[str, tuple[Candidate, ...]]
+    settled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """How kernels are chosen: for which machine, of whose offers, who times and who checks them,
+    what is remembered, and how many generated ones are tried in all."""
+
+    spec: TargetSpec
+    providers: Sequence[Provider]
+    trial: Trial
+    check: Check
+    memory: Memory = NOWHERE
+    most: int = MOST
+
+
+def select(tasks: TaskGraph, how: Choosing, trace: Trace) -> Selection:
+    """Choose a kernel for every task. TargetError if a task has none that runs."""
+    return select_all([tasks], how, trace)[0]
+
+
+def decide(tasks: Sequence[Task], how: Choosing, trace: Trace) -> dict[str, Decision]:
+    """What is decided of each structure, by its text; nothing of one that no kernel runs."""
+    return _decisions({structure_text(task.body): task for task in tasks}, how, trace)
+
+
+def winner(task: Task, decision: Decision, how: Choosing) -> Kernel:
+    """The chosen kernel, with the names of this task."""
+    won, maker = decision.tried[decision.winner].kernel, decision.makers[decision.winner]
+    return how.providers[maker].kernel(task, how.spec, won.name, won.variant)
+
+
+def select_known(
+    tasks: TaskGraph, decisions: Mapping[str, Decision], how: Choosing, trace: Trace
+) -> Selection:
+    """As `select`, where something is decided already: that is not tried again."""
+    alike = _alike(tasks)
+    fresh = {key: task for key, task in _firsts([alike]).items() if key not in decisions}
+    decisions = {**decisions, **_decisions(fresh, how, trace, strict=True)}
+    return _selected(tasks, alike, decisions, how, trace)
+
+
+def select_some(tasks: TaskGraph, how: Choosing, trace: Trace) -> Selection:
+    """As `select`, without the tasks that no kernel runs."""
+    alike = _alike(tasks)
+    decisions = _decisions(_firsts([alike]), how, trace)
+    left = {key: group for key, group in alike.items() if key in decisions}
+    names = {task.name for group in left.values() for task in group}
+    kept = replace(tasks, tasks=tuple(task for task in tasks.tasks if task.name in names))
+    return _selected(kept, left, decisions, how, trace)
+
+
+def select_all(cuts: Sequence[TaskGraph], how: Choosing, trace: Trace) -> list[Selection]:
+    """As `select` for each of several cuts of a graph, the candidates of all of them in one batch:
+    whoever compiles or measures it has work for all its hands until it ends."""
+    groups = [_alike(cut) for cut in cuts]
+    decisions = _decisions(_firsts(groups), how, trace, strict=True)
+    return [
+        _selected(cut, alike, decisions, how, trace)
+        for cut, alike in zip(cuts, groups, strict=True)
+    ]
+
+
+def candidates(
+    cuts: Sequence[TaskGraph], spec: TargetSpec, providers: Sequence[Provider], most: int = MOST
+) -> list[Kernel]:
+    """All kernels that `select_all` would try for these cuts if it knew nothing."""
+    first = _firsts([_alike(cut) for cut in cuts])
+    offers = within({key: _offers(task, spec, providers) for key, task in first.items()}, most)
+    return [kernel for offer in offers.values() for _, kernel in offer]
+
+
+def _firsts(groups: Sequence[Mapping[str, Sequence[Task]]]) -> dict[str, Task]:
+    """A task of each structure, by its text."""
+    return {key: group[0] for alike in groups for key, group in alike.items()}
+
+
+def _decisions(
+    first: Mapping[str, Task], how: Choosing, trace: Trace, strict: bool = False
+) -> dict[str, Decision]:
+    """What is known or now decided of these structures."""
+    bodies = {key: task.body for key, task in first.items()}
+    known = recall(bodies, how.spec, how.providers, how.memory)
+    fresh = {key: task for key, task in first.items() if key not in known}
+    decided = _decided(fresh, how, trace, strict)
+    remember(decided, how.spec, how.providers, how.memory)
+    return known | decided
+
+
+def _alike(tasks: TaskGraph) -> dict[str, list[Task]]:
+    """Tasks of equal structure, by its text."""
+    alike: dict[str, list[Task]] = {}
+    for task in tasks.tasks:
+        alike.setdefault(structure_text(task.body), []).append(task)
+    return alike
+
+
+def _selected(
+    tasks: TaskGraph,
+    alike: Mapping[str, Sequence[Task]],
+    decisions: Mapping[str, Decision],
+    how: Choosing,
+    trace: Trace,
+) -> Selection:
+    """What was decided, for each task in its own names."""
+    chosen: dict[str, Task] = {}
+    candidates: dict[str, tuple[Candidate, ...]] = {}
+    for key, group in alike.items():
+        decision = decisions[key]
+        for task in group:
+            chosen[task.name] = replace(task, kernel=winner(task, decision, how))
+            candidates[task.name] = decision.tried
+        _tell(trace, group, decision.tried, decision.tried[decision.winner])
+    ordered = tuple(chosen[task.name] for task in tasks.tasks)
+    return Selection(replace(tasks, tasks=ordered), candidates)
+
+
+def _decided(
+    fresh: Mapping[str, Task], how: Choosing, trace: Trace, strict: bool
+) -> dict[str, Decision]:
+    """Decisions for these structures, by trying all candidates in one batch. What nothing runs has
+    none; if `strict`, that is an error."""
+    every = {key: _offers(task, how.spec, how.providers) for key, task in fresh.items()}
+    offers = within(every, how.most)
+    flat = [
+        replace(fresh[key], kernel=kernel) for key, offer in offers.items() for _, kernel in offer
+    ]
+    costs = iter(how.trial(flat) if flat else ())
+    decided: dict[str, Decision] = {}
+    for key, offer in offers.items():
+        offered = [Candidate(kernel, next(costs)) for _, kernel in offer]
+        tried = _decide(fresh[key], _known(offered), how.check)
+        makers = tuple(maker for maker, _ in offer)
+        if not any(candidate.chosen for candidate in tried):
+            tried, makers = _at_last(fresh[key], offered, tried, makers, how, trace)
+        if not any(candidate.chosen for candidate in tried):
+            if strict:
+                raise _nothing_runs(fresh[key], tried, trace)
+            continue
+        decided[key] = Decision(tuple(tried), makers)
+    return decided
+
+
+def within(offers: Mapping[str, Offers], most: int = MOST) -> dict[str, Offers]:
+    """No more than `most` generated kernels in all, as many of each structure as fit, in the order
+    in which they are offered; all others."""
+    written = {key: sum(map(_generated, offer)) for key, offer in offers.items()}
+    limit = max(written.values(), default=0)
+    while limit > FEWEST and sum(min(count, limit) for count in written.values()) > most:
+        limit -= 1
+    return {key: _first(offer, limit) for key, offer in offers.items()}
+
+
+def _first(offers: Offers, limit: int) -> Offers:
+    written = itertools.count()
+    return [offer for offer in offers if not _generated(offer) or next(written) < limit]
+
+
+def _generated(offer: tuple[int, Kernel]) -> bool:
+    return bool(offer[1].source)
+
+
+def _offers(task: Task, spec: TargetSpec, providers: Sequence[Provider]) -> Offers:
+    """All candidates, each with the position of its provider."""
+    return [
+        (maker, kernel)
+        for maker, provider in enumerate(providers)
+        for kernel in provider.kernels(task, spec)
+    ]
+
+
+def _known(tried: list[Candidate]) -> list[Candidate]:
+    """Where a time is known, one that is only estimated is not compared with it."""
+    sources = {c.cost.source for c in tried if c.cost is not None}
+    if sources <= {"estimated"}:
+        return tried
+    why = "only estimated, where others are known"
+    return [
+        replace(c, cost=None, refused=why) if c.cost and c.cost.source == "estimated" else c
+        for c in tried
+    ]
+
+
+def _decide(task: Task, tried: list[Candidate], check: Check) -> list[Candidate]:
+    """Mark the winner: candidates in order of preference until one passes the check."""
+    left = [i for i, candidate in enumerate(tried) if candidate.cost is not None]
+    while left:
+        best = _preferred(tried, left)
+        why = check(replace(task, kernel=tried[best].kernel))
+        if not why:
+            tried[best] = replace(tried[best], chosen=True)
+            return tried
+        tried[best] = replace(tried[best], refused=why)
+        left.remove(best)
+    return tried
+
+
+def _at_last(
+    task: Task,
+    offered: Sequence[Candidate],
+    tried: list[Candidate],
+    makers: tuple[int, ...],
+    how: Choosing,
+    trace: Trace,
+) -> tuple[list[Candidate], tuple[int, ...]]:
+    """Where no kernel passed: the library's, operator by operator, each with memory of its own, for
+    that is what eager runs. The whole plan is compared with the model all the same."""
+    for at, (before, maker) in enumerate(zip(offered, makers, strict=True)):
+        if not runs_body(replace(task, kernel=before.kernel)):
+            continue
+        plain = how.providers[maker].kernel(task, how.spec, before.kernel.name, PLAIN)
+        cost = before.cost or Cost(how.spec.launch_us * max(1, plain.launches), "estimated")
+        why = f"nothing else passed: {tried[at].refused or 'it was not measured'}"
+        trace.add("warning", "kernels", task.name, f"run as eager runs it; {why}")
+        return [*tried, Candidate(plain, cost, chosen=True)], (*makers, maker)
+    return tried, makers
+
+
+def _preferred(tried: Sequence[Candidate], left: Sequence[int]) -> int:
+    def us(i: int) -> float:
+        cost = tried[i].cost
+        assert cost is not None
+        return cost.us
+
+    fastest = tried[min(left, key=us)].cost
+    assert fastest is not None
+    tied = [i for i in left if us(i) <= as_fast(fastest)]
+    return min(tied, key=lambda i: (not tried[i].kernel.writes_out, i))
+
+
+def as_fast(fastest: Cost) -> float:
+    """Microseconds up to which a kernel is taken for as fast as the fastest."""
+    return fastest.us + max(SAME * fastest.us, min(fastest.spread, 0.1 * fastest.us))
+
+
+def _nothing_runs(task: Task, tried: Sequence[Candidate], trace: Trace) -> TargetError:
+    """`trace`: has heard from whoever tried them what went wrong, though not with which."""
+    said = (e.why for e in trace.events if e.kind == "refused" and e.what == task.name)
+    refusals = [f"{text_kernel(c.kernel)}: {c.refused or 'failed'}" for c in tried]
+    refusals += dict.fromkeys(said)
+    return TargetError(
+        f"no kernel runs task {task.name}",
+        "; ".join(refusals) or "no provider has one",
+        "report the model's operator, or compile for another target",
+        task.origin,
+    )
+
+
+def _tell(trace: Trace, group: Sequence[Task], tried: Sequence[Candidate], won: Candidate) -> None:
+    assert won.cost is not None
+    others = [
+        f"{text_kernel(c.kernel)} {c.cost.us:.2f}" if c.cost else f"{text_kernel(c.kernel)} failed"
+        for c in tried
+        if c is not won
+    ]
+    trace.add(
+        "chosen",
+        "kernels",
+        ", ".join(task.name for task in group),
+        f"{text_kernel(won.kernel)} {won.cost.us:.2f} us ({won.cost.source})"
+        + (f"; others: {', '.join(others)}" if others else ""),
+        us=won.cost.us,
+    )
+    for candidate in tried:
+        if candidate.refused:
+            name = text_kernel(candidate.kernel)
+            trace.add("refused", "kernels", f"{group[0].name} by {name}", candidate.refused)

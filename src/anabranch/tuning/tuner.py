@@ -1,0 +1,398 @@
+"""Tuning: from a rewritten graph to tasks that all have the fastest kernel there is for them.
+
+    graph --cuts--> tasks, cut in several ways --kernels--> the fastest of them, stretch by stretch
+                                                            and with all concatenations as joins
+          --cuts--> each node alone --kernels--> merged while that is faster (`fuse/climb`)
+
+What is fastest stretch by stretch takes the least in all, one task after another. A concatenation
+that runs with sums and poolings of its parts is one launch for many, and all that reads it waits
+for that launch as well; where every part is written into its place by whoever makes it, nobody
+does. So whoever can run both schedules is given both.
+
+Candidates that were generated run first in a process that may die of it (`rehearse`);
+all are measured side by side, and the winner is compared with the task's body (`accept`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from anabranch.cache import Cache
+from anabranch.costs import name_of
+from anabranch.deadline import ENDLESS, Deadline
+from anabranch.fuse import partition
+from anabranch.fuse.again import computed_again
+from anabranch.fuse.choose import choose, computed
+from anabranch.fuse.climb import Total, climb
+from anabranch.fuse.grow import one_call
+from anabranch.fuse.join import CAT, fitting
+from anabranch.fuse.legal import Facts
+from anabranch.fuse.pairs import is_pair, why_not_one_kernel
+from anabranch.fuse.partition import graph_of, singly
+from anabranch.fuse.recurrences import recurrences
+from anabranch.ir.graph import Graph, Node
+from anabranch.ir.key import structure_text
+from anabranch.ir.protocols import Cost, Costs, Limits, Provider, Target
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.kernels import ALL, LIMITED, PROVIDERS
+from anabranch.options import Options
+from anabranch.schedule.merging import MERGING
+from anabranch.schedule.outlook import outlook_of
+from anabranch.trace import Trace
+from anabranch.tuning.concat_trials import with_joins
+from anabranch.tuning.conv_merge import merged
+from anabranch.tuning.joint_offers import GENERATED, Offers, Sharing
+from anabranch.tuning.recall import Decision, Memory
+from anabranch.tuning.recompute_trials import with_again
+from anabranch.tuning.sandbox.client import Rehearsal
+from anabranch.tuning.sandbox.process import Auditions
+from anabranch.tuning.select import (
+    MOST,
+    Choosing,
+    Selection,
+    decide,
+    select_all,
+    select_known,
+    select_some,
+    winner,
+)
+from anabranch.tuning.verify.kernel import checker
+
+CUTS = (
+    *((False, False, 0), (True, False, 0), (False, True, 0), (True, True, 0)),
+    *((True, True, 1), (True, True, 3)),
+)
+"""How a graph is cut into tasks: by what a library runs in one call, into chains that a generated
+kernel runs, each of these with clusters, which have several results, and the last with pairs, and
+with what pairs can take in besides: where that is slower, the pair is there still."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Tasks with kernels, and what was said on the way to them."""
+
+    selection: Selection
+    trace: Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Tuner:
+    """Finds kernels on one target; what was found is in the cache. `until`: when it is
+    over, no further kernel is tried. `most`: how many generated kernels are tried at once; where
+    they are fewer than usual, decisions are not kept. `auditions`: the process in which kernels run
+    first, where one serves all stages."""
+
+    target: Target
+    options: Options
+    cache: Cache | None
+    until: Deadline = ENDLESS
+    most: int = MOST
+    auditions: Auditions | None = None
+
+    @property
+    def generates(self) -> bool:
+        return self.target.spec.kind == "cuda" and self.options.kernels == "all"
+
+    @property
+    def climbs(self) -> bool:
+        """Whether nodes are merged one by one. A scheduler that merges convolutions wants each of
+        them in a task that it can find."""
+        return self.options.fusion == "climb" and self.options.scheduler not in MERGING
+
+    @property
+    def providers(self) -> Sequence[Provider]:
+        if not self.generates:
+            return PROVIDERS
+        return LIMITED if self.options.pruning == "limit" else ALL
+
+    def cuts(self, graph: Graph, trace: Trace) -> list[TaskGraph]:
+        """The graph cut in every way, the finest first, each way once; the last keeps apart what
+        may be joins, where others fuse it with what makes its parts or reads it. Steps of which
+        there are many are one task in all of them. Where nodes are to be merged one by one, each
+        of them alone."""
+        if self.climbs:
+            return [singly(graph)]
+        found: list[TaskGraph] = []
+        loops = recurrences(graph, trace) if self.generates else []
+        for larger in CUTS if self.generates else CUTS[:1]:
+            cut = partition(graph, trace, self.target.spec, *larger, loops=loops)
+            if cut not in found:
+                found.append(cut)
+        alone = _fused(found[-1]).intersection(fitting(found[0], Trace(quiet=True)))
+        if alone and self.generates:
+            last = partition(graph, trace, self.target.spec, *CUTS[-1], alone=alone, loops=loops)
+            found.append(last)
+        return found
+
+    def kernels(
+        self, cuts: Sequence[TaskGraph], costs: Costs, trace: Trace, wholes: bool = False
+    ) -> list[Way]:
+        """All cuts with kernels: where they differ what is faster, first, and then, if whoever asks
+        compares `wholes` and that is another selection, all concatenations as joins that may be.
+        Where convolutions are to be merged there are no joins, for merging has its own way with
+        concatenations, and nothing is computed again: what is merged stands alone in its task, and
+        `cuts` may be tasks out of several graphs. TargetError if a task has no kernel that runs."""
+        with self._rehearsal(trace) as rehearsal:
+            if self.generates:
+                rehearsal.start()
+            how = self._choosing(rehearsal, costs, self._keeps(costs, rehearsal))
+            if self.climbs:
+                told = trace.aside()
+                return [Way(self._climbed(cuts[0], how, told), told)]
+            ways = select_all(cuts, how, trace)
+            if not self.generates or self.options.scheduler in MERGING:
+                told = trace.aside()
+                found = [Way(_fastest(ways, costs.task, told), told)]
+            else:
+
+                def again(one: Selection, trace: Trace) -> Selection:
+                    """With what is computed again where that is faster."""
+                    whole = with_again(one, how, trace)
+                    return one if whole is one else _cheaper(whole, one, costs.task, trace)
+
+                def join(one: Selection, trace: Trace, hopeful: bool = False) -> Selection:
+                    return with_joins(again(one, trace), how, costs, trace, hopeful)
+
+                found = _joined_ways(ways, costs.task, join, trace, wholes)
+            settled = how.memory.settled()
+            return [Way(replace(way.selection, settled=settled), way.trace) for way in found]
+
+    def _climbed(self, alone: TaskGraph, how: Choosing, trace: Trace) -> Selection:
+        """Merged while that is faster, from each node alone."""
+        decisions: dict[str, Decision] = {}
+
+        def evaluate(tasks: Sequence[Task]) -> list[Cost | None]:
+            decisions.update(decide(tasks, how, trace))
+            found = (decisions.get(structure_text(task.body)) for task in tasks)
+            each = zip(tasks, found, strict=True)
+            return [_in_one_launch(task, made, how) if made else None for task, made in each]
+
+        tasks = climb(graph_of(alone), evaluate, trace, self._unwritten, self._total())
+        found = select_known(tasks, decisions, how, trace)
+        return replace(found, settled=how.memory.settled())
+
+    def _total(self) -> Total | None:
+        """What a cut takes: as scheduled, or where one kernel runs after another their sum."""
+        options, spec = self.options, self.target.spec
+        if options.scheduler == "sequential":
+            return None
+        return lambda tasks, us: outlook_of(tasks, us, spec, options.max_streams)
+
+    def _unwritten(
+        self, group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None
+    ) -> str:
+        """Why neither a template nor the library runs the group in one launch."""
+        why = one_call(group, facts)
+        return why and (why_not_one_kernel(group, facts, outputs) if self.generates else why)
+
+    def _rehearsal(self, trace: Trace) -> Rehearsal:
+        return Rehearsal(self.target, self.cache, trace, self.auditions, self.until)
+
+    def _choosing(
+        self, rehearsal: Rehearsal, costs: Costs, settled: Callable[[], bool]
+    ) -> Choosing:
+        """`settled`: whether what is decided will be decided so again, and is remembered."""
+        return Choosing(
+            self.target.spec,
+            self.providers,
+            rehearsal.before(costs.trial),
+            checker(self.target, self.cache),
+            Memory(self.cache, name_of(self.target), settled),
+            self.most,
+        )
+
+    def _keeps(self, *told: object) -> Callable[[], bool]:
+        """Whether decisions that rest on what these say are kept."""
+        return partial(settled, *told) if self.most >= MOST else lambda: False
+
+    def each(self, cuts: Sequence[TaskGraph], costs: Costs) -> list[Selection]:
+        """Every cut with kernels by itself, with what it may compute again and without: all that
+        was tried on the way to a selection."""
+        again = [computed_again(cut, self.target.spec, Trace()) for cut in cuts]
+        changed = [one for one, cut in zip(again, cuts, strict=True) if one is not cut]
+        with self._rehearsal(Trace()) as rehearsal:
+            how = self._choosing(rehearsal, costs, partial(settled, costs, rehearsal))
+            return select_all([*cuts, *changed], how, Trace())
+
+    def abreast(
+        self, tasks: Sequence[Task], offers: Offers, costs: Costs, trace: Trace
+    ) -> Selection:
+        """Of these tasks, each of independent parts, those that a generated kernel runs, with the
+        fastest of what is offered for them."""
+        makers = [Sharing(provider, offers) for provider in ALL if provider.name == GENERATED]
+        with self._rehearsal(trace) as rehearsal:
+            how = self._choosing(rehearsal, costs, partial(settled, costs, rehearsal))
+            whole = TaskGraph("abreast", (), (), tuple(tasks), (), ())
+            found = select_some(whole, replace(how, providers=makers), trace)
+            return replace(found, settled=how.memory.settled())
+
+    def merged(
+        self, graph: Graph, selection: Selection, costs: Costs, limits: Limits
+    ) -> tuple[Graph, Selection]:
+        """With the convolutions merged that the scheduler would merge; its tasks with kernels and
+        probes like all others."""
+
+        def alone(tasks: TaskGraph) -> Selection:
+            return self.kernels([tasks], costs, Trace())[0].selection
+
+        name = self.options.scheduler
+        after = merged(name, graph, selection.tasks, costs, limits, alone)
+        if after is graph:
+            return graph, selection
+        found = self.kernels(self.cuts(after, Trace()), costs, Trace())[0].selection
+        return after, with_probes(found, costs)
+
+
+def _fused(tasks: TaskGraph) -> set[str]:
+    """The concatenations that run with what makes their parts, or with what reads them."""
+    return {
+        node.name
+        for task in tasks.tasks
+        for node in task.body.nodes
+        if node.op == CAT and len(task.body.nodes) > 1
+    }
+
+
+def _in_one_launch(task: Task, decision: Decision, how: Choosing) -> Cost | None:
+    """What the winner takes, None if it runs several nodes one by one."""
+    several = len(computed(task)) > 1 and winner(task, decision, how).launches > 1
+    return None if several else decision.tried[decision.winner].cost
+
+
+class Join(Protocol):
+    """A selection with joins where they are faster; `hopeful`: or may be, in a whole
+    in which parts run side by side."""
+
+    def __call__(self, one: Selection, trace: Trace, hopeful: bool = False) -> Selection: ...
+
+
+CostOf = Callable[[Task], Cost]
+
+
+def _joined_ways(
+    ways: Sequence[Selection], cost: CostOf, join: Join, trace: Trace, wholes: bool
+) -> list[Way]:
+    """The fastest of all cuts, with joins, and for wholes the same with as many joins as can be."""
+    free = {name for way in ways for name in fitting(way.tasks, Trace(quiet=True))}
+    told = trace.aside()
+    found = [_fastest_joined(ways, cost, join, free, told)]
+    apart = _all_joined(ways, cost, join, free, trace) if wholes else None
+    if apart is not None and apart.selection.tasks != found[0].selection.tasks:
+        found.append(apart)
+    return found
+
+
+def _fastest_joined(
+    ways: Sequence[Selection], cost: CostOf, join: Join, free: Set[str], trace: Trace
+) -> Way:
+    """The fastest of all cuts, with joins. A concatenation that becomes one costs nothing, but to
+    do so it must be a task alone: so cuts are also chosen as if all of those were free, then as if
+    just those were that became joins, and that is taken if it takes less in all."""
+    first = _fastest(_as_they_are(ways), cost, trace)
+    plain = join(first, trace)
+    while free:
+        told = trace.aside()
+        hoped = _fastest(ways, partial(_hoped, cost, free), told)
+        if hoped.tasks == first.tasks:
+            break
+        hoped = join(hoped, told)
+        joined = {node.name for node in hoped.tasks.joins}
+        if free <= joined:
+            if _sum(hoped, cost) < _sum(plain, cost):
+                return Way(hoped, told)
+            break
+        free = free & joined
+    return Way(plain, trace)
+
+
+def _all_joined(
+    ways: Sequence[Selection], cost: CostOf, join: Join, free: Set[str], trace: Trace
+) -> Way | None:
+    """With every concatenation as a join that can be one, whatever that takes in all; None if none
+    can."""
+    while free:
+        told = trace.aside()
+        apart = join(_fastest(ways, partial(_apart, cost, free), told), told, hopeful=True)
+        joined = {node.name for node in apart.tasks.joins}
+        if free <= joined:
+            return Way(apart, told)
+        free = free & joined
+    return None
+
+
+def _as_they_are(ways: Sequence[Selection]) -> Sequence[Selection]:
+    """All cuts but one that is there for its joins alone: with concatenations apart that the one
+    before it fuses."""
+    *_, before, last = (None, *ways)
+    if before is None or _alone(last.tasks) <= _alone(before.tasks):
+        return ways
+    return ways[:-1]
+
+
+def _alone(tasks: TaskGraph) -> set[str]:
+    """The concatenations that are tasks."""
+    return {task.name for task in tasks.tasks if [node.op for node in task.body.nodes] == [CAT]}
+
+
+def _hoped(cost: CostOf, free: Container[str], task: Task) -> Cost:
+    """Its cost, nothing for a concatenation that is free."""
+    alone = [node.op for node in task.body.nodes] == [CAT] and task.name in free
+    return replace(cost(task), us=0.0) if alone else cost(task)
+
+
+def _apart(cost: CostOf, free: Container[str], task: Task) -> Cost:
+    """As `_hoped`, and no task is to hold one of these with anything else."""
+    held = len(task.body.nodes) > 1 and any(node.name in free for node in task.body.nodes)
+    return replace(cost(task), us=math.inf) if held else _hoped(cost, free, task)
+
+
+def _sum(selection: Selection, cost: CostOf) -> float:
+    return sum(cost(task).us for task in selection.tasks.tasks)
+
+
+def _fastest(ways: Sequence[Selection], cost: CostOf, trace: Trace) -> Selection:
+    """The fastest of all cuts, wherever they differ."""
+    found, *others = ways
+    for whole in others:
+        found = _cheaper(whole, found, cost, trace)
+    return found
+
+
+def _cheaper(whole: Selection, parts: Selection, cost: CostOf, trace: Trace) -> Selection:
+    """Where the two are cut otherwise, the faster of their kernels."""
+    # An estimate knows the launch that a pair saves, and not what is computed again for that.
+    tasks = choose(whole.tasks, parts.tasks, cost, trace, sure=is_pair)
+    kept = set(map(id, whole.tasks.tasks))
+    tried = {
+        task.name: (whole if id(task) in kept else parts).candidates[task.name]
+        for task in tasks.tasks
+    }
+    return Selection(tasks, tried)
+
+
+def settled(*told: object) -> bool:
+    """Whether all who refused candidates would do so again."""
+    return all(getattr(one, "settled", True) for one in told)
+
+
+def with_probes(selection: Selection, costs: Costs) -> Selection:
+    """The tasks with what a run told of their kernels: resources, workspaces, launches."""
+    probes = costs.probe(selection.tasks)
+    probed = []
+    for task in selection.tasks.tasks:
+        probe = probes.get(task.name)
+        if probe is not None and task.kernel is not None:
+            kernel = replace(
+                task.kernel,
+                workspace=probe.workspace,
+                temporary=probe.temporary,
+                launches=probe.launches or task.kernel.launches,
+                resources=probe.resources,
+            )
+            task = replace(task, kernel=kernel)
+        probed.append(task)
+    return replace(selection, tasks=replace(selection.tasks, tasks=tuple(probed)))

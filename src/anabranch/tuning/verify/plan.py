@@ -1,0 +1,257 @@
+"""Comparing plans with what they stand for.
+
+    a plan       against the captured graph in higher precision, on the example and on fresh inputs
+    the capture  against the model itself, called as the user calls it, without short cuts
+
+A plan that was compared before, with the very same weights (`compiler.plan_cache.accepted`), is
+compared with the model alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from anabranch.errors import NumericsError
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.observe import Observed, observe
+from anabranch.ir import numbers, ops
+from anabranch.ir.domains import ANY, domains
+from anabranch.ir.graph import Graph, types
+from anabranch.ir.inputs import legal, random_tensor, sprinkle_small
+from anabranch.ir.numbers import Errors
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Executable
+from anabranch.ir.reference import eager_and_reference
+from anabranch.ir.types import type_of
+from anabranch.tuning.job import Job, example_of
+
+EAGER_TOLERANCE = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-4,
+    torch.float16: 5e-3,
+    torch.bfloat16: 4e-2,
+}
+"""By how much the model may be off the captured graph, beside twice what that one's own rounding
+allows: it may sum in another order, and on other kernels."""
+FASTPATH = (
+    "the results are those of torch.nn's attention layers without their fast path, which leaves "
+    "zeros at padded places"
+)
+WITH_FASTPATH = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
+CONVERT = "aten._to_copy.default"
+WRONG_CAPTURE = "the captured graph does not compute what the model computes"
+
+
+def verify(run: Executable, captured: Captured, job: Job, seen: Observed | None = None) -> Errors:
+    """The worst errors of a loaded plan on the job's inputs and on fresh ones. `seen`: a call of
+    the model on the job's inputs. NumericsError if one is larger than allowed, or if the captured
+    graph is not what the model computes."""
+    graph, target, example = captured.graph, job.target, example_of(job, captured)
+    worst: Errors = ((0.0, 0.0),) * len(graph.outputs)
+    drawn, anew = fresh(graph, example, job.options.seed), drawn_anew(graph)
+    for inputs in (example, drawn):
+        if inputs is drawn and target.spec.kind == "cuda" and not legal(graph, drawn):
+            why = "nobody knows whether its operators may read others than the example"
+            job.trace.add("refused", "verify", "fresh inputs", why)
+            continue
+        try:
+            own, reference = eager_and_reference(graph, inputs, target)
+        except (RuntimeError, IndexError, ValueError) as refused:
+            if inputs is example or isinstance(refused, torch.OutOfMemoryError):
+                raise
+            why = f"the model refuses others than the example: {str(refused).partition(chr(10))[0]}"
+            job.trace.add("refused", "verify", "fresh inputs", why)
+            continue
+        outs = _ran(run, inputs)
+        pairs = numbers.compare(outs, own, reference, target.spec.tf32)
+        for i, (error, allowed) in enumerate(pairs):
+            if i in anew:
+                continue
+            if not error <= allowed:
+                raise NumericsError(
+                    f"output {i} has relative error {error:.2e}",
+                    f"its dtype and the model's own rounding allow {allowed:.2e}",
+                    "set ANABRANCH_CHECK=2 to find the pass that did it, and report the model",
+                )
+            wrong = numbers.mistaken(outs[i], own[i], reference[i], tf32=target.spec.tf32)
+            if wrong:
+                raise NumericsError(
+                    f"output {i} is wrong: {wrong}",
+                    "the plan's kernels compute another number there than the model does",
+                    "set ANABRANCH_CHECK=2 to find the pass that did it, and report the model",
+                )
+        worst = tuple(max(old, new) for old, new in zip(worst, pairs, strict=True))
+    for i in sorted(anew):
+        why = "its numbers are drawn anew in each run, and were not compared"
+        job.trace.add("refused", "verify", f"output {i}", why)
+    verify_capture(run, captured, job, worst, seen)
+    return worst
+
+
+def _ran(run: Executable, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """What the plan returns. NumericsError if it fails where the model runs, so that less of it is
+    optimised."""
+    try:
+        return run(inputs, clone=True)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, IndexError, ValueError) as failed:
+        raise NumericsError(
+            "the plan fails where the model runs",
+            f"{type(failed).__name__}: {str(failed).partition(chr(10))[0]}",
+            "report the model and its operators",
+        ) from failed
+
+
+def unlike_model(
+    plan: Plan,
+    outs: Sequence[Tensor],
+    example: Sequence[Tensor],
+    allowed: Sequence[float],
+    results: Any,
+    random: Collection[int] = (),
+) -> str:
+    """How what a model returns differs from what a plan gives; "" where it does not. `allowed`: by
+    output, the relative error that rounding explains; `random`: outputs whose numbers are drawn."""
+    eager = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
+    tasks, signature = plan.tasks, plan.signature
+    assert signature is not None
+    values = {ref.name: out for ref, out in zip(tasks.outputs, outs, strict=True)}
+    values.update((value.name, x) for value, x in zip(tasks.inputs, example, strict=True))
+    rounding = {ref.name: ok for ref, ok in zip(tasks.outputs, allowed, strict=True)}
+    names = [leaf.ref.name for leaf in signature.outputs if leaf.ref is not None]
+    drawn = {tasks.outputs[i].name for i in random}
+    if len(eager) != len(names):
+        return f"the graph has {len(names)} results, the model returns {len(eager)}"
+    for i, (want, name) in enumerate(zip(eager, names, strict=True)):
+        out = values[name]
+        if (out.dtype, out.shape) != (want.dtype, want.shape):
+            was = f"{want.dtype}{list(want.shape)}"
+            return f"output {i} is {out.dtype}{list(out.shape)}, the model's own {was}"
+        if name in drawn:
+            continue
+        error = numbers.relative_error(out, want.to(out.device))
+        if not error <= EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * rounding.get(name, 0.0):
+            return f"output {i} differs from the model's own by {error:.2e}"
+    return ""
+
+
+def verify_capture(
+    run: Executable, captured: Captured, job: Job, worst: Errors, seen: Observed | None = None
+) -> None:
+    """The model itself, where it can be called, against a plan whose errors against the captured
+    graph are known. `seen`: a call of it on the same inputs, if there was one. NumericsError if
+    they are not the same."""
+    if not callable(job.model):
+        return
+    example = example_of(job, captured)
+    try:
+        results = seen.results if seen is not None else _called(job)
+        _compare_with_model(run, example, worst, job, drawn_anew(captured.graph), results)
+    except NumericsError:
+        if not (torch.backends.mha.get_fastpath_enabled() and _may_cut_short(job.model)):
+            raise
+        with without_fastpath():
+            _compare_with_model(run, example, worst, job, drawn_anew(captured.graph), _called(job))
+        job.trace.add("warning", "verify", run.plan.tasks.name, FASTPATH)
+
+
+def _may_cut_short(model: Any) -> bool:
+    """Whether the model has a layer with a fast path, as far as can be seen."""
+    if not isinstance(model, nn.Module):
+        return True  # nobody knows what a function calls
+    return any(isinstance(part, WITH_FASTPATH) for part in model.modules())
+
+
+@contextmanager
+def without_fastpath() -> Iterator[None]:
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+
+
+def _called(job: Job) -> Any:
+    """What the model returns, without short cuts. Where that takes too much memory, it is called
+    once more, on inputs of its own, when what the first call held is gone."""
+    call = partial(observe, job.model, job.args, job.kwargs, job.found)
+    with suppress(torch.OutOfMemoryError):
+        return call(job.target.full_precision).results
+    return call(partial(job.target.full_precision, lean=True)).results
+
+
+def _compare_with_model(
+    run: Executable,
+    example: Sequence[Tensor],
+    worst: Errors,
+    job: Job,
+    anew: Collection[int],
+    results: Any,
+) -> None:
+    """Both may be off by what the numbers allow; outputs that are drawn `anew`, by anything.
+    `results`: the model's own."""
+    allowed = [ok for _, ok in worst]
+    if differs := unlike_model(run.plan, run(example), example, allowed, results, anew):
+        raise _unlike(differs)
+
+
+def _unlike(what: str) -> NumericsError:
+    return NumericsError(
+        what, WRONG_CAPTURE, "report the model; it may depend on state that capture cannot see"
+    )
+
+
+def fresh(graph: Graph, example: Sequence[Tensor], seed: int) -> list[Tensor]:
+    """Inputs of the same kind: floats redrawn with the example's mean and deviation, probabilities
+    from 0 to 1, among them zeros of both signs, denormals and small whole numbers. Of what is read
+    as integers, and may be indices, the rows change places, unless their order has a meaning."""
+    unit, whole, bounds = ops.probabilities(graph.nodes), _made_whole(graph), domains(graph)
+    drawn = []
+    for i, (value, tensor) in enumerate(zip(graph.inputs, example, strict=True)):
+        domain = bounds.get(value.name, ANY)
+        if domain.sorted or domain.starts is not None:
+            pass
+        elif value.name in whole and tensor.dim():
+            generator = torch.Generator().manual_seed(seed + i)
+            order = torch.randperm(len(tensor), generator=generator)
+            tensor = tensor[order.to(tensor.device)]
+        elif value.name in unit and tensor.dtype.is_floating_point:
+            tensor = random_tensor(type_of(tensor), seed + i, tensor.device, unit=True)
+        elif tensor.dtype.is_floating_point and tensor.numel() > 1:
+            noise = random_tensor(type_of(tensor), seed + i, tensor.device)
+            deviation, mean = torch.std_mean(tensor.float())
+            tensor = (noise.float() * deviation + mean).to(tensor.dtype)
+            if domain.positive:
+                tensor = tensor.abs()
+            else:
+                sprinkle_small(tensor, seed + i)
+        drawn.append(tensor)
+    return drawn
+
+
+def drawn_anew(graph: Graph) -> set[int]:
+    """The outputs, by position, whose numbers are random."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        if ops.info(node.op).random or not found.isdisjoint(node.uses):
+            found.update(node.results)
+    return {i for i, ref in enumerate(graph.outputs) if ref.name in found}
+
+
+def _made_whole(graph: Graph) -> set[str]:
+    """The values of which some numbers are turned into integers."""
+    table, found = types(graph), set[str]()
+    for node in reversed(graph.nodes):
+        made = node.type.dtype
+        integers = not (made.is_floating_point or made.is_complex or made == torch.bool)
+        if (integers and node.op == CONVERT) or not found.isdisjoint(node.results):
+            found.update(name for name in node.uses if table[name].dtype.is_floating_point)
+    return found

@@ -1,0 +1,392 @@
+"""Kernels that fail where it does no harm: the process they run in first is not this one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from tests.kernels.triton.samples import SAMPLES
+
+from anabranch.cache import Cache
+from anabranch.deadline import ENDLESS, Deadline
+from anabranch.errors import TargetError
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Cost, Target
+from anabranch.ir.task import Kernel, Task
+from anabranch.ir.text import parse_graph
+from anabranch.kernels.triton import Program, write
+from anabranch.targets.cpu.target import CpuTarget
+from anabranch.targets.cuda.crew import Process
+from anabranch.trace import Event as TraceEvent
+from anabranch.trace import Trace
+from anabranch.tuning.halving import FINALISTS
+from anabranch.tuning.sandbox import client as sandbox_client
+from anabranch.tuning.sandbox import worker as sandbox_worker
+from anabranch.tuning.sandbox.client import NO_TIME, Rehearsal, compile_ahead
+from anabranch.tuning.sandbox.process import START, Auditions
+from anabranch.tuning.sandbox.worker import Verdict
+
+BODY = """\
+graph add {
+  input %x: f32[100]
+  const %w: f32[100] = 00
+  %out: f32[100] = aten.add.Tensor(%x, %w)
+  return %out
+}
+"""
+# What the other process runs: a provider whose kernels do what their variant says.
+DEEDS = (
+    START
+    + """
+import os, time
+from anabranch.targets.cpu import target as cpu
+from anabranch.targets.place import run_aten
+
+def deed(task, values, workspace):
+    right, variant = run_aten(task, values, workspace), task.kernel.variant
+    def call():
+        right()
+        if variant == "dies":
+            os.kill(os.getpid(), 11)
+        if variant == "hangs":
+            time.sleep(60)
+        if variant == "raises":
+            raise RuntimeError("no such luck")
+        if variant == "strays":
+            out = values["out"]
+            out.as_strided((1,), (1,), out.storage_offset() + 100).zero_()
+        if variant == "errs":
+            values["out"][99] += 1
+    return call
+
+cpu.RUNNERS["deeds"] = deed
+"""
+)
+
+
+def task(variant: str, source: str = "text") -> Task:
+    body = parse_graph(BODY)
+    kernel = Kernel("deeds", "add", body, variant, writes_out=True, source=source)
+    return Task("add", body, kernel)
+
+
+@pytest.fixture
+def trace() -> Trace:
+    return Trace()
+
+
+@contextmanager
+def rehearsing(
+    trace: Trace,
+    start: str = DEEDS,
+    cache: Cache | None = None,
+    target: Target | None = None,
+    until: Deadline = ENDLESS,
+) -> Iterator[Rehearsal]:
+    """With a process that begins with `start`."""
+    target = target or CpuTarget()
+    with (
+        Auditions(target, cache, start) as auditions,
+        Rehearsal(target, cache, trace, auditions, until) as made,
+    ):
+        yield made
+
+
+@pytest.fixture
+def rehearsal(trace: Trace) -> Iterator[Rehearsal]:
+    with rehearsing(trace) as made:
+        yield made
+
+
+def test_the_library_is_prepared_once_while_kernels_are_rehearsed(trace: Trace) -> None:
+    """After they were sent, whatever becomes of the process, and not where all is known."""
+    target, prepared = CpuTarget(), list[list[str]]()
+
+    def prepare(kernels: Sequence[Kernel], *_: object) -> None:
+        prepared.append([kernel.name for kernel in kernels])
+
+    target.prepare = prepare  # type: ignore[method-assign, assignment]
+    ours = [task("fine"), task("dies")]
+    body = ours[0].body
+    library = replace(ours[0], kernel=Kernel("aten", "add", body, writes_out=True))
+    with rehearsing(trace, target=target) as rehearsal:
+        trial = rehearsal.before(lambda tasks: [Cost(1.0, "measured")] * len(tasks))
+        for _ in range(2):
+            costs = trial([ours[0], library, ours[1]])
+            assert costs[0] and costs[1] and costs[2] is None
+            assert prepared == [["add"]]
+
+
+def test_each_failure_costs_one_kernel(rehearsal: Rehearsal, trace: Trace) -> None:
+    variants = ("fine", "dies", "also fine", "raises", "strays", "still fine", "errs")
+    bad = rehearsal.refusals([task(variant) for variant in variants])
+    wrong = bad.pop(6)
+    assert re.fullmatch(r"error.* where \S+ is allowed, .*of numbers of seed \d+", wrong)
+    assert bad == {
+        1: "the process that ran it first died with exit status -11",
+        3: "RuntimeError: no such luck",
+        4: "4 bytes are written outside all places, 1 B beside %out",
+    }
+    bad[6] = wrong
+    assert [event.why for event in trace.events if event.kind == "refused"] == list(bad.values())
+
+
+def test_the_next_process_begins_where_one_died(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have died of what another kernel did before: blamed is what dies alone."""
+    asked: list[list[str]] = []
+    ask = rehearsal._answers
+
+    def noted(tasks: Mapping[str, Task], _: object) -> Iterator[tuple[str, Verdict | None]]:
+        asked.append([task.kernel.variant for task in tasks.values() if task.kernel])
+        return ask(tasks, None)
+
+    monkeypatch.setattr(rehearsal, "_answers", noted)
+    bad = rehearsal.refusals([task(variant) for variant in ("a", "b", "dies", "c")])
+    assert list(bad) == [2]
+    assert asked == [["a", "b", "dies", "c"], ["dies", "c"], ["c"]]
+
+
+def test_what_was_written_here_is_not_written_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    variant, text = SAMPLES["pointwise"]
+    body = parse_graph(text)
+    kernel = Kernel("triton", "k", body, variant, True, source=write.program(body, variant).text)
+    told = json.loads(json.dumps(sandbox_worker.written(Task("sum", body, kernel))))
+    learned: dict[tuple[Graph, str], Program] = {}
+    monkeypatch.setattr(write, "LEARNED", learned)
+    assert sandbox_worker.read(told) == Task("sum", body, kernel)
+    assert list(learned.values()) == [write.unnamed(body, variant)]
+
+
+def test_what_answers_no_more_is_given_up(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox_client, "LIMIT", 2.0)
+    bad = rehearsal.refusals([task("hangs"), task("fine")])
+    assert bad == {0: "the process that ran it first died with exit status -9"}
+
+
+STUCK = f"{START}\nimport time; time.sleep(600)"
+"""It lives, and neither reads nor answers."""
+MUCH = 400
+"""Kernels of which a pipe does not hold the request."""
+
+
+@pytest.mark.parametrize("count", [1, MUCH])
+def test_what_never_answers_is_given_up(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Before the first kernel there is none to blame: all are left out, this time."""
+    monkeypatch.setattr(sandbox_client, "SILENCE", 1.0)
+    with rehearsing(trace, STUCK) as rehearsal:
+        bad = rehearsal.refusals([task(f"fine {i}") for i in range(count)])
+        assert len(bad) == count and all("no process could be started" in w for w in bad.values())
+        (process,) = _held(rehearsal._auditions)
+        assert process.poll() is not None and not rehearsal.settled
+
+
+@pytest.mark.parametrize("count", [1, MUCH])
+def test_what_never_compiles_is_given_up(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(sandbox_client, "SILENCE", 1.0)
+    kernels = [one.kernel for one in (task(f"{i}") for i in range(count)) if one.kernel]
+    with Auditions(CpuTarget(), None, STUCK) as auditions:
+        auditions.start()
+        compile_ahead(kernels, auditions)
+        assert not _held(auditions)
+
+
+SLOWLY = """
+def ready(self, kernels, cache=None):
+    for i in range(len(kernels)):
+        time.sleep(0.6)
+        yield [i]
+
+cpu.CpuTarget.ready = ready
+"""
+
+
+def test_what_answers_again_and_again_is_not_stuck(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together they take longer than any of them may."""
+    tasks = [task(f"fine {i}") for i in range(5)]
+    with Auditions(CpuTarget(), None, DEEDS + SLOWLY) as auditions:
+        with Rehearsal(auditions._target, None, trace, auditions) as rehearsal:
+            assert rehearsal.refusals(tasks[:1]) == {}  # it has started
+        monkeypatch.setattr(sandbox_client, "SILENCE", 2.0)
+        compile_ahead([one.kernel for one in tasks if one.kernel], auditions)
+        (process,) = _held(auditions)
+        assert process.poll() is None
+
+
+def test_only_what_passed_is_tried(rehearsal: Rehearsal) -> None:
+    tried: list[str] = []
+
+    def trial(tasks: Sequence[Task]) -> list[Cost | None]:
+        tried.extend(t.kernel.variant for t in tasks if t.kernel)
+        return [Cost(float(len(tried)), "measured") for _ in tasks]
+
+    costs = rehearsal.before(trial)([task("fine"), task("raises"), task("dies", source="")])
+    assert tried == ["fine", "dies"]  # what has no source is a library's, and not rehearsed
+    assert [cost is None for cost in costs] == [False, True, False]
+
+
+def test_what_no_time_is_left_for_is_left_out_this_time(trace: Trace, tmp_path: Path) -> None:
+    """Somebody wants an end once the first has been tried: the others wait for another day."""
+    stop = Event()
+
+    def heard(event: TraceEvent) -> None:
+        if event.kind == "progress":
+            stop.set()
+
+    tasks, until = [task("fine"), task("also fine"), task("dies")], Deadline(stop=stop)
+    with Cache.open(tmp_path) as cache:
+        with rehearsing(Trace(heard), cache=cache, until=until) as first:
+            assert first.refusals(tasks) == {1: NO_TIME, 2: NO_TIME} and not first.settled
+            assert first._auditions.process is None
+        with rehearsing(trace, cache=cache, until=until) as over:
+            over.start()
+            assert over.refusals(tasks) == {1: NO_TIME, 2: NO_TIME}
+            assert over._auditions.process is None
+        with rehearsing(trace, cache=cache) as another_day:
+            assert list(another_day.refusals(tasks)) == [2] and another_day.settled
+
+
+def test_it_may_be_started_ahead(rehearsal: Rehearsal) -> None:
+    rehearsal.start()
+    process = rehearsal._auditions.process
+    assert process is not None
+    assert rehearsal.refusals([task("fine")]) == {} and rehearsal._auditions.process is process
+    assert list(rehearsal.refusals([task("dies")])) == [0]
+
+
+def test_one_process_serves_many_rehearsals(trace: Trace) -> None:
+    """It outlives a rehearsal that does not own it, and a kernel that kills it costs the others
+    nothing."""
+    target = CpuTarget()
+    with Auditions(target, None, DEEDS) as auditions:
+        with Rehearsal(target, None, trace, auditions) as one:
+            assert one.refusals([task("fine")]) == {}
+        first = auditions.process
+        assert first is not None and first.poll() is None
+        with Rehearsal(target, None, trace, auditions) as other:
+            assert list(other.refusals([task("a"), task("dies"), task("b")])) == [1]
+        second = auditions.process
+        assert second is not None and second is not first and second.poll() is None
+    assert first.poll() is not None and second.poll() is not None
+    assert auditions.process is None
+
+
+def test_answers_that_nobody_heard_are_not_those_of_the_next(trace: Trace) -> None:
+    """Who is interrupted while kernels are tried leaves no verdicts behind for other kernels."""
+
+    def interrupted() -> None:
+        raise TargetError("no engine", "none was built", "ask for another")
+
+    target = CpuTarget()
+    with Auditions(target, None, DEEDS) as auditions:
+        with Rehearsal(target, None, trace, auditions) as one, pytest.raises(TargetError):
+            one.verdicts([task("fine")], interrupted)
+        with Rehearsal(target, None, trace, auditions) as other:
+            assert list(other.refusals([task("raises")])) == [0]
+
+
+def test_who_waits_in_another_thread_is_interrupted() -> None:
+    with Auditions(CpuTarget(), None, f"{START}\nimport time; time.sleep(60)") as auditions:
+        auditions.start()
+        waiting = Thread(target=compile_ahead, args=([task("a").kernel], auditions), daemon=True)
+        waiting.start()
+        auditions.interrupt()
+        waiting.join(10)
+        assert not waiting.is_alive() and not _held(auditions)
+
+
+def test_kernels_are_compiled_where_compilers_are(trace: Trace) -> None:
+    """And not run, dangerous as they may be; the process goes on. One that has died is no loss."""
+    kernels = [one.kernel for one in map(task, ("dies", "hangs", "fine")) if one.kernel]
+    target = CpuTarget()
+    with Auditions(target, None, DEEDS) as auditions:
+        compile_ahead(kernels, auditions)
+        assert not _held(auditions)  # nobody starts one for this
+        auditions.start()
+        compile_ahead(kernels, auditions)
+        (process,) = _held(auditions)
+        assert process.poll() is None
+        with Rehearsal(target, None, trace, auditions) as rehearsal:
+            assert rehearsal.refusals([task("fine")]) == {}
+        assert _held(auditions) == [process]
+        process.kill()
+        compile_ahead(kernels, auditions)
+        assert not _held(auditions)
+
+
+def _held(auditions: Auditions) -> list[Process]:
+    return [auditions.process] if auditions.process is not None else []
+
+
+def test_bodies_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all kernels of a task the body is the same; what was read is equal to what was written."""
+    read: list[str] = []
+
+    def noted(text: str) -> Graph:
+        read.append(text)
+        return parse_graph(text)
+
+    monkeypatch.setattr(sandbox_worker, "parse_graph", noted)
+    sandbox_worker._parsed.cache_clear()
+    tasks = [task(f"v{i}") for i in range(5)]
+    assert [sandbox_worker.read(sandbox_worker.written(one)) for one in tasks] == tasks
+    assert len(read) == 1
+
+
+def test_what_dies_before_it_is_asked_is_started_again(trace: Trace) -> None:
+    with rehearsing(trace, "raise SystemExit(1)") as never:
+        never.start()
+        assert never._auditions.process is not None
+        never._auditions.process.wait()
+        (why,) = never.refusals([task("fine")]).values()
+        assert "no process could be started" in why and not never.settled
+
+
+def test_nothing_runs_twice(trace: Trace, tmp_path: Path) -> None:
+    tasks = [task("fine"), task("raises")]
+    with Cache.open(tmp_path) as cache, rehearsing(trace, DEEDS, cache) as first:
+        found = first.refusals(tasks)
+    assert list(found) == [1]
+    never = "raise SystemExit(1)"
+    with Cache.open(tmp_path) as cache, rehearsing(trace, never, cache) as again:
+        assert again.refusals(tasks) == found
+        assert again._auditions.process is None
+        (why,) = again.refusals([task("new")]).values()
+        assert "no process could be started" in why and "exit status 1" in why
+    with Cache.open(tmp_path) as cache, rehearsing(trace, DEEDS, cache) as third:
+        assert third.refusals([task("new")]) == {}
+
+
+def test_what_passed_has_a_rough_time(rehearsal: Rehearsal, tmp_path: Path) -> None:
+    found = rehearsal.verdicts([task("fine"), task("raises"), task("a library's", source="")])
+    assert sorted(found) == [0, 1]
+    assert found[0].why == "" and 0 < found[0].us < 1e5
+    assert found[1].why and found[1].us == 0
+
+
+def test_only_what_may_win_is_timed_in_earnest(rehearsal: Rehearsal) -> None:
+    tried: list[int] = []
+
+    def trial(tasks: Sequence[Task]) -> list[Cost | None]:
+        tried.append(len(tasks))
+        return [Cost(1e6, "measured") for _ in tasks]
+
+    names = [*(f"fine {i}" for i in range(FINALISTS + 2)), "raises"]
+    costs = rehearsal.before(trial)([task(name) for name in names])
+    (few,) = tried
+    assert 2 <= few <= FINALISTS
+    assert [cost is None for cost in costs] == [False] * (FINALISTS + 2) + [True]
+    assert all(cost.us == 1e6 for cost in costs if cost is not None)  # none beats a finalist

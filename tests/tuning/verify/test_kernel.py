@@ -1,0 +1,99 @@
+"""Acceptance: what is compared with what, and what cannot be compared alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from anabranch.ir.task import Kernel, Task
+from anabranch.ir.text import parse_graph
+from anabranch.targets.cpu.target import CpuTarget
+from anabranch.tuning.verify.kernel import checker
+
+
+def test_an_operator_that_refuses_random_content_is_not_a_wrong_kernel() -> None:
+    """No random matrix of this size has a Cholesky factor: its diagonal holds a negative."""
+    body = parse_graph("""
+graph factor {
+  input %x: f32[64,64]
+  %factor: f32[64,64] = aten.cholesky.default(%x)
+  return %factor
+}""")
+    check = checker(CpuTarget(), None)
+    assert check(Task("factor", body, Kernel("aten", "aten", body))) == ""
+
+
+BAG = """
+graph bag {
+  input %table: f32[8,4]
+  input %ids: i64[6]
+  input %starts: i64[3]
+  %BAG
+  return %bag
+}"""
+
+
+def test_bags_are_judged() -> None:
+    body = parse_graph(
+        BAG.replace(
+            "%BAG",
+            "%bag: f32[3,4], %of: i64[0], %size: i64[3], %most: i64[3] = "
+            "aten._embedding_bag.default(%table, %ids, %starts)",
+        )
+    )
+    wrong = parse_graph(
+        BAG.replace("%BAG", "%bag: f32[3,4] = aten.embedding.default(%table, %starts)")
+    )
+    check = checker(CpuTarget(), None)
+    assert check(Task("bag", body, Kernel("aten", "aten", body))) == ""
+    assert check(Task("bag", body, Kernel("aten", "wrong", wrong)))
+
+
+def test_a_kernel_that_fails_where_its_body_does_not_is_refused() -> None:
+    body = parse_graph("""
+graph sum {
+  input %x: f32[4]
+  %sum: f32[4] = aten.add.Tensor(%x, %x)
+  return %sum
+}""")
+    other = parse_graph("""
+graph sum {
+  input %x: f32[4]
+  %sum: f32[4] = aten.index_select.default(%x, 0, %x)
+  return %sum
+}""")
+    verdict = checker(CpuTarget(), None)(Task("sum", body, Kernel("aten", "aten", other)))
+    assert verdict.startswith("failed: ")
+
+
+LOOKUP = """
+graph rows {{
+  input %ids: i64[4,8]
+  const %table: f32[{rows},3] = table
+  %flat: i64[32] = aten.reshape.default(%ids, [32])
+  %rows: f32[32,3] = aten.embedding.default(%table, %flat)
+  return %rows
+}}"""
+
+
+def test_indices_reach_to_the_end_of_their_table() -> None:
+    """A kernel that is right for the first two rows alone is found out."""
+    body = parse_graph(LOOKUP.format(rows=50))
+    table = replace(body.constants[0], value=torch.randn(50, 3))
+    body = replace(body, constants=(table,))
+    wrong = parse_graph(
+        """
+graph rows {
+  input %ids: i64[4,8]
+  const %table: f32[50,3] = table
+  %flat: i64[32] = aten.reshape.default(%ids, [32])
+  %low: i64[32] = aten.clamp_max.default(%flat, 1)
+  %rows: f32[32,3] = aten.embedding.default(%table, %low)
+  return %rows
+}"""
+    )
+    wrong = replace(wrong, constants=(table,))
+    check = checker(CpuTarget(), None)
+    assert check(Task("rows", body, Kernel("aten", "aten", body))) == ""
+    assert ", of inputs of seed" in check(Task("rows", body, Kernel("aten", "a", wrong)))

@@ -1,0 +1,126 @@
+"""Plans are compared on inputs that the model takes; numbers that nobody can foretell are not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import anabranch
+from anabranch.errors import OptionError, WriteError
+from anabranch.ir.graph import Graph
+from anabranch.ir.text import parse_graph
+from anabranch.trace import Trace
+from anabranch.tuning.verify.plan import fresh
+
+ROWS = torch.cat([torch.randint(0, 50, (8, 1)).float(), torch.randn(8, 1)], 1)
+"""A number of a row of a table, and another number."""
+
+
+def looked_up(x: Tensor) -> Tensor:
+    return F.embedding(x[:, 0].long(), torch.arange(100.0).reshape(50, 2)) * x[:, 1:]
+
+
+def graph(text: str) -> Graph:
+    return parse_graph("graph g {" + text + "}")
+
+
+@pytest.mark.parametrize(
+    ("model", "args"),
+    [
+        (looked_up, (ROWS,)),
+        (F.binary_cross_entropy, (torch.rand(5), torch.rand(5))),
+        (lambda p: F.binary_cross_entropy(p * 0.5 + 0.25, p), (torch.rand(5),)),
+        (torch.bernoulli, (torch.rand(5),)),
+        (lambda p: torch.multinomial(p, 2).float() * p[:2], (torch.rand(5),)),
+    ],
+    ids=["indices", "probabilities", "of others", "bernoulli", "multinomial"],
+)
+def test_models_of_a_domain_compile(model: Callable[..., Tensor], args: tuple[Tensor, ...]) -> None:
+    trace = Trace()
+    options: dict[str, Any] = {"search": "none", "cache_dir": None, "strict": True}
+    fast = anabranch.compile(model, args, target="cpu", trace=trace, **options)
+    assert fast(*args).shape == model(*args).shape
+    assert not [event for event in trace.events if event.kind == "fallback"]
+
+
+def test_what_the_model_refuses_is_said() -> None:
+    """Where nothing tells ahead what it takes."""
+    trace = Trace()
+
+    def model(p: Tensor) -> Tensor:
+        return F.binary_cross_entropy(p * 1.0, torch.ones(64))
+
+    anabranch.compile(
+        model, torch.rand(64), target="cpu", trace=trace, search="none", cache_dir=None
+    )
+    said = [e.why for e in trace.events if e.what == "fresh inputs" and e.kind == "refused"]
+    assert said and "refuses others than the example" in said[0]
+
+
+def test_what_becomes_an_index_keeps_its_numbers() -> None:
+    turned = graph("""
+      input %x: f32[6,2]
+      input %y: f32[6]
+      %row: f32[6]{2} = aten.select.int(%x, 1, 0)
+      %ids: i64[6] = aten._to_copy.default(%row, dtype=torch.int64)
+      %z: f32[6] = aten.relu.default(%y)
+      %mask: b1[6] = aten._to_copy.default(%z, dtype=torch.bool)
+      return %ids, %mask
+    """)
+    x, y = torch.arange(12.0).reshape(6, 2), torch.randn(6)
+    again, other = fresh(turned, [x, y], 1)
+    assert not torch.equal(again, x) and torch.equal(again.sort(0).values, x)
+    assert torch.equal(again[:, 1], again[:, 0] + 1)
+    assert not torch.isin(other, y).any()
+
+
+def test_probabilities_are_drawn_from_zero_to_one() -> None:
+    drawing = graph("""
+      input %p: f32[64]
+      %b: f32[64] = aten.bernoulli.default(%p)
+      return %b
+    """)
+    (p,) = fresh(drawing, [torch.full((64,), 0.5)], 0)
+    assert p.min() >= 0 and p.max() <= 1 and p.std() > 0.1
+
+
+class Changes(nn.Module):
+    """Its first call is unlike all that follow, and it has no layer with a fast path."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = itertools.count()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (3.0 if next(self.calls) == 0 else 2.0)
+
+
+def test_a_fast_path_explains_only_models_that_have_one() -> None:
+    fast = anabranch.compile(
+        Changes().eval(), (torch.ones(3),), target="cpu", search="none", cache_dir=None
+    )
+    assert torch.equal(fast(torch.ones(3)), torch.full((3,), 2.0))
+    assert not any("fast path" in event.why for event in fast.trace.events)
+    assert any("differs from the model's own" in event.why for event in fast.trace.events)
+
+
+def test_a_dump_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(WriteError, match="give `dump` a folder"):
+        anabranch.compile(
+            torch.relu, (torch.ones(3),), target="cpu", cache_dir=None, dump=tmp_path / "file"
+        )
+
+
+def test_inputs_without_an_end_are_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(OptionError, match="nested more deeply"):
+        anabranch.compile(len, (endless,), target="cpu", cache_dir=None)
