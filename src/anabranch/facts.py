@@ -35,7 +35,6 @@ from typing import Any
 
 import torch
 
-from anabranch.autograph.path import rules_of
 from anabranch.compiler.pipeline import Compilation
 from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.protocols import Cost
@@ -45,8 +44,9 @@ from anabranch.ir.types import DTYPE_NAMES
 from anabranch.kernels.triton.carveout import apart, carveout_of
 from anabranch.kernels.triton.dependent import split
 from anabranch.pack.owned import owned_bytes
-from anabranch.rewrite.backtrack import Step
 from anabranch.rewrite.rules import ALL, PUBLISHED
+from anabranch.search.engine.backtracking import Step
+from anabranch.search.result import rules_of
 from anabranch.trace import stage_seconds
 from anabranch.tuning.job import Job
 from anabranch.tuning.launch.pdl import generated

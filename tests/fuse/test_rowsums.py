@@ -8,7 +8,6 @@ from tests.rewrite.samples import SAMPLES
 from torch import Tensor, nn
 from torch.nn import functional
 
-from anabranch.autograph.cuts import without_constants
 from anabranch.fuse.partition import partition
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, types
@@ -21,6 +20,7 @@ from anabranch.rewrite.match import matches
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.rules import normed
 from anabranch.rewrite.simplify import simplify
+from anabranch.search.cost.task_cuts import without_constants
 from anabranch.trace import Trace
 
 

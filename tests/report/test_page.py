@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from tests.report.conftest import HOSTILE, tiled
 
-from anabranch.autograph.path import Path as Way
-from anabranch.autograph.path import Round
 from anabranch.ir.protocols import Cost
 from anabranch.ir.text import text_node
 from anabranch.report import embed
 from anabranch.report.page import render, write
 from anabranch.report.parts import Parts
-from anabranch.rewrite.backtrack import Step
+from anabranch.search.engine.backtracking import Step
+from anabranch.search.result import Path as Way
+from anabranch.search.result import Round
 
 Build = Mapping[str, Callable[..., Parts]]
 VOID = {"meta", "link", "input", "path", "br", "img"}

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from tests.rewrite.graphs import read
 
-from anabranch.autograph.path import Path, Round
 from anabranch.ir.protocols import Cost
 from anabranch.report.lines import WIDTH
 from anabranch.report.searched import ended, in_parts, searched_lines
-from anabranch.rewrite.backtrack import Ran, Step
+from anabranch.search.engine.backtracking import Ran, Step
+from anabranch.search.result import Path, Round
 
 NET = read("graph g {\n  input %x: f32[4]\n  %y: f32[4] = aten.relu.default(%x)\n  return %y\n}")
 RULE = "conv(x, w, b), conv(y, v, c) -> slices of conv(cat(x, y), cat(w, v), cat(b, c)) in groups"

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 from tests.rewrite.graphs import read
 
-from anabranch.autograph.path import Path, Round
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.report.lines import WIDTH
 from anabranch.report.searched import searched_lines
 from anabranch.report.sides import Same, folded, rounds_told, rows, running, side_by_side
-from anabranch.rewrite.backtrack import Step
+from anabranch.search.engine.backtracking import Step
+from anabranch.search.result import Path, Round
 
 HEAD = "graph g {\n  input %x: f32[4]\n  const %w: f32[4] = w\n"
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from anabranch.autograph.path import Path, Round
 from anabranch.ir.protocols import Cost
 from anabranch.report.parts import Parts
 from anabranch.report.text import explain
-from anabranch.rewrite.backtrack import Step
+from anabranch.search.engine.backtracking import Step
+from anabranch.search.result import Path, Round
 from anabranch.trace import Event
 
 Build = Mapping[str, Callable[..., Parts]]

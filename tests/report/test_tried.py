@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.autograph.local import WHERE
 from anabranch.report.tried import tried_in_parts
+from anabranch.search.part_selection import WHERE
 from anabranch.trace import Trace
 
 

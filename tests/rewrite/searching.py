@@ -10,10 +10,10 @@ from anabranch.ir.graph import Graph, Node, producers
 from anabranch.ir.key import content_key
 from anabranch.ir.rule import Match, Pattern, Rule, wild
 from anabranch.rewrite.apply import apply
-from anabranch.rewrite.backtrack import Price
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.words import call, cat, relu, t
+from anabranch.search.engine.backtracking import Price
 from anabranch.trace import Trace
 
 x, y, w, v = wild("x y w v")

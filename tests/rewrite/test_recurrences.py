@@ -18,8 +18,8 @@ from anabranch.rewrite.apply import apply_all
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.rules import recurrences
 from anabranch.rewrite.simplify import simplify
-from anabranch.rewrite.throughout import kinds as every
-from anabranch.rewrite.throughout import throughout
+from anabranch.search.engine.throughout import kinds as every
+from anabranch.search.engine.throughout import throughout
 from anabranch.trace import Trace
 from anabranch.zoo import ZOO
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
-from anabranch.autograph.path import Path
 from anabranch.compiler.plan_cache import (
     KnownError,
     Outcome,
@@ -52,7 +51,8 @@ from anabranch.pack.recipe import with_recipe
 from anabranch.schedule import scheduler
 from anabranch.schedule.best import Choice
 from anabranch.schedule.merging import MERGING
-from anabranch.seek import known_path, searched
+from anabranch.search.driver import known_path, searched
+from anabranch.search.result import Path
 from anabranch.trace import RECALLED, Event, Trace
 from anabranch.tuning.build import (
     launched,

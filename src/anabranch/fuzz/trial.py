@@ -20,7 +20,6 @@ from typing import Any, Literal
 
 import torch
 
-from anabranch.autograph.path import Path
 from anabranch.errors import CaptureError, NumericsError
 from anabranch.fuzz import alone
 from anabranch.fuzz.drawing import Drawing, made
@@ -28,6 +27,7 @@ from anabranch.fuzz.substitute import Crash, Substitution
 from anabranch.fuzz.walk import walked
 from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS, scheduler
+from anabranch.search.result import Path
 
 Status = Literal["equal", "unequal", "failed", "refused"]
 EXACT = 0.25

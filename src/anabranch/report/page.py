@@ -19,7 +19,6 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from anabranch.autograph.path import Path as SearchPath
 from anabranch.errors import unwritable
 from anabranch.report import embed, history, sides, units
 from anabranch.report.flow import flow
@@ -29,6 +28,7 @@ from anabranch.report.modules import largest
 from anabranch.report.parts import Parts
 from anabranch.report.rows import KINDS, Row, rows
 from anabranch.report.searched import PRICES, ended, gained, in_parts, weighs
+from anabranch.search.result import Path as SearchPath
 
 FOLDER = Path(__file__).parent
 SCRIPTS = (

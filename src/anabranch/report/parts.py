@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from anabranch.autograph.path import Path
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule, Timeline
+from anabranch.search.result import Path
 from anabranch.trace import Event
 from anabranch.tuning.recall import Candidate
 

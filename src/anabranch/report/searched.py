@@ -17,13 +17,13 @@ Searched: 2 steps, 131 us -> 129 us estimated, 1.5% less
 
 from __future__ import annotations
 
-from anabranch.autograph.path import Path, Round
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.report.lines import WIDTH, wrapped
 from anabranch.report.sides import Row, folded, graphs, rows, running, side_by_side
 from anabranch.report.units import count, duration, significant
-from anabranch.rewrite.backtrack import Ran
+from anabranch.search.engine.backtracking import Ran
+from anabranch.search.result import Path, Round
 
 ALL = "explain --all shows them"
 PRICES = (
@@ -93,7 +93,7 @@ def in_parts(done: Round) -> list[str]:
     """For each step what its part took less or more; of steps in one part with the first of them.
     Where no part was run by itself, with the first of the round what the whole took.
 
-    >>> from anabranch.rewrite.backtrack import Step
+    >>> from anabranch.search.engine.backtracking import Step
     >>> before, after = Cost(9.8, "measured"), Cost(8.4, "measured")
     >>> step = Step("x * 1 -> x", ("mul",), 2.0, 1.0, ran=Ran(before, after, 2))
     >>> nothing = Graph("g", (), (), (), ())

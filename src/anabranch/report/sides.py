@@ -17,13 +17,13 @@ from difflib import SequenceMatcher
 from itertools import groupby, zip_longest
 from typing import Any, NamedTuple
 
-from anabranch.autograph.cuts import without_constants
-from anabranch.autograph.path import Path
 from anabranch.ir.graph import Graph
 from anabranch.ir.ops import packet_name
 from anabranch.ir.text import text_node
 from anabranch.report.lines import cut, printable
 from anabranch.report.units import count
+from anabranch.search.cost.task_cuts import without_constants
+from anabranch.search.result import Path
 
 AROUND = 2
 """Unchanged nodes that are shown on either side of what changed."""

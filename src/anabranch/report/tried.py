@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.autograph.local import WHERE
 from anabranch.report.lines import wrapped
 from anabranch.report.units import count
+from anabranch.search.part_selection import WHERE
 from anabranch.trace import Event
 
 

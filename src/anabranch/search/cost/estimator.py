@@ -1,0 +1,134 @@
+"""Appraising: what a graph, or a part of one, would take, without writing a kernel for it.
+
+    graph -> cut into the tasks that it would fuse into -> each task's time
+          -> alpha * longest path, with its forks and changes of lane, + sum   (AutoGraph, 3.3)
+
+A task of a graph that was tried takes what was found for it there. All others are estimated, times
+what the estimates of the known tasks most like it are off by (`Scale`): so a merged convolution is
+compared with the two it replaces in numbers of one scale, and a convolution that loses its relu
+does not get faster for no longer being known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from statistics import median
+
+from anabranch.costs.mixed import ALONE, mixed_cost
+from anabranch.costs.work import Work, work
+from anabranch.ir.calibration import Calibration
+from anabranch.ir.graph import Graph
+from anabranch.ir.ops import CONVOLUTIONS, channels_last
+from anabranch.ir.task import Task
+from anabranch.search.cost.incremental import Account, Terms, carried
+from anabranch.search.cost.parallel_forecast import outlook
+from anabranch.search.cost.task_cuts import Cuts, Piece, Same
+
+Taken = Sequence[tuple[Task, float]]
+"""Tasks with what each takes alone, in microseconds."""
+
+
+class Appraiser:
+    """The price of graphs, in microseconds. `taken`: tasks, and what each takes; `alpha`: what the
+    longest path weighs; `machine`: what it costs to run side by side, nothing in the paper."""
+
+    def __init__(
+        self, taken: Taken, cuts: Cuts, alpha: float, machine: Calibration = ALONE
+    ) -> None:
+        self._cuts, self.alpha, self._machine = cuts, alpha, machine
+        pieces = [(cuts.piece(task), us) for task, us in taken]
+        self._tasks = {p.text: task for (p, _), (task, _) in zip(pieces, taken, strict=True)}
+        self._works: dict[str, Work] = {}
+        self._times = Times(pieces)
+        self._scale = Scale(pieces)
+        self._us: dict[int, tuple[Piece, float]] = {}
+        self._arranged = cuts.spec.kind == "cuda" and any(
+            channels_last(task.body.inputs[0].type)
+            for task, _ in taken
+            if task.body.inputs and any(node.op in CONVOLUTIONS for node in task.body.nodes)
+        )
+
+    def __call__(self, graph: Graph) -> float:
+        cut = self._cuts.of(graph, self._arranged)
+        copies = sum(map(self.us, cut.leaving))
+        times = [self.us(piece) for piece in cut.pieces]
+        price = mixed_cost(times, cut.preds, self.alpha, self._machine)
+        return price + (1 + self.alpha) * copies
+
+    def carried(self, before: Account | None, whole: Graph) -> Account:
+        """The price of a beginning of a network that goes on from another one."""
+        return carried(
+            before, whole, Terms(self._cuts, self.us, self.alpha, self._machine, self._arranged)
+        )
+
+    def outlook(self, graph: Graph) -> float:
+        """What it would take with its tasks side by side."""
+        cut = self._cuts.of(graph, self._arranged)
+        works = list(map(self._work, cut.pieces))
+        copies = sum(map(self.us, cut.leaving))
+        return copies + outlook(cut, list(map(self.us, cut.pieces)), works, self._cuts.spec)
+
+    def fresh(self, graph: Graph) -> frozenset[str]:
+        """The tasks of it that nobody has run, by their text."""
+        pieces = self._cuts.of(graph, self._arranged).pieces
+        return frozenset(p.text for p in pieces if not p.free and self._times.of(p) is None)
+
+    def _work(self, piece: Piece) -> Work:
+        """What it asks of the machine: the kernel it is known with, or about."""
+        if piece.text not in self._works:
+            task = self._tasks.get(piece.text) or piece.task
+            self._works[piece.text] = work(task, self._cuts.spec)
+        return self._works[piece.text]
+
+    def us(self, piece: Piece) -> float:
+        """What it takes alone."""
+        entry = self._us.get(id(piece))
+        if entry is None:
+            us = self._times.of(piece)
+            if us is None:
+                us = 0.0 if piece.free else piece.rough_us * self._scale.of(piece)
+            entry = self._us[id(piece)] = piece, us
+        return entry[1]
+
+
+class Times:
+    """What pieces are known to take: of the same structure, else of one that differs only in how
+    its values lie in memory, as when a part is written into its place in a whole."""
+
+    def __init__(self, taken: Sequence[tuple[Piece, float]]) -> None:
+        self._exact = {piece.text: us for piece, us in taken}
+        self._loose: dict[str, float] = {}
+        for piece, us in taken:
+            self._loose[piece.anywhere] = max(us, self._loose.get(piece.anywhere, 0.0))
+
+    def of(self, piece: Piece) -> float | None:
+        found = self._exact.get(piece.text)
+        return self._loose.get(piece.anywhere) if found is None else found
+
+
+class Scale:
+    """What estimates are off by, as the known tasks say that are like a task in most.
+
+    Alike are, in this order: those of the same main node, whatever is fused to it and whatever a
+    product is called; those of its operator whose main operands, or only the first of them, have
+    the same types; those of its operator, if there are a few; of its kind; all. Of the same main
+    node the most counts: in another wrapping it shall not look faster than it is known to be. Of
+    others, the median.
+    """
+
+    FEW = 3
+
+    def __init__(self, taken: Sequence[tuple[Piece, float]]) -> None:
+        found: dict[Hashable, list[float]] = {}
+        for piece, us in taken:
+            if piece.rough_us:
+                for likeness in piece.likenesses:
+                    found.setdefault(likeness, []).append(us / piece.rough_us)
+        self._ratio = {
+            likeness: max(ratios) if isinstance(likeness, Same) else median(ratios)
+            for likeness, ratios in found.items()
+            if not isinstance(likeness, str) or len(ratios) >= self.FEW
+        }
+
+    def of(self, piece: Piece) -> float:
+        return next((self._ratio[x] for x in piece.likenesses if x in self._ratio), 1.0)

@@ -1,0 +1,242 @@
+"""Seeking: from a planned graph to the fastest equal graph that was found, planned as well.
+
+    graph --autograph--> candidates --> the line from fuse to schedule, on trial --> raced
+
+This is where the outer loop of `autograph` meets the line: how long it may look, and what becomes
+of what it found, which is remembered. Who builds candidates and races them is in `judging`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from anabranch.costs import beside, tied
+from anabranch.costs.forecast import calibration_of
+from anabranch.costs.mixed import ALONE, observed_alpha
+from anabranch.deadline import Deadline
+from anabranch.frontend.captured import Captured
+from anabranch.ir.calibration import Calibration
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Cost
+from anabranch.options import PUBLISHED, Options
+from anabranch.rewrite import rules as tables
+from anabranch.schedule.recall import RECALLED
+from anabranch.search.budget import Effort
+from anabranch.search.evaluation import Judging, replaced
+from anabranch.search.outer_loop import improved, settings_of
+from anabranch.search.recall import question as question_of_search
+from anabranch.search.recall import recall as recall_path
+from anabranch.search.recall import remember
+from anabranch.search.result import Path, rules_of
+from anabranch.trace import Trace
+from anabranch.tuning.build import Planned, rescheduled, schedule_seconds
+from anabranch.tuning.job import Job
+
+WORK, SEARCH, WHOLE = 30.0, 45.0, 150.0
+"""Where nobody asked for more: what a search may do, in seconds of a usual machine; the seconds
+that it takes at most, the schedule of what it finds included; and those that a compilation may have
+taken at its end."""
+COMPARED = 15.0
+"""Seconds after those for what was found to be compared with the graph as it was. On an H100 that
+takes 1 to 5 with one mode for all kernels of each, 9 to 14 where the graphs are large, and 14 to 18
+where kernels get modes of their own, for which a search must end some seconds early."""
+RATE = WORK / SEARCH
+"""Work for each second that was asked for: the clock is to have no say on a usual machine."""
+SCHEDULED = 0.035
+"""Seconds in which a task is scheduled in earnest, where the schedule of the graph as it was is
+recalled and tells nothing: on an H200's host NASNet-A Large, 561 tasks, took 18 beside the wait for
+kernels, Mobile, 348, 13 to 21; on an H100's, with kernels that had been timed before, 8 and 6."""
+GAIN = 0.01
+"""What a graph must gain at the end, where that is measured: what ran before a plan makes about as
+much of a difference. On an H200 two graphs that had been 1.1 and 1.3% faster when they were
+searched for were 2.4% slower when they were timed again, presumably for where they came to lie in
+memory: so both are loaded anew for each capture."""
+NEW = 0.25
+"""Of the time for cuts and kernels of the graph itself, what a candidate is expected to take."""
+SLACK = 25.0
+"""Seconds by which the first candidate may end later where nobody gave any: else all that was
+found out about parts of a network has been in vain. With 12, the parts of NASNet-A Large that were
+up to 28% faster in another form on an H200, in 35 seconds, were never put together."""
+BARELY = 0.8
+"""Of its work, what a search has left that was hardly begun: of NASNet-A Large, compiled for the
+first time on an H200, 5 seconds of surveying were all that 150 had left. Nor has one that built
+nothing: of GoogLeNet, compiled for the first time beside two other networks on sixteen cores, the
+forms of parts took 38 of its 45 seconds to compile, and those that paid were never put together."""
+FURTHER = 0.05
+"""Of its work, what a search must have done more than the one before it to have come further."""
+SHARE = 1 / 3
+"""Of a budget for everything, the seconds of a search that its work is counted by."""
+
+
+def known_path(job: Job, graph: Graph) -> Path | None:
+    """What an earlier search for this graph found, None if there was none or is to be none."""
+    if job.options.search == "none":
+        return None
+    path = recall_path(job.cache, question_of_search(graph, job.options, job.target), graph)
+    if path is not None:
+        found = f"recalled from the cache: {rules_of(path.steps) or 'nothing faster is known'}"
+        found += "; the search was cut short, and goes on from there" if path.goes_on else ""
+        job.trace.add("applied", "search", graph.name, found)
+    return path
+
+
+def searched(
+    job: Job, captured: Captured, graph: Graph, first: Planned, begun: Path | None = None
+) -> tuple[Planned, Path]:
+    """The best equal graph, planned; `first`, and no way to it, if there is none that is faster.
+    `begun`: leads to where an earlier search of the graph ended, and `first` is planned for that.
+
+    Graphs are tried out, the first one too, under a schedule that is found at once; only the best
+    gets what the first one got, and must then still be faster. As TASO was published, graphs are
+    tried out one kernel after another, and the best of them is not asked what streams make of it.
+    What was found is remembered, as an answer or as where the next search of this graph begins.
+    """
+    start = begun or Path(graph, graph, (), undone=1.0)
+    if job.deadline.over():
+        job.trace.add("refused", "search", graph.name, "no time is left to search")
+        made, path, goes_on = first, replace(start, cut_short=job.deadline.cause()), True
+    else:
+        until = job.deadline.within(_limit(job))
+        made, path = _searched(job, captured, first, start, until)
+        path = replace(path, cut_short=path.cut_short or job.deadline.cause())
+        given = job.options.search_seconds is not None or until.moment == job.deadline.moment
+        goes_on = _goes_on(start, path, given or job.deadline.over())
+    kept = job.cache is not None and job.cache.outlives
+    path = replace(path, goes_on=goes_on and kept)
+    remember(job.cache, question_of_search(graph, job.options, job.target), path)
+    return made, path
+
+
+def _goes_on(start: Path, path: Path, given: bool) -> bool:
+    """Whether what was found is where the next search begins, and not the answer.
+
+    What somebody stopped is no answer, nor what ended because of the time that somebody gave it
+    (`given`), until a search that went on finds nothing and comes no further. Where nobody gave
+    any, it is an answer, or large networks would be searched at every start; unless compiling had
+    left time for hardly anything, or for no graph to be built: then the second one searches.
+    """
+    if path.cut_short != "budget":
+        return path.cut_short == "stop"
+    found = path.rounds != start.rounds
+    hardly = path.undone >= BARELY and not found
+    if not given:
+        return (hardly or not path.ran) and not start.goes_on
+    further = start.undone - path.undone > FURTHER or start.undone >= 1.0
+    return hardly or further or found
+
+
+def _searched(
+    job: Job, captured: Captured, first: Planned, start: Path, until: Deadline
+) -> tuple[Planned, Path]:
+    options, trace, graph = job.options, job.trace, start.begin
+    end = job.deadline.within(until.left() + COMPARED)
+    summed = options.search == "taso-paper"
+    seeds = _of_taso(job, captured, graph, first) if not start.rounds else ()
+    judging = Judging(
+        replaced(job, scheduler="sequential") if summed else job, captured, first, until
+    )
+    with trace.stage("search.begin"):
+        before = job.taken
+        tried = rescheduled(judging.aside, first, trial=True)
+        trial = job.taken - before
+    machine = _side_by_side(job)
+    alpha = _alpha(options, tried, machine)
+    trace.add("chosen", "search", graph.name, f"the critical path weighs {alpha:g} times the sum")
+    # The schedule of what is found has its time within the limit, too.
+    until = until.earlier(_to_schedule(job, first, until))
+    each = trial + _took(trace, "fuse", "kernels") * NEW
+    effort, judges = _effort(options, until, each), judging.judges(alpha, machine)
+    settings = settings_of(options)
+    rules = tables.PUBLISHED if options.search in PUBLISHED else tables.ALL
+    if options.exact:
+        rules = tuple(rule for rule in rules if not rule.special)
+    found = improved(graph, tried, rules, settings, judges, effort, trace, seeds, start)
+    if found.built is not tried:
+        best = found.built
+        if not job.deadline.over():  # else the schedule of its trial is the best so far
+            with trace.stage("search.schedule"):
+                best = rescheduled(replace(job, trace=best.trace), best)
+        with trace.stage("search.compare"):
+            was, now = judging.last((first, best), end)
+        steps = found.path.steps[len(start.steps) :]
+        why = beside(now, was, "both scheduled in earnest")
+        if summed or _gains(now, was):
+            trace.add("chosen", "search", rules_of(steps), why, us=now.us)
+            return best, found.path
+        if now.us < was.us and not tied(now, was):
+            why += f": less than the {GAIN:.0%} that chance may make"
+        trace.add("refused", "search", rules_of(steps), why, us=now.us)
+    return first, replace(found.path, graph=start.graph, rounds=start.rounds)
+
+
+def _to_schedule(job: Job, first: Planned, until: Deadline) -> float:
+    """Seconds that the schedule in earnest of what is found may take: what that of the first graph
+    took, or, where that was recalled, what such a graph's usually does; no more than half of all
+    that is left."""
+    taken = schedule_seconds(job.trace)
+    if any(e.where == "schedule" and e.why == RECALLED for e in job.trace.events):
+        taken = max(taken, SCHEDULED * len(first.tasks.tasks))
+    return min(taken, until.left() / 2)
+
+
+def _gains(now: Cost, was: Cost) -> bool:
+    """Whether the graph is to be taken: it is faster, by more than chance where it was measured."""
+    least = GAIN * was.us if now.source == "measured" else 0.0
+    return was.us - now.us > least and not tied(now, was)
+
+
+def _of_taso(job: Job, captured: Captured, graph: Graph, first: Planned) -> tuple[Path, ...]:
+    """What AutoGraph, as published, is compared with at its end where the path weighs nothing: the
+    paper gives no number for that weight. Whoever asked for TASO before has found it."""
+    if job.options.search != "autograph-paper":
+        return ()
+    asked = replaced(replace(job, trace=job.trace.aside()), search="taso-paper")
+    path = known_path(asked, graph)
+    if path is None or (path.goes_on and not path.rounds):
+        path = searched(asked, captured, graph, first)[1]
+    return (path,) if path.rounds else ()
+
+
+def _limit(job: Job) -> float:
+    """Seconds that the search may take, if the budget allows it: what was asked for, or else
+    SEARCH, and as many as are left of WHOLE."""
+    asked = job.options.search_seconds
+    return min(SEARCH, max(0.0, WHOLE - job.taken)) if asked is None else asked
+
+
+def _effort(options: Options, until: Deadline, each: float) -> Effort:
+    """Work by what was asked for alone, and not by what is left of it."""
+    asked = options.search_seconds
+    slack = SLACK if asked is None and options.budget is None else 0.0
+    if asked is None:
+        asked = SEARCH if options.budget is None else min(SEARCH, SHARE * options.budget)
+    return Effort(
+        options.search_measured,
+        every=options.search in PUBLISHED,
+        work=RATE * asked,
+        until=until,
+        each=each,
+        slack=slack,
+    )
+
+
+def _took(trace: Trace, *stages: str) -> float:
+    """Seconds of these stages, for the graph as it was."""
+    found = {e.where: dict(e.data) for e in trace.events if e.kind == "stage" and e.where in stages}
+    return sum(float(data["seconds"]) for data in found.values())
+
+
+def _alpha(options: Options, tried: Planned, machine: Calibration) -> float:
+    """What the critical path weighs in prices: nothing for TASO."""
+    if options.search in ("taso", "taso-paper"):
+        return 0.0
+    if options.search_alpha is not None:
+        return options.search_alpha
+    us = tried.cost.us
+    return observed_alpha(tried.tasks, lambda task: tried.costs.task(task).us, us, machine)
+
+
+def _side_by_side(job: Job) -> Calibration:
+    """What it costs to run side by side, in prices: nothing in the paper's."""
+    bare = job.options.search in PUBLISHED or not job.options.search_overheads
+    return ALONE if bare else calibration_of(job.target.spec)

@@ -1,0 +1,168 @@
+"""Alternatives: what searches found for parts of a network, and the whole made of those that pay.
+
+    interval          found under a sum    found under a path      measured     the whole
+    module, 5 places  one product          two products, early     12.1, 11.7   11.4 -> two, early
+    module, 4 places  one product          -                        9.8,  9.9         -> as it was
+
+What a substitution gains is a matter of its neighbourhood: who else runs then, what starts at once.
+A part is small enough to be measured with several things in place of it, and stands for all that
+are like it. Gains of parts that do not overlap are taken for a sum, by a dynamic programme as in
+`search.engine.dynamic_programme`; whether that is so, the measurement of the whole says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from anabranch.deadline import ENDLESS, Deadline
+from anabranch.ir.graph import producers
+from anabranch.ir.key import content_key
+from anabranch.ir.protocols import Cost
+from anabranch.rewrite.match import Refuse
+from anabranch.search.engine.backtracking import Budget, Found, Price, Ran, Step
+from anabranch.search.engine.dynamic_programme import Settings, put_together
+from anabranch.search.engine.intervals import Interval, Solver, Span, Survey
+from anabranch.search.engine.stitch import Sewn, sew
+from anabranch.search.engine.transfer import renamed
+
+SHARE = 2
+"""One in so many prices of a search: a form of few rules is found early."""
+SLICES = frozenset({"aten.slice.Tensor", "aten.select.int"})
+Did = tuple[str, tuple[str, ...]]
+"""A rule and the nodes it was applied to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """`interval`: the first of those that are alike, `places`: how many they are. `found`: what may
+    stand for it, each with its promise: the part of a price that it saves, the largest first."""
+
+    interval: Interval
+    places: int
+    found: tuple[tuple[Found, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """What turned out to be faster in place of an interval: what that took, and what this takes."""
+
+    found: Found
+    was: Cost
+    now: Cost
+
+    @property
+    def us(self) -> float:
+        """How many microseconds it is faster by."""
+        return self.was.us - self.now.us
+
+
+def gathered(
+    survey: Survey,
+    prices: Sequence[Price],
+    settings: Settings,
+    refuse: Refuse | None = None,
+    until: Deadline = ENDLESS,
+) -> list[Alternatives]:
+    """For each interval unlike those before it what searches under these prices found, if that is
+    anything; all prices together have a part of the budget of one search. `until`: as in
+    `search.engine.backtracking`."""
+    s = settings
+    share = s.prices // (SHARE * max(1, len(prices)))
+    budget = Budget(s.threshold, s.pops, share, s.keep, kinds=True)
+    places: dict[str, int] = {}
+    first: dict[str, Interval] = {}
+    for interval in survey.intervals:
+        first.setdefault(interval.likeness, interval)
+        places[interval.likeness] = places.get(interval.likeness, 0) + 1
+    found: dict[str, dict[str, tuple[Found, float]]] = {key: {} for key in first}
+    for price in prices:
+        solver = Solver(survey, price, budget, refuse, until)
+        done: dict[Span, frozenset[Did]] = {}
+        for last in range(len(survey.parts)):
+            for interval, found_here in solver.ending(last):
+                answers = [one for one in found_here if not _cut_short(survey, interval, one)]
+                inner = _inside(done, interval.span)
+                done[interval.span] = inner.union(*map(_did, answers))
+                if first[interval.likeness] is interval:
+                    own = [one for one in answers if not (one.steps and _did(one) <= inner)]
+                    _take(found[interval.likeness], own)
+    return [
+        Alternatives(first[key], places[key], _ranked(among.values()))
+        for key, among in found.items()
+        if among
+    ]
+
+
+def _cut_short(survey: Survey, interval: Interval, found: Found) -> bool:
+    """Whether the interval ends too soon to show what the form costs: what was a result of its own
+    is a slice of another now, and a concatenation that stands behind would have to copy it, which
+    had its parts written into it."""
+    wiring, makers = survey.wiring, producers(found.graph)
+    inside = {node.name for node in interval.graph.nodes}
+    for was, now in zip(interval.graph.outputs, found.graph.outputs, strict=True):
+        maker = makers.get(now.name)
+        if maker is not None and maker.op in SLICES and wiring.producers[was.name].op not in SLICES:
+            readers = wiring.users.get(was.name, ())
+            if any(r.op == "aten.cat.default" and r.name not in inside for r in readers):
+                return True
+    return False
+
+
+def _did(found: Found) -> frozenset[Did]:
+    return frozenset((step.rule, step.nodes) for step in found.steps)
+
+
+def _inside(done: Mapping[Span, frozenset[Did]], span: Span) -> frozenset[Did]:
+    """What was done in shorter intervals: a form that does no more than that is made of theirs."""
+    first, last = span
+    if first == last:
+        return frozenset()
+    return done.get((first, last - 1), frozenset()) | done.get((first + 1, last), frozenset())
+
+
+def _take(known: dict[str, tuple[Found, float]], answers: Sequence[Found]) -> None:
+    """Those that promise something; of equal ones the larger promise."""
+    base = next(one.cost for one in answers if not one.steps)
+    for one in answers:
+        if one.steps and one.cost < base:
+            key, promise = content_key(one.graph), 1 - one.cost / base
+            if key not in known or known[key][1] < promise:
+                known[key] = one, promise
+
+
+def _ranked(found: Iterable[tuple[Found, float]]) -> tuple[tuple[Found, float], ...]:
+    return tuple(sorted(found, key=lambda pair: (-pair[1], len(pair[0].steps))))
+
+
+def assembled(survey: Survey, paid: Mapping[str, Paid]) -> Found:
+    """The network with what paid (by likeness) wherever it fits, so that the gains are largest in
+    sum; its cost is that sum, below zero. ValueError if an operator does not take what another
+    part gives it now."""
+    spans = {interval.span: interval for interval in survey.intervals}
+    best: list[tuple[float, tuple[tuple[Interval, Paid | None], ...]]] = [(0.0, ())]
+    for last in range(len(survey.parts)):
+        us, way = best[last]
+        top = us, (*way, (spans[last, last], None))
+        for interval in survey.intervals:
+            if interval.span[1] == last and interval.likeness in paid:
+                us, way = best[interval.span[0]]
+                gain = us + paid[interval.likeness].us
+                if gain > top[0]:
+                    top = gain, (*way, (interval, paid[interval.likeness]))
+        best.append(top)
+    us, way = best[-1]
+    sewn, steps = Sewn(), list[Step]()
+    likes = {interval.likeness: interval for interval in reversed(survey.intervals)}
+    for interval, what in way:
+        after = interval.graph
+        if what is not None:
+            like = likes[interval.likeness].graph
+            here = renamed(what.found, survey.moved(what.found.graph, like, interval))
+            after = here.graph
+            ran = Ran(what.was, what.now, len(here.steps))
+            steps += (replace(step, ran=ran) for step in here.steps)
+        sewn = sew(survey.wiring, sewn, interval.graph, after)
+    graph = survey.wiring.graph
+    whole = put_together(survey.wiring, sewn) if steps else graph
+    return Found(whole, -us, tuple(steps))

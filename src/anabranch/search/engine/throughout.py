@@ -1,0 +1,67 @@
+"""Throughout: one substitution at all places of a kind at once, in a whole network.
+
+    layer i:  x = linear + z -> layer_norm -> linear         what one place gains, its neighbour
+                                                             makes: x's sums are taken where x is
+                                                             made, in another part of the network
+
+Where a rule says so, what it gains lies outside of what it replaces, or that is more than a part
+holds, and a search of parts does not see it. There the whole network says whether it pays, once for
+all places of one kind: the same rule, with results of the same types. What was made wider for its
+readers is then read so (`passes.zeros`), that other searches may go on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from anabranch.deadline import ENDLESS, Deadline
+from anabranch.ir.graph import Graph
+from anabranch.ir.rule import Match, Rule, Throughout
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.apply import apply
+from anabranch.rewrite.match import matches
+from anabranch.rewrite.passes.cse import cse
+from anabranch.rewrite.passes.zeros import zeros
+from anabranch.search.engine.backtracking import Found, Place, Price, Step, weight
+from anabranch.trace import Trace
+
+Kind = tuple[Rule, tuple[TensorType, ...]]
+
+
+def kinds(graph: Graph, rules: Sequence[Rule], when: Throughout) -> Iterator[Kind]:
+    """What may be done throughout, `when` parts are not yet searched or no more, each kind once."""
+    for rule in rules:
+        if rule.throughout == when:
+            yield from dict.fromkeys(_kind(rule, match) for match in matches(graph, rule))
+
+
+def throughout(
+    graph: Graph, chosen: Sequence[Kind], price: Price, until: Deadline = ENDLESS
+) -> Found:
+    """The graph with these done wherever they can be, one place after the other, as far as one
+    comes by then."""
+    before, steps, alpha = price(graph), list[Step](), weight(price)
+    for kind in chosen:
+        done = set[str]()
+        while not until.over() and (match := _next(graph, kind, done)):
+            done.add(match.root.name)
+            try:
+                after = cse(apply(graph, kind[0], match), Trace())
+            except ValueError:
+                continue
+            us, names = price(after), tuple(node.name for node in match.nodes)
+            place = Place(graph, names)
+            steps.append(Step(kind[0].name, names, before, us, alpha, place=place))
+            graph, before = after, us
+    settled = zeros(graph, Trace()) if steps else graph
+    return Found(settled, before if settled is graph else price(settled), tuple(steps))
+
+
+def _next(graph: Graph, kind: Kind, done: set[str]) -> Match | None:
+    """The first match of the kind that was not tried."""
+    found = (match for match in matches(graph, kind[0]) if match.root.name not in done)
+    return next((match for match in found if _kind(kind[0], match) == kind), None)
+
+
+def _kind(rule: Rule, match: Match) -> Kind:
+    return rule, tuple(root.type for root in match.roots)

@@ -1,0 +1,195 @@
+"""Judging: who says what graphs take while one searches, by predictions, part by part, and built.
+
+    a candidate --line from fuse to schedule--> verified --> raced beside the others, in a mode each
+    the two at the end: one mode for all kernels of each --> clearly apart: decided
+                                                         --> each kernel in its own
+
+`autograph` asks, `seek` puts the question: nothing here knows what is searched for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from anabranch.costs import tied
+from anabranch.costs.repeats import medians
+from anabranch.deadline import Deadline
+from anabranch.errors import AnabranchError, NumericsError
+from anabranch.frontend.captured import Captured
+from anabranch.ir.calibration import Calibration
+from anabranch.ir.graph import Graph
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Cost
+from anabranch.ir.task import Task
+from anabranch.search.cost.estimator import Appraiser
+from anabranch.search.cost.task_cuts import Cuts
+from anabranch.search.part_timing import contest
+from anabranch.search.protocols import Judges, Locals, Price
+from anabranch.trace import stage_seconds
+from anabranch.tuning.build import Planned, launched, planned, simplified, tuner_of
+from anabranch.tuning.job import Job
+from anabranch.tuning.launch.decide import LARGE
+from anabranch.tuning.launch.pdl import in_mode, in_their_modes, may_overlap, mode_of
+from anabranch.tuning.verify.plan import verify
+
+CAPTURES, MOST_CAPTURES, CAPTURED_US = 4, 16, 400.0
+"""Of each of two plans whose difference is less than one capture of each can tell: CAPTURES, more
+of those that are short, until they are so many microseconds together. The shorter a plan, the more
+of it captures differ by: four of DeepFM's on an H200, 12.3 us, hid that another graph took 11.4."""
+CLEAR = 0.03
+"""Of the time of a plan: two that differ by more need no modes of their own, which take six seconds
+of each, to say which is faster. Two graphs of one network share most of their kernels, and with
+them what such modes gain."""
+CLOSELY = 13.0
+"""Seconds that such modes take for both."""
+MEMORY = 0.25
+"""Of the device's memory, what plans that are loaded to be compared may hold."""
+
+
+class Judging:
+    """Who says what graphs take: by predictions, part by part, and built as a whole."""
+
+    def __init__(self, job: Job, captured: Captured, first: Planned, until: Deadline) -> None:
+        """`until`: when the search is to be over."""
+        self._until = until
+        self.aside = replace(job, trace=job.trace.aside())
+        self._job, self._captured, self._first = job, captured, first
+        self._cuts = Cuts(job.target.spec, tuner_of(job).generates)
+        self._learned: list[tuple[Task, float]] = []
+        self._modes: dict[int, tuple[Planned, str]] = {}
+
+    def judges(self, alpha: float, machine: Calibration) -> Judges[Planned]:
+        """`alpha`: what the critical path weighs; `machine`: what it costs there to run side by
+        side."""
+
+        def appraise(built: Sequence[Planned]) -> Appraiser:
+            return self._appraiser(built, alpha, machine)
+
+        def foresee(built: Sequence[Planned]) -> Price:
+            return appraise(built).outlook
+
+        def kinds(built: Sequence[Planned]) -> list[Appraiser]:
+            # The sum says about what a part takes; under it merges look as good as they can be.
+            weights = dict.fromkeys((0.0, alpha))
+            return [self._appraiser(built, weight, machine) for weight in weights]
+
+        ours = self._job.options.search == "autograph"
+        judged = Locals(kinds, self._contest, first=ours)
+        made = Judges(self._simplify, appraise, self._build, self.race, judged)
+        if not ours:
+            return made
+        again = None if self._job.target.spec.simulated else self._again
+        return replace(made, foresee=foresee, again=again)
+
+    def race(self, plans: Sequence[Planned], captures: int = 1) -> list[Cost]:
+        """Side by side, each with its kernels launched as is best for it."""
+        with self._job.trace.stage("search.build.modes"):
+            modes = [(plan, self._mode(plan)) for plan in plans]
+        raced = [(in_mode(p.tasks, m) if m else p.tasks, p.choice.schedule) for p, m in modes]
+        with self._job.trace.stage("search.build.race"):
+            return self._first.costs.race(raced, captures=captures)
+
+    def _again(self, plans: Sequence[Planned]) -> list[Cost]:
+        return self.race(plans, captures=_captures(plans))
+
+    def last(self, plans: Sequence[Planned], until: Deadline) -> list[Cost]:
+        """Side by side as each would be launched if it were the one, each loaded several times:
+        with one mode for all kernels of each, and where that leaves it open, in modes of their
+        own, if there is time for them."""
+        any_modes = any(may_overlap(plan.tasks, self._job.target) for plan in plans)
+        if self.aside.options.overlap == "each" and any_modes:
+            was, now = costs = self._launched(replaced(self.aside, overlap="alike"), plans)
+            clear = abs(now.us - was.us) > CLEAR * was.us and not tied(now, was)
+            if clear or all(len(plan.tasks.tasks) > LARGE for plan in plans):
+                return costs  # the latter get no modes of their own
+            if until.left() < CLOSELY:
+                why = "no time is left to compare both graphs kernel by kernel"
+                self._job.trace.add("refused", "search", "modes of their own", why)
+                return costs
+        return self._launched(self.aside, plans)
+
+    def _launched(self, job: Job, plans: Sequence[Planned]) -> list[Cost]:
+        target, ended = job.target, list[Plan]()
+        for made in plans:
+            plan, cost = launched(job, made, made.packer.plan(made.choice.schedule))
+            if cost is None:
+                return self.race(plans)
+            ended.append(plan)
+        times = _captures(plans)
+        copies = _copies(ended, times, MEMORY * target.spec.memory_bytes)
+        costs = in_their_modes([(plan, "") for plan in copies], target)
+        found = [cost for cost in medians(costs or [], times) if cost is not None]
+        return found if len(found) == len(plans) else self.race(plans)
+
+    def _mode(self, plan: Planned) -> str:
+        """The best mode of its kernels; of a plan of many launches, which takes a second to load in
+        each, the one that is best for the first."""
+        if self._job.options.overlap == "none":
+            return ""
+        if plan is not self._first and len(plan.tasks.tasks) > LARGE:
+            plan = self._first
+        if id(plan) not in self._modes:
+            packed, job = plan.packer.plan(plan.choice.schedule), self._job
+            mode, _ = mode_of(packed, job.target, job.cache, self.aside.trace)
+            self._modes[id(plan)] = plan, mode
+        return self._modes[id(plan)][1]
+
+    def _simplify(self, candidate: Graph) -> Graph:
+        return simplified(self.aside, candidate)
+
+    def _appraiser(self, built: Sequence[Planned], alpha: float, machine: Calibration) -> Appraiser:
+        taken = [(task, one.costs.task(task).us) for one in built for task in one.tasks.tasks]
+        return Appraiser((*self._learned, *taken), self._cuts, alpha, machine)
+
+    def _contest(self, graphs: Sequence[Graph]) -> Sequence[Cost | None]:
+        within = replace(self._job, deadline=self._until)
+        result = contest(within, graphs, self._mode(self._first))
+        self._learned.extend(result.taken)
+        return result.costs
+
+    def _build(self, candidate: Graph) -> Planned:
+        job, options = self._job, self._job.options
+        told = replace(job, trace=job.trace.aside())
+        try:
+            made = planned(told, self._captured, candidate)
+            for stage, seconds in stage_seconds(told.trace.events).items():
+                part = f"search.build.{stage}"
+                job.trace.add("stage", part, part, seconds=seconds)
+            if options.verify and not job.target.spec.simulated:
+                with job.trace.stage("search.build.verify"):
+                    self._verify(told, made)
+        except NumericsError as wrong:
+            if options.strict:
+                raise
+            why = f"not equal after all: {wrong.why}"
+            job.trace.add("warning", "search", candidate.name, why)
+            raise ValueError(f"{wrong.what}: {wrong.why}") from None
+        except AnabranchError as failed:
+            raise ValueError(f"{failed.what}: {failed.why}") from None
+        return made
+
+    def _verify(self, job: Job, made: Planned) -> None:
+        """NumericsError if the graph computes something else than the model."""
+        run = job.target.load(made.packer.plan(made.choice.schedule), repeat=0)
+        verify(run, self._captured, job)
+
+
+def replaced(job: Job, **changed: str) -> Job:
+    """The job with other options."""
+    return replace(job, options=job.options.model_copy(update=changed))
+
+
+def _captures(plans: Sequence[Planned]) -> int:
+    """How often each of these is captured, for their difference to be told."""
+    longest = max(plan.cost.us for plan in plans)
+    return min(MOST_CAPTURES, max(CAPTURES, round(CAPTURED_US / max(longest, 1.0))))
+
+
+def _copies(plans: Sequence[Plan], times: int, most: float) -> list[Plan]:
+    """The plans so many times over: copies, which are loaded apart, or where so many bytes do not
+    hold those, the same ones, which are captured again on the memory that they have."""
+    weights = sum(c.type.nbytes for plan in plans for c in plan.tasks.constants)
+    if times * (weights + sum(plan.arena_bytes for plan in plans)) > most > 0:
+        return [*plans] * times
+    return [replace(plan) for _ in range(times) for plan in plans]

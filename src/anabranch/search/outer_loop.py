@@ -1,0 +1,157 @@
+r"""AutoGraph's outer loop (algorithm 1): candidates are found under predicted costs and judged by
+what they really take, until none is faster.
+
+    queue = {graph}                     best first, by what they took
+    take the best
+        search -> the best predicted candidate that is new, if it promises anything
+               -> measured beside the best so far
+                    faster: the best so far, and into the queue
+                    not:    search again, for now more is known
+    until the queue is empty, or the time is up
+
+As published, all that a search ends with is measured before the next search (`Effort.every`).
+
+What is new here: with each candidate that was built, whatever became of it, the times of its tasks
+are known, and the next search goes by them. A prediction that was too good is made once.
+
+As printed, `<=` lets graphs of one cost follow each other for ever; here a graph is measured once,
+more carefully if it is a little faster than the spread can tell, and one that is as fast within the
+spread then is no better than what was there before it: the graph nobody searched for is always
+among those compared.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import count
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.key import content_key
+from anabranch.ir.rule import Rule
+from anabranch.options import PUBLISHED, Options
+from anabranch.search.budget import FEWEST, PRICE, Effort, building, counted
+from anabranch.search.engine.backtracking import Found
+from anabranch.search.engine.dynamic_programme import Settings, search
+from anabranch.search.global_rules import everywhere
+from anabranch.search.part_search import locally, told_apart
+from anabranch.search.protocols import Judges, Price, T
+from anabranch.search.result import Path
+from anabranch.search.state import Candidate, Outcome, Standing
+from anabranch.trace import Trace
+
+
+def settings_of(options: Options) -> Settings:
+    """How each search goes about it."""
+    return Settings(
+        size_l=options.search_size_l,
+        size_u=options.search_size_u,
+        threshold=options.search_threshold,
+        pops=options.search_pops,
+        prices=options.search_prices,
+        keep=options.search_keep,
+        dp=options.search_dp,
+        partition=options.search_partition,
+        waists=options.search_waists and options.search not in PUBLISHED,
+        seed=options.seed,
+    )
+
+
+def improved(
+    graph: Graph,
+    first: T,
+    rules: Sequence[Rule],
+    settings: Settings,
+    judges: Judges[T],
+    effort: Effort,
+    trace: Trace,
+    seeds: Sequence[Path] = (),
+    begun: Path | None = None,
+) -> Outcome[T]:
+    """The fastest graph that was found; `first` is what the graph itself takes, `seeds` lead to
+    graphs that others found. `begun`: leads to where an earlier search ended, and `first` is what
+    that graph takes."""
+    start = begun or Path(graph, graph, ())
+    stand = Standing(start, first, rules, settings, judges, effort, trace)
+    for seed in seeds:
+        _seeded(stand, seed)
+    if judges.locals is not None and judges.locals.first:
+        everywhere(stand, "first")
+        locally(stand, judges.locals)
+        everywhere(stand, "last")
+    _rounds(stand)
+    stand.tell()
+    built, path, meter = stand.best.built, stand.best.path, stand.meter
+    rounds = tuple(told_apart(stand, done) for done in path.rounds)
+    ended = replace(path, cut_short=meter.cause, undone=meter.undone, ran=len(stand.built) - 1)
+    return Outcome(built, replace(ended, rounds=rounds))
+
+
+def _seeded(stand: Standing[T], seed: Path) -> None:
+    """What others found, as it was built, if it is faster."""
+    simple = stand.judges.simplify(seed.graph)
+    stand.enters(simple)
+    if stand.meter.affords("build", building(simple)):
+        stand.judged(Candidate(Found(seed.graph, 0.0, seed.steps), simple, 0.0), stand.best)
+
+
+def _rounds(stand: Standing[T]) -> None:
+    """Searches, each near the fastest graph that is left, until none is or the time is up."""
+    order, meter, effort = count(), stand.meter, stand.effort
+    queue = [(stand.best.built.cost.us, next(order), effort.measured, stand.best)]
+    while queue:
+        us, number, tries, current = heapq.heappop(queue)
+        if not meter.affords("price", FEWEST * PRICE, building(current.path.graph)):
+            return
+        candidates = _candidates(stand, current.path.graph)
+        if candidates and tries > 1 and not effort.every:
+            heapq.heappush(queue, (us, number, tries - 1, current))
+        for candidate in candidates:
+            if not meter.affords("build", building(candidate.simple)):
+                return
+            better = stand.judged(candidate, current)
+            if better is not None:
+                heapq.heappush(queue, (better.built.cost.us, next(order), effort.measured, better))
+
+
+def _candidates(stand: Standing[T], graph: Graph) -> list[Candidate]:
+    """Graphs near this one that were not tried yet: the most promising one, or all, the best
+    first, if every one that a search ends with is to be run."""
+    price, then, meter = stand.judges.appraise(stand.built), building(graph), stand.meter
+    hear = partial(stand.trace.add, "refused", "search")
+    show = partial(stand.trace.progress, "search")
+    survey, until, asking = stand.survey(graph), stand.ends(then), counted(price)
+    settings = replace(stand.settings, prices=meter.prices(stand.settings.prices, then))
+    with meter.spending("price", asking.work):
+        found = search(graph, stand.rules, asking, settings, hear, show, until, survey)
+        best = _promising(stand, graph, found, price)
+    if until.over():
+        meter.cut_short()
+    stand.tried.update(content_key(one.simple) for one in best)
+    return best
+
+
+def _promising(
+    stand: Standing[T], graph: Graph, found: Sequence[Found], price: Price
+) -> list[Candidate]:
+    """Of what was found, what is new and promises the most; or all that is new."""
+    base, effort = price(graph), stand.effort
+    fresh: dict[str, Candidate] = {}
+    for one in found:
+        simple = stand.judges.simplify(one.graph) if one.steps else graph
+        key = content_key(simple)
+        if key not in stand.tried and key not in fresh:
+            fresh[key] = Candidate(one, simple, price(simple))
+    new = list(fresh.values())
+    worth = [one for one in new if effort.every or one.us < base * (1 - effort.promise)]
+    told = f"{len(found)} candidates, {len(new)} of them new, {len(worth)} promise something"
+    stand.trace.add("applied" if worth else "refused", "search", f"predicted {base:.2f} us", told)
+    if effort.every:
+        return sorted(worth, key=lambda one: one.us)[: effort.measured]
+    if stand.judges.foresee is not None and len(worth) > 1:
+        foreseen = stand.judges.foresee(stand.built)
+        worth = [replace(one, us=foreseen(one.simple)) for one in worth]
+    # What was no faster once will hardly be so with a little more or less of the same.
+    return sorted(worth, key=lambda one: (one.kind in stand.failed, one.us))[:1]

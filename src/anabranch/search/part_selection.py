@@ -1,0 +1,126 @@
+"""Locally: which substitutions pay where they stand, asked of the device part by part.
+
+    parts that may be better in another form --contest--> times --> the network with those that paid
+
+A whole network says of many substitutions at once that they pay or do not, and of a single one that
+it drowns in the noise: one launch in a hundred microseconds. A part of ten tasks shows it, and what
+is found for one module counts for all that are like it. Which parts and which forms of them are
+run, predictions say: the best that each rule alone promises, then the most of what a price hopes to
+save, over all places, until so many tasks would have to be compiled. A form that several rules lead
+to keeps its promise only if all of them do: it promises half as much for every rule above one, so
+each is mostly tried by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from anabranch.costs import beside, tied
+from anabranch.ir.protocols import Cost
+from anabranch.search.engine.alternatives import Alternatives, Paid
+from anabranch.search.engine.backtracking import Found
+from anabranch.search.protocols import Contest, Informed
+from anabranch.search.result import rules_of
+from anabranch.trace import Trace
+
+PLANS, TASKS, EACH = 48, 24, 3
+"""Parts that are run, tasks that are compiled for them, and forms of one part, at most: what takes
+some ten seconds."""
+HOPE = 0.005
+"""The least part of its price that a form must promise to save, by what counts of its promise."""
+
+WHERE = "search.parts"
+"""Under what name events tell of it."""
+
+Entrant = tuple[Alternatives, tuple[Found, ...]]
+Ranked = tuple[float, int, Found]
+"""A form of the part of this number, with what it promises below zero."""
+
+
+def entrants(known: Sequence[Alternatives], price: Informed, most: int = TASKS) -> list[Entrant]:
+    """The parts to run, each with the forms to run beside it. `most`: tasks to be compiled."""
+    ranked = _each_rule_first(
+        sorted(
+            (
+                (-promise * _trust(found) * price(one.interval.graph) * one.places, i, found)
+                for i, one in enumerate(known)
+                for found, promise in one.found
+                if promise * _trust(found) >= HOPE
+            ),
+            key=lambda entry: entry[:2],
+        )
+    )
+    taken: dict[int, list[Found]] = {}
+    tasks: frozenset[str] = frozenset()
+    plans = 0
+    for _, i, found in ranked:
+        more = 1 if i in taken else 2
+        asked = tasks | price.fresh(found.graph)
+        if plans + more <= PLANS and len(asked) <= most and len(taken.get(i, ())) < EACH:
+            taken.setdefault(i, []).append(found)
+            tasks, plans = asked, plans + more
+    return [(known[i], tuple(found)) for i, found in taken.items()]
+
+
+def _each_rule_first(ranked: Sequence[Ranked]) -> list[Ranked]:
+    """What the most is promised of by each rule alone, then all others: a price that likes one rule
+    too well, in every part, shall not leave the rest untried."""
+    first: dict[str, Ranked] = {}
+    for entry in ranked:
+        rules = {step.rule for step in entry[2].steps}
+        if len(rules) == 1:
+            first.setdefault(rules.pop(), entry)
+    leading = list(first.values())
+    return [*leading, *(e for e in ranked if not any(e is one for one in leading))]
+
+
+def _trust(found: Found) -> float:
+    """The part of its promise that counts."""
+    return float(2 ** (1 - len({step.rule for step in found.steps})))
+
+
+def settled(chosen: Sequence[Entrant], contest: Contest, trace: Trace) -> dict[str, Paid]:
+    """By likeness, what was faster than the part as it was."""
+    graphs = [
+        graph
+        for one, found in chosen
+        for graph in (one.interval.graph, *(form.graph for form in found))
+    ]
+    costs = iter(contest(graphs))
+    paid: dict[str, Paid] = {}
+    for one, found in chosen:
+        was, times = next(costs), [next(costs) for _ in found]
+        for form, now in zip(found, times, strict=True):
+            _tell(trace, one, form, was, now)
+        runs = [
+            (now, form)
+            for form, now in zip(found, times, strict=True)
+            if was is not None and now is not None and now.us < was.us and not tied(now, was)
+        ]
+        if was is not None and runs:
+            now, form = min(runs, key=lambda run: run[0].us)
+            paid[one.interval.likeness] = Paid(form, was, now)
+    return paid
+
+
+def fewer(paid: Mapping[str, Paid]) -> Iterator[dict[str, Paid]]:
+    """All that paid, and if that is nothing in the whole, the half of it that paid the most."""
+    if paid:
+        yield dict(paid)
+    if len(paid) > 1:
+        ranked = sorted(paid.items(), key=lambda entry: -entry[1].us)
+        yield dict(ranked[: len(ranked) // 2])
+
+
+def _tell(trace: Trace, one: Alternatives, form: Found, was: Cost | None, now: Cost | None) -> None:
+    names = [node.name for node in one.interval.graph.nodes]
+    where = f"{rules_of(form.steps)} at %{names[0]} to %{names[-1]}"
+    if was is None or now is None:
+        trace.add("refused", WHERE, where, "it could not be timed")
+        return
+    places = f", in {one.places} places" if one.places > 1 else ""
+    why = beside(now, was, f"as a part{places}")
+    if now.us < was.us and not tied(now, was):
+        trace.add("applied", WHERE, where, why, us=now.us)
+    else:
+        trace.add("refused", WHERE, where, why, us=now.us)

@@ -1,0 +1,127 @@
+"""Proofs: is each substitution that a search would take equal, at the very place where it is done?
+
+    Step("x*s + x*t -> x*(s+t)", of these nodes)   -->  ""          or why not
+
+Rules are trusted because they were drawn for many shapes. What is about to be built is proved once
+more, as it stands: the nodes that matched, and what came in their place, with the network's shapes,
+run on random numbers in double precision. Each kind of place is proved once. A rule that is wrong
+somewhere is not used any more, and no step of it is taken.
+
+Places of which a processor takes long, and those whose numbers say nothing (a root of what is
+negative by chance), are left to the comparison of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph, Input, types
+from anabranch.ir.key import structure_text
+from anabranch.ir.rule import Match, Rule
+from anabranch.rewrite.apply import apply
+from anabranch.rewrite.match import matches
+from anabranch.rewrite.prove import different
+from anabranch.search.engine.backtracking import Place, Step
+from anabranch.search.engine.stitch import extract
+from anabranch.trace import Trace
+
+MOST_FLOPS = 4_000_000_000
+"""Of a place before and after together: a second or less on two cores, in double precision."""
+LEFT = "left to the comparison of the whole"
+
+
+class Proofs:
+    """What was proved in one search, by kind of place. `rules`: those that were not wrong yet."""
+
+    def __init__(self, rules: Sequence[Rule], trace: Trace) -> None:
+        self.rules = tuple(rules)
+        self._trace = trace
+        self._known: dict[str, str] = {}
+        self._places: dict[tuple[int, str, tuple[str, ...]], tuple[Place, str]] = {}
+
+    def wrong(self, steps: Iterable[Step]) -> str:
+        """Why one of the steps is not equal, naming it; "" if all are, as far as they are proved.
+        All are looked at, so that all rules that are wrong are known then."""
+        found = ""
+        for step in steps:
+            why = self._asked(step)
+            if why and why != LEFT:
+                found = found or f"{step.rule} at %{', %'.join(step.nodes)}: {why}"
+        return found
+
+    def tell(self, name: str) -> None:
+        """Says in the trace how many kinds of places were proved."""
+        left = sum(why == LEFT for why in self._known.values())
+        proved = sum(not why for why in self._known.values())
+        if proved + left:
+            told = f"{proved} kinds of substitutions proved equal in double precision"
+            told += f", {left} {LEFT}" if left else ""
+            self._trace.add("applied", "search", name, told)
+
+    def _asked(self, step: Step) -> str:
+        place = step.place
+        if place is None:  # remembered from an earlier search, which proved it
+            return ""
+        key = id(place.graph), step.rule, place.nodes
+        if key not in self._places:
+            # The place is kept with its entry, so the id of its graph cannot pass to another one.
+            self._places[key] = place, self._proved(step, place)
+        return self._places[key][1]
+
+    def _proved(self, step: Step, place: Place) -> str:
+        rule = next((one for one in self.rules if one.name == step.rule), None)
+        if rule is None:
+            return "the rule was wrong elsewhere"
+        kind = f"{step.rule}\n{_like(place)}"
+        if kind not in self._known:
+            both = instance(rule, place)
+            small = both is not None and sum(map(_flops, both)) <= MOST_FLOPS
+            self._known[kind] = why = _difference(*both) if both and small else LEFT
+            if why and why != LEFT:
+                self.rules = tuple(one for one in self.rules if one is not rule)
+                told = f"not equal: {why}; the rule is not used from here on"
+                self._trace.add("warning", "search", f"{step.rule} at %{place.nodes[0]}", told)
+        return self._known[kind]
+
+
+def _like(place: Place) -> str:
+    """What the nodes that matched have in common with those of places alike."""
+    table, wanted = types(place.graph), set(place.nodes)
+    nodes = tuple(node for node in place.graph.nodes if node.name in wanted)
+    made = {name for node in nodes for name in node.results}
+    outer = dict.fromkeys(name for node in nodes for name in node.uses if name not in made)
+    inputs = tuple(Input(name, table[name]) for name in outer)
+    return structure_text(Graph("", inputs, (), nodes, ()))
+
+
+def instance(rule: Rule, place: Place) -> tuple[Graph, Graph] | None:
+    """The nodes that the rule matches there as a graph, and what comes in their place; where that
+    reads what lies above them, all that was searched. None where the rule does not match."""
+    match = next((m for m in matches(place.graph, rule) if _names(m) == place.nodes), None)
+    if match is None:
+        return None
+    for before in (extract(place.graph, place.nodes), place.graph):
+        with suppress(KeyError, ValueError):
+            return before, apply(before, rule, match)
+    return None
+
+
+def _names(match: Match) -> tuple[str, ...]:
+    return tuple(node.name for node in match.nodes)
+
+
+def _flops(graph: Graph) -> int:
+    table = types(graph)
+    return sum(ops.flops(node, table) for node in graph.nodes)
+
+
+def _difference(before: Graph, after: Graph) -> str:
+    if any(ops.info(node.op).random for node in (*before.nodes, *after.nodes)):
+        return LEFT
+    try:
+        why = different(before, after, trials=1)
+    except (RuntimeError, ValueError, IndexError, NotImplementedError):
+        return LEFT
+    return LEFT if any(word in why for word in ("nan", "inf")) else why

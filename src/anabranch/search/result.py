@@ -1,0 +1,54 @@
+"""Path: an equal graph that was found, the steps to it, and what they gained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from anabranch.deadline import CutShort
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Cost
+from anabranch.search.engine.backtracking import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One search that paid: its steps, each with what it was predicted to gain, what the graph took
+    before all of them and after, side by side, and the graph after them; the one before is that of
+    the round before, or where the path begins."""
+
+    steps: tuple[Step, ...]
+    before: Cost
+    after: Cost
+    graph: Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """From one graph to another. `graph` has the constants of `begin`: what depends on constants
+    alone is not computed yet. No rounds: nothing faster was found, and both are the same.
+    `cut_short`: why the search ended before its work was done, "" if it did not; `undone`: the part
+    of the work that was left then; `ran`: how many graphs it built and raced, which nobody
+    remembers. `goes_on`: it is no answer yet, and the next search of the graph begins where this
+    one ended."""
+
+    begin: Graph
+    graph: Graph
+    rounds: tuple[Round, ...]
+    cut_short: CutShort = ""
+    undone: float = 0.0
+    ran: int = field(default=0, compare=False)
+    goes_on: bool = False
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return tuple(step for round in self.rounds for step in round.steps)
+
+
+def rules_of(steps: Sequence[Step]) -> str:
+    """The rules of a path, each once, with how often."""
+    names = [step.rule for step in steps]
+    return "; ".join(
+        name + (f" x{names.count(name)}" if names.count(name) > 1 else "")
+        for name in dict.fromkeys(names)
+    )

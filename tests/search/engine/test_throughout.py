@@ -1,0 +1,99 @@
+"""Whatever stands at several places of a network is replaced at all of them, or at as many as there
+is time for."""
+
+from __future__ import annotations
+
+from threading import Event
+
+import torch
+from tests.rewrite.graphs import captured, equal
+from torch import Tensor, nn
+
+from anabranch.deadline import Deadline
+from anabranch.ir.graph import Graph
+from anabranch.rewrite.rules import matrices, normed, vectors
+from anabranch.search.engine.throughout import kinds, throughout
+
+
+class Layers(nn.Module):
+    """Three layers of one width, and a head of another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(64) for _ in range(4))
+        self.linears = nn.ModuleList(nn.Linear(64, n) for n in (64, 64, 64, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for norm, linear in zip(self.norms, self.linears, strict=True):
+            x = linear(norm(x)).relu()
+        return x
+
+
+def nodes(graph: Graph) -> float:
+    return float(len(graph.nodes))
+
+
+def test_each_kind_is_done_at_all_its_places() -> None:
+    graph = captured(Layers().half(), torch.rand(8, 64).half())
+    layers, head = kinds(graph, normed.RULES, "last")
+    found = throughout(graph, [layers], nodes)
+    assert found.cost == nodes(found.graph) and {step.alpha for step in found.steps} == {None}
+    first, second, third = found.steps
+    assert (first.after_us, second.after_us) == (second.before_us, third.before_us)
+    assert list(kinds(found.graph, normed.RULES, "last")) == [head]
+    found = throughout(graph, [layers, head], nodes)
+    assert len(found.steps) == 4 and not list(kinds(found.graph, normed.RULES, "last"))
+    equal(graph, found.graph)
+
+
+def test_it_ends_when_it_is_asked_to() -> None:
+    """After the second place, say: what was done by then is sound."""
+    graph, stop = captured(Layers().half(), torch.rand(8, 64).half()), Event()
+    asked: list[Graph] = []
+
+    def price(graph: Graph) -> float:
+        asked.append(graph)
+        if len(asked) > 2:
+            stop.set()
+        return nodes(graph)
+
+    found = throughout(graph, list(kinds(graph, normed.RULES, "last")), price, Deadline(stop=stop))
+    assert len(found.steps) == 2
+    equal(graph, found.graph)
+
+
+class Scan(nn.Module):
+    """Steps of a state space model, what is seen of each state by a product with a vector."""
+
+    def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        state, seen = torch.zeros_like(a[:, 0]), []
+        for t in range(a.shape[1]):
+            state = a[:, t] * state + b[:, t]
+            seen.append(torch.einsum("bdn,bn->bd", state, c[:, t]))
+        return torch.stack(seen, 1)
+
+
+def test_products_with_a_vector_become_sums_at_all_steps() -> None:
+    a, b, c = torch.rand(2, 5, 7, 3), torch.rand(2, 5, 7, 3), torch.rand(2, 5, 3)
+    graph = captured(Scan(), a, b, c)
+
+    def products(graph: Graph) -> float:
+        return float(sum(node.op == "aten.bmm.default" for node in graph.nodes))
+
+    assert products(graph) == 5.0
+    found = throughout(graph, list(kinds(graph, matrices.RULES, "first")), products)
+    assert found.cost == 0.0 and len(found.steps) == 5
+    equal(graph, found.graph)
+
+
+def test_what_was_made_wider_is_read_so_before_its_weights_are_computed() -> None:
+    """The slices behind each place are gone, and constants are those of the graph."""
+    layers = (nn.Conv2d(3, 9, 3), nn.ReLU(), nn.Conv2d(9, 9, 1), nn.Sigmoid(), nn.Conv2d(9, 8, 3))
+    graph = captured(nn.Sequential(*layers).half(), torch.rand(1, 3, 9, 9).half())
+    found = throughout(graph, list(kinds(graph, vectors.RULES, "first")), nodes)
+    assert len(found.steps) == 2 and found.graph.constants == graph.constants
+    assert [node.type.shape[1] for node in found.graph.nodes if "pad" not in node.op] == [
+        *(16, 16, 16, 16, 8)
+    ]
+    assert found.cost == nodes(found.graph)
+    equal(graph, found.graph)

@@ -1,0 +1,268 @@
+"""What a search that was cut short leaves behind: an answer, or where the next one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path as File
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from anabranch.cache import Cache
+from anabranch.compiler.pipeline import Compilation, compile_model
+from anabranch.deadline import ENDLESS, CutShort
+from anabranch.ir.protocols import Cost
+from anabranch.ir.schedule import Source
+from anabranch.options import Options
+from anabranch.schedule.recall import RECALLED
+from anabranch.search import driver, evaluation
+from anabranch.search.engine.backtracking import Step
+from anabranch.search.result import Path, Round
+from anabranch.search.state import Outcome
+from anabranch.targets import resolve
+from anabranch.trace import Trace, stage_seconds
+from anabranch.tuning.job import Job
+from anabranch.tuning.launch.decide import LARGE
+from anabranch.zoo import ZOO
+
+End = tuple[CutShort, float, int]
+"""Why a search ended, the part of its work that was left, and how many graphs it built."""
+Asked = Callable[..., Compilation]
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Where each search began."""
+    return []
+
+
+@pytest.fixture
+def asked(tmp_path: File, monkeypatch: pytest.MonkeyPatch, begun: list[Path]) -> Iterator[Asked]:
+    """Compiles one network with searches that find nothing and end as they are told."""
+    net, inputs = ZOO["squeezenet"].build("tiny"), ZOO["squeezenet"].inputs("tiny", 1)
+    chosen = {"search": "autograph", "scheduler": "critical", "kernels": "library"}
+    with Cache.open(tmp_path) as cache:
+
+        def compiled(
+            end: End = ("", 0.0, 1),
+            step: str = "",
+            within: Cache = cache,
+            trace: Trace | None = None,
+            **options: Any,
+        ) -> Compilation:
+            def improved(*given: Any) -> Outcome[Any]:
+                start: Path = given[-1]
+                begun.append(start)
+                rounds = start.rounds
+                if step:
+                    steps = (Step(step, ("out",), 2.0, 1.0),)
+                    rounds = (
+                        *rounds,
+                        Round(steps, Cost(2.0, "estimated"), Cost(1.0, "estimated"), start.graph),
+                    )
+                cut, undone, ran = end
+                path = replace(start, rounds=rounds, cut_short=cut, undone=undone, ran=ran)
+                return Outcome(replace(given[1]) if step else given[1], path)
+
+            monkeypatch.setattr(driver, "improved", improved)
+            monkeypatch.setattr(evaluation.Judging, "last", lambda self, plans, until: FASTER)
+            all_of_it = Options.read({"cache_dir": None, **chosen, **options}, environment=False)
+            job = Job(net, inputs, {}, resolve("sim:h200"), all_of_it, within, trace or Trace())
+            made: Compilation = compile_model(job)
+            return made
+
+        yield compiled
+
+
+FASTER = [Cost(2.0, "estimated"), Cost(1.0, "estimated")]
+
+
+def test_what_ended_by_itself_is_the_answer(asked: Asked, begun: list[Path]) -> None:
+    for _ in range(2):
+        asked(search_seconds=60)
+    assert len(begun) == 1
+
+
+def test_what_the_time_that_was_given_cut_short_goes_on(asked: Asked, begun: list[Path]) -> None:
+    """From what was found, until a search finds nothing and comes no further."""
+    cut: End = ("budget", 0.9, 1)
+    asked(cut, "first", search_seconds=60)
+    again = asked(cut, "second", search_seconds=60)
+    assert again.path is not None and again.path.goes_on
+    assert [step.rule for step in again.path.steps] == ["first", "second"]
+    asked(("budget", 0.7, 1), search_seconds=60)  # nothing, but further
+    for _ in range(3):
+        last = asked(("budget", 0.7, 1), search_seconds=60)
+    assert [len(path.rounds) for path in begun] == [0, 1, 2, 2]
+    assert last.path is not None and last.path.cut_short == "budget" and not last.path.goes_on
+
+
+def test_what_a_search_does_beside_searching_is_timed(asked: Asked) -> None:
+    """What was found is scheduled in earnest and compared: as long as a search may take, in all."""
+    parts = {"search.begin", "search.schedule", "search.compare"}
+    for step, more in (("", {"search.begin"}), ("first", parts)):
+        trace = Trace()
+        asked(step=step, trace=trace, seed=len(step))  # another question, which nobody remembers
+        assert parts & stage_seconds(trace.events).keys() == more
+
+
+def test_nothing_goes_on_where_all_that_was_found_is_in_memory(asked: Asked) -> None:
+    with Cache.open(None) as memory:
+        made = asked(("budget", 0.9, 1), "first", memory, search_seconds=60)
+    assert made.path is not None and made.path.rounds and not made.path.goes_on
+
+
+def test_what_its_own_limit_cut_short_is_the_answer(asked: Asked, begun: list[Path]) -> None:
+    for _ in range(2):
+        made = asked(("budget", 0.6, 1))
+    assert len(begun) == 1
+    assert made.path is not None and made.path.undone == 0.6
+
+
+@pytest.mark.parametrize(
+    ("end", "options"), [(("budget", 1.0, 0), {"search_seconds": 60}), (("stop", 0.5, 1), {})]
+)
+def test_what_had_no_time_or_was_stopped_is_none(
+    asked: Asked, begun: list[Path], end: End, options: dict[str, Any]
+) -> None:
+    for _ in range(3):
+        asked(end, **options)
+    assert len(begun) == 3
+
+
+@pytest.mark.parametrize(("undone", "ran"), [(1.0, 0), (0.9, 1), (0.3, 0)])
+def test_where_compiling_left_no_time_the_second_start_searches(
+    asked: Asked, begun: list[Path], undone: float, ran: int
+) -> None:
+    """Or hardly any; or the kernels of parts took it all, and no graph was built of them."""
+    for _ in range(3):
+        asked(("budget", undone, ran))
+    assert len(begun) == 2
+
+
+def test_without_time_what_was_found_before_is_kept(asked: Asked, begun: list[Path]) -> None:
+    for _ in range(2):
+        made = asked(budget=1e-6)
+        assert made.path is not None and made.path.goes_on and not begun
+    asked(budget=600)
+    assert len(begun) == 1
+
+
+@pytest.mark.parametrize(
+    ("us", "source", "spread", "taken"),
+    [
+        (97.5, "measured", 0.1, True),
+        (99.1, "measured", 0.1, False),  # as much as it matters what ran before
+        (97.5, "measured", 1.5, False),
+        (101.0, "measured", 0.1, False),
+        (98.5, "estimated", 0.0, True),  # nothing there is left to chance
+    ],
+)
+def test_what_a_graph_must_gain(us: float, source: Source, spread: float, taken: bool) -> None:
+    now, was = (Cost(time, source, spread) for time in (us, 100.0))
+    assert driver._gains(now, was) is taken
+
+
+def test_plans_that_are_compared_are_loaded_apart_where_there_is_room() -> None:
+    net, inputs = ZOO["squeezenet"].build("tiny"), ZOO["squeezenet"].inputs("tiny", 1)
+    options = Options.read({"cache_dir": None, "search": "none"}, environment=False)
+    job = Job(net, inputs, {}, resolve("sim:h200"), options, None, Trace())
+    plan = compile_model(job).plan
+    held = plan.arena_bytes + sum(c.type.nbytes for c in plan.tasks.constants)
+    for most, loads in ((3 * held, 3), (3 * held - 1, 1), (0, 3)):
+        copies = evaluation._copies([plan], 3, most)
+        assert copies == [plan] * 3
+        assert len(set(map(id, copies))) == loads
+
+
+@pytest.mark.parametrize(
+    ("alike", "spread", "tasks", "left", "able", "modes"),
+    [
+        (99.0, 0.1, 100, 60.0, True, ["alike", "each"]),
+        (96.0, 0.1, 100, 60.0, True, ["alike"]),  # clearly faster with one mode for all
+        (104.0, 0.1, 100, 60.0, True, ["alike"]),
+        (96.0, 5.0, 100, 60.0, True, ["alike", "each"]),
+        (99.0, 0.1, LARGE + 1, 60.0, True, ["alike"]),  # which gets no modes of its own
+        (99.0, 0.1, 100, 5.0, True, ["alike"]),  # and no time
+        (99.0, 0.1, 100, 5.0, False, ["each"]),  # which has no modes: once is enough
+    ],
+)
+def test_plans_get_modes_of_their_own_to_be_compared_where_it_is_close_and_there_is_time(
+    alike: float,
+    spread: float,
+    tasks: int,
+    left: float,
+    able: bool,
+    modes: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, trace = list[str](), Trace()
+    times = {"alike": alike, "each": 90.0}
+
+    def launched(self: Any, job: Any, plans: Any) -> list[Cost]:
+        asked.append(job.options.overlap)
+        now = Cost(times[job.options.overlap], "measured", spread)
+        return [Cost(100.0, "measured", spread), now]
+
+    monkeypatch.setattr(evaluation.Judging, "_launched", launched)
+    monkeypatch.setattr(evaluation, "may_overlap", lambda tasks, target: able)
+    options = Options.read({"cache_dir": None}, environment=False)
+    net, inputs = ZOO["squeezenet"].build("tiny"), ZOO["squeezenet"].inputs("tiny", 1)
+    judge: Any = object.__new__(evaluation.Judging)
+    judge._job = Job(net, inputs, {}, resolve("sim:h200"), options, None, trace)
+    judge.aside = replace(judge._job, trace=trace.aside())
+    plan: Any = SimpleNamespace(tasks=SimpleNamespace(tasks=(None,) * tasks))
+    _, now = judge.last((plan, plan), ENDLESS.within(left))
+    assert asked == modes and now.us == times[modes[-1]]
+    late = any(e.kind == "refused" and "no time is left" in e.why for e in trace.events)
+    assert late is (able and left < evaluation.CLOSELY)
+
+
+@pytest.mark.parametrize(
+    ("recalled", "left", "seconds"),
+    [
+        (True, 60.0, 17.5),  # which tells nothing: as usual for 500 tasks
+        (True, 20.0, 10.0),  # but half of the time is for searching
+        (False, 60.0, 4.0),
+    ],
+)
+def test_the_schedule_of_what_is_found_has_its_time(
+    recalled: bool, left: float, seconds: float
+) -> None:
+    trace = Trace()
+    if recalled:
+        trace.add("chosen", "schedule", "critical", RECALLED)
+    trace.add("stage", "schedule", "schedule", seconds=4.0)
+    job: Any = SimpleNamespace(trace=trace)
+    first: Any = SimpleNamespace(tasks=SimpleNamespace(tasks=(None,) * 500))
+    assert driver._to_schedule(job, first, ENDLESS.within(left)) == pytest.approx(seconds, abs=0.1)
+
+
+def test_a_plan_of_many_launches_is_tried_in_the_mode_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To look for its own would load it in each."""
+    asked: list[str] = []
+
+    def mode_of(plan: str, *_: Any) -> tuple[str, None]:
+        asked.append(plan)
+        return f"mode of {plan}", None
+
+    def planned(name: str, tasks: int) -> Any:
+        packer = SimpleNamespace(plan=lambda _: name)
+        many = SimpleNamespace(tasks=(None,) * tasks)
+        return SimpleNamespace(packer=packer, tasks=many, choice=SimpleNamespace(schedule=None))
+
+    monkeypatch.setattr(evaluation, "mode_of", mode_of)
+    options = SimpleNamespace(overlap="each")
+    judge: Any = object.__new__(evaluation.Judging)
+    judge._job = SimpleNamespace(options=options, target=None, cache=None)
+    judge.aside, judge._modes = SimpleNamespace(trace=None), {}
+    judge._first = planned("first", LARGE + 1)
+    plans = [planned("small", LARGE), planned("large", LARGE + 1), judge._first]
+    assert [judge._mode(plan) for plan in plans] == [
+        "mode of small", "mode of first", "mode of first",
+    ]  # fmt: skip
+    assert asked == ["small", "first"]

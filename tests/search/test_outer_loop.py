@@ -1,0 +1,471 @@
+"""The outer loop with judges whose answers are written down: what is run, kept, and told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from tests.rewrite.graphs import read
+
+from anabranch.deadline import Deadline
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Cost
+from anabranch.ir.rule import Call, Rule, Throughout, Wild
+from anabranch.options import Options
+from anabranch.search import global_rules, outer_loop, part_search
+from anabranch.search.budget import BUILT, FEWEST, PRICE, WORK_DONE, Effort
+from anabranch.search.engine.alternatives import Alternatives, Paid
+from anabranch.search.engine.backtracking import Exchange, Found, Step
+from anabranch.search.engine.intervals import Interval
+from anabranch.search.outer_loop import improved, settings_of
+from anabranch.search.protocols import Judges, Locals
+from anabranch.search.result import Path, Round, rules_of
+from anabranch.search.state import Outcome
+from anabranch.trace import Trace
+
+USUAL = Effort()
+OPTIONS = Options.read({}, environment=False)
+
+
+def chain(count: int) -> Graph:
+    """A graph of so many nodes in a row."""
+    lines, last = ["graph g {", "  input %x: f32[4]"], "x"
+    for i in range(count):
+        lines.append(f"  %n{i}: f32[4] = aten.relu.default(%{last})")
+        last = f"n{i}"
+    return read("\n".join([*lines, f"  return %{last}", "}"]))
+
+
+@dataclass(frozen=True)
+class Built:
+    graph: Graph
+    cost: Cost
+
+
+def looked(
+    us: dict[int, float],
+    offers: dict[int, Sequence[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    effort: Effort = USUAL,
+    broken: Sequence[int] = (),
+    spread: float = 0.0,
+    slow: Callable[[Graph], Graph] = lambda graph: graph,
+    seeds: Sequence[Path] = (),
+    begun: Path | None = None,
+    again: Callable[[Sequence[Built]], list[Cost]] | None = None,
+) -> tuple[Outcome[Built], list[int], Trace]:
+    """The outcome from a chain of nine nodes, or from where an earlier search ended, by lengths:
+    what each length takes, what a search at a length finds, which lengths cannot be built; and
+    which were built, in order."""
+    ran: list[int] = []
+
+    def cost(graph: Graph) -> Cost:
+        return Cost(us[len(graph.nodes)], "measured", spread)
+
+    def build(graph: Graph) -> Built:
+        ran.append(len(graph.nodes))
+        if len(graph.nodes) in broken:
+            raise ValueError("no kernel runs it")
+        return Built(slow(graph), cost(graph))
+
+    def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
+        length = len(graph.nodes)
+        found = [Found(graph, float(length), ())]
+        for to in offers.get(length, ()):
+            step = Step("long -> short", ("n0",), float(length), float(to))
+            found.append(Found(chain(to), float(to), (step,)))
+        return tuple(sorted(found, key=lambda one: one.cost))
+
+    monkeypatch.setattr(outer_loop, "search", search)
+    judges: Judges[Built] = Judges(
+        lambda graph: graph,
+        lambda built: lambda graph: float(len(graph.nodes)),
+        build,
+        lambda plans: [plan.cost for plan in plans],
+        again=again,
+    )
+    start = begun.graph if begun else chain(9)
+    trace, first = Trace(), Built(start, cost(start))
+    settings = settings_of(Options.read({}, environment=False))
+    found = improved(chain(9), first, (), settings, judges, effort, trace, seeds, begun)
+    return found, ran, trace
+
+
+def test_it_goes_on_from_what_was_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    us = {9: 90.0, 7: 70.0, 5: 80.0, 4: 60.0}
+    found, ran, trace = looked(us, {9: (7, 5), 5: (4, 7)}, monkeypatch)
+    assert ran == [5, 4, 7]
+    assert len(found.built.graph.nodes) == len(found.path.graph.nodes) == 4
+    assert len(found.path.begin.nodes) == 9
+    times = [(done.before.us, done.after.us) for done in found.path.rounds]
+    assert times == [(90.0, 80.0), (80.0, 60.0)]
+    assert [len(done.graph.nodes) for done in found.path.rounds] == [5, 4]
+    assert [event.kind for event in trace.events if event.kind == "chosen"]
+
+
+def test_as_published_all_that_a_search_ends_with_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a price likes less is run as well, and may be faster; no graph is searched twice."""
+    us = {9: 90.0, 7: 70.0, 5: 95.0, 4: 99.0, 6: 80.0}
+    effort = Effort(measured=4, every=True)
+    found, ran, _ = looked(us, {9: (7, 5, 4), 7: (6,)}, monkeypatch, effort=effort)
+    assert ran == [4, 5, 7, 6]
+    assert [(r.before.us, r.after.us) for r in found.path.rounds] == [(90.0, 70.0)]
+    _, ran, _ = looked(us, {9: (7, 5, 4)}, monkeypatch, effort=replace(effort, measured=2))
+    assert ran == [4, 5]
+    _, ran, _ = looked(us, {9: (7, 7, 7)}, monkeypatch, effort=effort)
+    assert ran == [7], "of equal ones one"
+
+
+def test_a_round_begins_with_what_the_searched_graph_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though another one of the same search is the fastest by then."""
+    us = {9: 90.0, 4: 80.0, 5: 70.0}
+    effort = Effort(measured=4, every=True)
+    found, ran, _ = looked(us, {9: (5, 4)}, monkeypatch, effort=effort)
+    assert ran == [4, 5]
+    assert [(r.before.us, r.after.us) for r in found.path.rounds] == [(90.0, 70.0)]
+
+
+def test_what_is_a_little_faster_is_measured_with_more_care(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what is slower, or faster beyond doubt, is not."""
+    asked: list[list[int]] = []
+
+    def again(plans: Sequence[Built]) -> list[Cost]:
+        asked.append([len(plan.graph.nodes) for plan in plans])
+        return [replace(plan.cost, spread=0.1) for plan in plans]
+
+    us = {9: 90.0, 8: 91.0, 7: 89.0, 5: 88.95, 4: 60.0}
+    offers: dict[int, Sequence[int]] = {9: (8, 7), 7: (5,), 5: (4,)}
+    found, ran, _ = looked(us, offers, monkeypatch, spread=2.0, again=again)
+    assert ran[:2] == [7, 5] and asked == [[9, 7], [7, 5]]
+    assert [(r.before.us, r.after.us) for r in found.path.rounds] == [(90.0, 89.0)]
+
+
+def test_nothing_faster_leaves_the_graph_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, ran, trace = looked({9: 90.0, 8: 95.0, 7: 90.0}, {9: (8, 7)}, monkeypatch)
+    assert ran == [7, 8] and not found.path.rounds and len(found.built.graph.nodes) == 9
+    assert found.path.graph is found.path.begin
+    refused = [event.why for event in trace.events if event.kind == "refused"]
+    assert any("95.00 us measured, 90.00 without" in why for why in refused)
+    assert any(why.endswith("a tie") for why in refused)
+
+
+def test_what_others_found_is_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faster, the search goes on from it; slower, from the graph as it was."""
+    step = Step("theirs", ("n0",), 9.0, 6.0)
+    round = Round((step,), Cost(9.0, "measured"), Cost(6.0, "measured"), chain(6))
+    seed = Path(chain(9), chain(6), (round,))
+    us = {9: 90.0, 6: 70.0, 5: 60.0}
+    found, ran, _ = looked(us, {9: (6,), 6: (5,)}, monkeypatch, seeds=(seed,))
+    assert ran == [6, 5] and len(found.built.graph.nodes) == 5
+    assert [step.rule for step in found.path.steps] == ["theirs", "long -> short"]
+    found, ran, _ = looked({9: 90.0, 6: 95.0}, {9: (6,)}, monkeypatch, seeds=(seed,))
+    assert ran == [6] and not found.path.rounds
+
+
+def test_it_goes_on_from_where_an_earlier_search_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither that graph nor the first is built again, and nothing better leaves it as it is."""
+    step = Step("earlier", ("n0",), 9.0, 6.0)
+    round = Round((step,), Cost(90.0, "measured"), Cost(70.0, "measured"), chain(6))
+    begun = Path(chain(9), chain(6), (round,), "budget", 0.5, goes_on=True)
+    found, ran, _ = looked({6: 70.0, 5: 60.0}, {6: (5, 9), 5: (6,)}, monkeypatch, begun=begun)
+    assert ran == [5] and found.path.begin == chain(9)
+    assert [step.rule for step in found.path.steps] == ["earlier", "long -> short"]
+    assert (found.path.cut_short, found.path.undone) == ("", 0.0)
+    found, ran, _ = looked({6: 70.0}, {6: (9,)}, monkeypatch, begun=begun)
+    assert ran == [] and found.path.graph == chain(6) and found.path.rounds == (round,)
+
+
+def test_noise_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _, _ = looked({9: 90.0, 8: 88.0}, {9: (8,)}, monkeypatch, spread=1.5)
+    assert not found.path.rounds
+
+
+def test_what_promises_nothing_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ran, _ = looked({9: 90.0, 8: 1.0}, {9: (8,)}, monkeypatch, Effort(promise=0.2))
+    assert ran == []
+    us = {length: float(length) for length in range(1, 10)}
+    _, ran, _ = looked(us, {9: (8, 7, 6, 5)}, monkeypatch, Effort(measured=2))
+    assert ran == [5, 6]
+
+
+def test_what_cannot_be_run_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _, trace = looked({9: 90.0, 8: 80.0, 7: 1.0}, {9: (8, 7)}, monkeypatch, broken=(7,))
+    assert len(found.built.graph.nodes) == 8
+    assert any(event.why == "no kernel runs it" for event in trace.events)
+
+
+def test_what_was_built_is_known_to_the_next_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is the same graph once simplified is not built again."""
+    known: list[list[int]] = []
+
+    def appraise(built: Sequence[Built]) -> Any:
+        known.append([len(one.graph.nodes) for one in built])
+        return lambda graph: float(len(graph.nodes))
+
+    def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
+        step = Step("long -> short", ("n0",), 9.0, 8.0)
+        shorter = [Found(chain(n), float(n), (step,)) for n in (5, 6, 7)]
+        return (*shorter, Found(graph, 9.0))
+
+    def build(graph: Graph) -> Built:
+        return Built(graph, Cost(100.0, "measured"))
+
+    monkeypatch.setattr(outer_loop, "search", search)
+    simplify = {5: chain(6), 6: chain(6), 7: chain(9)}
+    judges: Judges[Built] = Judges(
+        lambda graph: simplify[len(graph.nodes)],
+        appraise,
+        build,
+        lambda plans: [plan.cost for plan in plans],
+    )
+    first, settings = build(chain(9)), settings_of(Options.read({}, environment=False))
+    found = improved(chain(9), first, (), settings, judges, USUAL, Trace())
+    assert known == [[9], [9, 6]] and not found.path.rounds
+
+
+def test_time_that_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, ran, _ = looked(
+        {9: 90.0, 8: 80.0}, {9: (8,)}, monkeypatch, Effort(until=Deadline.after(0.0))
+    )
+    assert ran == [] and not found.path.rounds
+
+
+def test_a_candidate_that_would_end_too_late_is_not_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each takes ten seconds: of thirty, two are run, for the next may well be larger."""
+    now = 0.0
+    us = {length: 100.0 - length for length in range(1, 9)} | {9: 90.0}
+
+    def ten_seconds(graph: Graph) -> Graph:
+        nonlocal now
+        now += 10.0
+        return graph
+
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    effort = Effort(measured=5, work=1e6, until=Deadline.after(30.0))
+    _, ran, trace = looked(us, {9: (8, 7, 6, 5)}, monkeypatch, effort, slow=ten_seconds)
+    assert len(ran) == 2 and now == 20.0
+    assert any("stopped by the clock" in event.why for event in trace.events)
+
+
+def test_work_that_is_done_is_the_same_on_slower_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    us = {length: 100.0 - length for length in range(1, 9)} | {9: 90.0}
+    work = FEWEST * PRICE + 2.5 * BUILT * 9
+    runs = []
+    for seconds in (None, 1e6):
+        effort = Effort(measured=5, work=work, until=Deadline.after(seconds))
+        _, ran, trace = looked(us, {9: (8, 7, 6, 5)}, monkeypatch, effort)
+        assert any(event.why == WORK_DONE for event in trace.events)
+        runs.append(ran)
+    assert runs[0] == runs[1] and 0 < len(runs[0]) < 4
+
+
+def test_rules_are_named_once() -> None:
+    steps = [Step(rule, (), 1.0, 0.0) for rule in ("a -> b", "c -> d", "a -> b")]
+    assert rules_of(steps) == "a -> b x2; c -> d"
+
+
+def part_of(length: int, to: int) -> Alternatives:
+    """A part of so many nodes, and a form of it."""
+    step = Step("long -> short", ("n0",), 1.0, 0.5)
+    form = Found(chain(to), float(to), (step,))
+    return Alternatives(Interval((0, 0), chain(length), {}, f"like {length}"), 1, ((form, 0.5),))
+
+
+class Lengths:
+    """A node takes a microsecond; everything has been run."""
+
+    def __call__(self, graph: Graph) -> float:
+        return float(len(graph.nodes))
+
+    def fresh(self, graph: Graph) -> frozenset[str]:
+        return frozenset()
+
+
+def parts_paid(
+    monkeypatch: pytest.MonkeyPatch, whole: float, gain: float, rules: Sequence[Rule] = ()
+) -> tuple[Outcome[Built], list[int], Trace]:
+    """The outcome from a chain of nine nodes, which takes 90, where of two parts one has a form
+    that is faster by so much, and the graph with it takes so long; which lengths were built; what
+    was said."""
+    ran: list[int] = []
+    us = {9: 90.0, 8: 95.0, 7: 94.0, 6: whole, 5: 89.0}
+
+    def gathered(*given: object, **more: object) -> list[Alternatives]:
+        return [part_of(4, 3), part_of(5, 2)]
+
+    def assembled(survey: object, paid: dict[str, Paid]) -> Found:
+        assert list(paid) == ["like 5"] and paid["like 5"].us == 3.0
+        return Found(chain(6), -gain, paid["like 5"].found.steps)
+
+    def build(graph: Graph) -> Built:
+        ran.append(len(graph.nodes))
+        return Built(graph, Cost(us[len(graph.nodes)], "measured"))
+
+    def contest(graphs: Sequence[Graph]) -> list[Cost | None]:
+        slow = {3: 4.5}
+        return [Cost(slow.get(n, float(n)), "measured") for n in (len(g.nodes) for g in graphs)]
+
+    monkeypatch.setattr(part_search, "gathered", gathered)
+    monkeypatch.setattr(part_search, "assembled", assembled)
+    monkeypatch.setattr(outer_loop, "search", lambda graph, *rest: (Found(graph, 1.0),))
+    judges: Judges[Built] = Judges(
+        lambda graph: graph,
+        lambda built: lambda graph: float(len(graph.nodes)),
+        build,
+        lambda plans: [plan.cost for plan in plans],
+        Locals(lambda built: [Lengths()], contest),
+    )
+    first, settings, trace = Built(chain(9), Cost(90.0, "measured")), settings_of(OPTIONS), Trace()
+    return improved(chain(9), first, rules, settings, judges, USUAL, trace), ran, trace
+
+
+@pytest.mark.parametrize(("whole", "faster"), [(80.0, True), (95.0, False)])
+def test_what_paid_in_parts_must_pay_in_the_whole(
+    monkeypatch: pytest.MonkeyPatch, whole: float, faster: bool
+) -> None:
+    """Of two parts one has a faster form; the graph with it is built and raced, before any
+    candidate of a search."""
+    found, ran, _ = parts_paid(monkeypatch, whole, 3.0)
+    assert ran == [6] and bool(found.path.rounds) is faster
+    assert len(found.built.graph.nodes) == (6 if faster else 9)
+
+
+def test_what_paid_too_little_in_parts_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, ran, trace = parts_paid(monkeypatch, 80.0, 0.8)
+    assert not ran and not found.path.rounds
+    whys = [event.why for event in trace.events]
+    assert "0.80 us less in parts: below the 0.90 that a whole must gain" in whys
+
+
+def tried_throughout(
+    monkeypatch: pytest.MonkeyPatch, lengths: dict[str, int], most: Callable[[Rule], int]
+) -> list[tuple[int, list[str]]]:
+    """Has rules make chains of these lengths, of chains of no more nodes than `most` says; in the
+    list comes which of them were asked of which length."""
+    came_from: list[tuple[int, list[str]]] = []
+
+    def kinds(graph: Graph, some: Sequence[Rule], when: str) -> list[tuple[Rule, int]]:
+        found = [rule for rule in some if rule.throughout == when]
+        return [(rule, 0) for rule in found if len(graph.nodes) <= most(rule)]
+
+    def throughout(graph: Graph, chosen: list[tuple[Rule, int]], *rest: object) -> Found:
+        names = [rule.name for rule, _ in chosen]
+        came_from.append((len(graph.nodes), names))
+        step = Step(names[0], ("n0",), 1.0, 0.5)
+        return Found(chain(lengths[names[0]]), 1.0, (step,))
+
+    for room in (global_rules, part_search):
+        monkeypatch.setattr(room, "kinds", kinds)
+    monkeypatch.setattr(global_rules, "throughout", throughout)
+    return came_from
+
+
+def named(name: str, when: Throughout) -> Rule:
+    return Rule(
+        name, find=Call("aten.neg.default", (Wild("x"),)), replace=Wild("x"), throughout=when
+    )
+
+
+def test_what_pays_throughout_is_tried_before_parts_or_after_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As its rule says; each from the best so far: before them one rule after the other, after them
+    all together."""
+    rules = [named("one", "first"), named("two", "first")]
+    rules += [named("three", "last"), named("four", "last")]
+    came_from = tried_throughout(monkeypatch, {"one": 8, "two": 7, "three": 5}, lambda rule: 9)
+    found, ran, _ = parts_paid(monkeypatch, 90.5, 3.0, rules)
+    assert ran == [8, 7, 6, 5]
+    assert came_from == [(9, ["one"]), (9, ["two"]), (9, ["three", "four"])]
+    assert [step.rule for step in found.path.steps] == ["three"]
+
+
+def test_what_an_earlier_rule_made_is_seen_by_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lookups in a stack are there once others were merged."""
+    rules = [named("one", "first"), named("two", "first"), named("three", "first")]
+    most = {"one": 9, "two": 6, "three": 9}
+    came_from = tried_throughout(
+        monkeypatch, {"one": 6, "two": 8, "three": 5}, lambda rule: most[rule.name]
+    )
+    found, _, _ = parts_paid(monkeypatch, 80.0, 0.8, rules)
+    assert came_from == [(9, ["one"]), (6, ["two"]), (6, ["three"])]
+    assert [step.rule for step in found.path.steps] == ["one"]
+
+
+def test_of_candidates_the_best_foreseen_is_run_and_another_kind_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The price likes 5 best, who looks closer 7; then those by the rule that has failed wait."""
+    ran: list[int] = []
+    rules = {5: "merge", 6: "merge", 7: "merge", 8: "split"}
+
+    def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
+        found = (Found(chain(n), float(n), (Step(rules[n], (), 9.0, 1.0),)) for n in rules)
+        return (*found, Found(graph, 9.0))
+
+    def build(graph: Graph) -> Built:
+        ran.append(len(graph.nodes))
+        return Built(graph, Cost(100.0, "measured"))
+
+    monkeypatch.setattr(outer_loop, "search", search)
+    judges: Judges[Built] = Judges(
+        lambda graph: graph,
+        lambda built: lambda graph: float(len(graph.nodes)),
+        build,
+        lambda plans: [plan.cost for plan in plans],
+        foresee=lambda built: lambda graph: abs(len(graph.nodes) - 7.1),
+    )
+    first = Built(chain(9), Cost(90.0, "measured"))
+    improved(chain(9), first, (), settings_of(OPTIONS), judges, Effort(measured=4), Trace())
+    assert ran == [7, 8, 6, 5]
+
+
+def test_steps_of_a_whole_are_told_apart_by_what_their_parts_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two parts that are alike are run once, and one that cannot run tells nothing."""
+    asked: list[int] = []
+
+    def contest(graphs: Sequence[Graph]) -> list[Cost | None]:
+        asked.extend(len(graph.nodes) for graph in graphs)
+        return [Cost(float(n), "measured") if n != 1 else None for n in asked]
+
+    steps = tuple(Step(f"rule {i}", (), 9.0, 1.0) for i in range(4))
+    exchanges = (
+        Exchange(chain(4), chain(3), 1),
+        Exchange(chain(6), chain(2), 1),
+        Exchange(chain(4), chain(3), 1),
+        Exchange(chain(2), chain(1), 1),
+    )
+    offers = {9: Found(chain(5), 5.0, steps, exchanges)}
+
+    def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
+        return tuple(offers[n] for n in offers if n == len(graph.nodes))
+
+    monkeypatch.setattr(outer_loop, "search", search)
+    judges: Judges[Built] = Judges(
+        lambda graph: graph,
+        lambda built: lambda graph: float(len(graph.nodes)),
+        lambda graph: Built(graph, Cost(10.0 * len(graph.nodes), "measured")),
+        lambda plans: [plan.cost for plan in plans],
+        Locals(lambda built: [Lengths()], contest, first=False),
+    )
+    first = Built(chain(9), Cost(90.0, "measured"))
+    found = improved(chain(9), first, (), settings_of(OPTIONS), judges, USUAL, Trace())
+    assert asked == [4, 3, 6, 2, 2, 1]
+    ran = [step.ran and (step.ran.before.us, step.ran.after.us) for step in found.path.steps]
+    assert ran == [(4.0, 3.0), (6.0, 2.0), (4.0, 3.0), None]
+    assert found.path.cut_short == ""
+    monkeypatch.setattr(
+        part_search, "RUN", 1e9
+    )  # more than is left; the search was done all the same
+    hasty = replace(USUAL, until=Deadline.after(1e6))
+    found = improved(chain(9), first, (), settings_of(OPTIONS), judges, hasty, Trace())
+    assert [step.ran for step in found.path.steps] == [None] * 4 and found.path.cut_short == ""
