@@ -23,7 +23,7 @@ from anabranch.bench.pairs import PAIRS
 from anabranch.bench.provenance import provenance, versions
 from anabranch.costs import costs_of
 from anabranch.errors import AnabranchError
-from anabranch.fuse import partition
+from anabranch.fusion import partition
 from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_tensor
 from anabranch.ir.protocols import Target

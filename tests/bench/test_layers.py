@@ -7,7 +7,7 @@ from tests.kernels.triton.bodies import gpu
 
 from anabranch.bench.layers import ABREAST, LARGE, SAMPLE, attention
 from anabranch.bench.pairs import PAIRS
-from anabranch.fuse import partition
+from anabranch.fusion import partition
 from anabranch.ir import ops
 from anabranch.ir.components import components
 from anabranch.ir.graph import types

@@ -14,8 +14,8 @@ from tests.tuning.horizontal.test_decide import cells, wide
 from torch import Tensor
 
 import anabranch
-from anabranch.fuse import partition
-from anabranch.fuse.join import fitting, joined
+from anabranch.fusion import partition
+from anabranch.fusion.concat_elision import fitting, joined
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from anabranch.fuse import partition
-from anabranch.fuse.join import fitting, joined
+from anabranch.fusion import partition
+from anabranch.fusion.concat_elision import fitting, joined
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_tensor

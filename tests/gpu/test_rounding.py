@@ -12,7 +12,7 @@ from tests.gpu.shared import shared_cache
 from torch import Tensor, nn
 
 import anabranch
-from anabranch.fuse import partition
+from anabranch.fusion import partition
 from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Executable
 from anabranch.ir.schedule import Schedule, sequential_launches

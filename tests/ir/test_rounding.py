@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from anabranch.fuse.partition import singly
+from anabranch.fusion.partition import singly
 from anabranch.ir.eval import eval_graph, kept_as_they_are
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import structure_key

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from anabranch.fuse import partition
+from anabranch.fusion import partition
 from anabranch.ir.dag import dag_of, minimum_equivalent, width
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.key import tasks_text

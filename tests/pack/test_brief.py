@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from tests.fuse.joins import CPU, forced, networks
+from tests.fusion.joins import CPU, forced, networks
 from tests.kernels.triton.samples import SAMPLES
 
 from anabranch.ir.dag import dag_of

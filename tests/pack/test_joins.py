@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fuse.joins import CPU, forced, networks
+from tests.fusion.joins import CPU, forced, networks
 
 from anabranch.errors import VerifyError
 from anabranch.ir.dag import dag_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.fuse.choose import ESTIMATED
+from anabranch.fusion.merge_cuts import ESTIMATED
 from anabranch.ir.protocols import A_LARGE_GPU
 from anabranch.report.undecided import undecided
 from anabranch.trace import Event, Kind

@@ -10,7 +10,7 @@ from tests.kernels.triton.bodies import gpu
 from tests.rewrite.graphs import captured, equal, kinds
 from torch import Tensor, nn
 
-from anabranch.fuse import partition
+from anabranch.fusion import partition
 from anabranch.ir.graph import Graph
 from anabranch.ir.step import Stepper
 from anabranch.options import Options

@@ -11,7 +11,7 @@ import torch
 from tests.rewrite.graphs import read
 
 from anabranch.deadline import Deadline
-from anabranch.fuse import partition
+from anabranch.fusion import partition
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.plan import Plan

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from anabranch.errors import TargetError
-from anabranch.fuse import partition
+from anabranch.fusion import partition
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Launch, Schedule

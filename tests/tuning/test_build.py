@@ -11,7 +11,7 @@ from tests.tuning.test_tuner import PARTS, Dear, tuner, with_values
 from torch import nn
 
 from anabranch.costs import costs_of
-from anabranch.fuse import partition
+from anabranch.fusion import partition
 from anabranch.ir.plan import Signature
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task

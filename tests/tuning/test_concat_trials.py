@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from anabranch.costs.roofline import Roofline
-from anabranch.fuse import partition
-from anabranch.fuse.join import CAT
+from anabranch.fusion import partition
+from anabranch.fusion.concat_elision import CAT
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost, Provider

@@ -12,7 +12,7 @@ from torch import nn
 import anabranch
 from anabranch.compiler.pipeline import Compilation, compile_model
 from anabranch.costs import Roofline
-from anabranch.fuse import partition
+from anabranch.fusion import partition
 from anabranch.ir.ops import CONVOLUTIONS
 from anabranch.ir.protocols import Cost, Executable, Limits
 from anabranch.ir.target import TargetSpec

@@ -10,7 +10,7 @@ import pytest
 from tests.kernels.triton.bodies import gpu
 from tests.tuning.test_joint_tasks import cell
 
-from anabranch.fuse.partition import partition
+from anabranch.fusion.partition import partition
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Kernel, Resources, Task

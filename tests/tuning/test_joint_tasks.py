@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.kernels.triton.bodies import gpu
 
 from anabranch.errors import ScheduleError
-from anabranch.fuse.partition import partition
+from anabranch.fusion.partition import partition
 from anabranch.ir.components import components
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks

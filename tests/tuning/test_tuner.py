@@ -14,9 +14,9 @@ import anabranch
 from anabranch.bench.pairs import bottleneck, separable
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import costs_of
-from anabranch.fuse.choose import ESTIMATED
-from anabranch.fuse.choose import computed as computes
-from anabranch.fuse.pairs import is_pair
+from anabranch.fusion.gemm_chain import is_pair
+from anabranch.fusion.merge_cuts import ESTIMATED
+from anabranch.fusion.merge_cuts import computed as computes
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.inputs import random_tensor
 from anabranch.ir.protocols import Cost

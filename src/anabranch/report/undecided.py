@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.fuse.choose import ESTIMATED
+from anabranch.fusion.merge_cuts import ESTIMATED
 from anabranch.ir.target import TargetSpec
 from anabranch.report.lines import columns, wrapped
 from anabranch.report.units import count, duration

@@ -17,7 +17,7 @@ from functools import partial
 from anabranch.costs import costs_of
 from anabranch.costs.forecast import begun, forecast
 from anabranch.errors import AnabranchError
-from anabranch.fuse.join import CAT
+from anabranch.fusion.concat_elision import CAT
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, rename
 from anabranch.ir.protocols import Cost, Costs

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.errors import TargetError
-from anabranch.fuse.join import fitting, joined, touching, worth
+from anabranch.fusion.concat_elision import fitting, joined, touching, worth
 from anabranch.ir.key import digest_text, structure_text
 from anabranch.ir.protocols import Cost, Costs, Provider
 from anabranch.ir.target import TargetSpec

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 
 from anabranch.costs import Roofline
-from anabranch.fuse import partition
+from anabranch.fusion import partition
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import structure_text

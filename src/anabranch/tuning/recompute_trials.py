@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from anabranch.errors import TargetError
-from anabranch.fuse.again import computed_again
+from anabranch.fusion.recompute import computed_again
 from anabranch.trace import Trace
 from anabranch.tuning.select import Choosing, Selection, select
 

@@ -2,7 +2,7 @@
 
     graph --cuts--> tasks, cut in several ways --kernels--> the fastest of them, stretch by stretch
                                                             and with all concatenations as joins
-          --cuts--> each node alone --kernels--> merged while that is faster (`fuse/climb`)
+          --cuts--> each node alone --kernels--> merged while that is faster (`fusion/deepcuts`)
 
 What is fastest stretch by stretch takes the least in all, one task after another. A concatenation
 that runs with sums and poolings of its parts is one launch for many, and all that reads it waits
@@ -24,16 +24,16 @@ from typing import Protocol
 from anabranch.cache import Cache
 from anabranch.costs import name_of
 from anabranch.deadline import ENDLESS, Deadline
-from anabranch.fuse import partition
-from anabranch.fuse.again import computed_again
-from anabranch.fuse.choose import choose, computed
-from anabranch.fuse.climb import Total, climb
-from anabranch.fuse.grow import one_call
-from anabranch.fuse.join import CAT, fitting
-from anabranch.fuse.legal import Facts
-from anabranch.fuse.pairs import is_pair, why_not_one_kernel
-from anabranch.fuse.partition import graph_of, singly
-from anabranch.fuse.recurrences import recurrences
+from anabranch.fusion import partition
+from anabranch.fusion.concat_elision import CAT, fitting
+from anabranch.fusion.deepcuts import Total, climb
+from anabranch.fusion.gemm_chain import is_pair, why_not_one_kernel
+from anabranch.fusion.legality import Facts
+from anabranch.fusion.merge_cuts import choose, computed
+from anabranch.fusion.partition import graph_of, singly
+from anabranch.fusion.recompute import computed_again
+from anabranch.fusion.unrolled_loops import recurrences
+from anabranch.fusion.vertical import one_call
 from anabranch.ir.graph import Graph, Node
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost, Costs, Limits, Provider, Target

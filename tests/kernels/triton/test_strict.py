@@ -10,7 +10,7 @@ import torch
 from tests.kernels.triton.interpreter import run
 from tests.kernels.triton.test_compile import compiled
 
-from anabranch.fuse.partition import singly
+from anabranch.fusion.partition import singly
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.write import program

@@ -8,7 +8,7 @@ import pytest
 from tests.rewrite.graphs import read
 
 from anabranch.costs import Roofline
-from anabranch.fuse import partition
+from anabranch.fusion import partition
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.ir.target import TargetSpec

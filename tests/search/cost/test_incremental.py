@@ -8,7 +8,7 @@ import pytest
 from tests.rewrite.graphs import read
 
 from anabranch.costs.mixed import ALONE
-from anabranch.fuse import partition
+from anabranch.fusion import partition
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.target import TargetSpec

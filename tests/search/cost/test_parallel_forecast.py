@@ -8,7 +8,7 @@ import pytest
 from tests.search.cost.test_estimator import SPEC, taken, twins
 
 from anabranch.costs.work import Work
-from anabranch.fuse import partition
+from anabranch.fusion import partition
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph
 from anabranch.ir.task import Task

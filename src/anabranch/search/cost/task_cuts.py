@@ -18,8 +18,8 @@ import torch
 
 from anabranch.costs import Roofline
 from anabranch.costs.work import WIDE
-from anabranch.fuse import partition
-from anabranch.fuse.legal import Facts, why_not_written
+from anabranch.fusion import partition
+from anabranch.fusion.legality import Facts, why_not_written
 from anabranch.ir import ops
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, types
 from anabranch.ir.key import structure_text

@@ -20,7 +20,7 @@ from anabranch.costs.memo import Memo
 from anabranch.costs.work import Work, work
 from anabranch.deadline import Deadline
 from anabranch.errors import ScheduleError
-from anabranch.fuse.choose import ESTIMATED
+from anabranch.fusion.merge_cuts import ESTIMATED
 from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.task import Task

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.fuse.test_pairs import network
+from tests.fusion.test_gemm_chain import network
 from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
 from tests.rewrite.graphs import drawn, worst
 
-from anabranch.fuse import partition
-from anabranch.fuse.again import computed_again
-from anabranch.fuse.choose import choose, stretches
+from anabranch.fusion import partition
+from anabranch.fusion.merge_cuts import choose, stretches
+from anabranch.fusion.recompute import computed_again
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph
@@ -101,7 +101,7 @@ def test_what_is_returned_must_be_in_memory() -> None:
 def test_a_product_must_be_expected_to_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = network("r = relu x 64\na = depth r 64\nb = conv1 r 64", returned="%a, %b")
     assert bodies(cut(graph)[1]) == {"a": "r+a", "b": "r+b"}
-    monkeypatch.setattr("anabranch.fuse.again.SLACK", 0.1)
+    monkeypatch.setattr("anabranch.fusion.recompute.SLACK", 0.1)
     fine, coarse, (said,) = cut(graph)
     assert coarse is fine and "us expected with %r" in said
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fuse.joins import CPU, forced, networks, with_kernels
+from tests.fusion.joins import CPU, forced, networks, with_kernels
 from torch import Tensor
 
 from anabranch.costs.roofline import Roofline
 from anabranch.errors import VerifyError
-from anabranch.fuse import partition
-from anabranch.fuse.join import fitting, touching, worth
+from anabranch.fusion import partition
+from anabranch.fusion.concat_elision import fitting, touching, worth
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph, Node, Ref

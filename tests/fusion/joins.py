@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from hypothesis import strategies as st
 
-from anabranch.fuse import partition
-from anabranch.fuse.join import fitting, joined
+from anabranch.fusion import partition
+from anabranch.fusion.concat_elision import fitting, joined
 from anabranch.ir.graph import Arg, Graph, Input, Node, Ref
 from anabranch.ir.ops import channels_last_strides, make_node
 from anabranch.ir.task import TaskGraph

@@ -7,11 +7,11 @@ import pytest
 from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
 
-from anabranch.fuse import partition
-from anabranch.fuse.choose import choose
-from anabranch.fuse.grow import grow
-from anabranch.fuse.legal import Facts
-from anabranch.fuse.pairs import is_pair, pairs
+from anabranch.fusion import partition
+from anabranch.fusion.gemm_chain import is_pair, pairs
+from anabranch.fusion.legality import Facts
+from anabranch.fusion.merge_cuts import choose
+from anabranch.fusion.vertical import grow
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.rewrite.graphs import captured, drawn, read, worst
 from torch import Tensor, nn
 
-from anabranch.fuse import partition
+from anabranch.fusion import partition
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph, types

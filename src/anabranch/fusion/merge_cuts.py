@@ -4,9 +4,9 @@
                                                   6.1 us: this stretch is cut as in the other
 
 DeepCuts (algorithm 1) keeps a merge of two subsets only if the kernels it finds for it are faster.
-Here the merges are those that `grow` holds for good, and each is judged whole: chains against their
-nodes, clusters against what was chosen before. A stretch is the least set of nodes that is a union
-of tasks of both.
+Here the merges are those that `vertical` holds for good, and each is judged whole: chains against
+their nodes, clusters against what was chosen before. A stretch is the least set of nodes that is a
+union of tasks of both.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.fuse.test_partition import SPEC
+from tests.fusion.test_partition import SPEC
 from tests.kernels.triton.loops import average, graph_of, hidden
 from tests.rewrite.graphs import read, worst
 from torch import Tensor, nn
 
 from anabranch.compiler.pipeline import compile_model
-from anabranch.fuse import partition
-from anabranch.fuse.recurrences import Search, recurrences
+from anabranch.fusion import partition
+from anabranch.fusion.unrolled_loops import Search, recurrences
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph

@@ -19,7 +19,7 @@ What runs along the steps of a sequence joins the products of all of them, where
 
 An attention takes in what makes its queries, its keys and its values: rotations by their places,
 say. Of pairs that have a group in common the one that gains most is taken, and then all are looked
-at again. Which way is faster, `choose` decides by measured times.
+at again. Which way is faster, `merge_cuts` decides by measured times.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from anabranch.fuse.cluster import MOVES
-from anabranch.fuse.legal import (
+from anabranch.fusion.cluster import MOVES
+from anabranch.fusion.legality import (
     CHEAP,
     CONVOLUTION,
     MOST_PROLOGUE_READS,

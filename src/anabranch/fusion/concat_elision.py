@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from anabranch.fuse.choose import ESTIMATED
+from anabranch.fusion.merge_cuts import ESTIMATED
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, Ref, types
 from anabranch.ir.protocols import Cost

@@ -11,9 +11,9 @@ import torch
 from tests.rewrite.graphs import captured
 from torch import Tensor, nn
 
-from anabranch.fuse.climb import climb
-from anabranch.fuse.legal import Facts
-from anabranch.fuse.partition import graph_of, singly
+from anabranch.fusion.deepcuts import climb
+from anabranch.fusion.legality import Facts
+from anabranch.fusion.partition import graph_of, singly
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph, Node

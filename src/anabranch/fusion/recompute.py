@@ -12,7 +12,7 @@ A launch takes a microsecond however little it does, an instruction on what is r
 none. So instructions that several groups read are computed again in each, as far as it reads them,
 if a template writes each of these as one kernel: in all of them or in none, for while one reads
 a result from memory, somebody must write it. Nobody waits for more than before, so no circle comes
-of it. Which way is faster, `choose` decides by measured times.
+of it. Which way is faster, `merge_cuts` decides by measured times.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from anabranch.fuse.legal import CHEAP, Facts, body_of, is_depthwise, misread, why_not_written
-from anabranch.fuse.pairs import SLACK
-from anabranch.fuse.paths import Paths
+from anabranch.fusion.gemm_chain import SLACK
+from anabranch.fusion.legality import CHEAP, Facts, body_of, is_depthwise, misread, why_not_written
+from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Input, Node
 from anabranch.ir.target import TargetSpec

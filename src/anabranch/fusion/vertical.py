@@ -9,7 +9,7 @@ r"""Growing: vertical groups, an anchor with what follows it in the same launch.
 By default only what a library runs in one call is grouped; `pointwise` also groups what a kernel
 generator can: chains of pointwise nodes, those after a contraction, and those before and after a
 reduction or a depthwise convolution, one of these a group, and sums of the rows of a contraction
-(`rowsums`):
+(`norm_statistics`):
 
     x -> relu -> depthwise -> add -> relu        {relu, depthwise, add, relu}
     x -> add -> layer_norm -> gelu               {add, layer_norm, gelu}
@@ -20,8 +20,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Container, Sequence
 
-from anabranch.fuse.cluster import clusters, in_order
-from anabranch.fuse.legal import (
+from anabranch.fusion.cluster import clusters, in_order
+from anabranch.fusion.legality import (
     ADD,
     ADDMM,
     CONVOLUTION,
@@ -36,8 +36,8 @@ from anabranch.fuse.legal import (
     why_not_pointwise,
     why_not_written,
 )
-from anabranch.fuse.paths import Paths
-from anabranch.fuse.rowsums import with_row_sums
+from anabranch.fusion.norm_statistics import with_row_sums
+from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node
 from anabranch.trace import Trace

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from anabranch.fuse.cluster import in_order
-from anabranch.fuse.legal import Facts, Unwritten
-from anabranch.fuse.paths import Paths
-from anabranch.fuse.reach import Reach
+from anabranch.fusion.cluster import in_order
+from anabranch.fusion.legality import Facts, Unwritten
+from anabranch.fusion.reachability import Reach
+from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.dag import bits
 from anabranch.ir.graph import Node

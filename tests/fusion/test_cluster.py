@@ -9,15 +9,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fuse.test_partition import cut
+from tests.fusion.test_partition import cut
 from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
 from tests.kernels.triton.test_joins import recurrence
 
 from anabranch.compiler.pipeline import compile_model
-from anabranch.fuse import partition
-from anabranch.fuse.choose import choose
-from anabranch.fuse.cluster import MOST_FOLDS
+from anabranch.fusion import partition
+from anabranch.fusion.cluster import MOST_FOLDS
+from anabranch.fusion.merge_cuts import choose
 from anabranch.ir import ops
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks

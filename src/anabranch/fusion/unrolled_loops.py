@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from anabranch.fuse.legal import Facts, body_of
-from anabranch.fuse.paths import Paths
+from anabranch.fusion.legality import Facts, body_of
+from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node
 from anabranch.kernels.dfg.joins import JOINS, joined_by

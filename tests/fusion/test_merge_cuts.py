@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from anabranch.fuse.choose import choose
-from anabranch.fuse.partition import partition
+from anabranch.fusion.merge_cuts import choose
+from anabranch.fusion.partition import partition
 from anabranch.ir.protocols import A_LARGE_GPU, Cost
 from anabranch.ir.schedule import Source
 from anabranch.ir.task import Task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.fuse.grow import grow
+from anabranch.fusion.vertical import grow
 from anabranch.ir.text import parse_graph
 from anabranch.trace import Trace
 

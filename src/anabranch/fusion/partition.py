@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
-from anabranch.fuse.grow import Group, anchor_of, grow
-from anabranch.fuse.legal import Facts, Unwritten, why_not_written
-from anabranch.fuse.pairs import pairs as paired
+from anabranch.fusion.gemm_chain import pairs as paired
+from anabranch.fusion.legality import Facts, Unwritten, why_not_written
+from anabranch.fusion.vertical import Group, anchor_of, grow
 from anabranch.ir import ops
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, types, users
 from anabranch.ir.rounding import marked

@@ -8,7 +8,7 @@ from tests.rewrite.samples import SAMPLES
 from torch import Tensor, nn
 from torch.nn import functional
 
-from anabranch.fuse.partition import partition
+from anabranch.fusion.partition import partition
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.numbers import compare

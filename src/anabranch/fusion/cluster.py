@@ -8,12 +8,12 @@ r"""Clusters: groups of pointwise nodes and moves with several results, in one l
     h1 = tanh(c1)                         reads z, writes s: a launch in place of eight
     s = stack([h0, h1])
 
-Groups that `grow` has made are merged while the result is one that a template writes: its results
-share an index space, nothing is computed again for elements that only repeat it, and no path leaves
-the cluster and comes back. First a group joins the one that alone reads it, then one of several
-that read it, which makes it a result; at last groups that read the same join if they can start at
-the same time; and so on until nothing changes. Views between members become index maps of the body,
-and so do views of what it reads.
+Groups that `vertical` has made are merged while the result is one that a template writes: its
+results share an index space, nothing is computed again for elements that only repeat it, and no
+path leaves the cluster and comes back. First a group joins the one that alone reads it, then one of
+several that read it, which makes it a result; at last groups that read the same join if they can
+start at the same time; and so on until nothing changes. Views between members become index maps of
+the body, and so do views of what it reads.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from anabranch.fuse.legal import AGAIN, CHEAP, GATHERS, Facts, body_of, why_not_written
-from anabranch.fuse.paths import Paths
-from anabranch.fuse.reach import Reach
+from anabranch.fusion.legality import AGAIN, CHEAP, GATHERS, Facts, body_of, why_not_written
+from anabranch.fusion.reachability import Reach
+from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.dag import bits
 from anabranch.ir.graph import Graph, Node

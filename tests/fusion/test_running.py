@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.fuse.test_partition import cut
+from tests.fusion.test_partition import cut
 from tests.kernels.triton.bodies import gpu
 from tests.kernels.triton.interpreter import check
 from tests.rewrite.graphs import captured

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anabranch.fuse.legal import Facts
+from anabranch.fusion.legality import Facts
 from anabranch.ir import ops
 from anabranch.ir.graph import Node, Ref
 from anabranch.kernels.dfg.lower import LOWERINGS

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from anabranch.fuse.legal import Facts, why_not, why_not_pointwise
+from anabranch.fusion.legality import Facts, why_not, why_not_pointwise
 from anabranch.ir.text import parse_graph
 
 GRAPH = parse_graph("""

@@ -24,13 +24,13 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from anabranch.fuse.choose import only_guessed
-from anabranch.fuse.cluster import in_order, too_many
-from anabranch.fuse.legal import Facts, Unwritten, unknown
-from anabranch.fuse.pairs import is_pair, why_not_one_kernel
-from anabranch.fuse.partition import body_with, cut
-from anabranch.fuse.paths import Paths
-from anabranch.fuse.reach import Reach
+from anabranch.fusion.cluster import in_order, too_many
+from anabranch.fusion.gemm_chain import is_pair, why_not_one_kernel
+from anabranch.fusion.legality import Facts, Unwritten, unknown
+from anabranch.fusion.merge_cuts import only_guessed
+from anabranch.fusion.partition import body_with, cut
+from anabranch.fusion.reachability import Reach
+from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node
 from anabranch.ir.key import structure_text
