@@ -27,7 +27,7 @@ PACKAGE = ROOT / "src" / "anabranch"
 DOORS = {
     "cuda": {"targets/cuda/*"},
     "cudnn": {"targets/cuda/*"},
-    "ortools": {"schedule/solver.py"},
+    "ortools": {"schedule/exact/ortools_door.py"},
     "pynvml": {"targets/cuda/*"},
     "triton": {"targets/cuda/*", "kernels/triton/*"},
 }

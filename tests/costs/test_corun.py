@@ -23,7 +23,7 @@ from anabranch.ir.dag import Dag, bits
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Resources
-from anabranch.schedule.sync import launches as least_waits
+from anabranch.schedule.event_waits import launches as least_waits
 
 SPEC = TargetSpec("cuda", "four processors", sms=4, bandwidth=1e12, l2_bytes=1)
 """With a cache that holds next to nothing."""

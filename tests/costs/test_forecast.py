@@ -17,7 +17,7 @@ from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Launch, Schedule, Source, Timeline
 from anabranch.ir.task import Task, TaskGraph
-from anabranch.schedule.sync import launches
+from anabranch.schedule.event_waits import launches
 
 
 def known(us: Mapping[str, float], source: Source = "recorded") -> Callable[[Task], Cost]:

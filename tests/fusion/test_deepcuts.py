@@ -23,7 +23,7 @@ from anabranch.ir.protocols import A_LARGE_GPU, Cost
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.verify import verify_tasks
-from anabranch.schedule.outlook import outlook_of
+from anabranch.schedule.parallel_forecast import outlook_of
 from anabranch.trace import Trace
 
 CHAIN = """

@@ -31,7 +31,7 @@ from anabranch.kernels.library import AtenProvider, FusedAtenProvider
 from anabranch.kernels.triton.carveout import carveout_of
 from anabranch.pack import pack
 from anabranch.schedule import BEST, SCHEDULERS
-from anabranch.schedule.merging import MERGING
+from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.callables import capture_callable
 from anabranch.targets.cuda.capture import WARM_UPS, CudaExecutable

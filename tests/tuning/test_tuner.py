@@ -25,7 +25,7 @@ from anabranch.ir.text import parse_graph
 from anabranch.models import load_model
 from anabranch.options import Options
 from anabranch.pack import pack
-from anabranch.schedule.outlook import outlook_of
+from anabranch.schedule.parallel_forecast import outlook_of
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning import tuner as tune

@@ -21,7 +21,7 @@ from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
 from anabranch.schedule import SCHEDULERS
-from anabranch.schedule.sync import launches
+from anabranch.schedule.event_waits import launches
 
 LEFT_OUT = ("ios-measured",)
 FEW_STREAMS = (2, 4, 8)

@@ -50,8 +50,8 @@ from anabranch.models import load_model
 from anabranch.options import Options
 from anabranch.pack.once import Packer
 from anabranch.schedule import BEST, scheduler
+from anabranch.schedule.task_weights import times
 from anabranch.schedule.variants import variants
-from anabranch.schedule.weigh import times
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.build import bounded_costs

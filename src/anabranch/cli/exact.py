@@ -23,8 +23,8 @@ from anabranch.models import load_model
 from anabranch.options import Options
 from anabranch.pack import pack
 from anabranch.schedule import SCHEDULERS
-from anabranch.schedule.gaps import SEARCHED, BlockGaps, gaps
-from anabranch.schedule.solver import cp_sat
+from anabranch.schedule.exact.gaps import SEARCHED, BlockGaps, gaps
+from anabranch.schedule.exact.ortools_door import cp_sat
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job
@@ -39,7 +39,7 @@ def run(
     schedulers: str,
     json: str | None,
 ) -> None:
-    """The table of `schedule.gaps`."""
+    """The table of `schedule.exact.gaps`."""
     if model is None:
         raise OptionError(
             "--exact needs a MODEL",

@@ -1,8 +1,8 @@
 """anabranch space MODEL | --dag FILE: how many schedules there are to choose from.
 
 The columns are those of Table 1 of IOS (MLSys 2021). Of a MODEL, each block that can be scheduled
-apart and has more than one of IOS's operators (`schedule.operators`), or of our tasks; a dag from a
-file is one block, as it stands:
+apart and has more than one of IOS's operators (`schedule.ios.operators`), or of our tasks; a dag
+from a file is one block, as it stands:
 
     operators  width  bound  states  transitions  schedules
             6      3    216      12           51        131
@@ -10,8 +10,8 @@ file is one block, as it stands:
 `--exact` (`exact.py`) compares schedulers with the optimum of each block instead.
 `--solve` also runs IOS's dynamic programme on each block with estimated times, and says how long
 that takes: unpruned it looks at every transition, with pruning at those that a bound leaves over
-(`schedule.best_first`), as the column looked_at says. Where an exact count is too much, IOS's own
-pruning is counted, and the screen says so.
+(`schedule.ios.best_first`), as the column looked_at says. Where an exact count is too much, IOS's
+own pruning is counted, and the screen says so.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from anabranch.ir.protocols import Limits
 from anabranch.ir.task import Task
 from anabranch.models import load_model
 from anabranch.options import Options
-from anabranch.schedule.best_first import solve_bounded
 from anabranch.schedule.blocks import blocks
-from anabranch.schedule.bound import Loads, stage_bound
-from anabranch.schedule.estimate import stage_estimate
-from anabranch.schedule.ios import TRANSITIONS
-from anabranch.schedule.ladder import GROUP_SIZE, GROUPS, Subproblem, solve_block
-from anabranch.schedule.operators import operators
-from anabranch.schedule.programme import OutOfTime, Solution, solve
-from anabranch.schedule.space import space
-from anabranch.schedule.weigh import share
+from anabranch.schedule.ios.best_first import solve_bounded
+from anabranch.schedule.ios.dynamic_programme import OutOfTime, Solution, solve
+from anabranch.schedule.ios.lower_bound import Loads, stage_bound
+from anabranch.schedule.ios.operators import operators
+from anabranch.schedule.ios.schedule_space import space
+from anabranch.schedule.ios.scheduler import TRANSITIONS
+from anabranch.schedule.ios.solve_block import GROUP_SIZE, GROUPS, Subproblem, solve_block
+from anabranch.schedule.ios.stage_cost import stage_estimate
+from anabranch.schedule.task_weights import share
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job

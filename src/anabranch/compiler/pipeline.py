@@ -50,7 +50,7 @@ from anabranch.pack.owned import owned
 from anabranch.pack.recipe import with_recipe
 from anabranch.schedule import scheduler
 from anabranch.schedule.best import Choice
-from anabranch.schedule.merging import MERGING
+from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.search.driver import known_path, searched
 from anabranch.search.result import Path
 from anabranch.trace import RECALLED, Event, Trace

@@ -9,18 +9,11 @@ from __future__ import annotations
 
 from anabranch.errors import OptionError
 from anabranch.ir.protocols import Scheduler
-from anabranch.schedule import (
-    critical,
-    greedy,
-    ios,
-    local,
-    merging,
-    nimble,
-    opara,
-    opara_paper,
-    sequential,
-    wavefront,
-)
+from anabranch.schedule import list_scheduling, sequential
+from anabranch.schedule.baselines import greedy, nimble, opara, opara_paper, wavefront
+from anabranch.schedule.ios import merge_stages
+from anabranch.schedule.ios import scheduler as ios
+from anabranch.schedule.local import scheduler as local
 
 SCHEDULERS: dict[str, Scheduler] = {
     "sequential": sequential.schedule,
@@ -29,13 +22,13 @@ SCHEDULERS: dict[str, Scheduler] = {
     "nimble": nimble.schedule,
     "opara-paper": opara_paper.schedule,
     "opara": opara.schedule,
-    "critical": critical.schedule,
+    "critical": list_scheduling.schedule,
     "local": local.schedule,
     "ios": ios.schedule,
     "ios-barrier": ios.schedule_barrier,
     "ios-measured": ios.schedule_measured,
-    "ios-merge": merging.schedule_merge,
-    "ios-both": merging.schedule_both,
+    "ios-merge": merge_stages.schedule_merge,
+    "ios-both": merge_stages.schedule_both,
 }
 
 

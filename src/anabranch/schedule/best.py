@@ -25,8 +25,8 @@ from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
 from anabranch.schedule import SCHEDULERS, scheduler
+from anabranch.schedule.task_weights import times
 from anabranch.schedule.variants import variants
-from anabranch.schedule.weigh import times
 from anabranch.trace import Trace
 
 VARIED = "local"

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from anabranch.ir.dag import Dag
 from anabranch.ir.schedule import Schedule
-from anabranch.schedule.rooted import rooted
-from anabranch.schedule.urgent import urgent
+from anabranch.schedule.single_root import rooted
+from anabranch.schedule.stream_priority import urgent
 
 
 def variants(schedule: Schedule, dag: Dag, us: Sequence[float]) -> Iterator[Schedule]:

@@ -24,7 +24,7 @@ from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.pack import pack
-from anabranch.schedule import critical
+from anabranch.schedule import list_scheduling
 from anabranch.trace import Trace
 from anabranch.tuning.build import KERNEL_SECONDS, simplified, tuner_of
 from anabranch.tuning.job import Job, limits_of
@@ -140,7 +140,7 @@ def _scheduled(job: Job, tasks: TaskGraph, costs: Costs) -> tuple[TaskGraph, Sch
     plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
     if job.options.scheduler == "sequential":
         return tasks, plain
-    listed = critical.schedule(tasks, costs, limits_of(job))
+    listed = list_scheduling.schedule(tasks, costs, limits_of(job))
     spec = begun(job.target.spec)
 
     def us(schedule: Schedule) -> float:

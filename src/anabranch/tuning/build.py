@@ -30,8 +30,8 @@ from anabranch.rewrite import simplify
 from anabranch.rewrite.recall import simplify_or_recall
 from anabranch.schedule import BEST
 from anabranch.schedule.best import Choice
-from anabranch.schedule.merging import MERGING
-from anabranch.schedule.outlook import outlook_of
+from anabranch.schedule.ios.merge_stages import MERGING
+from anabranch.schedule.parallel_forecast import outlook_of
 from anabranch.schedule.recall import best_or_recall
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job, limits_of, with_samples

@@ -10,7 +10,8 @@ gets kernels, those of all sets in one batch. An offer costs what is new less wh
 
 So a reader that must copy a slice, or runs slower on one, is part of the price, and a concatenation
 that is not needed any more part of the gain; two offers that share a reader are priced as if each
-were alone. `schedule.merging` chooses among the offers, and the graph is rewritten once more.
+were alone. `schedule.ios.merge_stages` chooses among the offers, and the graph is rewritten once
+more.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.rewrite.merge import merge
 from anabranch.rewrite.siblings import Member, siblings
-from anabranch.schedule.merging import Names, chosen
+from anabranch.schedule.ios.merge_stages import Names, chosen
 from anabranch.trace import Trace
 from anabranch.tuning.select import Selection
 

@@ -40,8 +40,8 @@ from anabranch.ir.protocols import Cost, Costs, Limits, Provider, Target
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels import ALL, LIMITED, PROVIDERS
 from anabranch.options import Options
-from anabranch.schedule.merging import MERGING
-from anabranch.schedule.outlook import outlook_of
+from anabranch.schedule.ios.merge_stages import MERGING
+from anabranch.schedule.parallel_forecast import outlook_of
 from anabranch.trace import Trace
 from anabranch.tuning.concat_trials import with_joins
 from anabranch.tuning.conv_merge import merged

@@ -8,7 +8,7 @@
 
 The mixed price of a graph ranks thousands of graphs, and is the same whoever starts a branch: it
 knows neither forks nor launches, nor what fills the machine. Those few that it finds best are asked
-what they would take under the schedule that a trial gets (`schedule.outlook`).
+what they would take under the schedule that a trial gets (`schedule.parallel_forecast`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from anabranch.costs.work import Work
 from anabranch.ir.dag import Dag
 from anabranch.ir.target import TargetSpec
-from anabranch.schedule.outlook import outlook as side_by_side
+from anabranch.schedule.parallel_forecast import outlook as side_by_side
 from anabranch.search.cost.task_cuts import Cut
 
 

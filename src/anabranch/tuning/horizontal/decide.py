@@ -18,7 +18,7 @@ from anabranch.ir.key import tasks_text
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import text_schedule
 from anabranch.schedule.best import Choice
-from anabranch.schedule.merging import MERGING
+from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.tuning.build import Planned, schedule_seconds, scheduled, tuner_of
 from anabranch.tuning.horizontal.propose import proposed
 from anabranch.tuning.horizontal.trial import Trial, best, selection_of

@@ -25,7 +25,7 @@ from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.task import Task
 from anabranch.pack import pack
-from anabranch.schedule.adapted import adapted
+from anabranch.schedule.regroup import adapted
 from anabranch.tuning.build import KERNEL_SECONDS, Planned, tuner_of
 from anabranch.tuning.job import Job
 from anabranch.tuning.joint_offers import Part, grouped, joint_resources, offers, parts, sketch

@@ -21,7 +21,7 @@ from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import TaskGraph
-from anabranch.schedule.adapted import adapted
+from anabranch.schedule.regroup import adapted
 from anabranch.trace import Trace
 from anabranch.tuning.build import Planned
 from anabranch.tuning.horizontal.propose import Offer

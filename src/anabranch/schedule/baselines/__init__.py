@@ -1,0 +1,1 @@
+"""Published schedulers to compare with, each in one pass over the graph."""
