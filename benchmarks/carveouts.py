@@ -28,8 +28,8 @@ from anabranch.ir.protocols import Executable, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.kernels.triton.carveout import LESS, WHOLE
+from anabranch.memory import pack
 from anabranch.options import Options
-from anabranch.pack import pack
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.target import CudaTarget

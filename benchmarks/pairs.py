@@ -32,8 +32,8 @@ from anabranch.ir.text import text_kernel
 from anabranch.kernels.triton.expected import expected_us
 from anabranch.kernels.triton.pair import found_in
 from anabranch.kernels.triton.pair_tiles import ranked
+from anabranch.memory import pack
 from anabranch.options import Options
-from anabranch.pack import pack
 from anabranch.targets import resolve
 from anabranch.targets.cuda.variants import Bench
 from anabranch.trace import Trace

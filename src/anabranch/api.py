@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from anabranch.artifact import file as artifact_file
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.progress import Progress, telling
 from anabranch.errors import ArtifactError, TargetError
@@ -25,7 +26,6 @@ from anabranch.frontend.program import opened
 from anabranch.frontend.surroundings import neutral
 from anabranch.ir.uncollected import uncollected
 from anabranch.options import Options
-from anabranch.pack import artifact
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 
@@ -103,15 +103,15 @@ def load(
         TargetError: The plan is sound and cannot run here.
     """
     with alone(), uncollected(), neutral():
-        plan, extra = artifact.load(path, operators=operators)
-        artifact.check_signature(path, plan)
+        plan, extra = artifact_file.load(path, operators=operators)
+        artifact_file.check_signature(path, plan)
         opened = resolve(target, plan.spec.tf32)
-        artifact.check_kind(path, plan, opened.spec)
+        artifact_file.check_kind(path, plan, opened.spec)
         compiled = Compiled(None, opened, Options.read(), None)
         try:
             compiled.adopt(plan, extra, str(path))
-        except artifact.REFUSALS as failed:
+        except artifact_file.REFUSALS as failed:
             if isinstance(failed, ArtifactError | TargetError):
                 raise
-            raise artifact.unloadable(path, failed) from failed
+            raise artifact_file.unloadable(path, failed) from failed
     return compiled

@@ -35,6 +35,7 @@ from typing import Any
 
 import torch
 
+from anabranch.artifact.owned import owned_bytes
 from anabranch.compiler.pipeline import Compilation
 from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.protocols import Cost
@@ -43,7 +44,6 @@ from anabranch.ir.task import TaskGraph
 from anabranch.ir.types import DTYPE_NAMES
 from anabranch.kernels.triton.carveout import apart, carveout_of
 from anabranch.kernels.triton.dependent import split
-from anabranch.pack.owned import owned_bytes
 from anabranch.rewrite.rules import ALL, PUBLISHED
 from anabranch.search.engine.backtracking import Step
 from anabranch.search.result import rules_of

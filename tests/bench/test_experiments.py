@@ -14,7 +14,7 @@ from anabranch.ir.task import Task
 from anabranch.ir.types import TensorType
 from anabranch.ir.verify import verify_schedule, verify_tasks
 from anabranch.kernels.library import aten_kernel
-from anabranch.pack import pack
+from anabranch.memory import pack
 from anabranch.targets.cpu.target import CpuTarget
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from anabranch.artifact import file as artifact_file
 from anabranch.cli.stopping import SAID, stoppable
 from anabranch.ir.uncollected import uncollected
-from anabranch.pack import artifact
 
 PATIENCE = 60.0
 """Seconds that no command may take to end once it was told to, however busy the machine is."""
@@ -101,7 +101,7 @@ def test_the_first_ends_with_the_best_so_far(
     assert "stopped before the search was done" in out and f"saved: {plan}" in out
     facts = json.loads(told.read_text())
     assert facts["cut_short"] == "stop"
-    saved, kept = artifact.load(plan)
+    saved, kept = artifact_file.load(plan)
     assert kept["cut_short"] == "stop" and len(saved.tasks.tasks) == facts["tasks"]
     assert "stopped before the search was done" in (tmp_path / "report.html").read_text()
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import anabranch
+from anabranch.artifact import file as artifact_file
+from anabranch.artifact import schema
+from anabranch.artifact.refits import RecipeModel
 from anabranch.errors import NumericsError, OptionError, WeightsError
-from anabranch.pack import artifact, document
-from anabranch.pack.refits import RecipeModel
 
 
 class Folds(nn.Module):
@@ -406,7 +407,7 @@ def test_a_loaded_plan_is_refitted_from_a_state_dict(net: str, tmp_path: Path) -
 def test_conditions_are_saved(tmp_path: Path) -> None:
     model = made(Heads)
     compiled(model, tokens(), "sim:h200").save(tmp_path / "plan")
-    plan, _ = artifact.load(tmp_path / "plan")
+    plan, _ = artifact_file.load(tmp_path / "plan")
     relied = {(c.kind, c.numbers) for c in plan.recipe.conditions}  # type: ignore[union-attr]
     assert {("adds_to_each_row", (4,)), ("at_most", (128.0,)), ("within", (-7, 7))} <= relied
     fast = anabranch.load(tmp_path / "plan", target="sim:h200")
@@ -438,13 +439,13 @@ def heads() -> anabranch.Compiled:
 
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_recipe_that_is_none_is_not_read(how: str, heads: anabranch.Compiled) -> None:
-    parts = document.write(heads.entries[0].plan, {})
-    told = document.Document.model_validate_json(parts.text)
+    parts = schema.write(heads.entries[0].plan, {})
+    told = schema.Document.model_validate_json(parts.text)
     assert told.recipe is not None
     recipe = told.recipe.model_copy(update=DAMAGES[how](told.recipe))
     text = told.model_copy(update={"recipe": recipe}).model_dump_json().encode()
     with pytest.raises((ValueError, LookupError)):
-        document.read(text, parts.sources, parts.tensors)
+        schema.read(text, parts.sources, parts.tensors)
 
 
 def plain() -> nn.Module:

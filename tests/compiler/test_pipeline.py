@@ -13,6 +13,8 @@ import torch
 from tests.networks import each, tiny
 from torch import nn
 
+from anabranch.artifact import compact
+from anabranch.artifact import file as artifact_file
 from anabranch.cache import Cache
 from anabranch.compiler import pipeline
 from anabranch.compiler.pipeline import (
@@ -33,7 +35,6 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.task import TaskGraph
 from anabranch.options import Options
-from anabranch.pack import artifact, brief
 from anabranch.rewrite import simplify
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets import resolve
@@ -395,9 +396,9 @@ def test_a_plan_that_is_launched_by_each_call_says_so_wherever_it_is_kept(tmp_pa
     asked = replace(job("squeezenet", cuda_graph=False))
     made: Compilation = compile_model(asked)
     assert not made.plan.graph
-    artifact.save(made.plan, tmp_path / "plan.anabranch", {})
-    again, _ = artifact.load(tmp_path / "plan.anabranch")
+    artifact_file.save(made.plan, tmp_path / "plan.anabranch", {})
+    again, _ = artifact_file.load(tmp_path / "plan.anabranch")
     assert not again.graph
-    told = brief.write(made.plan, made.found.graph)
-    read = brief.read(told, made.found.graph, made.plan.spec, made.plan.signature)
+    told = compact.write(made.plan, made.found.graph)
+    read = compact.read(told, made.found.graph, made.plan.spec, made.plan.signature)
     assert not read.graph

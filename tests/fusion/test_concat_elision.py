@@ -27,8 +27,8 @@ from anabranch.ir.task import Slice, Task, extract, leaves, owners, slices, task
 from anabranch.ir.text import parse_graph, text_tasks
 from anabranch.ir.types import TensorType
 from anabranch.ir.verify import verify_schedule, verify_tasks
-from anabranch.pack import pack
-from anabranch.pack.check import check_plan
+from anabranch.memory import pack
+from anabranch.memory.race_check import check_plan
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets.cpu.target import RUNNERS, CpuExecutable
 from anabranch.targets.place import place

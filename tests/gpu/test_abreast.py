@@ -25,8 +25,8 @@ from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.provider import TritonProvider
-from anabranch.pack import pack
-from anabranch.pack.fence import fence
+from anabranch.memory import pack
+from anabranch.memory.guard_bytes import fence
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.trace import Trace
 from anabranch.tuning.joint_tasks import joint, levelled, name_of, together

@@ -19,8 +19,8 @@ from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels import PROVIDERS
 from anabranch.kernels.triton.provider import TritonProvider
-from anabranch.pack import pack
-from anabranch.pack.fence import fence
+from anabranch.memory import pack
+from anabranch.memory.guard_bytes import fence
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.trace import Trace
 from anabranch.tuning.concat_trials import writing

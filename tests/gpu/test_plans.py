@@ -29,7 +29,7 @@ from anabranch.ir.numbers import compare, relative_error
 from anabranch.ir.protocols import Limits
 from anabranch.kernels.library import AtenProvider, FusedAtenProvider
 from anabranch.kernels.triton.carveout import carveout_of
-from anabranch.pack import pack
+from anabranch.memory import pack
 from anabranch.schedule import BEST, SCHEDULERS
 from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.targets.cuda import nodes

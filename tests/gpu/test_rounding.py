@@ -19,7 +19,7 @@ from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task
 from anabranch.kernels.library import AtenProvider
 from anabranch.kernels.triton.provider import TritonProvider
-from anabranch.pack import pack
+from anabranch.memory import pack
 from anabranch.trace import Trace
 
 pytestmark = pytest.mark.gpu

@@ -24,7 +24,7 @@ from anabranch.ir.schedule import Launch, Schedule, sequential_launches
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton import Program
-from anabranch.pack import pack
+from anabranch.memory import pack
 from anabranch.targets.cuda import driver
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.targets.cuda.triton import Triton

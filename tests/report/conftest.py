@@ -22,7 +22,7 @@ from anabranch.ir.schedule import Launch, Schedule, Source, Span, Timeline, sequ
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph, value_types
 from anabranch.ir.types import TensorType
-from anabranch.pack.lifetime import lifetimes
+from anabranch.memory.lifetime import lifetimes
 from anabranch.report.parts import Parts
 from anabranch.trace import Event, Kind
 from anabranch.tuning.recall import Candidate

@@ -20,8 +20,8 @@ from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import parse_schedule, text_schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule, verify_tasks
-from anabranch.pack import pack
-from anabranch.pack.check import check_plan
+from anabranch.memory import pack
+from anabranch.memory.race_check import check_plan
 from anabranch.schedule import BEST, SCHEDULERS, scheduler
 
 TasksOf = Callable[[Dag], TaskGraph]

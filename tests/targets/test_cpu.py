@@ -28,7 +28,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels import PROVIDERS
-from anabranch.pack import pack
+from anabranch.memory import pack
 from anabranch.targets import TARGETS, resolve
 from anabranch.targets.cpu.target import RUNNERS, CpuExecutable, CpuTarget
 from anabranch.targets.place import place

@@ -16,8 +16,8 @@ from anabranch.ir.plan import Signature
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
+from anabranch.memory import pack
 from anabranch.options import Options
-from anabranch.pack import pack
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning import build

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from anabranch.artifact import schema
 from anabranch.costs.roofline import Roofline
 from anabranch.fusion import partition
 from anabranch.fusion.concat_elision import CAT
@@ -18,7 +19,7 @@ from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.ir.verify import verify_tasks
 from anabranch.kernels import ALL
-from anabranch.pack import document, pack
+from anabranch.memory import pack
 from anabranch.trace import Trace
 from anabranch.tuning.concat_trials import with_joins
 from anabranch.tuning.select import Choosing, Selection, select
@@ -168,8 +169,8 @@ def test_a_plan_with_joins_is_written_and_read() -> None:
     plan = pack(tasks, Schedule("sequential", sequential_launches(dag_of(tasks))), SPEC)
     spaces = {slot.value: slot.space for slot in plan.slots}
     assert (spaces["left"], spaces["right"], spaces["cat"]) == ("part", "part", "arena")
-    written = document.write(plan, {})
-    again, _ = document.read(written.text.encode(), written.sources, written.tensors)
+    written = schema.write(plan, {})
+    again, _ = schema.read(written.text.encode(), written.sources, written.tensors)
     assert again == plan
 
 

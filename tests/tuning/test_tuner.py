@@ -22,9 +22,9 @@ from anabranch.ir.inputs import random_tensor
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import parse_graph
+from anabranch.memory import pack
 from anabranch.models import load_model
 from anabranch.options import Options
-from anabranch.pack import pack
 from anabranch.schedule.parallel_forecast import outlook_of
 from anabranch.targets import resolve
 from anabranch.trace import Trace

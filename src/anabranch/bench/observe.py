@@ -32,8 +32,8 @@ from anabranch.costs.recorded import timing_key
 from anabranch.errors import AnabranchError, OptionError
 from anabranch.ir.protocols import Limits, Target
 from anabranch.ir.task import Task, TaskGraph
+from anabranch.memory import pack
 from anabranch.options import Options
-from anabranch.pack import pack
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 

@@ -39,8 +39,8 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
 from anabranch.ir.text import text_kernel
 from anabranch.kernels import ALL
+from anabranch.memory import pack
 from anabranch.models import load_model
-from anabranch.pack import pack
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.build import KERNEL_SECONDS

@@ -46,9 +46,9 @@ from anabranch.ir.protocols import Cost, Costs, Limits, Target
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
+from anabranch.memory.packer import Packer
 from anabranch.models import load_model
 from anabranch.options import Options
-from anabranch.pack.once import Packer
 from anabranch.schedule import BEST, scheduler
 from anabranch.schedule.task_weights import times
 from anabranch.schedule.variants import variants

@@ -49,8 +49,8 @@ from anabranch.bench.rows import CALL, OURS, Matrix, Row, variant
 from anabranch.bench.statistics import Ratio, Summary, paired, summary
 from anabranch.costs import costs_of
 from anabranch.errors import OptionError
+from anabranch.memory import pack
 from anabranch.options import Options
-from anabranch.pack import pack
 from anabranch.precision import precision
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets import resolve

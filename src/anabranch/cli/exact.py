@@ -19,9 +19,9 @@ from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import costs_of
 from anabranch.errors import OptionError
 from anabranch.ir.protocols import Limits
+from anabranch.memory import pack
 from anabranch.models import load_model
 from anabranch.options import Options
-from anabranch.pack import pack
 from anabranch.schedule import SCHEDULERS
 from anabranch.schedule.exact.gaps import SEARCHED, BlockGaps, gaps
 from anabranch.schedule.exact.ortools_door import cp_sat

@@ -16,12 +16,12 @@ from typing import Annotated, Any
 
 import typer
 
+from anabranch.artifact import file as artifact_file
 from anabranch.cli import flags, screen
 from anabranch.cli.compile import compiled_for
 from anabranch.ir.plan import Plan, text_plan
 from anabranch.ir.schedule import text_schedule
 from anabranch.ir.text import text_kernel
-from anabranch.pack import artifact
 from anabranch.report.kernel import kernel_facts, kernel_text
 
 
@@ -57,7 +57,7 @@ def run(
     flags.check_dtype(dtype)
     console = screen.console(json)
     if Path(model).is_file() and not model.endswith(".pt2"):
-        plan, facts = artifact.load(model, operators=operators or ())
+        plan, facts = artifact_file.load(model, operators=operators or ())
         if task is not None:
             _show_task(model, kernel_facts(plan, task, None), json)
             return

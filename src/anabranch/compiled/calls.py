@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn.modules import module as hooks
 
+from anabranch.artifact import file as artifact_file
+from anabranch.artifact.owned import Shared, owned, shared_of
 from anabranch.cache import Cache
 from anabranch.compiled import arguments, gradients, padding, refit, stored
 from anabranch.compiled.answer import Answer, answering
@@ -55,8 +57,6 @@ from anabranch.ir.protocols import Executable, Target
 from anabranch.ir.trees import REGISTER, read_tree, unknown_class, unregistered
 from anabranch.kernels.triton import memo
 from anabranch.options import Options
-from anabranch.pack import artifact
-from anabranch.pack.owned import Shared, owned, shared_of
 from anabranch.report import headline, kernel, page, text
 from anabranch.report.lines import WIDTH
 from anabranch.report.sides import rounds_told
@@ -85,7 +85,7 @@ def restored(kind: str, files: Sequence[bytes], options: Mapping[str, Any]) -> C
         for number, content in enumerate(files):
             path = Path(folder) / str(number)
             path.write_bytes(content)
-            plan, facts = artifact.load(path, made.target.spec)
+            plan, facts = artifact_file.load(path, made.target.spec)
             made.adopt(plan, facts, "a pickled plan")
     return made
 
@@ -387,7 +387,7 @@ class Compiled(Fixed):
                 "torch's pytree that another process would know",
                 REGISTER,
             )
-        artifact.save(entry.plan, path, self.facts_of(entry, eager=True))
+        artifact_file.save(entry.plan, path, self.facts_of(entry, eager=True))
         if entry.compilation is not None:  # what was loaded was kept then
             kernels = [task.kernel for task in entry.plan.tasks.tasks if task.kernel]
             with Cache.open(self.options.cache_dir) as cache:

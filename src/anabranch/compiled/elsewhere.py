@@ -19,7 +19,7 @@ from anabranch.ir.protocols import Target
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, runs_body
 from anabranch.kernels import PROVIDERS
-from anabranch.pack import pack
+from anabranch.memory import pack
 from anabranch.trace import Trace
 from anabranch.tuning.concat_trials import writing
 from anabranch.tuning.verify.kernel import checker

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from anabranch.artifact import file as artifact_file
 from anabranch.compiled.entry import Entry
 from anabranch.errors import OptionError
 from anabranch.options import Options
-from anabranch.pack import artifact
 
 Kept = tuple[str, tuple[bytes, ...], dict[str, Any]]
 """What `calls.restored` is called with."""
@@ -35,6 +35,6 @@ def stored(
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / str(i) for i in range(len(entries))]
         for entry, path in zip(entries, paths, strict=True):
-            artifact.save(entry.plan, path, facts(entry))
+            artifact_file.save(entry.plan, path, facts(entry))
         files = tuple(path.read_bytes() for path in paths)
     return spec.kind, files, options.model_dump(mode="json", exclude_defaults=True)

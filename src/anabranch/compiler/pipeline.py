@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
+from anabranch.artifact.owned import owned
+from anabranch.artifact.recipe import with_recipe
 from anabranch.compiler.plan_cache import (
     KnownError,
     Outcome,
@@ -46,8 +48,6 @@ from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import text_graph, text_tasks
 from anabranch.ir.uncollected import uncollected
 from anabranch.options import Options
-from anabranch.pack.owned import owned
-from anabranch.pack.recipe import with_recipe
 from anabranch.schedule import scheduler
 from anabranch.schedule.best import Choice
 from anabranch.schedule.ios.merge_stages import MERGING

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, ValidationError
 
+from anabranch.artifact import compact
 from anabranch.cache import Cache
 from anabranch.costs import name_of
 from anabranch.deadline import CutShort
@@ -32,7 +33,6 @@ from anabranch.ir.task import Kernel
 from anabranch.ir.text import text_graph
 from anabranch.kernels import sources
 from anabranch.options import Options
-from anabranch.pack import brief
 from anabranch.trace import RECALLED, Event, Kind, Told, Trace
 from anabranch.tuning.recall import Candidate
 from anabranch.tuning.select import Selection
@@ -101,7 +101,7 @@ class _Group(BaseModel):
 
 
 class _Stored(BaseModel):
-    plan: brief.Brief
+    plan: compact.Brief
     groups: list[_Group]
     schedules: list[tuple[Schedule, Cost]]
     timeline: Timeline
@@ -174,7 +174,7 @@ def recall(
         return None
     try:
         stored = _Stored.model_validate_json(text)
-        plan = brief.read(stored.plan, graph, target.spec, signature)
+        plan = compact.read(stored.plan, graph, target.spec, signature)
         selection = Selection(plan.tasks, dict(_candidates(stored.groups, plan)))
     except (ValidationError, ValueError, IndexError):
         return None
@@ -201,7 +201,7 @@ def keep(cache: Cache, asked: str, outcome: Outcome, events: Sequence[Event]) ->
     if not outcome.settled or outcome.cut_short:
         return ""
     try:
-        told = brief.write(outcome.plan, outcome.graph)
+        told = compact.write(outcome.plan, outcome.graph)
     except ValueError:
         return ""
     stored = _Stored(

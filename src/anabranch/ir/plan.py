@@ -141,7 +141,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def text_plan(plan: Plan) -> str:
-    """What a person reads of a plan; `pack.artifact` writes the form that is read back."""
+    """What a person reads of a plan; `artifact.file` writes the form that is read back."""
     lines = [
         f"plan {plan.tasks.name} for {plan.spec.name}",
         f"  arena {plan.arena_bytes:,} B, pool {plan.pool_bytes:,} B, "

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anabranch.ir.plan import Plan
-from anabranch.pack.lifetime import lifetimes
+from anabranch.memory.lifetime import lifetimes
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, rename
 from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task, TaskGraph
-from anabranch.pack import pack
+from anabranch.memory import pack
 from anabranch.schedule import list_scheduling
 from anabranch.trace import Trace
 from anabranch.tuning.build import KERNEL_SECONDS, simplified, tuner_of

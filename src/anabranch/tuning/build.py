@@ -23,9 +23,9 @@ from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.step import Stepper
 from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.memory import pack
+from anabranch.memory.packer import Packer
 from anabranch.options import Options
-from anabranch.pack import pack
-from anabranch.pack.once import Packer
 from anabranch.rewrite import simplify
 from anabranch.rewrite.recall import simplify_or_recall
 from anabranch.schedule import BEST

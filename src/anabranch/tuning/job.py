@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from anabranch.artifact.owned import Shared
 from anabranch.cache import Cache
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.frontend.captured import Captured
@@ -19,7 +20,6 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Limits, Target
 from anabranch.ir.samples import Samples
 from anabranch.options import Options
-from anabranch.pack.owned import Shared
 from anabranch.targets.sampled import sampled
 from anabranch.trace import Trace
 from anabranch.tuning.sandbox.process import Auditions

@@ -18,8 +18,8 @@ from anabranch.ir.dag import Dag, dag_of
 from anabranch.ir.protocols import Cost, Costs, Executable, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
+from anabranch.memory import pack
 from anabranch.options import Options
-from anabranch.pack import pack
 from anabranch.schedule import SCHEDULERS
 from anabranch.schedule.local import scheduler as local
 from anabranch.schedule.local.anneal import annealed, priced, tidied, waits_of

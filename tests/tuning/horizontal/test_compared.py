@@ -17,8 +17,8 @@ from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels.triton.dependent import split
+from anabranch.memory.packer import Packer
 from anabranch.options import Options
-from anabranch.pack.once import Packer
 from anabranch.schedule.best import Choice
 from anabranch.trace import Trace
 from anabranch.tuning.build import Planned

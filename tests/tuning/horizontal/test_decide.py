@@ -24,8 +24,8 @@ from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
 from anabranch.ir.verify import verify_schedule, verify_tasks
+from anabranch.memory.race_check import check_plan
 from anabranch.options import Options
-from anabranch.pack.check import check_plan
 from anabranch.targets import resolve
 from anabranch.trace import Event, Trace
 from anabranch.tuning.horizontal import decide, propose

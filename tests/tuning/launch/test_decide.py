@@ -23,8 +23,8 @@ from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.carveout import LESS, WHOLE, apart
 from anabranch.kernels.triton.dependent import MODES, split
 from anabranch.kernels.triton.write import program
-from anabranch.pack import pack
-from anabranch.pack.check import check_plan
+from anabranch.memory import pack
+from anabranch.memory.race_check import check_plan
 from anabranch.trace import Trace
 from anabranch.tuning.launch import decide
 from anabranch.tuning.launch.decide import overlapped

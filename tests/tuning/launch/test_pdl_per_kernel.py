@@ -26,8 +26,8 @@ from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.dependent import MODES, split
 from anabranch.kernels.triton.write import program
-from anabranch.pack import pack
-from anabranch.pack.check import check_plan
+from anabranch.memory import pack
+from anabranch.memory.race_check import check_plan
 from anabranch.trace import Trace
 from anabranch.tuning.launch.decide import overlapped
 from anabranch.tuning.launch.loaded_variants import Launched

@@ -24,7 +24,7 @@ from anabranch.fusion.merge_cuts import ESTIMATED
 from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.task import Task
-from anabranch.pack import pack
+from anabranch.memory import pack
 from anabranch.schedule.regroup import adapted
 from anabranch.tuning.build import KERNEL_SECONDS, Planned, tuner_of
 from anabranch.tuning.job import Job

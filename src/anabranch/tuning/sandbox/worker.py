@@ -37,8 +37,8 @@ from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.kernels.triton.program import facts_of, program_of
 from anabranch.kernels.triton.write import is_ours, learn, unnamed
-from anabranch.pack import pack
-from anabranch.pack.fence import fence
+from anabranch.memory import pack
+from anabranch.memory.guard_bytes import fence
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.targets.cuda.target import CudaTarget
 

@@ -26,8 +26,8 @@ from anabranch.ir.protocols import Target
 from anabranch.ir.samples import delicate
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task, TaskGraph, runs_body
-from anabranch.pack import pack
-from anabranch.pack.fence import fence
+from anabranch.memory import pack
+from anabranch.memory.guard_bytes import fence
 from anabranch.targets.sampled import values_of
 
 WRONG = "error"

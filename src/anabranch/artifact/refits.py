@@ -18,6 +18,7 @@ from typing import Annotated
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
+from anabranch.artifact.weights import flatten, restore
 from anabranch.ir import derive
 from anabranch.ir.conditions import KINDS
 from anabranch.ir.graph import Condition, Constant, Graph, Node
@@ -26,7 +27,6 @@ from anabranch.ir.recipe import Held, Recipe, follows
 from anabranch.ir.rule import computable
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.types import DTYPE_NAMES, DTYPES, TensorType, type_of
-from anabranch.pack.weights import flatten, restore
 
 CheckNode = Callable[[Node, Mapping[str, TensorType] | None], None]
 """Looks at a call by itself, or, given the types of its operands, at what it computes."""

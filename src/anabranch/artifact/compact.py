@@ -8,8 +8,8 @@ not in the graph is told in full: nodes whose strides a join changed, kernels, s
 
 Generated texts are not told but written anew by a function of the body and the variant, whose
 answers (`Program`) come along: equal layers share one. Weights come from the graph at hand. A brief
-is for the cache of its writer: it is checked like any plan, but not as `document` checks what
-strangers made.
+is for the cache of its writer: it is checked like any plan, but not as `artifact.schema` checks
+what strangers made.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from anabranch.ir.types import TensorType
 from anabranch.ir.verify import verify_schedule, verify_tasks
 from anabranch.kernels.triton.program import facts_of, program_of
 from anabranch.kernels.triton.write import learn, program, unnamed
-from anabranch.pack.check import check_plan
+from anabranch.memory.race_check import check_plan
 
 GENERATES = "triton"
 """The provider whose texts are written anew."""

@@ -29,16 +29,16 @@ from typing import IO, BinaryIO, cast
 import safetensors.torch
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
+from anabranch.artifact import schema
+from anabranch.artifact.bounds import MAX_STEPS, check_source
+from anabranch.artifact.operators import named
+from anabranch.artifact.schema import MAX_TEXT
 from anabranch.errors import AnabranchError, ArtifactError, InputError, VerifyError, unwritable
 from anabranch.ir.plan import Plan
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.threads import Pool
-from anabranch.pack import document
-from anabranch.pack.bounds import MAX_STEPS, check_source
-from anabranch.pack.check import check_plan
-from anabranch.pack.document import MAX_TEXT
-from anabranch.pack.indices import check_indices
-from anabranch.pack.operators import named
+from anabranch.memory.indices import check_indices
+from anabranch.memory.race_check import check_plan
 
 FORMAT = "anabranch plan"
 VERSION = 3
@@ -65,7 +65,7 @@ class Manifest(BaseModel):
 
 def save(plan: Plan, path: str | os.PathLike[str], extra: Mapping[str, JsonValue]) -> None:
     """Write the plan, and `extra` beside it, to `path`: completely or not at all."""
-    parts = document.write(plan, dict(extra))
+    parts = schema.write(plan, dict(extra))
     weights = safetensors.torch.save(dict(parts.tensors))
     members = {"plan.json": parts.text.encode(), "weights.safetensors": weights}
     members |= {source_name(i): text.encode() for i, text in enumerate(parts.sources)}
@@ -152,7 +152,7 @@ def _parsed(
         check_source(text)
     tensors = safetensors.torch.load(members["weights.safetensors"])
     sources = tuple(text.decode() for text in texts)
-    return document.read(members["plan.json"], sources, tensors, asked)
+    return schema.read(members["plan.json"], sources, tensors, asked)
 
 
 MEMBER = b"PK\x03\x04"

@@ -16,10 +16,10 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan, Space
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.text import parse_graph
-from anabranch.pack import pack
-from anabranch.pack.check import check_plan
-from anabranch.pack.fence import fence
-from anabranch.pack.lifetime import before_masks, lifetimes, may_share
+from anabranch.memory import pack
+from anabranch.memory.guard_bytes import fence
+from anabranch.memory.lifetime import before_masks, lifetimes, may_share
+from anabranch.memory.race_check import check_plan
 
 GRAPH = parse_graph("""
 graph g {

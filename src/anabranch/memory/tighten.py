@@ -21,8 +21,8 @@ from dataclasses import replace
 from functools import partial
 
 from anabranch.ir.schedule import Schedule, awaited
-from anabranch.pack.arena import Placement, place
-from anabranch.pack.lifetime import Lifetime, before_masks
+from anabranch.memory.arena import Placement, place
+from anabranch.memory.lifetime import Lifetime, before_masks
 
 QUICK = 6_000
 

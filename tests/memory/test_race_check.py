@@ -12,9 +12,9 @@ from anabranch.errors import VerifyError
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Plan, Signature, Slot, Workspace
 from anabranch.ir.schedule import Launch, Schedule
-from anabranch.pack import pack
-from anabranch.pack.check import check_plan
-from anabranch.pack.lifetime import before_masks, lifetimes, may_share
+from anabranch.memory import pack
+from anabranch.memory.lifetime import before_masks, lifetimes, may_share
+from anabranch.memory.race_check import check_plan
 
 STREAMS = (
     Launch("a", 0),

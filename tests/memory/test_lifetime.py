@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from anabranch.ir.schedule import Launch, Schedule
-from anabranch.pack.lifetime import Lifetime, before_masks, lifetimes, may_share, release_point
+from anabranch.memory.lifetime import Lifetime, before_masks, lifetimes, may_share, release_point
 
 SCHEDULE = Schedule(
     "test",

@@ -10,9 +10,9 @@ from anabranch.ir.dag import dag_of
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
-from anabranch.pack import pack
-from anabranch.pack.check import check_plan
-from anabranch.pack.fence import FENCE, fence
+from anabranch.memory import pack
+from anabranch.memory.guard_bytes import FENCE, fence
+from anabranch.memory.race_check import check_plan
 from anabranch.targets.cpu import target as cpu
 from anabranch.targets.place import Call, run_aten
 from anabranch.tuning.verify.kernel import checker

@@ -3,7 +3,7 @@
 Graphs are kept in their text form (ir.text), everything else as the fields of the nouns. Reading
 trusts nothing: sizes, nesting, names and types are checked as the models say, graphs as verify
 says, and bodies as their operators compute on meta tensors. An operator must be one of those that
-plans need (`pack.operators`), or one that the user names. So a file cannot make its reader call
+plans need (`artifact.operators`), or one that the user names. So a file cannot make its reader call
 anything else.
 """
 
@@ -18,6 +18,19 @@ from typing import Annotated
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from anabranch.artifact import refits
+from anabranch.artifact.bodies import check_bodies, check_nodes
+from anabranch.artifact.bounds import (
+    check_counts,
+    check_places,
+    check_signature,
+    check_spec,
+    check_texts,
+    plain,
+)
+from anabranch.artifact.operators import check_arguments, check_operator
+from anabranch.artifact.refits import RecipeModel
+from anabranch.artifact.weights import flatten, restore
 from anabranch.errors import ArtifactError
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref
@@ -28,19 +41,6 @@ from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.ir.text import parse_graph, parse_type, text_graph
 from anabranch.ir.types import TensorType, type_of
 from anabranch.ir.verify import verify_graph, verify_schedule, verify_tasks
-from anabranch.pack import refits
-from anabranch.pack.bodies import check_bodies, check_nodes
-from anabranch.pack.bounds import (
-    check_counts,
-    check_places,
-    check_signature,
-    check_spec,
-    check_texts,
-    plain,
-)
-from anabranch.pack.operators import check_arguments, check_operator
-from anabranch.pack.refits import RecipeModel
-from anabranch.pack.weights import flatten, restore
 
 MAX_TEXT = 64 << 20
 """Bytes of plan.json: a network of 1,500 tasks has about four million."""
@@ -161,7 +161,7 @@ def read(
     asked: frozenset[str] = frozenset(),
 ) -> tuple[Plan, dict[str, JsonValue]]:
     """The plan that `write` took apart. Raises what parsing and verifying raise. `asked`: operators
-    that the user names, as `pack.operators.named` spells them."""
+    that the user names, as `artifact.operators.named` spells them."""
     document = Document.model_validate_json(text)
     check_texts(text, lambda: document.model_dump_json(exclude={"extra"}).encode())
     values = _read_weights(document, tensors)

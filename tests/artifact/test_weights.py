@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from anabranch.artifact.weights import flatten, restore
 from anabranch.ir.types import TensorType, type_of
-from anabranch.pack.weights import flatten, restore
 
 TENSORS = {
     "row-major": torch.arange(24.0).reshape(2, 3, 4),

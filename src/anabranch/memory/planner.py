@@ -15,10 +15,10 @@ from anabranch.ir.plan import Plan, Signature, Slot, Workspace
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph, value_types
-from anabranch.pack.arena import Placement, place
-from anabranch.pack.check import check_plan
-from anabranch.pack.lifetime import Lifetime, before_masks, lifetimes, release_point
-from anabranch.pack.tighten import tighten
+from anabranch.memory.arena import Placement, place
+from anabranch.memory.lifetime import Lifetime, before_masks, lifetimes, release_point
+from anabranch.memory.race_check import check_plan
+from anabranch.memory.tighten import tighten
 from anabranch.trace import Trace
 
 

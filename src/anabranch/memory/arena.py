@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.ir.plan import ALIGNMENT
-from anabranch.pack.lifetime import Lifetime
+from anabranch.memory.lifetime import Lifetime
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]

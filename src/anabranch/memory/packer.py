@@ -13,7 +13,7 @@ from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import TaskGraph
-from anabranch.pack.plan import pack
+from anabranch.memory.planner import pack
 from anabranch.trace import Trace
 
 

@@ -19,15 +19,15 @@ from typing import Any
 
 import pytest
 import torch
-from tests.pack.test_artifact import Members, rewrite
+from tests.artifact.test_file import Members, rewrite
 from torch import nn
 
 import anabranch
+from anabranch.artifact import file as artifact_file
+from anabranch.artifact.trusting import why_not
 from anabranch.errors import AnabranchError, ArtifactError
 from anabranch.ir import ops
 from anabranch.ir.text import parse_node, parse_type
-from anabranch.pack import artifact
-from anabranch.pack.trusting import why_not
 
 Doc = dict[str, Any]
 FAST: dict[str, Any] = {"search": "none", "abreast": "none", "overlap": "none", "cache_dir": None}
@@ -246,7 +246,7 @@ def test_a_directory_of_any_size_is_not_read(file: Path) -> None:
     data = file.read_bytes()
     end = data.rindex(b"PK\x05\x06")
     entry = data[data.index(b"PK\x01\x02") : end]
-    many = entry * (artifact.MAX_DIRECTORY // len(entry) + 1)
+    many = entry * (artifact_file.MAX_DIRECTORY // len(entry) + 1)
     tail = bytearray(data[end:])
     tail[12:16] = struct.pack("<I", len(many))
     file.write_bytes(data[: data.index(b"PK\x01\x02")] + many + tail)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from tests.pack.test_artifact import Members, rewrite
+from tests.artifact.test_file import Members, rewrite
 from torch import nn
 
 import anabranch

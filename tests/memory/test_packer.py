@@ -9,7 +9,8 @@ import pytest
 from anabranch.ir.dag import dag_of
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import extract
-from anabranch.pack import once, pack
+from anabranch.memory import pack
+from anabranch.memory import packer as once
 from anabranch.trace import Trace
 
 ROWS = [("a", ["x"], 1024), ("b", ["a"], 1024), ("c", ["b"], 1024)]

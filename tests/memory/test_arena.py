@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.ir.plan import ALIGNMENT
-from anabranch.pack.arena import align, lower_bound, place
-from anabranch.pack.lifetime import Lifetime, before_masks, lifetimes, may_share
+from anabranch.memory.arena import align, lower_bound, place
+from anabranch.memory.lifetime import Lifetime, before_masks, lifetimes, may_share
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 40), streams=st.integers(1, 5))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from anabranch.artifact.trusting import why_not
 from anabranch.errors import VerifyError
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, types
@@ -21,7 +22,6 @@ from anabranch.ir.shapes import known_type
 from anabranch.ir.task import Kernel, Task, TaskGraph, value_types
 from anabranch.ir.types import TensorType
 from anabranch.kernels.library import fits_cudnn
-from anabranch.pack.trusting import why_not
 
 MAX_RESULTS = 1 << 14
 """Results of one node."""

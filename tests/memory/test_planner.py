@@ -13,9 +13,9 @@ from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Plan, Signature, text_plan
 from anabranch.ir.verify import verify_schedule
-from anabranch.pack import pack
-from anabranch.pack.check import check_plan
-from anabranch.pack.lifetime import before_masks, lifetimes
+from anabranch.memory import pack
+from anabranch.memory.lifetime import before_masks, lifetimes
+from anabranch.memory.race_check import check_plan
 from anabranch.trace import Trace
 
 

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from anabranch.ir.schedule import Launch, Schedule
-from anabranch.pack.lifetime import lifetimes
-from anabranch.pack.tighten import tighten
+from anabranch.memory.lifetime import lifetimes
+from anabranch.memory.tighten import tighten
 
 
 def test_one_wait_lets_a_late_branch_reuse_an_early_one(networks: Any) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from tests.fusion.joins import CPU, forced, networks
 from tests.kernels.triton.samples import SAMPLES
 
+from anabranch.artifact import compact
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
@@ -19,7 +20,7 @@ from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.kernels.triton import write
 from anabranch.kernels.triton.carveout import WHOLE, with_carveout
-from anabranch.pack import brief, pack
+from anabranch.memory import pack
 
 GRAPH = parse_graph("""
 graph g {
@@ -52,14 +53,14 @@ def generated(carveout: int = WHOLE) -> tuple[Graph, Plan]:
     return body, pack(tasks, Schedule("alone", (Launch("sum", 0),)), CPU.spec)
 
 
-def through_text(told: brief.Brief) -> brief.Brief:
-    return brief.Brief.model_validate_json(told.model_dump_json())
+def through_text(told: compact.Brief) -> compact.Brief:
+    return compact.Brief.model_validate_json(told.model_dump_json())
 
 
 def test_joins_aliases_and_origins_read_back() -> None:
     plan = planned(GRAPH)
     assert plan.tasks.joins and plan.tasks.aliases
-    again = brief.read(through_text(brief.write(plan, GRAPH)), GRAPH, CPU.spec, None)
+    again = compact.read(through_text(compact.write(plan, GRAPH)), GRAPH, CPU.spec, None)
     assert again == plan
     origins = [[node.origin for node in task.body.nodes] for task in again.tasks.tasks]
     assert origins == [[node.origin for node in task.body.nodes] for task in plan.tasks.tasks]
@@ -69,14 +70,14 @@ def test_joins_aliases_and_origins_read_back() -> None:
 @given(networks())
 def test_any_plan_reads_back(graph: Graph) -> None:
     plan = planned(graph)
-    assert brief.read(through_text(brief.write(plan, graph)), graph, CPU.spec, None) == plan
+    assert compact.read(through_text(compact.write(plan, graph)), graph, CPU.spec, None) == plan
 
 
 def test_constants_are_those_of_the_graph_at_hand() -> None:
     """The same structure with other weights: the plan has theirs."""
-    told = brief.write(planned(GRAPH), GRAPH)
+    told = compact.write(planned(GRAPH), GRAPH)
     other = parse_graph(text_graph(GRAPH).replace("= 1f", "= 2f"))
-    plan = brief.read(told, other, CPU.spec, None)
+    plan = compact.read(told, other, CPU.spec, None)
     held = [*plan.tasks.constants, *(c for task in plan.tasks.tasks for c in task.body.constants)]
     assert {c.digest for c in held} == {"2f"} and len(held) == 2
 
@@ -86,7 +87,7 @@ def test_texts_are_neither_told_nor_written_again(
     carveout: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph, plan = generated(carveout)
-    told = through_text(brief.write(plan, graph))
+    told = through_text(compact.write(plan, graph))
     (item,) = told.programs
     assert len(told.model_dump_json()) < 2 * len(str(item.facts["text"])) + 3000
 
@@ -98,7 +99,7 @@ def test_texts_are_neither_told_nor_written_again(
     templates = {name: replace(t, write=never) for name, t in write.TEMPLATES.items()}
     monkeypatch.setattr(write, "TEMPLATES", templates)
     monkeypatch.setattr(write, "LEARNED", {})
-    assert brief.read(told, graph, CPU.spec, None) == plan
+    assert compact.read(told, graph, CPU.spec, None) == plan
     write._program.cache_clear()
     write._of_task.cache_clear()
 
@@ -120,22 +121,22 @@ def test_what_equal_layers_share_is_told_once(carveout: int) -> None:
     assert len(layers) == 6
     schedule = Schedule("sequential", sequential_launches(dag_of(tasks)))
     plan = pack(replace(tasks, tasks=layers), schedule, CPU.spec)
-    assert [item.task for item in brief.write(plan, graph).programs] == [0]
+    assert [item.task for item in compact.write(plan, graph).programs] == [0]
 
 
 @pytest.mark.parametrize("name", ["%q", "%w", "%x"])
 def test_it_is_no_plan_of_another_graph(name: str) -> None:
     """A node, a constant or an input of another name."""
-    told = brief.write(planned(GRAPH), GRAPH)
+    told = compact.write(planned(GRAPH), GRAPH)
     other = parse_graph(text_graph(GRAPH).replace(name, "%other"))
     with pytest.raises(ValueError, match="no plan of graph g"):
-        brief.read(told, other, CPU.spec, None)
+        compact.read(told, other, CPU.spec, None)
 
 
 @pytest.mark.parametrize("field", ["slots", "schedule", "tasks", "border"])
 def test_a_plan_that_is_not_sound_is_not_read(field: str) -> None:
     """Two values in one place, a task that is launched twice, one too few, a result nobody made."""
-    facts = json.loads(brief.write(planned(GRAPH), GRAPH).model_dump_json())
+    facts = json.loads(compact.write(planned(GRAPH), GRAPH).model_dump_json())
     if field == "slots":
         places = [slot for slot in facts["slots"] if slot["space"] == "arena"]
         assert len(places) > 1
@@ -148,11 +149,11 @@ def test_a_plan_that_is_not_sound_is_not_read(field: str) -> None:
     else:
         facts["border"]["outputs"] = ["nobody"]
     with pytest.raises(ValueError, match="no plan of graph g"):
-        brief.read(brief.Brief.model_validate(facts), GRAPH, CPU.spec, None)
+        compact.read(compact.Brief.model_validate(facts), GRAPH, CPU.spec, None)
 
 
 def test_a_plan_with_weights_of_its_own_is_not_told() -> None:
     plan = planned(GRAPH)
     other = parse_graph(text_graph(GRAPH).replace("= 1f", "= 2f"))
     with pytest.raises(ValueError, match="%w is no constant"):
-        brief.write(plan, other)
+        compact.write(plan, other)

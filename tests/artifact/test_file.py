@@ -18,6 +18,7 @@ import torch
 from pydantic import JsonValue
 from torch.utils import _pytree as pytree
 
+from anabranch.artifact.file import load, save
 from anabranch.errors import ArtifactError
 from anabranch.ir.graph import Constant, Graph, Node, Ref
 from anabranch.ir.key import digest_tensor
@@ -26,8 +27,7 @@ from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.ir.text import parse_graph, parse_type
 from anabranch.ir.trees import tree_text
 from anabranch.ir.types import type_of
-from anabranch.pack import pack
-from anabranch.pack.artifact import load, save
+from anabranch.memory import pack
 
 EXTRA: dict[str, JsonValue] = {
     "tolerance": 1e-3,
