@@ -21,7 +21,7 @@ from anabranch.bench.layers import ABREAST
 from anabranch.bench.provenance import provenance, versions
 from anabranch.ir.components import components
 from anabranch.ir.graph import Graph
-from anabranch.kernels.triton.abreast import BETWEEN, NAME
+from anabranch.kernels.triton.horizontal import BETWEEN, NAME
 from anabranch.kernels.triton.write import variants
 from anabranch.targets.cuda.variants import Bench
 

@@ -30,8 +30,8 @@ from anabranch.costs.recorded import Provenance, load_profile
 from anabranch.errors import AnabranchError
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.triton.roles import Contraction, contraction_of
-from anabranch.kernels.triton.tiles import ranked
+from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
+from anabranch.kernels.triton.contraction_tiles import ranked
 from anabranch.targets.cuda.variants import Batch, Bench, Times
 
 LAYERS = {

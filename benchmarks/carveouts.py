@@ -27,7 +27,7 @@ from anabranch.costs.measured import Measured
 from anabranch.ir.protocols import Executable, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
-from anabranch.kernels.triton.carveout import LESS, WHOLE
+from anabranch.kernels.triton.l1_carveout import LESS, WHOLE
 from anabranch.memory import pack
 from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS

@@ -29,9 +29,9 @@ from anabranch.bench.provenance import provenance, versions
 from anabranch.ir.graph import Graph
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction import variants
-from anabranch.kernels.triton.dependent import MODES, split
-from anabranch.kernels.triton.roles import Contraction, contraction_of
-from anabranch.kernels.triton.tiles import ranked
+from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
+from anabranch.kernels.triton.contraction_tiles import ranked
+from anabranch.kernels.triton.pdl import MODES, split
 from anabranch.targets.cuda.timing import interleaved, summarise
 from anabranch.targets.cuda.variants import CHAIN, Bench, chain, tensors_of
 

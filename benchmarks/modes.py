@@ -25,8 +25,8 @@ from anabranch.compiler.pipeline import Compilation, compile_model
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable
 from anabranch.ir.task import Task
-from anabranch.kernels.triton import dependent, write
-from anabranch.kernels.triton.carveout import apart
+from anabranch.kernels.triton import pdl, write
+from anabranch.kernels.triton.l1_carveout import apart
 from anabranch.options import Options
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.trace import Trace
@@ -70,10 +70,10 @@ def main() -> int:
 def _runs(plan: Plan, target: CudaTarget, asked: list[int]) -> dict[str, Executable]:
     plain = replace(plan, tasks=replace(plan.tasks, tasks=tuple(map(_plain, plan.tasks.tasks))))
     runs: dict[str, Executable] = {"kept": target.load(plan), "plain": target.load(plain)}
-    for mode in dependent.MODES:
+    for mode in pdl.MODES:
         for lines in (asked if mode in ASKING else []) or [None]:
             told = {} if lines is None else {mode: lines}
-            with mock.patch.dict(dependent.ASKED, told):
+            with mock.patch.dict(pdl.ASKED, told):
                 _forget()
                 launched = replace(plain, tasks=in_mode(plain.tasks, mode))
                 runs[f"{mode}{lines or ''}"] = target.load(launched)
@@ -85,7 +85,7 @@ def _plain(task: Task) -> Task:
     """The task with its kernel in no mode."""
     if task.kernel is None or not generated(task):
         return task
-    body, (variant, _) = task.kernel.body, dependent.split(apart(task.kernel.variant)[0])
+    body, (variant, _) = task.kernel.body, pdl.split(apart(task.kernel.variant)[0])
     kernel = replace(task.kernel, variant=variant, source=write.program(body, variant).text)
     return replace(task, kernel=kernel)
 

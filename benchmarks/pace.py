@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python3 benchmarks/pace.py RECORD...      [--rows] [--each 200]
 
-RECORDs are what `bound.py` wrote. Printed are the numbers of a `kernels.bound.Pace`, then for each
-layer what the ranking would lose by them, and by numbers fitted to all layers but that one. Least
-squares on the logarithm of the time; the faster a tile, the more it counts. Needs scipy.
+RECORDs are what `bound.py` wrote. Printed are the numbers of a `kernels.tile_cost.Pace`, then for
+each layer what the ranking would lose by them, and by numbers fitted to all layers but that one.
+Least squares on the logarithm of the time; the faster a tile, the more it counts. Needs scipy.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from anabranch.bench import pruning
 from anabranch.errors import AnabranchError
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.text import parse_graph
-from anabranch.kernels import bound
-from anabranch.kernels.bound import Block, Pace, time_us
+from anabranch.kernels import tile_cost
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.triton import tiles
-from anabranch.kernels.triton.roles import Contraction, contraction_of
+from anabranch.kernels.tile_cost import Block, Pace, time_us
+from anabranch.kernels.triton import contraction_tiles
+from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 
 FASTER = 3.0
 """A tile that takes twice as long as the fastest counts e**-FASTER of it."""
@@ -51,7 +51,7 @@ class Layer:
     name: str
     spec: TargetSpec
     peak: float
-    blocks: dict[tiles.Tile, Block]
+    blocks: dict[contraction_tiles.Tile, Block]
     us: dict[str, float]
 
     @property
@@ -63,7 +63,7 @@ class Layer:
         order = sorted(
             self.blocks, key=lambda t: time_us(self.blocks[t], self.spec, self.peak, pace)
         )
-        kept = tiles.kept_of(order)
+        kept = contraction_tiles.kept_of(order)
         return min(self.us.get(tile.text, math.inf) for tile in kept) / self.best - 1
 
 
@@ -86,7 +86,7 @@ def main() -> int:
     if not layers:
         print("no such layers in these records", file=sys.stderr)
         return 1
-    names, start = FITTED[given.rows], bound.ROWS if given.rows else bound.TILES
+    names, start = FITTED[given.rows], tile_cost.ROWS if given.rows else tile_cost.TILES
     fit = Fit(names, start, given.each, least_squares)
     pace = fit(layers)
     print("\n".join(f"    {name}={getattr(pace, name):.3g}," for name in names))
@@ -147,8 +147,8 @@ def layers_of(path: Path, rows: bool) -> list[Layer]:
         contraction = contraction_of(lower(parse_graph(search.body)))
         assert isinstance(contraction, Contraction), contraction
         if (contraction.m == 1) == rows and search.timed:
-            peak = tiles.peak_of(contraction.dtype, record.spec)
-            blocks = tiles.blocks_of(contraction, record.spec)
+            peak = contraction_tiles.peak_of(contraction.dtype, record.spec)
+            blocks = contraction_tiles.blocks_of(contraction, record.spec)
             found.append(Layer(name, record.spec, peak, blocks, search.timed | search.finals))
     return found
 

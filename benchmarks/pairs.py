@@ -29,9 +29,9 @@ from anabranch.ir.inputs import random_tensor
 from anabranch.ir.protocols import Target
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import text_kernel
-from anabranch.kernels.triton.expected import expected_us
-from anabranch.kernels.triton.pair import found_in
-from anabranch.kernels.triton.pair_tiles import ranked
+from anabranch.kernels.triton.expected_time import expected_us
+from anabranch.kernels.triton.gemm_chain import found_in
+from anabranch.kernels.triton.gemm_chain_tiles import ranked
 from anabranch.memory import pack
 from anabranch.options import Options
 from anabranch.targets import resolve

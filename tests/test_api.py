@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 import anabranch
 from anabranch.cache import Cache
 from anabranch.errors import NumericsError, OptionError
-from anabranch.kernels.triton import memo
+from anabranch.kernels.triton import program_cache
 from anabranch.options import Options
 from anabranch.trace import Trace
 
@@ -149,7 +149,7 @@ def test_who_saves_a_plan_keeps_what_was_written_of_its_kernels(
     kernels = [task.kernel for task in fast.entries[-1].plan.tasks.tasks if task.kernel]
     assert any(kernel.provider == "triton" for kernel in kernels)
     with Cache.open(tmp_path) as cache:
-        assert memo.recall(cache, kernels) == {}
+        assert program_cache.recall(cache, kernels) == {}
 
 
 def test_results_of_any_numbers_and_of_torchs_own_tuples_are_saved(tmp_path: Path) -> None:

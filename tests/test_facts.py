@@ -7,7 +7,7 @@ import pytest
 from anabranch.facts import _modes
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.triton.carveout import carveout_of
+from anabranch.kernels.triton.l1_carveout import carveout_of
 
 BODY = parse_graph("""
 graph g {

@@ -42,8 +42,8 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.types import DTYPE_NAMES
-from anabranch.kernels.triton.carveout import apart, carveout_of
-from anabranch.kernels.triton.dependent import split
+from anabranch.kernels.triton.l1_carveout import apart, carveout_of
+from anabranch.kernels.triton.pdl import split
 from anabranch.rewrite.rules import ALL, PUBLISHED
 from anabranch.search.engine.backtracking import Step
 from anabranch.search.result import rules_of

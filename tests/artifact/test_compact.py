@@ -19,7 +19,7 @@ from anabranch.ir.schedule import Launch, Schedule, sequential_launches
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.kernels.triton import write
-from anabranch.kernels.triton.carveout import WHOLE, with_carveout
+from anabranch.kernels.triton.l1_carveout import WHOLE, with_carveout
 from anabranch.memory import pack
 
 GRAPH = parse_graph("""

@@ -24,8 +24,8 @@ from anabranch.costs.recorded import Provenance
 from anabranch.errors import TargetError
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction import variants
-from anabranch.kernels.triton.roles import Contraction, contraction_of
-from anabranch.kernels.triton.tiles import KEPT, ranked
+from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
+from anabranch.kernels.triton.contraction_tiles import KEPT, ranked
 from anabranch.targets.cuda.variants import Batch, Times
 
 BODY = convolution(64, 56, 64, 1)

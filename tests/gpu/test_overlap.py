@@ -11,7 +11,7 @@ from tests.gpu.shared import shared_cache
 from tests.gpu.test_plans import network
 
 import anabranch
-from anabranch.kernels.triton.dependent import MODES, split
+from anabranch.kernels.triton.pdl import MODES, split
 from anabranch.targets.cuda.capture import CudaExecutable
 from anabranch.tuning.launch.pdl import in_mode, may_overlap
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import anabranch
 from anabranch.bench.pairs import PAIRS, bottleneck, layers, pooled, separable, squeeze
-from anabranch.kernels.triton.dependent import MODES
+from anabranch.kernels.triton.pdl import MODES
 from anabranch.kernels.triton.write import variants
 from anabranch.targets.cuda.variants import Bench
 

@@ -28,7 +28,7 @@ from anabranch.ir.eval import eval_graph
 from anabranch.ir.numbers import compare, relative_error
 from anabranch.ir.protocols import Limits
 from anabranch.kernels.library import AtenProvider, FusedAtenProvider
-from anabranch.kernels.triton.carveout import carveout_of
+from anabranch.kernels.triton.l1_carveout import carveout_of
 from anabranch.memory import pack
 from anabranch.schedule import BEST, SCHEDULERS
 from anabranch.schedule.ios.merge_stages import MERGING

@@ -12,7 +12,7 @@ from tests.kernels.triton.bodies import sru
 from torch import Tensor, nn
 
 import anabranch
-from anabranch.kernels.triton.dependent import MODES
+from anabranch.kernels.triton.pdl import MODES
 from anabranch.kernels.triton.write import variants
 from anabranch.targets.cuda.variants import Bench
 

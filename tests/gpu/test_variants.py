@@ -15,7 +15,7 @@ from anabranch.bench.layers import attention, linear
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.contraction import variants
-from anabranch.kernels.triton.dependent import MODES
+from anabranch.kernels.triton.pdl import MODES
 from anabranch.kernels.triton.write import variants as all_variants
 from anabranch.targets.cuda.variants import Bench
 

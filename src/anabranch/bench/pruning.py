@@ -31,8 +31,8 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction import variants
-from anabranch.kernels.triton.roles import Contraction, contraction_of
-from anabranch.kernels.triton.tiles import ranked
+from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
+from anabranch.kernels.triton.contraction_tiles import ranked
 from anabranch.targets.cuda.variants import Batch, Times
 
 AT_ONCE = 64

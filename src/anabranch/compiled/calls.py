@@ -55,7 +55,7 @@ from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable, Target
 from anabranch.ir.trees import REGISTER, read_tree, unknown_class, unregistered
-from anabranch.kernels.triton import memo
+from anabranch.kernels.triton import program_cache
 from anabranch.options import Options
 from anabranch.report import headline, kernel, page, text
 from anabranch.report.lines import WIDTH
@@ -274,10 +274,10 @@ class Compiled(Fixed):
             if not self.target.spec.simulated:
                 plan = owned(plan, (), self.target.device, {})
                 kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
-                missing = memo.recall(cache, kernels)
+                missing = program_cache.recall(cache, kernels)
                 self.target.prepare(kernels, cache, self.trace)
                 run = self.target.load(plan)
-                memo.keep(cache, missing)
+                program_cache.keep(cache, missing)
                 fell_back(run, self.options, self.trace)
         for name in unregistered(signature.output_tree):
             self.trace.add("warning", "load", source, unknown_class(name))
@@ -391,7 +391,7 @@ class Compiled(Fixed):
         if entry.compilation is not None:  # what was loaded was kept then
             kernels = [task.kernel for task in entry.plan.tasks.tasks if task.kernel]
             with Cache.open(self.options.cache_dir) as cache:
-                memo.keep(cache, memo.recall(cache, kernels))
+                program_cache.keep(cache, program_cache.recall(cache, kernels))
 
     def _pieces(self) -> dict[str, Any]:
         entry = self.entries[-1]

@@ -27,9 +27,9 @@ from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.dag import bits
 from anabranch.ir.graph import Graph, Node
-from anabranch.kernels.dfg.joins import JOINS, alike, joined_by
+from anabranch.kernels.dfg.concat_stores import JOINS, alike, joined_by
+from anabranch.kernels.dfg.expr import COMPUTE, Arith, all_parts
 from anabranch.kernels.dfg.lower import LOWERINGS, lower, refined
-from anabranch.kernels.dfg.nouns import COMPUTE, Arith, all_parts
 from anabranch.trace import Trace
 
 Group = tuple[Node, ...]

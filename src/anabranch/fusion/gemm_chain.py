@@ -42,9 +42,9 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Node
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
-from anabranch.kernels.dfg.joins import JOINS
-from anabranch.kernels.dfg.running import RUNNING
-from anabranch.kernels.triton.expected import expected_us, why_not_one
+from anabranch.kernels.dfg.concat_stores import JOINS
+from anabranch.kernels.dfg.scans import RUNNING
+from anabranch.kernels.triton.expected_time import expected_us, why_not_one
 from anabranch.trace import Trace
 
 Group = tuple[Node, ...]

@@ -24,8 +24,8 @@ from anabranch.ir.graph import Arg, Graph, Input, Node, Ref, producers, types, u
 from anabranch.ir.protocols import A_LARGE_GPU
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg import lower
+from anabranch.kernels.dfg.expr import COMPUTE
 from anabranch.kernels.dfg.lower import LOWERINGS
-from anabranch.kernels.dfg.nouns import COMPUTE
 from anabranch.kernels.triton.write import variants, why_none
 
 CONVOLUTION, ADD, RELU = "aten.convolution.default", "aten.add.Tensor", "aten.relu.default"

@@ -29,7 +29,7 @@ from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.dag import bits
 from anabranch.ir.graph import Node
-from anabranch.kernels.triton.roles import MOST_SHORT
+from anabranch.kernels.triton.contraction_axes import MOST_SHORT
 from anabranch.trace import Trace
 
 Group = tuple[Node, ...]

@@ -27,7 +27,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Input, Node
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
-from anabranch.kernels.triton.expected import expected_us, why_not_one
+from anabranch.kernels.triton.expected_time import expected_us, why_not_one
 from anabranch.trace import Trace
 
 Group = tuple[Node, ...]

@@ -19,9 +19,9 @@ from anabranch.fusion.legality import Facts, body_of
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node
-from anabranch.kernels.dfg.joins import JOINS, joined_by
+from anabranch.kernels.dfg.concat_stores import JOINS, joined_by
+from anabranch.kernels.dfg.expr import COMPUTE
 from anabranch.kernels.dfg.lower import LOWERINGS
-from anabranch.kernels.dfg.nouns import COMPUTE
 from anabranch.kernels.dfg.recurrence import LEAST_STEPS
 from anabranch.kernels.triton.recurrence import found_in
 from anabranch.trace import Trace

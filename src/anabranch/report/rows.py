@@ -16,8 +16,8 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.schedule import Launch, Timeline
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_kernel, text_node
-from anabranch.kernels.triton.carveout import apart
-from anabranch.kernels.triton.dependent import split
+from anabranch.kernels.triton.l1_carveout import apart
+from anabranch.kernels.triton.pdl import split
 from anabranch.report.parts import Parts
 from anabranch.tuning.recall import Candidate
 

@@ -17,8 +17,8 @@ from typing import Unpack
 
 from anabranch.artifact.owned import owned_bytes
 from anabranch.ir.text import text_kernel
-from anabranch.kernels.triton.abreast import NAME as ABREAST
-from anabranch.kernels.triton.carveout import WHOLE
+from anabranch.kernels.triton.horizontal import NAME as ABREAST
+from anabranch.kernels.triton.l1_carveout import WHOLE
 from anabranch.report import history
 from anabranch.report.flow import busy, critical_chain, flow
 from anabranch.report.headline import Headline, headline

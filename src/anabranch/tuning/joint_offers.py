@@ -21,7 +21,7 @@ from anabranch.ir.key import digest_text, structure_text
 from anabranch.ir.protocols import Provider
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
-from anabranch.kernels.triton.abreast import NAME, variants
+from anabranch.kernels.triton.horizontal import NAME, variants
 from anabranch.kernels.triton.write import program
 from anabranch.tuning.joint_tasks import Group, joint, levelled, name_of
 from anabranch.tuning.recall import Candidate

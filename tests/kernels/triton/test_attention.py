@@ -19,9 +19,9 @@ from torch import Tensor
 from anabranch.ir.graph import Graph
 from anabranch.ir.task import Task
 from anabranch.kernels.triton.attention import parse, write
-from anabranch.kernels.triton.attention_roles import OPERATOR, attention_of
+from anabranch.kernels.triton.attention_axes import OPERATOR, attention_of
 from anabranch.kernels.triton.attention_tiles import KEPT, Sizes, ranked
-from anabranch.kernels.triton.dependent import MODES
+from anabranch.kernels.triton.pdl import MODES
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.kernels.triton.write import program, variants
 

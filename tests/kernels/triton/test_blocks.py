@@ -11,8 +11,8 @@ from tests.kernels.triton.interpreter import check
 
 from anabranch.ir.graph import Graph
 from anabranch.kernels.triton.contraction import found_in
-from anabranch.kernels.triton.dependent import EARLY, MODES
-from anabranch.kernels.triton.roles import MOST_SHORT
+from anabranch.kernels.triton.contraction_axes import MOST_SHORT
+from anabranch.kernels.triton.pdl import EARLY, MODES
 from anabranch.kernels.triton.write import program, variants
 
 TYPES = (torch.float16, torch.bfloat16, torch.float32)

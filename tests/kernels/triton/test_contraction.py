@@ -14,7 +14,7 @@ from tests.kernels.triton.interpreter import check
 
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction import parse
-from anabranch.kernels.triton.roles import contraction_of
+from anabranch.kernels.triton.contraction_axes import contraction_of
 
 LAST = torch.channels_last
 SMALL = settings(max_examples=20, deadline=None)

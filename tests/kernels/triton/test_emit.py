@@ -7,9 +7,9 @@ import torch
 from anabranch.ir.text import parse_graph
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg import Dfg, lower
-from anabranch.kernels.dfg.index import axis
+from anabranch.kernels.dfg.expr import Load
+from anabranch.kernels.dfg.index_expr import axis
 from anabranch.kernels.dfg.lower import held
-from anabranch.kernels.dfg.nouns import Load
 from anabranch.kernels.triton.emit import emit, fresh, identifier
 
 EPILOGUE = parse_graph("""

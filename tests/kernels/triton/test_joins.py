@@ -6,8 +6,8 @@ import pytest
 from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
 
+from anabranch.kernels.dfg.expr import Dfg, all_parts
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Dfg, all_parts
 from anabranch.kernels.dfg.text import text_dfg
 from anabranch.kernels.triton.write import variants
 

@@ -7,8 +7,8 @@ import torch
 from tests.kernels.triton.bodies import body, call, gpu
 
 from anabranch.kernels.triton.contraction import found_in, variants
+from anabranch.kernels.triton.contraction_tiles import ranked
 from anabranch.kernels.triton.limits import upper_limit
-from anabranch.kernels.triton.tiles import ranked
 
 PRODUCT, _ = body("aten.mm.default", (torch.empty(128, 768).half(), torch.empty(768, 96).half()))
 

@@ -12,8 +12,8 @@ import pytest
 from anabranch.bench.pruning import LEAST_PRUNED, MOST_LOST, Record, judge, read
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.triton.roles import Contraction, contraction_of
-from anabranch.kernels.triton.tiles import LIKES, chosen, ranked
+from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
+from anabranch.kernels.triton.contraction_tiles import LIKES, chosen, ranked
 
 RECORDS = Path(__file__).parents[3] / "benchmarks/results/2026-11-22-h200-bound"
 FAST = 1.5

@@ -12,7 +12,7 @@ from tests.kernels.triton.interpreter import check
 from anabranch.ir.graph import Graph
 from anabranch.ir.types import DTYPE_NAMES
 from anabranch.kernels.dfg import lower
-from anabranch.kernels.triton.roles import Contraction, contraction_of
+from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.write import variants
 
 

@@ -16,7 +16,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
-from anabranch.kernels.triton.dependent import split
+from anabranch.kernels.triton.pdl import split
 from anabranch.memory.packer import Packer
 from anabranch.options import Options
 from anabranch.schedule.best import Choice

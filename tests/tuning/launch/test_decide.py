@@ -20,8 +20,8 @@ from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.triton.carveout import LESS, WHOLE, apart
-from anabranch.kernels.triton.dependent import MODES, split
+from anabranch.kernels.triton.l1_carveout import LESS, WHOLE, apart
+from anabranch.kernels.triton.pdl import MODES, split
 from anabranch.kernels.triton.write import program
 from anabranch.memory import pack
 from anabranch.memory.race_check import check_plan

@@ -15,7 +15,7 @@ from anabranch.errors import TargetError
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.triton.dependent import split
+from anabranch.kernels.triton.pdl import split
 from anabranch.trace import Trace
 from anabranch.tuning.launch.decide import LARGE, NEAR, OF_LARGE, OTHERS, near, overlapped
 

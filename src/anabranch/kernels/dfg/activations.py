@@ -9,9 +9,9 @@ import math
 
 import torch
 
-from anabranch.kernels.dfg.build import arith
-from anabranch.kernels.dfg.nouns import Expr
-from anabranch.kernels.dfg.values import Formula, Operands
+from anabranch.kernels.dfg.expr import Expr
+from anabranch.kernels.dfg.lowering_api import Formula, Operands
+from anabranch.kernels.dfg.simplify import arith
 
 
 def _hardtanh(of: Operands) -> Expr:

@@ -22,30 +22,20 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, types
 from anabranch.ir.rounding import divides_by_number, strict_values
 from anabranch.ir.types import TensorType
-from anabranch.kernels.dfg.build import cast, load
-from anabranch.kernels.dfg.elsewhere import ELSEWHERE
-from anabranch.kernels.dfg.extremes import EXTREMES
-from anabranch.kernels.dfg.folds import FOLDS
-from anabranch.kernels.dfg.index import Axis, Index, axis, number
-from anabranch.kernels.dfg.joins import Part, parts_of
-from anabranch.kernels.dfg.moves import MOVES
-from anabranch.kernels.dfg.nouns import (
-    COMPUTE,
-    Arith,
-    Dfg,
-    Expr,
-    Held,
-    Reduce,
-    Scan,
-    Store,
-    Within,
-)
-from anabranch.kernels.dfg.patches import PATCHES
+from anabranch.kernels.dfg.argreduce import EXTREMES
+from anabranch.kernels.dfg.computed_index import ELSEWHERE
+from anabranch.kernels.dfg.concat_stores import Part, parts_of
+from anabranch.kernels.dfg.expr import COMPUTE, Arith, Dfg, Expr, Held, Reduce, Scan, Store, Within
+from anabranch.kernels.dfg.im2col import PATCHES
+from anabranch.kernels.dfg.index_expr import Axis, Index, axis, number
+from anabranch.kernels.dfg.lowering_api import At, Call, Lowering, Point, Refusal, Value, arguments
+from anabranch.kernels.dfg.movement import MOVES
 from anabranch.kernels.dfg.pointwise import POINTWISE
-from anabranch.kernels.dfg.running import RUNNING
+from anabranch.kernels.dfg.reductions import FOLDS
+from anabranch.kernels.dfg.scans import RUNNING
+from anabranch.kernels.dfg.simplify import cast, load
 from anabranch.kernels.dfg.strict import ROUNDED, strict
-from anabranch.kernels.dfg.values import At, Call, Lowering, Point, Refusal, Value, arguments
-from anabranch.kernels.dfg.windows import WINDOWS
+from anabranch.kernels.dfg.window_ops import WINDOWS
 
 LOWERINGS: dict[str, Lowering] = {
     **POINTWISE,

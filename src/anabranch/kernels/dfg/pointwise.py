@@ -13,11 +13,8 @@ import torch
 
 from anabranch.ir.rounding import narrower
 from anabranch.kernels.dfg.activations import ACTIVATIONS
-from anabranch.kernels.dfg.build import arith, cast, const
-from anabranch.kernels.dfg.nouns import COMPUTE, Const, Expr, Within
-from anabranch.kernels.dfg.powers import POWERS
-from anabranch.kernels.dfg.strict import by_number, rounded, stepwise
-from anabranch.kernels.dfg.values import (
+from anabranch.kernels.dfg.expr import COMPUTE, Const, Expr, Within
+from anabranch.kernels.dfg.lowering_api import (
     At,
     Call,
     Formula,
@@ -28,6 +25,9 @@ from anabranch.kernels.dfg.values import (
     Value,
     promoted,
 )
+from anabranch.kernels.dfg.powers import POWERS
+from anabranch.kernels.dfg.simplify import arith, cast, const
+from anabranch.kernels.dfg.strict import by_number, rounded, stepwise
 
 
 def pointwise(formula: Formula, compares: bool = False) -> Lowering:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 
-from anabranch.kernels.dfg.build import arith, const
-from anabranch.kernels.dfg.nouns import Const, Expr
-from anabranch.kernels.dfg.values import Formula, Operands, Refusal
+from anabranch.kernels.dfg.expr import Const, Expr
+from anabranch.kernels.dfg.lowering_api import Formula, Operands, Refusal
+from anabranch.kernels.dfg.simplify import arith, const
 
 MOST_PRODUCTS = 16
 """Whole exponents up to this one are products."""

@@ -18,9 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from anabranch.kernels.dfg.build import bounded
-from anabranch.kernels.dfg.index import Axis, Index, axis
-from anabranch.kernels.dfg.nouns import (
+from anabranch.kernels.dfg.expr import (
     Arith,
     Cast,
     Const,
@@ -35,8 +33,10 @@ from anabranch.kernels.dfg.nouns import (
     all_parts,
     parts,
 )
-from anabranch.kernels.dfg.values import Refusal
-from anabranch.kernels.dfg.walk import replace_parts
+from anabranch.kernels.dfg.index_expr import Axis, Index, axis
+from anabranch.kernels.dfg.lowering_api import Refusal
+from anabranch.kernels.dfg.simplify import bounded
+from anabranch.kernels.dfg.traversal import replace_parts
 
 LEAST_STEPS = 32
 """Fewer are as well unrolled: all that they read is then under way before the first of them."""

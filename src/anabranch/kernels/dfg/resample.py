@@ -17,11 +17,11 @@ import struct
 
 import torch
 
-from anabranch.kernels.dfg.build import arith, cast, const, position
-from anabranch.kernels.dfg.index import Index, gathered
-from anabranch.kernels.dfg.moves import moved
-from anabranch.kernels.dfg.nouns import Expr, Within
-from anabranch.kernels.dfg.values import At, Call, Lowering, Point, Refusal
+from anabranch.kernels.dfg.expr import Expr, Within
+from anabranch.kernels.dfg.index_expr import Index, gathered
+from anabranch.kernels.dfg.lowering_api import At, Call, Lowering, Point, Refusal
+from anabranch.kernels.dfg.movement import moved
+from anabranch.kernels.dfg.simplify import arith, cast, const, position
 
 
 def _single(value: float) -> float:

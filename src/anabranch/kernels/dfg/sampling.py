@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import torch
 
-from anabranch.kernels.dfg.build import arith, cast, const
-from anabranch.kernels.dfg.index import Index, gathered, number
-from anabranch.kernels.dfg.nouns import Expr, Within
+from anabranch.kernels.dfg.expr import Expr, Within
+from anabranch.kernels.dfg.index_expr import Index, gathered, number
+from anabranch.kernels.dfg.lowering_api import At, Call, Lowering, Point, Refusal, Value
 from anabranch.kernels.dfg.resample import weighed
-from anabranch.kernels.dfg.values import At, Call, Lowering, Point, Refusal, Value
+from anabranch.kernels.dfg.simplify import arith, cast, const
 
 BILINEAR, NEAREST = 0, 1
 ZEROS, BORDER = 0, 1

@@ -16,9 +16,9 @@ from dataclasses import replace
 
 import torch
 
-from anabranch.kernels.dfg.build import arith, cast, const
-from anabranch.kernels.dfg.nouns import Arith, Cast, Const, Expr, Reduce, Within, parts
-from anabranch.kernels.dfg.values import At, Point, Value
+from anabranch.kernels.dfg.expr import Arith, Cast, Const, Expr, Reduce, Within, parts
+from anabranch.kernels.dfg.lowering_api import At, Point, Value
+from anabranch.kernels.dfg.simplify import arith, cast, const
 
 ROUNDED: dict[torch.dtype, str] = {torch.float16: "as_f16", torch.bfloat16: "as_bf16"}
 IEEE = {"div": "div_rn", "sqrt": "sqrt_rn"}

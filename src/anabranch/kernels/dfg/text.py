@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections import Counter
 
 from anabranch.ir.types import DTYPE_NAMES
-from anabranch.kernels.dfg.index import Index
-from anabranch.kernels.dfg.nouns import (
+from anabranch.kernels.dfg.expr import (
     Arith,
     Cast,
     Const,
@@ -31,6 +30,7 @@ from anabranch.kernels.dfg.nouns import (
     all_parts,
     parts,
 )
+from anabranch.kernels.dfg.index_expr import Index
 
 SIGNS = {
     **{"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<"},

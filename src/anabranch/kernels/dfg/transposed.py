@@ -10,10 +10,10 @@ a stack of products (stride 2, kernel 4: four of them, each of 2 x 2 taps).
 
 from __future__ import annotations
 
-from anabranch.kernels.dfg.build import arith, both, bounded, cast, choose, reduce
-from anabranch.kernels.dfg.index import Axis, Index, axis
-from anabranch.kernels.dfg.nouns import Expr, Within
-from anabranch.kernels.dfg.values import At, Call, Point, Refusal, Value
+from anabranch.kernels.dfg.expr import Expr, Within
+from anabranch.kernels.dfg.index_expr import Axis, Index, axis
+from anabranch.kernels.dfg.lowering_api import At, Call, Point, Refusal, Value
+from anabranch.kernels.dfg.simplify import arith, both, bounded, cast, choose, reduce
 
 
 class Spread:

@@ -26,10 +26,10 @@ import torch
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.dfg.build import bounded
-from anabranch.kernels.dfg.index import Axis, axis
-from anabranch.kernels.dfg.nouns import Expr
-from anabranch.kernels.triton.attention_roles import (
+from anabranch.kernels.dfg.expr import Expr
+from anabranch.kernels.dfg.index_expr import Axis, axis
+from anabranch.kernels.dfg.simplify import bounded
+from anabranch.kernels.triton.attention_axes import (
     NAME,
     OPERATOR,
     Attention,
@@ -38,11 +38,11 @@ from anabranch.kernels.triton.attention_roles import (
     block_of,
 )
 from anabranch.kernels.triton.attention_tiles import LEAST, Tile, chosen
+from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.emit import DTYPES, Emission
+from anabranch.kernels.triton.module_text import program
 from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.space import next_power
 
 VARIANT = re.compile(r"attention:(\d+)x(\d+)\.w(\d+)\.s(\d+)(\.tf32)?")
 OWN = frozenset(

@@ -24,9 +24,9 @@ import torch
 
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.types import DTYPE_NAMES
-from anabranch.kernels.bound import CLOCK, SPARE, WARP
-from anabranch.kernels.triton.attention_roles import Attention
-from anabranch.kernels.triton.space import next_power
+from anabranch.kernels.tile_cost import CLOCK, SPARE, WARP
+from anabranch.kernels.triton.attention_axes import Attention
+from anabranch.kernels.triton.axis_layout import next_power
 
 ROWS, PLACES = (16, 32, 64, 128), (16, 32, 64, 128, 256)
 WARPS, STAGES = (1, 2, 4, 8), (2, 3)

@@ -26,7 +26,8 @@ it out, and makes the same machine code of a text that has it outside.
 What is added to the products, a residual say, is read after them, or first (`.r`): memory takes as
 long as the products of a small tile, but who holds it has fewer registers for them.
 
-`ahead` says what of the weights is read, or asked for, before the kernel before has ended.
+`weight_prefetch` says what of the weights is read, or asked for, before the kernel before has
+ended.
 """
 
 from __future__ import annotations
@@ -40,17 +41,22 @@ import torch
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.dfg.build import bounded, const
-from anabranch.kernels.dfg.index import Axis, axes_of
+from anabranch.kernels.dfg.expr import Expr, Load, Reduce, parts
+from anabranch.kernels.dfg.index_expr import Axis, axes_of
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Expr, Load, Reduce, parts
-from anabranch.kernels.dfg.walk import (
-    Place,
-    loads,
-    substitute,
-)
-from anabranch.kernels.triton import meeting
-from anabranch.kernels.triton.ahead import (
+from anabranch.kernels.dfg.simplify import bounded, const
+from anabranch.kernels.dfg.traversal import Place, loads, substitute
+from anabranch.kernels.triton import split_k
+from anabranch.kernels.triton.axis_layout import flattened, next_power
+from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of, plain
+from anabranch.kernels.triton.contraction_tiles import Tile, chosen
+from anabranch.kernels.triton.emit import DTYPES, Emission, literal
+from anabranch.kernels.triton.epilogue import Results
+from anabranch.kernels.triton.k_loop import Steps, steps_of
+from anabranch.kernels.triton.module_text import program
+from anabranch.kernels.triton.names import INDICES, names_of
+from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.weight_prefetch import (
     TOGETHER,
     Share,
     Side,
@@ -60,19 +66,10 @@ from anabranch.kernels.triton.ahead import (
     rounded_ahead,
     write_fetches,
 )
-from anabranch.kernels.triton.emit import DTYPES, Emission, literal
-from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.page import program
-from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.results import Results
-from anabranch.kernels.triton.roles import Contraction, contraction_of, plain
-from anabranch.kernels.triton.space import flattened, next_power
-from anabranch.kernels.triton.steps import Steps, steps_of
-from anabranch.kernels.triton.taps import write_taps
-from anabranch.kernels.triton.tiles import Tile, chosen
+from anabranch.kernels.triton.window_prologue import write_taps
 
 VARIANT = re.compile(r"contraction:(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(\.tf32)?(\.r)?")
-OWN = meeting.OWN | {
+OWN = split_k.OWN | {
     *("row", "row_in", "col", "col_in", "deep", "step", "tile", "part", "batch", "total"),
     *("block", "block_in"),
 }
@@ -141,7 +138,7 @@ def _written(body: Graph, variant: str, asked: int | None) -> Program:
     _write_sums(out, sums, "" if asked is None else constant_side(body, found), asked or 0)
     if share.split > 1:
         shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
-        meeting.write_meeting(out, shape, share.split)
+        split_k.write_meeting(out, shape, share.split)
     results.write(out, (tile.m, tile.n), tiles[1], _starts(tile, tiles)[1])
     count = tiles[0] * tiles[1] * found.batches
     written = program(

@@ -21,17 +21,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from anabranch.kernels.dfg.index import (
-    LARGEST_INT32,
-    Atom,
-    Axis,
-    Gathered,
-    Index,
-    Quotient,
-    Remainder,
-    axes_of,
-)
-from anabranch.kernels.dfg.nouns import (
+from anabranch.kernels.dfg.expr import (
     Arith,
     Bound,
     Cast,
@@ -48,6 +38,16 @@ from anabranch.kernels.dfg.nouns import (
     all_parts,
     free_axes,
     parts,
+)
+from anabranch.kernels.dfg.index_expr import (
+    LARGEST_INT32,
+    Atom,
+    Axis,
+    Gathered,
+    Index,
+    Quotient,
+    Remainder,
+    axes_of,
 )
 
 DTYPES: dict[torch.dtype, str] = {

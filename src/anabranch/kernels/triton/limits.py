@@ -2,8 +2,9 @@
 
     contraction:16x64x128.k4.w4.s3.pe     at most 0.15% of peak (memory 0.03, shared 0.14, ...)
 
-Tiles of contractions are ranked by their limit before anything is written (`tiles`). Pairs and
-attentions are ranked by a time of another kind, and what has no tile of products by nothing.
+Tiles of contractions are ranked by their limit before anything is written (`contraction_tiles`).
+Pairs and attentions are ranked by a time of another kind, and what has no tile of products by
+nothing.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.bound import Bound
+from anabranch.kernels.tile_cost import Bound
 from anabranch.kernels.triton import contraction
-from anabranch.kernels.triton.carveout import apart
-from anabranch.kernels.triton.dependent import split
-from anabranch.kernels.triton.tiles import limit_of
+from anabranch.kernels.triton.contraction_tiles import limit_of
+from anabranch.kernels.triton.l1_carveout import apart
+from anabranch.kernels.triton.pdl import split
 
 
 def upper_limit(body: Graph, variant: str, spec: TargetSpec) -> Bound | None:

@@ -13,14 +13,14 @@ import re
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
+from anabranch.kernels.dfg.expr import Dfg
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Dfg
-from anabranch.kernels.dfg.walk import loads, reductions, scans, substitute_stores
+from anabranch.kernels.dfg.traversal import loads, reductions, scans, substitute_stores
+from anabranch.kernels.triton.axis_layout import elements_per_thread, flattened, ordered
 from anabranch.kernels.triton.emit import Emission
+from anabranch.kernels.triton.module_text import program
 from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.space import elements_per_thread, flattened, ordered
 
 THREADS_PER_WARP = 32
 LARGEST_GRID = 2**31 - 1

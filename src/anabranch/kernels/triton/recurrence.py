@@ -31,22 +31,22 @@ from dataclasses import dataclass, replace
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.dfg.index import Axis, Index, axis, number
+from anabranch.kernels.dfg.expr import Const, Expr, Held, Load, Store, all_parts, free_axes, parts
+from anabranch.kernels.dfg.index_expr import Axis, Index, axis, number
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Const, Expr, Held, Load, Store, all_parts, free_axes, parts
 from anabranch.kernels.dfg.recurrence import LEAST_STEPS, NO_STEPS, Recurrence, recurrence_of
-from anabranch.kernels.dfg.walk import (
+from anabranch.kernels.dfg.traversal import (
     Place,
     loads,
     replace_parts,
     substitute,
     substitute_index,
 )
+from anabranch.kernels.triton.axis_layout import flattened, ordered
 from anabranch.kernels.triton.emit import DTYPES, Emission
+from anabranch.kernels.triton.module_text import program
 from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.space import flattened, ordered
 
 VARIANT = re.compile(r"recurrence:(\d+)\.u(\d+)(\.a)?\.w(\d+)")
 TILES = ((32, 1), (128, 4), (256, 4), (512, 4))

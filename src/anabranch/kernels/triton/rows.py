@@ -3,7 +3,7 @@ before and after them.
 
     rows:16x64.w4     16 rows a CTA, tiles of 64 columns, 4 warps
 
-What is reduced is flattened into one axis of columns, all else into one of rows (`rows_roles`),
+What is reduced is flattened into one axis of columns, all else into one of rows (`rows_axes`),
 each in the memory order of what is read. A row that fits into the tile is read once and held in
 registers, however many reductions are made of it (layer norm: two). A longer one is walked in
 blocks, once for each reduction that needs the one before, and once more for what is stored for
@@ -28,21 +28,21 @@ import torch
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.dfg.build import const, least
-from anabranch.kernels.dfg.index import Axis
+from anabranch.kernels.dfg.expr import Expr, Reduce, Scan, all_parts, free_axes, parts
+from anabranch.kernels.dfg.index_expr import Axis
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Expr, Reduce, Scan, all_parts, free_axes, parts
-from anabranch.kernels.dfg.walk import reductions, scans
-from anabranch.kernels.triton import meeting, running
+from anabranch.kernels.dfg.simplify import const, least
+from anabranch.kernels.dfg.traversal import reductions, scans
+from anabranch.kernels.triton import row_scans, split_k
+from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.emit import DTYPES, Emission, literal
-from anabranch.kernels.triton.meeting import Total
+from anabranch.kernels.triton.module_text import program
 from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.rows_roles import LONGEST_TILE, Rows, rows_of
-from anabranch.kernels.triton.space import next_power
+from anabranch.kernels.triton.rows_axes import LONGEST_TILE, Rows, rows_of
+from anabranch.kernels.triton.split_k import Total
 
-OWN = meeting.OWN | {"tile", "part"}
+OWN = split_k.OWN | {"tile", "part"}
 BLOCK = 1024
 """Columns of a block where a row is walked."""
 WARPS = (1, 2, 4, 8)
@@ -177,7 +177,7 @@ def _one_tile(rows: Rows, out: Emission, width: int) -> None:
         return _across(fold, value)
 
     def scan(one: Scan, value: str, inner: Emission) -> str:
-        return running.write_scan(one, value, inner, rows.col, "col_in" if partial else "")
+        return row_scans.write_scan(one, value, inner, rows.col, "col_in" if partial else "")
 
     scope.reduce, scope.scan = reduce, scan
     for store in rows.stores:
@@ -209,7 +209,7 @@ def _in_blocks(rows: Rows, out: Emission, height: int, width: int, split: int) -
             out.known[fold] = out.assign(name, _across(fold, total))
         if split > 1:
             whole = [Total(out.known[fold], _neutral(fold), _joined(fold)) for fold in level]
-            meeting.write_meeting(out, (height, 1), split, whole, DTYPES[level[0].dtype])
+            split_k.write_meeting(out, (height, 1), split, whole, DTYPES[level[0].dtype])
         _settle(rows.col, exprs, out)
     after = [store for store in rows.stores if rows.col in free_axes(store.expr)]
     for store in rows.stores:
@@ -241,7 +241,7 @@ def _block(
     """The loop over the blocks of a row, or of a CTA's part of it, in which these are computed; its
     body is the scope that is returned."""
     partial = rows.col.extent % width != 0
-    carried = {one: running.begin(one, out, height) for one in running.below(exprs, out)}
+    carried = {one: row_scans.begin(one, out, height) for one in row_scans.below(exprs, out)}
     span = f"0, {rows.col.extent}"
     if split > 1:
         each = -(-rows.col.extent // (width * split)) * width
@@ -254,7 +254,7 @@ def _block(
 
     def scan(one: Scan, value: str, inner: Emission) -> str:
         last = "col_in" if partial else ""
-        return running.carry_on(one, value, inner, rows.col, carried[one], width, last)
+        return row_scans.carry_on(one, value, inner, rows.col, carried[one], width, last)
 
     scope.scan = scan
     scope.lines.append(f"col = start + tl.arange(0, {width})[None, :]")

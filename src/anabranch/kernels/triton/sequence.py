@@ -25,11 +25,10 @@ import torch
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.bound import Block, Bound, bound, resident
-from anabranch.kernels.dfg.index import Axis, axis
+from anabranch.kernels.dfg.expr import Arith, Dfg, Expr, Held, Load, Reduce, Scan, free_axes
+from anabranch.kernels.dfg.index_expr import Axis, axis
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Arith, Dfg, Expr, Held, Load, Reduce, Scan, free_axes
-from anabranch.kernels.dfg.walk import (
+from anabranch.kernels.dfg.traversal import (
     Place,
     reductions,
     replace_parts,
@@ -37,16 +36,17 @@ from anabranch.kernels.dfg.walk import (
     substitute,
     substitute_stores,
 )
-from anabranch.kernels.triton import running
-from anabranch.kernels.triton.ahead import Share, Side, rounded_ahead, write_fetches
+from anabranch.kernels.tile_cost import Block, Bound, bound, resident
+from anabranch.kernels.triton import row_scans
+from anabranch.kernels.triton.axis_layout import flattened, largest_load, next_power, ordered
+from anabranch.kernels.triton.contraction_axes import multiplied_in, plain
+from anabranch.kernels.triton.contraction_tiles import has_cores, peak_of
 from anabranch.kernels.triton.emit import DTYPES, Emission
+from anabranch.kernels.triton.k_loop import walk
+from anabranch.kernels.triton.module_text import program
 from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.page import program
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.roles import multiplied_in, plain
-from anabranch.kernels.triton.space import flattened, largest_load, next_power, ordered
-from anabranch.kernels.triton.steps import walk
-from anabranch.kernels.triton.tiles import has_cores, peak_of
+from anabranch.kernels.triton.weight_prefetch import Share, Side, rounded_ahead, write_fetches
 
 VARIANT = re.compile(r"sequence:(\d+)x(\d+)x(\d+)\.w(\d+)\.s(\d+)(\.tf32)?")
 OWN = {"tile", "batch", "row", "row_in", "col", "col_in", "deep", "deep_right", "deep_in"}
@@ -175,7 +175,7 @@ def layer_of(dfg: Dfg | str) -> Layer | str:
         return dfg
     if not scans(*(store.expr for store in dfg.stores)):
         return "nothing runs along its rows"
-    dfg = running.aligned(dfg)
+    dfg = row_scans.aligned(dfg)
     if isinstance(dfg, str):
         return dfg
     exprs = [store.expr for store in dfg.stores]
@@ -350,7 +350,7 @@ def _write_results(
     last = out.masks.get(row, "")
 
     def scan(one: Scan, value: str, inner: Emission) -> str:
-        return running.write_scan(one, value, inner, row, last, axis=0)
+        return row_scans.write_scan(one, value, inner, row, last, axis=0)
 
     out.scan = scan
     out.expect(*(store.expr for store in stores))

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.dfg.build import bounded
-from anabranch.kernels.dfg.index import Axis, Index, axes_of
+from anabranch.kernels.dfg.expr import Dfg, Expr, Held, Load, Reduce, Store, Within, free_axes
+from anabranch.kernels.dfg.index_expr import Axis, Index, axes_of
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.nouns import Dfg, Expr, Held, Load, Reduce, Store, Within, free_axes
-from anabranch.kernels.dfg.walk import (
+from anabranch.kernels.dfg.simplify import bounded
+from anabranch.kernels.dfg.traversal import (
     loads,
     reductions,
     replace_parts,
@@ -35,11 +35,7 @@ from anabranch.kernels.dfg.walk import (
     substitute,
     substitute_stores,
 )
-from anabranch.kernels.triton.emit import Emission
-from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.page import program
-from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.space import (
+from anabranch.kernels.triton.axis_layout import (
     elements_per_thread,
     flattened,
     largest_load,
@@ -47,7 +43,11 @@ from anabranch.kernels.triton.space import (
     ordered,
     slides,
 )
-from anabranch.kernels.triton.taps import JOINED, count, taps
+from anabranch.kernels.triton.emit import Emission
+from anabranch.kernels.triton.module_text import program
+from anabranch.kernels.triton.names import INDICES, names_of
+from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.window_prologue import JOINED, count, taps
 
 MOST_TAPS = 64
 MOST_LOADS = 160

@@ -19,24 +19,24 @@ from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.lower import MOST_NODES
-from anabranch.kernels.dfg.running import RUNNING
+from anabranch.kernels.dfg.scans import RUNNING
 from anabranch.kernels.triton import (
     attention,
-    attention_roles,
+    attention_axes,
     contraction,
-    pair,
+    gemm_chain,
     pointwise,
     recurrence,
     rows,
     sequence,
     window,
 )
-from anabranch.kernels.triton.abreast import NAME as ABREAST
-from anabranch.kernels.triton.abreast import abreast, parts_of
-from anabranch.kernels.triton.abreast import variants as side_by_side
-from anabranch.kernels.triton.carveout import apart
-from anabranch.kernels.triton.dependent import ASKED, EARLY, dependent, split
-from anabranch.kernels.triton.page import header
+from anabranch.kernels.triton.horizontal import NAME as ABREAST
+from anabranch.kernels.triton.horizontal import abreast, parts_of
+from anabranch.kernels.triton.horizontal import variants as side_by_side
+from anabranch.kernels.triton.l1_carveout import apart
+from anabranch.kernels.triton.module_text import header
+from anabranch.kernels.triton.pdl import ASKED, EARLY, dependent, split
 from anabranch.kernels.triton.program import Program
 from anabranch.options import Pruning
 
@@ -69,7 +69,7 @@ TEMPLATES: dict[str, Template] = {
         contraction.limited,
     ),
     "attention": Template(attention.variants, attention.found_in, attention.write),
-    "pair": Template(pair.variants, pair.found_in, pair.write),
+    "pair": Template(gemm_chain.variants, gemm_chain.found_in, gemm_chain.write),
     "recurrence": Template(recurrence.variants, recurrence.found_in, recurrence.write),
     "sequence": Template(sequence.variants, sequence.found_in, sequence.write, sequence.early),
 }
@@ -130,7 +130,7 @@ def why_none(body: Graph) -> str:
         near = ["contraction" if kinds["contract"] == 1 else "pair"]
     if kinds["contract"] and any(ops.packet_name(op) in RUNNING for op in operators):
         near = ["sequence"]
-    if attention_roles.OPERATOR in operators:
+    if attention_axes.OPERATOR in operators:
         near = ["attention"]
     same = canonical(body, content=False)
     found = {name: TEMPLATES[name].found_in(same) for name in near}

@@ -16,7 +16,8 @@ A call while its caller captures a graph of their own puts the plan's launches i
 they went into ours: their inputs, results and memory are those of the plan, which then lives as
 long as the process. Whoever replays such a graph beside other calls of the plan must order them.
 
-All kernels of the graph, a library's too, ask for one carve-out of L1 (`kernels.triton.carveout`).
+All kernels of the graph, a library's too, ask for one carve-out of L1
+(`kernels.triton.l1_carveout`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Held
 from anabranch.ir.schedule import Launch
 from anabranch.ir.task import Task, alias_roots
-from anabranch.kernels.triton.carveout import apart, carveout_of
+from anabranch.kernels.triton.l1_carveout import apart, carveout_of
 from anabranch.targets.calling import alone, without_gradients
 from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.capturing import captured

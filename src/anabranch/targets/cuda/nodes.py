@@ -6,8 +6,8 @@ Kernels of libraries say nowhere else how they are launched, but to a profiler; 
 was profiled once pays for it in every launch from then on: CUPTI stays attached, and graphs of 100
 kernels that took 3 us to launch take 60. None stands for a node that is no kernel: a copy, a fill.
 
-Which carve-out a kernel prefers (`kernels.triton.carveout`) is said to its node, for only there it
-can be said to kernels of libraries too.
+Which carve-out a kernel prefers (`kernels.triton.l1_carveout`) is said to its node, for only there
+it can be said to kernels of libraries too.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     plan --pdl--> the fastest mode for all kernels --pdl_per_kernel--> modes of their own for some
 
 On compute capability 9.0 and up a generated kernel may be launched while the kernel before it
-drains (`kernels.triton.dependent`). What that is worth depends on what follows what, so it is
+drains (`kernels.triton.pdl`). What that is worth depends on what follows what, so it is
 measured in whole plans. Kernels of libraries stay as they are. Modes touch the same memory: nothing
 is packed anew.
 """

@@ -2,7 +2,7 @@
 
     100% shared 190.4 us   75% 188.0   50% 186.3   25% 231.0   -->   50%
 
-All kernels of a plan ask for the same (`kernels.triton.carveout`). All of it as shared memory
+All kernels of a plan ask for the same (`kernels.triton.l1_carveout`). All of it as shared memory
 serves those of large tiles, of which several are to be on a multiprocessor; less leaves more L1 to
 those that read what their neighbours read. The plan as it is wins unless another is surely faster.
 """
@@ -20,7 +20,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.schedule import text_schedule
 from anabranch.ir.task import Task, TaskGraph
-from anabranch.kernels.triton.carveout import LESS, WHOLE, with_carveout
+from anabranch.kernels.triton.l1_carveout import LESS, WHOLE, with_carveout
 from anabranch.trace import Trace
 from anabranch.tuning.launch.pdl import BUDGET, generated
 from anabranch.tuning.launch.pdl_per_kernel import surely_faster

@@ -25,7 +25,7 @@ from anabranch.ir.protocols import Cost, Executable, Plans, Target
 from anabranch.ir.schedule import text_schedule
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.threads import Pool
-from anabranch.kernels.triton.dependent import MODES
+from anabranch.kernels.triton.pdl import MODES
 from anabranch.kernels.triton.write import program
 from anabranch.trace import Trace
 from anabranch.tuning.launch.recall import keep, recall

@@ -22,7 +22,7 @@ from anabranch.deadline import Deadline
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Task, TaskGraph
-from anabranch.kernels.triton.dependent import MODES
+from anabranch.kernels.triton.pdl import MODES
 from anabranch.kernels.triton.write import unnamed
 from anabranch.tuning.launch.loaded_variants import Launched, Modes
 from anabranch.tuning.launch.pdl import generated

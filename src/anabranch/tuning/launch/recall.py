@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from anabranch.cache import Cache
 from anabranch.ir.protocols import Cost
-from anabranch.kernels.triton.dependent import MODES
+from anabranch.kernels.triton.pdl import MODES
 
 Kept = tuple[tuple[str, ...], list[Cost]]
 

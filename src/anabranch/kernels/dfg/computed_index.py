@@ -1,0 +1,223 @@
+"""Moves whose element comes from a place that is computed: shuffles, mirrors, gathers.
+
+    pixel_shuffle(x, 2) at (n, c, h, w)   = x at (n, 4c + 2 (h % 2) + w % 2, h // 2, w // 2)
+    reflection_pad1d(x, [2, 2]) at (c, l) = x at (c, m - abs(m - abs(l - 2)))    m = len(x) - 1
+
+What is no sum of quotients and remainders is an index that an expression computes (`Gathered`). It
+lies within the tensor wherever it is asked for, since tiles reach beyond the ends of axes and a
+computed place has no bounds that could mask it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from anabranch.kernels.dfg.expr import Expr, Within
+from anabranch.kernels.dfg.index_expr import Index, gathered
+from anabranch.kernels.dfg.lowering_api import At, Call, Lowering, Point, Refusal, Value
+from anabranch.kernels.dfg.movement import moved
+from anabranch.kernels.dfg.resample import RESAMPLING
+from anabranch.kernels.dfg.sampling import SAMPLING
+from anabranch.kernels.dfg.simplify import arith, both, bounded, cast, choose, const, position
+
+
+def _pixel_shuffle(call: Call, point: Point) -> Point:
+    by, (*lead, c, h, w) = call.given["upscale_factor"], point
+    return (*lead, c * (by * by) + h % by * by + w % by, h // by, w // by)
+
+
+def _pixel_unshuffle(call: Call, point: Point) -> Point:
+    by, (*lead, c, h, w) = call.given["downscale_factor"], point
+    return (*lead, c // (by * by), h * by + c // by % by, w * by + c % by)
+
+
+def _channel_shuffle(call: Call, point: Point) -> Point:
+    groups, (n, c, *image) = call.given["groups"], point
+    return (n, c % groups * (call.x.shape[1] // groups) + c // groups, *image)
+
+
+def _flip(call: Call, point: Point) -> Point:
+    turned = call.dims("dims") if call.given["dims"] else ()
+    pairs = enumerate(zip(point, call.x.shape, strict=True))
+    return tuple(n - 1 + -1 * i if d in turned else i for d, (i, n) in pairs)
+
+
+def _roll(call: Call, point: Point) -> Point:
+    shifts, dims = call.given["shifts"], call.given.get("dims") or ()
+    if not dims:
+        raise Refusal("a roll of all elements in a row has no lowering")
+    there = list(point)
+    for shift, d in zip(shifts, call.dims("dims"), strict=True):
+        there[d] = (there[d] - shift) % call.x.shape[d]
+    return tuple(there)
+
+
+def _repeat(call: Call, point: Point) -> Point:
+    own = point[len(point) - len(call.x.shape) :]
+    return tuple(i % n for i, n in zip(own, call.x.shape, strict=True))
+
+
+def _diagonal(call: Call, point: Point) -> Point:
+    rank, offset = len(call.x.shape), call.given.get("offset", 0)
+    a, b = (call.given.get(name, k) % rank for k, name in enumerate(("dim1", "dim2")))
+    left = iter(point[:-1])
+    at = {a: point[-1] + max(-offset, 0), b: point[-1] + max(offset, 0)}
+    return tuple(at[d] if d in at else next(left) for d in range(rank))
+
+
+def _unfold(call: Call, point: Point) -> Point:
+    if not call.x.shape:
+        raise Refusal("a number has no windows")
+    dim, *inner = call.given["dimension"] % len(call.x.shape), *point[:-1]
+    inner[dim] = inner[dim] * call.given["step"] + point[-1]
+    return tuple(inner)
+
+
+def _triangle(upper: bool) -> Lowering:
+    def lowering(call: Call) -> tuple[At, ...]:
+        rows, cols = call.x.shape[-2:]
+        far, diagonal = max(rows, cols) + 1, call.given.get("diagonal", 0)
+
+        def at(point: Point, within: Within) -> Expr:
+            right = point[-1] - point[-2]  # of the diagonal
+            kept = bounded(right, diagonal, far) if upper else bounded(right, -far, diagonal + 1)
+            return choose(kept, call.x.at(point, both(within, kept)), 0)
+
+        return (at,)
+
+    return lowering
+
+
+def _padded(mirrored: bool) -> Lowering:
+    """Padding with what is there: the border itself, or what lies behind it as in a mirror."""
+
+    def where(call: Call, point: Point) -> Point:
+        pad, there = call.given["padding"], list(point)
+        for k in range(len(pad) // 2):
+            d = len(point) - 1 - k
+            before, last = pad[2 * k], call.x.shape[d] - 1
+            there[d] = _at_border(point[d] - before, last, mirrored)
+        return tuple(there)
+
+    return moved(where)
+
+
+def _at_border(index: Index, last: int, mirrored: bool) -> Index:
+    low, high = index.range
+    if low >= 0 and high <= last:
+        return index
+    at = position(index, torch.int32)
+    if not mirrored:
+        return gathered(arith("min", arith("max", at, 0), last), last + 1)
+    back = arith("abs", at) if low < 0 else at
+    if high <= last:
+        return gathered(arith("min", back, last), last + 1)
+    over = arith("sub", const(last, torch.int32), arith("abs", arith("sub", back, last)))
+    return gathered(arith("max", over, 0), last + 1)
+
+
+def _slice_scatter(call: Call) -> tuple[At, ...]:
+    dim, size, given = call.dims("dim")[0], call.x.shape[call.dims("dim")[0]], call.given
+    if given.get("step", 1) != 1:
+        raise Refusal("a slice with steps is written by no kernel")
+    start = given.get("start") or 0
+    start = min(max(start + size if start < 0 else start, 0), size)
+    return (_with_inside(call, call.given["src"], dim, start, new=False),)
+
+
+def _select_scatter(call: Call) -> tuple[At, ...]:
+    dim = call.dims("dim")[0]
+    at = call.given["index"] % call.x.shape[dim]
+    return (_with_inside(call, call.given["src"], dim, at, new=True),)
+
+
+def _with_inside(call: Call, source: Value, dim: int, start: int, new: bool) -> At:
+    """X with the source in place of what begins at `start`; `new`: the source lacks the axis."""
+    length = 1 if new else source.shape[dim]
+
+    def at(point: Point, within: Within) -> Expr:
+        inside = bounded(point[dim], start, start + length)
+        own = () if new else (point[dim] - start,)
+        there = (*point[:dim], *own, *point[dim + 1 :])
+        then = cast(source.at(there, both(within, inside)), call.type.dtype)
+        return choose(inside, then, call.x.at(point, within))
+
+    return at
+
+
+def _copy(call: Call) -> tuple[At, ...]:
+    source: Value = call.given["src"]
+    return (lambda point, within: cast(source.spread(point, within), call.type.dtype),)
+
+
+def _gather(call: Call) -> tuple[At, ...]:
+    dim, index = call.dims("dim")[0], call.given["index"]
+    if not call.x.shape:
+        raise Refusal("a number has no places to gather from")
+
+    def at(point: Point, within: Within) -> Expr:
+        row = gathered(index.at(point, within), call.x.shape[dim])
+        return call.x.at((*point[:dim], row, *point[dim + 1 :]), within)
+
+    return (at,)
+
+
+def _index(call: Call) -> tuple[At, ...]:
+    """x[:, i, j]: tensors of indices for neighbouring dimensions, broadcast to each other."""
+    listed: tuple[Any, ...] = call.given["indices"]
+    found = {d: value for d, value in enumerate(listed) if isinstance(value, Value)}
+    first, count = min(found, default=0), len(found)
+    if not found or sorted(found) != list(range(first, first + count)):
+        raise Refusal("tensors index dimensions that lie apart")
+    if any(value.type.dtype not in (torch.int64, torch.int32) for value in found.values()):
+        raise Refusal("truth values say which elements there are")
+    rank = max(len(value.shape) for value in found.values())
+
+    def at(point: Point, within: Within) -> Expr:
+        shared = point[first : first + rank]
+        rows = [
+            _counted(value.spread(shared, within), call.x.shape[d]) for d, value in found.items()
+        ]
+        return call.x.at((*point[:first], *rows, *point[first + rank :]), within)
+
+    return (at,)
+
+
+def _counted(row: Expr, size: int) -> Index:
+    """Negative numbers count from the end."""
+    return gathered(arith("where", arith("lt", row, 0), arith("add", row, size), row), size)
+
+
+def _nothing(call: Call) -> tuple[At, ...]:
+    """Memory that holds anything may hold zeros."""
+    return (lambda point, within: const(0, call.dtype),)
+
+
+SHUFFLES: dict[str, Callable[[Call, Point], Point]] = {
+    "pixel_shuffle": _pixel_shuffle,
+    "pixel_unshuffle": _pixel_unshuffle,
+    "channel_shuffle": _channel_shuffle,
+    "native_channel_shuffle": _channel_shuffle,
+    "flip": _flip,
+    "roll": _roll,
+    "repeat": _repeat,
+}
+
+ELSEWHERE: dict[str, Lowering] = {
+    **{f"aten.{name}": moved(where) for name, where in SHUFFLES.items()},
+    **{"aten.diagonal": moved(_diagonal), "aten.unfold": moved(_unfold)},
+    **{"aten.tril": _triangle(upper=False), "aten.triu": _triangle(upper=True)},
+    **{f"aten.reflection_pad{rank}d": _padded(mirrored=True) for rank in (1, 2, 3)},
+    **{f"aten.replication_pad{rank}d": _padded(mirrored=False) for rank in (1, 2, 3)},
+    **RESAMPLING,
+    **SAMPLING,
+    "aten.slice_scatter": _slice_scatter,
+    "aten.select_scatter": _select_scatter,
+    "aten.copy": _copy,
+    "aten.gather": _gather,
+    "aten.index": _index,
+    **{f"aten.{name}": _nothing for name in ("empty", "empty_like", "new_empty")},
+}

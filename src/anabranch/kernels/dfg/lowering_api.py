@@ -1,0 +1,150 @@
+"""A value of a body as a function from an index to an expression, and a call of an operator on such
+values: what the tables of lowerings are written in.
+
+    relu:  at(point) = max(x.at(point), 0)
+    t:     at(i, j)  = x.at(j, i)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as PROMOTION
+from torch._prims_common import elementwise_dtypes
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Node
+from anabranch.ir.types import TensorType, meta
+from anabranch.kernels.dfg.expr import COMPUTE, Expr, Within
+from anabranch.kernels.dfg.index_expr import Index, number
+from anabranch.kernels.dfg.simplify import cast, const
+
+Point = tuple[Index, ...]
+At = Callable[[Point, Within], Expr]
+"""The value at a point; where the bounds do not hold it may be anything, but reads nothing that is
+not there."""
+
+
+class Refusal(Exception):
+    """Why something cannot be lowered, as a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor as a function. Asked twice for the same point it answers with the same object."""
+
+    type: TensorType
+    compute: At
+    known: dict[tuple[Point, Within], Expr] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    def at(self, point: Point, within: Within = ()) -> Expr:
+        assert len(point) == len(self.shape), f"{point} is no index into {self.type.text}"
+        key = (point, within)
+        if key not in self.known:
+            self.known[key] = cast(self.compute(point, within), self.type.dtype)
+        return self.known[key]
+
+    def spread(self, point: Point, within: Within = ()) -> Expr:
+        """The value broadcast to a space of at least as many dimensions."""
+        own = point[len(point) - len(self.shape) :]
+        pairs = zip(own, self.shape, strict=True)
+        return self.at(tuple(number(0) if n == 1 else i for i, n in pairs), within)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A node with its arguments by the names of its schema, values in place of references."""
+
+    node: Node
+    given: Mapping[str, Any]
+
+    @property
+    def type(self) -> TensorType:
+        return self.node.type
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the first result is computed in."""
+        return COMPUTE[self.node.type.dtype]
+
+    @property
+    def x(self) -> Value:
+        """Its first argument, which is the tensor it is about."""
+        first: Value = next(iter(self.given.values()))
+        return first
+
+    def dims(self, name: str) -> tuple[int, ...]:
+        """Dimensions as positions in x; None or none means all of them."""
+        rank, dims = len(self.x.shape), self.given.get(name)
+        if dims is None or dims == () or not rank:
+            return tuple(range(rank))
+        listed = dims if isinstance(dims, tuple) else (dims,)
+        return tuple(d % rank for d in listed)
+
+
+Lowering = Callable[[Call], tuple[At, ...]]
+"""One function for each result; results may be missing at the end, where nothing reads them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """The arguments of a pointwise call at one point, as expressions of the type that ATen's
+    promotion computes in; numbers become constants of it."""
+
+    call: Call
+    point: Point
+    within: Within
+    dtype: torch.dtype
+
+    def __getitem__(self, name: str) -> Expr:
+        found = self.get(name)
+        assert found is not None, f"{self.call.node.op} is not given {name}"
+        return found
+
+    def get(self, name: str, dtype: torch.dtype | None = None) -> Expr | None:
+        given, dtype = self.call.given.get(name), dtype or self.dtype
+        if isinstance(given, Value):
+            return cast(given.spread(self.point, self.within), dtype)
+        if given is None:
+            return None
+        if isinstance(given, complex | str) or not COMPUTE.get(dtype):
+            raise Refusal(f"{self.call.node.op} with {name}={given!r} has no lowering")
+        # ATen holds a number beside half tensors in that type only where it compares.
+        if self.call.type.dtype == torch.bool and dtype.is_floating_point:
+            given = torch.tensor(given, dtype=dtype).item()
+        return const(given, COMPUTE[dtype])
+
+    def raw(self, name: str) -> Any:
+        return self.call.given.get(name)
+
+
+Formula = Callable[[Operands], Expr]
+"""What a pointwise operator computes at one point."""
+
+
+def promoted(call: Call) -> torch.dtype:
+    """The type that ATen compares these operands in."""
+    args = [
+        meta(a.type) if isinstance(a, Value) else a
+        for name, a in call.given.items()
+        if name in ("self", "other") and a is not None
+    ]
+    return elementwise_dtypes(*args, type_promotion_kind=PROMOTION.DEFAULT)[1]
+
+
+def arguments(node: Node, values: Mapping[str, Value]) -> Call:
+    table = {name: _with_values(arg, values) for name, arg in ops.arguments(node).items()}
+    return Call(node, table)
+
+
+def _with_values(arg: Any, values: Mapping[str, Value]) -> Any:
+    if isinstance(arg, tuple):
+        return tuple(_with_values(item, values) for item in arg)
+    return values[arg.name] if hasattr(arg, "name") and arg.name in values else arg

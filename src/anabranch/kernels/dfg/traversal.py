@@ -1,0 +1,163 @@
+"""Walking expressions: other indices in place of axes, and what a Dfg holds.
+
+`substitute` is how a template tiles: an axis becomes `4 * block + 1`, two axes become one flat one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from anabranch.kernels.dfg.expr import (
+    Arith,
+    Cast,
+    Expr,
+    Held,
+    Inside,
+    Load,
+    Position,
+    Reduce,
+    Scan,
+    Store,
+    Within,
+    all_parts,
+    parts,
+)
+from anabranch.kernels.dfg.index_expr import (
+    Atom,
+    Axis,
+    Gathered,
+    Index,
+    Quotient,
+    Remainder,
+    axes_of,
+    gathered,
+    weighted,
+)
+from anabranch.kernels.dfg.simplify import both, bounded, const
+
+Place = Mapping[Axis, Index]
+
+
+def substitute(expr: Expr, place: Place) -> Expr:
+    """The expression with indices in place of axes. Loads that may now leave their tensor, because
+    an index reaches beyond the axis it replaces, get the condition that they do not."""
+    done: dict[Expr, Expr] = {}
+    for part in all_parts(expr):
+        done[part] = _rebuilt(part, place, done.__getitem__)
+    return done[expr]
+
+
+def substitute_index(index: Index, place: Place, get: Callable[[Expr], Expr]) -> Index:
+    return weighted(
+        ((_placed(atom, place, get), factor) for atom, factor in index.terms), index.constant
+    )
+
+
+def _placed(atom: Atom, place: Place, get: Callable[[Expr], Expr]) -> Index:
+    match atom:
+        case Axis():
+            return place.get(atom) or Index(((atom, 1),), 0)
+        case Quotient():
+            return substitute_index(atom.index, place, get) // atom.by
+        case Remainder():
+            return substitute_index(atom.index, place, get) % atom.by
+        case Gathered():
+            return gathered(get(atom.value), atom.extent)
+
+
+def substitute_stores(stores: Sequence[Store], place: Place) -> tuple[Store, ...]:
+    """All together, so that what they share is still one object: two equal ones would have to be
+    compared part by part."""
+    done: dict[Expr, Expr] = {}
+    for part in all_parts(*(store.expr for store in stores)):
+        done[part] = _rebuilt(part, place, done.__getitem__)
+    return tuple(
+        replace(
+            store,
+            index=tuple(substitute_index(i, place, done.__getitem__) for i in store.index),
+            expr=done[store.expr],
+        )
+        for store in stores
+    )
+
+
+def substitute_store(store: Store, place: Place) -> Store:
+    return substitute_stores((store,), place)[0]
+
+
+def replace_parts(expr: Expr, table: Mapping[Expr, Expr]) -> Expr:
+    """The expression with some of its parts replaced by others. What has none of them stays the
+    same object: two equal ones would have to be compared part by part."""
+    done: dict[Expr, Expr] = {}
+    for part in all_parts(expr):
+        if part in table:
+            done[part] = table[part]
+        elif all(done[inner] is inner for inner in parts(part)):
+            done[part] = part
+        else:
+            done[part] = _rebuilt(part, {}, done.__getitem__)
+    return done[expr]
+
+
+def reductions(*exprs: Expr) -> list[Reduce]:
+    """Every reduction, inner ones first, each once."""
+    return [part for part in all_parts(*exprs) if isinstance(part, Reduce)]
+
+
+def scans(*exprs: Expr) -> list[Scan]:
+    """Every running fold, inner ones first, each once."""
+    return [part for part in all_parts(*exprs) if isinstance(part, Scan)]
+
+
+def loads(*exprs: Expr) -> list[Load]:
+    return [part for part in all_parts(*exprs) if isinstance(part, Load)]
+
+
+def within_of(bounds: Within, place: Place, get: Callable[[Expr], Expr]) -> Within:
+    found: Within = ()
+    for bound in bounds:
+        found = both(
+            found, bounded(substitute_index(bound.index, place, get), bound.low, bound.high)
+        )
+    return found
+
+
+def _rebuilt(part: Expr, place: Place, get: Callable[[Expr], Expr]) -> Expr:
+    match part:
+        case Load():
+            index = tuple(substitute_index(i, place, get) for i in part.index)
+            within = within_of(part.within, place, get)
+            for i, size in zip(index, part.type.shape, strict=True):
+                within = both(within, bounded(i, 0, size))
+            return Load(part.value, part.type, index, within, part.fill)
+        case Held():
+            return replace(part, index=tuple(substitute_index(i, place, get) for i in part.index))
+        case Position():
+            at = substitute_index(part.index, place, get)
+            fixed = at.is_number  # a tile of an axis of one point
+            return const(at.constant, part.dtype) if fixed else replace(part, index=at)
+        case Inside():
+            within = within_of(part.within, place, get)
+            return Inside(within) if within else const(True, torch.bool)
+        case Cast():
+            return Cast(get(part.arg), part.dtype)
+        case Arith("where", (test, then, _)) if get(test) == const(True, torch.bool):
+            return get(then)
+        case Arith():
+            return Arith(part.op, tuple(map(get, part.args)), part.dtype, part.made)
+        case Reduce():
+            over = (axes_of(place[a]) if a in place else (a,) for a in part.axes)
+            axes = tuple(dict.fromkeys(axis for found in over for axis in found))
+            arg = get(part.arg)
+            return Reduce(part.op, axes, arg, part.made) if axes else arg
+        case Scan():
+            # What stands in place of its own axis is an axis too, of another name.
+            (along,) = axes_of(place[part.axis]) if part.axis in place else (part.axis,)
+            at = substitute_index(part.at, place, get)
+            by = None if part.by is None else get(part.by)
+            return replace(part, axis=along, arg=get(part.arg), at=at, by=by)
+        case _:
+            return part

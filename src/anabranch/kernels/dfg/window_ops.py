@@ -1,0 +1,316 @@
+"""Reductions over windows, and contractions as sums of products.
+
+max_pool2d(x, 3, 2, 1) at (n, c, h, w) = max[i < 3, j < 3](x[n, c, 2h + i - 1, 2w + j - 1]
+                                                           where that is inside, else -inf)
+convolution(x, w, b) at (n, k, h, w)   = b[k] + sum[c, i, j](x[n, c, h + i, w + j] * w[k, c, i, j])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from anabranch.kernels.dfg.expr import Expr, Within
+from anabranch.kernels.dfg.index_expr import Axis, Index, axis
+from anabranch.kernels.dfg.lowering_api import At, Call, Lowering, Point, Refusal, Value
+from anabranch.kernels.dfg.simplify import (
+    LEAST,
+    arith,
+    both,
+    bounded,
+    cast,
+    choose,
+    const,
+    position,
+    reduce,
+)
+from anabranch.kernels.dfg.transposed import transposed
+
+
+def per_dimension(given: Any, rank: int, default: int) -> tuple[int, ...]:
+    """A stride, padding or size as ATen takes it: one number may stand for all dimensions."""
+    listed = given if isinstance(given, tuple) else (default if given is None else given,)
+    return listed * rank if len(listed) == 1 else listed or (default,) * rank
+
+
+class Window:
+    """Where the windows of a pooling or a convolution lie, per dimension of the image."""
+
+    def __init__(self, name: str, size: tuple[int, ...], stride: tuple[int, ...],
+                 padding: tuple[int, ...], dilation: tuple[int, ...]) -> None:  # fmt: skip
+        self.size, self.stride, self.padding, self.dilation = size, stride, padding, dilation
+        self.axes = tuple(Axis(f"{name}_{'ijk'[d]}", n) for d, n in enumerate(size))
+
+    def starts(self, image: Point) -> Point:
+        shift = zip(image, self.stride, self.padding, strict=True)
+        return tuple(i * stride - padding for i, stride, padding in shift)
+
+    def points(self, image: Point) -> Point:
+        inner = zip(self.starts(image), self.axes, self.dilation, strict=True)
+        return tuple(start + axis(a.name, a.extent) * d for start, a, d in inner)
+
+
+def inside(image: Point, shape: tuple[int, ...]) -> Within:
+    found: Within = ()
+    for index, size in zip(image, shape, strict=True):
+        found = both(found, bounded(index, 0, size))
+    return found
+
+
+def _pool_window(call: Call, rank: int) -> Window:
+    size = per_dimension(call.given["kernel_size"], rank, 1)
+    stride = call.given.get("stride")
+    return Window(
+        call.node.name,
+        size,
+        size if stride in (None, ()) else per_dimension(stride, rank, 1),
+        per_dimension(call.given.get("padding"), rank, 0),
+        per_dimension(call.given.get("dilation"), rank, 1),
+    )
+
+
+def _max_pool(rank: int) -> Lowering:
+    def lowering(call: Call) -> tuple[At, ...]:
+        window, lead = _pool_window(call, rank), len(call.x.shape) - rank
+        shape = call.x.shape[lead:]
+        if not call.type.dtype.is_floating_point:
+            raise Refusal(f"{call.node.op} of {call.type.dtype} has no lowering")
+
+        def at(point: Point, within: Within) -> Expr:
+            image = window.points(point[lead:])
+            there = inside(image, shape)
+            x = call.x.at((*point[:lead], *image), both(within, there))
+            return reduce("max", window.axes, choose(there, x, LEAST["max"]))
+
+        return (at,)
+
+    return lowering
+
+
+def _avg_pool(rank: int) -> Lowering:
+    def lowering(call: Call) -> tuple[At, ...]:
+        window, lead = _pool_window(call, rank), len(call.x.shape) - rank
+        return (_averaged(call, window, lead, divisor(call, window, lead)),)
+
+    return lowering
+
+
+def _averaged(call: Call, window: Window, lead: int, by: Callable[[Point], Expr]) -> At:
+    shape = call.x.shape[lead:]
+    if not call.type.dtype.is_floating_point:
+        raise Refusal(f"{call.node.op} of {call.type.dtype} has no lowering")
+
+    def at(point: Point, within: Within) -> Expr:
+        image = window.points(point[lead:])
+        there = inside(image, shape)
+        x = call.x.at((*point[:lead], *image), both(within, there))
+        total = reduce("sum", window.axes, choose(there, x, 0.0))
+        return arith("div", total, by(point[lead:]))
+
+    return at
+
+
+def divisor(call: Call, window: Window, lead: int) -> Callable[[Point], Expr]:
+    """What an average is divided by: the pixels of the window that count, those of the padding
+    among them or not, but never what lies beyond the padding (a window of `ceil_mode`)."""
+    shape, fixed = call.x.shape[lead:], call.given.get("divisor_override")
+    padded = call.given.get("count_include_pad", True)
+
+    def by(image: Point) -> Expr:
+        if fixed is not None:
+            return const(fixed, call.dtype)
+        product: Expr = const(1, call.dtype)
+        for start, size, extent, pad in zip(
+            window.starts(image), window.size, shape, window.padding, strict=True
+        ):
+            margin = pad if padded else 0
+            counted = _overlap(call, start, size, -margin, extent + margin)
+            plain = arith("mul", counted, product)
+            product = counted if getattr(product, "value", None) == 1 else plain
+        return product
+
+    return by
+
+
+def _overlap(call: Call, start: Index, size: int, low: int, high: int) -> Expr:
+    """How many of start, start + 1, ..., start + size - 1 are in [low, high)."""
+    first, last = start.range
+    if first >= low and last + size <= high:
+        return const(size, call.dtype)
+    begin = arith("max", position(start, call.dtype), low)
+    end = arith("min", position(start + size, call.dtype), high)
+    return arith("sub", end, begin)
+
+
+def _adaptive_avg_pool(rank: int) -> Lowering:
+    def lowering(call: Call) -> tuple[At, ...]:
+        windows = _Adaptive(call, rank)
+
+        def at(point: Point, within: Within) -> Expr:
+            image, there = windows.points(point[windows.lead :])
+            x = call.x.at((*point[: windows.lead], *image), both(within, there))
+            total = reduce("sum", windows.axes, choose(there, x, 0.0))
+            return arith("div", total, windows.count(point[windows.lead :], total.dtype))
+
+        return (at,)
+
+    return lowering
+
+
+def _adaptive_max_pool(rank: int) -> Lowering:
+    def lowering(call: Call) -> tuple[At, ...]:
+        windows = _Adaptive(call, rank)
+
+        def at(point: Point, within: Within) -> Expr:
+            image, there = windows.points(point[windows.lead :])
+            x = call.x.at((*point[: windows.lead], *image), both(within, there))
+            return reduce("max", windows.axes, choose(there, x, LEAST["max"]))
+
+        return (at,)
+
+    return lowering
+
+
+class _Adaptive:
+    """The windows of an image of n pixels to m: the i-th from i n / m, rounded down, to
+    (i + 1) n / m, rounded up. Where m does not divide n they differ in size."""
+
+    def __init__(self, call: Call, rank: int) -> None:
+        if not call.type.dtype.is_floating_point:
+            raise Refusal(f"{call.node.op} of {call.type.dtype} has no lowering")
+        self.lead = len(call.x.shape) - rank
+        self.sizes = tuple(
+            zip(call.x.shape[self.lead :], call.type.shape[self.lead :], strict=True)
+        )
+        # The longest of them; one more than the quotient, or two where they begin anywhere.
+        longest = (max(-(-(i + 1) * n // m) - i * n // m for i in range(m)) for n, m in self.sizes)
+        name = call.node.name
+        self.axes = tuple(Axis(f"{name}_{'ijk'[d]}", size) for d, size in enumerate(longest))
+
+    def points(self, image: Point) -> tuple[Point, Within]:
+        """The pixels of a window, and which of them are in it."""
+        found, there = list[Index](), Within()
+        for i, one, (n, m) in zip(image, self.axes, self.sizes, strict=True):
+            inner = axis(one.name, one.extent)
+            found.append(i * (n // m) + inner if n % m == 0 else i * n // m + inner)
+            if n % m:
+                there = both(there, bounded(found[-1] - _ends(i, n, m), -n, 0))
+        return tuple(found), there
+
+    def count(self, image: Point, dtype: torch.dtype) -> Expr:
+        """How many pixels a window has."""
+        total: Expr = const(1, dtype)
+        for i, one, (n, m) in zip(image, self.axes, self.sizes, strict=True):
+            if n % m == 0:
+                size: Expr = const(one.extent, dtype)
+            else:
+                size = position(_ends(i, n, m) - i * n // m, dtype)
+            total = size if total == const(1, dtype) else arith("mul", size, total)
+        return total
+
+
+def _ends(i: Index, n: int, m: int) -> Index:
+    return (i * n + (n + m - 1)) // m
+
+
+def _convolution(call: Call) -> tuple[At, ...]:
+    """A convolution as a sum of products, in fp32 for half types."""
+    x, weight, bias = (call.given.get(name) for name in ("input", "weight", "bias"))
+    assert isinstance(x, Value) and isinstance(weight, Value)
+    rank = len(weight.shape) - 2
+    if len(x.shape) != rank + 2 or isinstance(call.given.get("padding"), str):
+        raise Refusal("a convolution without a batch, or with named padding, has no lowering")
+    stride, padding, dilation = (
+        per_dimension(call.given.get(name), rank, default)
+        for name, default in (("stride", 1), ("padding", 0), ("dilation", 1))
+    )
+    if call.given.get("transposed"):
+        return transposed(call, stride, padding, dilation)
+    window = Window(call.node.name, weight.shape[2:], stride, padding, dilation)
+    share, each = weight.shape[1], weight.shape[0] // call.given.get("groups", 1)
+    channel = Axis(f"{call.node.name}_c", share)
+
+    def at(point: Point, within: Within) -> Expr:
+        image = window.points(point[2:])
+        there = inside(image, x.shape[2:])
+        c = axis(channel.name, share)
+        source = (point[0], point[1] // each * share + c, *image)
+        taps = tuple(axis(a.name, a.extent) for a in window.axes)
+        a = choose(there, cast(x.at(source, both(within, there)), call.dtype), 0.0)
+        b = cast(weight.at((point[1], c, *taps), within), call.dtype)
+        total = reduce("sum", (channel, *window.axes), arith("mul", a, b))
+        if isinstance(bias, Value):
+            total = arith("add", total, cast(bias.at((point[1],), within), call.dtype))
+        return total
+
+    return (at,)
+
+
+def dot(call: Call, left: Value, right: Value, order: str = "mk,kn") -> At:
+    """left[.., m, k] times right[k, n], or right[n, k] for order "mk,nk"."""
+    k = left.shape[-1]
+    inner = Axis(f"{call.node.name}_k", k)
+
+    def at(point: Point, within: Within) -> Expr:
+        i = axis(inner.name, k)
+        a = left.at((*point[:-1], i), within)
+        spot = (point[-1], i) if order == "mk,nk" else (i, point[-1])
+        lead = point[: len(right.shape) - 2]
+        b = right.at((*lead, *spot), within)
+        return reduce("sum", (inner,), arith("mul", cast(a, call.dtype), cast(b, call.dtype)))
+
+    return at
+
+
+def _mm(call: Call) -> tuple[At, ...]:
+    return (dot(call, call.x, call.given["mat2"]),)
+
+
+def _linear(call: Call) -> tuple[At, ...]:
+    weight, bias = call.given["weight"], call.given.get("bias")
+    if len(weight.shape) != 2 or not call.x.shape:
+        raise Refusal("a linear layer without a matrix")
+    product = dot(call, call.x, weight, "mk,nk")
+
+    def at(point: Point, within: Within) -> Expr:
+        total = product(point, within)
+        if isinstance(bias, Value):
+            total = arith("add", total, cast(bias.spread((point[-1],), within), call.dtype))
+        return total
+
+    return (at,)
+
+
+def _addmm(left: str, right: str) -> Lowering:
+    def lowering(call: Call) -> tuple[At, ...]:
+        product = dot(call, call.given[left], call.given[right])
+        alpha, beta = call.given.get("alpha", 1), call.given.get("beta", 1)
+
+        def at(point: Point, within: Within) -> Expr:
+            total = arith("mul", product(point, within), alpha)
+            if beta == 0:
+                return total  # ATen does not read the bias then, be it nan
+            bias = cast(call.x.spread(point, within), call.dtype)
+            return arith("add", total, arith("mul", bias, beta))
+
+        return (at,)
+
+    return lowering
+
+
+WINDOWS: dict[str, Lowering] = {
+    **{"aten.max_pool1d": _max_pool(1), "aten.max_pool2d": _max_pool(2)},
+    **{"aten.max_pool2d_with_indices": _max_pool(2), "aten.max_pool3d": _max_pool(3)},
+    **{f"aten.avg_pool{rank}d": _avg_pool(rank) for rank in (1, 2, 3)},
+    **{f"aten.adaptive_avg_pool{rank}d": _adaptive_avg_pool(rank) for rank in (1, 2, 3)},
+    "aten._adaptive_avg_pool2d": _adaptive_avg_pool(2),
+    **{f"aten.adaptive_max_pool{rank}d": _adaptive_max_pool(rank) for rank in (1, 2, 3)},
+    **{
+        f"aten.{name}": _convolution
+        for name in ("convolution", "conv1d", "conv2d", "conv3d", "_convolution")
+    },
+    **{"aten.mm": _mm, "aten.bmm": _mm, "aten.linear": _linear},
+    **{"aten.addmm": _addmm("mat1", "mat2"), "aten.baddbmm": _addmm("batch1", "batch2")},
+}

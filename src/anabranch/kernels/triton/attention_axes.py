@@ -1,0 +1,239 @@
+"""Attention told apart: what is read for a block of queries, and what becomes of the result.
+
+    scaled_dot_product_attention(query, key, value, mask)  at  (n, c, h, w)
+
+    batch  n, c      a head of a sample: its queries meet its own keys (or those of its group)
+    row    h         a query           deep   the numbers of a query, multiplied with a key's
+    col    w         of the result     place  a key, with the value that stands at the same place
+
+The operator is no reduction of a task's data-flow graph, for softmax in blocks is none. What it
+reads, and what stands after it, are: a view, a cast, a residual.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from anabranch.ir.graph import Graph
+from anabranch.kernels.dfg.expr import Dfg, Expr, Held, Store, Within, all_parts, parts
+from anabranch.kernels.dfg.index_expr import Axis, Index, axes_of, axis, number
+from anabranch.kernels.dfg.lower import held, lower, values_of
+from anabranch.kernels.dfg.lowering_api import Call, Point, Refusal, Value, arguments
+from anabranch.kernels.dfg.simplify import bounded, choose
+from anabranch.kernels.dfg.traversal import reductions, scans, substitute_index, substitute_stores
+from anabranch.kernels.triton.axis_layout import flattened
+from anabranch.kernels.triton.contraction_axes import plain
+
+OPERATOR = "aten.scaled_dot_product_attention.default"
+NAME = "attended"
+"""What the result is called in a kernel, before anything is done with it."""
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+LONGEST = 256
+"""Numbers of a head, at most: a block of queries and its sums lie in registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The graph that stores what is made of `result`, and what that is made of. `row`, `col`: the
+    graph's axes along queries and along the numbers of a value, None for a single query."""
+
+    dfg: Dfg
+    result: Held
+    row: Axis | None
+    col: Axis
+    query: Value
+    key: Value
+    value: Value
+    mask: Value | None
+    causal: bool
+    scale: float
+    grouped: bool
+
+    @property
+    def rows(self) -> int:
+        return self.query.shape[-2]
+
+    @property
+    def places(self) -> int:
+        return self.key.shape[-2]
+
+    @property
+    def deep(self) -> int:
+        return self.query.shape[-1]
+
+    @property
+    def cols(self) -> int:
+        return self.value.shape[-1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.query.type.dtype
+
+    @property
+    def batch(self) -> tuple[Axis, ...]:
+        return tuple(one for one in self.dfg.axes if one not in (self.row, self.col))
+
+    @property
+    def batches(self) -> int:
+        return flattened(self.batch, "batch")[0].extent
+
+
+def attention_of(body: Graph) -> Attention | str:
+    """The attention that a body is, with what stands around it, or why it is none."""
+    nodes = [node for node in body.nodes if node.op == OPERATOR]
+    given = {node.name: held(NAME, node.type) for node in nodes}
+    dfg = lower(body, given)
+    if isinstance(dfg, str):
+        return dfg
+    if len(nodes) != 1:
+        return "it has no attention" if not nodes else "it has several attentions"
+    try:
+        return _with_roles(dfg, arguments(nodes[0], values_of(body, given)))
+    except Refusal as refusal:
+        return str(refusal)
+
+
+def _with_roles(dfg: Dfg, call: Call) -> Attention | str:
+    query, key, value = (call.given[name] for name in ("query", "key", "value"))
+    mask = call.given.get("attn_mask")
+    found = {part for store in dfg.stores for part in all_parts(store.expr)}
+    results = [part for part in found if isinstance(part, Held)]
+    why = _why_not(call, query, key, value)
+    why = why or _why_not_after(dfg, results, (query.shape[-2], value.shape[-1]))
+    for read in (query, key, value, mask):
+        if read is not None and _folds(read.at(_anywhere(read.shape))):
+            why = why or "what it reads is reduced from something else"
+    if why:
+        return why
+    (result,) = results
+    row, col = (_alone(index) for index in result.index[-2:])
+    assert col is not None
+    scale = call.given.get("scale")
+    scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+    causal, grouped = bool(call.given.get("is_causal")), bool(call.given.get("enable_gqa"))
+    return Attention(dfg, result, row, col, query, key, value, mask, causal, scale, grouped)
+
+
+def _why_not(call: Call, query: Value, key: Value, value: Value) -> str:
+    """Why no kernel is written for such a call; "" if one is."""
+    given = call.given
+    if given.get("dropout_p"):
+        return "attention with dropout draws random numbers"
+    if given.get("is_causal") and given.get("attn_mask") is not None:
+        return "attention that is causal has no other mask"
+    scale = given.get("scale")
+    if scale is not None and not 0 < scale < math.inf:
+        # What is hidden is -inf before it is scaled, in some of ATen's kernels, and nan after it.
+        return f"attention with a scale of {scale} is ATen's affair"
+    if query.type.dtype not in DTYPES:
+        return f"attention in {query.type.dtype} has no kernel"
+    if len({one.type.dtype for one in (query, key, value)}) > 1:
+        return "query, key and value are of several types"
+    for size in (query.shape[-1], value.shape[-1]):
+        if not 1 < size <= LONGEST:
+            return f"a head of {size} numbers has no kernel: it takes 2 to {LONGEST}"
+    heads = [one.shape[-3] if len(one.shape) > 2 else 1 for one in (query, key, value)]
+    if given.get("enable_gqa"):
+        if min(len(one.shape) for one in (query, key, value)) < 3:
+            return "groups of heads, and a tensor without heads"
+        if heads[0] % heads[1] or heads[0] % heads[2]:
+            return f"{heads[0]} heads are no whole number of groups of {heads[1]} and {heads[2]}"
+    return ""
+
+
+def _why_not_after(dfg: Dfg, results: list[Held], sizes: tuple[int, int]) -> str:
+    """Why what is made of the result cannot be made of a block of it; "" if it can."""
+    if len(results) != 1:
+        return "what is made of it reads no element of it, or several"
+    if parts(results[0]):
+        return "what is made of it reads it at places that are themselves computed"
+    *lead, row, col = results[0].index
+    ends = [_alone(row), _alone(col)]
+    if tuple(one.extent if one is not None else 1 for one in ends) != sizes:
+        return "what is made of it has other rows and columns"
+    if ends[0] == ends[1] or set(ends) & {one for index in lead for one in axes_of(index)}:
+        return "what is made of it has rows and columns in common"
+    if any(store.type.numel != dfg.points for store in dfg.stores):
+        return "its results are of several sizes"
+    if _folds(*(store.expr for store in dfg.stores)):
+        return "what is made of it is reduced"
+    return ""
+
+
+def _folds(*exprs: Expr) -> bool:
+    return bool(reductions(*exprs) or scans(*exprs))
+
+
+def _alone(index: Index) -> Axis | None:
+    """The axis that the index is, if it is one."""
+    atom = index.terms[0][0] if len(index.terms) == 1 else None
+    if isinstance(atom, Axis) and index == axis(atom.name, atom.extent):
+        return atom
+    return None
+
+
+def _anywhere(shape: tuple[int, ...]) -> Point:
+    return tuple(axis(f"i{d}", n) for d, n in enumerate(shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """An attention in terms of a kernel's own axes, which run on to the end of its blocks: what is
+    read, and what is stored, as far as it is there."""
+
+    query: Expr
+    key: Expr
+    value: Expr
+    mask: Expr | None
+    stores: tuple[Store, ...]
+
+
+def block_of(found: Attention, axes: dict[str, Axis]) -> Block:
+    """`axes`: row, deep, place and col; deep_down and place_down are the same seen from a factor
+    on the right."""
+    at = {name: axis(one.name, one.extent) for name, one in axes.items()}
+    batch = flattened(found.batch, "batch")[1]
+    place = {**batch, found.col: at["col"]}
+    if found.row is not None:
+        place[found.row] = at["row"]
+    lead = tuple(substitute_index(one, batch, lambda expr: expr) for one in found.result.index[:-2])
+
+    def read(value: Value, *ends: str) -> Expr:
+        own = _lead(value, lead, found)
+        point = tuple(at[name] for name in ends)
+        within = _within(point, value.shape[-2:])
+        return plain(choose(within, value.at((*own, *point), within), 0.0))
+
+    mask = found.mask
+    return Block(
+        read(found.query, "row", "deep"),
+        read(found.key, "place", "deep_down"),
+        read(found.value, "place_down", "col"),
+        _masked(mask, (*lead, at["row"], at["place"])) if mask is not None else None,
+        substitute_stores(found.dfg.stores, place),
+    )
+
+
+def _lead(value: Value, lead: Point, found: Attention) -> Point:
+    """Which matrix of a stack; several heads of a group share theirs."""
+    sizes = value.shape[:-2]
+    own = list(lead[len(lead) - len(sizes) :])
+    if found.grouped:
+        own[-1] = own[-1] // (found.query.shape[-3] // sizes[-1])
+    return tuple(number(0) if n == 1 else i for i, n in zip(own, sizes, strict=True))
+
+
+def _masked(mask: Value, point: Point) -> Expr:
+    """The mask at a query and a key; along an axis of one element it is the same for all."""
+    pairs = zip(point[len(point) - len(mask.shape) :], mask.shape, strict=True)
+    own = tuple(number(0) if n == 1 else i for i, n in pairs)
+    return mask.at(own, _within(own, mask.shape))
+
+
+def _within(point: Point, shape: tuple[int, ...]) -> Within:
+    """Where the point lies in the tensor."""
+    pairs = zip(point, shape, strict=True)
+    return tuple(bound for i, n in pairs for bound in bounded(i, 0, n))

@@ -1,0 +1,252 @@
+"""Which tiles of a contraction are worth a try: all there are, ranked by `bound`, the first few.
+
+    256 channels of 14 x 14, 3 x 3, to 256:   32x32x64 in 4 parts; 16x64x128 in 4 parts; ...
+
+Hundreds of tiles fit a layer. Those whose upper limit or time says that they are slow are never
+written; of those that differ in stages alone the best ranked stand for their likes.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.types import DTYPE_NAMES
+from anabranch.kernels.tile_cost import Block, Bound, bound, resident
+from anabranch.kernels.triton.contraction_axes import Contraction
+from anabranch.kernels.triton.k_loop import steps_of
+
+SIDES, WIDE, DEPTHS = (16, 32, 64, 128), 256, (32, 64, 128)
+"""Rows and columns, those of large products, and depths."""
+WHOLE = (256, 512)
+"""Depths that hold all channels of windows computed as they are read, and are walked in one step:
+nothing is loaded ahead then, all is asked for at once, and taps of neighbours may come from the
+first cache. On an H200 88 channels of 14 x 14 take 2.8 us in one step of 128."""
+SPLITS, WARPS, STAGES = (1, 2, 4, 8, 16), (2, 4, 8), (2, 3, 4, 5)
+ONE_ROW = tuple(itertools.product((1,), (2, 4, 8, 16), (64, 128, 256, 512, 1024)))
+SHALLOW = tuple(itertools.product((1,), (4, 8, 16, 32, 64), (8, 16, 32)))
+"""Tiles of one row; those of a row so short that a CTA takes more columns."""
+KEPT = 20
+"""Tiles that are tried: in 35 layers one was within 2% of the fastest that was timed, of all tiles
+or of 400."""
+LIKES, LIKES_OF_WINDOWS = 2, 1
+"""Tiles of one shape, depth, split and warps that are tried: the ranking tells the stages of a
+pipeline apart least."""
+KEPT_OF_WINDOWS = 4
+"""Tiles that are tried where a window is computed as it is read: one way more to do what two
+kernels do too. One of them takes one step, if the best of those may be the best of all."""
+TAPPED, TAPPED_AT_ONCE = 1.4, 1.15
+"""What windows computed as they are read take, over what their tiles are ranked by: in several
+steps, from 1.2 to 1.6 for five layers of MobileNet on an H200; in one, from 0.89 to 1.17 for nine
+tiles of NASNet-A Mobile and RandWire, 1.28 and 1.42 for two of 3,136 rows."""
+ADDED_FIRST = 8
+"""Tiles that are tried once more, with what is added to the products read before them: on an H200
+the fastest took 4 to 7% less so in five of nine layers, and as long in the others."""
+USUAL_PEAK = 5e13
+"""Operations a second where nobody knows better: fp32 without tensor cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A variant, read."""
+
+    m: int
+    n: int
+    k: int
+    split: int
+    warps: int
+    stages: int
+    tf32: bool = False
+    added_first: bool = False
+
+    @property
+    def text(self) -> str:
+        shape, end = f"{self.m}x{self.n}x{self.k}", ".tf32" if self.tf32 else ""
+        end += ".r" if self.added_first else ""
+        return f"contraction:{shape}.k{self.split}.w{self.warps}.s{self.stages}{end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What tiles are ranked by, of a contraction, found out once since hundreds of tiles ask;
+    `steps`: how many it has for each depth of one; `reads`: of how many values each number of its
+    left factor is made; `block`: of how many columns a tile holds all or none."""
+
+    m: int
+    n: int
+    k: int
+    batches: int
+    dtype: torch.dtype
+    steps: tuple[tuple[int, int], ...]
+    reads: int = 1
+    block: int = 1
+
+    @staticmethod
+    def of(found: Contraction) -> Sizes:
+        of_row = _of_row(found.k, found.batches)
+        depths = sorted({k for _, _, k in of_row}) if found.m == 1 else _depths(found.reads)
+        steps = tuple((k, steps_of(found, k, "deep").count) for k in depths)
+        shape = (found.m, found.n, found.k, found.batches)
+        return Sizes(*shape, found.dtype, steps, found.reads, found.block)
+
+
+def ranked(found: Contraction, spec: TargetSpec) -> list[tuple[Tile, Bound]]:
+    """Every tile that fits, the fastest by `bound` first."""
+    return list(_ranked(Sizes.of(found), spec))
+
+
+def blocks_of(found: Contraction, spec: TargetSpec) -> dict[Tile, Block]:
+    """Every tile that suits the sizes and fits, with what it asks for."""
+    return _blocks(Sizes.of(found), spec)
+
+
+def limit_of(found: Contraction, tile: Tile, spec: TargetSpec) -> Bound:
+    """What the tile is ranked by, ranked among the others or not."""
+    block = _block(Sizes.of(found), tile, steps_of(found, tile.k, "deep").count, spec)
+    return bound(block, spec, peak_of(found.dtype, spec))
+
+
+def chosen(found: Contraction, spec: TargetSpec, by_limit: bool = False) -> list[Tile]:
+    """The first of the ranking, but a few of those that are alike. `by_limit`: those that may come
+    nearest to the machine's peak, as DeepCuts prunes (section 4). How many it keeps is not known:
+    here as many as by time; of those that may come equally near, which it would all run, the ones
+    that the time ranks first."""
+    limits = ranked(found, spec)
+    if by_limit:
+        limits.sort(key=lambda pair: -pair[1].limit)
+    order = [tile for tile, _ in limits]
+    if found.reads > 1:
+        return _of_windows(limits, Sizes.of(found))
+    tiles = kept_of(order)
+    if not found.added:
+        return tiles
+    whole = [tile for tile in tiles if tile.split == 1]
+    return [*tiles, *(replace(tile, added_first=True) for tile in whole[:ADDED_FIRST])]
+
+
+def least_us(found: Contraction, spec: TargetSpec) -> float | None:
+    """What the best tile is expected to take, None where none fits."""
+    return _least_us(Sizes.of(found), spec)
+
+
+def kept_of(order: Iterable[Tile], kept: int = KEPT, likes: int = LIKES) -> list[Tile]:
+    """The first so many, of those that are alike no more than `likes`."""
+    seen: Counter[tuple[int, ...]] = Counter()
+    tiles: list[Tile] = []
+    for tile in order:
+        same = tile.m, tile.n, tile.k, tile.split, tile.warps
+        seen[same] += 1
+        if seen[same] <= likes and len(tiles) < kept:
+            tiles.append(tile)
+    return tiles
+
+
+def _of_windows(limits: Sequence[tuple[Tile, Bound]], sizes: Sizes) -> list[Tile]:
+    """Those that are tried where windows are computed as they are read."""
+    counts = dict(sizes.steps)
+    whole = [pair for pair in limits if counts[pair[0].k] == 1][:1]
+    if whole and _tapped_us(*whole[0], counts) > _tapped_us(*limits[0], counts):
+        whole = []
+    own, order = [tile for tile, _ in whole], [tile for tile, _ in limits]
+    others = (tile for tile in order if tile not in own)
+    tiles = kept_of(others, KEPT_OF_WINDOWS - len(own), LIKES_OF_WINDOWS)
+    return sorted([*own, *tiles], key=order.index)
+
+
+@functools.lru_cache(maxsize=256)
+def _least_us(sizes: Sizes, spec: TargetSpec) -> float | None:
+    limits, counts = _ranked(sizes, spec), dict(sizes.steps)
+    if sizes.reads == 1:
+        return limits[0][1].us if limits else None
+    return min((_tapped_us(tile, limit, counts) for tile, limit in limits), default=None)
+
+
+def _tapped_us(tile: Tile, limit: Bound, counts: Mapping[int, int]) -> float:
+    return limit.us * (TAPPED_AT_ONCE if counts[tile.k] == 1 else TAPPED)
+
+
+@functools.lru_cache(maxsize=256)
+def _ranked(sizes: Sizes, spec: TargetSpec) -> tuple[tuple[Tile, Bound], ...]:
+    """A layer with a relu, or with a residual, has the ranking of the layer without."""
+    peak = peak_of(sizes.dtype, spec)
+    limits = [(tile, bound(block, spec, peak)) for tile, block in _blocks(sizes, spec).items()]
+    return tuple(sorted(limits, key=lambda pair: (pair[1].us, -pair[1].limit, pair[0].text)))
+
+
+def _blocks(sizes: Sizes, spec: TargetSpec) -> dict[Tile, Block]:
+    steps = dict(sizes.steps)
+    blocks = {tile: _block(sizes, tile, steps[tile.k], spec) for tile in space(sizes, spec)}
+    return {tile: block for tile, block in blocks.items() if resident(block, spec)}
+
+
+def space(found: Sizes, spec: TargetSpec) -> Iterator[Tile]:
+    """All tiles that suit the sizes: none more than twice as large as what it covers, and the
+    widest only where smaller ones would fill the machine."""
+    tf32, counts = found.dtype == torch.float32 and spec.tf32, dict(found.steps)
+    if found.m == 1:
+        shapes = _of_row(found.k, found.batches)
+        for (m, n, k), split, warps in itertools.product(shapes, SPLITS, (1, 2, 4)):
+            least = 8 if shapes is SHALLOW else 32
+            fits = k < 2 * max(found.k, least) and n < 2 * found.n + 2 and split <= counts[k]
+            if fits and 4 <= n * k // (warps * 32) <= 64:
+                yield Tile(m, n, k, split, warps, 2)
+        return
+    full = math.ceil(found.m / SIDES[-1]) * math.ceil(found.n / SIDES[-1]) * found.batches
+    sides = (*SIDES, WIDE) if full >= spec.sms else SIDES
+    for m, n, k in itertools.product(sides, sides, _depths(found.reads)):
+        if m >= 2 * max(found.m, 16) or n >= 2 * max(found.n, 16) or k >= 2 * max(found.k, 32):
+            continue
+        if n % found.block:
+            continue
+        steps = counts[k]
+        if k in WHOLE and steps > 1:
+            continue
+        for split, warps, stages in itertools.product(SPLITS, WARPS, STAGES):
+            sums = m * n // (warps * 32)
+            if split > steps or stages > max(2, steps // split + 1) or not 2 <= sums <= 128:
+                continue
+            yield Tile(m, n, k, split, warps, stages, tf32=tf32)
+
+
+def _depths(reads: int) -> tuple[int, ...]:
+    return DEPTHS if reads == 1 else (*DEPTHS, *WHOLE)
+
+
+def _of_row(k: int, batches: int) -> tuple[tuple[int, int, int], ...]:
+    """The tiles of one row of this depth. One for each of many channels is a window's work."""
+    return SHALLOW if k <= SHALLOW[-1][-1] and batches == 1 else ONE_ROW
+
+
+def _block(found: Sizes, tile: Tile, steps: int, spec: TargetSpec) -> Block:
+    tiles = math.ceil(found.m / tile.m) * math.ceil(found.n / tile.n) * found.batches
+    return Block(
+        tile.m,
+        tile.n,
+        tile.k,
+        tiles * tile.split,
+        math.ceil(steps / tile.split),
+        found.dtype.itemsize,
+        tile.warps,
+        tile.stages,
+        tile.split,
+        found.reads,
+        has_cores(found.dtype, spec),
+    )
+
+
+def has_cores(dtype: torch.dtype, spec: TargetSpec) -> bool:
+    """Whether tensor cores multiply these: fp32 only where it may be rounded to tf32."""
+    return dtype.itemsize < 4 or (dtype == torch.float32 and spec.tf32)
+
+
+def peak_of(dtype: torch.dtype, spec: TargetSpec) -> float:
+    """Operations a second of products in this type."""
+    name = "tf32" if dtype == torch.float32 and spec.tf32 else DTYPE_NAMES[dtype]
+    return dict(spec.peak_flops).get(name, USUAL_PEAK)

@@ -1,0 +1,295 @@
+"""The pair template: two products in one launch, the first one's tile kept on the chip.
+
+    pair:32x256x64x64.k1.w4.s3       32 rows by 256 columns, of the middle 64 channels at a time,
+                                     each of them 64 deep a step; nobody shares a tile; 4 warps
+
+    for chunk in the middle channels:                          first   rows by 64
+        for step in the first depth:
+            first += image[rows, step] @ weight[step, chunk]
+        middle = relu(first + bias)                            in registers, rounded once
+        total += middle[rows, chunk] @ right[chunk, columns]   total   rows by 256
+
+A 3x3 convolution with the 1x1 behind it, the two layers of an MLP: what lies between is never in
+memory, and a launch is saved. The price is that each block of columns computes the first product
+again, and so does each tap of a window of the second convolution, for each pixel it looks at.
+
+`k4`: four CTAs share a tile, each with its part of the middle channels (`meeting`). A single row is
+no work for tensor cores: `pair:1x64x16x512` multiplies element by element, as the contraction does.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, replace
+
+import torch
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.target import TargetSpec
+from anabranch.kernels.dfg.expr import Expr, Held
+from anabranch.kernels.dfg.index_expr import Axis
+from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.dfg.simplify import bounded
+from anabranch.kernels.dfg.traversal import Place, replace_parts, substitute, substitute_store
+from anabranch.kernels.triton import split_k
+from anabranch.kernels.triton.axis_layout import flattened
+from anabranch.kernels.triton.contraction_axes import plain
+from anabranch.kernels.triton.emit import DTYPES, Emission
+from anabranch.kernels.triton.gemm_chain_axes import Pair, pair_of
+from anabranch.kernels.triton.gemm_chain_tiles import Tile, chosen
+from anabranch.kernels.triton.k_loop import Steps, walk
+from anabranch.kernels.triton.module_text import program
+from anabranch.kernels.triton.names import INDICES, names_of
+from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.weight_prefetch import Share, rounded_ahead
+
+VARIANT = re.compile(r"pair:(\d+)x(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(\.tf32)?")
+OWN = split_k.OWN | {
+    *("deep", "deep_down", "deep_in", "step", "tile", "part", "batch", "total"),
+    *("between", "between_down", "chunk", "first"),
+}
+INDENT = "    "
+
+
+def parse(variant: str) -> Tile:
+    """ValueError for a text that is no variant of pairs."""
+    found = VARIANT.fullmatch(variant)
+    if found is None:
+        raise ValueError(f"{variant} is no variant of pairs")
+    m, n, middle, k, split, warps, stages = map(int, found.groups()[:7])
+    return Tile(m, n, middle, k, split, warps, stages, bool(found[8]))
+
+
+def variants(body: Graph, spec: TargetSpec) -> list[str]:
+    """The best ranked tiles; [] where the body is no two products."""
+    found = found_in(body)
+    return [] if isinstance(found, str) else [tile.text for tile in chosen(found, spec)]
+
+
+def write(body: Graph, variant: str) -> Program:
+    """The kernel. ValueError where the body is no two products, or the variant not ours."""
+    found = found_in(body)
+    if isinstance(found, str):
+        raise ValueError(found)
+    tile = parse(variant)
+    if (tile.m == 1) != (found.m == 1):
+        raise ValueError(f"{variant} does not suit {found.m} rows")
+    cut = _cut(found, tile, frozenset(constant.name for constant in body.constants))
+    masks = {cut.row: "row_in"} if cut.row.extent % tile.m else {}
+    masks |= {cut.col: "col_in"} if cut.col.extent % tile.n else {}
+    spelled = {cut.row: "row", cut.col: "col", Axis("batch", found.batches): "batch"}
+    spelled |= {Axis("chunk", cut.share.count): "chunk", Axis("part", cut.share.split): "part"}
+    out = Emission(spelled, masks, names_of(body), {*INDICES, *OWN})
+    _write_indices(out, cut, masks)
+    _write_chunks(out, cut)
+    split = cut.share.split
+    shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
+    if split > 1:
+        split_k.write_meeting(out, shape, split)
+    _write_results(out, cut)
+    tiles = cut.tiles[0] * cut.tiles[1]
+    count = tiles * found.batches
+    written = program(
+        body,
+        found.dfg,
+        variant,
+        out.lines,
+        (tiles, split, found.batches),
+        tile.warps,
+        scratch=count * split * tile.m * tile.n * 4 if split > 1 else 0,
+        counters=count if split > 1 else 0,
+    )
+    return replace(written, stages=tile.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A pair and how it is cut: its flat rows and columns, how many tiles of them there are, a
+    CTA's share of the chunks of the middle axis, what all other axes are in terms of those, and
+    which values are constants."""
+
+    found: Pair
+    tile: Tile
+    row: Axis
+    col: Axis
+    tiles: tuple[int, int]
+    share: Share
+    place: Place
+    constants: frozenset[str]
+
+    @property
+    def one(self) -> bool:
+        return self.tile.m == 1
+
+    def chunks(self, lane: str) -> Steps:
+        """The walk over the middle channels, for each tap of the second window."""
+        axes = (*self.found.taps, self.found.between)
+        return walk(axes, self.tile.middle, lane, "chunk", flat=False)
+
+    def steps(self, lane: str) -> Steps:
+        """The walk through the depth of the first product."""
+        return walk(self.found.depth, self.tile.k, lane)
+
+    def at(self, expr: Expr, between: str = "between", deep: str = "deep") -> Expr:
+        """The expression where these lanes say which channel and which place of a step."""
+        place = {**self.place, **self.chunks(between).place, **self.steps(deep).place}
+        return substitute(expr, place)
+
+    @property
+    def image(self) -> Expr:
+        return self.at(plain(self.found.image))
+
+    @property
+    def weight(self) -> Expr:
+        """Of one row: channels by depth; else the other way round, as a product wants it."""
+        lanes = ("between_down", "deep") if self.one else ("between", "deep_down")
+        return self.at(plain(self.found.weight), *lanes)
+
+    @property
+    def right(self) -> Expr:
+        return self.at(plain(self.found.right), "between" if self.one else "between_down")
+
+    @property
+    def middle(self) -> Expr:
+        first = Held("first", self.found.inner.dtype)
+        return self.at(replace_parts(self.found.middle, {self.found.inner: first}))
+
+
+@functools.lru_cache(maxsize=1024)
+def found_in(body: Graph) -> Pair | str:
+    """The pair that a body is: all its variants are written of the same one."""
+    return pair_of(lower(body))
+
+
+def _cut(found: Pair, tile: Tile, constants: frozenset[str]) -> _Cut:
+    row, row_place = flattened(found.rows, "row")
+    col, col_place = flattened(found.cols, "col")
+    batch_place = flattened(found.batch, "batch")[1]
+    count = walk((*found.taps, found.between), tile.middle, "between", "chunk", flat=False).count
+    share = Share(count, min(tile.split, count))
+    tiles = (-(-row.extent // tile.m), -(-col.extent // tile.n))
+    place = {**row_place, **col_place, **batch_place}
+    return _Cut(found, tile, row, col, tiles, share, place, constants)
+
+
+def _write_indices(out: Emission, cut: _Cut, masks: dict[Axis, str]) -> None:
+    """Rows and columns of the tile and lanes of both depths, as shapes that broadcast."""
+    tile, (down, across) = cut.tile, cut.tiles
+    out.lines.append("tile = tl.program_id(0)")
+    if cut.share.split > 1:
+        out.lines.append("part = tl.program_id(1)")
+    if cut.found.batches > 1:
+        out.lines.append("batch = tl.program_id(2)")
+    rows, cols = f"tile // {across} * {tile.m}", f"tile % {across} * {tile.n}"
+    if across == 1:
+        rows, cols = f"tile * {tile.m}", "0"
+    elif down == 1:
+        rows, cols = "0", f"tile * {tile.n}"
+    if cut.one:
+        out.lines.append(f"col = {cols} + tl.arange(0, {tile.n})[:, None]")
+    else:
+        out.lines.append(f"row = {rows} + tl.arange(0, {tile.m})[:, None]")
+        out.lines.append(f"col = {cols} + tl.arange(0, {tile.n})[None, :]")
+    out.lines += [f"{name} = {name[:3]} < {axis.extent}" for axis, name in masks.items()]
+    out.lines.append(f"deep = tl.arange(0, {tile.k})[None, :]")
+    if not cut.one:
+        out.lines.append(f"deep_down = tl.arange(0, {tile.k})[:, None]")
+    out.lines.append(f"between = tl.arange(0, {tile.middle})[None, :]")
+    out.lines.append(f"between_down = tl.arange(0, {tile.middle})[:, None]")
+
+
+def _write_chunks(out: Emission, cut: _Cut) -> None:
+    """The second product, `total`, and all that it is made of."""
+    tile, share = cut.tile, cut.share
+    shape = f"[{tile.n}, {tile.middle}]" if cut.one else f"[{tile.m}, {tile.n}]"
+    out.lines.append(f"total = tl.zeros({shape}, tl.float32)")
+    lanes = {Axis(name, tile.middle): name for name in ("between", "between_down")}
+    scope = out.inner(lanes, {})
+    scope.expect(cut.middle, cut.right)
+    _write_first(scope, cut)
+    _write_second(scope, cut)
+    if share.each == 1:
+        out.lines += ["chunk = part"] * (share.split > 1) + scope.lines
+    else:
+        span = f"{share.count}"
+        if share.split > 1:
+            end = f"(part + 1) * {share.each}"
+            if share.each * share.split != share.count:
+                end = f"tl.minimum({end}, {share.count})"
+            span = f"part * {share.each}, {end}"
+        out.lines += [f"for chunk in range({span}):", *(f"{INDENT}{one}" for one in scope.lines)]
+    if cut.one:
+        out.lines.append("total = tl.sum(total, 1)[:, None]")
+
+
+def _write_first(out: Emission, cut: _Cut) -> None:
+    """The first product for one chunk of the middle channels, `first`."""
+    tile, steps = cut.tile, cut.steps("deep")
+    lanes = {Axis("step", steps.count): "step", Axis("deep", tile.k): "deep"}
+    lanes |= {Axis("deep_down", tile.k): "deep_down"}
+    scope = out.inner(lanes, {Axis("deep", tile.k): "deep_in"} if steps.ragged else {})
+    if steps.ragged:
+        scope.lines.append(f"deep_in = {scope.index(steps.at)} < {steps.extent}")
+    image, weight = cut.image, cut.weight
+    scope.expect(image, weight)
+    kind = cut.found.dtypes[0]
+    texts = (_factor(scope, image, kind, cut), _factor(scope, weight, kind, cut))
+    scope.lines.append(_added("first", texts, cut, kind))
+    shape = f"[{tile.middle}, {tile.k}]" if cut.one else f"[{tile.m}, {tile.middle}]"
+    out.lines.append(f"first = tl.zeros({shape}, tl.float32)")
+    if steps.count == 1:
+        out.lines += scope.lines
+    else:
+        out.lines.append(f"for step in range({steps.count}):")
+        out.lines += [f"{INDENT}{line}" for line in scope.lines]
+    if cut.one:
+        out.lines.append("first = tl.sum(first, 1)[None, :]")
+
+
+def _write_second(out: Emission, cut: _Cut) -> None:
+    """What is made of the first product, and its share of the second one. Channels beyond the end
+    are 0, whatever is made of 0: nothing that is not finite meets the zeros of the other factor."""
+    chunks = cut.chunks("between")
+    text = out.value(cut.middle)
+    if chunks.ragged:
+        there = out.inside(bounded(chunks.at, 0, chunks.extent))
+        text = f"tl.where({there}, {text}, 0.0)"
+    kind = cut.found.dtypes[1]
+    name = text if text.isidentifier() else out.assign("middle", text)
+    rounded = name if kind == torch.float32 else f"{name}.to({DTYPES[kind]})"
+    if kind == torch.float32 and cut.tile.tf32:
+        rounded = f"nearest_tf32({name})"
+    other = _factor(out, cut.right, kind, cut)
+    out.lines.append(_added("total", (rounded, other), cut, kind))
+
+
+def _added(sums: str, texts: tuple[str, str], cut: _Cut, kind: torch.dtype) -> str:
+    """The line that adds the product of two factors to sums."""
+    if cut.one:
+        return f"{sums} += {texts[0]}.to(tl.float32) * {texts[1]}.to(tl.float32)"
+    exact = ""
+    if kind == torch.float32:
+        exact = f', input_precision="{"tf32" if cut.tile.tf32 else "ieee"}"'
+    return f"{sums} = tl.dot({texts[0]}, {texts[1]}, {sums}{exact})"
+
+
+def _factor(scope: Emission, expr: Expr, dtype: torch.dtype, cut: _Cut) -> str:
+    name = scope.value(expr)
+    if expr.dtype != dtype:
+        return scope.assign("factor", f"{name}.to({DTYPES[dtype]})")
+    if dtype == torch.float32 and cut.tile.tf32 and not rounded_ahead(expr, cut.constants):
+        return scope.assign("factor", f"nearest_tf32({name})")
+    return name
+
+
+def _write_results(out: Emission, cut: _Cut) -> None:
+    sums, found = Held("total", cut.found.outer.dtype), cut.found
+    stores = [
+        replace(store, expr=replace_parts(store.expr, {found.outer: sums}))
+        for store in found.dfg.stores
+    ]
+    stores = [substitute_store(store, cut.place) for store in stores]
+    out.expect(*(store.expr for store in stores))
+    for store in stores:
+        out.store(store)

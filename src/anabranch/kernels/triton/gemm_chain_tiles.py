@@ -1,0 +1,225 @@
+"""Which tiles of a pair of products are worth a try: all there are, ranked by time, the first few.
+
+    64 channels of 56 x 56, 3 x 3, to 64, to 256      32x256x64x64: 98 CTAs, 9 steps of 32x64x64,
+                                                      then one of 32x256x64
+
+A chunk of the middle channels takes the steps of the first product (`kernels.tile_cost`), whose
+pipeline fills anew for each, and one step of the second, whose factor nothing loads ahead. A CTA
+takes its share of the chunks, and begins and meets others as those of a contraction do.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from anabranch.ir.target import TargetSpec
+from anabranch.kernels.tile_cost import (
+    SPARE,
+    WARP,
+    Block,
+    holds,
+    latency_us,
+    meet_us,
+    pace_of,
+    step_us,
+    waves,
+)
+from anabranch.kernels.triton.contraction_tiles import has_cores, peak_of
+from anabranch.kernels.triton.gemm_chain_axes import Pair
+from anabranch.kernels.triton.k_loop import walk
+
+ROWS, COLS = (16, 32, 64), (16, 32, 64, 128, 256, 512)
+MIDDLES, DEPTHS = (16, 32, 64, 128), (32, 64, 128)
+SPLITS, WARPS, STAGES = (1, 2, 4, 8), (4, 8), (2, 3)
+ONE_ROW = tuple(
+    itertools.product((1,), (32, 64, 128, 256, 512), (8, 16, 32, 64), (32, 64, 128, 256, 512))
+)
+ONE_ROW_SPLITS = (1, 2, 4, 8, 16, 32, 64)
+MOST_REGISTERS = 200
+"""Of a thread, by our own count: activations and addresses of both products take the rest."""
+MOST_AGAIN, MOST_AGAIN_OF_ROW = 4, 32
+"""Tiles side by side, each of which computes the first product for itself, or its one row."""
+MANY = 64
+"""Stages and steps where no step waits for a load."""
+KEPT = 5
+"""Tiles that are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A variant, read."""
+
+    m: int
+    n: int
+    middle: int
+    k: int
+    split: int
+    warps: int
+    stages: int
+    tf32: bool = False
+
+    @property
+    def text(self) -> str:
+        shape, end = f"{self.m}x{self.n}x{self.middle}x{self.k}", ".tf32" if self.tf32 else ""
+        return f"pair:{shape}.k{self.split}.w{self.warps}.s{self.stages}{end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What tiles are ranked by. `chunks`: of each middle, how many there are, taps counted;
+    `steps`: of each depth of a step, how many the first product has. `slides`: whether the second
+    product has taps."""
+
+    m: int
+    n: int
+    middle: int
+    k: int
+    batches: int
+    dtypes: tuple[torch.dtype, torch.dtype]
+    chunks: tuple[tuple[int, int], ...]
+    steps: tuple[tuple[int, int], ...]
+    slides: bool
+
+    @staticmethod
+    def of(found: Pair) -> Sizes:
+        middles = sorted({*MIDDLES, *(middle for _, _, middle, _ in ONE_ROW)})
+        depths = sorted({*DEPTHS, *(k for _, _, _, k in ONE_ROW)})
+        along = (*found.taps, found.between)
+        chunks = tuple((n, walk(along, n, "between", "chunk", flat=False).count) for n in middles)
+        steps = tuple((k, walk(found.depth, k, "deep").count) for k in depths)
+        k = math.prod(one.extent for one in found.depth)
+        middle = found.between.extent
+        return Sizes(
+            found.m,
+            found.n,
+            middle,
+            k,
+            found.batches,
+            found.dtypes,
+            chunks,
+            steps,
+            bool(found.taps),
+        )
+
+
+def chosen(found: Pair, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
+    """The first of the ranking, each shape and split once, with the warps and stages that rank
+    best; the first of all with other warps too."""
+    best: dict[tuple[int, ...], Tile] = {}
+    other: list[Tile] = []
+    for tile, _ in ranked(found, spec):
+        shape = (tile.m, tile.n, tile.middle, tile.k, tile.split)
+        first = next(iter(best), shape)
+        if len(best) < kept - 1:
+            best.setdefault(shape, tile)
+        if shape == first and best[first].warps != tile.warps:
+            other.append(tile)
+    return [*best.values(), *other[:1]]
+
+
+def ranked(found: Pair, spec: TargetSpec) -> list[tuple[Tile, float]]:
+    """Every tile that fits, with the microseconds it would take, the fastest first."""
+    return list(_ranked(Sizes.of(found), spec))
+
+
+@functools.lru_cache(maxsize=256)
+def _ranked(sizes: Sizes, spec: TargetSpec) -> tuple[tuple[Tile, float], ...]:
+    chunks, steps = dict(sizes.chunks), dict(sizes.steps)
+    peaks = [peak_of(kind, spec) for kind in sizes.dtypes]
+    timed = [
+        (tile, _us(sizes, tile, spec, (chunks[tile.middle], steps[tile.k]), peaks))
+        for tile in _space(sizes, spec)
+    ]
+    fitting = [(tile, us) for tile, us in timed if us < math.inf]
+    return tuple(sorted(fitting, key=lambda pair: (pair[1], pair[0].text)))
+
+
+def _space(sizes: Sizes, spec: TargetSpec) -> Iterator[Tile]:
+    """All tiles that suit the sizes: none more than twice as large as what it covers."""
+    one, chunks = sizes.m == 1, dict(sizes.chunks)
+    tf32 = spec.tf32 and torch.float32 in sizes.dtypes and not one
+    shapes = ONE_ROW if one else itertools.product(ROWS, COLS, MIDDLES, DEPTHS)
+    for m, n, middle, k in shapes:
+        wide = n >= 2 * max(sizes.n, 16) or middle >= 2 * max(sizes.middle, 16)
+        if wide or m >= 2 * max(sizes.m, 16) or k >= 2 * max(sizes.k, 32):
+            continue
+        if math.ceil(sizes.n / n) > (MOST_AGAIN_OF_ROW if one else MOST_AGAIN):
+            continue
+        splits = ONE_ROW_SPLITS if one else SPLITS
+        for split, warps, stages in itertools.product(splits, WARPS, (2,) if one else STAGES):
+            if split <= chunks[middle]:
+                yield Tile(m, n, middle, k, split, warps, stages, tf32)
+
+
+def _us(
+    sizes: Sizes, tile: Tile, spec: TargetSpec, walked: tuple[int, int], peaks: Sequence[float]
+) -> float:
+    """The time of a launch, infinite where the tile does not fit an SM. `walked`: chunks, and steps
+    of each; `peaks`: of each product."""
+    chunks, steps = walked
+    tiles = math.ceil(sizes.m / tile.m) * math.ceil(sizes.n / tile.n) * sizes.batches
+    blocks, each = tiles * tile.split, math.ceil(chunks / tile.split)
+    each_of = [kind.itemsize for kind in sizes.dtypes]
+    cores = [has_cores(kind, spec) for kind in sizes.dtypes]
+    size = tile.m, tile.middle, tile.k, blocks, steps
+    first = Block(*size, each_of[0], tile.warps, tile.stages, cores=cores[0])
+    # Its load is added where nothing hides it, so here it has all the stages in the world.
+    second = Block(
+        tile.m,
+        tile.n,
+        tile.middle,
+        blocks,
+        MANY,
+        each_of[1],
+        tile.warps,
+        MANY,
+        tile.split,
+        cores=cores[1],
+    )
+    registers = _registers(first, second, sizes.slides)
+    held = holds(tile.warps, registers, _shared(first, second, each), spec)
+    if not held:
+        return math.inf
+    together, pace = min(held, math.ceil(blocks / spec.sms)), pace_of(first)
+    hidden = steps == 1 < each  # by the pipeline of the only loop there is
+    chunk = pace.latency if steps > 1 else 0.0
+    chunk += 0.0 if hidden else latency_us(second, pace)
+    chunk += steps * step_us(first, spec, peaks[0], together, pace)
+    chunk += step_us(second, spec, peaks[1], together, pace)
+    whole = each * chunk + pace.last * tile.m * tile.n / (1024 * tile.warps)
+    begin = pace.start + pace.block * blocks / spec.sms
+    return begin + waves(blocks, held, spec, pace) * whole + meet_us(second, pace)
+
+
+def _registers(first: Block, second: Block, slides: bool) -> int:
+    """Of a thread: both sums, and what is on its way to shared memory with its addresses, where no
+    loop copies it there: the second factor, and both of a first product of one step. Of one row,
+    all numbers are held one by one. A count that is too large stands for what does not fit."""
+    threads = first.warps * WARP
+    if first.m == 1:
+        held = max(first.n * first.k, second.n * second.k) // threads
+        return SPARE + held if 4 <= held <= 64 else 256
+    sums = (first.m * first.n + second.m * second.n) // threads
+    moved = second.n * second.k * second.itemsize // 4 // threads
+    if first.steps == 1:
+        copied = (first.m + first.n) * first.k * first.itemsize // 4 // threads
+        moved = max(moved, 3 * copied if slides else 3 * copied // 2)
+    needed = sums + moved + SPARE * (2 if slides else 1)
+    return needed if needed <= MOST_REGISTERS else 256
+
+
+def _shared(first: Block, second: Block, chunks: int) -> int:
+    """Bytes: the stages of the first product; then what it gave and the factor it meets lie in
+    their place. Where chunks are the only loop there is, its loads have stages, all of them."""
+    if first.m == 1:
+        return 4 * first.n * first.warps
+    other = (second.m + second.n) * second.k * second.itemsize
+    if first.steps > 1 or chunks == 1:
+        return max(first.shared, other)
+    return first.shared + other * first.stages

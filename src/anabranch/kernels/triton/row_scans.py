@@ -1,0 +1,153 @@
+"""Running folds of rows: which way each runs, and how it is written.
+
+    cumsum(x, 1) - x           running = tl.cumsum(x, 1)
+
+    flip(cumsum(flip(x)))      running = tl.cumsum(x, 1, reverse=True)
+
+    a row in blocks            carry = tl.full([1, 1], 0.0, tl.float32)
+                               for start in range(0, 5000, 1024):
+                                   running = carry + tl.cumsum(x, 1)
+                                   carry = tl.sum(tl.where(col == start + 1023, running, 0), 1)
+
+    y[t] = f[t] y[t-1] + x[t]  by, running = tl.associative_scan(
+                                   tl.broadcast(f, x), 1, one_after_other)
+
+Steps of a recurrence are pairs on the way: what they multiply what came before by, and what they
+add to it, which may lie on tiles of unlike shape. Of a row in blocks `by` is what the carry is
+multiplied by. Products of many factors above one may overflow where no step does, and give nan.
+
+A fold that is asked for at another place than that of the element (before it, or from the other
+end) is one of what was moved there: then all of a row are asked for at the element's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from anabranch.kernels.dfg.expr import Dfg, Expr, Scan, free_axes, parts
+from anabranch.kernels.dfg.index_expr import Axis, axis
+from anabranch.kernels.dfg.simplify import bounded, choose, const, least
+from anabranch.kernels.dfg.traversal import replace_parts, scans, substitute
+from anabranch.kernels.triton.emit import DTYPES, Emission, literal
+
+FORMS = {
+    "sum": ("tl.cumsum({}, {}{})", "{} + {}"),
+    "prod": ("tl.cumprod({}, {}{})", "{} * {}"),
+    "max": ("tl.associative_scan({}, {}, latest_largest{})", "latest_largest({}, {})"),
+    "min": ("tl.associative_scan({}, {}, latest_smallest{})", "latest_smallest({}, {})"),
+    "logaddexp": ("tl.associative_scan({}, {}, log_add_exp{})", "log_add_exp({}, {})"),
+}
+"""How a tile is folded along an axis, and what is carried over with what is folded."""
+STEP = "{}, {} = tl.associative_scan(tl.broadcast({}, {}), {}, one_after_other{})"
+
+
+def aligned(dfg: Dfg) -> Dfg | str:
+    """The graph with each running fold along the axis at whose place it is asked for, or why there
+    is none. What holds others goes first: it says where they are asked for."""
+    stores = dfg.stores
+    while True:
+        left = [one for one in scans(*(store.expr for store in stores)) if not _is_aligned(one)]
+        if not left:
+            return Dfg(dfg.axes, stores) if stores is not dfg.stores else dfg
+        table: dict[Expr, Expr] = {}
+        for one in left:
+            if not any(one in scans(other.arg) for other in left if other is not one):
+                found = _aligned(one)
+                if isinstance(found, str):
+                    return found
+                table[one] = found
+        stores = tuple(replace(s, expr=replace_parts(s.expr, table)) for s in stores)
+
+
+def _is_aligned(one: Scan) -> bool:
+    return one.at == axis(one.axis.name, one.axis.extent)
+
+
+def _aligned(one: Scan) -> Scan | str:
+    ((atom, factor), *others) = one.at.terms or ((None, 0),)
+    if not isinstance(atom, Axis) or others or factor not in (1, -1):
+        return f"its running folds are asked for at {one.at.text}"
+    if one.at.constant > (0 if factor == 1 else atom.extent - 1):
+        return "its running folds begin before what is stored of them"
+    inside = bounded(one.at, 0, one.axis.extent)
+
+    def there(expr: Expr, nothing: float) -> Expr:
+        return choose(inside, substitute(expr, {one.axis: one.at}), nothing)
+
+    arg = there(one.arg, least(one.op, one.dtype))
+    by = None if one.by is None else there(one.by, 1)
+    at = axis(atom.name, atom.extent)
+    return replace(one, axis=atom, arg=arg, at=at, reverse=factor < 0, by=by)
+
+
+def below(exprs: Sequence[Expr], out: Emission) -> list[Scan]:
+    """The running folds that have to be computed for these, given what is known."""
+    seen: dict[Expr, None] = {}
+    stack = [expr for expr in exprs if expr not in out.known]
+    while stack:
+        expr = stack.pop()
+        if expr not in seen:
+            seen[expr] = None
+            stack.extend(part for part in parts(expr) if part not in out.known)
+    return [expr for expr in seen if isinstance(expr, Scan)]
+
+
+def write_scan(
+    one: Scan, value: str, out: Emission, along: Axis, last: str = "", axis: int = 1
+) -> str:
+    """The line that folds a tile along an axis of it, and what it is called. `along`: the places
+    on it; `last`: whether they are none beyond the end, where tiles run over that."""
+    text, by = _folded(one, value, out, along, last, axis)
+    return text if by else out.assign(_name(one, out), text)
+
+
+def begin(one: Scan, out: Emission, height: int) -> str:
+    """What is carried from block to block, before the first."""
+    neutral = literal(const(least(one.op, one.dtype), one.dtype))
+    return out.assign("carry", f"tl.full([{height}, 1], {neutral}, {DTYPES[one.dtype]})")
+
+
+def carry_on(
+    one: Scan, value: str, out: Emission, col: Axis, carry: str, width: int, last: str = ""
+) -> str:
+    """The lines that fold a block and carry its end over to the next; what the fold is called."""
+    text, by = _folded(one, value, out, col, last, 1)
+    both = f"{by} * {carry} + {text}" if by else FORMS[one.op][1].format(carry, text)
+    name = out.assign(_name(one, out), both)
+    end = "start" if one.reverse else f"start + {width - 1}"
+    found = f"tl.sum(tl.where(col == {end}, {name}, 0), 1)[:, None]"
+    out.lines.append(f"{carry} = {found}.to({DTYPES[one.dtype]})")
+    return name
+
+
+def _name(one: Scan, out: Emission) -> str:
+    return out.names.get(one.made, "") or "running"
+
+
+def _folded(
+    one: Scan, value: str, out: Emission, along: Axis, last: str, axis: int
+) -> tuple[str, str]:
+    """The text of a tile folded along its axis, and "". Of a recurrence what that is called, and
+    what each step multiplies by what came before the first."""
+    back = ", reverse=True" if one.reverse else ""
+    value = _whole(one.arg, value, least(one.op, one.dtype), one, out, along, last)
+    if one.by is None:
+        return FORMS[one.op][0].format(value, axis, back), ""
+    by, name = out.fresh("by"), out.fresh(_name(one, out))
+    factor = _whole(one.by, out.known[one.by], 1, one, out, along, last)
+    out.lines.append(STEP.format(by, name, factor, value, axis, back))
+    return name, by
+
+
+def _whole(
+    expr: Expr, value: str, nothing: float, one: Scan, out: Emission, along: Axis, last: str
+) -> str:
+    """What is folded, as a tile; from its end, what changes nothing where the tile runs over it."""
+    neutral = literal(const(nothing, one.dtype))
+    if along not in free_axes(expr):
+        place = out.spelled[along]
+        value = f"tl.where({place} >= 0, {value}, {neutral}).to({DTYPES[one.dtype]})"
+    if one.reverse and last:
+        value = f"tl.where({last}, {value}, {neutral})"
+    return value

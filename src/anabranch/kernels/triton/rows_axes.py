@@ -1,0 +1,143 @@
+"""Rows and columns: which axes of reductions, and of folds that run along one, are what.
+
+    softmax    out[b, h, q, k] = exp(x[b, h, q, k] - max[k](x)) / sum[k](...)
+    rows       b, h, q as one axis, in the memory order of x
+    columns    k
+
+What is reduced is flattened into the axis of columns, all else into that of rows, so all must
+reduce the same axes, and read each element about once: what reads it many times is a contraction,
+or slides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from anabranch.kernels.dfg.expr import Dfg, Expr, Reduce, Scan, Store, free_axes
+from anabranch.kernels.dfg.index_expr import Axis, Quotient, axes_of, axis
+from anabranch.kernels.dfg.traversal import loads, reductions, scans, substitute_stores
+from anabranch.kernels.triton import row_scans
+from anabranch.kernels.triton.axis_layout import (
+    apart,
+    flattened,
+    largest_load,
+    ordered,
+    side_by_side,
+    slides,
+)
+
+LONGEST_TILE = 4096
+"""Columns that are held in registers at once, at most."""
+MOST_READS = 4
+"""How often each element may be read, on average: a row reads what no other row reads."""
+FEW_READS = 1 << 16
+"""Reads that cost less than a launch, of one value: distances of few points, say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A graph as rows and columns: the stores in terms of these two axes."""
+
+    dfg: Dfg
+    row: Axis
+    col: Axis
+    stores: tuple[Store, ...]
+    side_by_side: bool
+    """Whether neighbouring rows are neighbours in memory, rather than neighbouring columns."""
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether something runs along the rows from the first column and from the last."""
+        return _both_ways(scans(*(store.expr for store in self.stores)))
+
+
+def rows_of(dfg: Dfg | str) -> Rows | str:
+    """The graph as rows and columns, or why it has none."""
+    if isinstance(dfg, str):
+        return dfg
+    whole, dfg = dfg.axes, row_scans.aligned(dfg)
+    if isinstance(dfg, str):
+        return dfg
+    exprs = [store.expr for store in dfg.stores]
+    found, along = reductions(*exprs), scans(*exprs)
+    if not found and not along:
+        return "it reduces nothing"
+    if not along:
+        dfg = apart(dfg, _group_sizes(dfg, found))
+        found = reductions(*(store.expr for store in dfg.stores))
+    sizes = {tuple(one.extent for one in axes) for axes in _folded(found, along)}
+    if len(sizes) > 1:
+        return f"it reduces over different axes: {sorted(sizes)}"
+    bound = {one for fold in found for one in fold.axes}
+    if any(axis in bound for fold in found for axis in free_axes(fold)):
+        return "a reduction stands inside another"
+    if any(slides(a, dfg) and not side_by_side(a, dfg) for a in dfg.axes if a in whole):
+        return "windows slide along its results"
+    outside = {axis for fold in found for axis in free_axes(fold)}
+    if any(one.axis in outside for one in along):
+        return "it runs along rows that are reduced each by itself"
+    if max(math.prod(size) for size in sizes) > LONGEST_TILE and _both_ways(along):
+        return "it runs along long rows in both directions"
+    ways = {one.axis for one in along}
+    # What does not depend on an axis of results is folded again for each of its places.
+    outside |= set(dfg.axes) - ways if ways & set(dfg.axes) else set()
+    row_axes = [axis for axis in dfg.axes if axis in outside and axis.extent > 1]
+    col_axes = [axis for axis in dfg.axes if axis not in outside and axis.extent > 1]
+    reduced = next(iter(_folded(found, along)))
+    if col_axes and tuple(axis.extent for axis in col_axes) != next(iter(sizes)):
+        return "what is stored for each column is not of the reduced size"
+    points = math.prod(axis.extent for axis in (*row_axes, *reduced))
+    held = {load.value: load.type.numel for load in loads(*(store.expr for store in dfg.stores))}
+    often = MOST_READS * sum(held.values())
+    if found and points > (max(often, FEW_READS) if len(held) == 1 else often):
+        return "it reads each element many times: that is work for a contraction, or for windows"
+    return _flattened(dfg, _folded(found, along), row_axes, col_axes)
+
+
+def _folded(found: Sequence[Reduce], along: Sequence[Scan]) -> dict[tuple[Axis, ...], Expr]:
+    """All axes that are folded together, each time with what is folded there."""
+    table: dict[tuple[Axis, ...], Expr] = {}
+    for axes, arg in (*((f.axes, f.arg) for f in found), *(((s.axis,), s.arg) for s in along)):
+        table.setdefault(axes, arg)
+    return table
+
+
+def _both_ways(along: Sequence[Scan]) -> bool:
+    return len({one.reverse for one in along}) > 1
+
+
+def _group_sizes(dfg: Dfg, found: Sequence[Reduce]) -> dict[Axis, int]:
+    """How many neighbours share a reduction, of axes of which reductions see groups alone."""
+    seen: dict[Axis, set[int]] = {}
+    for load in loads(*(fold.arg for fold in found)):
+        for atom in (atom for index in load.index for atom, _ in index.terms):
+            if isinstance(atom, Quotient):
+                for one in axes_of(atom.index):
+                    plain = atom.index == axis(one.name, one.extent)
+                    seen.setdefault(one, set()).add(atom.by if plain else 0)
+            elif isinstance(atom, Axis):
+                seen.setdefault(atom, set()).add(0)
+    sizes = {one: by for one, by in seen.items() if one in dfg.axes and len(by) == 1}
+    return {one: max(*by, 1) for one, by in sizes.items()}
+
+
+def _flattened(
+    dfg: Dfg,
+    folded: Mapping[tuple[Axis, ...], Expr],
+    row_axes: list[Axis],
+    col_axes: list[Axis],
+) -> Rows:
+    """Rows and columns flat, each in the order of the largest load."""
+    reduced, arg = next(iter(folded.items()))
+    guide = largest_load(arg) or dfg.stores[0]
+    order = ordered([*row_axes, *reduced], guide)
+    row, place = flattened([axis for axis in order if axis in row_axes], "row")
+    sequence = [reduced.index(axis) for axis in order if axis in reduced]
+    col, inner = flattened([reduced[k] for k in sequence], "col")
+    by_place = [inner[axis] for axis in reduced]
+    for axes in (col_axes, *folded):
+        place.update(zip(axes, by_place, strict=False))
+    stores = substitute_stores(dfg.stores, place)
+    return Rows(dfg, row, col, stores, bool(order) and order[-1] in row_axes)
