@@ -24,7 +24,7 @@ from anabranch.frontend.alone import alone
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.program import opened
 from anabranch.frontend.surroundings import neutral
-from anabranch.ir.uncollected import uncollected
+from anabranch.ir.gc_pause import uncollected
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace

@@ -9,8 +9,8 @@ import pytest
 
 from anabranch.bench import calibrate as calibrating
 from anabranch.bench.calibrate import calibrate, family, summary
-from anabranch.costs.corun import Simulator
 from anabranch.costs.fit import demand_of
+from anabranch.costs.gpu_simulator import Simulator
 from anabranch.costs.launches import launches_of
 from anabranch.costs.observed import (
     Observations,

@@ -16,7 +16,7 @@ import pytest
 
 from anabranch.artifact import file as artifact_file
 from anabranch.cli.stopping import SAID, stoppable
-from anabranch.ir.uncollected import uncollected
+from anabranch.ir.gc_pause import uncollected
 
 PATIENCE = 60.0
 """Seconds that no command may take to end once it was told to, however busy the machine is."""

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.costs.corun import Simulator
-from anabranch.costs.demand import Demand
 from anabranch.costs.fit import ORDER, Case, fit, floored, judge, kendall, loss
+from anabranch.costs.gpu_simulator import Simulator
 from anabranch.costs.repeats import LIMIT, Repeatability
+from anabranch.costs.resource_demand import Demand
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import Dag
 from anabranch.ir.target import TargetSpec

@@ -11,9 +11,9 @@ from torch.nn import functional
 from anabranch.fusion.partition import partition
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, types
-from anabranch.ir.numbers import compare
+from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.protocols import A_LARGE_GPU
-from anabranch.ir.step import Stepper
+from anabranch.ir.tolerances import compare
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches

@@ -14,7 +14,7 @@ from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.inputs import random_inputs
 from anabranch.ir.ops import is_view
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, TaskGraph
 from anabranch.ir.text import text_tasks

@@ -16,8 +16,8 @@ from anabranch.fuzz.drawing import Drawing, Given, Step
 from anabranch.fuzz.substitute import RULES, SIMPLIFY, Crash, Substitution, substituted
 from anabranch.fuzz.trial import Outcome, Setting, attempt
 from anabranch.ir.graph import Graph
+from anabranch.ir.pass_runner import rounding
 from anabranch.ir.rule import Match, Pattern, Rule, wild
-from anabranch.ir.step import rounding
 from anabranch.trace import Trace
 
 STEPS = Setting("cpu", torch.float64, {"check": 1}, steps=4)

@@ -20,10 +20,10 @@ from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_tensor
-from anabranch.ir.numbers import compare, relative_error
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import parse_graph
+from anabranch.ir.tolerances import compare, relative_error
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.memory import pack
 from anabranch.memory.guard_bytes import fence

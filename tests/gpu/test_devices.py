@@ -19,7 +19,7 @@ import anabranch
 from anabranch.cache import Cache
 from anabranch.compiled.elsewhere import resettled
 from anabranch.errors import AnabranchError, InputError, TargetError
-from anabranch.ir.numbers import relative_error
+from anabranch.ir.tolerances import relative_error
 from anabranch.trace import Trace
 
 pytestmark = pytest.mark.gpu

@@ -12,11 +12,11 @@ from anabranch.fusion.concat_elision import fitting, joined
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_tensor
-from anabranch.ir.numbers import compare
 from anabranch.ir.protocols import Executable
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import parse_graph
+from anabranch.ir.tolerances import compare
 from anabranch.kernels import PROVIDERS
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.memory import pack

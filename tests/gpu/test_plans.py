@@ -25,8 +25,8 @@ from anabranch.bench.delays import Matrix
 from anabranch.costs import Roofline
 from anabranch.deadline import Deadline
 from anabranch.ir.eval import eval_graph
-from anabranch.ir.numbers import compare, relative_error
 from anabranch.ir.protocols import Limits
+from anabranch.ir.tolerances import compare, relative_error
 from anabranch.kernels.library import AtenProvider, FusedAtenProvider
 from anabranch.kernels.triton.l1_carveout import carveout_of
 from anabranch.memory import pack

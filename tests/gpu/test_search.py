@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import anabranch
-from anabranch.ir.numbers import relative_error
+from anabranch.ir.tolerances import relative_error
 from anabranch.zoo import ZOO
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from anabranch.ir import derive
 from anabranch.ir.graph import Constant, Derivation, Graph, Node, Ref
 from anabranch.ir.key import digest_tensor
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.types import TensorType, type_of
 from anabranch.options import Options
 from anabranch.rewrite import simplify

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.costs.mixed import mixed_cost
+from anabranch.costs.alpha_cost import mixed_cost
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, producers
 from anabranch.ir.key import content_key

@@ -9,8 +9,8 @@ import pytest
 from tests.rewrite.graphs import captured, equal, kinds, read
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.rule import Rule
-from anabranch.ir.step import Stepper
 from anabranch.options import Options
 from anabranch.rewrite import simplify
 from anabranch.rewrite.apply import apply, apply_all, instantiate

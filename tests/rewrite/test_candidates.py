@@ -16,8 +16,8 @@ from tests.rewrite.laws import LAWS
 from tests.rewrite.samples import SAMPLES
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.rule import Known, Match, Rule
-from anabranch.ir.step import Stepper
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply, apply_all
 from anabranch.rewrite.field import Field, Sought

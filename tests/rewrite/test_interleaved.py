@@ -8,7 +8,7 @@ from tests.rewrite.graphs import captured, equal
 from torch import Tensor, nn
 
 from anabranch.ir.graph import Graph
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import anabranch
 from anabranch.ir.graph import Graph
+from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.rule import Rule
-from anabranch.ir.step import Stepper
 from anabranch.ir.text import parse_graph
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply_all

@@ -10,11 +10,11 @@ import torch
 from tests.rewrite.graphs import captured, equal, kinds, worst
 from torch import nn
 
-from anabranch.ir import numbers, ops
+from anabranch.ir import ops, tolerances
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.inputs import random_inputs
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.options import Options
 from anabranch.rewrite import simplify
 from anabranch.rewrite.merge import merge
@@ -65,7 +65,7 @@ def all_merged(graph: Graph) -> Graph:
     after = equal(graph, merge(graph, siblings(graph, Trace())))
     inputs = random_inputs(graph, 1)
     own, wide = eval_graph(graph, inputs), eval_graph(graph, inputs, precision=torch.float64)
-    for error, allowed in numbers.compare(eval_graph(after, inputs), own, wide, False):
+    for error, allowed in tolerances.compare(eval_graph(after, inputs), own, wide, False):
         assert error <= allowed
     return after
 

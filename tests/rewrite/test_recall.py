@@ -17,7 +17,7 @@ from tests.rewrite.graphs import captured
 from anabranch.cache import Cache
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import digest_tensor
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.options import Options
 from anabranch.rewrite import passes, recall, simplify
 from anabranch.rewrite.recall import simplify_or_recall

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from anabranch.fusion import partition
 from anabranch.ir.graph import Graph
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply_all
 from anabranch.rewrite.match import matches

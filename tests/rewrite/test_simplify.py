@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.ops import channels_last
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.options import Options
 from anabranch.rewrite import simplify
 from anabranch.rewrite.passes import PASSES

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from anabranch.costs.corun import Simulator
-from anabranch.costs.demand import Demand
+from anabranch.costs.gpu_simulator import Simulator
+from anabranch.costs.resource_demand import Demand
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import Dag, dag_of
 from anabranch.ir.protocols import Costs, Limits

@@ -10,8 +10,8 @@ import pytest
 from tests.rewrite.graphs import read
 
 from anabranch.costs import beside, tied
+from anabranch.costs.critical_path import longest_path
 from anabranch.costs.forecast import calibration_of
-from anabranch.costs.paths import longest_path
 from anabranch.ir.graph import Graph
 from anabranch.options import Options
 from anabranch.report.sides import rows, running, side_by_side

@@ -18,9 +18,9 @@ from anabranch.deadline import Deadline
 from anabranch.errors import NumericsError
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
-from anabranch.ir.numbers import relative_error
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost
+from anabranch.ir.tolerances import relative_error
 from anabranch.options import SYSTEMS, Options
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import ALL

@@ -21,7 +21,7 @@ from collections.abc import Collection
 import torch
 
 from anabranch.errors import ArtifactError
-from anabranch.ir import ops, own
+from anabranch.ir import custom_ops, ops
 from anabranch.ir.graph import Arg, Node, Ref
 
 SPELLED = re.compile(r"(\w+)\.(\w+)\.(\w+)")
@@ -112,7 +112,7 @@ def check_operator(op: str, own_operators: frozenset[str]) -> None:
 @functools.cache
 def _listed(op: str) -> bool:
     """Whether it is one of torch's, or ours, that plans need."""
-    if op == own.RECURRENCE:
+    if op == custom_ops.RECURRENCE:
         return True
     packet = ops.packet_name(op)
     if not packet.startswith("aten.") or packet in NEVER or packet.endswith("_backward"):

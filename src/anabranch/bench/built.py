@@ -21,8 +21,8 @@ from anabranch.bench.machine import Call, Machine
 from anabranch.bench.rehearse import NATIVE, rehearse
 from anabranch.bench.rivals import RIVALS
 from anabranch.bench.rows import CALL, Matrix, named
-from anabranch.ir.numbers import relative_error
 from anabranch.ir.plan import Plan
+from anabranch.ir.tolerances import relative_error
 from anabranch.models import batch_of, load_model
 from anabranch.trace import Event, Trace
 

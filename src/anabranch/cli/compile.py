@@ -29,8 +29,8 @@ from anabranch.cli.stopping import stoppable
 from anabranch.cli.watch import Watch
 from anabranch.compiled.calls import Compiled
 from anabranch.errors import NumericsError, OptionError
-from anabranch.ir.numbers import relative_error
 from anabranch.ir.text import text_kernel
+from anabranch.ir.tolerances import relative_error
 from anabranch.models import batch_of, load_model
 from anabranch.options import Options
 from anabranch.report import units

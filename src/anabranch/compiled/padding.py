@@ -22,7 +22,7 @@ from anabranch.errors import AnabranchError, InputError
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.recall import capture_or_recall
 from anabranch.frontend.rows import batched_results, refused
-from anabranch.ir.numbers import relative_error
+from anabranch.ir.tolerances import relative_error
 from anabranch.tuning.job import Job, calling_of
 from anabranch.tuning.verify.plan import EAGER_TOLERANCE
 

@@ -32,7 +32,7 @@ from anabranch.frontend.observe import fails, observe
 from anabranch.frontend.program import module_of
 from anabranch.frontend.state import attribute, tensors_of, unwrapped
 from anabranch.frontend.surroundings import neutral
-from anabranch.ir import numbers, ops
+from anabranch.ir import ops, tolerances
 from anabranch.ir.eval import eval_tasks
 from anabranch.ir.graph import Constant, Graph, Node
 from anabranch.ir.inputs import random_inputs
@@ -182,7 +182,7 @@ def _check(entry: Entry, call: Call, values: Moved, target: Target) -> None:
             eval_tasks(plan.tasks, inputs, target.device, precision)
             for precision in (None, torch.float64)
         )
-    pairs = numbers.compare(call(inputs), own, reference, target.spec.tf32)
+    pairs = tolerances.compare(call(inputs), own, reference, target.spec.tf32)
     drawn = any(ops.info(node.op).random for node in graph.nodes)
     for i, (error, allowed) in enumerate(pairs):
         if not error <= allowed and not drawn:

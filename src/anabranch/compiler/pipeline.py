@@ -38,15 +38,15 @@ from anabranch.frontend.memory import check_example
 from anabranch.frontend.observe import Observed
 from anabranch.frontend.recall import capture_or_recall
 from anabranch.frontend.surroundings import neutral
-from anabranch.ir import answers
+from anabranch.ir import type_cache
+from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.graph import Graph
-from anabranch.ir.numbers import Errors
 from anabranch.ir.plan import Plan, text_plan
 from anabranch.ir.protocols import Cost, Executable
 from anabranch.ir.schedule import text_schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import text_graph, text_tasks
-from anabranch.ir.uncollected import uncollected
+from anabranch.ir.tolerances import Errors
 from anabranch.options import Options
 from anabranch.schedule import scheduler
 from anabranch.schedule.best import Choice
@@ -219,7 +219,7 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
     if known_wrong is not None:
         raise known_wrong
     # Who simplifies, or goes on, asks operators; a warm start does neither.
-    answered = cache(partial(answers.recall, job.cache, captured.graph))
+    answered = cache(partial(type_cache.recall, job.cache, captured.graph))
     with trace.stage("rewrite"), uncollected():
         graph = simplified_or_recalled(job, captured.graph, answered)
     yield "rewrite", graph
@@ -234,7 +234,7 @@ def _stages(job: Job, whole: bool) -> Iterator[tuple[str, Any]]:
         _get_ready(job)
         known = answered()
         found, path = yield from _decided(job, captured, graph, begin, path)
-        answers.keep(job.cache, captured.graph, known)
+        type_cache.keep(job.cache, captured.graph, known)
     events = trace.events[told:]
     plan = found.plan
     yield "pack", plan

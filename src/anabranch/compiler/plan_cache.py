@@ -25,12 +25,12 @@ from anabranch.deadline import CutShort
 from anabranch.errors import NumericsError
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import digest_text
-from anabranch.ir.numbers import Errors
 from anabranch.ir.plan import Footprint, Plan, Signature
 from anabranch.ir.protocols import Cost, Provider, Target
 from anabranch.ir.schedule import Schedule, Timeline
 from anabranch.ir.task import Kernel
 from anabranch.ir.text import text_graph
+from anabranch.ir.tolerances import Errors
 from anabranch.kernels import sources
 from anabranch.options import Options
 from anabranch.trace import RECALLED, Event, Kind, Told, Trace

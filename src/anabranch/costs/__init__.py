@@ -12,8 +12,8 @@ from anabranch.costs.forecast import evaluator, forecast
 from anabranch.costs.measured import Measured
 from anabranch.costs.recorded import Recorded
 from anabranch.costs.roofline import Roofline
+from anabranch.costs.significance import beside, fastest, tied
 from anabranch.costs.source import costs_of, name_of
-from anabranch.costs.ties import beside, fastest, tied
 
 __all__ = [
     "Measured",

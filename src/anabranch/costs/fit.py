@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from anabranch.costs.corun import Simulator
-from anabranch.costs.demand import Demand
+from anabranch.costs.gpu_simulator import Simulator
 from anabranch.costs.launches import Launches, launches_of
 from anabranch.costs.observed import (
     Observations,
@@ -33,6 +32,7 @@ from anabranch.costs.observed import (
     observed_schedule,
 )
 from anabranch.costs.repeats import Repeatability, grouped
+from anabranch.costs.resource_demand import Demand
 from anabranch.costs.work import per_processor
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import Dag

@@ -1,4 +1,5 @@
-"""Tasks, what each takes alone -> what a schedule of them would take, by the model of `corun`.
+"""Tasks, what each takes alone -> what a schedule of them would take, by the model of
+`gpu_simulator`.
 
     forecast(tasks, schedule, costs.task, spec)    --> Timeline, for people and for a first choice
     simulator = evaluator(tasks, costs, spec)      prepared once, for searches
@@ -13,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from anabranch.costs.corun import Simulator
-from anabranch.costs.demand import Demand
+from anabranch.costs.gpu_simulator import Simulator
+from anabranch.costs.resource_demand import Demand
 from anabranch.costs.work import Work, work
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import dag_of

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anabranch.costs.lanes import lanes
+from anabranch.costs.graph_lanes import lanes
 from anabranch.ir.schedule import Schedule, awaited
 
 

@@ -22,14 +22,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from anabranch.cache import Cache
-from anabranch.costs.demand import ROW
 from anabranch.costs.forecast import forecast
-from anabranch.costs.memo import Memo
+from anabranch.costs.per_task import Memo
 from anabranch.costs.recorded import KernelFact, fact_of, kernel_text, probe_of
 from anabranch.costs.repeats import medians
+from anabranch.costs.resource_demand import ROW
 from anabranch.costs.roofline import Roofline
+from anabranch.costs.significance import comparable
 from anabranch.costs.stopwatch import Answers, Stopwatch, Trial
-from anabranch.costs.ties import comparable
 from anabranch.costs.work import work
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.dag import dag_of

@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from anabranch.costs.believable import disbelieved
 from anabranch.costs.corrected import Corrected
 from anabranch.costs.forecast import begun, forecast
-from anabranch.costs.memo import Memo
+from anabranch.costs.per_task import Memo
 from anabranch.costs.roofline import Roofline
-from anabranch.costs.ties import comparable
+from anabranch.costs.significance import comparable
 from anabranch.costs.work import contracts_in_f32, work
 from anabranch.errors import TargetError
 from anabranch.ir.key import digest_text, structure_text, task_text

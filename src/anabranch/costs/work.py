@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from anabranch.costs.walk import chained_us, walked_us
+from anabranch.costs.serial_work import chained_us, walked_us
 from anabranch.ir import ops
 from anabranch.ir.components import components
 from anabranch.ir.graph import Graph, Node, Ref, types
@@ -45,8 +45,8 @@ class Work:
     `ctas`: of its largest launch; `per_sm`: how many of them a processor holds. `awaited_us`: of
     the traffic, what one CTA may have to wait for: that of one independent part, None for all.
     `bound`: see `bound`. `steps`: those of recurrences, beside the first. `walked_us`: of its
-    longest row, or its longest chain of operators, see `walk`. `padded_us`: of convolutions in
-    groups that are too narrow for tensor cores."""
+    longest row, or its longest chain of operators, see `serial_work`. `padded_us`: of convolutions
+    in groups that are too narrow for tensor cores."""
 
     busy_us: float
     moved_us: float

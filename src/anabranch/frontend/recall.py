@@ -35,11 +35,11 @@ from anabranch.frontend.state import with_state
 from anabranch.frontend.surroundings import Surroundings, surroundings
 from anabranch.frontend.untouched import warn, warn_of_changes
 from anabranch.ir.ambient import Ambient
+from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.trees import read_tree
-from anabranch.ir.uncollected import uncollected
 from anabranch.trace import RECALLED, Trace
 
 SCHEME = "captured 4"

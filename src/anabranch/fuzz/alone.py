@@ -4,7 +4,7 @@ The text of this file opens every script that reports a failure, so the script r
 model is called as it is, in fp64, and compiled, with two inputs of the same kind, and with those
 of the first call again:
 
-    |compiled - fp64|  <=  2 |as it is - fp64| + what the dtype allows          (`ir.numbers`)
+    |compiled - fp64|  <=  2 |as it is - fp64| + what the dtype allows          (`ir.tolerances`)
 
 Results of earlier calls are kept, and must stay as they were. Where the model is compiled exactly,
 a further call has inputs with NaN and infinities: there each element is of the model's class.
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import anabranch
-from anabranch.ir import numbers
+from anabranch.ir import tolerances
 from anabranch.ir.eval import eval_tasks
 from anabranch.ir.task import value_types
 from anabranch.targets import resolve
@@ -172,12 +172,14 @@ def _compared(
         if out.dtype != plain.dtype:
             found.append(f"output {i} is {out.dtype} instead of {plain.dtype}")
         if wild:
-            said = numbers.mistaken(out, plain, true, None, tf32) if out.is_floating_point() else ""
+            said = (
+                tolerances.mistaken(out, plain, true, None, tf32) if out.is_floating_point() else ""
+            )
             found += [f"output {i}: {said}"] * ("off by" not in said and said != "")
             continue
-        ((error, allowed),) = numbers.compare([out], [plain], [true], tf32)
+        ((error, allowed),) = tolerances.compare([out], [plain], [true], tf32)
         # Where the model jumps, what is the model's own is right whatever the truth is.
-        near = numbers.relative_error(out, plain) <= numbers.tolerance(out.dtype, 0.0, tf32)
+        near = tolerances.relative_error(out, plain) <= tolerances.tolerance(out.dtype, 0.0, tf32)
         if not error <= allowed and not near:
             found.append(f"output {i} is off by {error:.2e} where {allowed:.2e} is allowed")
     return found

@@ -24,9 +24,9 @@ from anabranch.fuzz.substitute import Applied, Crash, Substitution, substituted
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_inputs
-from anabranch.ir.numbers import relative_error
-from anabranch.ir.step import Stepper, rounding
+from anabranch.ir.pass_runner import Stepper, rounding
 from anabranch.ir.text import text_graph
+from anabranch.ir.tolerances import relative_error
 from anabranch.options import Options
 from anabranch.rewrite.passes.round_factors import ERROR
 from anabranch.rewrite.simplify import DEEP, simplify

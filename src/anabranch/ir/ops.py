@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 import torch
 
-from anabranch.ir import own
-from anabranch.ir.answers import ANSWERS
+from anabranch.ir import custom_ops
 from anabranch.ir.graph import Arg, Node, Ref, rename
+from anabranch.ir.type_cache import ANSWERS
 from anabranch.ir.types import TensorType, meta, type_of
 
 Kind = Literal["pointwise", "reduce", "contract", "move", "view", "factory", "opaque"]
@@ -156,7 +156,7 @@ OPS: dict[str, OpInfo] = {
         "view view_as view_as_complex view_as_real",
     ),
     **_kind("factory", "arange empty eye full ones scalar_tensor zeros"),
-    packet_name(own.RECURRENCE): OpInfo("reduce"),
+    packet_name(custom_ops.RECURRENCE): OpInfo("reduce"),
     "aten.reshape": OpInfo("move"),
     "aten.flatten": OpInfo("move"),
     "aten.unflatten": OpInfo("move"),

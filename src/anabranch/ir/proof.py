@@ -22,10 +22,10 @@ from anabranch.ir import ops
 from anabranch.ir.domains import ATTENTION
 from anabranch.ir.graph import Graph, Input, types
 from anabranch.ir.inputs import Numbers, legal, random_inputs
-from anabranch.ir.numbers import Screen, compare, mistaken, screen
 from anabranch.ir.protocols import Target
 from anabranch.ir.reference import eager_and_reference, wide_of
 from anabranch.ir.slack import slack
+from anabranch.ir.tolerances import Screen, compare, mistaken, screen
 
 Set = Literal["finite", "special", "real"]
 """Which inputs: `finite` ones may be less daring where those lead to infinities and worse."""

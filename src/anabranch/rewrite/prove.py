@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from anabranch.ir import ops, own
+from anabranch.ir import custom_ops, ops
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Constant, Graph, Input, Node
 from anabranch.ir.types import TensorType
@@ -29,7 +29,7 @@ stay far inside the 53 bits in which doubles are exact."""
 
 WILD = (float("inf"), float("-inf"), float("nan"), 0.0, -0.0)
 
-EXACT = {ops.packet_name(own.RECURRENCE)} | frozenset(
+EXACT = {ops.packet_name(custom_ops.RECURRENCE)} | frozenset(
     f"aten.{name}"
     for name in (
         *("add", "sub", "mul", "neg", "relu", "maximum", "minimum", "abs", "clone", "where"),

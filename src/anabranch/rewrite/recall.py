@@ -20,7 +20,7 @@ from anabranch.cache import Cache
 from anabranch.errors import VerifyError
 from anabranch.ir import derive
 from anabranch.ir.graph import Condition, Constant, Graph, types
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.text import parse_graph, parse_type, text_graph
 from anabranch.ir.verify import verify_graph
 from anabranch.kernels import sources

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from anabranch.ir.graph import Graph
-from anabranch.ir.step import Pass, Stepper
+from anabranch.ir.pass_runner import Pass, Stepper
 from anabranch.options import Options
 from anabranch.rewrite.passes import PASSES
 from anabranch.rewrite.passes.bags import bags

@@ -1,4 +1,4 @@
-"""Outlook: what tasks would take side by side, by the model of `costs.corun`.
+"""Outlook: what tasks would take side by side, by the model of `costs.gpu_simulator`.
 
     tasks, each after those it waits for --list schedule--> order, streams --co-run model--> us
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from anabranch.costs.corun import Simulator
 from anabranch.costs.forecast import calibration_of, demand_of
+from anabranch.costs.gpu_simulator import Simulator
 from anabranch.costs.work import Work, work
 from anabranch.ir.dag import Dag, dag_of
 from anabranch.ir.target import TargetSpec

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from anabranch.costs import beside, tied
+from anabranch.costs.alpha_cost import ALONE, observed_alpha
 from anabranch.costs.forecast import calibration_of
-from anabranch.costs.mixed import ALONE, observed_alpha
 from anabranch.deadline import Deadline
 from anabranch.frontend.captured import Captured
 from anabranch.ir.calibration import Calibration

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import structure_text
-from anabranch.ir.uncollected import uncollected
 from anabranch.search.budget import FEWEST, PRICE, RUN, TASK, building, counted
 from anabranch.search.engine.alternatives import SHARE, Alternatives, Paid, assembled, gathered
 from anabranch.search.engine.backtracking import Exchange, Ran, Step

@@ -18,10 +18,10 @@ from anabranch.costs import costs_of, fastest
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
+from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.schedule import Schedule, sequential_launches
-from anabranch.ir.step import Stepper
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.memory import pack
 from anabranch.memory.packer import Packer

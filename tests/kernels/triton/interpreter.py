@@ -26,7 +26,7 @@ import torch
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.inputs import random_tensor
-from anabranch.ir.numbers import compare
+from anabranch.ir.tolerances import compare
 from anabranch.ir.types import TensorType
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.write import program

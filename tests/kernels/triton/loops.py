@@ -9,7 +9,7 @@ from tests.rewrite.graphs import captured
 from torch import Tensor, nn
 
 from anabranch.ir.graph import Graph
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.options import Options
 from anabranch.rewrite import simplify
 from anabranch.trace import Trace

@@ -10,8 +10,8 @@ from tests.kernels.triton.bodies import body, gpu
 from tests.kernels.triton.interpreter import check, run
 
 from anabranch.ir.graph import Graph, Ref
-from anabranch.ir.numbers import relative_error
 from anabranch.ir.text import parse_graph
+from anabranch.ir.tolerances import relative_error
 from anabranch.kernels.triton.write import program, variants, why_none
 
 X = torch.randn(3, 5, 37)

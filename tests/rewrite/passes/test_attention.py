@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.options import Options
 from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Trace

@@ -11,7 +11,7 @@ from tests.rewrite.graphs import captured, equal, kinds
 from torch import Tensor, nn
 
 from anabranch.ir.eval import eval_graph
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.verify import verify_graph
 from anabranch.options import Options
 from anabranch.rewrite.passes.bags import bags

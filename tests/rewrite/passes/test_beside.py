@@ -4,7 +4,7 @@ import pytest
 from tests.rewrite.graphs import equal, kinds, read
 
 from anabranch.ir.graph import Graph
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.text import text_graph
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply_all

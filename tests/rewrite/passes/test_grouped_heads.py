@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tests.rewrite.graphs import captured, equal, kinds
 from torch import Tensor, nn
 
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.options import Options
 from anabranch.rewrite.passes.grouped_heads import grouped_heads
 from anabranch.rewrite.simplify import simplify

@@ -7,7 +7,7 @@ import torch
 from tests.rewrite.graphs import captured, equal, kinds, read
 from torch import Tensor, nn
 
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches

@@ -10,7 +10,7 @@ from tests.kernels.triton.bodies import gpu
 from tests.rewrite.graphs import error, read
 
 from anabranch.ir.graph import Graph, Ref
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.verify import verify_graph
 from anabranch.kernels.triton.write import program, variants
 from anabranch.options import Options

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anabranch.ir.graph import Graph, types
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply_all
 from anabranch.rewrite.passes.zeros import zeros

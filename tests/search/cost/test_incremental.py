@@ -7,7 +7,7 @@ import random
 import pytest
 from tests.rewrite.graphs import read
 
-from anabranch.costs.mixed import ALONE
+from anabranch.costs.alpha_cost import ALONE
 from anabranch.fusion import partition
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph, Ref

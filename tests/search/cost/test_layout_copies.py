@@ -10,7 +10,7 @@ from tests.rewrite.graphs import read
 from anabranch.costs import Roofline
 from anabranch.frontend.from_torch import capture
 from anabranch.ir.graph import Graph
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches

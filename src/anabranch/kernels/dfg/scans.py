@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from anabranch.ir import ops, own
+from anabranch.ir import custom_ops, ops
 from anabranch.kernels.dfg.expr import Expr, Scan, Within
 from anabranch.kernels.dfg.index_expr import Axis, axis
 from anabranch.kernels.dfg.lowering_api import At, Call, Lowering, Point, Refusal
@@ -101,5 +101,5 @@ RUNNING: dict[str, Lowering] = {
     **{"aten.cumsum": _fold("sum"), "aten.cumprod": _fold("prod")},
     "aten.logcumsumexp": _fold("logaddexp"),
     **{"aten.cummax": _extreme("max"), "aten.cummin": _extreme("min")},
-    ops.packet_name(own.RECURRENCE): _recurrence,
+    ops.packet_name(custom_ops.RECURRENCE): _recurrence,
 }

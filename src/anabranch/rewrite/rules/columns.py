@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from anabranch.ir import ops, own
+from anabranch.ir import custom_ops, ops
 from anabranch.ir.graph import Arg, Node, Ref
 from anabranch.ir.rule import Call, Known, Operand
 from anabranch.rewrite.rules.tables import STACK, joined
@@ -191,7 +191,7 @@ class Columns:
         term = all_of(found.term, 0.0, dtype)
         by = all_of(found.by, 1.0, torch.promote_types(dtype, torch.float32))
         first = None if self._is_zero(before) else before
-        steps = Whole(call(own.RECURRENCE, term, by, first, at), shape, at, dtype)
+        steps = Whole(call(custom_ops.RECURRENCE, term, by, first, at), shape, at, dtype)
         self.found[last.name] = steps
         return steps
 

@@ -1,6 +1,6 @@
 """A machine simple enough for proofs: a task holds its share from start to end, or waits for it.
 
-`costs.corun` has tasks begin in what room there is; no solver says what is optimal there.
+`costs.gpu_simulator` has tasks begin in what room there is; no solver says what is optimal there.
 Here time goes in hundredths of microseconds, room in thousandths of the machine, and a task starts
 once its inputs are done and its share is free. Forks and joins cost by a rule:
 of the launches that wait for one launch each starts half a fork after the one before, and each

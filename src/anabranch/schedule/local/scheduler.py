@@ -27,7 +27,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from anabranch.costs.ties import fastest
+from anabranch.costs.significance import fastest
 from anabranch.deadline import Deadline
 from anabranch.ir.dag import bits, dag_of
 from anabranch.ir.protocols import Costs, Limits

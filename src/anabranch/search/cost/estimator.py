@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from statistics import median
 
-from anabranch.costs.mixed import ALONE, mixed_cost
+from anabranch.costs.alpha_cost import ALONE, mixed_cost
 from anabranch.costs.work import Work, work
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph

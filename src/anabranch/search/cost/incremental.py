@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from anabranch.costs.mixed import mixed_cost
+from anabranch.costs.alpha_cost import mixed_cost
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
 from anabranch.ir.rule import computable

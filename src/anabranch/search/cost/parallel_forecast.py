@@ -1,4 +1,5 @@
-"""Outlook: what a graph would take with its tasks side by side, by the model of `costs.corun`.
+"""Outlook: what a graph would take with its tasks side by side, by the model of
+`costs.gpu_simulator`.
 
     pieces, each after those it waits for --list schedule--> order, streams --co-run model--> us
 

@@ -27,9 +27,9 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from anabranch.deadline import ENDLESS, Deadline
+from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.rule import Rule
-from anabranch.ir.uncollected import uncollected
 from anabranch.rewrite.build import drop_dead, retyped
 from anabranch.rewrite.match import Refuse
 from anabranch.rewrite.passes.cse import cse

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from anabranch.ir.uncollected import uncollected
+from anabranch.ir.gc_pause import uncollected
 
 _end_allocate: Callable[[int, Any], None] = torch._C._cuda_endAllocateToPool
 _release: Callable[[int, Any], None] = torch._C._cuda_releasePool

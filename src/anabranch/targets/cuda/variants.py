@@ -20,9 +20,9 @@ from anabranch.errors import AnabranchError
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.inputs import random_tensor
-from anabranch.ir.numbers import compare
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
+from anabranch.ir.tolerances import compare
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.precision import choose, convolution
 from anabranch.targets.cuda.callables import capture_callable

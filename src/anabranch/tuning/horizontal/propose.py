@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from anabranch.costs import Roofline, costs_of, forecast
-from anabranch.costs.memo import Memo
+from anabranch.costs.per_task import Memo
 from anabranch.costs.work import Work, work
 from anabranch.deadline import Deadline
 from anabranch.errors import ScheduleError

@@ -26,15 +26,15 @@ from torch import Tensor
 
 from anabranch.cache import Cache
 from anabranch.costs.measured import repeat_of
-from anabranch.ir import numbers
+from anabranch.ir import tolerances
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
-from anabranch.ir.numbers import Screen
 from anabranch.ir.proof import Answer, answer, answered
 from anabranch.ir.protocols import Target
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph, text_graph
+from anabranch.ir.tolerances import Screen
 from anabranch.kernels.triton.program import facts_of, program_of
 from anabranch.kernels.triton.write import is_ours, learn, unnamed
 from anabranch.memory import pack
@@ -123,7 +123,7 @@ def audition(
     of one draw is asked on those of others (`numbers.DRAWS`). `values`: what it reads on the
     example, where it may not read drawn numbers."""
     verdict = Verdict("")
-    for draw in range(numbers.DRAWS):
+    for draw in range(tolerances.DRAWS):
         expected = oracle.of(task.body, draw)
         wanted = [expected.finite, expected.special]
         if values is not None:

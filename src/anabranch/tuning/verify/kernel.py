@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from anabranch.cache import Cache
 from anabranch.errors import TargetError
-from anabranch.ir import numbers
+from anabranch.ir import tolerances
 from anabranch.ir.dag import dag_of
 from anabranch.ir.key import task_text
 from anabranch.ir.proof import Answer, answer, answered
@@ -73,7 +73,7 @@ def _differs(task: Task, target: Target, kind: str) -> str | None:
     """As `checker`, of one set; what is off on numbers of one draw is asked on those of others.
     None where nothing can be said."""
     verdict = ""
-    for _ in range(1 if kind == "real" else numbers.DRAWS):
+    for _ in range(1 if kind == "real" else tolerances.DRAWS):
         found = _answer(task, target, kind)
         if found is None:
             return None

@@ -21,14 +21,14 @@ from torch.utils._pytree import tree_leaves
 from anabranch.errors import NumericsError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.observe import Observed, observe
-from anabranch.ir import numbers, ops
+from anabranch.ir import ops, tolerances
 from anabranch.ir.domains import ANY, domains
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.inputs import legal, random_tensor, sprinkle_small
-from anabranch.ir.numbers import Errors
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable
 from anabranch.ir.reference import eager_and_reference
+from anabranch.ir.tolerances import Errors
 from anabranch.ir.types import type_of
 from anabranch.tuning.job import Job, example_of
 
@@ -70,7 +70,7 @@ def verify(run: Executable, captured: Captured, job: Job, seen: Observed | None 
             job.trace.add("refused", "verify", "fresh inputs", why)
             continue
         outs = _ran(run, inputs)
-        pairs = numbers.compare(outs, own, reference, target.spec.tf32)
+        pairs = tolerances.compare(outs, own, reference, target.spec.tf32)
         for i, (error, allowed) in enumerate(pairs):
             if i in anew:
                 continue
@@ -80,7 +80,7 @@ def verify(run: Executable, captured: Captured, job: Job, seen: Observed | None 
                     f"its dtype and the model's own rounding allow {allowed:.2e}",
                     "set ANABRANCH_CHECK=2 to find the pass that did it, and report the model",
                 )
-            wrong = numbers.mistaken(outs[i], own[i], reference[i], tf32=target.spec.tf32)
+            wrong = tolerances.mistaken(outs[i], own[i], reference[i], tf32=target.spec.tf32)
             if wrong:
                 raise NumericsError(
                     f"output {i} is wrong: {wrong}",
@@ -137,7 +137,7 @@ def unlike_model(
             return f"output {i} is {out.dtype}{list(out.shape)}, the model's own {was}"
         if name in drawn:
             continue
-        error = numbers.relative_error(out, want.to(out.device))
+        error = tolerances.relative_error(out, want.to(out.device))
         if not error <= EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * rounding.get(name, 0.0):
             return f"output {i} differs from the model's own by {error:.2e}"
     return ""

@@ -23,14 +23,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from anabranch.ir import ops, own
+from anabranch.ir import custom_ops, ops
 from anabranch.ir.graph import Graph, Node, Ref
 from anabranch.ir.types import TensorType
 
 RUNNING = frozenset(
     f"aten.{name}" for name in ("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
 )
-RUNNING |= {ops.packet_name(own.RECURRENCE)}
+RUNNING |= {ops.packet_name(custom_ops.RECURRENCE)}
 PASSES = {
     **{f"aten.{name}": 3 for name in ("group_norm", "instance_norm", "layer_norm")},
     **{f"aten.{name}": 3 for name in ("native_group_norm", "native_layer_norm")},

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.costs.ties import beside, comparable, fastest, tied
+from anabranch.costs.significance import beside, comparable, fastest, tied
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Source
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.costs.corun import ROOTS, Simulator
-from anabranch.costs.demand import ROW, Demand, evicted
+from anabranch.costs.gpu_simulator import ROOTS, Simulator
 from anabranch.costs.launches import Launches, launches_of
+from anabranch.costs.resource_demand import ROW, Demand, evicted
 from anabranch.costs.work import per_processor
 from anabranch.errors import VerifyError
 from anabranch.ir.calibration import Calibration

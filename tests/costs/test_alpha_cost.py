@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from anabranch.costs.mixed import mixed, mixed_cost, observed_alpha
+from anabranch.costs.alpha_cost import mixed, mixed_cost, observed_alpha
 from anabranch.ir import ops
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph, Input, Ref

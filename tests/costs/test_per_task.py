@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.costs import memo
-from anabranch.costs.memo import Memo
+from anabranch.costs import per_task
+from anabranch.costs.per_task import Memo
 from anabranch.ir.task import Task
 
 
@@ -25,7 +25,7 @@ def test_found_once_for_each_object(make: Any) -> None:
 
 
 def test_it_does_not_grow_without_end(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memo, "LIMIT", 3)
+    monkeypatch.setattr(per_task, "LIMIT", 3)
     remembered = Memo(lambda task: task.name)
     tasks = [make.relu(f"t{i}") for i in range(8)]
     assert [remembered(task) for task in tasks] == [task.name for task in tasks]

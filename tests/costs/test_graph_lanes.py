@@ -9,7 +9,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.costs.lanes import lanes
+from anabranch.costs.graph_lanes import lanes
 
 
 def test_a_join_goes_on_from_the_earliest() -> None:

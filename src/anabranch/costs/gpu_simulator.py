@@ -9,11 +9,11 @@ those that wait for none, the second `split_us` after the first, each further `r
 of a kernel holds no processor: there the launches of several streams overlap. The run ends when all
 have, and `end_us` later for each of those but one that nothing waits for.
 
-Lanes. While a kernel runs, the next one of its lane (`costs.lanes`) is made ready. A launch that
-waits for one of another lane has that before it: it starts up to `lane_us` later, if the other took
-longer than `short_us`, for behind a shorter one nothing is made ready in time in its own lane, too.
-And a kernel that another lane waits for has to tell it so, before the next of its own lane starts:
-`release_us` later.
+Lanes. While a kernel runs, the next one of its lane (`costs.graph_lanes`) is made ready. A launch
+that waits for one of another lane has that before it: it starts up to `lane_us` later, if the other
+took longer than `short_us`, for behind a shorter one nothing is made ready in time in its own lane,
+too. And a kernel that another lane waits for has to tell it so, before the next of its own lane
+starts: `release_us` later.
 
 Slots. Then its CTAs queue for the processors, behind those of kernels that came before. One CTA
 takes the part of a processor that its registers, threads or shared memory take. What fits starts at
@@ -35,7 +35,7 @@ Cache. Tasks are timed alone in a row of themselves, with all they read near at 
 kernels it is further away, be it weights or what they have just written: a task waits for `cold`
 times its traffic, of independent parts in one launch the longest. That holds no processor either.
 It is so in networks whose traffic the cache cannot hold from one run to the next
-(`costs.demand.evicted`); small ones wait for nothing.
+(`costs.resource_demand.evicted`); small ones wait for nothing.
 
 Costs are those of one of `ROW` in a row, and carry their part of the run's `start_us`, which is
 taken off: a chain is the sum of what is left, and the start once.
@@ -49,8 +49,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
-from anabranch.costs.demand import Demand, Kernels, kernels_of
 from anabranch.costs.launches import Launches, launches_of, linked
+from anabranch.costs.resource_demand import Demand, Kernels, kernels_of
 from anabranch.errors import VerifyError
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import Dag, bits

@@ -17,9 +17,9 @@ from anabranch.errors import VerifyError
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_inputs
-from anabranch.ir.numbers import FLOOR, relative_error
 from anabranch.ir.rule import Known
 from anabranch.ir.text import text_graph
+from anabranch.ir.tolerances import FLOOR, relative_error
 from anabranch.ir.verify import verify_graph
 from anabranch.trace import Trace
 

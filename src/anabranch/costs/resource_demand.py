@@ -1,8 +1,8 @@
 """What kernels take of the machine, as the model of simultaneous kernels sees it.
 
 A `Demand` is what one takes alone; `Kernels` is all of a graph by column, with what the machine's
-calibration makes of it: time without processors, turns of CTAs, pressure. Out of it `costs.corun`
-makes latencies.
+calibration makes of it: time without processors, turns of CTAs, pressure. Out of it
+`costs.gpu_simulator` makes latencies.
 """
 
 from __future__ import annotations

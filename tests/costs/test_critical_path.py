@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.costs.corun import Simulator
-from anabranch.costs.demand import Demand
-from anabranch.costs.mixed import ALONE, mixed_cost
-from anabranch.costs.paths import longest_path
+from anabranch.costs.alpha_cost import ALONE, mixed_cost
+from anabranch.costs.critical_path import longest_path
+from anabranch.costs.gpu_simulator import Simulator
+from anabranch.costs.resource_demand import Demand
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import Dag
 from anabranch.ir.target import TargetSpec

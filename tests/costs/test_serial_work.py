@@ -9,7 +9,7 @@ import torch
 from tests.kernels.triton.test_joins import recurrence
 
 from anabranch.costs.roofline import Roofline
-from anabranch.costs.walk import CHAINED_US, chained_us, walked_us
+from anabranch.costs.serial_work import CHAINED_US, chained_us, walked_us
 from anabranch.ir.graph import Graph, Input, Ref
 from anabranch.ir.ops import make_node
 from anabranch.ir.task import Kernel, Task

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from anabranch.ir.uncollected import uncollected
+from anabranch.ir.gc_pause import uncollected
 
 
 def test_nothing_is_collected_within() -> None:

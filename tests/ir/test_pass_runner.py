@@ -11,9 +11,9 @@ import torch
 from anabranch.errors import VerifyError
 from anabranch.ir.graph import Graph, Node, Ref
 from anabranch.ir.inputs import random_tensor
-from anabranch.ir.numbers import compare, relative_error, tolerance
-from anabranch.ir.step import Stepper
+from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.text import parse_graph
+from anabranch.ir.tolerances import compare, relative_error, tolerance
 from anabranch.ir.types import TensorType
 from anabranch.trace import Trace
 

@@ -4,10 +4,11 @@
           +--> c 3 --+               4 + max(release + 5, fork + lane + 3 + lane) + 2
 
 What a fork and a change of lane take are numbers of the machine (`ir.calibration`), used about as
-`costs.corun` does. That model needs a launch order, and streams; here everybody has a good one: of
-those that wait for a launch the one with the longest way to go starts first and goes on in its
-lane, the others later and in lanes of their own, the less urgent the later. So graphs that differ
-in the order of their nodes alone are equally long, but for nodes that are hard to tell apart.
+`costs.gpu_simulator` does. That model needs a launch order, and streams; here everybody has a good
+one: of those that wait for a launch the one with the longest way to go starts first and goes on in
+its lane, the others later and in lanes of their own, the less urgent the later. So graphs that
+differ in the order of their nodes alone are equally long, but for nodes that are hard to tell
+apart.
 
 Tasks that take no time are no launches: whoever waits for one waits for those before it. What waits
 for nothing starts like what waits for one launch, for most graphs that are priced are parts of one.

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from anabranch.cache import Cache
-from anabranch.ir import answers, ops
+from anabranch.ir import ops, type_cache
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.types import TensorType
 
@@ -19,7 +19,7 @@ GRAPH = Graph("g", (), (), (), ())
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[TensorType, ...]]:
     fresh: dict[str, tuple[TensorType, ...]] = {}
-    monkeypatch.setattr(answers, "ANSWERS", fresh)
+    monkeypatch.setattr(type_cache, "ANSWERS", fresh)
     monkeypatch.setattr(ops, "ANSWERS", fresh)
     return fresh
 
@@ -32,11 +32,11 @@ def test_another_process_does_not_ask_again(
     alone: dict[str, tuple[TensorType, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = Cache.open(tmp_path)
-    known = answers.recall(cache, GRAPH)
+    known = type_cache.recall(cache, GRAPH)
     want = asked()
-    answers.keep(cache, GRAPH, known)
+    type_cache.keep(cache, GRAPH, known)
     alone.clear()
-    assert answers.recall(cache, GRAPH) == 1
+    assert type_cache.recall(cache, GRAPH) == 1
     monkeypatch.setattr(ops, "call", lambda *_: pytest.fail("asked again"))
     assert asked() == want
 
@@ -46,12 +46,12 @@ def test_what_is_learned_later_is_added(
 ) -> None:
     cache = Cache.open(tmp_path)
     asked()
-    answers.keep(cache, GRAPH, 0)
-    known = answers.recall(cache, GRAPH)
+    type_cache.keep(cache, GRAPH, 0)
+    known = type_cache.recall(cache, GRAPH)
     ops.infer("aten.relu.default", (Ref("x"),), (), TABLE)
-    answers.keep(cache, GRAPH, known)
+    type_cache.keep(cache, GRAPH, known)
     alone.clear()
-    assert answers.recall(cache, GRAPH) == 2
+    assert type_cache.recall(cache, GRAPH) == 2
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"aten.mm": ["q9[1]"]}', '{"a": 3}'])
@@ -59,11 +59,11 @@ def test_a_wrong_text_is_ignored(
     alone: dict[str, tuple[TensorType, ...]], tmp_path: Path, text: str
 ) -> None:
     cache = Cache.open(tmp_path)
-    cache.put("graphs", answers._key(GRAPH), text)
-    assert answers.recall(cache, GRAPH) == 0
+    cache.put("graphs", type_cache._key(GRAPH), text)
+    assert type_cache.recall(cache, GRAPH) == 0
     asked()
-    answers.keep(cache, GRAPH, 0)
-    assert answers.recall(cache, GRAPH) == 1
+    type_cache.keep(cache, GRAPH, 0)
+    assert type_cache.recall(cache, GRAPH) == 1
 
 
 def test_foreign_operators_stay_here(
@@ -71,6 +71,6 @@ def test_foreign_operators_stay_here(
 ) -> None:
     cache = Cache.open(tmp_path)
     alone["theirs.secret.default ..."] = (TABLE["x"],)
-    answers.keep(cache, GRAPH, 0)
+    type_cache.keep(cache, GRAPH, 0)
     alone.clear()
-    assert answers.recall(cache, GRAPH) == 0
+    assert type_cache.recall(cache, GRAPH) == 0

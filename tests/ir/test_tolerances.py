@@ -7,7 +7,7 @@ from math import inf, nan
 
 import torch
 
-from anabranch.ir.numbers import compare, mistaken, relative_error, screen
+from anabranch.ir.tolerances import compare, mistaken, relative_error, screen
 
 
 def test_infinities_and_what_is_no_number_are_told_apart() -> None:

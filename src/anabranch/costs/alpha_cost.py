@@ -14,9 +14,9 @@ the sum and may lengthen the path:
 
 The paper has no number for alpha. One plan that was run gives it (`observed_alpha`).
 
-New here is what it costs to run side by side (`costs.paths`): a path is as long as on a machine
-that is wide enough for everything, where forks and changes of lane take the time that the model of
-`costs.corun` has for them. Without a calibration it is the sum that the paper has.
+New here is what it costs to run side by side (`costs.critical_path`): a path is as long as on a
+machine that is wide enough for everything, where forks and changes of lane take the time that the
+model of `costs.gpu_simulator` has for them. Without a calibration it is the sum that the paper has.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from anabranch.costs.paths import longest_path
+from anabranch.costs.critical_path import longest_path
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.task import Task, TaskGraph, task_producers
 
