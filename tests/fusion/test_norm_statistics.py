@@ -18,7 +18,7 @@ from anabranch.options import Options
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.passes.cse import cse
-from anabranch.rewrite.rules import normed
+from anabranch.rewrite.rules import linear_after_norm
 from anabranch.rewrite.simplify import simplify
 from anabranch.search.cost.task_cuts import without_constants
 from anabranch.trace import Trace
@@ -42,7 +42,7 @@ class Block(nn.Module):
 
 def rewritten(graph: Graph) -> Graph:
     """With every norm before a linear as arithmetic after it."""
-    for rule in normed.RULES:
+    for rule in linear_after_norm.RULES:
         while (match := next(matches(graph, rule), None)) is not None:
             graph = cse(apply(graph, rule, match), Trace())
     return without_constants(graph)
@@ -175,7 +175,7 @@ def test_rows_far_from_0_cancel_in_no_product() -> None:
     """Where the product is rounded before the mean is taken off."""
     torch.manual_seed(0)
     x = (torch.randn(16, 64) + 100).half()
-    graph, rule = captured(Block(True).eval().half(), x), normed.RULES[0]
+    graph, rule = captured(Block(True).eval().half(), x), linear_after_norm.RULES[0]
     after = apply(graph, rule, next(matches(graph, rule)))
     now, own = eval_graph(after, [x]), eval_graph(graph, [x])
     truth = eval_graph(graph, [x], precision=torch.float64)
@@ -185,5 +185,5 @@ def test_rows_far_from_0_cancel_in_no_product() -> None:
 def test_nothing_changes_but_the_rounding() -> None:
     for post in (False, True):
         graph = captured(Block(post).eval().half(), torch.rand(8, 64).half())
-        rule = normed.RULES[0]
+        rule = linear_after_norm.RULES[0]
         equal(graph, apply(graph, rule, next(matches(graph, rule))), tolerance=1e-9)

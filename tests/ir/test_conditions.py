@@ -11,7 +11,7 @@ from anabranch.ir.conditions import KINDS, broken, conditioned, holds, index_bou
 from anabranch.ir.graph import Condition, Constant, Graph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.types import type_of
-from anabranch.rewrite.passes.zeros import zeros
+from anabranch.rewrite.passes.zero_channels import zeros
 from anabranch.trace import Trace
 
 INF = float("inf")

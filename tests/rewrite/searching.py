@@ -12,7 +12,7 @@ from anabranch.ir.rule import Match, Pattern, Rule, wild
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.passes.cse import cse
-from anabranch.rewrite.words import call, cat, relu, t
+from anabranch.rewrite.pattern_ops import call, cat, relu, t
 from anabranch.search.engine.backtracking import Price
 from anabranch.trace import Trace
 

@@ -8,9 +8,9 @@ from anabranch.ir.rule import Rule, verify_rule, wild
 from anabranch.ir.text import text_graph
 from anabranch.rewrite.apply import apply, apply_all
 from anabranch.rewrite.match import matches
+from anabranch.rewrite.pattern_ops import call, cat, linear, relu
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import CANDIDATES
-from anabranch.rewrite.words import call, cat, linear, relu
 
 x, s, t = wild("x s t")
 

@@ -20,8 +20,8 @@ from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.rule import Known, Match, Rule
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply, apply_all
-from anabranch.rewrite.field import Field, Sought
 from anabranch.rewrite.match import matches, matches_in
+from anabranch.rewrite.match_index import Field, Sought
 from anabranch.rewrite.rules import CANDIDATES
 from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Trace

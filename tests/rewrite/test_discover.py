@@ -26,12 +26,12 @@ from anabranch.rewrite.discovery.equations import (
 )
 from anabranch.rewrite.discovery.generalise import generalised
 from anabranch.rewrite.discovery.implied import Theory, implied, prune
-from anabranch.rewrite.discovery.pairs import pairs
+from anabranch.rewrite.discovery.merged_calls import pairs
 from anabranch.rewrite.discovery.settings import OPERATORS, SETTINGS, Setting
 from anabranch.rewrite.discovery.terms import Evaluator, Side, enumerate_terms
 from anabranch.rewrite.discovery.written import written_as
 from anabranch.rewrite.match import matches
-from anabranch.rewrite.rules import found, linears, sums
+from anabranch.rewrite.rules import elementwise_algebra, found, linear_merging
 from anabranch.rewrite.rules.found import Equation, Shapes, load
 
 SMALL = {"elements": 2, "extremes": 2, "matrices": 2, "pieces": 2}
@@ -42,7 +42,7 @@ IMAGES: Shapes = dict.fromkeys("xy", ("B", "C", "I", "J"))
 
 @pytest.fixture(scope="module")
 def small() -> Discovery:
-    return discover(SMALL, seed=0, tables=sums.RULES)
+    return discover(SMALL, seed=0, tables=elementwise_algebra.RULES)
 
 
 def side(text: str) -> Side:
@@ -85,14 +85,14 @@ def test_laws_are_found_for_all_their_inputs(small: Discovery) -> None:
 
 
 def test_the_same_again(small: Discovery) -> None:
-    again = discover(SMALL, seed=0, tables=sums.RULES)
+    again = discover(SMALL, seed=0, tables=elementwise_algebra.RULES)
     assert text_discovery(again, "x") == text_discovery(small, "x")
     assert load(text_discovery(small, "x")) == small.rules
 
 
 def test_another_seed_finds_the_same(small: Discovery) -> None:
     """The numbers are random, the equations are not."""
-    other = discover(SMALL, seed=17, tables=sums.RULES)
+    other = discover(SMALL, seed=17, tables=elementwise_algebra.RULES)
     assert {each.name for each in other.rules} == {each.name for each in small.rules}
 
 
@@ -284,8 +284,10 @@ def test_a_direction_needs_all_that_it_puts() -> None:
 
 def test_what_is_written_is_recognised() -> None:
     twice = equation("add(x, x) -> mul(x, 2)", ELEMENTS)
-    assert written_as(twice, sums.RULES) == "x + x -> x*2"
-    assert written_as(equation("relu(relu(x)) -> relu(x)", ELEMENTS), sums.RULES) == ""
+    assert written_as(twice, elementwise_algebra.RULES) == "x + x -> x*2"
+    assert (
+        written_as(equation("relu(relu(x)) -> relu(x)", ELEMENTS), elementwise_algebra.RULES) == ""
+    )
 
 
 def test_two_calls_become_one() -> None:
@@ -298,8 +300,8 @@ def test_two_calls_become_one() -> None:
     columns = merged["linear(x, w, b), linear(x, v, c)"]
     assert columns.shapes["w"] == ("M", "K") and columns.shapes["v"] == ("D", "K")
     assert not survives(columns)
-    known = next(rule for rule in linears.RULES if len(rule.roots) == 2)
-    assert written_as(columns, [*sums.RULES, known]) == known.name
+    known = next(rule for rule in linear_merging.RULES if len(rule.roots) == 2)
+    assert written_as(columns, [*elementwise_algebra.RULES, known]) == known.name
 
 
 def test_a_narrower_rule_is_not_the_same() -> None:

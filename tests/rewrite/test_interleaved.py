@@ -13,7 +13,7 @@ from anabranch.options import Options
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.rules import ALL
-from anabranch.rewrite.rules.windows import Window, together
+from anabranch.rewrite.rules.conv_windows import Window, together
 from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Trace
 

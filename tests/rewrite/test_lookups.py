@@ -17,12 +17,12 @@ from anabranch.ir.text import parse_graph
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply_all
 from anabranch.rewrite.match import matches
-from anabranch.rewrite.rules import lookups, tables
+from anabranch.rewrite.rules import embedding_linear, embedding_merging
 from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Trace
 from anabranch.zoo import ZOO
 
-ALL = (*lookups.RULES, *lookups.STACKED)
+ALL = (*embedding_linear.RULES, *embedding_linear.STACKED)
 NAMED = {rule.name: rule for rule in ALL}
 ONE = NAMED["linear(embedding(t, i), w, b) -> embedding(linear(t, w, b), i)"]
 IDS = torch.tensor([[0, 1, 2, 1], [2, 0, 1, 2]])
@@ -106,9 +106,9 @@ def test_tables_of_several_heights_lie_one_below_the_other(name: str) -> None:
 def test_lookups_that_are_one_already_are_multiplied(name: str) -> None:
     read, columns, left = FORMS[name]
     graph = simplified(captured(Fields(read, columns, 6).double(), IDS, numbers()))
-    merged = simplified(equal(graph, apply_all(graph, tables.RULES), 1e-12))
+    merged = simplified(equal(graph, apply_all(graph, embedding_merging.RULES), 1e-12))
     assert kinds(merged).count("index") == kinds(merged).count("linear") == 1
-    after = simplified(equal(merged, apply_all(merged, lookups.STACKED), 1e-12))
+    after = simplified(equal(merged, apply_all(merged, embedding_linear.STACKED), 1e-12))
     assert sorted(kinds(after)) == sorted([*left, "add", "relu"])
     assert (4, 6, 7) in [constant.type.shape for constant in after.constants]
 
@@ -121,8 +121,8 @@ def test_a_table_that_is_read_twice_is_multiplied_for_each() -> None:
     model = Fields(FORMS["stack"][0], 20, 6)
     model.tables[2] = model.tables[0]
     graph = simplified(captured(model.double(), IDS, numbers()))
-    merged = simplified(apply_all(graph, tables.RULES))
-    after = simplified(equal(merged, apply_all(merged, lookups.STACKED), 1e-12))
+    merged = simplified(apply_all(graph, embedding_merging.RULES))
+    after = simplified(equal(merged, apply_all(merged, embedding_linear.STACKED), 1e-12))
     assert sorted(c.type.shape for c in after.constants) == [(4,), (4, 6, 7), (7,)]
 
 
@@ -204,12 +204,12 @@ def test_what_is_left_alone(graph: Graph, why: str) -> None:
 
 
 def test_products_too_large_to_be_held_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookups, "MOST", 159)
+    monkeypatch.setattr(embedding_linear, "MOST", 159)
     heard: list[str] = []
     for rule in ALL:
         assert not list(matches(two(SIDE), rule, lambda *told: heard.append(told[-1])))
     assert heard == ["its tables times the weight are 160 bytes beside the model's own"]
-    monkeypatch.setattr(lookups, "MOST", 160)
+    monkeypatch.setattr(embedding_linear, "MOST", 160)
     assert any(list(matches(two(SIDE), rule)) for rule in ALL)
 
 
@@ -229,7 +229,7 @@ graph g {
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        (("", ""), [lookups.STACKED[0].name]),
+        (("", ""), [embedding_linear.STACKED[0].name]),
         (("%n: i64[3]", "%n: u8[3]"), []),
         (("f32[3,5,4] = t", "f32[5,3,4] = t", "[%n, %i]", "[%i, %n]"), []),
         (("%n, %i", "None, %i", "[3,5,4]", "[2,5,2]", "[2,3,4]", "[2,2,3,2]"), []),
@@ -249,8 +249,8 @@ def test_a_deepfm_has_a_level_less() -> None:
     """The linear that waited for all lookups is gone, and a lookup came in its place."""
     net = ZOO["deepfm"]
     graph = simplified(captured(net.build("tiny").eval(), *net.inputs("tiny", 2)))
-    merged = simplified(equal(graph, apply_all(graph, tables.RULES)))
-    after = simplified(equal(merged, apply_all(merged, lookups.STACKED)))
+    merged = simplified(equal(graph, apply_all(graph, embedding_merging.RULES)))
+    after = simplified(equal(merged, apply_all(merged, embedding_linear.STACKED)))
     assert kinds(after).count("linear") == kinds(merged).count("linear") - 1
     assert kinds(after).count("index") == kinds(merged).count("index") + 1
 

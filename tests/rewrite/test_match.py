@@ -7,8 +7,8 @@ from anabranch.ir.graph import Ref
 from anabranch.ir.rule import Each, Match, Rule, verify_rule, wild
 from anabranch.ir.text import parse_graph
 from anabranch.rewrite.match import matches, shared
+from anabranch.rewrite.pattern_ops import call, cat, convolution, relu
 from anabranch.rewrite.rules import ALL
-from anabranch.rewrite.words import call, cat, convolution, relu
 from anabranch.search.engine.min_cut import parts
 
 x, y, s, b, w = wild("x y s b w")

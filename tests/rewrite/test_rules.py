@@ -22,7 +22,7 @@ from anabranch.rewrite.apply import apply, instantiate
 from anabranch.rewrite.match import match_at, matches
 from anabranch.rewrite.passes.identities import ALWAYS
 from anabranch.rewrite.prove import EXACT, different, integral, unlike
-from anabranch.rewrite.rules import CANDIDATES, always, averages, forms
+from anabranch.rewrite.rules import CANDIDATES, always, average_pooling, channel_scales
 
 Draw = Callable[[random.Random], Mapping[str, object]]
 
@@ -163,13 +163,16 @@ def test_a_weight_is_copied_for_its_strides_of_size_one() -> None:
 @pytest.mark.parametrize(
     ("name", "draw"),
     [
-        ("avg_pool(x) -> depthwise(x, 1/n)", averages.any_average),
-        ("conv1x1(avg_pool(x), w, b) -> conv(x, w/n, b)", averages.with_1x1(groups=(1,))),
+        ("avg_pool(x) -> depthwise(x, 1/n)", average_pooling.any_average),
+        ("conv1x1(avg_pool(x), w, b) -> conv(x, w/n, b)", average_pooling.with_1x1(groups=(1,))),
         (
             "conv1x1(avg_pool(x), w, b) -> avg_pool(conv1x1(x, w, b))",
-            averages.with_1x1(stuck=True),
+            average_pooling.with_1x1(stuck=True),
         ),
-        ("conv(x + t, w, b) -> conv(x, w, b + sum(w * t))", forms.on_input("t", padded=True)),
+        (
+            "conv(x + t, w, b) -> conv(x, w, b + sum(w * t))",
+            channel_scales.on_input("t", padded=True),
+        ),
     ],
 )
 def test_without_its_condition_a_rule_is_wrong(name: str, draw: Draw) -> None:

@@ -18,12 +18,12 @@ from anabranch.ir.text import parse_graph
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply, apply_all
 from anabranch.rewrite.match import matches
-from anabranch.rewrite.rules import tables
+from anabranch.rewrite.rules import embedding_merging
 from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Trace
 from anabranch.zoo import ZOO
 
-STACK, ROWS, CHANNELS = tables.RULES[:3]
+STACK, ROWS, CHANNELS = embedding_merging.RULES[:3]
 Together = Callable[[list[Tensor]], Tensor]
 Cut = Callable[[Tensor, int], Tensor]
 
@@ -67,7 +67,7 @@ def simplified(graph: Graph) -> Graph:
 def merged(model: nn.Module, *args: Tensor) -> Graph:
     """The model with all lookups merged that can be."""
     graph = simplified(captured(model, *args))
-    return simplified(equal(graph, apply_all(graph, tables.RULES)))
+    return simplified(equal(graph, apply_all(graph, embedding_merging.RULES)))
 
 
 def along(axis: int) -> Together:
@@ -126,7 +126,7 @@ def test_indices_of_several_dtypes_become_one_before_they_are_put_together() -> 
     """Half precision has no 2049."""
     model, ids = Halves(), (torch.tensor([1.0, 2.0]).half(), torch.tensor([2049, 2051]).int())
     graph = simplified(captured(model, *ids))
-    (found,) = eval_graph(simplified(apply_all(graph, tables.RULES)), ids)
+    (found,) = eval_graph(simplified(apply_all(graph, embedding_merging.RULES)), ids)
     assert torch.equal(found, model(*ids))
 
 
@@ -209,7 +209,7 @@ def test_what_is_left_alone(rule: Rule, graph: Graph, why: str | None) -> None:
 
 
 def test_tables_too_large_to_be_held_twice_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "MOST", 100)
+    monkeypatch.setattr(embedding_merging, "MOST", 100)
     graph = lookups("%c: f32[2,2,3] = aten.stack.default([%a, %b], 1)", (3, 3))
     heard: list[str] = []
     assert not list(matches(graph, STACK, lambda _, sentence: heard.append(sentence)))
@@ -220,8 +220,8 @@ def test_what_stands_beside_lookups_stays_there() -> None:
     """The lookups are all merged, at once: a rule for all but one of them has nothing to say."""
     model, args = Clicks(5, 4, 3), (IDS.repeat(1, 2)[:, :5], torch.rand(2, 4))
     graph = simplified(captured(model, *args))
-    (match,) = (match for rule in tables.RULES for match in matches(graph, rule))
-    rule = next(rule for rule in tables.RULES if list(matches(graph, rule)))
+    (match,) = (match for rule in embedding_merging.RULES for match in matches(graph, rule))
+    rule = next(rule for rule in embedding_merging.RULES if list(matches(graph, rule)))
     after = simplified(equal(graph, apply(graph, rule, match)))
     assert kinds(after).count("embedding") == 1
     assert "select" not in kinds(after)
@@ -240,7 +240,7 @@ def test_bags_of_one_are_one_lookup() -> None:
             return torch.stack(found, 1)
 
     graph = simplify(captured(Bags(), IDS), Stepper(Trace()), Options(), "cuda")
-    after = simplified(equal(graph, apply_all(graph, tables.RULES)))
+    after = simplified(equal(graph, apply_all(graph, embedding_merging.RULES)))
     assert kinds(after) == ["index"]
 
 
@@ -260,7 +260,7 @@ def test_bags_of_one_length_are_one_lookup(together: Together, ends: list[str]) 
 
     ids = [torch.randint(9, (5, 4)) for _ in range(3)]
     graph = simplify(captured(Bags(), *ids), Stepper(Trace()), Options(), "cuda")
-    after = simplified(equal(graph, apply_all(graph, tables.RULES)))
+    after = simplified(equal(graph, apply_all(graph, embedding_merging.RULES)))
     assert kinds(after) == ["stack", "index", "sum", *ends]
 
 
@@ -287,7 +287,11 @@ def test_bags_that_are_not_one(length: int, axes: str, why: str) -> None:
       return %y
     }}""")
     said: list[str] = []
-    rule = next(rule for rule in tables.RULES if rule.name.startswith("cat([sum(embedding(w, i))"))
+    rule = next(
+        rule
+        for rule in embedding_merging.RULES
+        if rule.name.startswith("cat([sum(embedding(w, i))")
+    )
     assert not list(matches(graph, rule, lambda *told: said.append(told[-1])))
     assert said == [why]
 

@@ -14,9 +14,9 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Rule, wild
 from anabranch.rewrite import rules as known
 from anabranch.rewrite.match import matches
+from anabranch.rewrite.pattern_ops import call
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import CANDIDATES
-from anabranch.rewrite.words import call
 from anabranch.search import proofs
 from anabranch.search.engine.backtracking import Place, Step
 from anabranch.search.proofs import LEFT, Proofs, instance

@@ -19,7 +19,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels import PROVIDERS
 from anabranch.options import Options
-from anabranch.rewrite.siblings import siblings
+from anabranch.rewrite.conv_siblings import siblings
 from anabranch.targets import resolve
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.trace import Event, Trace

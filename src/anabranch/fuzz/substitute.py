@@ -22,11 +22,11 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Match, Rule
 from anabranch.ir.verify import verify_graph
 from anabranch.rewrite.apply import apply
-from anabranch.rewrite.field import Field, Sought
 from anabranch.rewrite.match import matches_in
+from anabranch.rewrite.match_index import Field, Sought
+from anabranch.rewrite.output_layout import as_promised
 from anabranch.rewrite.passes.canonical import canonical
 from anabranch.rewrite.passes.cse import cse
-from anabranch.rewrite.returned import as_promised
 from anabranch.rewrite.rules import ALL, always
 from anabranch.search.engine.backtracking import GROWTH, ROOM
 from anabranch.search.engine.value_numbers import Expressions

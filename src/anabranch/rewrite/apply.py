@@ -33,8 +33,8 @@ from anabranch.ir.rule import (
 )
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.build import Builder, join_origins, rewrite
-from anabranch.rewrite.field import reached
 from anabranch.rewrite.match import Refuse, match_at
+from anabranch.rewrite.match_index import reached
 
 
 def apply(graph: Graph, rule: Rule, match: Match) -> Graph:

@@ -32,7 +32,7 @@ from anabranch.rewrite.discovery.equations import (
 )
 from anabranch.rewrite.discovery.generalise import generalised
 from anabranch.rewrite.discovery.implied import Theory, directions, implied, prune
-from anabranch.rewrite.discovery.pairs import pairs
+from anabranch.rewrite.discovery.merged_calls import pairs
 from anabranch.rewrite.discovery.settings import (
     NUMBERS,
     PARTS,

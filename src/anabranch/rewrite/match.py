@@ -22,7 +22,7 @@ from dataclasses import replace
 from anabranch.ir.graph import Arg, Graph, Node, refs, users
 from anabranch.ir.rule import Known, Match, Rule
 from anabranch.rewrite.bind import Bindings, Found, bindings, together
-from anabranch.rewrite.field import Field, Sought
+from anabranch.rewrite.match_index import Field, Sought
 
 CAT = "aten.cat.default"
 

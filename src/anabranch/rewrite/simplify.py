@@ -15,8 +15,8 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.pass_runner import Pass, Stepper
 from anabranch.options import Options
 from anabranch.rewrite.passes import PASSES
-from anabranch.rewrite.passes.bags import bags
 from anabranch.rewrite.passes.depthwise import depthwise
+from anabranch.rewrite.passes.embedding_bags import bags
 from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
 from anabranch.rewrite.passes.grouped_heads import grouped_heads
 from anabranch.rewrite.passes.identities import identities

@@ -27,8 +27,8 @@ from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
-from anabranch.rewrite.merge import merge
-from anabranch.rewrite.siblings import Member, siblings
+from anabranch.rewrite.conv_merge import merge
+from anabranch.rewrite.conv_siblings import Member, siblings
 from anabranch.schedule.ios.merge_stages import Names, chosen
 from anabranch.trace import Trace
 from anabranch.tuning.select import Selection

@@ -14,8 +14,8 @@ from anabranch.ir.rule import Rule, wild
 from anabranch.ir.verify import verify_graph
 from anabranch.rewrite.build import drop_dead
 from anabranch.rewrite.passes.cse import cse
+from anabranch.rewrite.pattern_ops import relu
 from anabranch.rewrite.prove import different
-from anabranch.rewrite.words import relu
 from anabranch.search.engine.backtracking import GROWTH, ROOM, Budget, Price, backtrack
 from anabranch.search.engine.neighbours import Neighbours
 from anabranch.trace import Trace

@@ -9,8 +9,8 @@ from tests.rewrite.graphs import drawn, read
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Rule, wild
+from anabranch.rewrite.pattern_ops import call, relu, t
 from anabranch.rewrite.rules.always import RULES
-from anabranch.rewrite.words import call, relu, t
 from anabranch.search.engine.min_cut import parts
 from anabranch.search.engine.stitch import Wiring
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from anabranch.ir.rule import Call, Operand, Wild
+from anabranch.rewrite.pattern_ops import call, cat, linear, relu, t
 from anabranch.rewrite.rules.found import AVERAGED, LARGEST, MORE, WINDOW, Known, Shapes
-from anabranch.rewrite.words import call, cat, linear, relu, t
 
 END = 2**63 - 1
 SIZES: Known = {

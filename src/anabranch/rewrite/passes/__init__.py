@@ -1,14 +1,15 @@
 """The passes, one per file, in the order in which they run; each takes a graph and a trace and
 returns the same graph if it changes nothing. `layout` runs once, after them, where convolutions
-profit, and is not in the table; nor are `bags`, `depthwise`, `grouped_heads` and `round_factors`,
-which are for generated kernels."""
+profit, and is not in the table; nor are `embedding_bags`, `depthwise`, `grouped_heads` and
+`round_factors`, which are for generated kernels."""
 
 from collections.abc import Callable
 
 from anabranch.ir.graph import Graph
 from anabranch.rewrite.passes.attention import attention
-from anabranch.rewrite.passes.beside import beside
+from anabranch.rewrite.passes.attention_copies import uncopied
 from anabranch.rewrite.passes.canonical import canonical
+from anabranch.rewrite.passes.constant_operands import beside
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.passes.dead_code import dead_code
 from anabranch.rewrite.passes.flatten_cat import flatten_cat
@@ -16,10 +17,9 @@ from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
 from anabranch.rewrite.passes.fold_constants import fold_constants
 from anabranch.rewrite.passes.functional import functional
 from anabranch.rewrite.passes.identities import identities
-from anabranch.rewrite.passes.matrix_turns import matrix_turns
-from anabranch.rewrite.passes.sink import sink
-from anabranch.rewrite.passes.uncopied import uncopied
-from anabranch.rewrite.passes.zeros import zeros
+from anabranch.rewrite.passes.matrix_transposes import matrix_turns
+from anabranch.rewrite.passes.sink_transposes import sink
+from anabranch.rewrite.passes.zero_channels import zeros
 from anabranch.trace import Trace
 
 PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {

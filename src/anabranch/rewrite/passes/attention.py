@@ -12,7 +12,7 @@ scores in a shape of its own, as windows of windows have them; or one filled in 
 says so, with what lies below all scores. If a mask is known, it must leave something of each row:
 of rows that are masked all over the two think otherwise. A mask that is given may be added all
 the same: transformers get theirs so, and nobody reads the rows of a padding. How the operands come
-to have heads is `rewrite/heads`.
+to have heads is `rewrite/attention_heads`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from anabranch.ir.conditions import conditioned
 from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref, users
 from anabranch.ir.ops import ATTENTION
 from anabranch.ir.rule import Known
-from anabranch.rewrite.build import Builder
-from anabranch.rewrite.heads import (
+from anabranch.rewrite.attention_heads import (
     Mask,
     Operand,
     Stack,
@@ -40,6 +39,7 @@ from anabranch.rewrite.heads import (
     seen_as,
     way_of,
 )
+from anabranch.rewrite.build import Builder
 from anabranch.rewrite.passes.fold_constants import evaluate, foldable
 from anabranch.rewrite.refuse import refuse
 from anabranch.trace import Trace

@@ -31,7 +31,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, users
 from anabranch.rewrite.build import Builder, join_origins, rewrite
 from anabranch.rewrite.refuse import refuse
-from anabranch.rewrite.turns import PERMUTE, TRANSPOSE, turn_of
+from anabranch.rewrite.transposes import PERMUTE, TRANSPOSE, turn_of
 from anabranch.trace import Trace
 
 

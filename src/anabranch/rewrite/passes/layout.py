@@ -23,7 +23,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, Ref, rename, types
 from anabranch.ir.ops import channels_last, channels_last_strides, same_layout
 from anabranch.rewrite.build import Builder
-from anabranch.rewrite.copied import arranges, copied
+from anabranch.rewrite.copied_operands import arranges, copied
 from anabranch.rewrite.passes.depthwise import is_side_by_side
 from anabranch.rewrite.refuse import refuse
 from anabranch.trace import Trace

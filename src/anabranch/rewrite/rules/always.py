@@ -16,8 +16,8 @@ from anabranch.ir.graph import Arg
 from anabranch.ir.ops import same_layout
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
+from anabranch.rewrite.pattern_ops import call, cat, linear, permute, reshape, t, transpose
 from anabranch.rewrite.rules import draws
-from anabranch.rewrite.words import call, cat, linear, permute, reshape, t, transpose
 
 Draw = Callable[[random.Random], Mapping[str, object]]
 

@@ -13,7 +13,7 @@ import torch
 from anabranch.ir.graph import Constant
 from anabranch.ir.ops import channels_last_strides
 from anabranch.ir.types import TensorType
-from anabranch.rewrite.rules.windows import Sizes, Window
+from anabranch.rewrite.rules.conv_windows import Sizes, Window
 
 SIZES = (1, 2, 3, 4, 5, 6, 7)
 """Channels, rows and columns: one, primes, and numbers that divide."""

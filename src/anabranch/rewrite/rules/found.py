@@ -24,9 +24,9 @@ from anabranch.ir.graph import Ref
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Patterns, Rule, Wild, wildcards
 from anabranch.ir.rule_text import parse_pattern
 from anabranch.ir.types import TensorType
-from anabranch.rewrite.rules import draws, terms
-from anabranch.rewrite.rules.terms import When, every, floating, number
-from anabranch.rewrite.rules.windows import Window, spread
+from anabranch.rewrite.rules import algebra_conditions, draws
+from anabranch.rewrite.rules.algebra_conditions import When, every, floating, number
+from anabranch.rewrite.rules.conv_windows import Window, spread
 
 FILE = Path(__file__).with_name("found.json")
 
@@ -197,11 +197,11 @@ PLAIN: Mapping[str, When] = {
 """When a window is one of those that an equation was tried with."""
 
 
-def _drawing(shapes: Shapes, told: set[str], numbers: list[str]) -> terms.Draw:
+def _drawing(shapes: Shapes, told: set[str], numbers: list[str]) -> algebra_conditions.Draw:
     def draw(dice: random.Random) -> Mapping[str, object]:
         known: Known = {letter: draws.size(dice) for letter in sorted(letters(shapes))}
         least = 1 if (MORE,) in shapes.values() else 0
-        known[MORE] = terms.sizes(dice, dice.randint(least, 2))
+        known[MORE] = algebra_conditions.sizes(dice, dice.randint(least, 2))
         drawn: dict[str, object] = {name: dice.choice((2, -3, 0.5, -0.5)) for name in numbers}
         kernel, by = draws.kernel(dice, 2), draws.some_window(dice, 2)
         known |= zip("RQ", kernel, strict=True)

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 
 from anabranch.ir.graph import Constant
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
-from anabranch.rewrite.rules import draws, merging
-from anabranch.rewrite.rules.parts import bound
-from anabranch.rewrite.rules.terms import (
+from anabranch.rewrite.pattern_ops import call, convolution, linear, relu, reshape
+from anabranch.rewrite.rules import conv_merging, draws
+from anabranch.rewrite.rules.algebra_conditions import (
     alike,
     both,
     every,
@@ -27,8 +27,8 @@ from anabranch.rewrite.rules.terms import (
     positive,
     sizes,
 )
-from anabranch.rewrite.rules.windows import convolve, rimmed, window
-from anabranch.rewrite.words import call, convolution, linear, relu, reshape
+from anabranch.rewrite.rules.conv_windows import convolve, rimmed, window
+from anabranch.rewrite.rules.pattern_parts import bound
 
 Drawn = Mapping[str, object]
 Draws = Callable[[random.Random], Drawn]
@@ -102,7 +102,7 @@ def one_window(match: Match) -> bool | str:
     ways = {(window(match, name).transposed, window(match, name).groups) for name in WINDOWS}
     if len(ways) > 1 or window(match).transposed:
         return "one is transposed, or their groups differ"
-    found = merging.one_window(match)
+    found = conv_merging.one_window(match)
     return found if isinstance(found, str) else True
 
 
@@ -110,7 +110,7 @@ WINDOWS = ("window", "other")
 
 
 def one_convolution(match: Match) -> Pattern:
-    found = merging.one_window(match)
+    found = conv_merging.one_window(match)
     assert not isinstance(found, str)
     by, (one, two) = found
     weight = call("aten.add.Tensor", rimmed(w, one), rimmed(v, two))
@@ -119,7 +119,7 @@ def one_convolution(match: Match) -> Pattern:
 
 def two_windows(dice: random.Random) -> Drawn:
     """As for merging, but with as many channels in both."""
-    drawn = merging.two_windows(dice)
+    drawn = conv_merging.two_windows(dice)
     one, two = drawn["w"], drawn["v"]
     assert isinstance(one, Constant) and isinstance(two, Constant)
     n, k = one.type.shape[:2]

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
+from anabranch.rewrite.pattern_ops import call, cat
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.activations import ACTIVATIONS
-from anabranch.rewrite.rules.terms import (
+from anabranch.rewrite.rules.algebra_conditions import (
     Draw,
     alike,
     both,
@@ -27,7 +28,6 @@ from anabranch.rewrite.rules.terms import (
     sizes,
     values,
 )
-from anabranch.rewrite.words import call, cat
 
 Drawn = Mapping[str, object]
 

@@ -19,11 +19,11 @@ import random
 from collections.abc import Callable, Mapping
 
 from anabranch.ir.rule import Call, Match, Rule, Wild, wild
+from anabranch.rewrite.pattern_ops import call
 from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.averages import Average, average, pooled, steps
-from anabranch.rewrite.rules.composing import sides_of
-from anabranch.rewrite.rules.windows import Sizes, Window, results, spread
-from anabranch.rewrite.words import call
+from anabranch.rewrite.rules.average_pooling import Average, average, pooled, steps
+from anabranch.rewrite.rules.conv_composition import sides_of
+from anabranch.rewrite.rules.conv_windows import Sizes, Window, results, spread
 
 Drawn = Mapping[str, object]
 

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 
 from anabranch.ir import ops
 from anabranch.ir.rule import Rule
-from anabranch.rewrite.field import Sought
-from anabranch.rewrite.rules.groups import PAIRED
-from anabranch.rewrite.rules.interleaved import GROUPS
+from anabranch.rewrite.match_index import Sought
+from anabranch.rewrite.rules.grouped_convs import PAIRED
+from anabranch.rewrite.rules.interleaved_convs import GROUPS
 
 OPERATORS = frozenset(
     f"aten.{name}"

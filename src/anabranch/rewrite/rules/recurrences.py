@@ -25,11 +25,12 @@ from dataclasses import dataclass, replace
 
 from anabranch.ir.graph import Node, Ref
 from anabranch.ir.rule import Call, Known, Match, Operand, Pattern, Patterns, Rule, wild
+from anabranch.rewrite.pattern_ops import call, cat, linear
 from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.columns import ADDCMUL, FLIP, LEAST, Column, Columns
-from anabranch.rewrite.rules.tables import CAT, STACK
-from anabranch.rewrite.rules.terms import values
-from anabranch.rewrite.rules.wholes import (
+from anabranch.rewrite.rules.algebra_conditions import values
+from anabranch.rewrite.rules.embedding_merging import CAT, STACK
+from anabranch.rewrite.rules.recurrence_columns import ADDCMUL, FLIP, LEAST, Column, Columns
+from anabranch.rewrite.rules.recurrence_values import (
     SELECT,
     SUM,
     UNSQUEEZE,
@@ -37,7 +38,6 @@ from anabranch.rewrite.rules.wholes import (
     Whole,
     selected,
 )
-from anabranch.rewrite.words import call, cat, linear
 
 Drawn = Mapping[str, object]
 

@@ -2,9 +2,9 @@
 
     conv -> slice [44:88] -> conv      ->      conv -> slice [44:88] -> clone -> conv
 
-What is copied is what that pass says (`rewrite/copied`). Each copy is a task of its own there, with
-its place on the longest path, and so it is here: two merged convolutions of 44 channels each were
-searched for at 14.60 us, and would have taken 16.55.
+What is copied is what that pass says (`rewrite/copied_operands`). Each copy is a task of its own
+there, with its place on the longest path, and so it is here: two merged convolutions of 44 channels
+each were searched for at 14.60 us, and would have taken 16.55.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from anabranch.ir.graph import Graph, Node, Ref, rename, types
 from anabranch.ir.types import TensorType
-from anabranch.rewrite.copied import arranged, arranges, copied
+from anabranch.rewrite.copied_operands import arranged, arranges, copied
 
 LIMIT = 200_000
 """Nodes kept at most; who meets more begins anew."""

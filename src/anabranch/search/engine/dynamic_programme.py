@@ -32,9 +32,9 @@ from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.rule import Rule
 from anabranch.rewrite.build import drop_dead, retyped
 from anabranch.rewrite.match import Refuse
+from anabranch.rewrite.output_layout import as_promised
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.refuse import Tally
-from anabranch.rewrite.returned import as_promised
 from anabranch.search.engine.backtracking import Budget, Exchange, Found, Price, Step, best_of
 from anabranch.search.engine.intervals import Solver, Survey, Trail, gain, trail
 from anabranch.search.engine.min_cut import parts

@@ -38,8 +38,8 @@ from networkx.algorithms.flow import boykov_kolmogorov
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Rule
-from anabranch.rewrite.field import Field, Sought
 from anabranch.rewrite.match import matches_in
+from anabranch.rewrite.match_index import Field, Sought
 from anabranch.search.engine.cell_cuts import waists
 from anabranch.search.engine.stitch import Part, Wiring
 

@@ -17,8 +17,8 @@ from anabranch.ir.graph import Graph, Node, types
 from anabranch.ir.rule import Match, Rule
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.apply import apply
-from anabranch.rewrite.field import Field, Sought
 from anabranch.rewrite.match import Near, Refuse, matches_in
+from anabranch.rewrite.match_index import Field, Sought
 from anabranch.rewrite.passes.cse import cse
 from anabranch.search.engine.value_numbers import Expressions, repeated
 from anabranch.trace import Trace

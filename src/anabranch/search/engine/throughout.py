@@ -7,7 +7,7 @@
 Where a rule says so, what it gains lies outside of what it replaces, or that is more than a part
 holds, and a search of parts does not see it. There the whole network says whether it pays, once for
 all places of one kind: the same rule, with results of the same types. What was made wider for its
-readers is then read so (`passes.zeros`), that other searches may go on from there.
+readers is then read so (`passes.zero_channels`), that other searches may go on from there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anabranch.ir.types import TensorType
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.passes.cse import cse
-from anabranch.rewrite.passes.zeros import zeros
+from anabranch.rewrite.passes.zero_channels import zeros
 from anabranch.search.engine.backtracking import Found, Place, Price, Step, weight
 from anabranch.trace import Trace
 

@@ -1,0 +1,195 @@
+"""Heads: how the factors of two products are seen as what attention reads, batches of heads.
+
+    q: f16[1,64,2,49,32]  --permute, clone-->  f16[64,2,49,32,1,1]  --reshape-->  f16[128,49,32]
+       `-------------------------- seen as f16[64,2,49,32], without the copy
+
+Matrix products know one stack of matrices. What grouped the axes of a model into one, which may
+have cost a copy, left all elements in order: so each value on the way is the same numbers, and the
+first of them that a view can show as (batches, heads, rows, columns) is what attention reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anabranch.ir.graph import Node, Ref
+from anabranch.ir.rule import Known
+from anabranch.ir.types import TensorType, meta
+from anabranch.rewrite.transposes import turn_of
+
+Stack = tuple[int, int]
+"""How many batches, and how many heads in each."""
+IN_ORDER = frozenset(
+    f"aten.{name}" for name in ("reshape.default", "clone.default", "unsqueeze.default")
+) | {"aten.squeeze.dim", "aten.squeeze.default", "aten.squeeze.dims"}
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """The value to read, in which shape it is seen, whether its matrices are to be turned then, and
+    a number that it was multiplied by since."""
+
+    name: str
+    shape: tuple[int, ...]
+    turned: bool = False
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """In which shape a mask is seen, and to which it must be `repeated` before, () if to none."""
+
+    shape: tuple[int, ...]
+    repeated: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How attention of so many batches and heads reads its operands and its masks; how many of the
+    operands are `kept` as the products read them."""
+
+    operands: tuple[Operand, Operand, Operand]
+    masks: tuple[Mask, ...]
+    kept: int
+
+    @property
+    def repeated(self) -> int:
+        """Elements of the masks that are repeated."""
+        return sum(math.prod(mask.shape) for mask in self.masks if mask.repeated)
+
+
+def way_of(
+    stack: Stack,
+    factors: tuple[str, str, str],
+    masks: Sequence[tuple[str, tuple[int, ...]]],
+    known: Known,
+) -> Way:
+    """For the stacks of matrices that two products read: queries, keys that were turned, values.
+    `masks`: with the shape of the scores that each is added to."""
+    query, turned, value = factors
+    operands = (
+        _operand(query, (*stack, *_matrix(query, known)), known),
+        _key(turned, stack, known),
+        _operand(value, (*stack, *_matrix(value, known)), known, scales=False),
+    )
+    seen = tuple(_mask(known.types[name].shape, scores, stack) for name, scores in masks)
+    kept = sum(operand.name == factor for operand, factor in zip(operands, factors, strict=True))
+    return Way(operands, seen, kept)
+
+
+def heads_of(name: str, known: Known) -> list[Stack]:
+    """The batches and heads of the first value of four axes with the same matrices in order."""
+    matrix, found = _matrix(name, known), list[Stack]()
+    for earlier, _ in _earlier(name, known):
+        shape = known.types[earlier].shape
+        if len(shape) == 4 and shape[-2:] == matrix:
+            found = [(shape[0], shape[1])]
+    return found
+
+
+def seen_as(type: TensorType, shape: Sequence[int]) -> bool:
+    """Whether a view shows what lies so in another shape."""
+    try:
+        meta(type).view(tuple(shape))
+    except RuntimeError:
+        return False
+    return True
+
+
+def scaled(node: Node) -> tuple[str, float] | None:
+    """What the node multiplies by a positive number, and that number."""
+    if node.op not in ("aten.mul.Tensor", "aten.div.Tensor") or isinstance(node.args[1], Ref):
+        return None
+    of, by = node.args[0], node.args[1]
+    if not isinstance(by, int | float) or isinstance(by, bool) or by <= 0:
+        return None
+    assert isinstance(of, Ref), "a tensor is multiplied"
+    return of.name, float(by) if node.op == "aten.mul.Tensor" else 1.0 / by
+
+
+def in_order(node: Node, known: Known) -> bool:
+    """Whether the elements come out in the order of the operand's shape, whatever their memory."""
+    found = _order(node, known)
+    return node.op in IN_ORDER or (found is not None and found == sorted(found))
+
+
+def _order(node: Node, known: Known) -> list[int] | None:
+    """In which order the axes of more than one element come out, of a node that turns axes."""
+    order = turn_of(node)
+    if order is None:
+        return None
+    shape = known.types[node.uses[0]].shape
+    return [d for d in order if shape[d] > 1]
+
+
+def _earlier(name: str, known: Known, scales: bool = True) -> list[tuple[str, float]]:
+    """The value, and those before it that have the same numbers in the same order, or with `scales`
+    those that it is a multiple of, each told with the factor."""
+    found, factor = [(name, 1.0)], 1.0
+    while (node := known.producers.get(name)) is not None:
+        product = scaled(node) if scales else None
+        if product is not None and known.types[product[0]].dtype == node.type.dtype:
+            name, factor = product[0], factor * product[1]
+        elif in_order(node, known):
+            name = node.uses[0]
+        else:
+            break
+        found.append((name, factor))
+    return found
+
+
+def _operand(name: str, shape: tuple[int, ...], known: Known, scales: bool = True) -> Operand:
+    """The first of the same values that a view shows so, or else the value itself. `scales`: what
+    it is a multiple of will do, since scores have a factor anyway."""
+    best = Operand(name, shape)
+    for earlier, factor in _earlier(name, known, scales):
+        if seen_as(known.types[earlier], shape):
+            best = Operand(earlier, shape, scale=factor)
+    return best
+
+
+def _key(turned: str, stack: Stack, known: Known) -> Operand:
+    """The matrices before somebody turned them, if they can be seen so; else they are turned back,
+    which is no copy either."""
+    depth, rows = _matrix(turned, known)
+    last, factor = _earlier(turned, known)[-1]
+    node = known.producers.get(last)
+    order = _order(node, known) if node is not None else None
+    if node is not None and order is not None and order[:-2] + order[:-3:-1] == sorted(order):
+        source = known.types[node.uses[0]]
+        if tuple(n for n in source.shape if n > 1)[-2:] == (rows, depth):
+            found = _operand(node.uses[0], (*stack, rows, depth), known)
+            if seen_as(known.types[found.name], found.shape):
+                return Operand(found.name, found.shape, scale=factor * found.scale)
+    found = _operand(turned, (*stack, depth, rows), known)
+    return Operand(found.name, found.shape, True, found.scale)
+
+
+def _matrix(name: str, known: Known) -> tuple[int, int]:
+    *_, rows, columns = known.types[name].shape
+    return rows, columns
+
+
+def _mask(mask: tuple[int, ...], scores: tuple[int, ...], stack: Stack) -> Mask:
+    """A mask of these scores where their leading axes are batches and heads."""
+    mask = (1,) * (len(scores) - len(mask)) + mask
+    *given, rows, columns = mask
+    if all(n == 1 for n in given):
+        return Mask((1, 1, rows, columns), ())
+    found = Mask((*stack, rows, columns), (*scores[:-2], rows, columns))
+    for at in range(len(given) + 1):
+        halves = (given[:at], scores[:at]), (given[at:], scores[at:-2])
+        if tuple(math.prod(whole) for _, whole in halves) == stack:
+            ours = [_repeated(tuple(half), whole) for half, whole in halves]
+            needed = (*(n for half in ours for n in half), rows, columns)
+            seen = (math.prod(ours[0]), math.prod(ours[1]), rows, columns)
+            one = Mask(seen, needed if needed != mask else ())
+            found = min(found, one, key=lambda m: math.prod(m.shape) if m.repeated else 0)
+    return found
+
+
+def _repeated(half: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes as they are if a view makes one of them, or else all of them in full."""
+    return half if all(n == 1 for n in half) else whole

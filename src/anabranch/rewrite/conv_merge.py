@@ -1,0 +1,172 @@
+"""Merging: convolutions of one input as one convolution, and each as a slice of its channels.
+
+    a = convolution(x, wa, ba)          w = cat(pad(wa), wb)        computed now
+    r = relu(a)                         m = convolution(x, w, cat(ba, bb), larger padding)
+    b = convolution(x, wb, bb)    ->    y = relu(m)
+    s = relu(b)                         r = slice(y, 1, 0, 64)      views: they cost no copy
+    c = cat([r, s], 1)                  s = slice(y, 1, 64, 192)
+                                        c = y                       read as it lies
+
+IOS's merge (MLSys 2021, section 3): the kernel is the largest along each axis, so is the padding,
+smaller weights get a rim of zeros, biases that are missing are zero. Members stand in the order in
+which a concatenation reads them, so that it finds them joined already (`rejoin`); else in graph
+order. Which convolutions may be merged at all is said in `conv_siblings`; whether it pays is asked
+elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph, Node, Ref, types, users
+from anabranch.rewrite.build import Builder, drop_dead, join_origins, rewrite
+from anabranch.rewrite.conv_siblings import RELU, Member, why_apart
+from anabranch.rewrite.passes.fold_constants import evaluate
+from anabranch.rewrite.passes.layout import STRIDED
+from anabranch.rewrite.rejoin import rejoin
+
+
+def merge(graph: Graph, sets: Sequence[Sequence[Member]]) -> Graph:
+    """The graph with each of the disjoint sets merged; the same object if there are none.
+    ValueError with a sentence for members that do not fit, or a reader that takes no slice or
+    depends on strides."""
+    if not sets:
+        return graph
+    for members in sets:
+        for other in members[1:]:
+            if why := why_apart(members[0], other):
+                name = f"%{members[0].node.name} and %{other.node.name}"
+                raise ValueError(f"{name} cannot be merged: {why}")
+    home = {member.last.name: members for members in sets for member in members}
+    slices: dict[str, Ref] = {}
+    computed: dict[str, Node] = {}
+
+    def visit(builder: Builder, node: Node) -> Ref | None:
+        if node.name in home and node.name not in slices:
+            slices.update(_merged(builder, _ordered(graph, home[node.name]), computed))
+        return slices.get(node.name)
+
+    try:
+        merged = rewrite(graph, visit)
+    except RuntimeError as failed:
+        reason = str(failed).partition("\n")[0]
+        raise ValueError(f"an operator does not take a slice: {reason}") from None
+    after = rejoin(_evaluated(merged, computed))
+    if why := _sees_strides(graph, after):
+        raise ValueError(why)
+    return after
+
+
+def name_of(members: Sequence[Member]) -> str:
+    """What the merged convolution is called: after its members, in graph order."""
+    return "_and_".join(member.node.name for member in members)
+
+
+def _ordered(graph: Graph, members: Sequence[Member]) -> list[Member]:
+    """As the first concatenation of channels that reads several of them lists them, then those it
+    does not read, in graph order."""
+    names = [member.last.name for member in members]
+    for node in graph.nodes:
+        if node.op == "aten.cat.default" and ops.arguments(node)["dim"] == 1:
+            read = [name for name in dict.fromkeys(node.uses) if name in names]
+            if len(read) > 1:
+                order = read + [name for name in names if name not in read]
+                return sorted(members, key=lambda member: order.index(member.last.name))
+    return list(members)
+
+
+def _merged(
+    builder: Builder, members: Sequence[Member], computed: dict[str, Node]
+) -> dict[str, Ref]:
+    """The merged convolution and its slices under their old names; nodes that make its weight and
+    bias are noted as `computed`."""
+    first = members[0]
+    kernel = [max(sizes) for sizes in zip(*(m.kernel for m in members), strict=True)]
+    padding = tuple(max(sizes) for sizes in zip(*(m.padding for m in members), strict=True))
+    origin = join_origins(m.node for m in members)
+    name = name_of(members)
+    before = set(builder.nodes)
+    weight = _weight(builder, members, kernel, f"{name}_weight")
+    bias = _bias(builder, members, f"{name}_bias")
+    computed.update((n, builder.nodes[n]) for n in builder.nodes if n not in before)
+    x = Ref(builder.substitute(first.node.uses[0]))
+    rest = (False, (0, 0), 1)
+    value = builder.call(
+        first.node.op, x, weight, bias, first.stride, padding, (1, 1), *rest, name=name,
+        origin=origin,
+    )  # fmt: skip
+    if first.last.op == RELU:
+        relus = join_origins(m.last for m in members)
+        value = builder.call(RELU, value, name=f"{name}_relu", origin=relus)
+    start, slices = 0, dict[str, Ref]()
+    for member in members:
+        end = start + member.node.type.shape[1]
+        builder.release(member.last)
+        slices[member.last.name] = builder.call(
+            "aten.slice.Tensor", value, 1, start, end, name=member.last.name, origin=origin
+        )
+        start = end
+    return slices
+
+
+def _weight(builder: Builder, members: Sequence[Member], kernel: list[int], name: str) -> Ref:
+    """The weights one below the other along the output channels, each in the middle of a window of
+    the common size; in channels_last if one of them is."""
+    parts: list[Ref] = []
+    for member in members:
+        part = Ref(member.weight.name)
+        high, wide = ((most - size) // 2 for most, size in zip(kernel, member.kernel, strict=True))
+        if high or wide:
+            rim = (wide, wide, high, high)
+            part = builder.call("aten.constant_pad_nd.default", part, rim, 0, name=f"{name}_part")
+        parts.append(part)
+    joined = builder.call("aten.cat.default", tuple(parts), 0, name=name)
+    given = [member.weight.type for member in members]
+    if any(ops.channels_last(t) or t.strides == ops.channels_last_strides(t.shape) for t in given):
+        format = torch.channels_last
+        joined = builder.call("aten.clone.default", joined, name=name, memory_format=format)
+    return joined
+
+
+def _bias(builder: Builder, members: Sequence[Member], name: str) -> Ref | None:
+    """The biases one after the other, zeros where there is none; None if there is none at all."""
+    if all(member.bias is None for member in members):
+        return None
+    parts: list[Ref] = []
+    for member in members:
+        if member.bias is not None:
+            parts.append(Ref(member.bias.name))
+            continue
+        shape, dtype = (member.node.type.shape[1],), member.node.type.dtype
+        zeros = builder.call("aten.full.default", shape, 0.0, name=f"{name}_part", dtype=dtype)
+        parts.append(zeros)
+    return builder.call("aten.cat.default", tuple(parts), 0, name=name)
+
+
+def _sees_strides(before: Graph, after: Graph) -> str:
+    """Who depends on strides and finds others than before: an operator that is not known or asks
+    for them, or the caller. "" if nobody does."""
+    was, now = types(before), types(after)
+    nodes = {node.name: node for node in after.nodes}
+    for node in before.nodes:
+        if (ops.info(node.op).kind == "opaque" or node.op in STRIDED) and node.name in nodes:
+            for old, new in zip(node.uses, nodes[node.name].uses, strict=True):
+                if not ops.same_layout(was[old], now[new]):
+                    return f"%{node.name} must find %{old} as it was, {was[old].text}"
+    for given, ref in zip(before.outputs, after.outputs, strict=True):
+        if not ops.same_layout(was[given.name], now[ref.name]):
+            return f"%{given.name} is returned as {was[given.name].text}"
+    return ""
+
+
+def _evaluated(graph: Graph, computed: dict[str, Node]) -> Graph:
+    """The graph with the weights and biases that its nodes read as constants with values."""
+    nodes = tuple(node for node in graph.nodes if node.name not in computed)
+    wanted = {name for name in users(Graph("", (), (), nodes, ())) if name in computed}
+    held = {c.name: c.value for c in graph.constants if c.value is not None}
+    made = tuple(evaluate(graph, computed, wanted, held))
+    return drop_dead(replace(graph, constants=(*graph.constants, *made), nodes=nodes))

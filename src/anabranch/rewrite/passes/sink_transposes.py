@@ -1,0 +1,122 @@
+"""Turns of axes sink below what is computed element by element, so that this follows a product.
+
+    %y = linear(%x, %w)              [n, h, w, c]        %y = linear(%x, %w)
+    %t = permute(%y, [0, 3, 1, 2])   [n, c, h, w]   ->   %m = mul(%y, turned %s)
+    %m = mul(%t, %s)                                     %a = add(%m, turned %r)
+    %a = add(%m, %r)                                     %t = permute(%a, [0, 3, 1, 2])
+
+What else is read is turned the other way, which is a view. Only where the product, and what is made
+of it, is read by nobody else, where no other product is read that this could follow as it is, and
+where the result lies in memory as it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, users
+from anabranch.rewrite.build import Builder
+from anabranch.rewrite.transposes import PERMUTE, TRANSPOSE, turn_of
+from anabranch.trace import Trace
+
+RESHAPE = "aten.reshape.default"
+
+
+def sink(graph: Graph, trace: Trace) -> Graph:
+    """The graph with turns of what contractions make behind the pointwise nodes that read them."""
+    made, readers = producers(graph), users(graph)
+    returned = {ref.name for ref in graph.outputs}
+    single = {name for name, nodes in readers.items() if len(nodes) == 1} - returned
+    builder = Builder(graph)
+    for node in graph.nodes:
+        turn = None
+        if ops.info(node.op).kind == "pointwise" and not ops.info(node.op).random:
+            own = [made[name] for name in node.uses if name in made and name in single]
+            if not any(ops.info(one.op).kind == "contract" for one in own):
+                turn = next((one for one in own if _of_product(one, made, single)), None)
+        sides = _sides(builder, node, turn) if turn is not None else None
+        if turn is None or sides is None:
+            builder.keep(node)
+        else:
+            builder.replace(node.name, _below(builder, node, turn, sides))
+    return builder.graph()
+
+
+Side = tuple[Arg, tuple[int, ...] | None]
+"""An argument, and the axes by which it is turned back, None if it stays."""
+
+
+def _of_product(turn: Node, made: Mapping[str, Node], single: Collection[str]) -> bool:
+    """Whether the node turns what a contraction has made, or what is computed of that by then, and
+    nobody else reads any of it."""
+    source = made.get(turn.uses[0]) if turn_of(turn) is not None else None
+    while source is not None and source.name in single:
+        if ops.info(source.op).kind != "pointwise":
+            return ops.info(source.op).kind == "contract"
+        shape = source.type.shape
+        before = [made[n] for n in source.uses if n in made and made[n].type.shape == shape]
+        known = [one for one in before if ops.info(one.op).kind in ("pointwise", "contract")]
+        source = next(iter(known), None)
+    return False
+
+
+def _sides(builder: Builder, node: Node, turn: Node) -> list[Side] | None:
+    """What the node would read if it came first; None if its result would lie otherwise."""
+    dims, table = _order(turn), dict(builder.known.types)
+    back = tuple(dims.index(d) for d in range(len(dims)))
+    given = builder.renamed(node)
+    listed = [arg for arg in (*given.args, *dict(given.kwargs).values()) if isinstance(arg, tuple)]
+    named = any(isinstance(arg, Ref) for arg in dict(given.kwargs).values())
+    if node.type.shape != turn.type.shape or len(node.types) > 1 or listed or named:
+        return None
+    sides: list[Side] = []
+    args: list[Arg] = []
+    for i, arg in enumerate(given.args):
+        if node.args[i] == Ref(turn.name):
+            arg = builder.renamed(turn).args[0]
+            sides.append((arg, None))
+        elif isinstance(arg, Ref) and table[arg.name].numel != 1:
+            type, name = table[arg.name], f"{i}"
+            full = (1,) * (len(dims) - len(type.shape)) + type.shape
+            table[name] = ops.infer(RESHAPE, (arg, full), (), table)[0]
+            table[name] = ops.infer(PERMUTE, (Ref(name), back), (), table)[0]
+            sides.append((arg, back))
+            arg = Ref(name)
+        else:
+            if isinstance(arg, Ref) and len(table[arg.name].shape) > len(dims):
+                return None
+            sides.append((arg, None))
+        args.append(arg)
+    table["made"] = ops.infer(node.op, tuple(args), given.kwargs, table)[0]
+    (type,) = ops.infer(PERMUTE, (Ref("made"), dims), (), table)
+    return sides if ops.same_layout(type, node.type) else None
+
+
+def _below(builder: Builder, node: Node, turn: Node, sides: Sequence[Side]) -> Ref:
+    """What the node computes of what was turned before it, turned."""
+    args: list[Arg] = []
+    for arg, back in sides:
+        if isinstance(arg, Ref) and back is not None:
+            shape = builder.known.types[arg.name].shape
+            full = (1,) * (len(back) - len(shape)) + shape
+            if full != shape:
+                arg = builder.call(RESHAPE, arg, full, origin=node.origin)
+            arg = _turned(builder, arg, turn, back, node.origin)
+        args.append(arg)
+    more = dict(builder.renamed(node).kwargs)
+    result = builder.call(node.op, *args, name="", origin=node.origin, **more)
+    return _turned(builder, result, turn, _order(turn), turn.origin)
+
+
+def _turned(builder: Builder, value: Ref, turn: Node, dims: tuple[int, ...], origin: str) -> Ref:
+    """The value turned, in the words of the turn: two axes that change places go back so, too."""
+    if turn.op == TRANSPOSE:
+        return builder.call(TRANSPOSE, value, *turn.args[1:], origin=origin)
+    return builder.call(PERMUTE, value, dims, origin=origin)
+
+
+def _order(turn: Node) -> tuple[int, ...]:
+    order = turn_of(turn)
+    assert order is not None, "a turn"
+    return order

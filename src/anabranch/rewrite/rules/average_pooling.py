@@ -1,0 +1,293 @@
+"""Averages as convolutions, and past 1x1 convolutions. Rules that might help.
+
+An average is a convolution whose taps are all 1/n, if every window has n numbers, zeros of the
+padding among them (`count_include_pad`, no window cut short by `ceil_mode`):
+
+    convolution1x1(avg_pool(x), w)  =  avg_pool(convolution1x1(x, w))  =  convolution(x, w/9, 3x3)
+
+The second is fewer channels to average where the convolution makes fewer, and its 1x1 convolution
+merges with others of x; the third is one launch. A bias passes an average only where the taps of
+every window sum to one: without padding, or if the zeros do not count.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from anabranch.ir.graph import Arg
+from anabranch.ir.rule import Call, Match, Operand, Rule, wild
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.pattern_ops import call, convolution, reshape
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.conv_windows import Sizes, Window, convolve, results, spread, window
+from anabranch.rewrite.rules.pattern_parts import not_constant
+
+Drawn = Mapping[str, object]
+Condition = Callable[[Match], bool | str]
+
+x, w, b = wild("x w b")
+AVERAGE = "aten.avg_pool2d.default"
+LARGEST = 2**22
+"""Numbers that the weight of a dense convolution may have in place of an average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """The arguments of avg_pool2d, one number for each axis of space."""
+
+    kernel: Sizes
+    stride: Sizes
+    padding: Sizes
+    ceil: bool
+    include: bool
+    divisor: int | None
+
+    @property
+    def args(self) -> tuple[Operand, ...]:
+        return (self.kernel, self.stride, self.padding, self.ceil, self.include, self.divisor)
+
+    @property
+    def count(self) -> int:
+        """What the sum of a whole window is divided by."""
+        return self.divisor or self.kernel[0] * self.kernel[1]
+
+    @property
+    def window(self) -> Window:
+        return Window(self.stride, self.padding, (1, 1))
+
+    @property
+    def sums_to_one(self) -> bool:
+        """Whether it leaves a constant as it is, also at the rim."""
+        return self.divisor is None and not (self.include and any(self.padding))
+
+
+def average(match: Match) -> Average:
+    """The average captured under `pool`."""
+    rest = match.bound["pool"]
+    assert isinstance(rest, tuple)
+    kernel, stride, padding, ceil, include, divisor = rest
+    taps = spread(kernel, 2)
+    assert divisor is None or isinstance(divisor, int)
+    return Average(
+        taps, steps(stride, taps), spread(padding, 2), bool(ceil), bool(include), divisor
+    )
+
+
+def steps(stride: Arg, kernel: Sizes) -> Sizes:
+    """The stride of a pooling; none given, it is the window's size."""
+    return spread(stride, 2) if stride != () and stride is not None else kernel
+
+
+def pooled(value: Operand, by: Average) -> Call:
+    return call(AVERAGE, value, *by.args)
+
+
+def not_uniform(match: Match, by: Average, shape: Sizes) -> str:
+    """Why the average, whose result has this shape, is no convolution of equal taps."""
+    if len(match.x.shape) != 4:
+        return "it has no axis of images"
+    if by.divisor is None and any(by.padding) and not by.include:
+        return "at the rim it divides by fewer: count_include_pad is False"
+    if results(match.x.shape[2:], by.kernel, by.window) != shape[2:]:
+        return "its last windows are cut short: ceil_mode"
+    return ""
+
+
+def uniform(match: Match) -> bool | str:
+    return not_uniform(match, average(match), match.root.type.shape) or True
+
+
+def not_too_large(match: Match) -> bool | str:
+    if why := not_uniform(match, average(match), match.root.type.shape):
+        return why
+    (kernel, channels) = average(match).kernel, match.x.shape[1]
+    count = channels * channels * kernel[0] * kernel[1]
+    return count <= LARGEST or f"its weight would have {count} numbers"
+
+
+def taps(match: Match, *lead: int) -> Call:
+    """Equal taps, as many as the window has."""
+    by = average(match)
+    shape, dtype = (*lead, *by.kernel), match.root.type.dtype
+    return call("aten.full.default", shape, 1 / by.count, dtype)
+
+
+def depthwise(match: Match) -> Call:
+    channels = match.x.shape[1]
+    by = replace(average(match).window, groups=channels)
+    return convolve(x, taps(match, channels, 1), None, by)
+
+
+def dense(match: Match) -> Call:
+    """A convolution whose weight is zero but for the channel itself."""
+    channels = match.x.shape[1]
+    own = reshape(call("aten.eye.default", channels, match.root.type.dtype), (channels, -1, 1, 1))
+    return convolve(x, own * taps(match, 1, 1), None, average(match).window)
+
+
+def any_average(dice: random.Random, uniform: bool = False) -> dict[str, object]:
+    """An image and its average. `uniform`: one that is a convolution."""
+    kernel = (dice.choice((1, 2, 3, 5)), dice.choice((1, 2, 3, 5)))
+    stride = dice.choice(((), (1, 1), (2, 2), (1, 3), (2,)))
+    padding = tuple(dice.randint(0, taps // 2) for taps in kernel)
+    include = uniform or dice.random() < 0.5
+    by = Average(kernel, steps(stride, kernel), padding, False, include, None)
+    size = draws.room(dice, kernel, by.window)
+    ceil = dice.random() < 0.5
+    if ceil and uniform:  # as many whole windows as fit, and nothing over
+        sides = zip(size, kernel, padding, by.stride, strict=True)
+        size = tuple(n + -(n + 2 * p - k) % s for n, k, p, s in sides)
+    divisor = dice.choice((None, None, None, 7))
+    image = draws.image(dice, draws.size(dice), draws.size(dice), *size)
+    return {"x": image, "pool": (kernel, stride, padding, ceil, include, divisor)}
+
+
+def uniform_average(dice: random.Random) -> Drawn:
+    return any_average(dice, uniform=True)
+
+
+def pointwise(match: Match) -> str:
+    """Why the convolution of the match is no plain 1x1 convolution of images."""
+    by = window(match)
+    if set(match.w.shape[2:]) != {1} or len(match.w.shape) != 4:
+        return "the convolution is not 1x1"
+    if len(match.x.shape) != 4:
+        return "the pooling has no axis of images"
+    return "" if by.plain else "the convolution has a stride or padding, or is transposed"
+
+
+def composed(match: Match) -> bool | str:
+    """Whether an average and the 1x1 convolution of it are one convolution."""
+    if why := pointwise(match) or not_constant(match, "w"):
+        return why
+    if window(match).groups > 1:
+        return f"it has {window(match).groups} groups"
+    return not_uniform(match, average(match), match.root.type.shape) or True
+
+
+def as_one(match: Match) -> Call:
+    return convolve(x, w * taps(match, 1, 1), b, average(match).window)
+
+
+def passes(match: Match) -> bool | str:
+    """Whether the bias passes the average."""
+    if why := pointwise(match):
+        return why
+    free = match.b.type is None or average(match).sums_to_one
+    return free or "the bias would be less at the rim, where zeros count"
+
+
+def stops(match: Match) -> bool | str:
+    """Whether it is a bias that does not pass."""
+    return pointwise(match) or passes(match) is not True
+
+
+def average_last(match: Match) -> Call:
+    return pooled(convolve(x, w, b, window(match)), average(match))
+
+
+def average_then_bias(match: Match) -> Call:
+    whole = pooled(convolve(x, w, None, window(match)), average(match))
+    return whole + reshape(b, (1, -1, 1, 1))
+
+
+def average_first(match: Match) -> Call:
+    return convolve(pooled(x, average(match)), w, b, window(match))
+
+
+def with_1x1(
+    uniform: bool = False, groups: tuple[int, ...] = (1, 1, 2, 3), stuck: bool = False
+) -> Callable[[random.Random], Drawn]:
+    """An average and a 1x1 convolution. `stuck`: with a bias that does not pass; else with one
+    that does, or none, or, of a uniform average, any."""
+
+    def draw(dice: random.Random) -> Drawn:
+        drawn, of = any_average(dice, uniform), dice.choice(groups)
+        image, by = drawn["x"], drawn["pool"]
+        assert isinstance(image, TensorType) and isinstance(by, tuple)
+        k, n = draws.size(dice), of * draws.size(dice)
+        drawn["x"] = draws.tensor(image.shape[0], of * k, *image.shape[2:])
+        drawn["w"] = draws.weight("w", n, k, 1, 1)
+        drawn["b"] = draws.bias(dice, "b", n)
+        drawn["window"] = Window((1, 1), (0, 0), (1, 1), groups=of).args
+        if stuck:
+            drawn["b"] = draws.weight("b", n)
+            drawn["pool"] = (*by[:4], True, 5)
+        elif not uniform and drawn["b"] is not None:
+            drawn["pool"] = (*by[:4], False, None)
+        return drawn
+
+    return draw
+
+
+def fewer_at_the_rim(match: Match) -> bool | str:
+    by = average(match)
+    if by.include or not any(by.padding) or by.divisor is not None:
+        return False
+    return len(match.x.shape) == 4 or "it has no axis of images"
+
+
+def over_counts(match: Match) -> Call:
+    """The average with zeros counted, times what of each window is no zero, inverted: constant."""
+    by = replace(average(match), include=True)
+    size, dtype = match.x.shape[2:], match.root.type.dtype
+    ones = call("aten.full.default", (1, 1, *size), 1.0, dtype)
+    return pooled(x, by) * call("aten.reciprocal.default", pooled(ones, by))
+
+
+def excluding(dice: random.Random) -> Drawn:
+    kernel = (dice.choice((2, 3, 5)), dice.choice((1, 2, 3)))
+    padding = (1, dice.randint(0, kernel[1] // 2))
+    by = Average(kernel, dice.choice(((1, 1), (2, 2), (1, 3))), padding, False, False, None)
+    size = draws.room(dice, kernel, by.window)
+    image = draws.image(dice, draws.size(dice), draws.size(dice), *size)
+    return {"x": image, "pool": (kernel, by.stride, padding, dice.random() < 0.5, False, None)}
+
+
+POOL = call(AVERAGE, x, rest="pool")
+OF_POOL = convolution(POOL, w, b, rest="window")
+POOL_OF = call(AVERAGE, convolution(x, w, b, rest="window"), rest="pool")
+
+RULES: tuple[Rule, ...] = (
+    Rule("avg_pool(x) -> depthwise(x, 1/n)", POOL, depthwise, uniform, uniform_average),
+    Rule(
+        "avg_pool(x) -> conv(x, 1/n on the diagonal)", POOL, dense, not_too_large, uniform_average
+    ),
+    Rule(
+        "conv1x1(avg_pool(x), w, b) -> conv(x, w/n, b)",
+        find=OF_POOL,
+        replace=as_one,
+        when=composed,
+        draw=with_1x1(uniform=True, groups=(1,)),
+    ),
+    Rule(
+        "conv1x1(avg_pool(x), w, b) -> avg_pool(conv1x1(x, w, b))",
+        find=OF_POOL,
+        replace=average_last,
+        when=passes,
+        draw=with_1x1(),
+    ),
+    Rule(
+        "conv1x1(avg_pool(x), w, b) -> avg_pool(conv1x1(x, w)) + b",
+        find=OF_POOL,
+        replace=average_then_bias,
+        when=stops,
+        draw=with_1x1(stuck=True),
+    ),
+    Rule(
+        "avg_pool(conv1x1(x, w, b)) -> conv1x1(avg_pool(x), w, b)",
+        find=POOL_OF,
+        replace=average_first,
+        when=passes,
+        draw=with_1x1(),
+    ),
+    Rule(
+        "avg_pool(x) without zeros -> avg_pool(x) * 1/avg_pool(1)",
+        POOL,
+        over_counts,
+        fewer_at_the_rim,
+        excluding,
+    ),
+)

@@ -1,0 +1,336 @@
+"""Factors and terms of channels join the weights they meet, or leave them. Rules that might help.
+
+    convolution(x, w, b) * s + t   =   convolution(x, w*s, b*s + t)
+    convolution(x, w, b) / s       =   convolution(x, w/s, b/s)
+    convolution(x*s + t, w, b)     =   convolution(x, w*s, b + sum(w*t))        without padding
+
+`s` and `t` are numbers or have one number for each channel. Norms of one reader are folded already
+(`passes/fold_batch_norm`); here are those whose input is read elsewhere too, which make a second
+convolution of it. A bias that stands apart lets a convolution pass a pooling, or meet another that
+has none. Networks whose norms are folded have no such factors: what matches in them is a bias that
+another rule has set apart.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
+
+from anabranch.ir.rule import Bound, Call, Match, Operand, Pattern, Rule, Wild, wild
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.pattern_ops import call, convolution, linear, reshape
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.conv_windows import Sizes, Window, convolve, window
+from anabranch.rewrite.rules.pattern_parts import bias_of, bound, not_constant
+
+Drawn = Mapping[str, object]
+Condition = Callable[[Match], bool | str]
+
+x, w, b, s, t = wild("x w b s t")
+
+MUL = "aten.mul.Tensor"
+
+CONV, LINEAR = convolution(x, w, b, rest="window"), linear(x, w, b)
+
+
+def not_of_channels(match: Match, name: str, shape: Sizes, axis: int) -> str:
+    """Why what is bound is no number and has no number for each channel of a tensor of this shape,
+    whose channels lie on this axis; "" if it does."""
+    given: Bound = getattr(match, name)
+    if isinstance(given.arg, int | float) and not isinstance(given.arg, bool):
+        return ""
+    if given.type is None:
+        return f"{given.arg} is no number"
+    full = (1,) * (len(shape) - len(given.shape)) + given.shape
+    wanted = [shape[axis] if i == axis else 1 for i in range(len(shape))]
+    if len(full) != len(shape) or any(n not in (1, m) for n, m in zip(full, wanted, strict=True)):
+        return f"{given.shape} is not a number for each channel of {shape}"
+    if given.type.dtype != match.root.type.dtype:
+        return f"{given.type.text} is of another dtype"
+    return not_constant(match, name)
+
+
+def joins(*names: str, axis: int = 1) -> Condition:
+    """Whether these are numbers for the channels of the result, and may join constant weights."""
+
+    def when(match: Match) -> bool | str:
+        if axis == -1 and len(match.w.shape) != 2:
+            return "the weight is a vector"
+        shape = match.root.type.shape
+        for name in names:
+            if why := not_of_channels(match, name, shape, axis % len(shape)):
+                return why
+        inner = match.nodes[1].type.shape
+        return not_constant(match, "w", "b") or inner == shape or f"it makes {shape} of {inner}"
+
+    return when
+
+
+def numbers(match: Match, wild: Wild, *shape: int) -> Pattern:
+    """The factor or term in this shape, -1 for the channels; a number as it is."""
+    return wild if bound(match, wild).type is None else reshape(wild, shape)
+
+
+def shifted(match: Match, axis: int = 1) -> Call:
+    """B + s, also where there is no bias; channels lie on this axis."""
+    return bias_of(match, b, match.root.type.shape[axis]) + numbers(match, s, -1)
+
+
+def scaled(match: Match, op: str = MUL) -> Operand:
+    """B * s, or b / s; None if there is no bias."""
+    return None if match.b.type is None else call(op, b, numbers(match, s, -1))
+
+
+def of_result(match: Match, op: str = MUL) -> Call:
+    """The weight, each output channel times its number, or divided by it. A transposed one is
+    stored [in, out / groups, ...], groups one after the other along its input channels."""
+    (n, k, *taps), by = match.w.shape, window(match)
+    ones = tuple(1 for _ in taps)
+    if match.s.type is None or prod(match.s.shape) == 1:
+        return call(op, w, numbers(match, s, 1, 1, *ones))
+    if not by.transposed:
+        return call(op, w, reshape(s, (-1, 1, *ones)))
+    apart = reshape(w, (by.groups, n // by.groups, k, *taps))
+    return reshape(call(op, apart, reshape(s, (by.groups, 1, k, *ones))), match.w.shape)
+
+
+def normed(match: Match) -> Call:
+    """The convolution with b*s + t for bias."""
+    term, channels = reshape(t, (-1,)), match.root.type.shape[1]
+    bias = call("aten.full.default", (channels,), 0.0, match.root.type.dtype) + term
+    if match.b.type is not None:
+        bias = b * reshape(s, (-1,)) + term
+    return convolve(x, of_result(match), bias, window(match))
+
+
+def of_input(*names: str, padded: bool) -> Condition:
+    """Whether these are numbers for the channels of x. `padded`: the zeros around x stay zeros."""
+
+    def when(match: Match) -> bool | str:
+        by = window(match)
+        if match.x.type is None:
+            return False
+        if by.transposed and not padded:
+            return "it is transposed"
+        if not padded and set(by.padding) != {0}:
+            return "the zeros around its input would get the term, too"
+        for name in names:
+            if why := not_of_channels(match, name, match.x.shape, 1):
+                return why
+        return not_constant(match, "w", "b") or True
+
+    return when
+
+
+def into(match: Match, wild: Wild, op: str = MUL) -> Call:
+    """The weight, each input channel times its number, or divided by it."""
+    ones = tuple(1 for _ in match.w.shape[2:])
+    if bound(match, wild).type is None or prod(bound(match, wild).shape) == 1:
+        return call(op, w, numbers(match, wild, 1, 1, *ones))
+    if window(match).transposed:
+        return call(op, w, reshape(wild, (-1, 1, *ones)))
+    (n, k, *taps), groups = match.w.shape, window(match).groups
+    each = reshape(wild, (groups, 1, k, *ones))
+    return reshape(call(op, reshape(w, (groups, n // groups, k, *taps)), each), match.w.shape)
+
+
+def of_shifted(match: Match) -> Call:
+    return convolve(x, w, _with_term(match), window(match))
+
+
+def of_normed(match: Match) -> Call:
+    return convolve(x, into(match, s), _with_term(match), window(match))
+
+
+def _with_term(match: Match) -> Call:
+    """B + the sum of w*t over all a result reads."""
+    axes = tuple(range(1, len(match.w.shape)))
+    return bias_of(match, b, match.w.shape[0]) + call("aten.sum.dim_IntList", into(match, t), axes)
+
+
+def has_bias(match: Match) -> bool | str:
+    return match.b.type is not None or "it has no bias"
+
+
+def bias_apart(match: Match) -> Call:
+    ones = (1 for _ in match.w.shape[2:])
+    return convolve(x, w, None, window(match)) + reshape(b, (1, -1, *ones))
+
+
+def linear_of_scaled(match: Match) -> bool | str:
+    if match.x.type is None:
+        return False
+    why = not_of_channels(match, "s", match.x.shape, len(match.x.shape) - 1)
+    return why or not_constant(match, "w") or len(match.w.shape) == 2 or "the weight is a vector"
+
+
+def one_convolution(
+    dice: random.Random, padded: bool = True, turned: bool = False
+) -> tuple[dict[str, object], int, int]:
+    """A convolution, and its numbers of channels out and of axes. `turned`: transposed at times."""
+    axes, groups = draws.axes(dice), dice.choice((1, 1, 2, 3))
+    k, n = groups * draws.size(dice), groups * draws.size(dice)
+    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes, groups)
+    if not padded:
+        by = Window(by.stride, (0,) * axes, by.dilation, groups=groups)
+    drawn: dict[str, object] = {
+        "x": draws.image(dice, draws.size(dice), k, *draws.room(dice, kernel, by)),
+        "w": draws.weight("w", n, k // groups, *kernel),
+        "b": draws.bias(dice, "b", n),
+        "window": by.args,
+    }
+    if turned and dice.random() < 0.3:
+        by = replace(by, transposed=True, padding=(0,) * axes)
+        drawn |= {"w": draws.weight("w", k, n // groups, *kernel), "window": by.args}
+    return drawn, n, axes
+
+
+def some_numbers(dice: random.Random, name: str, channels: int, axes: int) -> object:
+    """A number, or one for each channel in any shape that broadcasts so."""
+    ones = (1,) * axes
+    shapes = ((channels, *ones), (1, channels, *ones), (1,), (1, 1, *ones))
+    return dice.choice((2, -3, *(draws.weight(name, *shape) for shape in shapes)))
+
+
+def on_result(dice: random.Random) -> Drawn:
+    drawn, n, axes = one_convolution(dice, turned=True)
+    return {**drawn, "s": some_numbers(dice, "s", n, axes)}
+
+
+def norm_of_result(dice: random.Random) -> Drawn:
+    drawn, n, axes = one_convolution(dice, turned=True)
+    sides = {name: draws.weight(name, 1, n, *(1 for _ in range(axes))) for name in "st"}
+    return {**drawn, **sides}
+
+
+def on_input(name: str, padded: bool) -> Callable[[random.Random], Drawn]:
+    def draw(dice: random.Random) -> Drawn:
+        drawn, _, axes = one_convolution(dice, padded, turned=name == "s")
+        x = drawn["x"]
+        assert isinstance(x, TensorType)
+        return {**drawn, name: some_numbers(dice, name, x.shape[1], axes)}
+
+    return draw
+
+
+def norm_of_input(dice: random.Random) -> Drawn:
+    drawn, _, axes = one_convolution(dice, padded=False)
+    x = drawn["x"]
+    assert isinstance(x, TensorType)
+    ones = (1,) * axes
+    return {**drawn, **{name: draws.weight(name, 1, x.shape[1], *ones) for name in "st"}}
+
+
+def with_bias(dice: random.Random) -> Drawn:
+    drawn, n, _ = one_convolution(dice)
+    return {**drawn, "b": draws.maybe_weight(dice, "b", n)}
+
+
+def on_linear(side: int) -> Callable[[random.Random], Drawn]:
+    """s: for the columns of the input (0) or of the result (1)."""
+
+    def draw(dice: random.Random) -> Drawn:
+        k, n = draws.size(dice), draws.size(dice)
+        lead = [draws.size(dice) for _ in range(dice.randint(1, 3))]
+        shapes = (((k, n)[side],), (1, (k, n)[side]), (1,))
+        numbers = dice.choice((2, -3, *(draws.weight("s", *shape) for shape in shapes)))
+        drawn: dict[str, object] = {"x": draws.tensor(*lead, k), "w": draws.weight("w", n, k)}
+        return {**drawn, "b": draws.bias(dice, "b", n), "s": numbers}
+
+    return draw
+
+
+def linear_with_bias(dice: random.Random) -> Drawn:
+    n, k = draws.size(dice), draws.size(dice)
+    lead = [draws.size(dice) for _ in range(dice.randint(0, 3))]
+    sides = {"w": draws.maybe_weight(dice, "w", n, k), "b": draws.maybe_weight(dice, "b", n)}
+    return {"x": draws.tensor(*lead, k), **sides}
+
+
+def by_factor(sign: str, op: str) -> tuple[Rule, ...]:
+    """A layer's result or input times s, or divided by s."""
+    return (
+        Rule(
+            f"conv(x, w, b) {sign} s -> conv(x, w {sign} s, b {sign} s)",
+            find=call(op, CONV, s),
+            replace=lambda match: convolve(
+                x, of_result(match, op), scaled(match, op), window(match)
+            ),
+            when=joins("s"),
+            draw=on_result,
+        ),
+        Rule(
+            f"conv(x {sign} s, w, b) -> conv(x, w {sign} s, b)",
+            find=convolution(call(op, x, s), w, b, rest="window"),
+            replace=lambda match: convolve(x, into(match, s, op), b, window(match)),
+            when=of_input("s", padded=True),
+            draw=on_input("s", padded=True),
+        ),
+        Rule(
+            f"linear(x, w, b) {sign} s -> linear(x, w {sign} s, b {sign} s)",
+            find=call(op, LINEAR, s),
+            replace=lambda match: linear(
+                x, call(op, w, numbers(match, s, -1, 1)), scaled(match, op)
+            ),
+            when=joins("s", axis=-1),
+            draw=on_linear(1),
+        ),
+        Rule(
+            f"linear(x {sign} s, w, b) -> linear(x, w {sign} s, b)",
+            find=linear(call(op, x, s), w, b),
+            replace=lambda match: linear(x, call(op, w, numbers(match, s, 1, -1)), b),
+            when=linear_of_scaled,
+            draw=on_linear(0),
+        ),
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "conv(x, w, b) + s -> conv(x, w, b + s)",
+        find=CONV + s,
+        replace=lambda match: convolve(x, w, shifted(match), window(match)),
+        when=joins("s"),
+        draw=on_result,
+    ),
+    Rule(
+        "t + conv(x, w, b) * s -> conv(x, w * s, b * s + t)",
+        find=call("aten.addcmul.default", t, CONV, s),
+        replace=normed,
+        when=joins("s", "t"),
+        draw=norm_of_result,
+    ),
+    Rule(
+        "conv(x + t, w, b) -> conv(x, w, b + sum(w * t))",
+        find=convolution(x + t, w, b, rest="window"),
+        replace=of_shifted,
+        when=of_input("t", padded=False),
+        draw=on_input("t", padded=False),
+    ),
+    Rule(
+        "conv(t + x * s, w, b) -> conv(x, w * s, b + sum(w * t))",
+        find=convolution(call("aten.addcmul.default", t, x, s), w, b, rest="window"),
+        replace=of_normed,
+        when=of_input("s", "t", padded=False),
+        draw=norm_of_input,
+    ),
+    Rule("conv(x, w, b) -> conv(x, w) + b", CONV, bias_apart, when=has_bias, draw=with_bias),
+    Rule(
+        "linear(x, w, b) + s -> linear(x, w, b + s)",
+        find=LINEAR + s,
+        replace=lambda match: linear(x, w, shifted(match, -1)),
+        when=joins("s", axis=-1),
+        draw=on_linear(1),
+    ),
+    Rule(
+        "linear(x, w, b) -> linear(x, w) + b",
+        find=LINEAR,
+        replace=linear(x, w) + b,
+        when=has_bias,
+        draw=linear_with_bias,
+    ),
+    *by_factor("*", MUL),
+    *by_factor("/", "aten.div.Tensor"),
+)

@@ -1,0 +1,379 @@
+"""Concatenations and slices: what is put together and cut apart again, and what passes through.
+
+    slice(cat([x, y], 1), 1, 0, 64)          =  x                       what was never needed whole
+    cat([x[:, :8], x[:, 8:24]], 1)           =  x[:, :24]               neighbours
+    cat([relu(x), relu(y)], 1)               =  relu(cat([x, y], 1))    one launch for two
+    select(stack([x, y, z]), 0, 1)           =  y                       an unrolled recurrence
+    split(x, 64, 1)                          =  x[:, :64], x[:, 64:]    that other rules know
+
+A wildcard stands for all parts of a concatenation where the equation takes it apart; where it puts
+one together, there is a rule for each number of parts. Rules that might help.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from itertools import accumulate, pairwise
+
+from anabranch.ir.graph import Ref
+from anabranch.ir.rule import Call, Match, Pattern, Rule, Wild, wild
+from anabranch.rewrite.pattern_ops import call, cat
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.algebra_conditions import (
+    When,
+    every,
+    floating,
+    sizes,
+    types_of,
+    values,
+)
+from anabranch.rewrite.rules.pattern_parts import slice_of
+
+Drawn = Mapping[str, object]
+
+x, parts, others, axis, other, start, end, index = wild("x parts others axis other start end index")
+
+WIDEST = 6
+"""Parts of a concatenation in the largest rule: a cell of NASNet ends in six."""
+
+SLICE, SELECT = "aten.slice.Tensor", "aten.select.int"
+
+
+def same(part: Ref) -> Call:
+    """The value itself: a name for it, which simplification takes away."""
+    return call("aten.alias.default", part)
+
+
+def _shapes(match: Match, name: str) -> list[tuple[int, ...]]:
+    found = types_of(match, name)
+    assert not isinstance(found, str)
+    return [type.shape for type in found]
+
+
+def _axis(match: Match, name: str, of: str) -> int:
+    """An axis of what the wildcards of `of` are, counted from the front."""
+    given = match.bound[name]
+    assert isinstance(given, int)
+    return given % len(_shapes(match, of)[0])
+
+
+def _span(match: Match, size: int) -> tuple[int, int]:
+    """Where a slice of an axis of this size begins and ends."""
+    low, high = match.start.arg, match.end.arg
+    low = 0 if low is None else low
+    high = size if high is None else high
+    assert isinstance(low, int) and isinstance(high, int)
+    return slice(low, high).indices(size)[:2]
+
+
+def within(match: Match) -> bool | str:
+    """Whether the slice leaves out at least one of the parts."""
+    if isinstance(types := types_of(match, "parts"), str):
+        return types
+    if (at := _axis(match, "axis", "parts")) != _axis(match, "other", "parts"):
+        return "it is cut along another axis than joined"
+    shapes = [type.shape for type in types]
+    low, high = _span(match, sum(shape[at] for shape in shapes))
+    ends = list(accumulate((shape[at] for shape in shapes), initial=0))
+    left = [1 for a, b in pairwise(ends) if max(a, low) < min(b, high)]
+    return 0 < len(left) < len(shapes) or "it reads something of every part, or nothing"
+
+
+def read_parts(match: Match) -> Pattern:
+    """What the slice reads of each part."""
+    at, refs = _axis(match, "axis", "parts"), values(match, "parts")
+    lengths = [shape[at] for shape in _shapes(match, "parts")]
+    low, high = _span(match, sum(lengths))
+    pieces: list[Call] = []
+    for part, (a, b) in zip(refs, pairwise(accumulate(lengths, initial=0)), strict=True):
+        if (a, b) == (max(a, low), min(b, high)):
+            pieces.append(same(part))
+        elif max(a, low) < min(b, high):
+            pieces.append(slice_of(part, at, max(a, low) - a, min(b, high) - a))
+    return pieces[0] if len(pieces) == 1 else cat(tuple(pieces), at)
+
+
+def across(match: Match) -> bool | str:
+    if isinstance(types := types_of(match, "parts"), str):
+        return types
+    apart = _axis(match, "axis", "parts") != _axis(match, "other", "parts")
+    return apart or "it is cut along the axis along which it is joined"
+
+
+def joined(dice: random.Random, count: int = 0, apart: bool = False) -> dict[str, object]:
+    """Parts of one shape but along the axis; `other`: the same axis, or, `apart`, another."""
+    rank = dice.randint(2 if apart else 1, 4)
+    at, shape = dice.randrange(rank), sizes(dice, rank)
+    count = count or dice.randint(2, 4)
+    made = tuple(
+        draws.tensor(*shape[:at], draws.size(dice), *shape[at + 1 :]) for _ in range(count)
+    )
+    second = (at + dice.randint(1, rank - 1)) % rank if apart else at
+    axes = [dice.choice((one, one - rank)) for one in (at, second)]
+    return {"parts": made, "axis": axes[0], "other": axes[1]}
+
+
+def sliced(dice: random.Random) -> Drawn:
+    """A slice that begins in one part and ends before the last is complete."""
+    drawn = joined(dice)
+    made, at = drawn["parts"], drawn["axis"]
+    assert isinstance(made, tuple) and isinstance(at, int)
+    ends = list(accumulate((type.shape[at] for type in made), initial=0))
+    if dice.random() < 0.5:  # exactly one part
+        i = dice.randrange(len(made))
+        return {**drawn, "start": ends[i], "end": ends[i + 1]}
+    if dice.random() < 0.5:  # all but the first, to the end of everything
+        return {**drawn, "start": ends[1], "end": 2**63 - 1}
+    return {**drawn, "start": dice.randrange(ends[-2]), "end": ends[-2]}
+
+
+def cut_across(dice: random.Random) -> Drawn:
+    return {**joined(dice, apart=True), "start": dice.choice((0, None, -1)), "end": 2**63 - 1}
+
+
+def each_sliced(match: Match) -> Pattern:
+    given = (match.other.arg, match.start.arg, match.end.arg)
+    assert not any(isinstance(arg, tuple | Ref) for arg in given)
+    pieces = tuple(call(SLICE, part, *given) for part in values(match, "parts"))
+    return cat(pieces, _axis(match, "axis", "parts"))
+
+
+def stacked_parts(match: Match) -> bool | str:
+    if isinstance(types := types_of(match, "parts"), str):
+        return types
+    rank = len(types[0].shape) + 1
+    given, found = match.axis.arg, match.other.arg
+    assert isinstance(given, int) and isinstance(found, int)
+    return given % rank == found % rank or "it is read along another axis than stacked"
+
+
+def the_part(match: Match) -> Pattern:
+    at = match.index.arg
+    assert isinstance(at, int)
+    return same(values(match, "parts")[at])
+
+
+def stacked(dice: random.Random) -> Drawn:
+    rank, count = dice.randint(0, 3), dice.randint(1, 4)
+    made, at = (draws.tensor(*sizes(dice, rank)),) * count, dice.randint(0, rank)
+    axes = {name: dice.choice((at, at - rank - 1)) for name in ("axis", "other")}
+    return {"parts": made, **axes, "index": dice.randrange(-count, count)}
+
+
+def neighbours(count: int, first: int) -> Rule:
+    """Of `count` parts, the ones at `first` and behind it are slices of x that lie side by side."""
+    a, b, c, d, i, j = wild("a b c d i j")
+    rest = [Wild(f"p{k}") for k in range(count) if k not in (first, first + 1)]
+    both_slices = (call(SLICE, x, i, a, b), call(SLICE, x, j, c, d))
+
+    def spans(match: Match) -> tuple[int, list[tuple[int, int]]]:
+        at = _axis(match, "axis", "x")
+        size = match.x.shape[at]
+        found = []
+        for names in ("ab", "cd"):
+            low, high = (match.bound[name] for name in names)
+            assert isinstance(low, int | None) and isinstance(high, int | None)
+            found.append(slice(low, high).indices(size)[:2])
+        return at, found
+
+    def adjacent(match: Match) -> bool | str:
+        at, ((_, stop), (go, _)) = spans(match)
+        if {_axis(match, name, "x") for name in "ij"} != {at}:
+            return "they are cut along another axis than joined"
+        return stop == go or f"one ends at {stop} and the other begins at {go}"
+
+    def put(match: Match) -> Pattern:
+        at, ((go, _), (_, stop)) = spans(match)
+        piece = slice_of(x, at, go, stop)
+        if not rest:
+            return piece
+        return cat((*rest[:first], piece, *rest[first:]), at)
+
+    def draw(dice: random.Random) -> Drawn:
+        shape, at = sizes(dice, 3), dice.randrange(3)
+        long = dice.randint(2, 7)
+        ends = sorted((dice.randint(0, long - 2), long - 1, dice.choice((long, 2**63 - 1))))
+        turned = [dice.choice((at, at - 3)) for _ in range(3)]
+        rows = (*shape[:at], long, *shape[at + 1 :])
+        given = {"x": draws.tensor(*rows), "a": ends[0], "b": ends[1], "c": ends[1], "d": ends[2]}
+        given |= {w.name: draws.tensor(*shape) for w in rest}
+        return {**given, "i": turned[0], "j": turned[1], "axis": turned[2]}
+
+    names = [w.name for w in rest]
+    names.insert(first, "x[a:b], x[b:d]")
+    return Rule(
+        f"cat({', '.join(names)}) -> cat({', '.join(names).replace('x[a:b], x[b:d]', 'x[a:d]')})",
+        find=cat((*rest[:first], *both_slices, *rest[first:]), axis),
+        replace=put,
+        when=adjacent,
+        draw=draw,
+    )
+
+
+def paired(match: Match) -> bool | str:
+    """Whether both are joined along the same axis, part by part of one shape."""
+    if _axis(match, "axis", "parts") != _axis(match, "other", "others"):
+        return "they are joined along different axes"
+    return _shapes(match, "parts") == _shapes(match, "others") or "their parts differ in shape"
+
+
+def pairs(dice: random.Random) -> Drawn:
+    drawn = joined(dice)
+    return {**drawn, "others": drawn["parts"]}
+
+
+def by_parts(op: str) -> Callable[[Match], Pattern]:
+    def put(match: Match) -> Pattern:
+        sides = zip(values(match, "parts"), values(match, "others"), strict=True)
+        return cat(tuple(call(op, one, two) for one, two in sides), _axis(match, "axis", "parts"))
+
+    return put
+
+
+def binary(name: str, count: int) -> Rule:
+    """A concatenation of sums as the sum of two concatenations."""
+    op = f"aten.{name}.Tensor"
+    left, right = wild("a b c d"[: 2 * count]), wild("e f g h"[: 2 * count])
+    names = [wild.name for wild in (*left, *right)]
+    sides = [f"{name}({one.name}, {two.name})" for one, two in zip(left, right, strict=True)]
+
+    def alike_pairs(match: Match) -> bool | str:
+        for one, two in zip(left, right, strict=True):
+            shapes = [match.known.types[str(_ref(match, w))].shape for w in (one, two)]
+            if shapes[0] != shapes[1]:
+                return f"{one.name} and {two.name} are of different shapes"
+        return True
+
+    def draw(dice: random.Random) -> Drawn:
+        drawn = joined(dice, count)
+        made = drawn["parts"]
+        assert isinstance(made, tuple)
+        return {**dict(zip(names, made * 2, strict=True)), "axis": drawn["axis"]}
+
+    return Rule(
+        f"cat({', '.join(sides)}) -> {name}(cat, cat)",
+        find=cat(tuple(call(op, one, two) for one, two in zip(left, right, strict=True)), axis),
+        replace=call(op, cat(tuple(left), axis), cat(tuple(right), axis)),
+        when=every(floating(*names), alike_pairs),
+        draw=draw,
+    )
+
+
+def _ref(match: Match, wildcard: Wild) -> str:
+    arg = match.bound[wildcard.name]
+    assert isinstance(arg, Ref)
+    return arg.name
+
+
+def inside(match: Match) -> bool | str:
+    """Whether both slices go along one axis, the outer within the inner, by whole numbers."""
+    same_axis = _axis(match, "axis", "x") == _axis(match, "other", "x")
+    return same_axis or "they are cut along different axes"
+
+
+def one_slice(match: Match) -> Pattern:
+    at = _axis(match, "axis", "x")
+    first, last = match.a.arg, match.b.arg
+    assert isinstance(first, int | None) and isinstance(last, int | None)
+    go, stop, _ = slice(first, last).indices(match.x.shape[at])
+    low, high = _span(match, max(0, stop - go))
+    return slice_of(x, at, go + low, go + high)
+
+
+def slices_of_slices(dice: random.Random) -> Drawn:
+    shape, at = sizes(dice, 3), dice.randrange(3)
+    bounds: tuple[int | None, ...] = (None, 0, 1, 2, -1, -2, 5, 2**63 - 1)
+    given = {name: dice.choice(bounds) for name in ("a", "b", "start", "end")}
+    return {"x": draws.tensor(*shape), "axis": at, "other": at - 3, **given}
+
+
+def cut_apart(match: Match) -> tuple[Pattern, ...]:
+    """Each result of a split as a slice of its own."""
+    at = _axis(match, "axis", "x")
+    ends = accumulate((type.shape[at] for type in match.root.types), initial=0)
+    return tuple(slice_of(x, at, *span) for span in pairwise(ends))
+
+
+def taken_apart(match: Match) -> tuple[Pattern, ...]:
+    at = _axis(match, "axis", "x")
+    return tuple(call(SELECT, x, at, k) for k in range(len(match.root.types)))
+
+
+def to_cut(dice: random.Random, even: bool = True) -> Drawn:
+    """A tensor and an axis; the size of the pieces, or all of them."""
+    rank = dice.randint(1, 4)
+    at, shape = dice.randrange(rank), sizes(dice, rank)
+    pieces = tuple(draws.size(dice) for _ in range(dice.randint(1, 4)))
+    rows = (*shape[:at], sum(pieces), *shape[at + 1 :])
+    size = dice.randint(1, sum(pieces)) if even else pieces
+    return {"x": draws.tensor(*rows), "axis": dice.choice((at, at - rank)), "size": size}
+
+
+def to_take_apart(dice: random.Random) -> Drawn:
+    return {name: drawn for name, drawn in to_cut(dice).items() if name != "size"}
+
+
+a, b, size = wild("a b size")
+
+_taken: When = every(floating("parts", "others"), paired)
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "slice(cat(parts, i), i) -> the parts it reads",
+        find=call(SLICE, cat(parts, axis), other, start, end),
+        replace=read_parts,
+        when=within,
+        draw=sliced,
+    ),
+    Rule(
+        "slice(cat(parts, i), j) -> cat(slice(part, j), i)",
+        find=call(SLICE, cat(parts, axis), other, start, end),
+        replace=each_sliced,
+        when=across,
+        draw=cut_across,
+    ),
+    Rule(
+        "select(stack(parts, i), i, k) -> parts[k]",
+        find=call(SELECT, call("aten.stack.default", parts, axis), other, index),
+        replace=the_part,
+        when=stacked_parts,
+        draw=stacked,
+    ),
+    Rule(
+        "x[a:b][start:end] -> x[a + start:a + end]",
+        find=call(SLICE, call(SLICE, x, axis, a, b), other, start, end),
+        replace=one_slice,
+        when=inside,
+        draw=slices_of_slices,
+    ),
+    Rule(
+        "split(x, size, i) -> x[:, 0:size], x[:, size:2*size]",
+        find=call("aten.split.Tensor", x, size, axis),
+        replace=cut_apart,
+        draw=to_cut,
+    ),
+    Rule(
+        "split(x, sizes, i) -> x[:, 0:a], x[:, a:b]",
+        find=call("aten.split_with_sizes.default", x, size, axis),
+        replace=cut_apart,
+        draw=lambda dice: to_cut(dice, even=False),
+    ),
+    Rule(
+        "unbind(x, i) -> x[:, 0], x[:, 1]",
+        find=call("aten.unbind.int", x, axis),
+        replace=taken_apart,
+        draw=to_take_apart,
+    ),
+    *(neighbours(n, i) for n in range(2, WIDEST + 1) for i in range(n - 1)),
+    *(
+        Rule(
+            f"{name}(cat(parts), cat(others)) -> cat({name}(part, other))",
+            find=call(f"aten.{name}.Tensor", cat(parts, axis), cat(others, other)),
+            replace=by_parts(f"aten.{name}.Tensor"),
+            when=_taken,
+            draw=pairs,
+        )
+        for name in ("add", "sub", "mul")
+    ),
+    *(binary(name, n) for name in ("add", "mul") for n in (2, 3)),
+)

@@ -1,0 +1,207 @@
+"""Convolutions that take in what stands before them: padding, a stride, another convolution.
+
+    pad(x, 1 left, 2 right), 5 taps, stride 2     . x x x x x . .      taps    a b c d e
+    2 both sides, 6 taps, stride 2              . . x x x x x . .            0 a b c d e
+
+Zeros around the input are the convolution's own padding; where there are more on one side, the
+weight gets a rim that looks at those that are too many. A convolution and a 1x1 convolution of its
+result are one, whose weight is their product: more arithmetic if the first is depthwise, but one
+launch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+from anabranch.ir.rule import Call, Match, Operand, Rule, wild
+from anabranch.rewrite.pattern_ops import call, convolution, reshape, transpose
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.conv_windows import Rims, Window, convolve, results, rimmed, window
+from anabranch.rewrite.rules.pattern_parts import not_constant
+
+Drawn = Mapping[str, object]
+
+x, w, v, b, c, pad = wild("x w v b c pad")
+
+LARGEST = 64
+"""How many times the numbers of both weights their product may have."""
+
+
+def own_padding(match: Match) -> bool | str:
+    if window(match).transposed:
+        return "it is transposed"
+    found = _window_of_padded(match)
+    if isinstance(found, str):
+        return found
+    return not any(map(any, found[1])) or not_constant(match, "w") or True
+
+
+def without_pad(match: Match) -> Call:
+    found = _window_of_padded(match)
+    assert not isinstance(found, str)
+    by, rims = found
+    return convolve(x, rimmed(w, rims), b, by)
+
+
+def _window_of_padded(match: Match) -> tuple[Window, Rims] | str:
+    """The window and the rims of the weight that see the same without the padding before; or why
+    there are none. A rim behind is left out where the results are as many without it."""
+    by, taps, size = window(match), match.w.shape[2:], match.x.shape[2:]
+    ends = sides_of(match, len(size))
+    if isinstance(ends, str):
+        return ends
+    most: list[int] = []
+    rims: list[tuple[int, int]] = []
+    for axis, (left, right) in enumerate(ends):
+        p, d = by.padding[axis], by.dilation[axis]
+        if p and min(left, right) < 0:
+            return "what is cut away before would be seen where there are zeros"
+        least = max(left + p, right + p, 0)
+        padding = least + (left + p - least) % d  # what is too many before is whole taps
+        before, after = padding - left - p, padding - right - p
+        one = Window((by.stride[axis],), (padding,), (d,))
+        count = results((size[axis],), (taps[axis] + before // d,), one)
+        if count == (match.root.type.shape[2 + axis],):
+            after = 0
+        if after % d:
+            return f"{after} zeros too many are no multiple of the dilation {d}"
+        most.append(padding)
+        rims.append((before // d, after // d))
+    return replace(by, padding=tuple(most)), tuple(rims)
+
+
+def sides_of(match: Match, axes: int) -> list[tuple[int, int]] | str:
+    """What `pad` adds before and after along each axis of space; or why that is not all."""
+    given = match.pad.arg
+    assert isinstance(given, tuple)
+    ends = [end for end in given if isinstance(end, int)]
+    if any(ends[2 * axes :]):
+        return "it pads the channels, too"
+    ends = (ends + [0] * 2 * axes)[: 2 * axes]
+    return list(zip(ends[-2::-2], ends[::-2], strict=True))
+
+
+def padded_input(dice: random.Random) -> Drawn:
+    axes, groups = draws.axes(dice), dice.choice((1, 1, 2, 3))
+    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes, groups)
+    k, n = draws.size(dice), draws.size(dice)
+    sides = []
+    # What is too many on one side must be seen by whole taps, and what is cut away by none.
+    for d, p in zip(by.dilation[::-1], by.padding[::-1], strict=True):
+        least = dice.choice((0, 0, 1, 2) if p else (-1, 0, 0, 1, 2))
+        ends = [least, least + d * dice.choice((0, 0, 1))]
+        sides += ends if dice.random() < 0.7 else ends[::-1]
+    size = tuple(n + 2 for n in draws.room(dice, kernel, by))
+    return {
+        "x": draws.image(dice, draws.size(dice), groups * k, *size),
+        "pad": tuple(sides),
+        "w": draws.weight("w", groups * n, k, *kernel),
+        "b": draws.bias(dice, "b", groups * n),
+        "window": by.args,
+    }
+
+
+def followed_by_1x1(match: Match) -> bool | str:
+    inner, outer = window(match), window(match, "outer")
+    if set(match.v.shape[2:]) != {1}:
+        return False
+    if not outer.plain or outer.groups > 1:
+        return "the 1x1 convolution has a stride, padding or groups"
+    if inner.transposed:
+        return "it is transposed"
+    if inner.groups > 1 and not inner.groups == match.w.shape[0] == match.x.shape[1]:
+        return f"it has {inner.groups} groups"
+    if why := not_constant(match, "w", "v", "b", "c"):
+        return why
+    size = match.v.shape[0] * match.x.shape[1] * prod(match.w.shape[2:])
+    times = size // (prod(match.w.shape) + prod(match.v.shape))
+    return times <= LARGEST or f"its weight would be {times} times as large as both"
+
+
+def as_one(match: Match) -> Call:
+    (n, m, *_), (_, k, *taps) = match.v.shape, match.w.shape
+    matrix = reshape(v, (n, m))
+    weight = v * transpose(w, 0, 1)
+    if window(match).groups == 1:
+        weight = reshape(matrix @ reshape(w, (m, k * prod(taps))), (n, k, *taps))
+    bias: Operand = c
+    if match.b.type is not None:
+        bias = matrix @ b if match.c.type is None else matrix @ b + c
+    return convolve(x, weight, bias, replace(window(match), groups=1))
+
+
+def two_in_a_row(dice: random.Random) -> Drawn:
+    axes, m, n, k = draws.axes(dice), *(draws.size(dice) for _ in range(3))
+    groups = dice.choice((1, m))
+    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes, groups)
+    channels = m if groups > 1 else k
+    return {
+        "x": draws.image(dice, draws.size(dice), channels, *draws.room(dice, kernel, by)),
+        "w": draws.weight("w", m, channels // groups, *kernel),
+        "b": draws.bias(dice, "b", m),
+        "window": by.args,
+        "v": draws.weight("v", n, m, *(1 for _ in range(axes))),
+        "c": draws.bias(dice, "c", n),
+        "outer": Window((1,) * axes, (0,) * axes, (1,) * axes).args,
+    }
+
+
+def strided_1x1(match: Match) -> bool | str:
+    by = window(match)
+    if set(match.w.shape[2:]) != {1} or set(by.stride) == {1}:
+        return False
+    if by.transposed or set(by.padding) != {0}:
+        return "it is transposed or padded"
+    return True
+
+
+def of_every_second(match: Match) -> Call:
+    """The convolution of the places it looks at."""
+    by = window(match)
+    value: Operand = x
+    for axis, stride in enumerate(by.stride):
+        if stride > 1:
+            value = call("aten.slice.Tensor", value, 2 + axis, 0, match.x.shape[2 + axis], stride)
+    return convolve(value, w, b, replace(by, stride=(1,) * len(by.stride)))
+
+
+def one_strided(dice: random.Random) -> Drawn:
+    axes, groups = draws.axes(dice), dice.choice((1, 1, 2, 3))
+    k, n = draws.size(dice), draws.size(dice)
+    stride = (2, *(dice.choice((1, 2, 3)) for _ in range(axes - 1)))
+    by = Window(stride, (0,) * axes, (1,) * axes, groups=groups)
+    ones = (1,) * axes
+    return {
+        "x": draws.image(dice, draws.size(dice), groups * k, *draws.room(dice, ones, by)),
+        "w": draws.maybe_weight(dice, "w", groups * n, k, *ones),
+        "b": draws.bias(dice, "b", groups * n),
+        "window": by.args,
+    }
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "conv(pad(x), w, b) -> conv(x, pad(w), b) with padding of its own",
+        find=convolution(call("aten.constant_pad_nd.default", x, pad), w, b, rest="window"),
+        replace=without_pad,
+        when=own_padding,
+        draw=padded_input,
+    ),
+    Rule(
+        "conv1x1(conv(x, w, b), v, c) -> conv(x, v @ w, v @ b + c)",
+        find=convolution(convolution(x, w, b, rest="window"), v, c, rest="outer"),
+        replace=as_one,
+        when=followed_by_1x1,
+        draw=two_in_a_row,
+    ),
+    Rule(
+        "conv1x1(x, w, b) of stride s -> conv1x1(x[::s, ::s], w, b)",
+        find=convolution(x, w, b, rest="window"),
+        replace=of_every_second,
+        when=strided_1x1,
+        draw=one_strided,
+    ),
+)

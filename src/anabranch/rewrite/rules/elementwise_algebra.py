@@ -1,0 +1,193 @@
+"""Sums and products of elements: another order, another grouping, common factors taken out.
+
+    ((a + b) + c) + d        depth 3, each waits for the one before
+    (a + b) + (c + d)        depth 2, and two of them may run at the same time
+
+NASNet, RandWire and DenseNet add up what many branches give; in which order decides who waits for
+whom and what is fused with what. Sums and products commute where they are matched, so one rule
+stands for all spellings. Rules that might help.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
+from anabranch.rewrite.pattern_ops import call
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.algebra_conditions import (
+    Draw,
+    When,
+    alike,
+    both,
+    every,
+    floating,
+    folded,
+    number,
+    of_one_shape,
+    sizes,
+    values,
+)
+
+a, b, c, d, s, t, x, y, z = wild("a b c d s t x y z")
+parts, axis, dims = wild("parts axis dims")
+LONGEST = 8
+"""Terms of a sum that is balanced at once; a longer one is balanced in parts."""
+
+
+def plus(one: Operand, two: Operand) -> Call:
+    return call("aten.add.Tensor", one, two)
+
+
+def _broadcast(names: str) -> Draw:
+    """Tensors of one shape, but some of them of size one along some axes."""
+
+    def draw(dice: random.Random) -> Mapping[str, object]:
+        shape = sizes(dice, dice.randint(1, 3))
+        return {
+            name: draws.tensor(*(1 if dice.random() < 0.3 else size for size in shape))
+            for name in names.split()
+        }
+
+    return draw
+
+
+def with_number(names: str, *numbers: str, holding: When | None = None) -> tuple[When, Draw]:
+    """Tensors of one floating dtype beside numbers."""
+
+    def draw(dice: random.Random) -> Mapping[str, object]:
+        return {
+            **_broadcast(names)(dice),
+            **{number: dice.choice((2, -3, 0.5, 1)) for number in numbers},
+        }
+
+    tensors = holding or floating(*names.split())
+    return every(tensors, *map(number, numbers)), draw
+
+
+def balanced(terms: int) -> Rule:
+    """A chain of sums as a tree."""
+    leaves = wild(" ".join("abcdefgh"[:terms]))
+    names = [leaf.name for leaf in leaves]
+    chain = leaves[0] + leaves[1]
+    for leaf in leaves[2:]:
+        chain = chain + leaf
+    return Rule(
+        f"{' + '.join(names)} -> balanced",
+        find=chain,
+        replace=folded(plus, list(leaves)),
+        when=floating(*names),
+        draw=_broadcast(" ".join(names)),
+    )
+
+
+def _regrouped(name: str, find: Call, replace: Pattern, names: str) -> Rule:
+    return Rule(name, find, replace, when=floating(*names.split()), draw=_broadcast(names))
+
+
+def _scaled(
+    left: str, right: str, sides: tuple[Call, Call], names: str, *numbers: str
+) -> list[Rule]:
+    when, draw = with_number(names, *numbers)
+    return both(left, right, sides, when, draw)
+
+
+def one_more(match: Match) -> Pattern:
+    """x*s + x as x * (s + 1), the sum of numbers done here."""
+    factor = match.s.arg
+    assert isinstance(factor, int | float)
+    return x * (factor + 1)
+
+
+def _rsub(one: Operand, two: Operand) -> Call:
+    return call("aten.rsub.Scalar", one, two)
+
+
+def over_the_stack(match: Match) -> bool | str:
+    """Whether what is summed up is the axis along which the parts are stacked, and no other."""
+    if (answer := floating("parts")(match)) is not True:
+        return answer
+    rank = len(match.root.type.shape) + 1
+    if len(values(match, "parts")) < 2:
+        return "one part is stacked"
+    axis, dims = match.axis.arg, match.dims.arg
+    assert isinstance(axis, int) and isinstance(dims, tuple)
+    same = [dim % rank for dim in dims if isinstance(dim, int)] == [axis % rank]
+    return same or "the sum is over other axes than the one of the stack"
+
+
+def one_by_one(match: Match) -> Pattern:
+    """The sum of the parts, which is a chain that other rules put in another order."""
+    first, second, *more = values(match, "parts")
+    total = plus(first, second)
+    for part in more:
+        total = plus(total, part)
+    return total
+
+
+def stacked(dice: random.Random) -> Mapping[str, object]:
+    rank = dice.randint(1, 4)
+    part, at = draws.tensor(*sizes(dice, rank - 1)), dice.randrange(rank)
+    axis, dim = (dice.choice((at, at - rank)) for _ in range(2))
+    return {"parts": (part,) * dice.randint(2, 6), "axis": axis, "dims": (dim,)}
+
+
+_number_when, _number_draw = with_number("x", "s")
+
+RULES: tuple[Rule, ...] = (
+    _regrouped("(a + b) + c -> a + (b + c)", (a + b) + c, a + (b + c), "a b c"),
+    Rule(
+        "sum(stack([a, b, ...], i), i) -> a + b + ...",
+        find=call("aten.sum.dim_IntList", call("aten.stack.default", parts, axis), dims),
+        replace=one_by_one,
+        when=over_the_stack,
+        draw=stacked,
+    ),
+    _regrouped("(a * b) * c -> a * (b * c)", (a * b) * c, a * (b * c), "a b c"),
+    *map(balanced, range(4, LONGEST + 1)),
+    _regrouped("(a - b) - c -> a - (b + c)", (a - b) - c, a - (b + c), "a b c"),
+    _regrouped("a - (b + c) -> (a - b) - c", a - (b + c), (a - b) - c, "a b c"),
+    _regrouped("(a - b) + c -> (a + c) - b", (a - b) + c, (a + c) - b, "a b c"),
+    _regrouped("(a + c) - b -> (a - b) + c", (a + c) - b, (a - b) + c, "a b c"),
+    _regrouped("a - (b - c) -> (a + c) - b", a - (b - c), (a + c) - b, "a b c"),
+    _regrouped(
+        "(a + b) + (c + d) -> (a + c) + (b + d)", (a + b) + (c + d), (a + c) + (b + d), "a b c d"
+    ),
+    *both(
+        "x*a + x*b",
+        "x*(a + b)",
+        (x * a + x * b, x * (a + b)),
+        floating("x", "a", "b"),
+        _broadcast("x a b"),
+    ),
+    *both(
+        "x*a - x*b",
+        "x*(a - b)",
+        (x * a - x * b, x * (a - b)),
+        floating("x", "a", "b"),
+        _broadcast("x a b"),
+    ),
+    *_scaled("x*s + y*s", "(x + y)*s", (x * s + y * s, (x + y) * s), "x y", "s"),
+    *_scaled("x*s - y*s", "(x - y)*s", (x * s - y * s, (x - y) * s), "x y", "s"),
+    *_scaled("x/s + y/s", "(x + y)/s", (x / s + y / s, (x + y) / s), "x y", "s"),
+    *_scaled("(x*y)*s, number", "(x*s)*y", ((x * y) * s, (x * s) * y), "x y", "s"),
+    Rule("x + x -> x*2", find=x + x, replace=x * 2, when=floating("x")),
+    Rule("x*2 -> x + x", find=x * 2, replace=x + x, when=floating("x")),
+    Rule("x*s + x -> x*(s + 1)", x * s + x, one_more, _number_when, _number_draw),
+    Rule("x - x*y -> x*(1 - y)", x - x * y, x * _rsub(y, 1), floating("x", "y"), _broadcast("x y")),
+    Rule(
+        "x*s + y*(1 - s) -> y + s*(x - y)",
+        find=x * s + y * _rsub(s, 1),
+        replace=y + s * (x - y),
+        when=alike("x", "y", "s"),
+        draw=of_one_shape("x y s"),
+    ),
+    Rule(
+        "y + s*(x - y) -> x*s + y*(1 - s)",
+        find=y + s * (x - y),
+        replace=x * s + y * _rsub(s, 1),
+        when=alike("x", "y", "s"),
+        draw=of_one_shape("x y s"),
+    ),
+)

@@ -1,0 +1,348 @@
+"""A linear map of what is looked up is looked up. Rules that might help.
+
+    linear(embedding(t, i), w, b)  =  embedding(linear(t, w, b), i)
+
+    linear(stack([embedding(t, i), embedding(u, j)], 1) as rows, w, b)
+        =  sum(stack([embedding(t', i), embedding(u', j)], 1), 1) + b
+           where t' = linear(t, left half of w), u' = linear(u, right half of w)
+
+Recommenders begin with lookups side by side and a linear of them all. For few rows each of the two
+is a launch of a microsecond or two, whatever little it does, and the second waits for the first.
+Here rows are looked up that are multiplied already, and added up as they are read: a level less.
+It is one lookup, as in `tables`, and one sum over one axis of all that is put together, for that
+is one reduction. Numbers that scale a constant row each, as those of DeepFM, are rows likewise;
+another value beside the lookups keeps a linear of its own:
+
+    linear(cat([stack(lookups), x * v], 1) as rows, w, b)
+        =  sum(cat([stack(lookups'), x * v'], 1), 1) + b
+    linear(cat([embedding(t, i), x], -1), w, b)
+        =  embedding(t', i) + linear(x, right half of w, b)
+
+What it costs is memory: the rows of each table times the outputs of the linear, beside the model's
+own; and for each field as many numbers are read as there are outputs, in place of the weight.
+Tables and weight are multiplied when constants are folded, so they must be constant. A product is
+rounded once, to the dtype of its table: in half precision that is one rounding a field more than a
+linear has, which adds up products as they are. An index outside of its table, which is an error
+before, may read another table after.
+
+Lookups may have become one before, in a stack of tables of one height: then the stack is multiplied
+(`STACKED`). That is asked after `tables`, for where others read the lookups too, only both together
+may be faster. Dozens of lookups are more than a part of the search holds, so all this is tried
+throughout.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, TypeVar
+
+import torch
+
+from anabranch.ir.graph import Constant, Ref
+from anabranch.ir.rule import Call, Each, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.pattern_ops import call, cat, linear, permute, reshape
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.algebra_conditions import floating, sizes, types_of, values
+from anabranch.rewrite.rules.embedding_merging import looked_up
+from anabranch.rewrite.rules.pattern_parts import slice_of
+
+Drawn = Mapping[str, object]
+Together = Literal["stack", "cat", "index"]
+Beside = Literal["", "x", "x * v"]
+
+tables, ids, which, x, v, w, b = wild("tables ids which x v w b")
+axis, along, shape = wild("axis along shape")
+
+EMBEDDING, INDEX = "aten.embedding.default", "aten.index.Tensor"
+STACK, SUM = "aten.stack.default", "aten.sum.dim_IntList"
+LOOKUP = call(EMBEDDING, tables, ids, rest="rest")
+WHOLE = (torch.int32, torch.int64)
+
+MOST = 512 << 20
+"""Bytes of all products of tables: they are memory beside the model's own."""
+
+P = TypeVar("P")
+LOOKUPS: dict[Together, str] = {
+    "stack": "stack([embedding(t, i), ...])",
+    "cat": "embedding(t, i), ...",
+    "index": "lookup(all t, i)",
+}
+"""In the names of rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a linear reads, one after the other. `lead`: the axes that rows have; `tables`: the
+    heights and widths of those that are looked up in; `beside`: columns of what is with them, and
+    of how many `rows` that are scaled."""
+
+    lead: tuple[int, ...]
+    tables: tuple[tuple[int, int], ...]
+    beside: int
+    rows: int
+
+    @property
+    def looked_up(self) -> int:
+        """How many columns are looked up."""
+        return sum(width for _, width in self.tables)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How lookups are put together: in a stack, as channels side by side, or as one lookup in a
+    stack of tables. `beside`: with another value, or with rows that are scaled by numbers;
+    `before`: that stands before them."""
+
+    together: Together
+    beside: Beside = ""
+    before: bool = False
+
+    def rule(self) -> Rule:
+        return Rule(
+            self._name(),
+            find=linear(self._read(), w, b),
+            replace=self.put,
+            when=self.able,
+            draw=self.draw,
+            throughout="first",
+        )
+
+    def able(self, match: Match) -> bool | str:
+        """Whether fields of constants stand in a row, and their products are not too large."""
+        if (self.beside == "x" and _one_more(match)) or (self.beside == "x * v" and _bare(match)):
+            return False
+        names = ("tables", *["v"] * (self.beside == "x * v"))
+        if why := _unfit(match, *names, *["x"] * bool(self.beside)):
+            return why
+        row = self.row(match)
+        if row is None:
+            return "its fields do not stand in a row, one after the other"
+        if self.together != "index" and (why := _apart(match, row)):
+            return why
+        return _small(match, sum(height for height, _ in row.tables) + row.rows)
+
+    def row(self, match: Match) -> Row | None:
+        """What the linear reads; None if that is not all of it, or lies otherwise."""
+        if self.together == "index":
+            given = match.tables.shape
+            if len(given) != 3 or not _counted(match):
+                return None
+            index = match.ids.shape
+            lead, tables = index[:-1], ((given[1], given[2]),) * index[-1]
+        else:
+            found = [match.known.types[ref.name].shape for ref in values(match, "tables")]
+            lead = match.known.types[values(match, "ids")[0].name].shape
+            tables = tuple((height, width) for height, width in found)
+        rows, beside = 0, match.x.shape[-1] if self.beside == "x" else 0
+        if self.beside == "x * v":
+            rows, beside = match.x.shape[-2], prod(match.v.shape)
+            if match.x.shape[:-2] != lead:
+                return None
+        rank = len(lead) + 1 + (self.together != "cat")
+        axes = [match.bound[name] for name in ("axis", "along") if name in match.bound]
+        if any(not isinstance(axis, int) or axis % rank != len(lead) for axis in axes):
+            return None
+        row = Row(lead, tables, beside, rows)
+        return row if row.looked_up + beside == match.w.shape[-1] else None
+
+    def put(self, match: Match) -> Pattern:
+        """All fields along one axis, and their sum."""
+        row = self.row(match)
+        assert row is not None
+        at = len(row.lead)
+        lookups, rest = (row.beside, 0) if self.before else (0, row.looked_up)
+        fields = self._looked_up(match, row, lookups)
+        if row.rows:
+            width = row.beside // row.rows
+            times = _times(reshape(v, (row.rows, 1, width)), row.rows, width, rest)
+            fields = cat(self._placed(fields, x * reshape(times, (row.rows, -1))), at)
+        one = self.together != "index" and len(row.tables) + row.rows == 1
+        whole: Pattern = fields if one else call(SUM, fields, (at,))
+        if self.beside == "x":
+            whole = whole + linear(x, slice_of(w, 1, rest, rest + row.beside), b)
+        elif match.b.type is not None:
+            whole = whole + b
+        wanted = match.root.type.shape
+        return whole if (*row.lead, wanted[-1]) == wanted else reshape(whole, wanted)
+
+    def _looked_up(self, match: Match, row: Row, start: int) -> Call:
+        """Each in its table times the columns that are its own, `start` those of the first."""
+        if self.together == "index":
+            count, width = len(row.tables), row.tables[0][1]
+            times = _times(call(INDEX, tables, (which,)), count, width, start)
+            assert match.which.type is not None
+            each = call("aten.arange.default", count, match.which.type.dtype)
+            return call(INDEX, times, (each, ids))
+        held = []
+        for table, (height, width) in zip(values(match, "tables"), row.tables, strict=True):
+            held.append((linear(table, slice_of(w, 1, start, start + width)), height))
+            start += width
+        if len(held) == 1 and not row.rows:
+            return call(EMBEDDING, held[0][0], values(match, "ids")[0])
+        return looked_up(match.known, held, values(match, "ids"), len(row.lead), True)
+
+    def draw(self, dice: random.Random) -> Drawn:
+        lead, outputs = sizes(dice, dice.randint(0, 2)), draws.size(dice)
+        count = dice.randint(1 + (self.together == "index"), 4)
+        width = draws.size(dice)
+        widths = [draws.size(dice) if self.together == "cat" else width for _ in range(count)]
+        dtype = dice.choice((torch.int64, torch.int64, torch.int32))
+        held = tuple(draws.weight(f"t{i}", dice.randint(2, 5), n) for i, n in enumerate(widths))
+        axes = len(lead) + 1 + (self.together != "cat")
+        along = dice.choice((len(lead), len(lead) - axes))
+        found: dict[str, object] = {}
+        if self.together == "index":
+            found["tables"] = draws.weight("tables", count, 3, width)
+            found["which"] = Constant("which", TensorType((count,), dtype), "which")
+            found["ids"] = TensorType((*lead, count), dtype)
+        else:
+            found["tables"] = held
+            found["ids"] = tuple(TensorType(lead, dtype) for _ in held)
+            found["rest"] = tuple(dice.choice(((-1, False, False), (1, True, False))) for _ in held)
+        columns = sum(widths)
+        if self.beside == "x":
+            more = draws.size(dice)
+            found["x"], columns = draws.tensor(*lead, more), columns + more
+        elif self.beside == "x * v":
+            more = draws.size(dice)
+            found["x"], found["v"] = draws.tensor(*lead, more, 1), draws.weight("v", more, width)
+            columns += more * width
+        found |= {"axis": along} if self.together == "stack" else {}
+        found |= {"along": along} if self.together == "cat" or self.beside else {}
+        found |= {"shape": dice.choice(((*lead, columns), (-1, columns)))}
+        found["w"] = draws.weight("w", outputs, columns)
+        return {**found, "b": draws.bias(dice, "b", outputs)}
+
+    def _name(self) -> str:
+        left = ", ".join(self._placed(LOOKUPS[self.together], self.beside))
+        if self.beside or self.together == "cat":
+            left = f"cat([{left}])"
+        after = "lookup(all t * w, i)"
+        if self.beside == "x * v":
+            after = f"cat([{', '.join(self._placed(after, 'x * (v * w)'))}])"
+        last = "linear(x, w, b)" if self.beside == "x" else "b"
+        return f"linear({left}, w, b) -> sum({after}) + {last}"
+
+    def _read(self) -> Call:
+        """What the linear reads, as it is found."""
+        if self.together == "cat":
+            return cat(self._placed(Each(LOOKUP), x), along)
+        found = call(STACK, (Each(LOOKUP),), axis)
+        if self.together == "index":
+            found = call(INDEX, tables, (which, ids))
+        if self.beside:
+            found = cat(self._placed(found, x * v), along)
+        return reshape(found, shape)
+
+    def _placed(self, lookups: P, beside: P) -> tuple[P, ...]:
+        """Both in order, or the lookups alone."""
+        if not self.beside:
+            return (lookups,)
+        return (beside, lookups) if self.before else (lookups, beside)
+
+
+def _times(stacked: Operand, count: int, width: int, start: int) -> Call:
+    """So many matrices of so many columns, each times as many of the weight, from there on."""
+    own = reshape(slice_of(w, 1, start, start + count * width), (-1, count, width))
+    return call("aten.bmm.default", stacked, permute(own, (1, 2, 0)))
+
+
+def _one_more(match: Match) -> bool:
+    """Whether the value beside the lookups is one more of them."""
+    arg = match.x.arg
+    maker = match.known.producers.get(arg.name) if isinstance(arg, Ref) else None
+    return maker is not None and maker.op == EMBEDDING and maker.uses[0] in match.known.constant
+
+
+def _bare(match: Match) -> bool:
+    """Whether it is no product of numbers and a row for each."""
+    if match.x.type is None or match.v.type is None:
+        return True
+    numbers, rows = match.x.shape, match.v.shape
+    if len(numbers) < 2 or len(rows) < 2 or numbers[-1] != 1:
+        return True
+    return numbers[-2] != rows[-2] or prod(rows[:-2]) != 1
+
+
+def _counted(match: Match) -> bool:
+    """Whether a stack is looked up in by numbers of tables and of rows, and not by what is true,
+    the tables along the last axis."""
+    found = types_of(match, "which", "ids")
+    if isinstance(found, str) or any(type.dtype not in WHOLE for type in found):
+        return False
+    table, row = found
+    return len(table.shape) == 1 and table.shape == row.shape[-1:] and table.numel > 0
+
+
+def _apart(match: Match, row: Row) -> str:
+    """Why the products of tables cannot be one that is looked up in at once."""
+    dtypes = {match.known.types[index.name].dtype for index in values(match, "ids")}
+    if len(dtypes) > 1:
+        return "its indices are of several dtypes"
+    rows = sum(height for height, _ in row.tables)
+    fits = rows <= torch.iinfo(dtypes.pop()).max
+    return "" if fits else f"{rows} rows are more than its indices count"
+
+
+def _unfit(match: Match, *names: str) -> str:
+    """Why tables and weight cannot be multiplied ahead: what must be constant, x excepted, and of
+    one dtype."""
+    named = [*names, "w", *["b"] * (match.b.type is not None)]
+    for name in named:
+        refs = values(match, name) if isinstance(match.bound[name], tuple) else (match.bound[name],)
+        for ref in refs:
+            if name != "x" and isinstance(ref, Ref) and ref.name not in match.known.constant:
+                return f"%{ref.name} is no constant: it would be multiplied anew each time"
+    if len(match.w.shape) != 2:
+        return "the weight is a vector"
+    answer = floating(*named)(match)
+    return answer if isinstance(answer, str) else ""
+
+
+def _small(match: Match, rows: int) -> bool | str:
+    """Whether so many rows of products may be held."""
+    assert match.w.type is not None
+    total = rows * match.w.shape[0] * match.w.type.dtype.itemsize
+    return (
+        total <= MOST or f"its tables times the weight are {total:,} bytes beside the model's own"
+    )
+
+
+def _one(match: Match) -> bool | str:
+    return _unfit(match, "tables") or _small(match, match.tables.shape[0])
+
+
+def _draw_one(dice: random.Random) -> Drawn:
+    height, width, outputs = dice.randint(2, 7), draws.size(dice), draws.size(dice)
+    return {
+        "tables": draws.weight("t", height, width),
+        "ids": TensorType(sizes(dice, dice.randint(0, 3)), dice.choice((torch.int64, torch.int32))),
+        "rest": dice.choice(((-1, False, False), (1, True, False))),
+        "w": draws.weight("w", outputs, width),
+        "b": draws.bias(dice, "b", outputs),
+    }
+
+
+ONE_BY_ONE = (
+    *(Form("stack"), Form("stack", "x * v"), Form("stack", "x * v", before=True)),
+    *(Form("cat"), Form("cat", "x"), Form("cat", "x", before=True)),
+)
+AT_ONCE = (Form("index"), Form("index", "x * v"), Form("index", "x * v", before=True))
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "linear(embedding(t, i), w, b) -> embedding(linear(t, w, b), i)",
+        find=linear(LOOKUP, w, b),
+        replace=call(EMBEDDING, linear(tables, w, b), ids),
+        when=_one,
+        draw=_draw_one,
+        throughout="first",
+    ),
+    *(form.rule() for form in ONE_BY_ONE),
+)
+STACKED: tuple[Rule, ...] = tuple(form.rule() for form in AT_ONCE)
+"""Of lookups that are one already: for after the rules that make them one."""

@@ -1,0 +1,361 @@
+"""Lookups side by side as one lookup. Rules that might help.
+
+    stack([embedding(w, i), embedding(v, j)], 1)  =  stack(w, v)[t, stack([i, j], 1)]
+    cat([embedding(w, i), embedding(v, j)], 0)    =  stack(w, v)[t, cat([i, j], 0)]
+    cat([embedding(w, i), embedding(v, j)], -1)   =  as the first, the two last axes as one
+
+where t says whose each index is, which is constant. Recommenders look each of dozens of features up
+in a table of its own: each element of what is put together then asks whose it is, one comparison a
+table, while here it is read at its place (as FBGEMM's table-batched embeddings are). Tables of
+several heights lie one below the other, and what is added to the indices are the rows before each:
+
+    stack([embedding(w, i), embedding(v, j)], 1)  =  embedding(cat(w, v), stack([i, j], 1) + o)
+
+Where heights are equal nothing is added, for that sum would be a value that several lookups by the
+same indices share: whoever computes it, the others wait. A table that is read twice is there once.
+Where the indices are all of one tensor, in order, that tensor itself is read:
+
+    stack([ids[:, 0], ids[:, 1], ids[:, 2]], 1)   =  ids
+
+Bags of one length are rows that are looked up and added up, so they merge likewise:
+
+    stack([sum(embedding(w, i), 1), sum(embedding(v, j), 1)], 1)
+        =  sum(stack(w, v)[t, stack([i, j], 1)], 2)
+
+Dozens of lookups are more than a part of the search holds, so they are merged throughout. Tables
+are joined when constants are folded, so they must be constant, and the joined one is held beside
+those of the model. A rule does not see who else reads a table: where somebody does, it is held
+twice for good. An index outside of its table, which is an error before, may read another table
+after.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Node, Ref
+from anabranch.ir.rule import Call, Each, Known, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.pattern_ops import call, cat, permute, reshape
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.algebra_conditions import sizes, values
+from anabranch.rewrite.rules.pattern_parts import slice_of
+
+Drawn = Mapping[str, object]
+
+tables, ids, x, axis, dims = wild("tables ids x axis dims")
+
+EMBEDDING, INDEX = "aten.embedding.default", "aten.index.Tensor"
+STACK, CAT = "aten.stack.default", "aten.cat.default"
+SELECT, SLICE, UNBIND = "aten.select.int", "aten.slice.Tensor", "aten.unbind.int"
+SPLITS = frozenset({"aten.split.Tensor", "aten.split_with_sizes.default"})
+ORDERED = frozenset(f"aten.{name}" for name in ("clone.default", "reshape.default", "view.default"))
+ORDERED |= {"aten._unsafe_view.default", "aten.squeeze.dim", "aten.flatten.using_ints"}
+"""What leaves numbers in their order."""
+TO, SUM = "aten._to_copy.default", "aten.sum.dim_IntList"
+
+LOOKUP = call(EMBEDDING, tables, ids, rest="rest")
+LOOKUPS, BAGS = Each(LOOKUP), Each(call(SUM, LOOKUP, dims))
+
+MOST = 1 << 30
+"""Bytes of a joined table: it is memory beside the model's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How lookups are put together. `new`: their indices along an axis of its own; `flat`: which
+    are channels side by side in the end; `bags`: of several rows each, which are added up. `left`,
+    `right`: the sides of the equation, around what is looked up; `found`: by one lookup."""
+
+    op: str
+    new: bool
+    flat: bool
+    left: str
+    found: str
+    right: str = "{}"
+    bags: bool = False
+
+    def rule(self, before: bool = False, behind: bool = False) -> Rule:
+        """Of lookups alone, or with one other value before or behind them."""
+        inner = "sum({})" if self.bags else "{}"
+        each, one = inner.format("embedding(w, i)"), self.right.format(inner.format(self.found))
+        items = [*["x"] * before, f"{each}, ...", *["x"] * behind]
+        merged = f"cat([{', '.join([*['x'] * before, one, *['x'] * behind])}])"
+        right = merged if before or behind else one
+        several = BAGS if self.bags else LOOKUPS
+        parts: tuple[Operand, ...] = (*[x] * before, several, *[x] * behind)
+        return Rule(
+            f"{self.left.format(', '.join(items))} -> {right}",
+            find=call(self.op, parts, axis),
+            replace=lambda match: self.put(match, before, behind),
+            when=self.able,
+            draw=lambda dice: self.draw(dice, before or behind),
+            throughout="first",
+        )
+
+    def able(self, match: Match) -> bool | str:
+        """Whether they are lookups in several constant tables that can be one."""
+        refs, indices = values(match, "tables"), values(match, "ids")
+        rank = len(match.root.type.shape)
+        if len(refs) < 2 or (_axis(match) == rank - 1) != self.flat:
+            return False
+        types = [match.known.types[ref.name] for ref in refs]
+        if len({type.dtype for type in types}) > 1 or len({type.shape[1] for type in types}) > 1:
+            return "its tables are of several widths or dtypes"
+        if "x" in match.bound and _one_more(match, types[0]):
+            return False
+        if len({match.known.types[index.name].dtype for index in indices}) > 1:
+            return "its indices are of several dtypes"
+        if self.bags and (why := _unlike(match)):
+            return why
+        return _joinable(match, tuple(dict.fromkeys(refs)))
+
+    def put(self, match: Match, before: bool, behind: bool) -> Pattern:
+        at = _axis(match)
+        indices, refs = values(match, "ids"), values(match, "tables")
+        held = [(ref, match.known.types[ref.name].shape[0]) for ref in refs]
+        whole: Pattern = looked_up(match.known, held, indices, at, self.new)
+        shape = match.known.types[indices[0].name].shape
+        if self.bags:
+            shape = shape[:-1]
+            whole = call(SUM, whole, (len(shape) + self.new,))
+        if self.flat:
+            width = match.known.types[refs[0].name].shape[1]
+            whole = reshape(whole, (*shape, len(refs) * width))
+        other = call("aten.unsqueeze.default", x, at) if self.op == STACK else x
+        parts = (*[other] * before, whole, *[other] * behind)
+        return cat(parts, at) if len(parts) > 1 else whole
+
+    def draw(self, dice: random.Random, other: bool) -> Drawn:
+        rank, width, count = dice.randint(0, 3), draws.size(dice), dice.randint(2, 5)
+        rank = max(rank, 1 - self.new)
+        at = rank if self.flat else dice.randint(0, rank - 1 + self.new)
+        shape, dtype = sizes(dice, rank), dice.choice((torch.int64, torch.int64, torch.int32))
+        held = [draws.weight(f"w{i}", dice.randint(2, 7), width) for i in range(count)]
+        if dice.random() < 0.3:
+            held = [draws.weight(f"w{i}", 3, width) for i in range(count)]
+        shapes = [self._sized(dice, shape, at) for _ in range(count + 1)]
+        last = (draws.size(dice) if self.flat else width,)
+        axes = rank + 1 + (self.op == STACK)
+        long = (draws.size(dice),) if self.bags else ()
+        along = tuple(dice.choice(((rank,), (-2,))) for _ in held) if self.bags else ()
+        return {
+            "tables": tuple(dice.choice((one, one, one, held[0])) for one in held),
+            "ids": tuple(TensorType((*each, *long), dtype) for each in shapes[1:]),
+            **({"dims": along} if self.bags else {}),
+            "rest": tuple(dice.choice(((-1, False, False), (1, True, False))) for _ in held),
+            **({"x": draws.tensor(*shapes[0], *last)} if other else {}),
+            "axis": dice.choice((at, at - axes)),
+        }
+
+    def _sized(self, dice: random.Random, shape: tuple[int, ...], at: int) -> tuple[int, ...]:
+        return shape if self.new else (*shape[:at], draws.size(dice), *shape[at + 1 :])
+
+
+def looked_up(
+    known: Known, held: Sequence[tuple[Operand, int]], indices: Sequence[Ref], at: int, new: bool
+) -> Call:
+    """Lookups as one, their indices side by side along this axis; `held`: the table of each, and
+    how many rows it has."""
+    unique = dict.fromkeys(held)
+    heights = [height for _, height in unique]
+    every = tuple(table for table, _ in unique)
+    together = joined(known, indices, at, new)
+    if len(unique) == 1:
+        return call(EMBEDDING, every[0], together)
+    first = known.types[indices[0].name]
+    lengths = [1 if new else known.types[index.name].shape[at] for index in indices]
+    behind = len(first.shape) - at - (not new)
+    shape = (sum(lengths), *(1 for _ in range(behind)))
+
+    def each(numbers: Iterable[int]) -> Call:
+        number_of = dict(zip(unique, numbers, strict=False))
+        return reshape(_numbers([number_of[one] for one in held], lengths, first.dtype), shape)
+
+    if len(set(heights)) == 1:
+        return call(INDEX, call(STACK, every), (each(range(len(unique))), together))
+    moved = call("aten.add.Tensor", together, each(accumulate(heights, initial=0)))
+    return call(EMBEDDING, cat(every), moved)
+
+
+def _numbers(numbers: Sequence[int], lengths: Sequence[int], dtype: torch.dtype) -> Call:
+    """A number for each index, along the axis along which they stand."""
+    if set(lengths) == {1} and list(numbers) == list(range(len(numbers))):
+        return call("aten.arange.default", len(numbers), dtype)
+    pairs = zip(numbers, lengths, strict=True)
+    return cat(tuple(call("aten.full.default", (n,), number, dtype) for number, n in pairs))
+
+
+def joined(known: Known, refs: Sequence[Ref], at: int, new: bool) -> Operand:
+    """Values side by side along an axis, a `new` one or one of theirs: as what they were cut out
+    of, if they lie there side by side."""
+    makers = [known.producers.get(ref.name) for ref in refs]
+    found = [node for node in makers if node is not None]
+    if len(found) == len(refs) and {node.op for node in found} == {TO}:
+        further = [ops.in_order(node)[1:] for node in found]
+        sources = [arg for node in found if isinstance(arg := node.args[0], Ref)]
+        dtypes = {known.types[source.name].dtype for source in sources}
+        if all(more == further[0] for more in further) and len(dtypes) == 1:
+            return Call(TO, (joined(known, sources, at, new), *map(_plain, further[0])))
+    cuts = [_cut(known, node, ref) for node, ref in zip(makers, refs, strict=True)]
+    whole = _uncut([cut for cut in cuts if cut is not None], known, at, new)
+    if whole is not None and None not in cuts:
+        return whole
+    return call(STACK if new else CAT, tuple(refs), at)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a value is cut out of, along which axis and from where to where; `kept`: whether it has
+    that axis."""
+
+    of: str
+    axis: int
+    start: int
+    end: int
+    kept: bool
+
+
+def _cut(known: Known, node: Node | None, ref: Ref) -> Cut | None:
+    wanted = known.types[ref.name].shape
+    while node is not None and node.op in ORDERED:
+        ref = Ref(node.uses[0])
+        node = known.producers.get(ref.name)
+    cut = None if node is None else _cut_by(known, node, ref)
+    if cut is None:
+        return None
+    whole = known.types[cut.of].shape
+    rest = (*whole[: cut.axis], *whole[cut.axis + 1 :])
+    if wanted == rest and cut.end == cut.start + 1:
+        return replace(cut, kept=False)
+    sliced = (*whole[: cut.axis], cut.end - cut.start, *whole[cut.axis + 1 :])
+    return replace(cut, kept=True) if wanted == sliced else None
+
+
+def _cut_by(known: Known, node: Node, ref: Ref) -> Cut | None:
+    """What this node cuts."""
+    if node.op not in (SELECT, SLICE, UNBIND, *SPLITS):
+        return None
+    given, of = ops.arguments(node), node.uses[0]
+    shape, dim = known.types[of].shape, given["dim"]
+    assert isinstance(dim, int)
+    dim %= len(shape)
+    if node.op in SPLITS:
+        sizes = [type.shape[dim] for type in node.types]
+        part = node.results.index(ref.name)
+        return Cut(of, dim, sum(sizes[:part]), sum(sizes[: part + 1]), True)
+    if node.op == SLICE:
+        bounds = given["start"], given["end"], given["step"]
+        if not all(bound is None or isinstance(bound, int) for bound in bounds):
+            return None
+        start, end, step = slice(*bounds).indices(shape[dim])
+        return Cut(of, dim, start, end, True) if step == 1 and start < end else None
+    at = given["index"] if node.op == SELECT else node.results.index(ref.name)
+    assert isinstance(at, int)
+    at %= shape[dim]
+    return Cut(of, dim, at, at + 1, False)
+
+
+def _uncut(cuts: Sequence[Cut], known: Known, at: int, new: bool) -> Operand:
+    """The values that were cut, side by side along an axis: what lies between the first cut and
+    the last, its axis moved; None if they do not follow each other."""
+    if not cuts or len({(cut.of, cut.axis, cut.kept) for cut in cuts}) > 1:
+        return None
+    if any(a.end != b.start for a, b in pairwise(cuts)):
+        return None
+    of, dim, kept = cuts[0].of, cuts[0].axis, cuts[0].kept
+    shape = known.types[of].shape
+    start, end = cuts[0].start, cuts[-1].end
+    all_of_it = (start, end) == (0, shape[dim])
+    whole: Operand = Ref(of) if all_of_it else slice_of(Ref(of), dim, start, end)
+    if not new:
+        return whole if kept and dim == at else None
+    if any(cut.end != cut.start + 1 for cut in cuts):
+        return None
+    order = [i for i in range(len(shape)) if kept or i != dim]
+    order.insert(at, -1)
+    order = [dim if i == -1 else i for i in order if i != dim]
+    if order != list(range(len(shape))):
+        whole = permute(whole, tuple(order))
+    if not kept:
+        return whole
+    one = [1 if i == dim else size for i, size in enumerate(shape)]
+    one.insert(at, end - start)
+    return reshape(whole, tuple(one))
+
+
+def _axis(match: Match) -> int:
+    """The axis of the result along which they stand."""
+    given = match.axis.arg
+    assert isinstance(given, int)
+    return given % len(match.root.type.shape)
+
+
+def _one_more(match: Match, table: TensorType) -> bool:
+    """Whether the value beside the lookups is one more of them."""
+    arg = match.x.arg
+    maker = match.known.producers.get(arg.name) if isinstance(arg, Ref) else None
+    if maker is not None and maker.op == SUM:
+        maker = match.known.producers.get(maker.uses[0])
+    if maker is None or maker.op != EMBEDDING:
+        return False
+    other = match.known.types[maker.uses[0]]
+    return (other.shape[1], other.dtype) == (table.shape[1], table.dtype)
+
+
+def _unlike(match: Match) -> str:
+    """Why bags are not to be added up as one."""
+    shapes = [match.known.types[index.name].shape for index in values(match, "ids")]
+    if {shape[-1:] for shape in shapes} != {shapes[0][-1:]} or not shapes[0]:
+        return "its bags are of several lengths"
+    given = match.bound["dims"]
+    assert isinstance(given, tuple)
+    last = [((len(shape) - 1,), (-2,)) for shape in shapes]
+    if any(found not in wanted for found, wanted in zip(given, last, strict=True)):
+        return "it adds up along another axis than that of a bag"
+    return ""
+
+
+def _joinable(match: Match, refs: Sequence[Ref]) -> bool | str:
+    """Whether these tables can be one below the other."""
+    if len(refs) == 1:
+        return True
+    for ref in refs:
+        if ref.name not in match.known.constant:
+            return f"%{ref.name} is no constant: to join it would cost a copy each time"
+    types = [match.known.types[ref.name] for ref in refs]
+    total = sum(type.numel * type.dtype.itemsize for type in types)
+    if total > MOST:
+        return f"its tables are {total:,} bytes, which would be held once more"
+    rows = sum(type.shape[0] for type in types)
+    index = match.known.types[values(match, "ids")[0].name].dtype
+    return rows <= torch.iinfo(index).max or f"{rows} rows are more than its indices count"
+
+
+def _plain(arg: Arg) -> Operand:
+    assert not isinstance(arg, tuple | Ref)
+    return arg
+
+
+FORMS = (
+    Form(STACK, True, False, "stack([{}])", "lookup(all w, stack(i))"),
+    Form(CAT, False, False, "cat([{}], rows)", "lookup(all w, cat(i))"),
+    Form(CAT, True, True, "cat([{}], channels)", "lookup(all w, stack(i))", "reshape({})"),
+)
+
+BAGGED = tuple(replace(form, bags=True) for form in FORMS)
+
+RULES: tuple[Rule, ...] = (
+    *(form.rule() for form in FORMS),
+    *(form.rule(before=True) for form in FORMS),
+    *(form.rule(behind=True) for form in FORMS),
+    *(form.rule() for form in BAGGED),
+    *(form.rule(before=True) for form in BAGGED),
+    *(form.rule(behind=True) for form in BAGGED),
+)

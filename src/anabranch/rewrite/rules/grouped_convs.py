@@ -1,0 +1,302 @@
+"""Convolutions with groups: fewer groups, their parts, and convolutions of several inputs as one.
+
+A grouped convolution computes each group of output channels from its own input channels alone.
+Two groups are one whose weight is zero where they did not look, twice the work in larger tiles
+(TASO's merge_gconv, SOSP 2019, for ResNeXt):
+
+    w of group 1    w of group 2            w of both      a a . .
+        a a             b b          ->                    . . b b
+
+Tensor cores multiply sixteen channels or none: groups of four channels take longer than groups of
+sixteen of the same convolution, four times the arithmetic included (on an H200 5.3 us in the first
+layers of ResNeXt-50, 2.8 us in later ones, whose groups have sixteen).
+
+Convolutions of one shape and several inputs are groups of one convolution of their
+concatenation. In NASNet a relu stands between the two: it has to pass the concatenation first.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import accumulate
+
+from anabranch.ir.graph import Constant, Ref
+from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.pattern_ops import call, cat, convolution, reshape
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.conv_windows import convolve, window
+from anabranch.rewrite.rules.pattern_parts import joined_bias, not_constant, slice_of
+
+Drawn = Mapping[str, object]
+
+x, y, w, v, b, c, parts, axis = wild("x y w v b c parts axis")
+
+LARGEST = 64
+"""How many times larger a weight may become by zeros."""
+MOST = 32
+"""Groups that are worth a launch each."""
+TILE = 16
+"""Channels that tensor cores multiply at once."""
+
+
+def grouped(match: Match) -> str:
+    """Why it is no convolution with groups and a constant weight."""
+    by = window(match)
+    if by.transposed:
+        return "it is transposed"
+    if by.groups == 1:
+        return "it has one group"
+    return not_constant(match, "w", "b")
+
+
+def in_pairs(match: Match) -> bool | str:
+    groups = window(match).groups
+    return grouped(match) or groups % 2 == 0 or f"its {groups} groups do not pair"
+
+
+def in_one(match: Match) -> bool | str:
+    groups = window(match).groups
+    if why := grouped(match):
+        return why
+    return groups <= LARGEST or f"its weight would be {groups} times as large"
+
+
+def in_tiles(match: Match) -> bool | str:
+    """Whether several groups fill a tile; two of them are a pair."""
+    groups, channels = window(match).groups, match.w.shape[1]
+    if why := grouped(match):
+        return why
+    if channels == 1:
+        return "its groups have one channel each: it is depthwise"
+    if TILE // channels <= 2 or TILE % channels:
+        return f"its groups have {channels} channels"
+    return groups % (TILE // channels) == 0 or f"its {groups} groups do not fill tiles"
+
+
+def tiles(match: Match) -> Call:
+    return fewer(match, TILE // match.w.shape[1])
+
+
+def pairs(match: Match) -> Call:
+    return fewer(match, 2)
+
+
+def dense(match: Match) -> Call:
+    return fewer(match, window(match).groups)
+
+
+def fewer(match: Match, count: int) -> Call:
+    """`count` groups as one: each weight times one where it looked, times zero elsewhere."""
+    by, (n, k, *taps) = window(match), match.w.shape
+    left = by.groups // count
+    own = reshape(w, (left, count, n // by.groups, 1, k, *taps))
+    ones = call("aten.eye.default", count, match.root.type.dtype)
+    mask = reshape(ones, (1, count, 1, count, 1, *(1 for _ in taps)))
+    weight = reshape(own * mask, (n, count * k, *taps))
+    return convolve(x, weight, b, replace(by, groups=left))
+
+
+def any_groups(dice: random.Random) -> Drawn:
+    return _groups(dice, dice.choice((2, 3, 4, 5, 6, 8)))
+
+
+def even_groups(dice: random.Random) -> Drawn:
+    return _groups(dice, dice.choice((2, 4, 6, 8)))
+
+
+def small_groups(dice: random.Random) -> Drawn:
+    """So many of two or four channels that they fill one tile or several."""
+    channels = dice.choice((2, 4))
+    return _groups(dice, TILE // channels * dice.choice((1, 1, 2)), channels)
+
+
+def _groups(dice: random.Random, groups: int, channels: int | None = None) -> dict[str, object]:
+    axes, k, n = draws.axes(dice), dice.choice((1, 1, 2, 3)), dice.choice((1, 1, 2, 3))
+    k = channels or k
+    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes, groups)
+    return {
+        "x": draws.image(dice, draws.size(dice), groups * k, *draws.room(dice, kernel, by)),
+        "w": draws.weight("w", groups * n, k, *kernel),
+        "b": draws.bias(dice, "b", groups * n),
+        "window": by.args,
+    }
+
+
+def few_groups(match: Match) -> bool | str:
+    groups = window(match).groups
+    if why := grouped(match):
+        return why
+    return groups <= MOST or f"it has {groups} groups: too many launches"
+
+
+def apart(match: Match) -> Call:
+    return cat(tuple(_some(match, i, i + 1) for i in range(window(match).groups)), 1)
+
+
+def halves(match: Match) -> Call:
+    """Two convolutions, each with half of the groups or one more."""
+    groups = window(match).groups
+    half = (groups + 1) // 2
+    return cat((_some(match, 0, half), _some(match, half, groups)), 1)
+
+
+def many_groups(match: Match) -> bool | str:
+    return grouped(match) or window(match).groups > 2 or "it has two groups: they come apart"
+
+
+def _some(match: Match, start: int, end: int) -> Call:
+    """The convolution with these of its groups."""
+    by, (n, k, *_) = window(match), match.w.shape
+    rows = n // by.groups
+    bias = None if match.b.type is None else slice_of(b, 0, start * rows, end * rows)
+    weight, part = slice_of(w, 0, start * rows, end * rows), slice_of(x, 1, start * k, end * k)
+    return convolve(part, weight, bias, replace(by, groups=end - start))
+
+
+def three_groups(dice: random.Random) -> Drawn:
+    return _groups(dice, dice.choice((3, 4, 5, 6, 8)))
+
+
+def of_parts(match: Match) -> bool | str:
+    """A convolution of a concatenation whose parts hold whole groups."""
+    if match.axis.arg not in (1, 1 - len(match.w.shape)):
+        return False
+    if why := grouped(match):
+        return why
+    channels = _channels(match)
+    if len(channels) < 2:
+        return False
+    k = match.w.shape[1]
+    return all(m % k == 0 for m in channels) or f"a group reads two of the parts {channels}"
+
+
+def part_by_part(match: Match) -> Call:
+    """A convolution of each part with its groups."""
+    k, found = match.w.shape[1], match.parts.arg
+    assert isinstance(found, tuple)
+    ends = list(accumulate((m // k for m in _channels(match)), initial=0))
+    values = []
+    for part, start, end in zip(found, ends[:-1], ends[1:], strict=True):
+        assert isinstance(part, Ref)
+        one = _some(match, start, end)
+        values.append(replace(one, args=(part, *one.args[1:])))
+    return cat(tuple(values), 1)
+
+
+def _channels(match: Match) -> list[int]:
+    found = match.parts.arg
+    assert isinstance(found, tuple)
+    return [match.known.types[part.name].shape[1] for part in found if isinstance(part, Ref)]
+
+
+def concatenated(dice: random.Random) -> Drawn:
+    counts = [dice.choice((1, 1, 2, 3)) for _ in range(dice.randint(2, 4))]
+    drawn = _groups(dice, sum(counts))
+    whole = drawn.pop("x")
+    assert isinstance(whole, TensorType)
+    n, channels, *size = whole.shape
+    k = channels // sum(counts)
+    drawn["parts"] = tuple(draws.tensor(n, count * k, *size) for count in counts)
+    drawn["axis"] = dice.choice((1, -1 - len(size)))
+    return drawn
+
+
+def two_of_one_shape(match: Match) -> bool | str:
+    """Whether two convolutions of two inputs can be groups of one."""
+    if match.x.arg == match.y.arg:
+        return "they read one input: it need not be concatenated"
+    if window(match).transposed:
+        return "they are transposed"
+    for one, two in ((match.x, match.y), (match.w, match.v)):
+        if one.shape != two.shape:
+            return f"they read {one.shape} and {two.shape}"
+    return not_constant(match, "w", "v", "b", "c") or True
+
+
+def side_by_side(match: Match) -> Call:
+    """One convolution of both inputs, twice as many groups."""
+    n, by = match.w.shape[0], window(match)
+    twice = replace(by, groups=2 * by.groups)
+    return convolve(cat((x, y), 1), cat((w, v)), joined_bias(match, (b, n), (c, n)), twice)
+
+
+def both_results(match: Match) -> tuple[Pattern, ...]:
+    n, whole = match.w.shape[0], side_by_side(match)
+    return slice_of(whole, 1, 0, n), slice_of(whole, 1, n, 2 * n)
+
+
+def two_inputs(dice: random.Random) -> Drawn:
+    one = _groups(dice, dice.choice((1, 1, 2, 3)))
+    image, weight = one["x"], one["w"]
+    assert isinstance(image, TensorType) and isinstance(weight, Constant)
+    return {
+        **one,
+        "y": draws.tensor(*image.shape),
+        "v": draws.weight("v", *weight.type.shape),
+        "c": draws.bias(dice, "c", weight.type.shape[0]),
+    }
+
+
+PAIRED = Rule(
+    "conv(x, w, b) of g groups -> conv(x, w in pairs, b) of g/2 groups",
+    find=convolution(x, w, b, rest="window"),
+    replace=pairs,
+    when=in_pairs,
+    draw=even_groups,
+)
+
+RULES: tuple[Rule, ...] = (
+    PAIRED,
+    Rule(
+        "conv(x, w, b) of small groups -> conv(x, w on the diagonal, b) of groups of 16 channels",
+        find=convolution(x, w, b, rest="window"),
+        replace=tiles,
+        when=in_tiles,
+        draw=small_groups,
+    ),
+    Rule(
+        "conv(x, w, b) of g groups -> conv(x, w on the diagonal, b) of one group",
+        find=convolution(x, w, b, rest="window"),
+        replace=dense,
+        when=in_one,
+        draw=any_groups,
+    ),
+    Rule(
+        "conv(x, w, b) of g groups -> cat of g convs",
+        find=convolution(x, w, b, rest="window"),
+        replace=apart,
+        when=few_groups,
+        draw=any_groups,
+    ),
+    Rule(
+        "conv(x, w, b) of g groups -> cat of two convs of g/2 groups",
+        find=convolution(x, w, b, rest="window"),
+        replace=halves,
+        when=many_groups,
+        draw=three_groups,
+    ),
+    Rule(
+        "conv(cat(x, y), w, b) of g groups -> cat(conv(x, w[:x], b[:x]), conv(y, w[x:], b[x:]))",
+        find=convolution(cat(parts, axis), w, b, rest="window"),
+        replace=part_by_part,
+        when=of_parts,
+        draw=concatenated,
+    ),
+    Rule(
+        "conv(x, w, b), conv(y, v, c) -> slices of conv(cat(x, y), cat(w, v), cat(b, c)) in groups",
+        find=(convolution(x, w, b, rest="window"), convolution(y, v, c, rest="window")),
+        replace=both_results,
+        when=two_of_one_shape,
+        draw=two_inputs,
+    ),
+    Rule(
+        "cat(conv(x, w, b), conv(y, v, c)) -> conv(cat(x, y), cat(w, v), cat(b, c)) in groups",
+        find=cat((convolution(x, w, b, rest="window"), convolution(y, v, c, rest="window")), 1),
+        replace=side_by_side,
+        when=two_of_one_shape,
+        draw=two_inputs,
+    ),
+)

@@ -1,0 +1,267 @@
+"""Linears of normalised rows: the linear of the rows themselves, put right after it.
+
+    n = layer_norm(x, g, d)              m, r = mean and scale of each row of x
+    y = linear(n, w, b)            ->    v = w g - mean(w g)
+                                         y = (linear(x, v) - m sum(v)) r + (w d + b)
+                                         n = (x - m) r g + d
+
+What is left of the normalisation are two numbers for each row. They are taken of the means and
+variances of its parts, which whoever makes the row knows when it has made them:
+
+    u, q = mean and variance of every 32 numbers of x          with the kernel that makes x
+    m = mean(u)     r = 1 / sqrt(mean(q + (u - m)^2) + eps)    with the kernel of the linear
+
+Both are as exact as the operator, and a launch is gone. Sums over weights are computed when
+constants are folded. Who else reads the normalised rows, to add them to something, say, takes them
+from x by the same two numbers.
+
+What is added to a row is nothing to its norm, and so is what is added to a row of the weight: with
+its mean taken away, sum(v) is what rounding leaves of 0, and rows far from 0 cancel in no sum.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+
+from anabranch.ir.graph import Constant
+from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.pattern_ops import call, linear, reshape
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.pattern_parts import bound, not_constant
+
+Drawn = Mapping[str, object]
+Draw = Callable[[random.Random], Drawn]
+
+x, w, b, g, d, shape, eps, fast, narrow = wild("x w b g d shape eps fast narrow")
+
+NORM = call("aten.layer_norm.default", x, shape, g, d, eps, fast)
+RMS_NORM = call("aten.rms_norm.default", x, shape, g, eps)
+NARROW = (torch.float16, torch.bfloat16)
+SHORTEST, MANY = 32, 64
+"""Numbers of a part of a row at least, and parts of a row at most."""
+IN_FP32 = call("aten._to_copy.default", x, torch.float32)
+
+
+def widened(value: Pattern, type: TensorType) -> Pattern:
+    """The value in fp32, if it is of a half type."""
+    return call("aten._to_copy.default", value, torch.float32) if type.dtype in NARROW else value
+
+
+def written_out(wide: Pattern) -> Call:
+    """A norm by squares as models of language write it, of rows that are in fp32."""
+    square = call("aten.pow.Tensor_Scalar", wide, 2)
+    return wide * call("aten.rsqrt.default", mean(square) + eps)
+
+
+def mean(value: Pattern, keep: bool = True) -> Call:
+    """Of each row, which keeps its axis."""
+    return call("aten.mean.dim", value, (-1,), *([True] if keep else []))
+
+
+def part(length: int) -> int:
+    """How long the parts of a row are of which mean and variance are taken, a power of two; 0
+    where it has no such parts."""
+    size = SHORTEST
+    while length // size > MANY:
+        size *= 2
+    return size if length % size == 0 and length > size else 0
+
+
+def in_parts(type: TensorType) -> Pattern:
+    """Every row of x as the parts it has."""
+    *lead, length = type.shape
+    size = part(length)
+    return widened(reshape(x, (*lead, length // size, size)), type)
+
+
+def moments(type: TensorType) -> tuple[Pattern, Pattern]:
+    """Mean and variance of each row: the variance is what its parts have on average, and what their
+    means have."""
+    parts = in_parts(type)
+    means = mean(parts, keep=False)
+    far = parts - call("aten.unsqueeze.default", means, -1)
+    middle = mean(means)
+    apart = means - middle
+    return middle, mean(mean(far * far, keep=False) + apart * apart)
+
+
+def squares(type: TensorType) -> Pattern:
+    """The mean of the squares of each row."""
+    parts = in_parts(type)
+    return mean(mean(parts * parts, keep=False))
+
+
+def of_one_type(match: Match) -> bool | str:
+    """Whether rows, weights and results are of one floating type, the weights constant, and whether
+    rows can be cut into parts where they are."""
+    x_type = match.x.type
+    if len(match.w.shape) != 2:
+        return "the weight is a vector"
+    if x_type is None or not part(x_type.shape[-1]):
+        return "its rows cannot be cut into parts"
+    given = [name for name in "wbgd" if name in match.bound]
+    types = [getattr(match, name).type for name in ("x", *given)]
+    kinds = {type.dtype for type in (match.root.type, *types) if type is not None}
+    kinds |= {match.narrow.arg} if "narrow" in match.bound else set()
+    if len(kinds) > 1 or not match.root.type.dtype.is_floating_point:
+        return "its weights are of another type than its rows"
+    return not_constant(match, *given) or True
+
+
+def may(match: Match) -> bool | str:
+    """Whether the last axis alone is normalised, in one type and by constants."""
+    sizes = match.shape.arg
+    if not isinstance(sizes, tuple) or len(sizes) != 1:
+        return "it normalises more than rows"
+    return of_one_type(match)
+
+
+def may_in_halves(match: Match) -> bool | str:
+    """The same, of a half type: the product of a row that hardly varies is a small difference of
+    large numbers, which fp32 has more digits of than results of half types show."""
+    if match.x.type is None or match.x.type.dtype not in NARROW:
+        return "a row that hardly varies would lose digits that its type has"
+    return may(match)
+
+
+def may_written_out(match: Match) -> bool | str:
+    """The same, of a norm that is written out."""
+    if not isinstance(match.eps.arg, float) or match.x.type is None:
+        return "what is added is no number"
+    if match.g.type is None or match.g.shape != match.x.shape[-1:]:
+        return "it has no weight for each number of a row"
+    return of_one_type(match)
+
+
+def after_layer_norm(match: Match) -> tuple[Pattern, ...]:
+    """The linear, and the normalised rows for whoever else reads them."""
+    x_type, w_type = match.x.type, match.w.type
+    assert x_type is not None and w_type is not None
+    weight = _centred(match, w_type)
+    middle, variance = moments(x_type)
+    scale_ = call("aten.rsqrt.default", variance + eps)
+    sums = call("aten.sum.dim_IntList", widened(weight, w_type), (1,))
+    result = (linear(x, weight) - middle * sums) * scale_
+    offset = _offset(match, w_type)
+    result = result if offset is None else result + offset
+    # Of x and not of the widened rows, which would have to be kept for it.
+    normal = (x - middle) * scale_
+    if (type := bound(match, g).type) is not None:
+        normal = normal * widened(g, type)
+    if (type := bound(match, d).type) is not None:
+        normal = normal + widened(d, type)
+    return _rounded(result, x_type), _rounded(normal, x_type)
+
+
+def after_rms_norm(match: Match) -> Pattern:
+    x_type, w_type = match.x.type, match.w.type
+    assert x_type is not None and w_type is not None
+    least = match.eps.arg
+    if least is None:  # that of the type it is computed in
+        least = torch.finfo(torch.float32 if x_type.dtype in NARROW else x_type.dtype).eps
+    assert isinstance(least, float)
+    scale_ = call("aten.rsqrt.default", squares(x_type) + least)
+    result = linear(x, _weight(match)) * scale_
+    if match.b.type is not None:
+        result = result + widened(b, w_type)
+    return _rounded(result, x_type)
+
+
+def _weight(match: Match) -> Pattern:
+    return w if bound(match, g).type is None else w * g
+
+
+def _centred(match: Match, type: TensorType) -> Pattern:
+    """The weight times the norm's, each row less its mean; rounded once."""
+    weight = widened(w, type)
+    if bound(match, g).type is not None:
+        weight = weight * widened(g, type)
+    return _rounded(weight - mean(weight), type)
+
+
+def _offset(match: Match, type: TensorType) -> Pattern | None:
+    """What is added to each row: the bias of the linear, and what it makes of the norm's."""
+    offset = widened(b, type) if match.b.type is not None else None
+    if match.d.type is None:
+        return offset
+    made = call("aten.sum.dim_IntList", widened(w, type) * widened(d, type), (1,))
+    return made if offset is None else made + offset
+
+
+def _rounded(result: Call, type: TensorType) -> Call:
+    return call("aten._to_copy.default", result, type.dtype) if type.dtype in NARROW else result
+
+
+def rows(names: str) -> Draw:
+    """Rows, and the weights of a linear and of a norm, which has those of these names."""
+
+    def draw(dice: random.Random) -> Drawn:
+        k, n = SHORTEST * (draws.size(dice) + 1), draws.size(dice)
+        lead = [draws.size(dice) for _ in range(dice.randint(0, 3))]
+        drawn: dict[str, object] = {"x": draws.tensor(*lead, k), "shape": (k,)}
+        drawn |= {name: draws.bias(dice, name, k) for name in "gd" if name in names}
+        drawn["eps"] = dice.choice((1e-5, 1e-12, 0.1))
+        drawn |= {"w": draws.weight("w", n, k), "b": draws.bias(dice, "b", n)}
+        return drawn | ({"fast": dice.choice((True, False))} if "d" in names else {})
+
+    return draw
+
+
+def written(dice: random.Random) -> Drawn:
+    """A norm that is written out has a weight."""
+    drawn = {name: value for name, value in rows("")(dice).items() if name != "shape"}
+    x_type = drawn["x"]
+    assert isinstance(x_type, TensorType)
+    return {**drawn, "g": draws.weight("g", x_type.shape[-1])}
+
+
+def in_halves(draw: Draw, **more: object) -> Draw:
+    """The same with all tensors in half precision."""
+
+    def half(value: object) -> object:
+        if isinstance(value, Constant):
+            return replace(value, type=replace(value.type, dtype=torch.float16))
+        return replace(value, dtype=torch.float16) if isinstance(value, TensorType) else value
+
+    return lambda dice: {**{name: half(value) for name, value in draw(dice).items()}, **more}
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "linear(n, w, b), n = layer_norm(x) -> (linear(x, v) - m sum(v)) r + w d + b, n of m, r",
+        find=(linear(NORM, w, b), NORM),
+        replace=after_layer_norm,
+        when=may_in_halves,
+        draw=in_halves(rows("gd")),
+        throughout="last",
+    ),
+    Rule(
+        "linear(rms_norm(x), w, b) -> linear(x, w g) r + b",
+        find=linear(RMS_NORM, w, b),
+        replace=after_rms_norm,
+        when=may,
+        draw=rows("g"),
+        throughout="last",
+    ),
+    Rule(
+        "linear(x / sqrt(mean(x x) + e) g, w, b) -> linear(x, w g) r + b",
+        find=linear(g * written_out(x), w, b),
+        replace=after_rms_norm,
+        when=may_written_out,
+        draw=written,
+        throughout="last",
+    ),
+    Rule(
+        "linear(x / sqrt(mean(x x) + e) g, w, b), x in fp32 -> linear(x, w g) r + b",
+        find=linear(g * call("aten._to_copy.default", written_out(IN_FP32), narrow), w, b),
+        replace=after_rms_norm,
+        when=may_written_out,
+        draw=in_halves(written, narrow=torch.float16),
+        throughout="last",
+    ),
+)

@@ -1,0 +1,169 @@
+"""The laws of rings for products of matrices. Rules that might help.
+
+    x @ a + x @ b    =  x @ (a + b)                      one product for two
+    x @ a + y @ b    =  cat(x, y, 1) @ cat(a, b, 0)      a longer inner axis, the sum in registers
+    (x @ y) @ z      =  x @ (y @ z)                      the cheaper one by the sizes
+    (x * s) @ w      =  (x @ w) * s                      where there are fewer elements
+
+What is joined or added may be weights, and is done once when constants are folded; where it is
+computed on the way, it is for the search to see whether that pays.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
+from anabranch.rewrite.pattern_ops import call, cat
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.algebra_conditions import (
+    Draw,
+    When,
+    alike,
+    both,
+    every,
+    floating,
+    matrices,
+    number,
+    sizes,
+)
+from anabranch.rewrite.rules.pattern_parts import bound, slice_of
+
+Drawn = Mapping[str, object]
+Product = Callable[[Operand, Operand], Call]
+
+x, y, z, a, b, w, s, axis = wild("x y z a b w s axis")
+
+
+def product(kind: str) -> Product:
+    return lambda left, right: call(f"aten.{kind}.default", left, right)
+
+
+RANKS = {"mm": 2, "bmm": 3, "matmul": 0}
+"""Products, and of how many axes their operands are; 0: of two or more."""
+
+
+def factors(rank: int, left: str, right: str) -> Callable[[random.Random], Drawn]:
+    """Operands of products: those of `left` are [.., n, k], those of `right` [.., k, m]."""
+
+    def draw(dice: random.Random) -> Drawn:
+        n, k, m = sizes(dice, 3)
+        lead = sizes(dice, (rank or dice.choice((2, 3))) - 2)
+        return {
+            **{name: draws.tensor(*lead, n, k) for name in left},
+            **{name: draws.tensor(*lead, k, m) for name in right},
+        }
+
+    return draw
+
+
+def three_factors(dice: random.Random) -> Drawn:
+    n, k, m, p = sizes(dice, 4)
+    return {"x": draws.tensor(n, k), "y": draws.tensor(k, m), "z": draws.tensor(m, p)}
+
+
+def split_factors(dice: random.Random) -> Drawn:
+    """X [n, k] and y [n, p] meet a [k, m] and b [p, m]."""
+    n, k, p, m = sizes(dice, 4)
+    left = {"x": draws.tensor(n, k), "y": draws.tensor(n, p)}
+    return {**left, "a": draws.tensor(k, m), "b": draws.tensor(p, m)}
+
+
+def cut_factor(dice: random.Random) -> Drawn:
+    n, k, p, m = sizes(dice, 4)
+    axis = dice.choice((1, -1))
+    return {
+        "x": draws.tensor(n, k),
+        "y": draws.tensor(n, p),
+        "w": draws.tensor(k + p, m),
+        "axis": axis,
+    }
+
+
+def inner(match: Match) -> bool | str:
+    """Whether two matrices are joined along their columns."""
+    last = len(match.x.shape) == 2 and match.axis.arg in (1, -1)
+    return last or "what is joined are not columns of matrices"
+
+
+def product_of_parts(dot: Product) -> Callable[[Match], Pattern]:
+    def put(match: Match) -> Pattern:
+        cut, end = match.x.shape[1], match.w.shape[0]
+        return dot(x, slice_of(w, 0, 0, cut)) + dot(y, slice_of(w, 0, cut, end))
+
+    return put
+
+
+def products(kind: str) -> list[Rule]:
+    """Distributivity on both sides, both ways, and factors, for one kind of product."""
+    dot, rank = product(kind), RANKS[kind]
+    right, left = factors(rank, "x", "ab"), factors(rank, "xy", "w")
+    scaled, drawn = every(floating("x", "w"), number("s")), _with_factor(factors(rank, "x", "w"))
+
+    def law(one: str, two: str, sides: tuple[Call, Call], when: When, draw: Draw) -> list[Rule]:
+        return both(one.format(kind), two.format(kind), sides, when, draw)
+
+    whole = dot(x, w) * s
+    plus, minus = (dot(x, a) + dot(x, b), dot(x, a + b)), (dot(x, a) - dot(x, b), dot(x, a - b))
+    return [
+        *law("{0}(x, a) + {0}(x, b)", "{0}(x, a + b)", plus, alike("a", "b"), right),
+        *law("{0}(x, a) - {0}(x, b)", "{0}(x, a - b)", minus, alike("a", "b"), right),
+        *law(
+            "{0}(x, w) + {0}(y, w)",
+            "{0}(x + y, w)",
+            (dot(x, w) + dot(y, w), dot(x + y, w)),
+            alike("x", "y"),
+            left,
+        ),
+        *law("{0}(x * s, w)", "{0}(x, w) * s", (dot(x * s, w), whole), scaled, drawn),
+        Rule(f"{kind}(x, w) * s -> {kind}(x, w * s)", whole, dot(x, w * s), scaled, drawn),
+        Rule(f"{kind}(x, w * s) -> {kind}(x, w) * s", dot(x, w * s), whole, scaled, drawn),
+    ]
+
+
+def chains(kind: str) -> list[Rule]:
+    """Associativity, and sums of products as products of what is joined, of matrices."""
+    dot = product(kind)
+    apart = dot(x, a) + dot(y, b)
+    return [
+        *both(
+            f"{kind}({kind}(x, y), z)",
+            f"{kind}(x, {kind}(y, z))",
+            (dot(dot(x, y), z), dot(x, dot(y, z))),
+            every(floating("x", "y", "z"), matrices("x", "y", "z")),
+            three_factors,
+        ),
+        Rule(
+            f"{kind}(x, a) + {kind}(y, b) -> {kind}(cat(x, y), cat(a, b))",
+            find=apart,
+            replace=dot(cat((x, y), 1), cat((a, b), 0)),
+            when=rows_and_columns,
+            draw=split_factors,
+        ),
+        Rule(
+            f"{kind}(cat(x, y), w) -> {kind}(x, w[:x]) + {kind}(y, w[x:])",
+            find=dot(cat((x, y), axis), w),
+            replace=product_of_parts(dot),
+            when=every(floating("x", "y"), inner, matrices("w")),
+            draw=cut_factor,
+        ),
+    ]
+
+
+def rows_and_columns(match: Match) -> bool | str:
+    """Whether all four are matrices, with equally many rows and columns of results."""
+    if any(len(bound(match, each).shape) != 2 for each in (x, y, a, b)):
+        return "one of them is no matrix"
+    same = (match.x.shape[0], match.a.shape[1]) == (match.y.shape[0], match.b.shape[1])
+    return same or "the results are not of one shape"
+
+
+def _with_factor(draw: Callable[[random.Random], Drawn]) -> Callable[[random.Random], Drawn]:
+    return lambda dice: {**draw(dice), "s": dice.choice((2, -3, 0.5))}
+
+
+RULES: tuple[Rule, ...] = (
+    *(rule for kind in RANKS for rule in products(kind)),
+    *(rule for kind in ("matmul", "mm") for rule in chains(kind)),
+)

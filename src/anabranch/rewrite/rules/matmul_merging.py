@@ -1,0 +1,255 @@
+"""Products of matrices that share a side, merged into one. Rules that might help.
+
+    p = matmul(x, w)                       m = matmul(x, cat(w, v))
+    q = matmul(x, v)                ->     p = slice(m, -1, 0, 768)
+                                           q = slice(m, -1, 768, 1536)
+
+The left side is read once, and one launch has more tiles to fill the device with. Likewise two left
+sides that meet one right side are rows of one product. The other way round, a product of many rows
+or columns becomes two that may run side by side. What is joined may be computed: joining it
+is a copy then, and has to pay. Captured graphs have linear, mm and bmm; a matmul appears once a
+rule of `matmul_spellings` has written one, and then these find it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from itertools import accumulate, pairwise
+
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, Wild, wild
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.pattern_ops import call, cat
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.pattern_parts import bound, slice_of
+
+Drawn = Mapping[str, object]
+Put = Callable[[Match], tuple[Pattern, ...]]
+
+x, y, w, v, b, c = wild("x y w v b c")
+
+
+def slices(whole: Call, axis: int, sizes: list[int]) -> tuple[Pattern, ...]:
+    """The value in pieces of these sizes along the axis."""
+    ends = accumulate(sizes, initial=0)
+    return tuple(slice_of(whole, axis, start, end) for start, end in pairwise(ends))
+
+
+def row_axis(match: Match, *axes: int) -> int | str:
+    """The axis of rows along which x and y can be joined, one of these; or why there is none."""
+    one, two = match.x.shape, match.y.shape
+    if match.x.arg == match.y.arg:
+        return "it is one product twice"
+    if len(one) == len(two):
+        for axis in (axis for axis in axes if axis < len(one) - 1):
+            if one[:axis] + one[axis + 1 :] == two[:axis] + two[axis + 1 :]:
+                return axis
+    return f"the left sides are {one} and {two}"
+
+
+def _axes_of(match: Match) -> range:
+    """The axes of x that are rows of its product with w: of a matrix all but the last, of a batch
+    of matrices the last but one."""
+    rank = len(match.x.shape)
+    return range(rank - 1) if len(match.w.shape) == 2 else range(rank - 2, rank - 1)
+
+
+def rows(match: Match) -> bool | str:
+    if len(match.w.shape) < 2:
+        return "the right side is a vector"
+    found = row_axis(match, *_axes_of(match))
+    return found if isinstance(found, str) else True
+
+
+def as_rows(product: Callable[[Operand], Call]) -> Put:
+    """The results as slices of the product of x and y together."""
+
+    def put(match: Match) -> tuple[Pattern, ...]:
+        axis = row_axis(match, *_axes_of(match))
+        assert isinstance(axis, int)
+        sizes = [match.x.shape[axis], match.y.shape[axis]]
+        back = axis - len(match.x.shape) + len(match.root.type.shape)
+        return slices(product(cat((x, y), axis)), back, sizes)
+
+    return put
+
+
+def two_left(dice: random.Random, rank: int = 0, columns: bool = True) -> dict[str, object]:
+    """X and y that differ along one axis; w, a matrix [n, k] if not `columns` [k, n]."""
+    rank = rank or dice.randint(2, 4)
+    k, n, lead = draws.size(dice), draws.size(dice), [draws.size(dice) for _ in range(rank - 1)]
+    axis = dice.randrange(rank - 1)
+    other = [draws.size(dice) if i == axis else size for i, size in enumerate(lead)]
+    shape = (k, n) if columns else (n, k)
+    return {
+        "x": draws.tensor(*lead, k),
+        "y": draws.tensor(*other, k),
+        "w": draws.maybe_weight(dice, "w", *shape),
+    }
+
+
+def two_left_of_batch(dice: random.Random) -> Drawn:
+    n, k, o = (draws.size(dice) for _ in range(3))
+    left = {name: draws.tensor(n, draws.size(dice), k) for name in "xy"}
+    return {**left, "w": draws.maybe_weight(dice, "w", n, k, o)}
+
+
+def two_left_of_any(dice: random.Random) -> Drawn:
+    return dice.choice((two_left, two_left_of_batch))(dice)
+
+
+def columns(match: Match) -> bool | str:
+    one, two = match.w.shape, match.v.shape
+    if min(len(one), len(two)) < 2:
+        return "a right side is a vector"
+    return one[:-1] == two[:-1] or f"the right sides are {one} and {two}"
+
+
+def as_columns(op: str) -> Put:
+    """The results as slices of the product of x with w and v together."""
+
+    def put(match: Match) -> tuple[Pattern, ...]:
+        sizes = [match.w.shape[-1], match.v.shape[-1]]
+        whole = call(op, x, cat((w, v), len(match.w.shape) - 1))
+        return slices(whole, len(match.root.type.shape) - 1, sizes)
+
+    return put
+
+
+def two_right(rank: int = 0) -> Callable[[random.Random], Drawn]:
+    """Left and right sides of this rank, or of any."""
+
+    def draw(dice: random.Random) -> Drawn:
+        m, k = draws.size(dice), draws.size(dice)
+        lead = [draws.size(dice) for _ in range((rank or dice.randint(2, 4)) - 2)]
+        left = [*lead, m, k] if rank or dice.random() < 0.5 else [k]
+        right = {n: draws.maybe_weight(dice, n, *lead, k, draws.size(dice)) for n in "wv"}
+        return {"x": draws.tensor(*left), **right}
+
+    return draw
+
+
+def sums(match: Match) -> bool | str:
+    """Whether both biases of addmm can be joined along the columns."""
+    if (answer := columns(match)) is not True:
+        return answer
+    one, two = match.b.shape, match.c.shape
+    wide = (one[-1:], two[-1:]) == ((match.w.shape[1],), (match.v.shape[1],))
+    return (wide and one[:-1] == two[:-1]) or f"what is added is {one} and {two}"
+
+
+def as_sum(match: Match) -> tuple[Pattern, ...]:
+    bias = cat((b, c), len(match.b.shape) - 1)
+    whole = Call("aten.addmm.default", (bias, x, cat((w, v), 1)), "scale")
+    return slices(whole, 1, [match.w.shape[1], match.v.shape[1]])
+
+
+def two_sums(dice: random.Random) -> Drawn:
+    drawn, m = dict(two_right(2)(dice)), draws.size(dice)
+    lead = dice.choice(((), (1,), (m,)))
+    x = drawn["x"]
+    assert isinstance(x, TensorType)
+    drawn["x"] = draws.tensor(m, x.shape[1])
+    for bias, name in zip("bc", "wv", strict=True):
+        n = draws.size(dice)
+        drawn[name] = draws.maybe_weight(dice, name, x.shape[1], n)
+        drawn[bias] = draws.maybe_weight(dice, bias, *lead, n)
+    return {**drawn, "scale": dice.choice(((1, 1), (2, 3)))}
+
+
+def shared_left(op: str, name: str, rank: int = 0) -> Rule:
+    """op(x, w) and op(x, v) as one; `rank` of both sides, if it must be a certain one."""
+    return Rule(
+        f"{name}(x, w), {name}(x, v) -> slices of {name}(x, cat(w, v))",
+        find=(call(op, x, w), call(op, x, v)),
+        replace=as_columns(op),
+        when=columns,
+        draw=two_right(rank),
+    )
+
+
+def shared_right(op: str, name: str, draw: Callable[[random.Random], Drawn]) -> Rule:
+    """op(x, w) and op(y, w) as one."""
+    return Rule(
+        f"{name}(x, w), {name}(y, w) -> slices of {name}(cat(x, y), w)",
+        find=(call(op, x, w), call(op, y, w)),
+        replace=as_rows(lambda left: call(op, left, w)),
+        when=rows,
+        draw=draw,
+    )
+
+
+def in_halves(side: Wild) -> Callable[[Match], bool | str]:
+    """Whether there are two rows of x, or columns of w, and more."""
+
+    def when(match: Match) -> bool | str:
+        shape, at = bound(match, side).shape, _free(side)
+        if len(shape) < 2:
+            return "it is a vector"
+        return shape[at] > 1 or "it has one row or column only"
+
+    return when
+
+
+def halved(op: str, side: Wild) -> Callable[[Match], Call]:
+    """Both halves of the result, the first of as many rows or columns as the second or one more."""
+
+    def put(match: Match) -> Call:
+        shape = bound(match, side).shape
+        at = len(shape) + _free(side)
+        half = (shape[at] + 1) // 2
+        cuts = [slice_of(side, at, *ends) for ends in ((0, half), (half, shape[at]))]
+        sides = [(cut, w) if side is x else (x, cut) for cut in cuts]
+        return cat(tuple(call(op, *pair) for pair in sides), _free(side))
+
+    return put
+
+
+def _free(side: Wild) -> int:
+    """The axis of this side that is one of the result."""
+    return -2 if side is x else -1
+
+
+def one_product(rank: int = 0) -> Callable[[random.Random], Drawn]:
+    """Sides of this rank, or of any, of two rows and columns or more."""
+
+    def draw(dice: random.Random) -> Drawn:
+        lead = [draws.size(dice) for _ in range((rank or dice.randint(2, 4)) - 2)]
+        m, n, k = dice.randint(2, 6), dice.randint(2, 6), draws.size(dice)
+        few = lead if rank else lead[dice.randint(0, len(lead)) :]
+        return {"x": draws.tensor(*lead, m, k), "w": draws.tensor(*few, k, n)}
+
+    return draw
+
+
+def halves(op: str, name: str, rank: int = 0) -> list[Rule]:
+    """op(x, w) as two, of half of the rows each, or of half of the columns."""
+    find, draw = call(op, x, w), one_product(rank)
+    texts = (
+        (x, f"{name}(x, w) -> cat({name}(x[:half], w), {name}(x[half:], w))"),
+        (w, f"{name}(x, w) -> cat({name}(x, w[:, :half]), {name}(x, w[:, half:]))"),
+    )
+    return [Rule(text, find, halved(op, side), in_halves(side), draw) for side, text in texts]
+
+
+MATMUL, MM, BMM = "aten.matmul.default", "aten.mm.default", "aten.bmm.default"
+ADDMM = "aten.addmm.default"
+
+RULES: tuple[Rule, ...] = (
+    shared_left(MATMUL, "matmul"),
+    shared_left(MM, "mm", rank=2),
+    shared_left(BMM, "bmm", rank=3),
+    Rule(
+        "addmm(b, x, w), addmm(c, x, v) -> slices of addmm(cat(b, c), x, cat(w, v))",
+        find=(Call(ADDMM, (b, x, w), "scale"), Call(ADDMM, (c, x, v), "scale")),
+        replace=as_sum,
+        when=sums,
+        draw=two_sums,
+    ),
+    shared_right(MATMUL, "matmul", two_left_of_any),
+    shared_right(MM, "mm", lambda dice: two_left(dice, rank=2)),
+    shared_right(BMM, "bmm", two_left_of_batch),
+    *halves(MATMUL, "matmul"),
+    *halves(MM, "mm", rank=2),
+    *halves(BMM, "bmm", rank=3),
+)

@@ -1,0 +1,285 @@
+"""One product of matrices, several spellings: 1x1 convolution, linear, matmul, mm, bmm, addmm.
+
+    convolution(x, w, b)   =   linear(x as [N, H, W, C], w, b) as [N, C, H, W]
+                           =   w @ (x as [N, C, H*W]) + b
+    linear(x, w, b)        =   x @ w.T + b
+
+A library has other kernels for each, and what can be merged depends on the spelling: rules of
+products see linears, rules of windows see convolutions. Products with one column or row are sums as
+well, which join what is computed element by element on either side of them: a step of a state space
+model is one, another of linear attention. None needs constants; of a weight that is
+one, reshaping and turning are done once. What is captured has no matmul, and permutations around a
+linear only where people wrote them: the ways back are for what the ways there have made.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from math import prod
+
+from anabranch.ir.rule import Call, Match, Rule, wild
+from anabranch.rewrite.pattern_ops import call, convolution, linear, permute, reshape, t, transpose
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.conv_windows import Window, convolve, window
+from anabranch.rewrite.rules.linear_after_norm import NARROW, widened
+
+Drawn = Mapping[str, object]
+
+x, w, a, b, p, q = wild("x w a b p q")
+
+LONGEST = 128
+"""Terms of a sum that a product with a vector becomes, at most."""
+
+
+def pointwise(match: Match) -> bool | str:
+    """Whether each result is a product with one place of the input."""
+    by = window(match)
+    if set(match.w.shape[2:]) != {1}:
+        return False
+    if by.groups > 1:
+        return f"it has {by.groups} groups"
+    return by.plain or "it has a stride or padding, or is transposed"
+
+
+def as_linear(match: Match) -> Call:
+    last, first = channels_last(len(match.x.shape)), channels_first(len(match.x.shape))
+    return permute(linear(permute(x, last), reshape(w, match.w.shape[:2]), b), first)
+
+
+def channels_last(rank: int) -> tuple[int, ...]:
+    """The permutation that puts the channels behind space."""
+    return (0, *range(2, rank), 1)
+
+
+def channels_first(rank: int) -> tuple[int, ...]:
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+def as_product(match: Match) -> Call:
+    n, k, *size = match.x.shape
+    product = reshape(w, match.w.shape[:2]) @ reshape(x, (n, k, prod(size)))
+    whole = reshape(product, match.root.type.shape)
+    return whole if match.b.type is None else whole + reshape(b, (1, -1, *(1 for _ in size)))
+
+
+def one_pointwise(dice: random.Random) -> Drawn:
+    axes, k, n = draws.axes(dice), draws.size(dice), draws.size(dice)
+    size = [draws.size(dice) for _ in range(axes)]
+    return {
+        "x": draws.image(dice, draws.size(dice), k, *size),
+        "w": draws.maybe_weight(dice, "w", n, k, *(1 for _ in size)),
+        "b": draws.bias(dice, "b", n),
+        "window": _plain(axes).args,
+    }
+
+
+def _plain(axes: int) -> Window:
+    return Window((1,) * axes, (0,) * axes, (1,) * axes)
+
+
+def between_permutations(match: Match) -> bool | str:
+    """Whether channels go behind space and come back, of a tensor that a convolution can take."""
+    rank = len(match.x.shape)
+    if not 3 <= rank <= 5:
+        return f"no convolution has {rank - 2} axes of space"
+    wanted = (channels_last(rank), channels_first(rank))
+    return (_axes(match, "p"), _axes(match, "q")) == wanted
+
+
+def _axes(match: Match, name: str) -> tuple[int, ...]:
+    given = match.bound[name]
+    assert isinstance(given, tuple)
+    return tuple(axis % len(given) for axis in given if isinstance(axis, int))
+
+
+def as_convolution(match: Match) -> Call:
+    axes = len(match.x.shape) - 2
+    weight = reshape(w, (*match.w.shape, *(1 for _ in range(axes))))
+    return convolve(x, weight, b if "b" in match.bound else None, _plain(axes))
+
+
+def one_permuted(dice: random.Random) -> Drawn:
+    rank, k, n = dice.choice((3, 4, 4, 5)), draws.size(dice), draws.size(dice)
+    size = [draws.size(dice) for _ in range(rank - 2)]
+    return {
+        "x": draws.image(dice, draws.size(dice), k, *size),
+        "p": dice.choice((channels_last(rank), (*channels_last(rank)[:-1], 1 - rank))),
+        "q": channels_first(rank),
+        "w": draws.maybe_weight(dice, "w", n, k),
+        "b": draws.bias(dice, "b", n),
+    }
+
+
+def along_space(match: Match) -> bool | str:
+    """Whether a matrix meets each image with its space in one axis, and space comes back."""
+    rank = len(match.x.shape)
+    if not 3 <= rank <= 5 or len(match.w.shape) != 2:
+        return False
+    n, k, *size = match.x.shape
+    inner = next(node for node in match.nodes[1:] if node.op == "aten.reshape.default")
+    if inner.type.shape != (n, k, prod(size)):
+        return f"{match.x.shape} becomes {inner.type.shape}, not {(n, k, prod(size))}"
+    wanted = (n, match.w.shape[0], *size)
+    return match.root.type.shape == wanted or f"{match.root.type.shape} is not {wanted}"
+
+
+def one_along_space(dice: random.Random) -> Drawn:
+    axes, k, n, m = draws.axes(dice), *(draws.size(dice) for _ in range(3))
+    size = [draws.size(dice) for _ in range(axes)]
+    return {
+        "x": draws.image(dice, m, k, *size),
+        "p": dice.choice(((m, k, prod(size)), (m, k, -1))),
+        "w": draws.maybe_weight(dice, "w", n, k),
+        "q": (m, n, *size),
+    }
+
+
+def matrix(name: str) -> Callable[[Match], bool | str]:
+    """Whether what is bound is a matrix."""
+
+    def when(match: Match) -> bool | str:
+        rank = len(getattr(match, name).shape)
+        return rank == 2 or f"it has {rank} axes, not two"
+
+    return when
+
+
+def turned(match: Match) -> Call:
+    return x @ t(w) if match.b.type is None else (x @ t(w)) + b
+
+
+def one_linear(dice: random.Random) -> Drawn:
+    k, n = draws.size(dice), draws.size(dice)
+    lead = [draws.size(dice) for _ in range(dice.randint(0, 3))]
+    weight = draws.maybe_weight(dice, "w", n, k)
+    return {"x": draws.tensor(*lead, k), "w": weight, "b": draws.bias(dice, "b", n)}
+
+
+def with_a_row(match: Match) -> bool | str:
+    if match.b.type is None or match.b.shape != match.a.shape[-1:]:
+        return "what is added is no row"
+    if match.b.type.dtype != match.root.type.dtype:
+        return f"what is added is {match.b.type.text}"
+    return matrix("a")(match)
+
+
+def one_product(rank: int = 0, batch: bool = False, row: bool = False) -> Callable[..., Drawn]:
+    """X of this rank or any, a matrix a or a batch of them, and a row b."""
+
+    def draw(dice: random.Random) -> Drawn:
+        k, n = draws.size(dice), draws.size(dice)
+        lead = [draws.size(dice) for _ in range((rank or dice.randint(1, 4)) - 1)]
+        right = (lead[0], k, n) if batch else (k, n)
+        drawn: dict[str, object] = {"x": draws.tensor(*lead, k)}
+        drawn["a"] = draws.maybe_weight(dice, "a", *right)
+        return {**drawn, "b": draws.maybe_weight(dice, "b", n)} if row else drawn
+
+    return draw
+
+
+def of_vectors(side: str) -> Callable[[Match], bool | str]:
+    """Whether each matrix of a batch meets one vector, on this side, and few terms are added up."""
+
+    def when(match: Match) -> bool | str:
+        count = match.a.shape[2] if side == "right" else match.x.shape[1]
+        terms = match.a.shape[1]
+        if count != 1:
+            return False
+        if not match.root.type.dtype.is_floating_point:
+            return f"sums of {match.root.type.text} are of another type"
+        return 0 < terms <= LONGEST or f"it adds up {terms} terms, not 1 to {LONGEST}"
+
+    return when
+
+
+def summed(match: Match) -> Call:
+    """The products one by one, in fp32 at least, and their sum."""
+    right, type = match.a.shape[2] == 1, match.root.type
+    left, other = (
+        widened(side, type)
+        for side in ((x, transpose(a, 1, 2)) if right else (transpose(x, 1, 2), a))
+    )
+    whole = call("aten.sum.dim_IntList", left * other, (2 if right else 1,), True)
+    narrow = type.dtype in NARROW
+    return call("aten._to_copy.default", whole, type.dtype) if narrow else whole
+
+
+def of_a_vector(side: str) -> Callable[[random.Random], Drawn]:
+    def draw(dice: random.Random) -> Drawn:
+        batch, k, n = (draws.size(dice) for _ in range(3))
+        m, n = (n, 1) if side == "right" else (1, n)
+        return {"x": draws.tensor(batch, m, k), "a": draws.tensor(batch, k, n)}
+
+    return draw
+
+
+MM, BMM, ADDMM = "aten.mm.default", "aten.bmm.default", "aten.addmm.default"
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "conv1x1(x, w, b) -> linear(x, w, b), channels last",
+        find=convolution(x, w, b, rest="window"),
+        replace=as_linear,
+        when=pointwise,
+        draw=one_pointwise,
+    ),
+    Rule(
+        "conv1x1(x, w, b) -> w @ x + b, space in one axis",
+        find=convolution(x, w, b, rest="window"),
+        replace=as_product,
+        when=pointwise,
+        draw=one_pointwise,
+    ),
+    Rule(
+        "linear(x, w, b), channels last -> conv1x1(x, w, b)",
+        find=permute(linear(permute(x, p), w, b), q),
+        replace=as_convolution,
+        when=between_permutations,
+        draw=one_permuted,
+    ),
+    Rule(
+        "w @ x, space in one axis -> conv1x1(x, w)",
+        find=reshape(w @ reshape(x, p), q),
+        replace=as_convolution,
+        when=along_space,
+        draw=one_along_space,
+    ),
+    Rule(
+        "linear(x, w, b) -> x @ t(w) + b",
+        find=linear(x, w, b),
+        replace=turned,
+        when=matrix("w"),
+        draw=one_linear,
+    ),
+    Rule("x @ a -> linear(x, t(a))", x @ a, linear(x, t(a)), matrix("a"), one_product()),
+    Rule(
+        "x @ a + b -> linear(x, t(a), b)",
+        find=(x @ a) + b,
+        replace=linear(x, t(a), b),
+        when=with_a_row,
+        draw=one_product(row=True),
+    ),
+    Rule("mm(x, a) -> x @ a", call(MM, x, a), x @ a, draw=one_product(rank=2)),
+    Rule("bmm(x, a) -> x @ a", call(BMM, x, a), x @ a, draw=one_product(rank=3, batch=True)),
+    *(
+        Rule(
+            name,
+            find=call(BMM, x, a),
+            replace=summed,
+            when=of_vectors(side),
+            draw=of_a_vector(side),
+            throughout="first",
+        )
+        for side, name in (
+            ("right", "bmm(x, column) -> sum(x * t(column), 2)"),
+            ("left", "bmm(row, a) -> sum(t(row) * a, 1)"),
+        )
+    ),
+    Rule(
+        "addmm(b, x, a) -> x @ a + b",
+        find=call(ADDMM, b, x, a),
+        replace=(x @ a) + b,
+        draw=one_product(rank=2, row=True),
+    ),
+)

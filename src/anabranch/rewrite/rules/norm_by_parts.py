@@ -1,0 +1,176 @@
+"""Norms of few long rows, by parts: groups of channels of a large image. Rules that might help.
+
+A norm reads its row for the mean, again for the variance, and again for what comes of it; a row is
+one CTA's, so 32 groups of an image of 64 x 64 leave most of a GPU idle. Cut into parts, they fill
+it, in a few launches, of which the last one computes what stands behind the norm, too:
+
+    u, q = mean and variance of each part of a row
+    m = mean(u)     r = 1 / sqrt(mean(q + (u - m)^2) + eps)
+    y = (x - m) r g + d
+
+The parts are of one length, so this is as exact as the norm (Chan, Golub and LeVeque).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+
+import torch
+
+from anabranch.ir.rule import Match, Pattern, Result, Rule, wild
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.pattern_ops import call, reshape
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.linear_after_norm import NARROW, widened
+from anabranch.rewrite.rules.pattern_parts import bound
+
+x, groups, g, d, shape, eps, fast, momentum = wild("x groups g d shape eps fast momentum")
+
+GROUP_NORM = call("aten.group_norm.default", x, groups, g, d, eps, fast)
+INSTANCE_NORM = call("aten.instance_norm.default", x, g, d, None, None, True, momentum, eps, fast)
+LAYER_NORM = call("aten.layer_norm.default", x, shape, g, d, eps, fast)
+LONGEST = 4096
+"""Numbers of a part, which one CTA holds, if the row can be cut so."""
+FEW, MOST = 128, 64
+"""Rows that leave multiprocessors idle, and parts of a row at most."""
+
+
+def cut(length: int, wanted: int) -> int:
+    """Into how many parts, a power of two that is no more than wanted, a length can be cut."""
+    parts = 1
+    while 2 * parts <= wanted and length % (2 * parts) == 0:
+        parts *= 2
+    return parts
+
+
+def parted(row: tuple[int, ...]) -> tuple[int, ...]:
+    """Into how many parts each axis of a row is cut: the second first, of images their lines."""
+    wanted, parts = 1, [1] * len(row)
+    while wanted < MOST and math.prod(row) > wanted * LONGEST:
+        wanted *= 2
+    for at in sorted(range(len(row)), key=lambda at: (at == 0, at)):
+        parts[at] = cut(row[at], wanted // math.prod(parts))
+    return tuple(parts)
+
+
+def rows_of(match: Match) -> tuple[int, tuple[int, ...]]:
+    """How many rows there are, and the axes of each."""
+    type = match.x.type
+    assert type is not None
+    if "shape" in match.bound:
+        sizes = match.shape.arg
+        assert isinstance(sizes, tuple)
+        row = tuple(type.shape[len(type.shape) - len(sizes) :])
+        return math.prod(type.shape[: len(type.shape) - len(sizes)]), row
+    count = match.groups.arg if "groups" in match.bound else type.shape[1]
+    assert isinstance(count, int)
+    return type.shape[0] * count, (type.shape[1] // max(1, count), *type.shape[2:])
+
+
+def may(match: Match) -> bool | str:
+    """Whether rows are few and long, can be cut, and are of one type with the weights."""
+    type = match.x.type
+    if type is None or not type.dtype.is_floating_point or not isinstance(match.eps.arg, float):
+        return "it is no norm of numbers"
+    given = [found for of in (g, d) if (found := bound(match, of).type) is not None]
+    if any(found.dtype != type.dtype for found in given):
+        return "its weights are of another type than its rows"
+    count, row = rows_of(match)
+    if not 0 < count <= FEW or math.prod(row) <= LONGEST:
+        return "its rows are many, or short, or none"
+    return math.prod(parted(row)) > 1 or "its rows cannot be cut into parts"
+
+
+def by_parts(match: Match) -> Pattern:
+    type = match.x.type
+    assert type is not None
+    count, row = rows_of(match)
+    parts = parted(row)
+    both = [n for size, many in zip(row, parts, strict=True) for n in (many, size // many)]
+    inner = tuple(range(2, 2 * len(row) + 1, 2))
+    # Sums are in fp32 at least, and so is what differs from them; no wider copy is kept.
+    wide = torch.float32 if type.dtype in NARROW else type.dtype
+    pieces: Pattern = reshape(x, (count, *both))
+    if wide != type.dtype:
+        pieces = call("aten._to_copy.default", pieces, wide)
+    q, u = (reshape(found, (count, math.prod(parts))) for found in variance_and_mean(pieces, inner))
+    spread, middle = variance_and_mean(u, (-1,))
+    variance = call("aten.mean.dim", q, (-1,), True) + spread
+    scale = call("aten.rsqrt.default", variance + eps)
+    lead = type.shape[: len(type.shape) - len(row)] if "shape" in match.bound else (count,)
+    numbers = (*lead, *(1,) * len(row))
+    result = (reshape(x, (*lead, *row)) - reshape(middle, numbers)) * reshape(scale, numbers)
+    if "shape" not in match.bound:
+        result = reshape(result, type.shape)
+    for weight in (g, d):
+        given = bound(match, weight).type
+        if given is None:
+            continue
+        value: Pattern = widened(weight, given)
+        if "shape" not in match.bound:
+            value = reshape(value, (-1, *(1,) * (len(type.shape) - 2)))
+        result = result * value if weight is g else result + value
+    return call("aten._to_copy.default", result, type.dtype) if wide != type.dtype else result
+
+
+def variance_and_mean(x: Pattern, axes: tuple[int, ...]) -> tuple[Result, Result]:
+    """Both at once, along these axes, which are kept."""
+    both = call("aten.var_mean.correction", x, axes, 0, True)
+    return Result(both, 0), Result(both, 1)
+
+
+def _drawn(dice: random.Random, channels: int, *lead: int) -> dict[str, object]:
+    """A large image, its weights and what is added to its variance."""
+    rows, columns = dice.choice(((64, 80), (96, 65), (40, 113), (130, 44)))
+    type = draws.image(dice, *lead, channels, rows, columns)
+    return {"x": type, "eps": dice.choice((1e-5, 1e-3)), "fast": dice.choice((True, False))}
+
+
+def grouped(dice: random.Random) -> Mapping[str, object]:
+    count, each = dice.choice((1, 2, 3)), dice.choice((1, 2, 5))
+    drawn = _drawn(dice, count * each, dice.choice((1, 2)))
+    weights = {name: draws.bias(dice, name, count * each) for name in "gd"}
+    return {**drawn, **weights, "groups": count}
+
+
+def instances(dice: random.Random) -> Mapping[str, object]:
+    channels = dice.choice((1, 3))
+    drawn = _drawn(dice, channels, dice.choice((1, 2)))
+    weights = {name: draws.bias(dice, name, channels) for name in "gd"}
+    return {**drawn, **weights, "momentum": 0.1}
+
+
+def layers(dice: random.Random) -> Mapping[str, object]:
+    drawn = _drawn(dice, dice.choice((1, 2)), dice.choice((1, 3)))
+    type = drawn["x"]
+    assert isinstance(type, TensorType)
+    row = type.shape[dice.choice((1, 2)) :]
+    weights = {name: dice.choice((draws.weight(name, *row), None)) for name in "gd"}
+    return {**drawn, **weights, "shape": row}
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "group_norm(x, g, d) -> (x - m) r g + d, m and r of parts of few long groups",
+        find=GROUP_NORM,
+        replace=by_parts,
+        when=may,
+        draw=grouped,
+    ),
+    Rule(
+        "instance_norm(x, g, d) -> (x - m) r g + d, m and r of parts of few large channels",
+        find=INSTANCE_NORM,
+        replace=by_parts,
+        when=may,
+        draw=instances,
+    ),
+    Rule(
+        "layer_norm(x, g, d) -> (x - m) r g + d, m and r of parts of few long rows",
+        find=LAYER_NORM,
+        replace=by_parts,
+        when=may,
+        draw=layers,
+    ),
+)

@@ -1,0 +1,43 @@
+"""What tables of rules say again and again: slices, biases side by side, what must be constant."""
+
+from __future__ import annotations
+
+from anabranch.ir.graph import Ref
+from anabranch.ir.rule import Bound, Call, Match, Operand, Pattern, Wild
+from anabranch.rewrite.pattern_ops import call, cat
+
+
+def slice_of(x: Operand, axis: int, start: int, end: int) -> Call:
+    return call("aten.slice.Tensor", x, axis, start, end)
+
+
+def bound(match: Match, wild: Wild) -> Bound:
+    """What the wildcard stands for."""
+    found = getattr(match, wild.name)
+    assert isinstance(found, Bound)
+    return found
+
+
+def joined_bias(match: Match, *sides: tuple[Wild, int]) -> Operand:
+    """The biases of so many channels each, one after the other, zeros where there is none; None if
+    there is none at all."""
+    if all(bound(match, bias).type is None for bias, _ in sides):
+        return None
+    return cat(tuple(bias_of(match, bias, channels) for bias, channels in sides))
+
+
+def bias_of(match: Match, bias: Wild, channels: int) -> Pattern:
+    """The bias, or as many zeros if there is none."""
+    if bound(match, bias).type is not None:
+        return bias
+    return call("aten.full.default", (channels,), 0.0, match.root.type.dtype)
+
+
+def not_constant(match: Match, *names: str) -> str:
+    """Which of these is computed on the way, so that joining it anew for each input would cost
+    more than is saved; "" if all are constants or not there."""
+    for name in names:
+        found = match.bound[name]
+        if isinstance(found, Ref) and found.name not in match.known.constant:
+            return f"%{found.name} is no constant: to join it would cost a copy each time"
+    return ""

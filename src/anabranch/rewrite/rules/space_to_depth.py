@@ -1,0 +1,101 @@
+"""Strided convolutions of few channels, such as an image's: squares of it become channels.
+
+A window of stride s that begins anew every s places sees whole squares of s x s, if its taps are
+filled up with zeros to a multiple of s. What lay in a square are the channels of one place then:
+
+    x 3 x 224 x 224, 7 x 7 taps, stride 2    ->    12 x 115 x 115, 4 x 4 taps, stride 1
+                                                   (3 zeros before, and as many behind as it takes)
+
+As many numbers are read, in runs of 12 side by side and not of 3, and its products are of 192 and
+not of 147 terms. The image changes its layout anyhow: that, the zeros and the squares are one move.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+
+from anabranch.ir.rule import Call, Match, Operand, Rule, wild
+from anabranch.rewrite.pattern_ops import call, convolution
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.conv_windows import Sizes, Window, convolve, results, window
+from anabranch.rewrite.rules.pattern_parts import not_constant
+
+x, w, b = wild("x w b")
+
+FEW = 4
+"""Channels of an image, at most: loads of more are wide enough."""
+
+
+def of_squares(match: Match) -> bool | str:
+    """Why the window does not walk from square to square, or need not."""
+    by, kernel = window(match), match.w.shape[2:]
+    if by.transposed or by.groups != 1:
+        return "it is transposed or has groups"
+    if len(kernel) != 2 or set(by.dilation) != {1}:
+        return f"{len(kernel)} axes of space, dilation {by.dilation}"
+    if by.stride[0] == 1 or len(set(by.stride)) != 1:
+        return f"its stride is {by.stride}"
+    if match.x.shape[1] > FEW:
+        return f"it reads {match.x.shape[1]} channels"
+    if min(kernel) < by.stride[0]:
+        return f"{kernel} taps do not reach through a square"
+    if min(behind(match)) < 0:
+        return "it leaves out rows at the end"
+    return not_constant(match, "w", "b") or True
+
+
+def behind(match: Match) -> Sizes:
+    """How many zeros stand behind the input along each axis, for squares that are whole."""
+    by, kernel, size = window(match), match.w.shape[2:], match.x.shape[2:]
+    sides = zip(results(size, kernel, by), kernel, size, by.padding, by.stride, strict=True)
+    return tuple(s * (many - 1 + -(-k // s)) - n - p for many, k, n, p, s in sides)
+
+
+def squares(match: Match) -> Call:
+    """The convolution of the squares."""
+    by, (high, wide) = window(match), match.w.shape[2:]
+    (top, left), (bottom, right), side = by.padding, behind(match), by.stride[0]
+    image = _padded(x, (left, right, top, bottom))
+    taps = _padded(w, (0, -wide % side, 0, -high % side))
+    walk = replace(by, stride=(1, 1), padding=(0, 0))
+    return convolve(_channels(image, side), _channels(taps, side), b, walk)
+
+
+def _padded(value: Operand, around: Sizes) -> Operand:
+    """With zeros before and behind its columns and its rows."""
+    return call("aten.constant_pad_nd.default", value, around) if any(around) else value
+
+
+def _channels(value: Operand, side: int) -> Call:
+    return call("aten.pixel_unshuffle.default", value, side)
+
+
+def images(dice: random.Random) -> Mapping[str, object]:
+    """A strided window over few channels; now and then rows are left out that zeros make up for."""
+    channels, out, stride = dice.choice((1, 2, 3, 4)), draws.size(dice), dice.choice((2, 2, 3))
+    kernel = tuple(dice.choice((3, 3, 4, 5)) for _ in range(2))
+    padding = tuple(dice.choice((0, 1, 2)) for _ in range(2))
+    by, size = Window((stride, stride), padding, (1, 1)), []
+    for k, p in zip(kernel, padding, strict=True):
+        least = max(1, -(-(2 * p - k + 1) // stride) + 1)
+        spare = dice.randint(0, min(stride - 1, -k % stride + p))
+        size.append(stride * (least + dice.randint(0, 2) - 1) + k - 2 * p + spare)
+    return {
+        "x": draws.image(dice, draws.size(dice), channels, *size),
+        "w": draws.weight("w", out, channels, *kernel),
+        "b": draws.bias(dice, "b", out),
+        "window": by.args,
+    }
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "conv(x, w, b) of stride s -> conv(x in squares of s, w in squares of s, b)",
+        find=convolution(x, w, b, rest="window"),
+        replace=squares,
+        when=of_squares,
+        draw=images,
+    ),
+)

@@ -1,0 +1,108 @@
+"""Layers between transpositions: tokens are mixed where channels were. Rules that might help.
+
+    linear(transpose(x, 1, 2), w, b)        =  transpose(w @ x + b, 1, 2)
+    transpose(linear(x, w, b), 1, 2)        =  w @ transpose(x, 1, 2) + b
+    transpose(bmm(x, y), 1, 2)              =  bmm(transpose(y, 1, 2), transpose(x, 1, 2))
+
+Pointwise work moves through a transposition (`movement`), so the one behind a layer meets the one
+before the next, and both are gone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
+from anabranch.rewrite.pattern_ops import call, linear, permute, reshape, transpose
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.algebra_conditions import both, every, floating, matrices, sizes
+
+Drawn = Mapping[str, object]
+
+x, y, w, b, i, j, p = wild("x y w b i j p")
+
+
+def swapped(match: Match) -> bool | str:
+    """Whether the last two axes are swapped, and no others."""
+    given = match.bound
+    rank = len(match.x.shape)
+    if "p" in given:
+        axes = given["p"]
+        assert isinstance(axes, tuple)
+        order = [axis % rank for axis in axes if isinstance(axis, int)]
+    else:
+        order = list(range(rank))
+        one, two = (axis % rank for axis in (given["i"], given["j"]) if isinstance(axis, int))
+        order[one], order[two] = two, one
+    wanted = [*range(rank - 2), rank - 1, rank - 2]
+    return order == wanted or "other axes are swapped than the last two"
+
+
+def deep(match: Match) -> bool | str:
+    return len(match.x.shape) >= 2 or "it is a vector"
+
+
+def columns(match: Match, turned: Pattern) -> Pattern:
+    """The layer with its weight on the left, of what has one place a column."""
+    product = w @ turned
+    return product if match.b.type is None else product + reshape(b, (match.w.shape[0], 1))
+
+
+def layer_of_turned(match: Match) -> Pattern:
+    return transpose(columns(match, x), -1, -2)
+
+
+def turned_layer(match: Match) -> Pattern:
+    return columns(match, transpose(x, -1, -2))
+
+
+def _turned(before: bool, permuted: bool) -> Rule:
+    """`before`: what is turned is read by the layer, or else what it makes."""
+
+    def draw(dice: random.Random) -> Drawn:
+        k, n, m = sizes(dice, 3)
+        lead = sizes(dice, dice.randint(0, 2))
+        rank = len(lead) + 2
+        axes = [dice.choice((axis, axis - rank)) for axis in dice.sample((rank - 2, rank - 1), 2)]
+        order: dict[str, object] = {"p": (*range(rank - 2), rank - 1, rank - 2)}
+        turn = order if permuted else {"i": axes[0], "j": axes[1]}
+        weight = {"w": draws.maybe_weight(dice, "w", n, k), "b": draws.bias(dice, "b", n)}
+        return {"x": draws.tensor(*lead, *((k, m) if before else (m, k))), **weight, **turn}
+
+    def turn(value: Pattern) -> Call:
+        return permute(value, p) if permuted else transpose(value, i, j)
+
+    name = "permute" if permuted else "transpose"
+    found = f"linear({name}(x), w, b)" if before else f"{name}(linear(x, w, b))"
+    put = "transpose(w @ x + b)" if before else "w @ transpose(x) + b"
+    return Rule(
+        f"{found} -> {put}",
+        find=linear(turn(x), w, b) if before else turn(linear(x, w, b)),
+        replace=layer_of_turned if before else turned_layer,
+        when=every(matrices("w"), deep, swapped),
+        draw=draw,
+    )
+
+
+def two_batches(dice: random.Random) -> Drawn:
+    k, n, m, o = sizes(dice, 4)
+    axes = [dice.choice((axis, axis - 3)) for axis in dice.sample((1, 2), 2)]
+    return {"x": draws.tensor(k, n, m), "y": draws.tensor(k, m, o), "i": axes[0], "j": axes[1]}
+
+
+BMM = "aten.bmm.default"
+
+RULES: tuple[Rule, ...] = (
+    *(_turned(before, permuted) for before in (True, False) for permuted in (False, True)),
+    *both(
+        "transpose(bmm(x, y), i, j)",
+        "bmm(transpose(y, i, j), transpose(x, i, j))",
+        (
+            transpose(call(BMM, x, y), i, j),
+            call(BMM, transpose(y, i, j), transpose(x, i, j)),
+        ),
+        every(floating("x", "y"), swapped),
+        two_batches,
+    ),
+)
