@@ -23,7 +23,7 @@ from anabranch.ir.components import components
 from anabranch.ir.graph import Graph
 from anabranch.kernels.triton.horizontal import BETWEEN, NAME
 from anabranch.kernels.triton.write import variants
-from anabranch.targets.cuda.variants import Bench
+from anabranch.targets.cuda.kernel_timing import Bench
 
 EACH = 0.03
 """Seconds of timing for each kernel."""

@@ -32,7 +32,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import ranked
-from anabranch.targets.cuda.variants import Batch, Bench, Times
+from anabranch.targets.cuda.kernel_timing import Batch, Bench, Times
 
 LAYERS = {
     "sample": SAMPLE,

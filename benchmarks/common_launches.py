@@ -18,7 +18,7 @@ from typing import Any
 
 import anabranch
 from anabranch.bench.provenance import provenance, versions
-from anabranch.models import load_model
+from anabranch.models.load import load_model
 
 SECONDS = 2.0
 """Of timing, for both plans."""

@@ -32,8 +32,8 @@ from anabranch.kernels.triton.contraction import variants
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import ranked
 from anabranch.kernels.triton.pdl import MODES, split
+from anabranch.targets.cuda.kernel_timing import CHAIN, Bench, chain, tensors_of
 from anabranch.targets.cuda.timing import interleaved, summarise
-from anabranch.targets.cuda.variants import CHAIN, Bench, chain, tensors_of
 
 LAYERS = (
     *((64, 56, 64, 1), (64, 56, 64, 3), (64, 56, 256, 1), (256, 56, 64, 1), (128, 28, 128, 3)),

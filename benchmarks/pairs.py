@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from anabranch.bench.pairs import PAIRS
+from anabranch.bench.layer_chains import PAIRS
 from anabranch.bench.provenance import provenance, versions
 from anabranch.costs import costs_of
 from anabranch.errors import AnabranchError
@@ -35,7 +35,7 @@ from anabranch.kernels.triton.gemm_chain_tiles import ranked
 from anabranch.memory import pack
 from anabranch.options import Options
 from anabranch.targets import resolve
-from anabranch.targets.cuda.variants import Bench
+from anabranch.targets.cuda.kernel_timing import Bench
 from anabranch.trace import Trace
 from anabranch.tuning.build import KERNEL_SECONDS
 from anabranch.tuning.recall import Candidate

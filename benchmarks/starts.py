@@ -31,8 +31,8 @@ import torch
 import anabranch
 from anabranch.bench.provenance import provenance, versions
 from anabranch.cache import Cache
-from anabranch.cli.place import place
-from anabranch.models import load_model
+from anabranch.cli.chosen_target import place
+from anabranch.models.load import load_model
 
 WAYS = ("first", "warm", "saved", "again", "kernels", "timed")
 FORGOTTEN = {"kernels": ("graphs", "plans", "timings"), "timed": ("graphs", "plans")}

@@ -9,7 +9,7 @@ Without a GPU this plans for the recorded H200, so times are predicted; `anabran
 import torch
 
 import anabranch
-from anabranch.models import load_model
+from anabranch.models.load import load_model
 
 TARGET = "cuda" if torch.cuda.is_available() else "sim:h200"
 SCHEDULERS = ("sequential", "wavefront", "nimble", "opara-paper", "ios", "best")

@@ -6,7 +6,7 @@ Times are recorded or estimated, and each says which.
 """
 
 import anabranch
-from anabranch.models import load_model
+from anabranch.models.load import load_model
 
 model, args = load_model("zoo:squeezenet/tiny", dtype="fp16")
 plan = anabranch.compile(model, args, target="sim:h200", search="none")

@@ -12,7 +12,7 @@ import torch
 
 import anabranch
 from anabranch.errors import AnabranchError
-from anabranch.models import load_model
+from anabranch.models.load import load_model
 
 try:
     name = "torchvision:squeezenet1_1"

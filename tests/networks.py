@@ -17,7 +17,7 @@ from torch import nn
 
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.from_torch import capture
-from anabranch.zoo import ZOO
+from anabranch.models.zoo import ZOO
 
 
 @dataclass(frozen=True)

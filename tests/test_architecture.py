@@ -85,9 +85,9 @@ def test_optional_packages_have_doors(package: str) -> None:
 def test_zoo_knows_only_torch() -> None:
     allowed = sys.stdlib_module_names | {"torch", "networkx"}  # which torch brings along
     for file, tree in sources():
-        if file.startswith("zoo/"):
+        if file.startswith("models/zoo/"):
             for _, name in imports(tree):
-                known = name.split(".")[0] in allowed or name.startswith("anabranch.zoo")
+                known = name.split(".")[0] in allowed or name.startswith("anabranch.models.zoo")
                 assert known, f"{file} imports {name}"
 
 
@@ -95,7 +95,7 @@ def test_names_say_something() -> None:
     """Networks are named by their authors (bert_base); everything else by us."""
     vague = []
     for file, tree in sources():
-        if file.startswith("zoo/"):
+        if file.startswith("models/zoo/"):
             continue
         names = [(1, part) for part in Path(file).with_suffix("").parts]
         for node in ast.walk(tree):

@@ -124,7 +124,7 @@ def _renamed(against: str) -> dict[str, str]:
 
 def _zoo() -> list[str]:
     sys.path.insert(0, str(ROOT / "src"))
-    from anabranch.zoo import ZOO
+    from anabranch.models.zoo import ZOO
 
     return sorted(ZOO)
 

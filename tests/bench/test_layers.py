@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.kernels.triton.bodies import gpu
 
+from anabranch.bench.layer_chains import PAIRS
 from anabranch.bench.layers import ABREAST, LARGE, SAMPLE, attention
-from anabranch.bench.pairs import PAIRS
 from anabranch.fusion import partition
 from anabranch.ir import ops
 from anabranch.ir.components import components

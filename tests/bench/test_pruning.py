@@ -26,7 +26,7 @@ from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction import variants
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import KEPT, ranked
-from anabranch.targets.cuda.variants import Batch, Times
+from anabranch.targets.cuda.kernel_timing import Batch, Times
 
 BODY = convolution(64, 56, 64, 1)
 BODIES = {"layer": BODY}

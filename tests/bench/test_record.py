@@ -17,7 +17,7 @@ from anabranch.costs.recorded import (
     timing_key,
 )
 from anabranch.errors import CaptureError, OptionError
-from anabranch.models import load_model
+from anabranch.models.load import load_model
 from anabranch.trace import Trace
 
 BRANCHING = """

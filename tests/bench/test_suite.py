@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from anabranch.bench import rivals, suite, table
 from anabranch.bench.machine import Machine, machine
 from anabranch.bench.provenance import commit, versions
+from anabranch.bench.result_rows import Matrix
 from anabranch.bench.rivals import Prepared
-from anabranch.bench.rows import Matrix
 from anabranch.bench.suite import run
 from anabranch.errors import OptionError, TargetError
 from anabranch.trace import Trace

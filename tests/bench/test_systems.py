@@ -12,7 +12,7 @@ import torch
 
 from anabranch.bench import rivals, systems
 from anabranch.bench.machine import machine
-from anabranch.bench.rows import LINEUPS, variant
+from anabranch.bench.result_rows import LINEUPS, variant
 from anabranch.errors import OptionError
 
 

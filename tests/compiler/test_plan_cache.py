@@ -18,13 +18,13 @@ from anabranch.errors import NumericsError
 from anabranch.ir.plan import Plan
 from anabranch.ir.task import TaskGraph
 from anabranch.kernels import sources
+from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Event, Trace
 from anabranch.tuning.job import Job
 from anabranch.tuning.select import Selection
 from anabranch.tuning.verify import plan as verify_plan
-from anabranch.zoo import ZOO
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from anabranch.frontend import from_torch
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.direct import SPELLINGS, direct
 from anabranch.ir.text import text_graph
-from anabranch.zoo import ZOO
+from anabranch.models.zoo import ZOO
 
 
 class Does(nn.Module):

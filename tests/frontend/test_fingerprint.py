@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anabranch.frontend.fingerprint import fingerprint
-from anabranch.zoo import ZOO
+from anabranch.models.zoo import ZOO
 
 
 @dataclass
@@ -146,7 +146,7 @@ def test_zoo_is_known(name: str) -> None:
 def test_another_process_finds_the_same_name() -> None:
     code = (
         "import torch; from anabranch.frontend.fingerprint import fingerprint;"
-        "from anabranch.zoo import ZOO; n = ZOO['bert_base'];"
+        "from anabranch.models.zoo import ZOO; n = ZOO['bert_base'];"
         "print(fingerprint(n.build('tiny'), n.inputs('tiny', 1)))"
     )
     path = os.pathsep.join(p for p in sys.path if p)

@@ -28,11 +28,11 @@ from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.types import TensorType
 from anabranch.ir.verify import verify_tasks
 from anabranch.kernels.triton.write import variants
+from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job
-from anabranch.zoo import ZOO
 
 
 def clustered(text: str) -> list[str]:

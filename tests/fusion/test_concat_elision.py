@@ -31,7 +31,7 @@ from anabranch.memory import pack
 from anabranch.memory.race_check import check_plan
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets.cpu.target import RUNNERS, CpuExecutable
-from anabranch.targets.place import place
+from anabranch.targets.loading import place
 from anabranch.trace import Trace
 
 GRAPH = parse_graph("""

@@ -27,11 +27,11 @@ from anabranch.ir.tolerances import compare, relative_error
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.memory import pack
 from anabranch.memory.guard_bytes import fence
+from anabranch.models.zoo import ZOO
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.trace import Trace
 from anabranch.tuning.joint_tasks import joint, levelled, name_of, together
 from anabranch.tuning.launch.pdl import in_mode
-from anabranch.zoo import ZOO
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="generated kernels need Triton")

@@ -12,7 +12,7 @@ import torch
 from tests.gpu.shared import shared_cache
 
 import anabranch
-from anabranch.zoo import ZOO
+from anabranch.models.zoo import ZOO
 
 
 @pytest.mark.parametrize(

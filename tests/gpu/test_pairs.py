@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import anabranch
-from anabranch.bench.pairs import PAIRS, bottleneck, layers, pooled, separable, squeeze
+from anabranch.bench.layer_chains import PAIRS, bottleneck, layers, pooled, separable, squeeze
 from anabranch.kernels.triton.pdl import MODES
 from anabranch.kernels.triton.write import variants
-from anabranch.targets.cuda.variants import Bench
+from anabranch.targets.cuda.kernel_timing import Bench
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="generated kernels need Triton")

@@ -30,12 +30,12 @@ from anabranch.ir.tolerances import compare, relative_error
 from anabranch.kernels.library import AtenProvider, FusedAtenProvider
 from anabranch.kernels.triton.l1_carveout import carveout_of
 from anabranch.memory import pack
+from anabranch.models.zoo import ZOO
 from anabranch.schedule import BEST, SCHEDULERS
 from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.callables import capture_callable
 from anabranch.targets.cuda.capture import WARM_UPS, CudaExecutable
-from anabranch.zoo import ZOO
 
 pytestmark = pytest.mark.gpu
 

@@ -13,8 +13,8 @@ from tests.gpu.shared import shared_cache
 from torch import Tensor, nn
 
 import anabranch
-from anabranch.models import load_model
-from anabranch.zoo import ZOO
+from anabranch.models.load import load_model
+from anabranch.models.zoo import ZOO
 
 pytestmark = pytest.mark.gpu
 

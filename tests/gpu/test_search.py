@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 import anabranch
 from anabranch.ir.tolerances import relative_error
-from anabranch.zoo import ZOO
+from anabranch.models.zoo import ZOO
 
 
 def half(value: Any) -> Any:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import anabranch
-from anabranch.precision import precision
 from anabranch.targets.cuda.capture import CudaExecutable
+from anabranch.targets.tf32 import precision
 
 pytestmark = pytest.mark.gpu
 

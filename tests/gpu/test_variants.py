@@ -17,7 +17,7 @@ from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.contraction import variants
 from anabranch.kernels.triton.pdl import MODES
 from anabranch.kernels.triton.write import variants as all_variants
-from anabranch.targets.cuda.variants import Bench
+from anabranch.targets.cuda.kernel_timing import Bench
 
 
 def test_every_mode_computes_the_same_and_has_a_time() -> None:

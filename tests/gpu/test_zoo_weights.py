@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from anabranch.zoo import ZOO
+from anabranch.models.zoo import ZOO
 
 Make = Callable[[ModuleType], nn.Module]
 

@@ -14,7 +14,7 @@ from anabranch.memory import pack
 from anabranch.memory.guard_bytes import FENCE, fence
 from anabranch.memory.race_check import check_plan
 from anabranch.targets.cpu import target as cpu
-from anabranch.targets.place import Call, run_aten
+from anabranch.targets.loading import Call, run_aten
 from anabranch.tuning.verify.kernel import checker
 
 BODY = """\

@@ -9,7 +9,7 @@ import pytest
 
 from anabranch.report.modules import Module, largest, module_of, modules
 from anabranch.report.parts import Parts
-from anabranch.report.rows import Row, rows
+from anabranch.report.task_rows import Row, rows
 
 Build = Mapping[str, Callable[..., Parts]]
 

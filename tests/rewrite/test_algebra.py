@@ -11,6 +11,7 @@ from tests.rewrite.graphs import captured, equal, kinds, read
 from anabranch.ir.graph import Graph
 from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.rule import Rule
+from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.rewrite import simplify
 from anabranch.rewrite.apply import apply, apply_all, instantiate
@@ -19,7 +20,6 @@ from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import CANDIDATES
 from anabranch.rewrite.rules.draws import tensor
 from anabranch.trace import Trace
-from anabranch.zoo import ZOO
 
 FAMILIES = ("algebra", "linearity", "pieces", "movement", "turns", "sums")
 RULES = {rule.name: rule for family in FAMILIES for rule in CANDIDATES[family]}

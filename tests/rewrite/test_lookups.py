@@ -14,13 +14,13 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.rule import Rule
 from anabranch.ir.text import parse_graph
+from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply_all
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.rules import embedding_linear, embedding_merging
 from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Trace
-from anabranch.zoo import ZOO
 
 ALL = (*embedding_linear.RULES, *embedding_linear.STACKED)
 NAMED = {rule.name: rule for rule in ALL}

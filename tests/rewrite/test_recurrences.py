@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from anabranch.fusion import partition
 from anabranch.ir.graph import Graph
 from anabranch.ir.pass_runner import Stepper
+from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply_all
 from anabranch.rewrite.match import matches
@@ -21,7 +22,6 @@ from anabranch.rewrite.simplify import simplify
 from anabranch.search.engine.throughout import kinds as every
 from anabranch.search.engine.throughout import throughout
 from anabranch.trace import Trace
-from anabranch.zoo import ZOO
 
 RULE, OF_PARTS = recurrences.RULES
 Step = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -15,13 +15,13 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.rule import Rule
 from anabranch.ir.text import parse_graph
+from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply, apply_all
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.rules import embedding_merging
 from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Trace
-from anabranch.zoo import ZOO
 
 STACK, ROWS, CHANNELS = embedding_merging.RULES[:3]
 Together = Callable[[list[Tensor]], Tensor]

@@ -15,6 +15,7 @@ from anabranch.compiler.pipeline import Compilation, compile_model
 from anabranch.deadline import ENDLESS, CutShort
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Source
+from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.schedule.recall import RECALLED
 from anabranch.search import driver, evaluation
@@ -25,7 +26,6 @@ from anabranch.targets import resolve
 from anabranch.trace import Trace, stage_seconds
 from anabranch.tuning.job import Job
 from anabranch.tuning.launch.decide import LARGE
-from anabranch.zoo import ZOO
 
 End = tuple[CutShort, float, int]
 """Why a search ended, the part of its work that was left, and how many graphs it built."""

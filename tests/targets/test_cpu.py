@@ -31,7 +31,7 @@ from anabranch.kernels import PROVIDERS
 from anabranch.memory import pack
 from anabranch.targets import TARGETS, resolve
 from anabranch.targets.cpu.target import RUNNERS, CpuExecutable, CpuTarget
-from anabranch.targets.place import place
+from anabranch.targets.loading import place
 from anabranch.trace import Trace
 
 GRAPH_TEXT = """

@@ -12,9 +12,9 @@ import anabranch
 from anabranch.bench.machine import machine
 from anabranch.costs import Recorded
 from anabranch.costs.recorded import Profile, save_profile
+from anabranch.models.zoo import ZOO
 from anabranch.targets import resolve
 from anabranch.targets.sim import SimTarget, open_sim
-from anabranch.zoo import ZOO
 
 
 def planned(name: str, size: str = "paper", **options: Any) -> anabranch.Compiled:

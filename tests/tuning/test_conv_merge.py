@@ -18,6 +18,7 @@ from anabranch.ir.protocols import Cost, Executable, Limits
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels import PROVIDERS
+from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.rewrite.conv_siblings import siblings
 from anabranch.targets import resolve
@@ -26,7 +27,6 @@ from anabranch.trace import Event, Trace
 from anabranch.tuning.conv_merge import merged
 from anabranch.tuning.job import Job
 from anabranch.tuning.select import Choosing, Selection, select
-from anabranch.zoo import ZOO
 
 NETWORKS = ("squeezenet_bypass", "inception_v3")
 

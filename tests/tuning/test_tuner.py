@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import anabranch
-from anabranch.bench.pairs import bottleneck, separable
+from anabranch.bench.layer_chains import bottleneck, separable
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import costs_of
 from anabranch.fusion.gemm_chain import is_pair
@@ -23,7 +23,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.memory import pack
-from anabranch.models import load_model
+from anabranch.models.load import load_model
 from anabranch.options import Options
 from anabranch.schedule.parallel_forecast import outlook_of
 from anabranch.targets import resolve

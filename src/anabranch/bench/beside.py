@@ -19,12 +19,12 @@ import torch
 
 from anabranch.bench.built import Cell, build_rival, outputs, reason
 from anabranch.bench.machine import Machine, machine
+from anabranch.bench.result_rows import Matrix
 from anabranch.bench.rivals import forget_compiled
-from anabranch.bench.rows import Matrix
 from anabranch.bench.statistics import summary
 from anabranch.compiled.calls import Compiled
 from anabranch.errors import OptionError
-from anabranch.models import Loaded, batch_of
+from anabranch.models.load import Loaded, batch_of
 
 SECONDS = 1.0
 """Of timing, for each of them."""

@@ -19,11 +19,11 @@ from torch.utils._pytree import tree_leaves
 from anabranch.bench.deadline import Expired, within
 from anabranch.bench.machine import Call, Machine
 from anabranch.bench.rehearse import NATIVE, rehearse
+from anabranch.bench.result_rows import CALL, Matrix, named
 from anabranch.bench.rivals import RIVALS
-from anabranch.bench.rows import CALL, Matrix, named
 from anabranch.ir.plan import Plan
 from anabranch.ir.tolerances import relative_error
-from anabranch.models import batch_of, load_model
+from anabranch.models.load import batch_of, load_model
 from anabranch.trace import Event, Trace
 
 KEPT_FACTS = (

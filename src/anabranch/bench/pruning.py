@@ -33,7 +33,7 @@ from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction import variants
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import ranked
-from anabranch.targets.cuda.variants import Batch, Times
+from anabranch.targets.cuda.kernel_timing import Batch, Times
 
 AT_ONCE = 64
 """Kernels that are compiled, then timed together."""
@@ -49,7 +49,7 @@ LEAST_PRUNED, MOST_LOST = 0.8, 0.02
 
 Try = Callable[[Batch, Batch | None, float], Times]
 """The times of a batch while the next one is compiled, with so many seconds for each kernel (on a
-GPU `targets.cuda.variants.Bench.times`)."""
+GPU `targets.cuda.kernel_timing.Bench.times`)."""
 
 
 class Search(BaseModel):

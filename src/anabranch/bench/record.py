@@ -40,14 +40,14 @@ from anabranch.ir.task import Task
 from anabranch.ir.text import text_kernel
 from anabranch.kernels import ALL
 from anabranch.memory import pack
-from anabranch.models import load_model
+from anabranch.models.load import load_model
+from anabranch.models.zoo import ZOO
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.build import KERNEL_SECONDS
 from anabranch.tuning.recall import Candidate, whole
 from anabranch.tuning.sandbox.worker import GENERATES
 from anabranch.tuning.tuner import Tuner
-from anabranch.zoo import ZOO
 
 Save = Callable[[Profile], None]
 Tried = tuple[Task, tuple[Candidate, ...]]

@@ -15,7 +15,7 @@ import torch
 
 from anabranch.bench.machine import machine
 from anabranch.bench.rivals import RIVALS
-from anabranch.models import load_model
+from anabranch.models.load import load_model
 
 NATIVE = ("torchscript",)
 """Rivals that no signal interrupts. On a GPU only: elsewhere TorchScript does not generate code."""

@@ -47,7 +47,7 @@ from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
 from anabranch.memory.packer import Packer
-from anabranch.models import load_model
+from anabranch.models.load import load_model
 from anabranch.options import Options
 from anabranch.schedule import BEST, scheduler
 from anabranch.schedule.task_weights import times

@@ -26,7 +26,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
-from anabranch.models import load_model
+from anabranch.models.load import load_model
 from anabranch.options import Options
 from anabranch.schedule.best import Choice
 from anabranch.targets import resolve

@@ -44,16 +44,16 @@ from anabranch.bench.built import (
 )
 from anabranch.bench.machine import Machine, machine
 from anabranch.bench.provenance import provenance, versions
+from anabranch.bench.result_rows import CALL, OURS, Matrix, Row, variant
 from anabranch.bench.rivals import RIVALS, USUAL, forget_compiled
-from anabranch.bench.rows import CALL, OURS, Matrix, Row, variant
 from anabranch.bench.statistics import Ratio, Summary, paired, summary
 from anabranch.costs import costs_of
 from anabranch.errors import OptionError
 from anabranch.memory import pack
 from anabranch.options import Options
-from anabranch.precision import precision
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets import resolve
+from anabranch.targets.tf32 import precision
 from anabranch.trace import Trace
 
 VERSION = 1

@@ -24,8 +24,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from anabranch.bench.result_rows import CALL, OURS
 from anabranch.bench.rivals import CAPTURED
-from anabranch.bench.rows import CALL, OURS
 from anabranch.errors import OptionError
 from anabranch.options import SYSTEMS
 from anabranch.report.units import significant

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from anabranch.bench import rows, schedules, suite, table
+from anabranch.bench import result_rows, schedules, suite, table
 from anabranch.bench import systems as systems_side_by_side
 from anabranch.bench.delays import RUNS
 from anabranch.bench.delays import Matrix as Delays
@@ -64,7 +64,7 @@ def run(
         str | None,
         typer.Option(
             help=f"Ours once more as these: {', '.join(SYSTEMS)}; options may follow, "
-            f"anabranch+search=none; or a list of them: {', '.join(rows.LINEUPS)}."
+            f"anabranch+search=none; or a list of them: {', '.join(result_rows.LINEUPS)}."
         ),
     ] = None,
     target: Annotated[
@@ -140,7 +140,7 @@ def run(
             run_schedules(schedules.Matrix(schedulers=compared, **given), json)
         return
     chosen = () if rivals == "none" else flags.words(rivals, RIVALS, "--rivals")
-    matrix = rows.Matrix(
+    matrix = result_rows.Matrix(
         models=tuple(models),
         dtypes=flags.dtypes(dtype),
         batches=flags.numbers(batch, int, "--batch"),
@@ -194,7 +194,7 @@ def systems_of(asked: str | None) -> tuple[str, ...]:
     """
     if asked == "all":
         return tuple(SYSTEMS)
-    lists = (rows.LINEUPS.get(word, (word,)) for word in flags.words(asked))
+    lists = (result_rows.LINEUPS.get(word, (word,)) for word in flags.words(asked))
     return tuple(dict.fromkeys(name for one in lists for name in one))
 
 
@@ -223,7 +223,7 @@ def specialised_matrix(
 
 def _row(row: dict[str, Any]) -> list[str]:
     ratio = "-" if row["ratio"] is None else "tie" if row["tie"] else units.ratio(row["ratio"])
-    ours = row["system"] == rows.OURS
+    ours = row["system"] == result_rows.OURS
     return [
         row["model"],
         row["dtype"],

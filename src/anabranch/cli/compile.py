@@ -24,14 +24,14 @@ from anabranch import api
 from anabranch.bench.beside import beside, check_rivals
 from anabranch.bench.rivals import RIVALS
 from anabranch.cli import flags, screen
-from anabranch.cli.place import place, planned_elsewhere
+from anabranch.cli.chosen_target import place, planned_elsewhere
 from anabranch.cli.stopping import stoppable
 from anabranch.cli.watch import Watch
 from anabranch.compiled.calls import Compiled
 from anabranch.errors import NumericsError, OptionError
 from anabranch.ir.text import text_kernel
 from anabranch.ir.tolerances import relative_error
-from anabranch.models import batch_of, load_model
+from anabranch.models.load import batch_of, load_model
 from anabranch.options import Options
 from anabranch.report import units
 from anabranch.report.headline import CUT_SHORT

@@ -20,7 +20,7 @@ from anabranch.costs import costs_of
 from anabranch.errors import OptionError
 from anabranch.ir.protocols import Limits
 from anabranch.memory import pack
-from anabranch.models import load_model
+from anabranch.models.load import load_model
 from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS
 from anabranch.schedule.exact.gaps import SEARCHED, BlockGaps, gaps

@@ -30,7 +30,7 @@ from anabranch.cli.watch import Watch
 from anabranch.errors import OptionError
 from anabranch.fuzz import campaign
 from anabranch.fuzz.trial import DRAWN, Setting, check
-from anabranch.models import DTYPES
+from anabranch.models.load import DTYPES
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from anabranch.bench import schedules
 from anabranch.bench.verdicts import merged
 from anabranch.cli import screen
-from anabranch.cli.place import place
+from anabranch.cli.chosen_target import place
 from anabranch.cli.stopping import stoppable
 from anabranch.cli.watch import Watch
 from anabranch.trace import Trace

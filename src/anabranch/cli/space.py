@@ -38,7 +38,7 @@ from anabranch.errors import OptionError
 from anabranch.ir.dag import Dag, bits, dag_of
 from anabranch.ir.protocols import Limits
 from anabranch.ir.task import Task
-from anabranch.models import load_model
+from anabranch.models.load import load_model
 from anabranch.options import Options
 from anabranch.schedule.blocks import blocks
 from anabranch.schedule.ios.best_first import solve_bounded

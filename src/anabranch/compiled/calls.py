@@ -46,7 +46,6 @@ from anabranch.compiled.weights import (
 from anabranch.compiler.pipeline import compile_model, fell_back
 from anabranch.deadline import Deadline
 from anabranch.errors import InputError, OptionError
-from anabranch.facts import facts_of
 from anabranch.frontend.alone import alone
 from anabranch.frontend.attributes import KEY, attributes, read_attributes
 from anabranch.frontend.captured import Captured
@@ -60,6 +59,7 @@ from anabranch.options import Options
 from anabranch.report import headline, kernel, page, text
 from anabranch.report.lines import WIDTH
 from anabranch.report.sides import rounds_told
+from anabranch.report.summary import facts_of
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job

@@ -1,8 +1,8 @@
 """A batch between two compiled ones: padded up to the next, and cut off the results again.
 
-Only models whose rows are proved to be independent (`frontend.rows`) are compiled with
-`batch="pad"`; the proof says which results have the batch as their first axis. Beside it, the model
-itself is run on one row and on all but one, as its code may do something else with few.
+Only models whose rows are proved to be independent (`frontend.batch_independence`) are compiled
+with `batch="pad"`; the proof says which results have the batch as their first axis. Beside it, the
+model itself is run on one row and on all but one, as its code may do something else with few.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from anabranch.compiled.answer import Answer
 from anabranch.compiled.binding import bind, refusal, shapes
 from anabranch.compiled.entry import Entry
 from anabranch.errors import AnabranchError, InputError
+from anabranch.frontend.batch_independence import batched_results, refused
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.recall import capture_or_recall
-from anabranch.frontend.rows import batched_results, refused
 from anabranch.ir.tolerances import relative_error
 from anabranch.tuning.job import Job, calling_of
 from anabranch.tuning.verify.plan import EAGER_TOLERANCE

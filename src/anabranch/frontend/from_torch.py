@@ -47,7 +47,7 @@ from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf, Signature
 from anabranch.ir.trees import tree_text
 from anabranch.ir.types import overlaps, type_of
-from anabranch.precision import precision
+from anabranch.targets.tf32 import precision
 from anabranch.trace import Trace
 
 Model = nn.Module | ExportedProgram | Callable[..., Any]

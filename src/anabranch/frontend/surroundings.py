@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from anabranch.ir.ambient import Ambient, autocast_now, name_of, without_autocast
-from anabranch.precision import precision
+from anabranch.targets.tf32 import precision
 
 KINDS = ("cpu", "cuda")
 """Of devices that a model may be on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anabranch.fuzz import images, moves, others, patterns, pointwise, reuse, rounded, rows
+from anabranch.fuzz import images, moves, others, patterns, pointwise, reuse, rounded, sequences
 from anabranch.fuzz.sheet import Sheet
 
 KINDS: dict[str, tuple[Callable[[Sheet], None], int]] = {
@@ -62,25 +62,25 @@ KINDS: dict[str, tuple[Callable[[Sheet], None], int]] = {
     "repeat": (moves.repeat, 1),
     "pad": (moves.pad, 1),
     "to_image": (moves.to_image, 1),
-    "linear": (rows.linear, 4),
-    "linears": (rows.linears, 2),
-    "matmul": (rows.matmul, 3),
-    "bmm": (rows.bmm, 1),
-    "addmm": (rows.addmm, 1),
-    "softmax": (rows.softmax, 2),
-    "layer_norm": (rows.layer_norm, 2),
-    "reduce": (rows.reduce, 3),
-    "reduce_all": (rows.reduce_all, 1),
-    "embedding": (rows.embedding, 3),
-    "bag": (rows.bag, 1),
-    "positions": (rows.positions, 1),
-    "attention": (rows.attention, 2),
-    "mixer": (rows.mixer, 1),
-    "recurrence": (rows.recurrence, 2),
-    "gated_steps": (rows.gated_steps, 2),
-    "gates": (rows.gates, 1),
-    "forget": (rows.forget, 1),
-    "factors": (rows.factors, 1),
+    "linear": (sequences.linear, 4),
+    "linears": (sequences.linears, 2),
+    "matmul": (sequences.matmul, 3),
+    "bmm": (sequences.bmm, 1),
+    "addmm": (sequences.addmm, 1),
+    "softmax": (sequences.softmax, 2),
+    "layer_norm": (sequences.layer_norm, 2),
+    "reduce": (sequences.reduce, 3),
+    "reduce_all": (sequences.reduce_all, 1),
+    "embedding": (sequences.embedding, 3),
+    "bag": (sequences.bag, 1),
+    "positions": (sequences.positions, 1),
+    "attention": (sequences.attention, 2),
+    "mixer": (sequences.mixer, 1),
+    "recurrence": (sequences.recurrence, 2),
+    "gated_steps": (sequences.gated_steps, 2),
+    "gates": (sequences.gates, 1),
+    "forget": (sequences.forget, 1),
+    "factors": (sequences.factors, 1),
     "image_module": (others.image_module, 2),
     "patches": (others.patches, 1),
     "sampled": (others.sampled, 1),

@@ -1,5 +1,5 @@
 """A Drawing -> an Outcome: compiled end to end, run, and compared; or captured, taken from graph to
-graph by rules, and compared with what was captured (`walk`).
+graph by rules, and compared with what was captured (`random_rewrites`).
 
 status     means
 equal      every output is what the model returns, within what its dtype allows
@@ -23,8 +23,8 @@ import torch
 from anabranch.errors import CaptureError, NumericsError
 from anabranch.fuzz import alone
 from anabranch.fuzz.drawing import Drawing, made
+from anabranch.fuzz.random_rewrites import walked
 from anabranch.fuzz.substitute import Crash, Substitution
-from anabranch.fuzz.walk import walked
 from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS, scheduler
 from anabranch.search.result import Path

@@ -21,7 +21,7 @@ from anabranch.report.kernel import limit_facts, why_not
 from anabranch.report.modules import module_of, modules
 from anabranch.report.occupancy import fullest, occupancy
 from anabranch.report.parts import Parts
-from anabranch.report.rows import Row, is_chosen, reads, runs, writes
+from anabranch.report.task_rows import Row, is_chosen, reads, runs, writes
 from anabranch.tuning.recall import Candidate
 
 SOURCES = 1_000_000

@@ -32,7 +32,7 @@ from anabranch.ir.text import text_graph, text_kernel
 from anabranch.kernels.triton.limits import upper_limit
 from anabranch.kernels.triton.write import is_ours, program
 from anabranch.report.lines import cut, printable, wrapped
-from anabranch.report.rows import is_chosen, kind_of, ops_text, reads, runs, writes
+from anabranch.report.task_rows import is_chosen, kind_of, ops_text, reads, runs, writes
 from anabranch.report.units import count, duration, size
 from anabranch.trace import Event
 from anabranch.tuning.recall import Candidate

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from anabranch.ir import ops
-from anabranch.report.rows import Row
+from anabranch.report.task_rows import Row
 
 LARGEST = 5
 LARGE = 0.25

@@ -26,8 +26,8 @@ from anabranch.report.headline import headline
 from anabranch.report.made import made
 from anabranch.report.modules import largest
 from anabranch.report.parts import Parts
-from anabranch.report.rows import KINDS, Row, rows
 from anabranch.report.searched import PRICES, ended, gained, in_parts, weighs
+from anabranch.report.task_rows import KINDS, Row, rows
 from anabranch.search.result import Path as SearchPath
 
 FOLDER = Path(__file__).parent

@@ -27,8 +27,8 @@ from anabranch.report.kernel import NAMED
 from anabranch.report.lines import WIDTH, columns, cut, printable, wrapped
 from anabranch.report.occupancy import fullest, occupancy
 from anabranch.report.parts import Parts
-from anabranch.report.rows import Row, rows
 from anabranch.report.searched import searched_lines
+from anabranch.report.task_rows import Row, rows
 from anabranch.report.tried import tried_in_parts
 from anabranch.report.undecided import undecided
 from anabranch.report.units import count, duration, ratio, significant, size

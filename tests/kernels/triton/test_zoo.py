@@ -14,12 +14,12 @@ from tests.kernels.triton.test_compile import compiled
 from anabranch.compiler.pipeline import compile_model
 from anabranch.ir.graph import Graph
 from anabranch.kernels.triton.write import program, variants
-from anabranch.models import load_model
+from anabranch.models.load import load_model
+from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job
-from anabranch.zoo import ZOO
 
 pytest.importorskip("triton")
 REGISTERS, SHARED = 255, {80: 163 << 10, 90: 227 << 10}

@@ -19,6 +19,7 @@ from anabranch.ir.protocols import Cost, Costs, Executable, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.memory import pack
+from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS
 from anabranch.schedule.local import scheduler as local
@@ -30,7 +31,6 @@ from anabranch.targets import resolve
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job
-from anabranch.zoo import ZOO
 
 TasksOf = Callable[[Dag], TaskGraph]
 MakeCosts = Callable[..., Costs]

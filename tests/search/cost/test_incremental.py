@@ -16,7 +16,7 @@ from anabranch.rewrite.build import drop_dead
 from anabranch.search.cost.estimator import Appraiser
 from anabranch.search.cost.incremental import Account
 from anabranch.search.cost.task_cuts import Cuts
-from anabranch.targets.calibrated import CALIBRATIONS
+from anabranch.targets.calibrations import CALIBRATIONS
 from anabranch.trace import Trace
 
 SPEC = TargetSpec("cuda", "any", sms=132)

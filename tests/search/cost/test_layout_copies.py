@@ -11,6 +11,7 @@ from anabranch.costs import Roofline
 from anabranch.frontend.from_torch import capture
 from anabranch.ir.graph import Graph
 from anabranch.ir.pass_runner import Stepper
+from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
@@ -22,7 +23,6 @@ from anabranch.search.cost.task_cuts import Cuts, without_constants
 from anabranch.search.engine.dynamic_programme import Settings, search
 from anabranch.targets import resolve
 from anabranch.trace import Trace
-from anabranch.zoo import ZOO
 
 SPEC = resolve("sim:h200").spec
 MERGE = "relu(conv(x, w, b)), relu(conv(x, v, c)) -> slices of relu(conv(x, cat(w, v), cat(b, c)))"

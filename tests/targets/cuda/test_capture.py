@@ -13,10 +13,10 @@ from tests.targets.test_cpu import GRAPH, expected, plan_of
 
 from anabranch.errors import TargetError
 from anabranch.targets.cpu.target import RUNNERS, CpuTarget
-from anabranch.targets.cuda import turns
+from anabranch.targets.cuda import call_order
+from anabranch.targets.cuda.call_order import Turns
 from anabranch.targets.cuda.capture import CudaExecutable
-from anabranch.targets.cuda.turns import Turns
-from anabranch.targets.place import place
+from anabranch.targets.loading import place
 
 
 class Event:
@@ -26,7 +26,7 @@ class Event:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaExecutable]:
     stream = SimpleNamespace(cuda_stream=0, wait_event=lambda event: None)
-    monkeypatch.setattr(turns, "handle", lambda index: 0)
+    monkeypatch.setattr(call_order, "handle", lambda index: 0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     plan = plan_of(CpuTarget(), graph=GRAPH)

@@ -22,7 +22,7 @@ from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton import Program, write
 from anabranch.targets.cpu.target import CpuTarget
-from anabranch.targets.cuda.crew import Process
+from anabranch.targets.cuda.compile_pool import Process
 from anabranch.trace import Event as TraceEvent
 from anabranch.trace import Trace
 from anabranch.tuning.halving import FINALISTS
@@ -46,7 +46,7 @@ DEEDS = (
     + """
 import os, time
 from anabranch.targets.cpu import target as cpu
-from anabranch.targets.place import run_aten
+from anabranch.targets.loading import run_aten
 
 def deed(task, values, workspace):
     right, variant = run_aten(task, values, workspace), task.kernel.variant

@@ -35,7 +35,7 @@ from anabranch.ir.task import Kernel
 from anabranch.ir.types import copy_into
 from anabranch.targets.calling import alone, without_gradients
 from anabranch.targets.cpu.streams import Flag, Job, Workers
-from anabranch.targets.place import (
+from anabranch.targets.loading import (
     Placed,
     Runner,
     check_providers,

@@ -42,10 +42,10 @@ from anabranch.ir.task import Task, alias_roots
 from anabranch.kernels.triton.l1_carveout import apart, carveout_of
 from anabranch.targets.calling import alone, without_gradients
 from anabranch.targets.cuda import nodes
+from anabranch.targets.cuda.call_order import Turns
 from anabranch.targets.cuda.capturing import captured
-from anabranch.targets.cuda.filling import filler
-from anabranch.targets.cuda.turns import Turns
-from anabranch.targets.place import Placed, held_at, strays
+from anabranch.targets.cuda.input_copies import filler
+from anabranch.targets.loading import Placed, held_at, strays
 
 WARM_UPS = 2
 """Runs before capture: libraries initialise, choose algorithms and allocate workspaces in them."""

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from anabranch.ir.threads import Pool
-from anabranch.targets.cuda.crew import Crew, Process, ask, end
+from anabranch.targets.cuda.compile_pool import Crew, Process, ask, end
 from anabranch.targets.cuda.elf import facts
 
 MOST = 16

@@ -113,7 +113,7 @@ class Cudnn:
     def runner(
         self, task: Task, values: dict[str, Tensor], workspace: Tensor | None
     ) -> Callable[[], None]:
-        """The call of a task whose kernel has provider "cudnn" (see `targets.place.Runner`)."""
+        """The call of a task whose kernel has provider "cudnn" (see `targets.loading.Runner`)."""
         assert task.kernel is not None
         engine, body = self.engine(task.kernel), task.kernel.body
         roles = _roles(body)

@@ -8,7 +8,7 @@ import torch
 
 from anabranch.errors import TargetError
 from anabranch.ir.target import TargetSpec
-from anabranch.targets.calibrated import CALIBRATIONS
+from anabranch.targets.calibrations import CALIBRATIONS
 from anabranch.targets.cuda.driver import open_driver
 
 DENSE_FLOPS_PER_SM_CYCLE: dict[tuple[int, int], dict[str, int]] = {

@@ -16,13 +16,20 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Probe, Target
 from anabranch.ir.schedule import Timeline
 from anabranch.ir.task import Kernel
-from anabranch.precision import precision
 from anabranch.targets.cuda import cudnn, profile, timing, triton
 from anabranch.targets.cuda.capture import CudaExecutable
 from anabranch.targets.cuda.device import read_spec
 from anabranch.targets.cuda.model import beside_model
 from anabranch.targets.cuda.probe import probe
-from anabranch.targets.place import Runner, check_providers, held_at, needs_values, place, run_aten
+from anabranch.targets.loading import (
+    Runner,
+    check_providers,
+    held_at,
+    needs_values,
+    place,
+    run_aten,
+)
+from anabranch.targets.tf32 import precision
 from anabranch.trace import Trace
 
 URGENT = -1

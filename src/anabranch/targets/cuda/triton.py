@@ -35,7 +35,7 @@ from anabranch.ir.task import Kernel, Resources, Task
 from anabranch.ir.types import TensorType, type_of
 from anabranch.kernels.triton import Program
 from anabranch.kernels.triton.write import program
-from anabranch.targets.cuda.crew import Crew
+from anabranch.targets.cuda.compile_pool import Crew
 from anabranch.targets.cuda.cubin import (
     KILLED,
     MOST,
@@ -48,7 +48,7 @@ from anabranch.targets.cuda.cubin import (
     write_built,
 )
 from anabranch.targets.cuda.driver import Driver, Launch, open_driver
-from anabranch.targets.place import Call
+from anabranch.targets.loading import Call
 from anabranch.trace import Trace
 
 Writer = Callable[[Graph, str], Program]
@@ -189,7 +189,7 @@ class Triton:
         return built if isinstance(built, str) else ""
 
     def runner(self, task: Task, values: dict[str, Tensor], workspace: Tensor | None) -> Call:
-        """The call of a task whose kernel has provider "triton" (see `targets.place.Runner`)."""
+        """The call of a task whose kernel has provider "triton" (see `targets.loading.Runner`)."""
         kernel = task.kernel
         assert kernel is not None
         written, declared = self.program(kernel), types(kernel.body)

@@ -16,7 +16,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Probe
 from anabranch.ir.schedule import Timeline
 from anabranch.ir.task import Kernel
-from anabranch.targets.calibrated import CALIBRATIONS
+from anabranch.targets.calibrations import CALIBRATIONS
 from anabranch.trace import Trace
 
 PROFILES = Path(__file__).parent / "profiles"

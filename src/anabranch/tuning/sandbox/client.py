@@ -33,7 +33,7 @@ from anabranch.ir.samples import delicate
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_kernel
 from anabranch.targets.cuda import cubin
-from anabranch.targets.cuda.crew import Process
+from anabranch.targets.cuda.compile_pool import Process
 from anabranch.targets.sampled import values_of
 from anabranch.trace import Trace
 from anabranch.tuning.halving import Trial, in_heats

@@ -16,7 +16,7 @@ from typing import Self
 
 from anabranch.cache import Cache
 from anabranch.ir.protocols import Target
-from anabranch.targets.cuda.crew import Process, end
+from anabranch.targets.cuda.compile_pool import Process, end
 
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1])"
 PATIENCE_S = 2.0

@@ -1,0 +1,1 @@
+"""Models by name (`load`), and the networks to measure and test with (`zoo`)."""

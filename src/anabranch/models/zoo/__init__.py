@@ -1,0 +1,47 @@
+"""Networks to compile, test and measure: one file each, plain torch modules with reproducible
+random weights, in a "paper" and a "tiny" size. They are the ones that published schedulers and
+compilers report (IOS, Opara, Nimble, AutoGraph, DeepCuts), so that numbers can be set side by side;
+where a well-known implementation exists, parameters have its names and its weights load. Nothing
+here knows the compiler, and the compiler knows none of these networks: what it does for them it
+must do for any model. To add one: a file with `build(size)` and `inputs(size, batch)`, and a line
+in the table.
+"""
+
+from anabranch.models.zoo import (
+    bert_base,
+    deepfm,
+    googlenet,
+    inception_v3,
+    nasnet_ios,
+    nasnet_large,
+    nasnet_mobile,
+    randwire,
+    randwire_ios,
+    resnet50,
+    resnext50,
+    squeezenet,
+    squeezenet_bypass,
+    sru,
+)
+from anabranch.models.zoo.network import SIZES, Network
+
+ZOO: dict[str, Network] = {
+    "squeezenet": Network("squeezenet", squeezenet.build, squeezenet.inputs),
+    "squeezenet_bypass": Network(
+        "squeezenet_bypass", squeezenet_bypass.build, squeezenet_bypass.inputs
+    ),
+    "googlenet": Network("googlenet", googlenet.build, googlenet.inputs),
+    "inception_v3": Network("inception_v3", inception_v3.build, inception_v3.inputs),
+    "resnet50": Network("resnet50", resnet50.build, resnet50.inputs),
+    "resnext50": Network("resnext50", resnext50.build, resnext50.inputs),
+    "nasnet_large": Network("nasnet_large", nasnet_large.build, nasnet_large.inputs),
+    "nasnet_ios": Network("nasnet_ios", nasnet_ios.build, nasnet_ios.inputs),
+    "nasnet_mobile": Network("nasnet_mobile", nasnet_mobile.build, nasnet_mobile.inputs),
+    "randwire": Network("randwire", randwire.build, randwire.inputs),
+    "randwire_ios": Network("randwire_ios", randwire_ios.build, randwire_ios.inputs),
+    "bert_base": Network("bert_base", bert_base.build, bert_base.inputs),
+    "sru": Network("sru", sru.build, sru.inputs),
+    "deepfm": Network("deepfm", deepfm.build, deepfm.inputs),
+}
+
+__all__ = ["SIZES", "ZOO", "Network"]
