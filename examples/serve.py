@@ -9,6 +9,7 @@ file's author and compiles nothing, so a worker starts in about the time that to
 """
 
 import os
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,6 +35,12 @@ class Metrics:
 
     def __init__(self) -> None:
         self.requests, self.seconds = 0, 0.0
+        self._lock = threading.Lock()  # requests are answered in several threads
+
+    def add(self, seconds: float) -> None:
+        with self._lock:
+            self.requests += 1
+            self.seconds += seconds
 
     def text(self, held: int) -> str:
         return (
@@ -64,8 +71,7 @@ def predict(request: Request) -> list[float]:
     """FastAPI calls this from a pool of threads; calls of one plan wait for each other."""
     start = time.perf_counter()
     answer: list[float] = app.state.model(torch.tensor([request.values]))[0].tolist()
-    app.state.metrics.requests += 1
-    app.state.metrics.seconds += time.perf_counter() - start
+    app.state.metrics.add(time.perf_counter() - start)
     return answer
 
 
