@@ -178,6 +178,32 @@ def test_the_glossary_defines_at_most_sixty_terms_once_each() -> None:
     assert 0 < len(terms) <= 60 and len(set(terms)) == len(terms)
 
 
+def test_the_architecture_is_one_page_with_the_rooms_as_they_are() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 900
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    floors = [layer.replace("(", "").replace(")", "") for layer in layers]
+    drawn = re.findall(r"^([a-z]+(?: \| [a-z]+)*)  +\S", text, re.MULTILINE)
+    assert drawn == [floor for floor in floors if floor != "__main__"]
+
+
+ROOMS = {path.name for path in (ROOT / "src" / "anabranch").iterdir() if path.is_dir()}
+
+
+def test_modules_that_pages_name_exist() -> None:
+    """As `room/file`, in code."""
+    lost = []
+    for page in PAGES:
+        for name in re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)+)(?:\.py)?`", page.read_text("utf-8")):
+            place = ROOT / "src" / "anabranch" / name
+            if name.split("/")[0] in ROOMS and not (
+                place.is_dir() or place.with_suffix(".py").is_file()
+            ):
+                lost.append(f"{page.relative_to(ROOT)}: {name}")
+    assert lost == []
+
+
 def test_the_page_of_the_api_has_every_fact(elsewhere: Path) -> None:
     page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     table = page.split("## Facts")[1].split("## Errors")[0]
