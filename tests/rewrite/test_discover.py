@@ -178,7 +178,7 @@ def test_a_planted_equation_is_refuted_on_other_shapes(monkeypatch: pytest.Monke
         **OPERATORS,
         "planted": type(cut)(1, lambda x: Call("aten.slice.Tensor", (x, 0, 0, 5))),
     }
-    for user in ("terms", "pairs"):
+    for user in ("terms", "merged_calls"):
         monkeypatch.setattr(f"anabranch.rewrite.discovery.{user}.OPERATORS", planted)
     setting = Setting({"x": ("N", "K")}, ("planted", "relu"))
     monkeypatch.setitem(SETTINGS, "planted", setting)
