@@ -189,19 +189,28 @@ def test_the_architecture_is_one_page_with_the_rooms_as_they_are() -> None:
 
 
 ROOMS = {path.name for path in (ROOT / "src" / "anabranch").iterdir() if path.is_dir()}
+FOLDERS = {"benchmarks", "docs", "examples", "tests", "tools"}
 
 
-def test_modules_that_pages_name_exist() -> None:
-    """As `room/file`, in code."""
+def test_files_that_pages_name_exist() -> None:
+    """Modules as `room/file`, others by their path in the repository, in code."""
     lost = []
     for page in PAGES:
-        for name in re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)+)(?:\.py)?`", page.read_text("utf-8")):
-            place = ROOT / "src" / "anabranch" / name
-            if name.split("/")[0] in ROOMS and not (
-                place.is_dir() or place.with_suffix(".py").is_file()
-            ):
+        for name in re.findall(r"`([a-z_]+(?:/[\w.-]+)+)`", page.read_text(encoding="utf-8")):
+            first = name.split("/")[0]
+            place = ROOT / name if first in FOLDERS else ROOT / "src" / "anabranch" / name
+            known = place.exists() or place.with_suffix(".py").is_file()
+            if first in ROOMS | FOLDERS and not known:
                 lost.append(f"{page.relative_to(ROOT)}: {name}")
     assert lost == []
+
+
+def test_targets_of_make_that_pages_name_exist() -> None:
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE):
+            assert re.search(rf"^{target}:", rules, re.MULTILINE), f"{page.name}: make {target}"
 
 
 def test_the_page_of_the_api_has_every_fact(elsewhere: Path) -> None:
