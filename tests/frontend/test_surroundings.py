@@ -41,6 +41,18 @@ class Defaults(nn.Module):
         return x + torch.ones(8), i / 3, i.sqrt() * scale, torch.linspace(0, 1, 8), i * 1.5
 
 
+class AsksForTheDefault(nn.Module):
+    """Makes nothing of the default dtype: it asks for its name."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.to(torch.get_default_dtype()) * 2
+
+
+class AsksForDeterministic(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if torch.are_deterministic_algorithms_enabled() else x * 3
+
+
 class Regions(nn.Module):
     """Autocast in a part of forward."""
 
@@ -255,3 +267,32 @@ def test_on_a_cpu_operators_look_at_determinism_in_each_call() -> None:
     with deterministic():
         same(fast(*args), model(*args))
         same(anabranch.compile(model, args, cache_dir=None, **FAST)(*args), model(*args))
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_default_dtype_that_is_asked_for_is_depended_on(warm: bool, tmp_path: Path) -> None:
+    given, model = (X.double(),), AsksForTheDefault().eval()
+    for _ in range(1 + warm):
+        fast = anabranch.compile(model, given, cache_dir=tmp_path if warm else None, **FAST)
+    assert torch.equal(fast(*given), model(*given)) and fast(*given).dtype == torch.float32
+    with default_dtype(torch.float64):
+        with pytest.raises(InputError, match="default dtype is float64"):
+            fast(*given)
+        wide = anabranch.compile(model, given, cache_dir=None, **FAST)
+        assert wide(*given).dtype == torch.float64 and torch.equal(wide(*given), model(*given))
+
+
+def test_a_switch_that_is_asked_for_is_depended_on(tmp_path: Path) -> None:
+    model = AsksForDeterministic().eval()
+    fast = anabranch.compile(model, (X,), cache_dir=None, **FAST)
+    assert torch.equal(fast(X), X * 3)
+    with deterministic():
+        with pytest.raises(InputError, match="algorithms is on: the model asks for it"):
+            fast(X)
+        other = anabranch.compile(model, (X,), cache_dir=None, **FAST)
+        assert torch.equal(other(X), X * 2)
+        other.save(tmp_path / "other.anabranch")
+    loaded = anabranch.load(tmp_path / "other.anabranch", target="cpu")
+    for one in (other, loaded):
+        with pytest.raises(InputError, match="algorithms is off: the model asks for it"):
+            one(X)

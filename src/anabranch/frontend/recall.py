@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from anabranch.cache import Cache
 from anabranch.errors import CaptureError, InputError
-from anabranch.frontend.asked import OTHER_WAY, as_exported
+from anabranch.frontend.asked import OTHER_WAY, as_exported, of_export, relied_on
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.effects import check_values, check_writes, rebuilt
 from anabranch.frontend.fingerprint import fingerprint
@@ -123,6 +123,10 @@ def capture_or_recall(
     try:
         changed = seen.changed if seen else None
         captured = capture(model, args, kwargs, trace, calling.under, changed)
+        if seen is not None and seen.asks:
+            signature = captured.signature
+            ambient = relied_on(signature.ambient, seen.asks, calling.under)
+            captured = replace(captured, signature=replace(signature, ambient=ambient))
         if seen is not None and seen.written is not None:
             check_writes(captured, (args, kwargs), seen.written)
             if not calling.fake:
@@ -168,8 +172,9 @@ def _seen(
             return None
         except Exception as error:
             raise fails(model, error, calling.under) from error
-    if trace is not None and seen.asks and _goes_another_way(seen, call, calling):
-        warn(trace, name_of(model), f"forward asks {', '.join(seen.asks)}, {OTHER_WAY}")
+    questions = of_export(seen.asks)
+    if trace is not None and questions and _goes_another_way(seen, call, calling):
+        warn(trace, name_of(model), f"forward asks {', '.join(questions)}, {OTHER_WAY}")
     if trace is not None and seen.reads:
         warn(trace, name_of(model), f"forward reads {', '.join(seen.reads)}: {NOT_READ}")
     return seen

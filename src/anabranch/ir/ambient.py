@@ -35,12 +35,14 @@ class Ambient:
     """`device`: the kind of device that the model is on, "" where nothing is depended on;
     `autocast`: the dtype that autocast computes in there, "" if it is off; `default_dtype`: torch's
     default dtype, "" where the graph does not depend on it. Dtypes are named without "torch.".
-    `deterministic`: under torch.use_deterministic_algorithms."""
+    `deterministic`: under torch.use_deterministic_algorithms; `asks_deterministic`: what the model
+    heard when it asked whether it is on, "" if it did not ask."""
 
     device: Literal["", "cpu", "cuda"] = ""
     autocast: Literal["", "float16", "bfloat16"] = ""
     default_dtype: Literal["", "float16", "bfloat16", "float32", "float64"] = ""
     deterministic: bool = False
+    asks_deterministic: Literal["", "on", "off"] = ""
 
 
 def name_of(dtype: torch.dtype) -> Any:
@@ -59,7 +61,7 @@ def holds(ambient: Ambient) -> Callable[[], bool]:
     device, wanted = ambient.device, ambient.autocast
     if not device:
         return lambda: True
-    if ambient.default_dtype:
+    if ambient.default_dtype or ambient.asks_deterministic:
         return lambda: not differs(ambient)
     free = not _chosen_without(ambient)
     if wanted:
@@ -87,6 +89,11 @@ def differs(ambient: Ambient) -> str:
     if ambient.default_dtype and default != ambient.default_dtype:
         made = f"the model makes tensors of torch's default dtype, {ambient.default_dtype}"
         return f"torch's default dtype is {default}, and {made} when it was compiled"
+    if ambient.asks_deterministic not in ("", on := "on" if _deterministic() else "off"):
+        asks = (
+            f"the model asks for it, and it was {ambient.asks_deterministic} when it was compiled"
+        )
+        return f"torch.use_deterministic_algorithms is {on}: {asks}"
     if _chosen_without(ambient) and _deterministic():
         chosen = "the kernels of the plan were chosen while it was off; compile under it"
         return f"torch.use_deterministic_algorithms(True) is on, and {chosen}"
