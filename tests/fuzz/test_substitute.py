@@ -17,6 +17,7 @@ from anabranch.fuzz.substitute import RULES, SIMPLIFY, Crash, Substitution, subs
 from anabranch.fuzz.trial import Outcome, Setting, attempt
 from anabranch.ir.graph import Graph
 from anabranch.ir.pass_runner import rounding
+from anabranch.ir.refused import unless
 from anabranch.ir.rule import Match, Pattern, Rule, wild
 from anabranch.trace import Trace
 
@@ -34,7 +35,12 @@ SUM = Drawing(
     ),
     ("v3",),
 )
-WRONG = Rule("x + y -> x", find=x + y, replace=x, when=lambda m: m.x.type == m.root.type)
+WRONG = Rule(
+    "x + y -> x",
+    find=x + y,
+    replace=x,
+    when=unless("y is larger", lambda m: m.x.type == m.root.type),
+)
 MANY = Rule("x * s -> x * 1 * s", find=x * s, replace=x * 1.0 * s)
 ONE = Rule("x - y -> -(y - x)", find=x - y, replace=-(y - x))
 

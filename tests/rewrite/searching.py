@@ -8,6 +8,7 @@ from anabranch.costs.alpha_cost import mixed_cost
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, producers
 from anabranch.ir.key import content_key
+from anabranch.ir.refused import unless
 from anabranch.ir.rule import Match, Pattern, Rule, wild
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
@@ -37,7 +38,7 @@ MERGE = Rule(
     "x@w, x@v -> slices of x@[w v]",
     find=(call("aten.mm.default", x, w), call("aten.mm.default", x, v)),
     replace=one_product,
-    when=lambda match: (match.w.constant and match.v.constant) or "a matrix is not a weight",
+    when=unless("a matrix is not a weight", lambda match: match.w.constant and match.v.constant),
 )
 SHORTER = (
     Rule("neg(neg(x)) -> x", find=call("aten.neg.default", -x), replace=x),

@@ -4,6 +4,7 @@ import pytest
 
 from anabranch.errors import VerifyError
 from anabranch.ir.graph import Ref
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Each, Match, Rule, verify_rule, wild
 from anabranch.ir.text import parse_graph
 from anabranch.rewrite.match import matches, shared
@@ -60,8 +61,8 @@ def test_a_number_is_no_truth_value() -> None:
 def test_a_condition_refuses_with_a_sentence() -> None:
     heard: list[tuple[str, str]] = []
 
-    def never(match: Match) -> str:
-        return f"{match.x.shape} is too small"
+    def never(match: Match) -> Refused:
+        return Refused(f"{match.x.shape} is too small")
 
     rule = Rule("x*s -> s*x", x * s, s * x, when=never)
     assert list(matches(SUMS, rule, lambda what, why: heard.append((what, why)))) == []
@@ -110,8 +111,8 @@ def test_a_concatenation_with_an_empty_vector_among_matrices_matches_nothing() -
 def test_a_condition_that_fails_is_a_refusal_where_refusals_are_heard() -> None:
     heard: list[str] = []
 
-    def fails(match: Match) -> bool:
-        return match.x.shape[7] > 0
+    def fails(match: Match) -> Refused | None:
+        return Refused("it is empty") if match.x.shape[7] == 0 else None
 
     rule = Rule("x*s -> s*x", x * s, s * x, when=fails)
     assert list(matches(SUMS, rule, lambda what, why: heard.append(why))) == []

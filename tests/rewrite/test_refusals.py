@@ -161,7 +161,11 @@ REFUSED = [
         graph("x: 1,2,8,8 | w: 4,1,3,3", "cat.default([%x, %x], 1)", conv("n0", "w", groups=4)),
         "a group does not read all channels",
     ),
-    (OF_CAT, graph("x: 1,4,4,8 | w: 4,4,3,3", "cat.default([%x, %x], 2)", conv("n0", "w")), None),
+    (
+        OF_CAT,
+        graph("x: 1,4,4,8 | w: 4,4,3,3", "cat.default([%x, %x], 2)", conv("n0", "w")),
+        "joined along another axis than the channels",
+    ),
     (
         OF_SUM,
         graph(
@@ -296,7 +300,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "graph", "why"), REFUSED, ids=range(len(REFUSED)))
 def test_it_is_left_alone(name: str, graph: Graph, why: str | None) -> None:
-    """With a sentence, or (None) without: what was looked for is not there."""
+    """With a sentence, or (None) because the pattern is not there."""
     refused: list[str] = []
     assert not list(matches(graph, RULES[name], lambda _, sentence: refused.append(sentence)))
     if why is None:

@@ -25,6 +25,7 @@ from anabranch.errors import VerifyError
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref
 from anabranch.ir.key import digest_text
+from anabranch.ir.refused import Refused
 from anabranch.ir.text import text_arg
 from anabranch.ir.types import TensorType
 
@@ -204,6 +205,9 @@ Patterns = Pattern | tuple[Pattern, ...]
 """What comes in place of the roots, one for each."""
 
 
+When = Callable[[Match], Refused | None]
+"""Whether a rule applies at a match."""
+
 Throughout = Literal["", "first", "last"]
 
 
@@ -212,7 +216,7 @@ class Rule:
     """`name`: its equation. `find`: one call, or several that are replaced together, such as two
     convolutions of one input. `replace`: as many patterns over the wildcards of `find`, or a
     function of the match that gives them; of a root with several results it may give one for each.
-    `when`: True, or else it does not apply; a sentence says why not. `draw`: random arguments for
+    `when`: None where it applies, or why it does not. `draw`: random arguments for
     the wildcards and rests of `find`, tensors as their types, constants as a `Constant` of the
     wildcard's name, several values as a tuple of types, what is to be made of other arguments as
     patterns over their names, under which the rule must apply (by default each wildcard is a tensor
@@ -228,7 +232,7 @@ class Rule:
     name: str
     find: Call | tuple[Call, ...]
     replace: Patterns | Callable[[Match], Patterns]
-    when: Callable[[Match], bool | str] | None = None
+    when: When | None = None
     draw: Callable[[random.Random], Mapping[str, object]] | None = None
     throughout: Throughout = ""
     also: Callable[[Match], tuple[Node, ...]] | None = None

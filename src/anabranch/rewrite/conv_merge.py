@@ -23,6 +23,7 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, Ref, types, users
+from anabranch.ir.refused import Refused
 from anabranch.rewrite.build import Builder, drop_dead, join_origins, rewrite
 from anabranch.rewrite.conv_siblings import RELU, Member, why_apart
 from anabranch.rewrite.passes.fold_constants import evaluate
@@ -147,20 +148,20 @@ def _bias(builder: Builder, members: Sequence[Member], name: str) -> Ref | None:
     return builder.call("aten.cat.default", tuple(parts), 0, name=name)
 
 
-def _sees_strides(before: Graph, after: Graph) -> str:
+def _sees_strides(before: Graph, after: Graph) -> Refused | None:
     """Who depends on strides and finds others than before: an operator that is not known or asks
-    for them, or the caller. "" if nobody does."""
+    for them, or the caller, if anybody does."""
     was, now = types(before), types(after)
     nodes = {node.name: node for node in after.nodes}
     for node in before.nodes:
         if (ops.info(node.op).kind == "opaque" or node.op in STRIDED) and node.name in nodes:
             for old, new in zip(node.uses, nodes[node.name].uses, strict=True):
                 if not ops.same_layout(was[old], now[new]):
-                    return f"%{node.name} must find %{old} as it was, {was[old].text}"
+                    return Refused(f"%{node.name} must find %{old} as it was, {was[old].text}")
     for given, ref in zip(before.outputs, after.outputs, strict=True):
         if not ops.same_layout(was[given.name], now[ref.name]):
-            return f"%{given.name} is returned as {was[given.name].text}"
-    return ""
+            return Refused(f"%{given.name} is returned as {was[given.name].text}")
+    return None
 
 
 def _evaluated(graph: Graph, computed: dict[str, Node]) -> Graph:

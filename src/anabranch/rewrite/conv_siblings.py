@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Constant, Graph, Node, Ref, users
+from anabranch.ir.refused import Refused
 from anabranch.ir.types import DTYPE_NAMES
 from anabranch.rewrite.refuse import refuse
 from anabranch.trace import Trace
@@ -68,29 +69,31 @@ def siblings(graph: Graph, trace: Trace) -> list[tuple[Member, ...]]:
             if isinstance(member, Member):
                 able.append(member)
             else:
-                refuse(trace, f"merge %{node.name} with others of %{value}", member)
+                refuse(trace, f"merge %{node.name} with others of %{value}", member.sentence)
         found += [family for family in _families(able, trace) if len(family) > 1]
     return found
 
 
-def why_apart(a: Member, b: Member) -> str:
-    """Why two convolutions of one input cannot be one; "" if they can."""
+def why_apart(a: Member, b: Member) -> Refused | None:
+    """Why two convolutions of one input cannot be one."""
     if a.node.uses[0] != b.node.uses[0]:
-        return f"one reads %{a.node.uses[0]}, the other %{b.node.uses[0]}"
+        return Refused(f"one reads %{a.node.uses[0]}, the other %{b.node.uses[0]}")
     if a.stride != b.stride:
-        return f"their strides are {_pair(a.stride)} and {_pair(b.stride)}"
+        return Refused(f"their strides are {_pair(a.stride)} and {_pair(b.stride)}")
     if a.node.type.dtype != b.node.type.dtype:
-        return f"they are {DTYPE_NAMES[a.node.type.dtype]} and {DTYPE_NAMES[b.node.type.dtype]}"
+        return Refused(
+            f"they are {DTYPE_NAMES[a.node.type.dtype]} and {DTYPE_NAMES[b.node.type.dtype]}"
+        )
     if a.shift != b.shift:
         if a.node.type.shape[2:] != b.node.type.shape[2:]:
             sizes = (_pair(m.node.type.shape[2:]) for m in (a, b))
-            return f"their results are {' and '.join(sizes)}"
+            return Refused(f"their results are {' and '.join(sizes)}")
         windows = (f"{_pair(m.kernel)} padded by {_pair(m.padding)}" for m in (a, b))
-        return f"the windows {' and '.join(windows)} do not have one centre"
+        return Refused(f"the windows {' and '.join(windows)} do not have one centre")
     if (a.last is a.node) != (b.last is b.node):
         plain = a if a.last is a.node else b
-        return f"%{plain.node.name} has no relu of its own, the other has"
-    return ""
+        return Refused(f"%{plain.node.name} has no relu of its own, the other has")
+    return None
 
 
 def _families(able: list[Member], trace: Trace) -> Iterator[tuple[Member, ...]]:
@@ -102,7 +105,7 @@ def _families(able: list[Member], trace: Trace) -> Iterator[tuple[Member, ...]]:
             if not why:
                 family.append(member)
                 break
-            refuse(trace, f"merge %{family[0].node.name} + %{member.node.name}", why)
+            refuse(trace, f"merge %{family[0].node.name} + %{member.node.name}", why.sentence)
         else:
             families.append([member])
     return map(tuple, families)
@@ -113,7 +116,7 @@ def _member(
     readers: Mapping[str, list[Node]],
     constants: Mapping[str, Constant],
     returned: set[str],
-) -> Member | str:
+) -> Member | Refused:
     """The convolution by its parts, or why none like it is merged."""
     given = ops.arguments(node)
     weight, bias = (
@@ -121,21 +124,21 @@ def _member(
         for arg in (given["weight"], given["bias"])
     )
     if len(node.type.shape) != 4:
-        return "it is not two-dimensional"
+        return Refused("it is not two-dimensional")
     if given["transposed"]:
-        return "it is transposed"
+        return Refused("it is transposed")
     if given["groups"] != 1:
-        return f"it has {given['groups']} groups"
+        return Refused(f"it has {given['groups']} groups")
     if given["dilation"] != (1, 1):
-        return "it is dilated"
+        return Refused("it is dilated")
     if weight is None or weight.value is None:
-        return "its weight is no constant"
+        return Refused("its weight is no constant")
     if given["bias"] is not None and (bias is None or bias.value is None):
-        return "its bias is no constant"
+        return Refused("its bias is no constant")
     after = readers.get(node.name, [])
     last = after[0] if len(after) == 1 and after[0].op == RELU else node
     if out := returned.intersection((node.name, last.name)):
-        return f"%{out.pop()} is returned, and would be a part of a larger tensor"
+        return Refused(f"%{out.pop()} is returned, and would be a part of a larger tensor")
     stride, padding = given["stride"], given["padding"]
     assert isinstance(stride, tuple) and isinstance(padding, tuple)
     _, _, height, width = weight.type.shape

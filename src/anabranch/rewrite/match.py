@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from anabranch.ir.graph import Arg, Graph, Node, refs, users
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Known, Match, Rule
 from anabranch.rewrite.bind import Bindings, Found, bindings, together
 from anabranch.rewrite.match_index import Field, Sought
@@ -84,12 +85,12 @@ def _accepted(rule: Rule, found: Found, known: Known, refuse: Refuse | None) -> 
         if (bound, match.roots) in seen:
             continue
         seen.append((bound, match.roots))
-        answer = _uneven(nodes, known) or _answer(rule, match, refuse is not None)
-        if answer is True:
+        refused = _uneven(nodes, known) or _answer(rule, match, refuse is not None)
+        if refused is None:
             yield _with_others(rule, match)
-        elif refuse is not None and isinstance(answer, str):
+        elif refuse is not None:
             names = " and ".join(f"%{root.name}" for root in match.roots)
-            refuse(f"{rule.name} at {names}", answer)
+            refuse(f"{rule.name} at {names}", refused.sentence)
 
 
 def _with_others(rule: Rule, match: Match) -> Match:
@@ -101,23 +102,23 @@ def _with_others(rule: Rule, match: Match) -> Match:
     return replace(match, nodes=nodes, width=match.width + len(others))
 
 
-def _uneven(nodes: Sequence[Node], known: Known) -> str:
-    """Which of them is a concatenation of parts of several ranks; "" if none is."""
+def _uneven(nodes: Sequence[Node], known: Known) -> Refused | None:
+    """Which of them is a concatenation of parts of several ranks, if one is."""
     for node in nodes:
         if node.op == CAT and len({len(known.types[name].shape) for name in node.uses}) > 1:
-            return f"%{node.name} joins values of several ranks"
-    return ""
+            return Refused(f"%{node.name} joins values of several ranks")
+    return None
 
 
-def _answer(rule: Rule, match: Match, heard: bool) -> bool | str:
+def _answer(rule: Rule, match: Match, heard: bool) -> Refused | None:
     """What the rule's condition says. One that fails is a refusal, as a replacement is that cannot
     be built, if refusals are heard; else the error itself."""
     try:
-        return True if rule.when is None else rule.when(match)
+        return None if rule.when is None else rule.when(match)
     except (RuntimeError, TypeError, IndexError) as failed:
         if not heard:
             raise
-        return f"its condition cannot be told: {str(failed).partition(chr(10))[0]}"
+        return Refused(f"its condition cannot be told: {str(failed).partition(chr(10))[0]}")
 
 
 def _together(field: Field, sought: Sought, first: Node, near: Near | None) -> Found:

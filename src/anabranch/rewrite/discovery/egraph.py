@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import COMMUTATIVE, Call, Operand, Wild
 from anabranch.rewrite.discovery.settings import SIZES
 from anabranch.rewrite.discovery.terms import Evaluator, Side, fingerprint, size
@@ -105,7 +106,7 @@ class EGraph:
                 assert shape is not None
                 shapes[name] = shape
         told = unify(known.shapes, shapes)
-        if isinstance(told, str):
+        if isinstance(told, Refused):
             return None
         given = dict(bound)
         for letter in sorted(letters(known.shapes) & {*told} - {MORE}):

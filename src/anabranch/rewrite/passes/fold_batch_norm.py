@@ -29,6 +29,7 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, users
+from anabranch.ir.refused import Refused
 from anabranch.rewrite.build import Builder, join_origins, rewrite
 from anabranch.rewrite.refuse import refuse
 from anabranch.rewrite.transposes import PERMUTE, TRANSPOSE, turn_of
@@ -50,7 +51,7 @@ def fold_batch_norm(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
             return None
         given = ops.arguments(builder.renamed(node))
         if why := _not_constant(builder, given):
-            refuse(trace, f"fold %{node.name}", why)
+            refuse(trace, f"fold %{node.name}", why.sentence)
             return None
         if exact and node.type.dtype.itemsize < 4:
             refuse(trace, f"fold %{node.name}", "a weight of half precision would be rounded")
@@ -67,7 +68,7 @@ def fold_batch_norm(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
         names = *parts, source.name, *(view.name for view in views)
         for name, maker in zip(names, (*held, source, *views), strict=True):
             if why := _not_foldable(builder, maker, others[name], axis):
-                refuse(trace, f"fold %{node.name} into %{maker.name}", why)
+                refuse(trace, f"fold %{node.name} into %{maker.name}", why.sentence)
                 return _pointwise(builder, node, given, node.type.dtype)
         return _into(builder, source, held, views, node, given)
 
@@ -113,31 +114,31 @@ def _parts(node: Node) -> tuple[str, ...]:
     return node.uses if axis in (1, 1 - len(node.type.shape)) else (node.name,)
 
 
-def _not_constant(builder: Builder, given: dict[str, Arg]) -> str:
-    """Why the norm is no constant affine map; "" if it is one."""
+def _not_constant(builder: Builder, given: dict[str, Arg]) -> Refused | None:
+    """Why the norm is no constant affine map."""
     if given["training"]:
-        return "it normalises by the statistics of the batch"
+        return Refused("it normalises by the statistics of the batch")
     for key in ("weight", "bias", "running_mean", "running_var"):
         value = given[key]
         if isinstance(value, Ref) and value.name not in builder.known.constant:
-            return f"its {key} %{value.name} is not constant"
-    return "" if given["running_mean"] is not None else "it has no running statistics"
+            return Refused(f"its {key} %{value.name} is not constant")
+    return None if given["running_mean"] is not None else Refused("it has no running statistics")
 
 
-def _not_foldable(builder: Builder, node: Node, others: int, axis: int) -> str:
-    """Why the affine map cannot join this node; "" if it can."""
+def _not_foldable(builder: Builder, node: Node, others: int, axis: int) -> Refused | None:
+    """Why the affine map cannot join this node."""
     if others:
-        return f"%{node.name} is also read elsewhere ({others} more)"
+        return Refused(f"%{node.name} is also read elsewhere ({others} more)")
     if node.op not in FACTORS:
-        return ""
+        return None
     for arg in node.args[1:3]:
         if isinstance(arg, Ref) and arg.name not in builder.known.constant:
-            return f"its weight %{arg.name} is not constant"
+            return Refused(f"its weight %{arg.name} is not constant")
     if node.op == "aten.linear.default" and len(node.type.shape) != axis + 1:
-        return "the channels of the norm are not the columns of the linear"
+        return Refused("the channels of the norm are not the columns of the linear")
     if node.op == "aten.convolution.default" and axis != 1:
-        return "the channels of the norm are not those of the convolution"
-    return ""
+        return Refused("the channels of the norm are not those of the convolution")
+    return None
 
 
 def _affine(builder: Builder, given: dict[str, Arg], origin: str) -> tuple[Ref, Ref]:

@@ -3,7 +3,7 @@
 A law of algebra holds for tensors of one floating dtype. Where operands are promoted, the other
 side would be rounded elsewhere; whole numbers wrap around and booleans saturate.
 
-    when=every(floating("x", "y"), alike("x", "y"))     True, or the first sentence why not
+    when=every(floating("x", "y"), alike("x", "y"))     None, or the first refusal
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import random
 from collections.abc import Callable, Mapping
 
 from anabranch.ir.graph import Arg, Ref
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wildcards
+from anabranch.ir.refused import Refused
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, When, wildcards
 from anabranch.ir.text import text_arg
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws
 
-When = Callable[[Match], bool | str]
 Draw = Callable[[random.Random], Mapping[str, object]]
 
 
@@ -32,26 +32,23 @@ def both(left: str, right: str, sides: tuple[Call, Call], when: When, draw: Draw
 
 
 def every(*conditions: When) -> When:
-    """All of them: True, or what the first says that does not hold."""
+    """All of them: the refusal of the first that does not hold."""
 
-    def holds(match: Match) -> bool | str:
-        for condition in conditions:
-            answer = condition(match)
-            if answer is not True:
-                return answer
-        return True
+    def holds(match: Match) -> Refused | None:
+        answers = (condition(match) for condition in conditions)
+        return next((refused for refused in answers if refused), None)
 
     return holds
 
 
-def types_of(match: Match, *names: str) -> list[TensorType] | str:
+def types_of(match: Match, *names: str) -> list[TensorType] | Refused:
     """The types of what these wildcards stand for, several values each or one; or which is none."""
     found = []
     for name in names:
         arg = match.bound[name]
         for item in arg if isinstance(arg, tuple) else (arg,):
             if not isinstance(item, Ref):
-                return f"{name} is {text_arg(item)} and no tensor"
+                return Refused(f"{name} is {text_arg(item)} and no tensor")
             found.append(match.known.types[item.name])
     return found
 
@@ -59,14 +56,18 @@ def types_of(match: Match, *names: str) -> list[TensorType] | str:
 def floating(*names: str) -> When:
     """Whether they are tensors of one floating dtype."""
 
-    def holds(match: Match) -> bool | str:
+    def holds(match: Match) -> Refused | None:
         types = types_of(match, *names)
-        if isinstance(types, str):
+        if isinstance(types, Refused):
             return types
         dtypes = {type.dtype for type in types}
         if len(dtypes) > 1:
-            return f"{', '.join(names)} are of several dtypes"
-        return all(d.is_floating_point for d in dtypes) or f"{', '.join(names)} are whole numbers"
+            return Refused(f"{', '.join(names)} are of several dtypes")
+        return (
+            None
+            if all(d.is_floating_point for d in dtypes)
+            else Refused(f"{', '.join(names)} are whole numbers")
+        )
 
     return holds
 
@@ -74,13 +75,13 @@ def floating(*names: str) -> When:
 def alike(*names: str) -> When:
     """Whether they are tensors of one shape and floating dtype."""
 
-    def holds(match: Match) -> bool | str:
+    def holds(match: Match) -> Refused | None:
         types = types_of(match, *names)
-        if isinstance(types, str):
+        if isinstance(types, Refused):
             return types
         if len({type.shape for type in types}) > 1:
-            return f"{', '.join(names)} are of several shapes"
-        return True
+            return Refused(f"{', '.join(names)} are of several shapes")
+        return None
 
     return every(floating(*names), holds)
 
@@ -88,9 +89,9 @@ def alike(*names: str) -> When:
 def matrices(*names: str) -> When:
     """Whether none of them is a vector, which a product takes for a row or a column as it likes."""
 
-    def holds(match: Match) -> bool | str:
+    def holds(match: Match) -> Refused | None:
         vectors = [name for name in names if len(match.known.types[_name(match, name)].shape) < 2]
-        return not vectors or f"{vectors[0]} is a vector"
+        return None if not vectors else Refused(f"{vectors[0]} is a vector")
 
     return holds
 
@@ -98,9 +99,9 @@ def matrices(*names: str) -> When:
 def number(name: str) -> When:
     """Whether it is a number, and not a tensor."""
 
-    def holds(match: Match) -> bool | str:
+    def holds(match: Match) -> Refused | None:
         arg = match.bound[name]
-        return is_number(arg) or f"{name} is {text_arg(arg)} and no number"
+        return None if is_number(arg) else Refused(f"{name} is {text_arg(arg)} and no number")
 
     return holds
 
@@ -108,11 +109,13 @@ def number(name: str) -> When:
 def positive(name: str) -> When:
     """Whether it is a number above zero."""
 
-    def holds(match: Match) -> bool | str:
+    def holds(match: Match) -> Refused | None:
         arg = match.bound[name]
         return (
-            isinstance(arg, int | float) and is_number(arg) and arg > 0
-        ) or f"{name} is {text_arg(arg)}"
+            None
+            if isinstance(arg, int | float) and is_number(arg) and arg > 0
+            else Refused(f"{name} is {text_arg(arg)}")
+        )
 
     return holds
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from anabranch.ir.graph import Ref
 from anabranch.ir.ops import ATTENTION
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call
 from anabranch.rewrite.rules import draws
@@ -30,7 +31,7 @@ def _scaled(factor: str, of: str) -> Rule:
     given: Call = call(f"aten.{factor}.Tensor", x, s)
     sides = (given, k) if of == "q" else (q, given)
 
-    def may(match: Match) -> bool | str:
+    def may(match: Match) -> Refused | None:
         # The bound names of both sides: `x` stands for the one that is scaled.
         return every(floating("x", "k" if of == "q" else "q", "v"), positive("s"))(match)
 

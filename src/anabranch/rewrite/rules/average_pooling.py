@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from anabranch.ir.graph import Arg
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, convolution, reshape
@@ -25,7 +26,6 @@ from anabranch.rewrite.rules.conv_windows import Sizes, Window, convolve, result
 from anabranch.rewrite.rules.pattern_parts import not_constant
 
 Drawn = Mapping[str, object]
-Condition = Callable[[Match], bool | str]
 
 x, w, b = wild("x w b")
 AVERAGE = "aten.avg_pool2d.default"
@@ -84,27 +84,27 @@ def pooled(value: Operand, by: Average) -> Call:
     return call(AVERAGE, value, *by.args)
 
 
-def not_uniform(match: Match, by: Average, shape: Sizes) -> str:
+def not_uniform(match: Match, by: Average, shape: Sizes) -> Refused | None:
     """Why the average, whose result has this shape, is no convolution of equal taps."""
     if len(match.x.shape) != 4:
-        return "it has no axis of images"
+        return Refused("it has no axis of images")
     if by.divisor is None and any(by.padding) and not by.include:
-        return "at the rim it divides by fewer: count_include_pad is False"
+        return Refused("at the rim it divides by fewer: count_include_pad is False")
     if results(match.x.shape[2:], by.kernel, by.window) != shape[2:]:
-        return "its last windows are cut short: ceil_mode"
-    return ""
+        return Refused("its last windows are cut short: ceil_mode")
+    return None
 
 
-def uniform(match: Match) -> bool | str:
-    return not_uniform(match, average(match), match.root.type.shape) or True
+def uniform(match: Match) -> Refused | None:
+    return not_uniform(match, average(match), match.root.type.shape)
 
 
-def not_too_large(match: Match) -> bool | str:
+def not_too_large(match: Match) -> Refused | None:
     if why := not_uniform(match, average(match), match.root.type.shape):
         return why
     (kernel, channels) = average(match).kernel, match.x.shape[1]
     count = channels * channels * kernel[0] * kernel[1]
-    return count <= LARGEST or f"its weight would have {count} numbers"
+    return None if count <= LARGEST else Refused(f"its weight would have {count} numbers")
 
 
 def taps(match: Match, *lead: int) -> Call:
@@ -148,40 +148,44 @@ def uniform_average(dice: random.Random) -> Drawn:
     return any_average(dice, uniform=True)
 
 
-def pointwise(match: Match) -> str:
+def pointwise(match: Match) -> Refused | None:
     """Why the convolution of the match is no plain 1x1 convolution of images."""
     by = window(match)
     if set(match.w.shape[2:]) != {1} or len(match.w.shape) != 4:
-        return "the convolution is not 1x1"
+        return Refused("the convolution is not 1x1")
     if len(match.x.shape) != 4:
-        return "the pooling has no axis of images"
-    return "" if by.plain else "the convolution has a stride or padding, or is transposed"
+        return Refused("the pooling has no axis of images")
+    return (
+        None if by.plain else Refused("the convolution has a stride or padding, or is transposed")
+    )
 
 
-def composed(match: Match) -> bool | str:
+def composed(match: Match) -> Refused | None:
     """Whether an average and the 1x1 convolution of it are one convolution."""
     if why := pointwise(match) or not_constant(match, "w"):
         return why
     if window(match).groups > 1:
-        return f"it has {window(match).groups} groups"
-    return not_uniform(match, average(match), match.root.type.shape) or True
+        return Refused(f"it has {window(match).groups} groups")
+    return not_uniform(match, average(match), match.root.type.shape)
 
 
 def as_one(match: Match) -> Call:
     return convolve(x, w * taps(match, 1, 1), b, average(match).window)
 
 
-def passes(match: Match) -> bool | str:
+def passes(match: Match) -> Refused | None:
     """Whether the bias passes the average."""
     if why := pointwise(match):
         return why
     free = match.b.type is None or average(match).sums_to_one
-    return free or "the bias would be less at the rim, where zeros count"
+    return None if free else Refused("the bias would be less at the rim, where zeros count")
 
 
-def stops(match: Match) -> bool | str:
+def stops(match: Match) -> Refused | None:
     """Whether it is a bias that does not pass."""
-    return pointwise(match) or passes(match) is not True
+    if refused := pointwise(match):
+        return refused
+    return None if passes(match) else Refused("its bias passes the average")
 
 
 def average_last(match: Match) -> Call:
@@ -222,11 +226,11 @@ def with_1x1(
     return draw
 
 
-def fewer_at_the_rim(match: Match) -> bool | str:
+def fewer_at_the_rim(match: Match) -> Refused | None:
     by = average(match)
     if by.include or not any(by.padding) or by.divisor is not None:
-        return False
-    return len(match.x.shape) == 4 or "it has no axis of images"
+        return Refused("it divides by as many at the rim as within")
+    return None if len(match.x.shape) == 4 else Refused("it has no axis of images")
 
 
 def over_counts(match: Match) -> Call:

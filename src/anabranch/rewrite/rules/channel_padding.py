@@ -18,6 +18,7 @@ from collections.abc import Mapping
 
 import torch
 
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Rule, wild
 from anabranch.rewrite.pattern_ops import call, convolution
 from anabranch.rewrite.rules import draws
@@ -29,17 +30,17 @@ VECTOR = 16
 """Bytes that a thread loads at once, at the most."""
 
 
-def wide(match: Match) -> bool | str:
+def wide(match: Match) -> Refused | None:
     """Whether its results have more channels than a vector, and not as many as some vectors."""
     many, channels = vector(match.root.type.dtype), match.w.shape[0]
     by = window(match)
     if by.transposed or by.groups > 1:
-        return "it is transposed or has groups"
+        return Refused("it is transposed or has groups")
     if why := not_constant(match, "w", "b"):
         return why
     if channels <= many:
-        return f"{channels} channels are no more than a vector"
-    return channels % many > 0 or f"{channels} channels are whole vectors"
+        return Refused(f"{channels} channels are no more than a vector")
+    return None if channels % many > 0 else Refused(f"{channels} channels are whole vectors")
 
 
 def first_of_more(match: Match) -> Call:

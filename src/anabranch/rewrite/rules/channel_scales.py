@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 
-from anabranch.ir.rule import Bound, Call, Match, Operand, Pattern, Rule, Wild, wild
+from anabranch.ir.refused import Refused
+from anabranch.ir.rule import Bound, Call, Match, Operand, Pattern, Rule, When, Wild, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, convolution, linear, reshape
 from anabranch.rewrite.rules import draws
@@ -26,7 +27,6 @@ from anabranch.rewrite.rules.conv_windows import Sizes, Window, convolve, window
 from anabranch.rewrite.rules.pattern_parts import bias_of, bound, not_constant
 
 Drawn = Mapping[str, object]
-Condition = Callable[[Match], bool | str]
 
 x, w, b, s, t = wild("x w b s t")
 
@@ -35,35 +35,37 @@ MUL = "aten.mul.Tensor"
 CONV, LINEAR = convolution(x, w, b, rest="window"), linear(x, w, b)
 
 
-def not_of_channels(match: Match, name: str, shape: Sizes, axis: int) -> str:
+def not_of_channels(match: Match, name: str, shape: Sizes, axis: int) -> Refused | None:
     """Why what is bound is no number and has no number for each channel of a tensor of this shape,
-    whose channels lie on this axis; "" if it does."""
+    whose channels lie on this axis; None if it does."""
     given: Bound = getattr(match, name)
     if isinstance(given.arg, int | float) and not isinstance(given.arg, bool):
-        return ""
+        return None
     if given.type is None:
-        return f"{given.arg} is no number"
+        return Refused(f"{given.arg} is no number")
     full = (1,) * (len(shape) - len(given.shape)) + given.shape
     wanted = [shape[axis] if i == axis else 1 for i in range(len(shape))]
     if len(full) != len(shape) or any(n not in (1, m) for n, m in zip(full, wanted, strict=True)):
-        return f"{given.shape} is not a number for each channel of {shape}"
+        return Refused(f"{given.shape} is not a number for each channel of {shape}")
     if given.type.dtype != match.root.type.dtype:
-        return f"{given.type.text} is of another dtype"
+        return Refused(f"{given.type.text} is of another dtype")
     return not_constant(match, name)
 
 
-def joins(*names: str, axis: int = 1) -> Condition:
+def joins(*names: str, axis: int = 1) -> When:
     """Whether these are numbers for the channels of the result, and may join constant weights."""
 
-    def when(match: Match) -> bool | str:
+    def when(match: Match) -> Refused | None:
         if axis == -1 and len(match.w.shape) != 2:
-            return "the weight is a vector"
+            return Refused("the weight is a vector")
         shape = match.root.type.shape
         for name in names:
             if why := not_of_channels(match, name, shape, axis % len(shape)):
                 return why
         inner = match.nodes[1].type.shape
-        return not_constant(match, "w", "b") or inner == shape or f"it makes {shape} of {inner}"
+        return not_constant(match, "w", "b") or (
+            None if inner == shape else Refused(f"it makes {shape} of {inner}")
+        )
 
     return when
 
@@ -105,21 +107,21 @@ def normed(match: Match) -> Call:
     return convolve(x, of_result(match), bias, window(match))
 
 
-def of_input(*names: str, padded: bool) -> Condition:
+def of_input(*names: str, padded: bool) -> When:
     """Whether these are numbers for the channels of x. `padded`: the zeros around x stay zeros."""
 
-    def when(match: Match) -> bool | str:
+    def when(match: Match) -> Refused | None:
         by = window(match)
         if match.x.type is None:
-            return False
+            return Refused("x is no tensor")
         if by.transposed and not padded:
-            return "it is transposed"
+            return Refused("it is transposed")
         if not padded and set(by.padding) != {0}:
-            return "the zeros around its input would get the term, too"
+            return Refused("the zeros around its input would get the term, too")
         for name in names:
             if why := not_of_channels(match, name, match.x.shape, 1):
                 return why
-        return not_constant(match, "w", "b") or True
+        return not_constant(match, "w", "b")
 
     return when
 
@@ -150,8 +152,8 @@ def _with_term(match: Match) -> Call:
     return bias_of(match, b, match.w.shape[0]) + call("aten.sum.dim_IntList", into(match, t), axes)
 
 
-def has_bias(match: Match) -> bool | str:
-    return match.b.type is not None or "it has no bias"
+def has_bias(match: Match) -> Refused | None:
+    return None if match.b.type is not None else Refused("it has no bias")
 
 
 def bias_apart(match: Match) -> Call:
@@ -159,11 +161,15 @@ def bias_apart(match: Match) -> Call:
     return convolve(x, w, None, window(match)) + reshape(b, (1, -1, *ones))
 
 
-def linear_of_scaled(match: Match) -> bool | str:
+def linear_of_scaled(match: Match) -> Refused | None:
     if match.x.type is None:
-        return False
+        return Refused("x is no tensor")
     why = not_of_channels(match, "s", match.x.shape, len(match.x.shape) - 1)
-    return why or not_constant(match, "w") or len(match.w.shape) == 2 or "the weight is a vector"
+    return (
+        why
+        or not_constant(match, "w")
+        or (None if len(match.w.shape) == 2 else Refused("the weight is a vector"))
+    )
 
 
 def one_convolution(

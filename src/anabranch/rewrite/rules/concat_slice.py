@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate, pairwise
 
 from anabranch.ir.graph import Ref
-from anabranch.ir.rule import Call, Match, Pattern, Rule, Wild, wild
+from anabranch.ir.refused import Refused
+from anabranch.ir.rule import Call, Match, Pattern, Rule, When, Wild, wild
 from anabranch.rewrite.pattern_ops import call, cat
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.algebra_conditions import (
-    When,
     every,
     floating,
     sizes,
@@ -47,7 +47,7 @@ def same(part: Ref) -> Call:
 
 def _shapes(match: Match, name: str) -> list[tuple[int, ...]]:
     found = types_of(match, name)
-    assert not isinstance(found, str)
+    assert not isinstance(found, Refused)
     return [type.shape for type in found]
 
 
@@ -67,17 +67,21 @@ def _span(match: Match, size: int) -> tuple[int, int]:
     return slice(low, high).indices(size)[:2]
 
 
-def within(match: Match) -> bool | str:
+def within(match: Match) -> Refused | None:
     """Whether the slice leaves out at least one of the parts."""
-    if isinstance(types := types_of(match, "parts"), str):
+    if isinstance(types := types_of(match, "parts"), Refused):
         return types
     if (at := _axis(match, "axis", "parts")) != _axis(match, "other", "parts"):
-        return "it is cut along another axis than joined"
+        return Refused("it is cut along another axis than joined")
     shapes = [type.shape for type in types]
     low, high = _span(match, sum(shape[at] for shape in shapes))
     ends = list(accumulate((shape[at] for shape in shapes), initial=0))
     left = [1 for a, b in pairwise(ends) if max(a, low) < min(b, high)]
-    return 0 < len(left) < len(shapes) or "it reads something of every part, or nothing"
+    return (
+        None
+        if 0 < len(left) < len(shapes)
+        else Refused("it reads something of every part, or nothing")
+    )
 
 
 def read_parts(match: Match) -> Pattern:
@@ -94,11 +98,11 @@ def read_parts(match: Match) -> Pattern:
     return pieces[0] if len(pieces) == 1 else cat(tuple(pieces), at)
 
 
-def across(match: Match) -> bool | str:
-    if isinstance(types := types_of(match, "parts"), str):
+def across(match: Match) -> Refused | None:
+    if isinstance(types := types_of(match, "parts"), Refused):
         return types
     apart = _axis(match, "axis", "parts") != _axis(match, "other", "parts")
-    return apart or "it is cut along the axis along which it is joined"
+    return None if apart else Refused("it is cut along the axis along which it is joined")
 
 
 def joined(dice: random.Random, count: int = 0, apart: bool = False) -> dict[str, object]:
@@ -139,13 +143,17 @@ def each_sliced(match: Match) -> Pattern:
     return cat(pieces, _axis(match, "axis", "parts"))
 
 
-def stacked_parts(match: Match) -> bool | str:
-    if isinstance(types := types_of(match, "parts"), str):
+def stacked_parts(match: Match) -> Refused | None:
+    if isinstance(types := types_of(match, "parts"), Refused):
         return types
     rank = len(types[0].shape) + 1
     given, found = match.axis.arg, match.other.arg
     assert isinstance(given, int) and isinstance(found, int)
-    return given % rank == found % rank or "it is read along another axis than stacked"
+    return (
+        None
+        if given % rank == found % rank
+        else Refused("it is read along another axis than stacked")
+    )
 
 
 def the_part(match: Match) -> Pattern:
@@ -177,11 +185,11 @@ def neighbours(count: int, first: int) -> Rule:
             found.append(slice(low, high).indices(size)[:2])
         return at, found
 
-    def adjacent(match: Match) -> bool | str:
+    def adjacent(match: Match) -> Refused | None:
         at, ((_, stop), (go, _)) = spans(match)
         if {_axis(match, name, "x") for name in "ij"} != {at}:
-            return "they are cut along another axis than joined"
-        return stop == go or f"one ends at {stop} and the other begins at {go}"
+            return Refused("they are cut along another axis than joined")
+        return None if stop == go else Refused(f"one ends at {stop} and the other begins at {go}")
 
     def put(match: Match) -> Pattern:
         at, ((go, _), (_, stop)) = spans(match)
@@ -211,11 +219,15 @@ def neighbours(count: int, first: int) -> Rule:
     )
 
 
-def paired(match: Match) -> bool | str:
+def paired(match: Match) -> Refused | None:
     """Whether both are joined along the same axis, part by part of one shape."""
     if _axis(match, "axis", "parts") != _axis(match, "other", "others"):
-        return "they are joined along different axes"
-    return _shapes(match, "parts") == _shapes(match, "others") or "their parts differ in shape"
+        return Refused("they are joined along different axes")
+    return (
+        None
+        if _shapes(match, "parts") == _shapes(match, "others")
+        else Refused("their parts differ in shape")
+    )
 
 
 def pairs(dice: random.Random) -> Drawn:
@@ -238,12 +250,12 @@ def binary(name: str, count: int) -> Rule:
     names = [wild.name for wild in (*left, *right)]
     sides = [f"{name}({one.name}, {two.name})" for one, two in zip(left, right, strict=True)]
 
-    def alike_pairs(match: Match) -> bool | str:
+    def alike_pairs(match: Match) -> Refused | None:
         for one, two in zip(left, right, strict=True):
             shapes = [match.known.types[str(_ref(match, w))].shape for w in (one, two)]
             if shapes[0] != shapes[1]:
-                return f"{one.name} and {two.name} are of different shapes"
-        return True
+                return Refused(f"{one.name} and {two.name} are of different shapes")
+        return None
 
     def draw(dice: random.Random) -> Drawn:
         drawn = joined(dice, count)
@@ -266,10 +278,10 @@ def _ref(match: Match, wildcard: Wild) -> str:
     return arg.name
 
 
-def inside(match: Match) -> bool | str:
+def inside(match: Match) -> Refused | None:
     """Whether both slices go along one axis, the outer within the inner, by whole numbers."""
     same_axis = _axis(match, "axis", "x") == _axis(match, "other", "x")
-    return same_axis or "they are cut along different axes"
+    return None if same_axis else Refused("they are cut along different axes")
 
 
 def one_slice(match: Match) -> Pattern:

@@ -12,9 +12,8 @@ without a relu, too (SOSP 2019); here any activation may stand in its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from anabranch.ir.rule import Match, Rule, wild
+from anabranch.ir.refused import Refused
+from anabranch.ir.rule import Match, Rule, When, wild
 from anabranch.rewrite.pattern_ops import cat
 from anabranch.rewrite.rules import conv_merging, interleaved_convs
 from anabranch.rewrite.rules.activations import ACTIVATIONS
@@ -23,12 +22,12 @@ from anabranch.rewrite.rules.conv_merging import Merge
 (axis,) = wild("axis")
 
 
-def channels(when: Callable[[Match], bool | str]) -> Callable[[Match], bool | str]:
+def channels(when: When) -> When:
     """The condition, of a concatenation along channels."""
 
-    def asked(match: Match) -> bool | str:
+    def asked(match: Match) -> Refused | None:
         axis, axes = match.bound["axis"], len(match.x.shape)
-        return when(match) if axis in (1, 1 - axes) else "it is not of channels"
+        return when(match) if axis in (1, 1 - axes) else Refused("it is not of channels")
 
     return asked
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from anabranch.ir.graph import Ref
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import cat, convolution
@@ -30,15 +31,15 @@ MOST = 8
 """Parts of a concatenation that are worth a launch each."""
 
 
-def of_parts(match: Match) -> bool | str:
+def of_parts(match: Match) -> Refused | None:
     if not _along_channels(match):
-        return False
-    if why := _plain(match, window(match)) or not_constant(match, "w"):
+        return Refused("its parts are joined along another axis than the channels")
+    if why := _plain(window(match)) or not_constant(match, "w"):
         return why
     count = len(_parts(match))
     if count < 2:
-        return False
-    return count <= MOST or f"its input has {count} parts: too many launches"
+        return Refused("its input has one part")
+    return None if count <= MOST else Refused(f"its input has {count} parts: too many launches")
 
 
 def sum_of_parts(match: Match) -> Call:
@@ -63,10 +64,12 @@ def _parts(match: Match) -> list[tuple[Ref, TensorType]]:
     return [(part, match.known.types[part.name]) for part in found if isinstance(part, Ref)]
 
 
-def _plain(match: Match, by: Window) -> str:
+def _plain(by: Window) -> Refused | None:
     if by.transposed:
-        return "it is transposed"
-    return f"it has {by.groups} groups, and a group does not read all channels" * (by.groups > 1)
+        return Refused("it is transposed")
+    if by.groups > 1:
+        return Refused(f"it has {by.groups} groups, and a group does not read all channels")
+    return None
 
 
 def concatenated(dice: random.Random) -> Drawn:
@@ -83,30 +86,30 @@ def concatenated(dice: random.Random) -> Drawn:
     }
 
 
-def summed(match: Match) -> bool | str:
+def summed(match: Match) -> Refused | None:
     """Two convolutions of inputs of one size, whose windows fit in one."""
     one, two = window(match), window(match, "other")
-    if why := _plain(match, one) or _plain(match, two):
+    if why := _plain(one) or _plain(two):
         return why
     if match.x.arg == match.y.arg:
-        return "they read one input: their weights can be added"
+        return Refused("they read one input: their weights can be added")
     if why := not_constant(match, "w", "v", "b", "c"):
         return why
     found = _one_window(match)
-    return found if isinstance(found, str) else True
+    return found if isinstance(found, Refused) else None
 
 
-def _one_window(match: Match) -> tuple[Window, list[Rims]] | str:
+def _one_window(match: Match) -> tuple[Window, list[Rims]] | Refused:
     size, other = match.x.shape, match.y.shape
     if (size[0], *size[2:]) != (other[0], *other[2:]):
-        return f"the inputs are {size} and {other}"
+        return Refused(f"the inputs are {size} and {other}")
     sides = ((match.w, window(match)), (match.v, window(match, "other")))
     return together(size[2:], [(weight.shape[2:], by) for weight, by in sides])
 
 
 def of_both(match: Match) -> Call:
     found = _one_window(match)
-    assert not isinstance(found, str)
+    assert not isinstance(found, Refused)
     by, (first, second) = found
     weight = cat((rimmed(w, first), rimmed(v, second)), 1)
     return convolve(cat((x, y), 1), weight, _total(match), by)
@@ -140,10 +143,10 @@ def two_summed(dice: random.Random) -> Drawn:
     }
 
 
-def wide(match: Match) -> bool | str:
-    if why := _plain(match, window(match)) or not_constant(match, "w", "b"):
+def wide(match: Match) -> Refused | None:
+    if why := _plain(window(match)) or not_constant(match, "w", "b"):
         return why
-    return match.w.shape[0] > 1 or "it has one channel only"
+    return None if match.w.shape[0] > 1 else Refused("it has one channel only")
 
 
 def halves(match: Match) -> Call:

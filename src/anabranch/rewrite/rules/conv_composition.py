@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Rule, wild
 from anabranch.rewrite.pattern_ops import call, convolution, reshape, transpose
 from anabranch.rewrite.rules import draws
@@ -30,35 +31,35 @@ LARGEST = 64
 """How many times the numbers of both weights their product may have."""
 
 
-def own_padding(match: Match) -> bool | str:
+def own_padding(match: Match) -> Refused | None:
     if window(match).transposed:
-        return "it is transposed"
+        return Refused("it is transposed")
     found = _window_of_padded(match)
-    if isinstance(found, str):
+    if isinstance(found, Refused):
         return found
-    return not any(map(any, found[1])) or not_constant(match, "w") or True
+    return not_constant(match, "w") if any(map(any, found[1])) else None
 
 
 def without_pad(match: Match) -> Call:
     found = _window_of_padded(match)
-    assert not isinstance(found, str)
+    assert not isinstance(found, Refused)
     by, rims = found
     return convolve(x, rimmed(w, rims), b, by)
 
 
-def _window_of_padded(match: Match) -> tuple[Window, Rims] | str:
+def _window_of_padded(match: Match) -> tuple[Window, Rims] | Refused:
     """The window and the rims of the weight that see the same without the padding before; or why
     there are none. A rim behind is left out where the results are as many without it."""
     by, taps, size = window(match), match.w.shape[2:], match.x.shape[2:]
     ends = sides_of(match, len(size))
-    if isinstance(ends, str):
+    if isinstance(ends, Refused):
         return ends
     most: list[int] = []
     rims: list[tuple[int, int]] = []
     for axis, (left, right) in enumerate(ends):
         p, d = by.padding[axis], by.dilation[axis]
         if p and min(left, right) < 0:
-            return "what is cut away before would be seen where there are zeros"
+            return Refused("what is cut away before would be seen where there are zeros")
         least = max(left + p, right + p, 0)
         padding = least + (left + p - least) % d  # what is too many before is whole taps
         before, after = padding - left - p, padding - right - p
@@ -67,19 +68,19 @@ def _window_of_padded(match: Match) -> tuple[Window, Rims] | str:
         if count == (match.root.type.shape[2 + axis],):
             after = 0
         if after % d:
-            return f"{after} zeros too many are no multiple of the dilation {d}"
+            return Refused(f"{after} zeros too many are no multiple of the dilation {d}")
         most.append(padding)
         rims.append((before // d, after // d))
     return replace(by, padding=tuple(most)), tuple(rims)
 
 
-def sides_of(match: Match, axes: int) -> list[tuple[int, int]] | str:
+def sides_of(match: Match, axes: int) -> list[tuple[int, int]] | Refused:
     """What `pad` adds before and after along each axis of space; or why that is not all."""
     given = match.pad.arg
     assert isinstance(given, tuple)
     ends = [end for end in given if isinstance(end, int)]
     if any(ends[2 * axes :]):
-        return "it pads the channels, too"
+        return Refused("it pads the channels, too")
     ends = (ends + [0] * 2 * axes)[: 2 * axes]
     return list(zip(ends[-2::-2], ends[::-2], strict=True))
 
@@ -104,21 +105,23 @@ def padded_input(dice: random.Random) -> Drawn:
     }
 
 
-def followed_by_1x1(match: Match) -> bool | str:
+def followed_by_1x1(match: Match) -> Refused | None:
     inner, outer = window(match), window(match, "outer")
     if set(match.v.shape[2:]) != {1}:
-        return False
+        return Refused("the second convolution is not 1x1")
     if not outer.plain or outer.groups > 1:
-        return "the 1x1 convolution has a stride, padding or groups"
+        return Refused("the 1x1 convolution has a stride, padding or groups")
     if inner.transposed:
-        return "it is transposed"
+        return Refused("it is transposed")
     if inner.groups > 1 and not inner.groups == match.w.shape[0] == match.x.shape[1]:
-        return f"it has {inner.groups} groups"
+        return Refused(f"it has {inner.groups} groups")
     if why := not_constant(match, "w", "v", "b", "c"):
         return why
     size = match.v.shape[0] * match.x.shape[1] * prod(match.w.shape[2:])
     times = size // (prod(match.w.shape) + prod(match.v.shape))
-    return times <= LARGEST or f"its weight would be {times} times as large as both"
+    return (
+        None if times <= LARGEST else Refused(f"its weight would be {times} times as large as both")
+    )
 
 
 def as_one(match: Match) -> Call:
@@ -149,13 +152,13 @@ def two_in_a_row(dice: random.Random) -> Drawn:
     }
 
 
-def strided_1x1(match: Match) -> bool | str:
+def strided_1x1(match: Match) -> Refused | None:
     by = window(match)
     if set(match.w.shape[2:]) != {1} or set(by.stride) == {1}:
-        return False
+        return Refused("it is not 1x1, or has no stride")
     if by.transposed or set(by.padding) != {0}:
-        return "it is transposed or padded"
-    return True
+        return Refused("it is transposed or padded")
+    return None
 
 
 def of_every_second(match: Match) -> Call:

@@ -18,7 +18,8 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.refused import Refused
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, When, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import cat, convolution
 from anabranch.rewrite.rules import draws
@@ -49,7 +50,7 @@ class Merge:
     find: tuple[Call, Call]
     whole: Callable[[Match], Call]
     parts: Callable[[Match, Pattern], tuple[Pattern, ...]]
-    when: Callable[[Match], bool | str]
+    when: When
     draw: Callable[[random.Random], Drawn]
 
     def rule(self, both: str) -> Rule:
@@ -80,28 +81,28 @@ PAIR = (convolution(x, w, b, rest="window"), convolution(x, v, c, rest="window")
 APART = (convolution(x, w, b, rest="window"), convolution(x, v, c, rest="other"))
 
 
-def plain(match: Match) -> str:
+def plain(match: Match) -> Refused | None:
     """Why the channels of the results are not simply those of the weights, one below the other."""
     by = window(match)
     if by.transposed:
-        return "it is transposed"
-    return f"it has {by.groups} groups" if by.groups > 1 else ""
+        return Refused("it is transposed")
+    return Refused(f"it has {by.groups} groups") if by.groups > 1 else None
 
 
-def alike(match: Match) -> bool | str:
+def alike(match: Match) -> Refused | None:
     if match.w.shape[2:] != match.v.shape[2:]:
-        return False
-    return plain(match) or not_constant(match, "w", "v", "b", "c") or True
+        return Refused("their windows are of two sizes")
+    return plain(match) or not_constant(match, "w", "v", "b", "c")
 
 
-def unlike(match: Match) -> bool | str:
+def unlike(match: Match) -> Refused | None:
     """Two windows, or kernels of two sizes, that fit in one window."""
     if why := plain(match) or not_constant(match, "w", "v", "b", "c"):
         return why
     if not two_kinds(match):
-        return False
+        return Refused("their windows are alike")
     found = one_window(match)
-    return found if isinstance(found, str) else True
+    return found if isinstance(found, Refused) else None
 
 
 def two_kinds(match: Match) -> bool:
@@ -110,11 +111,11 @@ def two_kinds(match: Match) -> bool:
     return not same or match.w.shape[2:] != match.v.shape[2:]
 
 
-def one_window(match: Match) -> tuple[Window, list[Rims]] | str:
+def one_window(match: Match) -> tuple[Window, list[Rims]] | Refused:
     """The window in which those of w and v fit, or why there is none."""
     one, two = window(match), window(match, "other")
     if (one.transposed, one.groups) != (two.transposed, two.groups):
-        return "one is transposed or has groups, the other not"
+        return Refused("one is transposed or has groups, the other not")
     members = ((match.w.shape[2:], one), (match.v.shape[2:], two))
     return together(match.x.shape[2:], members)
 
@@ -126,7 +127,7 @@ def stacked(match: Match) -> Call:
 
 def padded(match: Match) -> Call:
     found = one_window(match)
-    assert not isinstance(found, str)
+    assert not isinstance(found, Refused)
     by, (first, second) = found
     return _merged(match, by, rimmed(w, first), rimmed(v, second))
 
@@ -165,7 +166,7 @@ def two_windows(dice: random.Random) -> Drawn:
         assert isinstance(x, TensorType)
         size = x.shape[2:]
         possible = min(results(size, other, two)) > 0 and (kernel, one) != (other, two)
-        if possible and not isinstance(together(size, ((kernel, one), (other, two))), str):
+        if possible and not isinstance(together(size, ((kernel, one), (other, two))), Refused):
             one, two = _told_apart(dice, kernel, one), _told_apart(dice, other, two)
             return {**drawn, "window": one.args, "other": two.args}
 
@@ -188,13 +189,17 @@ def _pair(dice: random.Random, kernel: Sizes, other: Sizes, by: Window) -> dict[
     }
 
 
-def batches(match: Match) -> bool | str:
+def batches(match: Match) -> Refused | None:
     """Two inputs that differ in their number of images only; the weights may be anything."""
     if match.x.arg == match.y.arg:
-        return "it is one convolution twice"
+        return Refused("it is one convolution twice")
     if match.x.shape[1:] != match.y.shape[1:]:
-        return f"the inputs are {match.x.shape} and {match.y.shape}"
-    return len(match.x.shape) == len(match.w.shape) or "the inputs have no axis of images"
+        return Refused(f"the inputs are {match.x.shape} and {match.y.shape}")
+    return (
+        None
+        if len(match.x.shape) == len(match.w.shape)
+        else Refused("the inputs have no axis of images")
+    )
 
 
 def one_batch(match: Match) -> tuple[Pattern, ...]:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.ir.graph import Arg
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand
 from anabranch.rewrite.pattern_ops import call
 
@@ -83,7 +84,7 @@ def results(size: Sizes, kernel: Sizes, by: Window) -> Sizes:
 
 def together(
     size: Sizes, members: Sequence[tuple[Sizes, Window]]
-) -> tuple[Window, list[Rims]] | str:
+) -> tuple[Window, list[Rims]] | Refused:
     """The window in which these kernels fit with their windows, and the rim of each; or why there
     is none. `size` is the input's."""
     _, first = members[0]
@@ -91,7 +92,7 @@ def together(
     for (_, other), step in zip(members[1:], steps[1:], strict=True):
         sides = zip(steps[0], step, strict=True)
         if other.stride != first.stride or any(a and b and a != b for a, b in sides):
-            return f"{_said(first)} is no part of {_said(other)}"
+            return Refused(f"{_said(first)} is no part of {_said(other)}")
     dilation = tuple(max(1, *sides) for sides in zip(*steps, strict=True))
     padding = tuple(max(sides) for sides in zip(*(by.padding for _, by in members), strict=True))
     whole = replace(first, padding=padding, dilation=dilation)
@@ -99,7 +100,7 @@ def together(
     for _, by in members:
         gaps = [most - p for most, p in zip(padding, by.padding, strict=True)]
         if any(gap % d for gap, d in zip(gaps, dilation, strict=True)):
-            return f"padding {by.padding} is not {padding} less a multiple of the dilation"
+            return Refused(f"padding {by.padding} is not {padding} less a multiple of the dilation")
         before.append(tuple(gap // d for gap, d in zip(gaps, dilation, strict=True)))
     ends = [_sum(kernel, rim) for (kernel, _), rim in zip(members, before, strict=True)]
     taps = tuple(max(sides) for sides in zip(*ends, strict=True))
@@ -107,7 +108,7 @@ def together(
     for kernel, by in members:
         if results(size, kernel, by) != wanted:
             windows = f"{kernel} padded by {by.padding} in {taps} padded by {padding}"
-            return f"the results have another size with {windows}"
+            return Refused(f"the results have another size with {windows}")
     after = [tuple(most - end for most, end in zip(taps, sides, strict=True)) for sides in ends]
     return whole, [tuple(zip(*rims, strict=True)) for rims in zip(before, after, strict=True)]
 

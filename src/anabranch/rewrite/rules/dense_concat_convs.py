@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from anabranch.ir.graph import Constant, Ref
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat, convolution, relu
 from anabranch.rewrite.rules import draws
@@ -49,20 +50,20 @@ def _of_latest(equation: str, between: Between, scaled: bool, fewest: int) -> Ru
     """`scaled`: a factor and a term take part; `fewest`: with fewer parts each can go alone."""
     constants = ("w", "s", "t") if scaled else ("w",)
 
-    def when(match: Match) -> bool | str:
+    def when(match: Match) -> Refused | None:
         if match.axis.arg not in (1, 1 - len(match.w.shape)) or len(values(match, "parts")) < 2:
-            return False
+            return Refused("its input is no concatenation of channels")
         by = window(match)
         if by.transposed or by.groups > 1:
-            return "it is transposed or has groups"
+            return Refused("it is transposed or has groups")
         if why := not_constant(match, *constants):
             return why
         channels = {bound(match, one).shape for one in (s, t)} if scaled else set()
         wanted = (1, match.w.shape[1], *(1 for _ in match.w.shape[2:]))
         if channels - {wanted}:
-            return f"{sorted(channels)} are not a number for each channel"
+            return Refused(f"{sorted(channels)} are not a number for each channel")
         count = len(values(match, "parts"))
-        return count >= fewest or f"it has {count} parts, which may all go alone"
+        return None if count >= fewest else Refused(f"it has {count} parts, which may all go alone")
 
     def put(match: Match) -> Pattern:
         *early, last = values(match, "parts")

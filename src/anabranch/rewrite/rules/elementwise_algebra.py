@@ -13,12 +13,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.refused import Refused
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, When, wild
 from anabranch.rewrite.pattern_ops import call
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.algebra_conditions import (
     Draw,
-    When,
     alike,
     both,
     every,
@@ -104,17 +104,17 @@ def _rsub(one: Operand, two: Operand) -> Call:
     return call("aten.rsub.Scalar", one, two)
 
 
-def over_the_stack(match: Match) -> bool | str:
+def over_the_stack(match: Match) -> Refused | None:
     """Whether what is summed up is the axis along which the parts are stacked, and no other."""
-    if (answer := floating("parts")(match)) is not True:
-        return answer
+    if refused := floating("parts")(match):
+        return refused
     rank = len(match.root.type.shape) + 1
     if len(values(match, "parts")) < 2:
-        return "one part is stacked"
+        return Refused("one part is stacked")
     axis, dims = match.axis.arg, match.dims.arg
     assert isinstance(axis, int) and isinstance(dims, tuple)
     same = [dim % rank for dim in dims if isinstance(dim, int)] == [axis % rank]
-    return same or "the sum is over other axes than the one of the stack"
+    return None if same else Refused("the sum is over other axes than the one of the stack")
 
 
 def one_by_one(match: Match) -> Pattern:

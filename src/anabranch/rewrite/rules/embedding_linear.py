@@ -42,6 +42,7 @@ from typing import Literal, TypeVar
 import torch
 
 from anabranch.ir.graph import Constant, Ref
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Each, Match, Operand, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat, linear, permute, reshape
@@ -111,16 +112,18 @@ class Form:
             throughout="first",
         )
 
-    def able(self, match: Match) -> bool | str:
+    def able(self, match: Match) -> Refused | None:
         """Whether fields of constants stand in a row, and their products are not too large."""
-        if (self.beside == "x" and _one_more(match)) or (self.beside == "x * v" and _bare(match)):
-            return False
+        if self.beside == "x" and _one_more(match):
+            return Refused("what is beside the lookups is one more of them")
+        if self.beside == "x * v" and _bare(match):
+            return Refused("what is beside the lookups is no product of numbers and rows")
         names = ("tables", *["v"] * (self.beside == "x * v"))
         if why := _unfit(match, *names, *["x"] * bool(self.beside)):
             return why
         row = self.row(match)
         if row is None:
-            return "its fields do not stand in a row, one after the other"
+            return Refused("its fields do not stand in a row, one after the other")
         if self.together != "index" and (why := _apart(match, row)):
             return why
         return _small(match, sum(height for height, _ in row.tables) + row.rows)
@@ -272,23 +275,23 @@ def _counted(match: Match) -> bool:
     """Whether a stack is looked up in by numbers of tables and of rows, and not by what is true,
     the tables along the last axis."""
     found = types_of(match, "which", "ids")
-    if isinstance(found, str) or any(type.dtype not in WHOLE for type in found):
+    if isinstance(found, Refused) or any(type.dtype not in WHOLE for type in found):
         return False
     table, row = found
     return len(table.shape) == 1 and table.shape == row.shape[-1:] and table.numel > 0
 
 
-def _apart(match: Match, row: Row) -> str:
+def _apart(match: Match, row: Row) -> Refused | None:
     """Why the products of tables cannot be one that is looked up in at once."""
     dtypes = {match.known.types[index.name].dtype for index in values(match, "ids")}
     if len(dtypes) > 1:
-        return "its indices are of several dtypes"
+        return Refused("its indices are of several dtypes")
     rows = sum(height for height, _ in row.tables)
     fits = rows <= torch.iinfo(dtypes.pop()).max
-    return "" if fits else f"{rows} rows are more than its indices count"
+    return None if fits else Refused(f"{rows} rows are more than its indices count")
 
 
-def _unfit(match: Match, *names: str) -> str:
+def _unfit(match: Match, *names: str) -> Refused | None:
     """Why tables and weight cannot be multiplied ahead: what must be constant, x excepted, and of
     one dtype."""
     named = [*names, "w", *["b"] * (match.b.type is not None)]
@@ -296,23 +299,24 @@ def _unfit(match: Match, *names: str) -> str:
         refs = values(match, name) if isinstance(match.bound[name], tuple) else (match.bound[name],)
         for ref in refs:
             if name != "x" and isinstance(ref, Ref) and ref.name not in match.known.constant:
-                return f"%{ref.name} is no constant: it would be multiplied anew each time"
+                return Refused(f"%{ref.name} is no constant: it would be multiplied anew each time")
     if len(match.w.shape) != 2:
-        return "the weight is a vector"
-    answer = floating(*named)(match)
-    return answer if isinstance(answer, str) else ""
+        return Refused("the weight is a vector")
+    return floating(*named)(match)
 
 
-def _small(match: Match, rows: int) -> bool | str:
+def _small(match: Match, rows: int) -> Refused | None:
     """Whether so many rows of products may be held."""
     assert match.w.type is not None
     total = rows * match.w.shape[0] * match.w.type.dtype.itemsize
     return (
-        total <= MOST or f"its tables times the weight are {total:,} bytes beside the model's own"
+        None
+        if total <= MOST
+        else Refused(f"its tables times the weight are {total:,} bytes beside the model's own")
     )
 
 
-def _one(match: Match) -> bool | str:
+def _one(match: Match) -> Refused | None:
     return _unfit(match, "tables") or _small(match, match.tables.shape[0])
 
 

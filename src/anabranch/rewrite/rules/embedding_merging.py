@@ -40,6 +40,7 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Node, Ref
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Each, Known, Match, Operand, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat, permute, reshape
@@ -99,19 +100,21 @@ class Form:
             throughout="first",
         )
 
-    def able(self, match: Match) -> bool | str:
+    def able(self, match: Match) -> Refused | None:
         """Whether they are lookups in several constant tables that can be one."""
         refs, indices = values(match, "tables"), values(match, "ids")
         rank = len(match.root.type.shape)
-        if len(refs) < 2 or (_axis(match) == rank - 1) != self.flat:
-            return False
+        if len(refs) < 2:
+            return Refused("one table is looked up in")
+        if (_axis(match) == rank - 1) != self.flat:
+            return Refused("its lookups are joined along another axis")
         types = [match.known.types[ref.name] for ref in refs]
         if len({type.dtype for type in types}) > 1 or len({type.shape[1] for type in types}) > 1:
-            return "its tables are of several widths or dtypes"
+            return Refused("its tables are of several widths or dtypes")
         if "x" in match.bound and _one_more(match, types[0]):
-            return False
+            return Refused("what is beside the lookups is one more of them")
         if len({match.known.types[index.name].dtype for index in indices}) > 1:
-            return "its indices are of several dtypes"
+            return Refused("its indices are of several dtypes")
         if self.bags and (why := _unlike(match)):
             return why
         return _joinable(match, tuple(dict.fromkeys(refs)))
@@ -309,33 +312,37 @@ def _one_more(match: Match, table: TensorType) -> bool:
     return (other.shape[1], other.dtype) == (table.shape[1], table.dtype)
 
 
-def _unlike(match: Match) -> str:
+def _unlike(match: Match) -> Refused | None:
     """Why bags are not to be added up as one."""
     shapes = [match.known.types[index.name].shape for index in values(match, "ids")]
     if {shape[-1:] for shape in shapes} != {shapes[0][-1:]} or not shapes[0]:
-        return "its bags are of several lengths"
+        return Refused("its bags are of several lengths")
     given = match.bound["dims"]
     assert isinstance(given, tuple)
     last = [((len(shape) - 1,), (-2,)) for shape in shapes]
     if any(found not in wanted for found, wanted in zip(given, last, strict=True)):
-        return "it adds up along another axis than that of a bag"
-    return ""
+        return Refused("it adds up along another axis than that of a bag")
+    return None
 
 
-def _joinable(match: Match, refs: Sequence[Ref]) -> bool | str:
+def _joinable(match: Match, refs: Sequence[Ref]) -> Refused | None:
     """Whether these tables can be one below the other."""
     if len(refs) == 1:
-        return True
+        return None
     for ref in refs:
         if ref.name not in match.known.constant:
-            return f"%{ref.name} is no constant: to join it would cost a copy each time"
+            return Refused(f"%{ref.name} is no constant: to join it would cost a copy each time")
     types = [match.known.types[ref.name] for ref in refs]
     total = sum(type.numel * type.dtype.itemsize for type in types)
     if total > MOST:
-        return f"its tables are {total:,} bytes, which would be held once more"
+        return Refused(f"its tables are {total:,} bytes, which would be held once more")
     rows = sum(type.shape[0] for type in types)
     index = match.known.types[values(match, "ids")[0].name].dtype
-    return rows <= torch.iinfo(index).max or f"{rows} rows are more than its indices count"
+    return (
+        None
+        if rows <= torch.iinfo(index).max
+        else Refused(f"{rows} rows are more than its indices count")
+    )
 
 
 def _plain(arg: Arg) -> Operand:

@@ -21,11 +21,12 @@ from typing import Any, TypeGuard
 import torch
 
 from anabranch.ir.graph import Ref
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Patterns, Rule, Wild, wildcards
+from anabranch.ir.refused import Refused
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Patterns, Rule, When, Wild, wildcards
 from anabranch.ir.rule_text import parse_pattern
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import algebra_conditions, draws
-from anabranch.rewrite.rules.algebra_conditions import When, every, floating, number
+from anabranch.rewrite.rules.algebra_conditions import every, floating, number
 from anabranch.rewrite.rules.conv_windows import Window, spread
 
 FILE = Path(__file__).with_name("found.json")
@@ -88,7 +89,7 @@ def rule(equation: Equation) -> Rule:
 
     def put(match: Match) -> Patterns:
         given = unify(shapes, _shapes(match, tensors))
-        assert not isinstance(given, str)
+        assert not isinstance(given, Refused)
         filled = fill(replace, {name: given[name] for name in asked})
         assert _patterns(filled)
         return filled
@@ -117,7 +118,7 @@ def letters(shapes: Shapes) -> set[str]:
     return {letter for shape in shapes.values() for letter in shape}
 
 
-def unify(shapes: Shapes, found: Mapping[str, tuple[int, ...]]) -> Known | str:
+def unify(shapes: Shapes, found: Mapping[str, tuple[int, ...]]) -> Known | Refused:
     """What the letters stand for if these are the tensors' shapes; or which shape is no instance of
     its letters."""
     known: Known = {}
@@ -125,13 +126,13 @@ def unify(shapes: Shapes, found: Mapping[str, tuple[int, ...]]) -> Known | str:
         wanted = shapes[name]
         fixed = wanted[:-1] if wanted[-1:] == (MORE,) else wanted
         if len(shape) < len(fixed) or (fixed == wanted and len(shape) != len(fixed)):
-            return f"{name} has {len(shape)} axes"
+            return Refused(f"{name} has {len(shape)} axes")
         pairs = [*zip(fixed, shape, strict=False)]
         more = [(MORE, shape[len(fixed) :])] if fixed != wanted else []
         sizes: list[tuple[str, int | tuple[int, ...]]] = [*pairs, *more]
         for letter, size in sizes:
             if known.setdefault(letter, size) != size:
-                return f"{name} is {shape}, and {letter} is {known[letter]} elsewhere"
+                return Refused(f"{name} is {shape}, and {letter} is {known[letter]} elsewhere")
     return known
 
 
@@ -157,36 +158,40 @@ def _shapes(match: Match, names: list[str]) -> dict[str, tuple[int, ...]]:
 def _fitting(shapes: Shapes, told: set[str]) -> When:
     """Whether the tensors have the shapes, and the sizes that the pattern binds are theirs."""
 
-    def fits(match: Match) -> bool | str:
+    def fits(match: Match) -> Refused | None:
         known = unify(shapes, _shapes(match, [name for name in shapes if name in told]))
-        if isinstance(known, str):
+        if isinstance(known, Refused):
             return known
         for letter in sorted(told & letters(shapes)):
             given = match.bound[letter]
             if given != known.get(letter):
-                return f"{letter} is {given}, and not {known.get(letter)}"
-        return True
+                return Refused(f"{letter} is {given}, and not {known.get(letter)}")
+        return None
 
     return fits
 
 
-def _one_group(match: Match) -> bool | str:
+def _one_group(match: Match) -> Refused | None:
     rest = match.bound[WINDOW]
     assert isinstance(rest, tuple)
-    return (rest[3] is False and rest[5] == 1) or "it is transposed or has groups"
+    return None if rest[3] is False and rest[5] == 1 else Refused("it is transposed or has groups")
 
 
-def _whole_average(match: Match) -> bool | str:
+def _whole_average(match: Match) -> Refused | None:
     rest = match.bound[AVERAGED]
     assert isinstance(rest, tuple)
-    return rest[3] is False or "its last windows are cut short"
+    return None if rest[3] is False else Refused("its last windows are cut short")
 
 
-def _whole_largest(match: Match) -> bool | str:
+def _whole_largest(match: Match) -> Refused | None:
     rest = match.bound[LARGEST]
     assert isinstance(rest, tuple)
     dense = set(spread(rest[3], 2)) == {1}
-    return (dense and rest[4] is False) or "it has windows that may see nothing but padding"
+    return (
+        None
+        if dense and rest[4] is False
+        else Refused("it has windows that may see nothing but padding")
+    )
 
 
 PLAIN: Mapping[str, When] = {

@@ -23,6 +23,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from anabranch.ir.graph import Constant, Ref
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat, convolution, reshape
@@ -42,38 +43,44 @@ TILE = 16
 """Channels that tensor cores multiply at once."""
 
 
-def grouped(match: Match) -> str:
+def grouped(match: Match) -> Refused | None:
     """Why it is no convolution with groups and a constant weight."""
     by = window(match)
     if by.transposed:
-        return "it is transposed"
+        return Refused("it is transposed")
     if by.groups == 1:
-        return "it has one group"
+        return Refused("it has one group")
     return not_constant(match, "w", "b")
 
 
-def in_pairs(match: Match) -> bool | str:
+def in_pairs(match: Match) -> Refused | None:
     groups = window(match).groups
-    return grouped(match) or groups % 2 == 0 or f"its {groups} groups do not pair"
+    return grouped(match) or (
+        None if groups % 2 == 0 else Refused(f"its {groups} groups do not pair")
+    )
 
 
-def in_one(match: Match) -> bool | str:
+def in_one(match: Match) -> Refused | None:
     groups = window(match).groups
     if why := grouped(match):
         return why
-    return groups <= LARGEST or f"its weight would be {groups} times as large"
+    return None if groups <= LARGEST else Refused(f"its weight would be {groups} times as large")
 
 
-def in_tiles(match: Match) -> bool | str:
+def in_tiles(match: Match) -> Refused | None:
     """Whether several groups fill a tile; two of them are a pair."""
     groups, channels = window(match).groups, match.w.shape[1]
     if why := grouped(match):
         return why
     if channels == 1:
-        return "its groups have one channel each: it is depthwise"
+        return Refused("its groups have one channel each: it is depthwise")
     if TILE // channels <= 2 or TILE % channels:
-        return f"its groups have {channels} channels"
-    return groups % (TILE // channels) == 0 or f"its {groups} groups do not fill tiles"
+        return Refused(f"its groups have {channels} channels")
+    return (
+        None
+        if groups % (TILE // channels) == 0
+        else Refused(f"its {groups} groups do not fill tiles")
+    )
 
 
 def tiles(match: Match) -> Call:
@@ -125,11 +132,11 @@ def _groups(dice: random.Random, groups: int, channels: int | None = None) -> di
     }
 
 
-def few_groups(match: Match) -> bool | str:
+def few_groups(match: Match) -> Refused | None:
     groups = window(match).groups
     if why := grouped(match):
         return why
-    return groups <= MOST or f"it has {groups} groups: too many launches"
+    return None if groups <= MOST else Refused(f"it has {groups} groups: too many launches")
 
 
 def apart(match: Match) -> Call:
@@ -143,8 +150,10 @@ def halves(match: Match) -> Call:
     return cat((_some(match, 0, half), _some(match, half, groups)), 1)
 
 
-def many_groups(match: Match) -> bool | str:
-    return grouped(match) or window(match).groups > 2 or "it has two groups: they come apart"
+def many_groups(match: Match) -> Refused | None:
+    return grouped(match) or (
+        None if window(match).groups > 2 else Refused("it has two groups: they come apart")
+    )
 
 
 def _some(match: Match, start: int, end: int) -> Call:
@@ -160,17 +169,21 @@ def three_groups(dice: random.Random) -> Drawn:
     return _groups(dice, dice.choice((3, 4, 5, 6, 8)))
 
 
-def of_parts(match: Match) -> bool | str:
+def of_parts(match: Match) -> Refused | None:
     """A convolution of a concatenation whose parts hold whole groups."""
     if match.axis.arg not in (1, 1 - len(match.w.shape)):
-        return False
+        return Refused("its parts are joined along another axis than the channels")
     if why := grouped(match):
         return why
     channels = _channels(match)
     if len(channels) < 2:
-        return False
+        return Refused("its input has one part")
     k = match.w.shape[1]
-    return all(m % k == 0 for m in channels) or f"a group reads two of the parts {channels}"
+    return (
+        None
+        if all(m % k == 0 for m in channels)
+        else Refused(f"a group reads two of the parts {channels}")
+    )
 
 
 def part_by_part(match: Match) -> Call:
@@ -204,16 +217,16 @@ def concatenated(dice: random.Random) -> Drawn:
     return drawn
 
 
-def two_of_one_shape(match: Match) -> bool | str:
+def two_of_one_shape(match: Match) -> Refused | None:
     """Whether two convolutions of two inputs can be groups of one."""
     if match.x.arg == match.y.arg:
-        return "they read one input: it need not be concatenated"
+        return Refused("they read one input: it need not be concatenated")
     if window(match).transposed:
-        return "they are transposed"
+        return Refused("they are transposed")
     for one, two in ((match.x, match.y), (match.w, match.v)):
         if one.shape != two.shape:
-            return f"they read {one.shape} and {two.shape}"
-    return not_constant(match, "w", "v", "b", "c") or True
+            return Refused(f"they read {one.shape} and {two.shape}")
+    return not_constant(match, "w", "v", "b", "c")
 
 
 def side_by_side(match: Match) -> Call:

@@ -23,6 +23,7 @@ import torch
 
 from anabranch.ir.graph import Arg, Constant, Ref
 from anabranch.ir.ops import channels_last
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Each, Match, Operand, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat, convolution, permute, reshape, transpose
@@ -75,25 +76,27 @@ def _members(match: Match, rows: Iterable[Sequence[Arg]]) -> list[Member]:
     return found
 
 
-def able(match: Match, members: list[Member]) -> bool | str:
+def able(match: Match, members: list[Member]) -> Refused | None:
     """Whether they can be one: as many groups, and windows that fit in one."""
     counts = {member.window.groups for member in members}
-    if 1 in counts or len(members) < 2:
-        return False
+    if len(members) < 2:
+        return Refused("it has one part")
+    if 1 in counts:
+        return Refused("one has one group")
     if len({member.x for member in members}) > 1:
-        return "they read several inputs"
+        return Refused("they read several inputs")
     if len(counts) > 1:
-        return f"they have {' and '.join(map(str, sorted(counts)))} groups"
+        return Refused(f"they have {' and '.join(map(str, sorted(counts)))} groups")
     if any(member.window.transposed for member in members):
-        return "one is transposed"
+        return Refused("one is transposed")
     for ref in (ref for member in members for ref in (member.weight, member.bias)):
         if ref is not None and ref.name not in match.known.constant:
-            return f"%{ref.name} is no constant: to join it would cost a copy each time"
+            return Refused(f"%{ref.name} is no constant: to join it would cost a copy each time")
     found = _window(match, members)
-    return found if isinstance(found, str) else True
+    return found if isinstance(found, Refused) else None
 
 
-def _window(match: Match, members: list[Member]) -> tuple[Window, list[Rims]] | str:
+def _window(match: Match, members: list[Member]) -> tuple[Window, list[Rims]] | Refused:
     size = match.known.types[members[0].x.name].shape[2:]
     return together(size, [(member.shape[2:], member.window) for member in members])
 
@@ -101,7 +104,7 @@ def _window(match: Match, members: list[Member]) -> tuple[Window, list[Rims]] | 
 def whole(match: Match, members: list[Member]) -> Call:
     """One convolution, in each group the channels of the first, then those of the second."""
     found = _window(match, members)
-    assert not isinstance(found, str)
+    assert not isinstance(found, Refused)
     by, rims = found
     weights, biases = list[Operand](), list[Operand]()
     for member, rim in zip(members, rims, strict=True):
@@ -202,11 +205,11 @@ def concatenated(name: str = "") -> Rule:
     """All that a concatenation holds, behind an activation of this name or none."""
     f = ACTIVATIONS.get(name)
 
-    def when(match: Match) -> bool | str:
+    def when(match: Match) -> Refused | None:
         if match.axis.arg not in (1, 1 - len(match.root.type.shape)):
-            return "it is not of channels"
+            return Refused("it is not of channels")
         if len(set(modes(match))) > 1:
-            return f"{name} is told several things"
+            return Refused(f"{name} is told several things")
         return able(match, of_each(match))
 
     def modes(match: Match) -> tuple[Arg, ...]:

@@ -28,6 +28,7 @@ from dataclasses import replace
 import torch
 
 from anabranch.ir.graph import Constant
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, linear, reshape
@@ -96,45 +97,45 @@ def squares(type: TensorType) -> Pattern:
     return mean(mean(parts * parts, keep=False))
 
 
-def of_one_type(match: Match) -> bool | str:
+def of_one_type(match: Match) -> Refused | None:
     """Whether rows, weights and results are of one floating type, the weights constant, and whether
     rows can be cut into parts where they are."""
     x_type = match.x.type
     if len(match.w.shape) != 2:
-        return "the weight is a vector"
+        return Refused("the weight is a vector")
     if x_type is None or not part(x_type.shape[-1]):
-        return "its rows cannot be cut into parts"
+        return Refused("its rows cannot be cut into parts")
     given = [name for name in "wbgd" if name in match.bound]
     types = [getattr(match, name).type for name in ("x", *given)]
     kinds = {type.dtype for type in (match.root.type, *types) if type is not None}
     kinds |= {match.narrow.arg} if "narrow" in match.bound else set()
     if len(kinds) > 1 or not match.root.type.dtype.is_floating_point:
-        return "its weights are of another type than its rows"
-    return not_constant(match, *given) or True
+        return Refused("its weights are of another type than its rows")
+    return not_constant(match, *given)
 
 
-def may(match: Match) -> bool | str:
+def may(match: Match) -> Refused | None:
     """Whether the last axis alone is normalised, in one type and by constants."""
     sizes = match.shape.arg
     if not isinstance(sizes, tuple) or len(sizes) != 1:
-        return "it normalises more than rows"
+        return Refused("it normalises more than rows")
     return of_one_type(match)
 
 
-def may_in_halves(match: Match) -> bool | str:
+def may_in_halves(match: Match) -> Refused | None:
     """The same, of a half type: the product of a row that hardly varies is a small difference of
     large numbers, which fp32 has more digits of than results of half types show."""
     if match.x.type is None or match.x.type.dtype not in NARROW:
-        return "a row that hardly varies would lose digits that its type has"
+        return Refused("a row that hardly varies would lose digits that its type has")
     return may(match)
 
 
-def may_written_out(match: Match) -> bool | str:
+def may_written_out(match: Match) -> Refused | None:
     """The same, of a norm that is written out."""
     if not isinstance(match.eps.arg, float) or match.x.type is None:
-        return "what is added is no number"
+        return Refused("what is added is no number")
     if match.g.type is None or match.g.shape != match.x.shape[-1:]:
-        return "it has no weight for each number of a row"
+        return Refused("it has no weight for each number of a row")
     return of_one_type(match)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate, pairwise
 
 from anabranch.ir.graph import Constant, Ref
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, Wild, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat, linear, reshape, transpose
@@ -50,10 +51,12 @@ def stacked(*sides: tuple[Wild, Wild]) -> Put:
     return put
 
 
-def constant(match: Match) -> bool | str:
+def constant(match: Match) -> Refused | None:
     """Whether all weights and biases are constants, and the weights matrices."""
     names = [name for name in match.bound if name in "wvubcd"]
-    return not_constant(match, *names) or len(match.w.shape) == 2 or "the weight is a vector"
+    return not_constant(match, *names) or (
+        None if len(match.w.shape) == 2 else Refused("the weight is a vector")
+    )
 
 
 def linears(*names: str) -> Callable[[random.Random], Drawn]:
@@ -80,8 +83,8 @@ def two_left_of_linear(dice: random.Random) -> Drawn:
     return {**drawn, "b": draws.bias(dice, "b", type.shape[0])}
 
 
-def halved(match: Match) -> bool | str:
-    return constant(match) if match.w.shape[0] > 1 else "it has one column only"
+def halved(match: Match) -> Refused | None:
+    return constant(match) if match.w.shape[0] > 1 else Refused("it has one column only")
 
 
 def halves(match: Match) -> Call:
@@ -105,13 +108,13 @@ def wide(dice: random.Random) -> Drawn:
     }
 
 
-def of_parts(match: Match) -> bool | str:
+def of_parts(match: Match) -> Refused | None:
     sizes = _parts(match)
     whole = sum(type.shape[-1] for _, type in sizes)
     if len(sizes) < 2 or match.axis.arg not in (-1, len(sizes[0][1].shape) - 1):
-        return False
+        return Refused("its input is no concatenation of columns")
     assert whole == match.w.shape[-1]
-    return constant(match) if len(sizes) <= MOST else f"its input has {len(sizes)} parts"
+    return constant(match) if len(sizes) <= MOST else Refused(f"its input has {len(sizes)} parts")
 
 
 def sum_of_parts(match: Match) -> Call:
@@ -143,11 +146,11 @@ def concatenated(dice: random.Random) -> Drawn:
     }
 
 
-def summed(match: Match) -> bool | str:
+def summed(match: Match) -> Refused | None:
     if match.x.arg == match.y.arg:
-        return "they read one input: their weights can be added"
+        return Refused("they read one input: their weights can be added")
     if match.x.shape[:-1] != match.y.shape[:-1]:
-        return f"the inputs are {match.x.shape} and {match.y.shape}"
+        return Refused(f"the inputs are {match.x.shape} and {match.y.shape}")
     return constant(match)
 
 
@@ -167,16 +170,16 @@ def two_summed(dice: random.Random) -> Drawn:
     return drawn
 
 
-def of_one_shape(match: Match) -> bool | str:
+def of_one_shape(match: Match) -> Refused | None:
     """Whether two linears of two inputs can be a batch of products."""
     for one, two in ((match.x, match.y), (match.w, match.v)):
         if one.shape != two.shape:
-            return f"they read {one.shape} and {two.shape}"
+            return Refused(f"they read {one.shape} and {two.shape}")
     if match.x.arg == match.y.arg:
-        return "they read one input: it need not be stacked"
+        return Refused("they read one input: it need not be stacked")
     if len(match.x.shape) < 2 or len(match.w.shape) != 2:
-        return "they are no products of matrices"
-    return not_constant(match, "w", "v", "b", "c") or True
+        return Refused("they are no products of matrices")
+    return not_constant(match, "w", "v", "b", "c")
 
 
 def as_batch(match: Match) -> tuple[Pattern, ...]:

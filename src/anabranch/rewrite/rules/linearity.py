@@ -15,6 +15,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from anabranch.ir.graph import Constant
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, convolution, linear, relu, reshape
 from anabranch.rewrite.rules import conv_merging, draws
@@ -95,15 +96,15 @@ def convolutions(left: str, biases: str) -> Draws:
     return draw
 
 
-def one_window(match: Match) -> bool | str:
+def one_window(match: Match) -> Refused | None:
     """Whether the smaller window is a part of the larger, channel by channel."""
     if match.w.shape[:2] != match.v.shape[:2]:
-        return f"the weights are {match.w.shape} and {match.v.shape}"
+        return Refused(f"the weights are {match.w.shape} and {match.v.shape}")
     ways = {(window(match, name).transposed, window(match, name).groups) for name in WINDOWS}
     if len(ways) > 1 or window(match).transposed:
-        return "one is transposed, or their groups differ"
+        return Refused("one is transposed, or their groups differ")
     found = conv_merging.one_window(match)
-    return found if isinstance(found, str) else True
+    return found if isinstance(found, Refused) else None
 
 
 WINDOWS = ("window", "other")
@@ -111,7 +112,7 @@ WINDOWS = ("window", "other")
 
 def one_convolution(match: Match) -> Pattern:
     found = conv_merging.one_window(match)
-    assert not isinstance(found, str)
+    assert not isinstance(found, Refused)
     by, (one, two) = found
     weight = call("aten.add.Tensor", rimmed(w, one), rimmed(v, two))
     return convolve(x, weight, total_bias(match), by)
@@ -127,15 +128,19 @@ def two_windows(dice: random.Random) -> Drawn:
     return {**drawn, **again}
 
 
-def pointwise_first(match: Match) -> bool | str:
+def pointwise_first(match: Match) -> Refused | None:
     """Whether the first convolution is 1x1, and what the second pads with would be its zero."""
     first, second = window(match), window(match, "other")
     if set(match.w.shape[2:]) != {1} or not first.plain or first.groups != 1:
-        return "the first is no plain 1x1 convolution"
+        return Refused("the first is no plain 1x1 convolution")
     if second.transposed or second.groups != 1:
-        return "the second has groups or is transposed"
+        return Refused("the second has groups or is transposed")
     unseen = match.b.type is None or not any(second.padding)
-    return unseen or "the second pads with zeros, which the first would not give: it has a bias"
+    return (
+        None
+        if unseen
+        else Refused("the second pads with zeros, which the first would not give: it has a bias")
+    )
 
 
 def through_taps(match: Match) -> Pattern:

@@ -14,12 +14,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.refused import Refused
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, When, wild
 from anabranch.rewrite.pattern_ops import call, cat
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.algebra_conditions import (
     Draw,
-    When,
     alike,
     both,
     every,
@@ -81,10 +81,10 @@ def cut_factor(dice: random.Random) -> Drawn:
     }
 
 
-def inner(match: Match) -> bool | str:
+def inner(match: Match) -> Refused | None:
     """Whether two matrices are joined along their columns."""
     last = len(match.x.shape) == 2 and match.axis.arg in (1, -1)
-    return last or "what is joined are not columns of matrices"
+    return None if last else Refused("what is joined are not columns of matrices")
 
 
 def product_of_parts(dot: Product) -> Callable[[Match], Pattern]:
@@ -151,12 +151,12 @@ def chains(kind: str) -> list[Rule]:
     ]
 
 
-def rows_and_columns(match: Match) -> bool | str:
+def rows_and_columns(match: Match) -> Refused | None:
     """Whether all four are matrices, with equally many rows and columns of results."""
     if any(len(bound(match, each).shape) != 2 for each in (x, y, a, b)):
-        return "one of them is no matrix"
+        return Refused("one of them is no matrix")
     same = (match.x.shape[0], match.a.shape[1]) == (match.y.shape[0], match.b.shape[1])
-    return same or "the results are not of one shape"
+    return None if same else Refused("the results are not of one shape")
 
 
 def _with_factor(draw: Callable[[random.Random], Drawn]) -> Callable[[random.Random], Drawn]:

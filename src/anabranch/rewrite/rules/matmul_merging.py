@@ -17,7 +17,8 @@ import random
 from collections.abc import Callable, Mapping
 from itertools import accumulate, pairwise
 
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, Wild, wild
+from anabranch.ir.refused import Refused
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, When, Wild, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat
 from anabranch.rewrite.rules import draws
@@ -35,16 +36,16 @@ def slices(whole: Call, axis: int, sizes: list[int]) -> tuple[Pattern, ...]:
     return tuple(slice_of(whole, axis, start, end) for start, end in pairwise(ends))
 
 
-def row_axis(match: Match, *axes: int) -> int | str:
+def row_axis(match: Match, *axes: int) -> int | Refused:
     """The axis of rows along which x and y can be joined, one of these; or why there is none."""
     one, two = match.x.shape, match.y.shape
     if match.x.arg == match.y.arg:
-        return "it is one product twice"
+        return Refused("it is one product twice")
     if len(one) == len(two):
         for axis in (axis for axis in axes if axis < len(one) - 1):
             if one[:axis] + one[axis + 1 :] == two[:axis] + two[axis + 1 :]:
                 return axis
-    return f"the left sides are {one} and {two}"
+    return Refused(f"the left sides are {one} and {two}")
 
 
 def _axes_of(match: Match) -> range:
@@ -54,11 +55,11 @@ def _axes_of(match: Match) -> range:
     return range(rank - 1) if len(match.w.shape) == 2 else range(rank - 2, rank - 1)
 
 
-def rows(match: Match) -> bool | str:
+def rows(match: Match) -> Refused | None:
     if len(match.w.shape) < 2:
-        return "the right side is a vector"
+        return Refused("the right side is a vector")
     found = row_axis(match, *_axes_of(match))
-    return found if isinstance(found, str) else True
+    return found if isinstance(found, Refused) else None
 
 
 def as_rows(product: Callable[[Operand], Call]) -> Put:
@@ -98,11 +99,11 @@ def two_left_of_any(dice: random.Random) -> Drawn:
     return dice.choice((two_left, two_left_of_batch))(dice)
 
 
-def columns(match: Match) -> bool | str:
+def columns(match: Match) -> Refused | None:
     one, two = match.w.shape, match.v.shape
     if min(len(one), len(two)) < 2:
-        return "a right side is a vector"
-    return one[:-1] == two[:-1] or f"the right sides are {one} and {two}"
+        return Refused("a right side is a vector")
+    return None if one[:-1] == two[:-1] else Refused(f"the right sides are {one} and {two}")
 
 
 def as_columns(op: str) -> Put:
@@ -129,13 +130,13 @@ def two_right(rank: int = 0) -> Callable[[random.Random], Drawn]:
     return draw
 
 
-def sums(match: Match) -> bool | str:
+def sums(match: Match) -> Refused | None:
     """Whether both biases of addmm can be joined along the columns."""
-    if (answer := columns(match)) is not True:
-        return answer
+    if refused := columns(match):
+        return refused
     one, two = match.b.shape, match.c.shape
     wide = (one[-1:], two[-1:]) == ((match.w.shape[1],), (match.v.shape[1],))
-    return (wide and one[:-1] == two[:-1]) or f"what is added is {one} and {two}"
+    return None if wide and one[:-1] == two[:-1] else Refused(f"what is added is {one} and {two}")
 
 
 def as_sum(match: Match) -> tuple[Pattern, ...]:
@@ -179,14 +180,14 @@ def shared_right(op: str, name: str, draw: Callable[[random.Random], Drawn]) -> 
     )
 
 
-def in_halves(side: Wild) -> Callable[[Match], bool | str]:
+def in_halves(side: Wild) -> When:
     """Whether there are two rows of x, or columns of w, and more."""
 
-    def when(match: Match) -> bool | str:
+    def when(match: Match) -> Refused | None:
         shape, at = bound(match, side).shape, _free(side)
         if len(shape) < 2:
-            return "it is a vector"
-        return shape[at] > 1 or "it has one row or column only"
+            return Refused("it is a vector")
+        return None if shape[at] > 1 else Refused("it has one row or column only")
 
     return when
 

@@ -18,7 +18,8 @@ import random
 from collections.abc import Callable, Mapping
 from math import prod
 
-from anabranch.ir.rule import Call, Match, Rule, wild
+from anabranch.ir.refused import Refused
+from anabranch.ir.rule import Call, Match, Rule, When, wild
 from anabranch.rewrite.pattern_ops import call, convolution, linear, permute, reshape, t, transpose
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.conv_windows import Window, convolve, window
@@ -32,14 +33,14 @@ LONGEST = 128
 """Terms of a sum that a product with a vector becomes, at most."""
 
 
-def pointwise(match: Match) -> bool | str:
+def pointwise(match: Match) -> Refused | None:
     """Whether each result is a product with one place of the input."""
     by = window(match)
     if set(match.w.shape[2:]) != {1}:
-        return False
+        return Refused("it is not 1x1")
     if by.groups > 1:
-        return f"it has {by.groups} groups"
-    return by.plain or "it has a stride or padding, or is transposed"
+        return Refused(f"it has {by.groups} groups")
+    return None if by.plain else Refused("it has a stride or padding, or is transposed")
 
 
 def as_linear(match: Match) -> Call:
@@ -78,13 +79,15 @@ def _plain(axes: int) -> Window:
     return Window((1,) * axes, (0,) * axes, (1,) * axes)
 
 
-def between_permutations(match: Match) -> bool | str:
+def between_permutations(match: Match) -> Refused | None:
     """Whether channels go behind space and come back, of a tensor that a convolution can take."""
     rank = len(match.x.shape)
     if not 3 <= rank <= 5:
-        return f"no convolution has {rank - 2} axes of space"
+        return Refused(f"no convolution has {rank - 2} axes of space")
     wanted = (channels_last(rank), channels_first(rank))
-    return (_axes(match, "p"), _axes(match, "q")) == wanted
+    if (_axes(match, "p"), _axes(match, "q")) != wanted:
+        return Refused("channels do not go behind space and come back")
+    return None
 
 
 def _axes(match: Match, name: str) -> tuple[int, ...]:
@@ -111,17 +114,21 @@ def one_permuted(dice: random.Random) -> Drawn:
     }
 
 
-def along_space(match: Match) -> bool | str:
+def along_space(match: Match) -> Refused | None:
     """Whether a matrix meets each image with its space in one axis, and space comes back."""
     rank = len(match.x.shape)
     if not 3 <= rank <= 5 or len(match.w.shape) != 2:
-        return False
+        return Refused("it is no matrix that meets images")
     n, k, *size = match.x.shape
     inner = next(node for node in match.nodes[1:] if node.op == "aten.reshape.default")
     if inner.type.shape != (n, k, prod(size)):
-        return f"{match.x.shape} becomes {inner.type.shape}, not {(n, k, prod(size))}"
+        return Refused(f"{match.x.shape} becomes {inner.type.shape}, not {(n, k, prod(size))}")
     wanted = (n, match.w.shape[0], *size)
-    return match.root.type.shape == wanted or f"{match.root.type.shape} is not {wanted}"
+    return (
+        None
+        if match.root.type.shape == wanted
+        else Refused(f"{match.root.type.shape} is not {wanted}")
+    )
 
 
 def one_along_space(dice: random.Random) -> Drawn:
@@ -135,12 +142,12 @@ def one_along_space(dice: random.Random) -> Drawn:
     }
 
 
-def matrix(name: str) -> Callable[[Match], bool | str]:
+def matrix(name: str) -> When:
     """Whether what is bound is a matrix."""
 
-    def when(match: Match) -> bool | str:
+    def when(match: Match) -> Refused | None:
         rank = len(getattr(match, name).shape)
-        return rank == 2 or f"it has {rank} axes, not two"
+        return None if rank == 2 else Refused(f"it has {rank} axes, not two")
 
     return when
 
@@ -156,11 +163,11 @@ def one_linear(dice: random.Random) -> Drawn:
     return {"x": draws.tensor(*lead, k), "w": weight, "b": draws.bias(dice, "b", n)}
 
 
-def with_a_row(match: Match) -> bool | str:
+def with_a_row(match: Match) -> Refused | None:
     if match.b.type is None or match.b.shape != match.a.shape[-1:]:
-        return "what is added is no row"
+        return Refused("what is added is no row")
     if match.b.type.dtype != match.root.type.dtype:
-        return f"what is added is {match.b.type.text}"
+        return Refused(f"what is added is {match.b.type.text}")
     return matrix("a")(match)
 
 
@@ -178,17 +185,21 @@ def one_product(rank: int = 0, batch: bool = False, row: bool = False) -> Callab
     return draw
 
 
-def of_vectors(side: str) -> Callable[[Match], bool | str]:
+def of_vectors(side: str) -> When:
     """Whether each matrix of a batch meets one vector, on this side, and few terms are added up."""
 
-    def when(match: Match) -> bool | str:
+    def when(match: Match) -> Refused | None:
         count = match.a.shape[2] if side == "right" else match.x.shape[1]
         terms = match.a.shape[1]
         if count != 1:
-            return False
+            return Refused(f"it makes {count} rows or columns, not one")
         if not match.root.type.dtype.is_floating_point:
-            return f"sums of {match.root.type.text} are of another type"
-        return 0 < terms <= LONGEST or f"it adds up {terms} terms, not 1 to {LONGEST}"
+            return Refused(f"sums of {match.root.type.text} are of another type")
+        return (
+            None
+            if 0 < terms <= LONGEST
+            else Refused(f"it adds up {terms} terms, not 1 to {LONGEST}")
+        )
 
     return when
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 
 import torch
 
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Match, Pattern, Result, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, reshape
@@ -69,18 +70,18 @@ def rows_of(match: Match) -> tuple[int, tuple[int, ...]]:
     return type.shape[0] * count, (type.shape[1] // max(1, count), *type.shape[2:])
 
 
-def may(match: Match) -> bool | str:
+def may(match: Match) -> Refused | None:
     """Whether rows are few and long, can be cut, and are of one type with the weights."""
     type = match.x.type
     if type is None or not type.dtype.is_floating_point or not isinstance(match.eps.arg, float):
-        return "it is no norm of numbers"
+        return Refused("it is no norm of numbers")
     given = [found for of in (g, d) if (found := bound(match, of).type) is not None]
     if any(found.dtype != type.dtype for found in given):
-        return "its weights are of another type than its rows"
+        return Refused("its weights are of another type than its rows")
     count, row = rows_of(match)
     if not 0 < count <= FEW or math.prod(row) <= LONGEST:
-        return "its rows are many, or short, or none"
-    return math.prod(parted(row)) > 1 or "its rows cannot be cut into parts"
+        return Refused("its rows are many, or short, or none")
+    return None if math.prod(parted(row)) > 1 else Refused("its rows cannot be cut into parts")
 
 
 def by_parts(match: Match) -> Pattern:

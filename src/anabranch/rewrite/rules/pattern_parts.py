@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from anabranch.ir.graph import Ref
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Bound, Call, Match, Operand, Pattern, Wild
 from anabranch.rewrite.pattern_ops import call, cat
 
@@ -33,11 +34,11 @@ def bias_of(match: Match, bias: Wild, channels: int) -> Pattern:
     return call("aten.full.default", (channels,), 0.0, match.root.type.dtype)
 
 
-def not_constant(match: Match, *names: str) -> str:
+def not_constant(match: Match, *names: str) -> Refused | None:
     """Which of these is computed on the way, so that joining it anew for each input would cost
-    more than is saved; "" if all are constants or not there."""
+    more than is saved; None if all are constants or not there."""
     for name in names:
         found = match.bound[name]
         if isinstance(found, Ref) and found.name not in match.known.constant:
-            return f"%{found.name} is no constant: to join it would cost a copy each time"
-    return ""
+            return Refused(f"%{found.name} is no constant: to join it would cost a copy each time")
+    return None

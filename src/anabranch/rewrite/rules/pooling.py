@@ -18,6 +18,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Rule, Wild, wild
 from anabranch.rewrite.pattern_ops import call
 from anabranch.rewrite.rules import draws
@@ -49,7 +50,7 @@ def rising(op: str) -> tuple[Rule, Rule]:
     )
 
 
-def sees_some(match: Match) -> bool | str:
+def sees_some(match: Match) -> Refused | None:
     """Whether every window sees a number of the input: -inf, the largest of none, is another under
     most functions."""
     rest = match.bound["pool"]
@@ -61,8 +62,8 @@ def sees_some(match: Match) -> bool | str:
         starts = (i * stride[axis] - padding[axis] for i in range(count))
         step, taps = dilation[axis], range(kernel[axis])
         if not all(any(0 <= start + step * tap < size for tap in taps) for start in starts):
-            return "a window sees nothing but padding"
-    return True
+            return Refused("a window sees nothing but padding")
+    return None
 
 
 def maximum(op: str) -> Callable[[random.Random], Drawn]:
@@ -90,11 +91,15 @@ def _pool(dice: random.Random) -> tuple[tuple[object, ...], Sizes]:
     return (kernel, stride, padding, dilation, ceil), size
 
 
-def at_steps(match: Match) -> bool | str:
+def at_steps(match: Match) -> Refused | None:
     by = average(match)
     if set(by.kernel) != {1}:
-        return False
-    return (not any(by.padding) and by.count == 1) or "it is padded, or divides by another number"
+        return Refused("its window is not 1x1")
+    return (
+        None
+        if not any(by.padding) and by.count == 1
+        else Refused("it is padded, or divides by another number")
+    )
 
 
 def every_second(match: Match) -> Call | Wild:
@@ -115,49 +120,49 @@ def single_places(dice: random.Random) -> Drawn:
     }
 
 
-def largest_padded(match: Match) -> bool | str:
+def largest_padded(match: Match) -> Refused | None:
     if match.lowest.arg != LOWEST:
-        return "zeros of the padding may be the largest"
+        return Refused("zeros of the padding may be the largest")
     found = _largest(match)
-    return found if isinstance(found, str) else True
+    return found if isinstance(found, Refused) else None
 
 
 def largest(match: Match) -> Call:
     found = _largest(match)
-    assert not isinstance(found, str)
+    assert not isinstance(found, Refused)
     return found
 
 
-def _largest(match: Match) -> Call | str:
+def _largest(match: Match) -> Call | Refused:
     """The pooling with padding of its own, or why it can have none."""
     rest = match.bound["pool"]
     assert isinstance(rest, tuple)
     kernel = spread(rest[0], 2)
     by = Window(steps(rest[1], kernel), spread(rest[2], 2), spread(rest[3], 2))
     found = _own_padding(match, kernel, by)
-    if isinstance(found, str):
+    if isinstance(found, Refused):
         return found
     padding, ceil = found
     return call(MAXIMUM, x, kernel, by.stride, padding, by.dilation, ceil)
 
 
-def _own_padding(match: Match, kernel: Sizes, by: Window) -> tuple[Sizes, bool] | str:
+def _own_padding(match: Match, kernel: Sizes, by: Window) -> tuple[Sizes, bool] | Refused:
     """The padding on both sides, as much as stands on the left, and whether windows cut short on
     the right make as many results."""
     sides = sides_of(match, 2)
-    if isinstance(sides, str):
+    if isinstance(sides, Refused):
         return sides
     if min(end for side in sides for end in side) < 0:
-        return "it cuts away instead"
+        return Refused("it cuts away instead")
     padding = tuple(left + p for (left, _), p in zip(sides, by.padding, strict=True))
     if any(2 * p > taps for p, taps in zip(padding, kernel, strict=True)):
-        return f"a pooling of {kernel} takes no padding of {padding}"
+        return Refused(f"a pooling of {kernel} takes no padding of {padding}")
     wanted, size = match.root.type.shape[-2:], match.x.shape[-2:]
     whole = Window(by.stride, padding, by.dilation)
     for ceil in (False, True):
         if _results(size, kernel, whole, ceil) == wanted:
             return padding, ceil
-    return f"padded by {padding} on both sides the results are not {wanted}"
+    return Refused(f"padded by {padding} on both sides the results are not {wanted}")
 
 
 def _results(size: Sizes, kernel: Sizes, by: Window, ceil: bool) -> Sizes:
@@ -169,26 +174,26 @@ def _results(size: Sizes, kernel: Sizes, by: Window, ceil: bool) -> Sizes:
     return tuple(n - ((n - 1) * s >= length + p) for n, length, s, p in sides)
 
 
-def mean_padded(match: Match) -> bool | str:
+def mean_padded(match: Match) -> Refused | None:
     found = _mean(match)
-    return found if isinstance(found, str) else True
+    return found if isinstance(found, Refused) else None
 
 
 def mean(match: Match) -> Call:
     found = _mean(match)
-    assert not isinstance(found, str)
+    assert not isinstance(found, Refused)
     return found
 
 
-def _mean(match: Match) -> Call | str:
+def _mean(match: Match) -> Call | Refused:
     """The average that counts zeros of its own, or why there is none."""
     by = average(match)
     if by.ceil:
-        return "its last windows are cut short: ceil_mode"
+        return Refused("its last windows are cut short: ceil_mode")
     if any(by.padding) and not by.include and by.divisor is None:
-        return "it counts the zeros before, and not its own"
+        return Refused("it counts the zeros before, and not its own")
     found = _own_padding(match, by.kernel, by.window)
-    if isinstance(found, str):
+    if isinstance(found, Refused):
         return found
     padding, ceil = found
     divisor = by.count if ceil else by.divisor

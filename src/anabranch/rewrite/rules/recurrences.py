@@ -24,6 +24,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from anabranch.ir.graph import Node, Ref
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Known, Match, Operand, Pattern, Patterns, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat, linear
 from anabranch.rewrite.rules import draws
@@ -53,24 +54,24 @@ class Rolled:
     ends: Mapping[str, Pattern]
 
 
-def rolled(match: Match) -> Rolled | str:
-    """The steps that are put together as whole tensors, or why they are no recurrence: "" where
-    nothing looks like one. Parts of a concatenation are steps if each is one long."""
+def rolled(match: Match) -> Rolled | Refused:
+    """The steps that are put together as whole tensors, or why they are no recurrence. Parts
+    of a concatenation are steps if each is one long."""
     steps, rank = values(match, "parts"), len(match.root.type.shape)
     given = match.axis.arg
     assert isinstance(given, int)
     at, joins = given % rank, match.root.op == CAT
     if len(steps) < LEAST or not match.root.type.dtype.is_floating_point:
-        return ""
+        return Refused("its steps are few, or no floating numbers")
     if joins and any(match.known.types[step.name].shape[at] != 1 for step in steps):
-        return ""
+        return Refused("a part that is joined is longer than one step")
     if not match.root.type.numel:
-        return ""
+        return Refused("it is empty")
     found = _whole(match.known, steps)
-    if isinstance(found, str):
+    if isinstance(found, Refused):
         back = _whole(match.known, steps[::-1])
-        if isinstance(back, str) or back[0].at is None:
-            return "" if joins else found
+        if isinstance(back, Refused) or back[0].at is None:
+            return found
         whole, ends = back
         found = replace(whole, value=call(FLIP, whole.value, (whole.at,))), ends
     whole, ends = found
@@ -83,15 +84,17 @@ def rolled(match: Match) -> Rolled | str:
     return Rolled(put, {name: _end(one) for name, one in ends.items()})
 
 
-def _whole(known: Known, steps: Column) -> tuple[Whole, Mapping[str, Whole]] | str:
+def _whole(known: Known, steps: Column) -> tuple[Whole, Mapping[str, Whole]] | Refused:
     """These steps as one value, if there is a recurrence in it, and all recurrences by the states
     that they end with."""
     columns = Columns(known)
     try:
         whole = columns.whole(steps)
     except Differing as differing:
-        return str(differing)
-    return (whole, columns.found) if columns.found else ""
+        return Refused(str(differing))
+    if not columns.found:
+        return Refused("nothing is carried from one of its steps to the next")
+    return whole, columns.found
 
 
 def _end(steps: Whole) -> Pattern:
@@ -117,9 +120,9 @@ def _within(pattern: Operand) -> tuple[Container[int], Container[str]]:
     return parts, read
 
 
-def _is_recurrence(match: Match) -> bool | str:
+def _is_recurrence(match: Match) -> Refused | None:
     found = rolled(match)
-    return found or False if isinstance(found, str) else True
+    return found if isinstance(found, Refused) else None
 
 
 def _ends(match: Match) -> tuple[Node, ...]:

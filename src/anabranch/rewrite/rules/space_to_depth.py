@@ -16,6 +16,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Rule, wild
 from anabranch.rewrite.pattern_ops import call, convolution
 from anabranch.rewrite.rules import draws
@@ -28,22 +29,22 @@ FEW = 4
 """Channels of an image, at most: loads of more are wide enough."""
 
 
-def of_squares(match: Match) -> bool | str:
+def of_squares(match: Match) -> Refused | None:
     """Why the window does not walk from square to square, or need not."""
     by, kernel = window(match), match.w.shape[2:]
     if by.transposed or by.groups != 1:
-        return "it is transposed or has groups"
+        return Refused("it is transposed or has groups")
     if len(kernel) != 2 or set(by.dilation) != {1}:
-        return f"{len(kernel)} axes of space, dilation {by.dilation}"
+        return Refused(f"{len(kernel)} axes of space, dilation {by.dilation}")
     if by.stride[0] == 1 or len(set(by.stride)) != 1:
-        return f"its stride is {by.stride}"
+        return Refused(f"its stride is {by.stride}")
     if match.x.shape[1] > FEW:
-        return f"it reads {match.x.shape[1]} channels"
+        return Refused(f"it reads {match.x.shape[1]} channels")
     if min(kernel) < by.stride[0]:
-        return f"{kernel} taps do not reach through a square"
+        return Refused(f"{kernel} taps do not reach through a square")
     if min(behind(match)) < 0:
-        return "it leaves out rows at the end"
-    return not_constant(match, "w", "b") or True
+        return Refused("it leaves out rows at the end")
+    return not_constant(match, "w", "b")
 
 
 def behind(match: Match) -> Sizes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, linear, permute, reshape, transpose
 from anabranch.rewrite.rules import draws
@@ -23,7 +24,7 @@ Drawn = Mapping[str, object]
 x, y, w, b, i, j, p = wild("x y w b i j p")
 
 
-def swapped(match: Match) -> bool | str:
+def swapped(match: Match) -> Refused | None:
     """Whether the last two axes are swapped, and no others."""
     given = match.bound
     rank = len(match.x.shape)
@@ -36,11 +37,11 @@ def swapped(match: Match) -> bool | str:
         one, two = (axis % rank for axis in (given["i"], given["j"]) if isinstance(axis, int))
         order[one], order[two] = two, one
     wanted = [*range(rank - 2), rank - 1, rank - 2]
-    return order == wanted or "other axes are swapped than the last two"
+    return None if order == wanted else Refused("other axes are swapped than the last two")
 
 
-def deep(match: Match) -> bool | str:
-    return len(match.x.shape) >= 2 or "it is a vector"
+def deep(match: Match) -> Refused | None:
+    return None if len(match.x.shape) >= 2 else Refused("it is a vector")
 
 
 def columns(match: Match, turned: Pattern) -> Pattern:

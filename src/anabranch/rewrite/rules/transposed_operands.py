@@ -13,6 +13,7 @@ import random
 from collections.abc import Mapping
 
 from anabranch.ir.graph import Constant
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat, convolution, linear, reshape, t, transpose
 from anabranch.rewrite.rules import draws
@@ -50,19 +51,23 @@ def of_batches(dice: random.Random) -> Drawn:
     return {**drawn, "i": axes[0], "j": axes[1]}
 
 
-def last_two(match: Match) -> bool | str:
+def last_two(match: Match) -> Refused | None:
     """Whether both are of as many axes, and the last two of them are swapped."""
     rank = len(match.x.shape)
     if len(match.y.shape) != rank or rank < 2:
-        return "the factors have different numbers of axes"
+        return Refused("the factors have different numbers of axes")
     swapped = {axis % rank for axis in (match.i.arg, match.j.arg) if isinstance(axis, int)}
-    return swapped == {rank - 2, rank - 1} or "other axes are swapped than those of the matrices"
+    return (
+        None
+        if swapped == {rank - 2, rank - 1}
+        else Refused("other axes are swapped than those of the matrices")
+    )
 
 
-def rows_stay(match: Match) -> bool | str:
+def rows_stay(match: Match) -> Refused | None:
     """Whether only the axes of rows are counted otherwise."""
     last = match.x.shape[-1:] == match.w.shape[1:]
-    return last or "the axis that is multiplied is reshaped, too"
+    return None if last else Refused("the axis that is multiplied is reshaped, too")
 
 
 def reshaped_rows(match: Match) -> Pattern:
@@ -86,20 +91,20 @@ def results_reshaped(dice: random.Random) -> Drawn:
     return {**given, "b": draws.bias(dice, "b", o), "shape": (*two, o)}
 
 
-def results_stay(match: Match) -> bool | str:
+def results_stay(match: Match) -> Refused | None:
     columns = match.root.type.shape[-1:] == (match.w.shape[0],)
-    return columns or "columns of the result are counted as rows"
+    return None if columns else Refused("columns of the result are counted as rows")
 
 
 def before_linear(match: Match) -> Pattern:
     return linear(reshape(x, (*match.root.type.shape[:-1], match.w.shape[1])), w, b)
 
 
-def of_rows(match: Match) -> bool | str:
+def of_rows(match: Match) -> Refused | None:
     """Whether the axis is one of rows, and not the one that is multiplied."""
     at, rank = match.axis.arg, len(match.x.shape)
     assert isinstance(at, int)
-    return at % rank != rank - 1 or "it is cut along the columns"
+    return None if at % rank != rank - 1 else Refused("it is cut along the columns")
 
 
 def selected_row(match: Match) -> Pattern:
@@ -133,22 +138,22 @@ def some_rows(dice: random.Random) -> Drawn:
     return {**drawn, "start": dice.choice((0, None)), "end": 2**63 - 1, "step": dice.choice((1, 2))}
 
 
-def of_columns(match: Match) -> bool | str:
+def of_columns(match: Match) -> Refused | None:
     """Whether whole columns are read, along the axis that the weight's rows make."""
     at, rank = match.axis.arg, len(match.root.type.shape)
     assert isinstance(at, int)
     if at % rank != rank - 1:
-        return "it is cut along the rows"
-    return not_constant(match, "w", "b") or True
+        return Refused("it is cut along the rows")
+    return not_constant(match, "w", "b")
 
 
-def of_channels(match: Match) -> bool | str:
+def of_channels(match: Match) -> Refused | None:
     if match.axis.arg not in (1, 1 - len(match.w.shape)):
-        return "it is cut along another axis than the channels"
+        return Refused("it is cut along another axis than the channels")
     by = window(match)
     if by.transposed or by.groups != 1:
-        return "it is transposed or has groups"
-    return not_constant(match, "w", "b") or True
+        return Refused("it is transposed or has groups")
+    return not_constant(match, "w", "b")
 
 
 def _cut(match: Match) -> tuple[Operand, Operand]:
@@ -185,16 +190,16 @@ def some_channels(dice: random.Random) -> Drawn:
     }
 
 
-def beside(match: Match) -> bool | str:
+def beside(match: Match) -> Refused | None:
     """Whether two convolutions stand side by side along their channels, both with their groups."""
     if match.axis.arg not in (1, 1 - len(match.w.shape)):
-        return "they are joined along another axis than the channels"
+        return Refused("they are joined along another axis than the channels")
     by = window(match)
     if by.transposed or by.groups != 1:
-        return "they are transposed or have groups"
+        return Refused("they are transposed or have groups")
     if match.w.shape[1:] != match.v.shape[1:]:
-        return f"the weights are {match.w.shape} and {match.v.shape}"
-    return not_constant(match, "w", "v", "b", "c") or True
+        return Refused(f"the weights are {match.w.shape} and {match.v.shape}")
+    return not_constant(match, "w", "v", "b", "c")
 
 
 def one_of_two(match: Match) -> Pattern:
@@ -211,12 +216,12 @@ def two_beside(dice: random.Random) -> Drawn:
     return {**drawn, "v": draws.weight("v", n, k, *kernel), "c": draws.bias(dice, "c", n)}
 
 
-def rows_joined(match: Match) -> bool | str:
+def rows_joined(match: Match) -> Refused | None:
     """Whether what is joined are rows."""
     at = match.axis.arg
     assert isinstance(at, int)
     rank = len(match.known.types[values(match, "parts")[0].name].shape)
-    return at % rank != rank - 1 or "columns are joined"
+    return None if at % rank != rank - 1 else Refused("columns are joined")
 
 
 def each_part(match: Match) -> Pattern:
