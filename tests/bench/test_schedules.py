@@ -56,6 +56,15 @@ def test_all_schedulers_on_the_simulated_gpu() -> None:
     assert record["means"]["best"]["sequential"] > 1
 
 
+def test_schedulers_that_merge_plan_the_merged_graph() -> None:
+    """On a GPU of 132 multiprocessors two convolutions of one image take less as one."""
+    names = ("sequential", "ios-barrier", "ios-merge", "ios-both")
+    matrix = Matrix(("zoo:squeezenet_bypass/tiny",), names, target="sim:h200", kernels="library")
+    us = {row["scheduler"]: row["us"] for row in run(matrix)["rows"]}
+    assert us["ios-merge"] < us["sequential"] and us["ios-merge"] != us["ios-barrier"]
+    assert us["ios-both"] <= us["ios-merge"]
+
+
 def test_measured_on_the_cpu() -> None:
     record = run(Matrix(("zoo:deepfm/tiny",), NAMES, dtypes=("fp32",), target="cpu"))
     named = [row["scheduler"] for row in record["rows"] if row["scheduler"] not in VARIANTS]

@@ -1,7 +1,9 @@
 """Schedulers side by side: models x dtypes x batches, each compiled once -> a record.
 
 Kernels are selected once, every scheduler plans the same tasks, and all plans are costed together:
-interleaved on the device where there is one, simulated where the target is.
+interleaved on the device where there is one, simulated where the target is. Schedulers that merge
+convolutions (`ios-merge`, `ios-both`) plan the tasks of the graph that they merged, with kernels
+chosen for these.
 
     {"version": 1, ..., "target": "sim:h200", "rows": [{"model": "zoo:googlenet", "dtype": "fp16",
         "batch": 1, "scheduler": "local", "us": 391.0, "spread": 0.0, "source": "recorded",
@@ -50,6 +52,7 @@ from anabranch.memory.packer import Packer
 from anabranch.models.load import load_model
 from anabranch.options import Options
 from anabranch.schedule import BEST, scheduler
+from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.schedule.task_weights import times
 from anabranch.schedule.variants import variants
 from anabranch.targets import resolve
@@ -64,8 +67,11 @@ REPLAYS = 20
 """Of a plan whose kernels overlap, each compared: what is not ordered may come out right once."""
 
 Save = Callable[[dict[str, Any]], None]
+PROBED = ("stage", "probe")
 STOPPED = "stopped before it was done"
 
+Own = Callable[[str], tuple[TaskGraph, float]]
+"""A scheduler that merges -> the tasks it plans, and the seconds that choosing the merges took."""
 Tried = Sequence[tuple[Schedule, Cost]]
 Launched = Callable[[Schedule, Tried], tuple[TaskGraph, Schedule, float]]
 """A schedule of ours, and all that are usually tried with what they take -> the tasks and the
@@ -166,7 +172,7 @@ def _cell(
             tasks: TaskGraph = compile_model(job, stop_after="probe")
             _, packer, costs = bounded_costs(job, tasks)
             launched = partial(_launched, job, tasks, packer, matrix.budget)
-            asked = matrix.schedulers, launched, matrix.budget
+            asked = matrix.schedulers, launched, matrix.budget, partial(_merged, job)
             rows = compared(tasks, costs, limits_of(job), *asked)
     except OptionError:
         raise
@@ -190,6 +196,16 @@ def job_of(
     device = "cpu" if target.device.type == "meta" else target.device
     loaded, args = load_model(model, batch, dtype, device, trust=trust)
     return Job(loaded, args, {}, target, options, cache, trace), args
+
+
+def _merged(job: Job, name: str) -> tuple[TaskGraph, float]:
+    """The tasks, with kernels, of the graph that this scheduler merges, and the seconds that it
+    took to choose the merges: capturing, and choosing kernels, is not its own work."""
+    options = job.options.model_copy(update={"scheduler": name})
+    trace = Trace()
+    tasks: TaskGraph = compile_model(replace(job, options=options, trace=trace), stop_after="probe")
+    spent = [dict(event.data) for event in trace.events if (event.kind, event.where) == PROBED]
+    return tasks, sum(float(data["seconds"]) for data in spent)
 
 
 def _launched(
@@ -269,14 +285,19 @@ def compared(
     names: Sequence[str],
     launched: Launched | None = None,
     seconds: float | None = None,
+    own: Own | None = None,
 ) -> list[Row]:
     """A row for each of these schedulers on one task graph, of no model yet; with `OWN` one more
     for each of its variants, and one for what `compile` would make of all that it tries, with
-    kernels `launched` as is best. `seconds`: of each search."""
+    kernels `launched` as is best. `seconds`: of each search. `own`: the tasks of those that merge,
+    which else plan the given ones."""
     for task in tasks.tasks:  # nobody's search pays for what all need
         costs.task(task)
-    found, failures = _planned(tasks, costs, limits, names, seconds)
-    prices = costs.rank(tasks, [made.schedule for made in found.values()])
+    found, failures = _planned(tasks, costs, limits, names, seconds, own)
+    if all(made.tasks is tasks for made in found.values()):
+        prices = costs.rank(tasks, [made.schedule for made in found.values()])
+    else:
+        prices = costs.race([(made.tasks, made.schedule) for made in found.values()])
     priced = dict(zip(found, prices, strict=True))
     ours = min((name for name in OURS if name in found), key=lambda n: priced[n].us, default=None)
     if ours is not None and launched is not None and not limits.deadline.stopped():
@@ -301,29 +322,32 @@ def _planned(
     limits: Limits,
     names: Sequence[str],
     seconds: float | None,
+    own: Own | None,
 ) -> tuple[dict[str, _Made], dict[str, str]]:
     """What these schedulers made, ours in its variants, too; and why others made nothing. One that
     was stopped is not compared: it would have found more."""
-    dag = dag_of(tasks)
     found: dict[str, _Made] = {}
     failures: dict[str, str] = {}
     for name in names:
         if limits.deadline.stopped():
             failures[name] = STOPPED
             continue
-        start = time.perf_counter()
         try:
-            own = replace(limits, deadline=limits.deadline.within(seconds))
-            schedule = scheduler(name)(tasks, costs, own)
-            verify_schedule(schedule, dag)
+            planned, spent = own(name) if own and name in MERGING else (tasks, 0.0)
+            for task in planned.tasks:
+                costs.task(task)
+            start = time.perf_counter()
+            within = replace(limits, deadline=limits.deadline.within(seconds))
+            schedule = scheduler(name)(planned, costs, within)
+            verify_schedule(schedule, dag_of(planned))
             if limits.deadline.stopped():
                 failures[name] = STOPPED
                 continue
-            found[name] = _Made(schedule, time.perf_counter() - start, tasks)
+            found[name] = _Made(schedule, spent + time.perf_counter() - start, planned)
         except (AnabranchError, VerifyError) as failed:
             failures[name] = str(failed).partition("\n")[0]
     if OWN in found:
-        for variant in variants(found[OWN].schedule, dag, times(tasks, costs)):
+        for variant in variants(found[OWN].schedule, dag_of(tasks), times(tasks, costs)):
             found[variant.scheduler] = _Made(variant, 0.0, tasks)
     return found, failures
 
