@@ -21,7 +21,8 @@ import torch
 from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.schedules import job_of
 from anabranch.cache import Cache
-from anabranch.compiler.pipeline import Compilation, compile_model
+from anabranch.compiler.compilation import Compilation
+from anabranch.compiler.pipeline import compile_model
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable
 from anabranch.ir.task import Task

@@ -17,14 +17,9 @@ from anabranch.artifact import compact
 from anabranch.artifact import file as artifact_file
 from anabranch.cache import Cache
 from anabranch.compiler import pipeline
-from anabranch.compiler.pipeline import (
-    BY_EACH_CALL,
-    CAREFUL,
-    STAGES,
-    Compilation,
-    _more_careful,
-    compile_model,
-)
+from anabranch.compiler.compilation import Compilation
+from anabranch.compiler.fallback import BY_EACH_CALL, CAREFUL, more_careful
+from anabranch.compiler.pipeline import STAGES, compile_model
 from anabranch.costs import costs_of as measured
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import NumericsError, OptionError, TargetError
@@ -376,7 +371,7 @@ class Foreign(nn.Module):
 
 def test_operators_that_no_graph_captures_are_launched_by_each_call() -> None:
     asked = replace(uncaptured("squeezenet"), model=Foreign().eval(), args=(torch.randn(3, 4),))
-    found = _more_careful(
+    found = more_careful(
         replace(asked, target=ElsewhereTarget()),
         NumericsError("off", "by much", "report it"),
         capture(asked.model, asked.args),
@@ -384,7 +379,7 @@ def test_operators_that_no_graph_captures_are_launched_by_each_call() -> None:
     assert found is not None
     how, options = found
     assert how == BY_EACH_CALL and not options.cuda_graph and options.scheduler == "sequential"
-    plain = _more_careful(
+    plain = more_careful(
         replace(asked, target=ElsewhereTarget()),
         NumericsError("off", "by much", "report it"),
         capture(nn.ReLU().eval(), asked.args),

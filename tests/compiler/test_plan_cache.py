@@ -13,7 +13,8 @@ from torch import nn
 
 from anabranch.cache import Cache
 from anabranch.compiler import plan_cache
-from anabranch.compiler.pipeline import Compilation, compile_model
+from anabranch.compiler.compilation import Compilation
+from anabranch.compiler.pipeline import compile_model
 from anabranch.errors import NumericsError
 from anabranch.ir.plan import Plan
 from anabranch.ir.task import TaskGraph
@@ -205,7 +206,7 @@ def test_what_is_not_an_outcome_is_decided_anew(
         questions.append(ask(*args))
         return questions[-1]
 
-    monkeypatch.setattr("anabranch.compiler.pipeline.question", noted)
+    monkeypatch.setattr("anabranch.compiler.stages.question", noted)
     cold = compile_model(job(cache, "squeezenet", scheduler="critical"))
     kept = cache.get("plans", questions[0])
     assert kept is not None

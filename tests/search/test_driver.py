@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from anabranch.cache import Cache
-from anabranch.compiler.pipeline import Compilation, compile_model
+from anabranch.compiler.compilation import Compilation
+from anabranch.compiler.pipeline import compile_model
 from anabranch.deadline import ENDLESS, CutShort
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Source

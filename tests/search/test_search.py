@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import anabranch
 from anabranch.cache import Cache
-from anabranch.compiler.pipeline import Compilation, compile_model
+from anabranch.compiler.compilation import Compilation
+from anabranch.compiler.pipeline import compile_model
 from anabranch.deadline import Deadline
 from anabranch.errors import NumericsError
 from anabranch.ir.eval import eval_graph

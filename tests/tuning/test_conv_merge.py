@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import anabranch
-from anabranch.compiler.pipeline import Compilation, compile_model
+from anabranch.compiler.compilation import Compilation
+from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import Roofline
 from anabranch.fusion import partition
 from anabranch.ir.ops import CONVOLUTIONS

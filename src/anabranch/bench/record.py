@@ -24,7 +24,7 @@ from anabranch.bench.machine import machine
 from anabranch.bench.provenance import provenance, versions
 from anabranch.cache import Cache
 from anabranch.compiled.calls import Compiled
-from anabranch.compiler.pipeline import Compilation
+from anabranch.compiler.compilation import Compilation
 from anabranch.costs import costs_of
 from anabranch.costs.recorded import (
     KernelFact,

@@ -43,7 +43,8 @@ from anabranch.compiled.weights import (
     stamps_of,
     weights_of,
 )
-from anabranch.compiler.pipeline import compile_model, fell_back
+from anabranch.compiler.pipeline import compile_model
+from anabranch.compiler.stages import fell_back
 from anabranch.deadline import Deadline
 from anabranch.errors import InputError, OptionError
 from anabranch.frontend.alone import alone

@@ -15,7 +15,9 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from anabranch.compiler.pipeline import PLAIN, Compilation, compile_model
+from anabranch.compiler.compilation import Compilation
+from anabranch.compiler.fallback import PLAIN
+from anabranch.compiler.pipeline import compile_model
 from anabranch.errors import AnabranchError
 from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.protocols import Cost

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from anabranch.compiled.fitting import Fitting, fitting
-from anabranch.compiler.pipeline import Compilation
+from anabranch.compiler.compilation import Compilation
 from anabranch.frontend.plain import Assembler, Reader, assembler, reader
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Executable

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from anabranch.compiled.entry import Entry
 from anabranch.compiled.sources import sources
-from anabranch.compiler.pipeline import Compilation
+from anabranch.compiler.compilation import Compilation
 from anabranch.errors import OptionError
 from anabranch.frontend.state import unwrapped
 from anabranch.ir.key import digest_source, digest_tensors

@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import json
 from contextlib import suppress
+from dataclasses import dataclass
 
 import torch
 
@@ -62,6 +63,24 @@ def keep(cache: Cache | None, graph: Graph, known: int) -> None:
     with suppress(ValueError, TypeError):
         fresh = {**json.loads(cache.get("graphs", _key(graph)) or "{}"), **fresh}
     cache.put("graphs", _key(graph), json.dumps(fresh))
+
+
+@dataclass(slots=True)
+class Answers:
+    """The memo for one graph: recalled when somebody first asks, and stored only then. A warm start
+    asks nothing."""
+
+    cache: Cache | None
+    graph: Graph
+    _known: int | None = None
+
+    def recall(self) -> None:
+        if self._known is None:
+            self._known = recall(self.cache, self.graph)
+
+    def keep(self) -> None:
+        if self._known is not None:
+            keep(self.cache, self.graph, self._known)
 
 
 def _key(graph: Graph) -> str:

@@ -36,7 +36,7 @@ from typing import Any
 import torch
 
 from anabranch.artifact.owned import owned_bytes
-from anabranch.compiler.pipeline import Compilation
+from anabranch.compiler.compilation import Compilation
 from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule

@@ -1,18 +1,17 @@
-"""The inner line: from a rewritten graph to its schedule.
+"""The stages from a rewritten graph to its schedule, one function each.
 
     graph -> fuse -> kernels -> probe -> schedule -> Planned
 
-The compiler runs it on the graph that it was given, and on each graph that a search would have
-instead.
+The pipeline runs them on the graph that it was given, and a search on each graph that it would
+have instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from anabranch.costs import costs_of, fastest
 from anabranch.frontend.captured import Captured, renamed
@@ -109,38 +108,67 @@ def _stepper(job: Job) -> Stepper:
     return Stepper(job.trace, options.check, options.fuel, options.dump)
 
 
-def stages_of(
-    job: Job, captured: Captured, graph: Graph, trial: bool = False
-) -> Generator[tuple[str, Any], None, Planned]:
-    """From a rewritten graph to its schedule, with each stage's noun on the way. `trial`: the graph
-    is only tried out, under a schedule that is found at once."""
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A graph as tasks with kernels. `costs`: what measured them."""
+
+    graph: Graph
+    signature: Signature
+    selection: Selection
+    costs: Costs
+
+    @property
+    def tasks(self) -> TaskGraph:
+        return self.selection.tasks
+
+
+def fuse(job: Job, graph: Graph) -> Sequence[TaskGraph]:
+    """The stage `fuse`: the graph cut into tasks in several ways, the last with the largest."""
+    return tuner_of(job).cuts(graph, job.trace)
+
+
+def tune(job: Job, captured: Captured, graph: Graph, cuts: Sequence[TaskGraph]) -> Tuned:
+    """The stage `kernels`: the fastest kernel of each task, and of the cuts the fastest."""
+    prepare = partial(pack, spec=job.target.spec)
+    costs = costs_of(job.target, prepare, job.cache, job.trace, job.deadline, KERNEL_SECONDS)
+    signature = renamed(captured, graph)
+    ways = tuner_of(job).kernels(cuts, costs, job.trace, wholes=True)
+    way = _fastest(job, signature, graph, ways, costs)
+    job.trace.tell(way.trace)
+    return Tuned(graph, signature, way.selection, costs)
+
+
+def probe(job: Job, captured: Captured, tuned: Tuned) -> Tuned:
+    """The stage `probe`: tasks with what a GPU's profiler says of their kernels, and convolutions
+    merged where a scheduler wants to merge them."""
+    graph, selection = tuned.graph, with_probes(tuned.selection, tuned.costs)
+    if job.options.scheduler in MERGING and job.options.exact:
+        why = "a smaller window is padded with zeros, which infinities are multiplied by"
+        job.trace.add("refused", "kernels", "merged convolutions", why)
+    elif job.options.scheduler in MERGING:
+        tuner = tuner_of(job)
+        graph, selection = tuner.merged(graph, selection, tuned.costs, limits_of(job))
+    return Tuned(graph, renamed(captured, graph), selection, tuned.costs)
+
+
+def schedule(job: Job, tuned: Tuned, trial: bool = False) -> Planned:
+    """The stage `schedule`: when and on which stream each kernel runs. `trial`: the graph is only
+    tried out, under a schedule that is found at once."""
+    safe = tuned.selection.settled and settled(tuned.costs)
+    return _schedule(job, tuned.graph, tuned.signature, tuned.selection, safe, trial)
+
+
+def planned(job: Job, captured: Captured, graph: Graph) -> Planned:
+    """The stages from `fuse` to `schedule`, as a search runs them on a graph that it tries out."""
     job = with_samples(job, captured, graph)
-    trace, options, target = job.trace, job.options, job.target
-    tuner = tuner_of(job)
-    with trace.stage("fuse"):
-        cuts = tuner.cuts(graph, trace)
-    yield "fuse", cuts[-1]
-    prepare = partial(pack, spec=target.spec)
-    tuning = costs_of(target, prepare, job.cache, trace, job.deadline, KERNEL_SECONDS)
-    with trace.stage("kernels"):
-        ways = tuner.kernels(cuts, tuning, trace, wholes=True)
-        way = _fastest(job, renamed(captured, graph), graph, ways, tuning)
-        trace.tell(way.trace)
-        selection = way.selection
-    yield "kernels", selection
-    with trace.stage("probe"):
-        selection = with_probes(selection, tuning)
-        if options.scheduler in MERGING and options.exact:
-            why = "a smaller window is padded with zeros, which infinities are multiplied by"
-            trace.add("refused", "kernels", "merged convolutions", why)
-        elif options.scheduler in MERGING:
-            graph, selection = tuner.merged(graph, selection, tuning, limits_of(job))
-        signature = renamed(captured, graph)
-    yield "probe", selection.tasks
-    safe = selection.settled and settled(tuning)
-    made = scheduled(job, graph, signature, selection, safe, trial)
-    yield "schedule", made.choice
-    return made
+    with job.trace.stage("fuse"):
+        cuts = fuse(job, graph)
+    with job.trace.stage("kernels"):
+        tuned = tune(job, captured, graph, cuts)
+    with job.trace.stage("probe"):
+        tuned = probe(job, captured, tuned)
+    with job.trace.stage("schedule"):
+        return schedule(job, tuned, trial=True)
 
 
 def _fastest(
@@ -189,8 +217,21 @@ def scheduled(
     safe: bool,
     trial: bool = False,
 ) -> Planned:
-    """The stage from tasks with kernels to their schedule; `safe`: what was chosen so far would be
-    chosen again."""
+    """Tasks with kernels under a schedule, timed as a stage; `safe`: what was chosen so far would
+    be chosen again."""
+    with job.trace.stage("schedule"):
+        return _schedule(job, graph, signature, selection, safe, trial)
+
+
+def _schedule(
+    job: Job,
+    graph: Graph,
+    signature: Signature,
+    selection: Selection,
+    safe: bool,
+    trial: bool,
+) -> Planned:
+    """`safe`: what was chosen so far would be chosen again."""
     options, tasks = job.options, selection.tasks
     still = trial or options.overlap == "none" or job.deadline.stopped()
     ahead, interrupt = _nothing, _at_once
@@ -200,23 +241,12 @@ def scheduled(
     aside = nullcontext(_at_once) if still else compiling(tasks, *ways)
     usual = trial and options.scheduler == "best"
     names = TRIAL if usual else schedulers_of(options, len(tasks.tasks))
-    with job.trace.stage("schedule"), aside as compiled:
+    with aside as compiled:
         sequential, packer, costs = bounded_costs(job, tasks, signature, compiled)
         choice = best_or_recall(tasks, costs, names, limits_of(job), job.cache)
     safe = safe and settled(costs)
     trace = job.trace
     return Planned(graph, signature, selection, choice, sequential, packer, costs, safe, trace)
-
-
-def planned(job: Job, captured: Captured, graph: Graph) -> Planned:
-    """What the line makes of the graph, on trial."""
-    stages = stages_of(job, captured, graph, trial=True)
-    while True:
-        try:
-            next(stages)
-        except StopIteration as ended:
-            made: Planned = ended.value
-            return made
 
 
 def rescheduled(job: Job, made: Planned, trial: bool = False) -> Planned:

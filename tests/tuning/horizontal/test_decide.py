@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 import anabranch
 from anabranch.cache import Cache
-from anabranch.compiler.pipeline import Compilation, compile_model
+from anabranch.compiler.compilation import Compilation
+from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import Recorded
 from anabranch.errors import TargetError
 from anabranch.ir.components import components

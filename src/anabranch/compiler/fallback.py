@@ -1,0 +1,105 @@
+"""Where a plan computes something else: the next attempt, which does less.
+
+    as asked --wrong--> nothing recalled --wrong--> no search --> library kernels --> as captured
+
+All attempts have one deadline and one clock: what the first took is time that the next one no
+longer has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from anabranch.compiler.plan_cache import KnownError
+from anabranch.compiler.stage_runner import StageRunner
+from anabranch.errors import NumericsError
+from anabranch.frontend.captured import Captured
+from anabranch.options import Options
+from anabranch.trace import RECALLED, Event
+from anabranch.tuning.job import Job
+from anabranch.tuning.verify.plan import WRONG_CAPTURE
+
+T = TypeVar("T")
+
+LEAST = 1.0
+"""Seconds of budget that a further attempt has at least."""
+EXACT: dict[str, Any] = {"search": "none", "folding": "exact"}
+LIBRARY: dict[str, Any] = {**EXACT, "kernels": "library", "abreast": "none"}
+PLAIN: dict[str, Any] = {
+    **{**LIBRARY, "fuel": 0, "scheduler": "sequential"},
+    **{"channels_last": False, "check": 0},
+}
+CAREFUL = {
+    "without a search, and no weight rounded anew": EXACT,
+    "with library kernels alone": LIBRARY,
+    "as captured, one library call after another": PLAIN,
+}
+"""Where an optimisation went wrong: options under which less and less is done, at last nothing."""
+LAUNCHED: dict[str, Any] = {"cuda_graph": False, "scheduler": "sequential", "overlap": "none"}
+BY_EACH_CALL = "launched by each call, for operators that are not torch's may not be captured"
+"""Some launch on the default stream, whatever the current one is: no capture sees that."""
+TORCHS = frozenset({"aten", "prims", "anabranch"})
+"""Namespaces of operators that are known to launch on the current stream."""
+
+
+def with_fallback(
+    job: Job, attempt: Callable[[Job, StageRunner], T], runner: Callable[[Job], StageRunner]
+) -> T:
+    """What the first attempt returns that is not wrong. NumericsError where all are."""
+    while True:
+        stages = runner(job)
+        try:
+            return attempt(job, stages)
+        except NumericsError as wrong:
+            again = _again(job, wrong, stages)
+            if again is None:
+                raise
+        # Out here, nothing holds what the failed attempt has loaded.
+        moment = max(job.deadline.moment, time.monotonic() + LEAST)
+        job = replace(again, deadline=replace(job.deadline, moment=moment))
+
+
+def anything_recalled(job: Job, events: Iterable[Event]) -> bool:
+    """Whether something that decides what a plan computes came from the cache."""
+    return not job.anew and any(
+        event.where in ("capture", "rewrite", "recall") and event.why == RECALLED
+        for event in events
+    )
+
+
+def _again(job: Job, wrong: NumericsError, stages: StageRunner) -> Job | None:
+    """The next attempt, None if there is none left: with nothing from the cache, if this one had
+    something, else with less optimised."""
+    name, known = type(job.model).__name__, isinstance(wrong, KnownError)
+    careful = None if job.options.strict else more_careful(job, wrong, stages.captured)
+    recalled = not known and anything_recalled(job, stages.events)
+    if (careful is None and known) or recalled:
+        job.trace.add("fallback", "verify", name, f"{wrong.what}: decided anew, without the cache")
+        return replace(job, anew=True)
+    if careful is None:
+        return None
+    how, options = careful
+    job.trace.add("fallback", "verify", name, f"{wrong.what}: compiled {how}")
+    return replace(job, options=options)
+
+
+def more_careful(
+    job: Job, wrong: NumericsError, captured: Captured | None
+) -> tuple[str, Options] | None:
+    """What to try next, and the options for it; None if there is nothing left. Where the capture
+    itself is wrong, optimising less does not help, but rounding less may. `captured`: the graph, if
+    there was one."""
+    options, rungs = job.options, list(CAREFUL.items())
+    rungs = rungs[-1:] if wrong.why == WRONG_CAPTURE else rungs
+    nodes = captured.graph.nodes if captured is not None else ()
+    if job.target.spec.kind == "cuda" and {n.op.partition(".")[0] for n in nodes} - TORCHS:
+        # First of all: each less careful attempt would be captured just as wrongly.
+        rungs = [(BY_EACH_CALL, LAUNCHED), *rungs]
+    for how, update in rungs:
+        more = options.model_copy(update=update)
+        if more != options:
+            return how, more
+    return None

@@ -1,0 +1,89 @@
+"""What stands around each stage: its time as an event, its noun as a file, and where to stop.
+
+    captured, seen = stage("capture", capture, job)      # what capture(job) returns
+      -> one event; 00_capture.txt, if somebody wants dumps; Stopped, if it is the last one wanted
+
+The pipeline has one runner for each attempt, so that what holds for a stage is said once and a
+stage is a function of nouns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any, TypeVar, TypeVarTuple
+
+from anabranch.compiler.dump import dump
+from anabranch.frontend.captured import Captured
+from anabranch.ir.gc_pause import uncollected
+from anabranch.trace import Event
+from anabranch.tuning.job import Job
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Stopped(Exception):
+    """The stage to stop after has run. `noun`: what it made."""
+
+    def __init__(self, noun: Any) -> None:
+        super().__init__("stopped after a stage")
+        self.noun = noun
+
+
+class StageRunner:
+    """Runs the stages of one attempt. `captured`: the model's graph, once there is one."""
+
+    def __init__(
+        self, job: Job, nouns: Mapping[str, Callable[[Any], Any]], stop_after: str | None
+    ) -> None:
+        """`nouns`: by stage, how to find its noun in what it returns."""
+        self.captured: Captured | None = None
+        self._trace, self._folder = job.trace, job.options.dump
+        self._nouns, self._stop_after = nouns, stop_after
+        self._begun, self._begins = len(job.trace.events), dict[str, int]()
+        self._ends, self._dumped = dict[str, int](), 0
+
+    def __call__(
+        self,
+        name: str,
+        make: Callable[[*Ts], T],
+        *given: *Ts,
+        pause_gc: bool = False,
+    ) -> T:
+        """What `make` returns. Raises Stopped after the last stage that is wanted."""
+        self._begins[name] = len(self._trace.events)
+        with self._trace.stage(name), uncollected() if pause_gc else nullcontext():
+            made = make(*given)
+        self._ends[name] = len(self._trace.events)
+        self.passed(name, made)
+        return made
+
+    def passed(self, name: str, made: Any) -> None:
+        """Dump what a stage made, and stop if it is the last one wanted; called by itself where
+        the stage's work was recalled as a part of more."""
+        noun = self._nouns[name](made)
+        if isinstance(noun, Captured):
+            self.captured = noun
+        if self._folder is not None:
+            self._dumped += dump(self._folder, f"{self._dumped:02}_{name}.txt", noun)
+        if name == self._stop_after:
+            raise Stopped(noun)
+
+    def wants(self, *stages: str) -> bool:
+        """Whether somebody looks at what one of these stages makes."""
+        return self._folder is not None or self._stop_after in stages
+
+    def span(self, first: str, last: str) -> tuple[int, int]:
+        """Where in the trace the events of these stages, and of all between, begin and end."""
+        return self._begins[first], self._ends[last]
+
+    def events_of(self, first: str, last: str) -> list[Event]:
+        """The events of these stages, and of all between."""
+        begin, end = self.span(first, last)
+        return self._trace.events[begin:end]
+
+    @property
+    def events(self) -> list[Event]:
+        """Of this attempt."""
+        return self._trace.events[self._begun :]

@@ -1,0 +1,219 @@
+"""The stages that are not rooms of their own: what the compiler itself does at each.
+
+capture   the model -> its graph
+recall    the graph -> what an earlier process decided of it
+search    a built graph -> the fastest equal one
+pack      a built graph -> the plan: places in memory, modes of launch
+load      the plan -> what runs
+verify    what runs -> by how much it is off; what was decided is stored
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from anabranch.artifact.owned import owned
+from anabranch.artifact.recipe import with_recipe
+from anabranch.compiler.compilation import Compilation
+from anabranch.compiler.fallback import anything_recalled
+from anabranch.compiler.plan_cache import (
+    Outcome,
+    accept,
+    accepted,
+    keep,
+    question,
+    refute,
+    refuted,
+)
+from anabranch.compiler.plan_cache import recall as recall_outcome
+from anabranch.errors import NumericsError, TargetError
+from anabranch.frontend.captured import Captured, renamed
+from anabranch.frontend.memory import check_example
+from anabranch.frontend.observe import Observed
+from anabranch.frontend.recall import capture_or_recall
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Executable
+from anabranch.ir.tolerances import Errors
+from anabranch.options import Options
+from anabranch.schedule.ios.merge_stages import MERGING
+from anabranch.search.driver import known_path, searched
+from anabranch.search.result import Path
+from anabranch.trace import Event, Trace
+from anabranch.tuning.build import Planned, launched, simplified_or_recalled, tuner_of
+from anabranch.tuning.job import Job, calling_of
+from anabranch.tuning.verify.plan import WRONG_CAPTURE, verify, verify_capture
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What earlier processes found. `path`: where a search ended; `begin`: the graph to go on from,
+    the rewritten one without such a path; `found`: everything, if it was decided."""
+
+    begin: Graph
+    path: Path | None
+    found: Outcome | None
+
+
+def capture(job: Job) -> tuple[Captured, Observed | None]:
+    """The model's graph, and a call of the model, if there was one."""
+    if job.captured is not None:
+        return job.captured, None
+    asked = job.model, job.args, job.kwargs, job.cache, job.trace
+    captured, seen = capture_or_recall(*asked, calling_of(job), partial(start_sandbox, job))
+    check_example(captured, job.args, job.kwargs)
+    return captured, seen
+
+
+def start_sandbox(job: Job) -> None:
+    """Start the process in which kernels run first: it takes seconds, and kernels will be tried."""
+    if job.auditions is not None and tuner_of(job).generates:
+        job.auditions.start()
+
+
+def refuse_known_wrong(job: Job, captured: Captured) -> None:
+    """KnownError where these options are known to make something else of this graph."""
+    wrong = None if job.anew else refuted(job.cache, captured.graph, job.options, job.target)
+    if wrong is not None:
+        raise wrong
+
+
+def recall(
+    job: Job, captured: Captured, graph: Graph, unknown: Callable[[], object], whole: bool
+) -> Known:
+    """What earlier processes found for this graph. `whole`: all that was decided may be recalled at
+    once, without nouns in between; `unknown` is called before something is rewritten anew."""
+    path = None if job.anew else known_path(job, graph)
+    improved = path.graph if path and path.rounds else None
+    begin = simplified_or_recalled(job, improved, unknown) if improved else graph
+    decided = job.options.search == "none" or (path is not None and not path.goes_on)
+    return Known(begin, path, _known_outcome(job, captured, begin) if whole and decided else None)
+
+
+def search(
+    job: Job,
+    captured: Captured,
+    graph: Graph,
+    first: Planned,
+    path: Path | None,
+    span: tuple[int, int],
+) -> tuple[Planned, Path | None]:
+    """The fastest equal graph that was found, and the way to it. `span`: the events of `first`,
+    which those of the graph found replace."""
+    if job.options.search == "none" or (path is not None and not path.goes_on):
+        return first, path
+    made, path = searched(job, captured, graph, first, path)
+    if made is not first:
+        job.trace.retell(*span, made.trace)
+    return made, path
+
+
+def pack(job: Job, made: Planned) -> Outcome:
+    """The plan, as its kernels are launched, and all that was decided on the way to it."""
+    plan = made.packer.plan(made.choice.schedule, job.trace)
+    plan, cost = launched(job, made, plan)
+    plan = plan if job.options.cuda_graph else replace(plan, graph=False)
+    return Outcome(
+        made.graph,
+        replace(made.selection, tasks=plan.tasks),
+        made.choice.candidates,
+        made.costs.timeline(made.tasks, plan.schedule),
+        made.sequential.footprint,
+        plan,
+        cost or made.cost,
+        made.settled,
+        job.deadline.cause(),
+    )
+
+
+def load(
+    job: Job, captured: Captured, graphs: Sequence[Graph], found: Outcome
+) -> tuple[Outcome, Executable | None]:
+    """The plan with constants of its own, and what runs it, None on a simulated target. `graphs`:
+    those on the way to the plan's."""
+    theirs = [c.value for c in captured.graph.constants if c.value is not None]
+    device = None if job.target.spec.simulated else job.target.device
+    # The model may change from here on.
+    mine = owned(found.plan, theirs, device, job.shared)
+    plan = with_recipe(mine, captured.graph, (*graphs, found.graph), captured.state)
+    kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
+    job.target.prepare(kernels, job.cache, job.trace)
+    run = None if job.target.spec.simulated else job.target.load(plan)
+    if run is not None:
+        fell_back(run, job.options, job.trace)
+    return replace(found, plan=plan), run
+
+
+def fell_back(run: Executable, options: Options, trace: Trace) -> None:
+    """Say it if a plan runs without its graph; in strict mode that is an error."""
+    if not run.failure:
+        return
+    name = run.plan.tasks.name
+    trace.add("fallback", "load", name, f"no graph, launched one by one: {run.failure}")
+    if options.strict:
+        raise TargetError(
+            f"{name} could not be captured as one graph",
+            run.failure,
+            "compile without strict=True to run it launch by launch",
+        )
+
+
+def prove(
+    job: Job,
+    made: Compilation,
+    seen: Observed | None,
+    attempt: Sequence[Event],
+    decisions: Sequence[Event] | None,
+) -> Compilation:
+    """The compilation with its errors, and stored; NumericsError if they are too large. That is
+    remembered, unless something was recalled in this `attempt`, which is then tried anew.
+    `decisions`: the events of what was decided anew, None where all was recalled."""
+    captured, found, errors, known = made.captured, made.found, Errors(), False
+    if made.run is not None and job.options.verify:
+        try:
+            errors, known = _errors(job, captured, found, made.run, seen)
+        except NumericsError as wrong:
+            # A wrong capture is said of the model, not of its graph.
+            if wrong.why != WRONG_CAPTURE and not anything_recalled(job, attempt):
+                refute(job.cache, captured.graph, job.options, job.target, wrong)
+            raise
+    if decisions is not None:  # what turned out wrong is not stored
+        found = replace(found, kept=_keep(job, captured, found, decisions))
+    if errors and not known:
+        accept(job.cache, found.kept, captured.graph, job.options.seed, errors)
+    return replace(made, found=found, errors=errors, seconds=job.taken)
+
+
+def _errors(
+    job: Job, captured: Captured, found: Outcome, run: Executable, seen: Observed | None
+) -> tuple[Errors, bool]:
+    """By how much it is off, and whether that was known: what was recalled, and verified with the
+    very same weights, is only compared with the model."""
+    known = accepted(job.cache, found.kept, captured.graph, job.options)
+    if known is None:
+        return verify(run, captured, job, seen), False
+    verify_capture(run, captured, job, known, seen)
+    why = "with these weights it was before: now only with the model itself"
+    job.trace.add("applied", "verify", run.plan.tasks.name, why)
+    return known, True
+
+
+def _known_outcome(job: Job, captured: Captured, graph: Graph) -> Outcome | None:
+    """What was decided of this graph before."""
+    if job.cache is None or job.anew or job.options.scheduler in MERGING:
+        return None
+    asked, signature = _question(job, captured, graph), renamed(captured, graph)
+    return recall_outcome(job.cache, asked, graph, signature, job.target, job.trace)
+
+
+def _keep(job: Job, captured: Captured, found: Outcome, events: Sequence[Event]) -> str:
+    """For the next process; `events`: those of the decisions. What names it in the cache."""
+    if job.cache is None or job.options.scheduler in MERGING:
+        return ""
+    return keep(job.cache, _question(job, captured, found.graph), found, events)
+
+
+def _question(job: Job, captured: Captured, graph: Graph) -> str:
+    providers = tuner_of(job).providers
+    return question(graph, renamed(captured, graph), job.target, job.options, providers)

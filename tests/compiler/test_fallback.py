@@ -1,0 +1,60 @@
+"""What is tried after a wrong plan, and how much time is left for it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from tests.compiler.test_pipeline import job
+
+from anabranch.compiler.fallback import CAREFUL, LEAST, with_fallback
+from anabranch.compiler.pipeline import NOUNS
+from anabranch.compiler.stage_runner import StageRunner
+from anabranch.deadline import Deadline
+from anabranch.errors import NumericsError
+from anabranch.tuning.job import Job
+
+WRONG = NumericsError("output 0 is off", "by a lot", "report it")
+
+
+def runner(asked: Job) -> StageRunner:
+    return StageRunner(asked, NOUNS, None)
+
+
+def test_all_attempts_have_one_clock_and_one_deadline() -> None:
+    """What the first took is time that the next no longer has; it may yet end."""
+    seen: list[tuple[Job, float]] = []
+
+    def attempt(asked: Job, stage: StageRunner) -> str:
+        seen.append((asked, asked.taken))
+        if len(seen) < 3:
+            time.sleep(0.05)
+            raise WRONG
+        return "done"
+
+    begun = time.monotonic()
+    first = replace(job("squeezenet"), begun=begun, deadline=Deadline(begun + 60))
+    assert with_fallback(first, attempt, runner) == "done"
+    assert {asked.begun for asked, _ in seen} == {begun}
+    assert {asked.deadline.moment for asked, _ in seen} == {begun + 60}
+    assert [taken >= 0.05 * number for number, (_, taken) in enumerate(seen)] == [True] * 3
+    assert len({asked.options for asked, _ in seen}) == 3, "each does less than the one before"
+
+    seen.clear()
+    over = replace(first, deadline=Deadline(time.monotonic()))
+    with_fallback(over, attempt, runner)
+    left = [asked.deadline.moment - asked.begun - taken for asked, taken in seen]
+    assert left[0] <= 0 and all(0 < seconds <= LEAST for seconds in left[1:])
+
+
+def test_the_last_error_is_handed_on() -> None:
+    told: list[Job] = []
+
+    def attempt(asked: Job, stage: StageRunner) -> None:
+        told.append(asked)
+        raise WRONG
+
+    with pytest.raises(NumericsError, match="output 0 is off"):
+        with_fallback(job("squeezenet"), attempt, runner)
+    assert len(told) == 1 + len(CAREFUL)
