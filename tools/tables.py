@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
@@ -368,7 +369,8 @@ def _starts() -> Iterator[str]:
         "`first`: an empty cache. `warm`: a new process that finds the plan in the cache. `saved`: "
         "a saved plan, with its weights, loaded for the first time; `again`: after that. With an "
         "empty cache and the search NASNet-A Large took "
-        f"{_cold():.0f} s ({COLD[:10]})."
+        f"{_cold():.0f} s ({COLD[:10]}). More has been checked at each start since then: the next "
+        "table is newer."
     )
     yield ""
     yield f"| network | date | command | {' | '.join(WAYS)} |"
@@ -381,6 +383,26 @@ def _starts() -> Iterator[str]:
         command = re.sub(r" --(json|ways) \S+", "", record["command"])
         yield f"| {model} | {record['date'][:10]} | `{command}` | {' | '.join(cells)} |"
     yield ""
+    runs = json.loads((RESULTS / PAIR).read_text(encoding="utf-8"))
+    yield (
+        f"On an H100, {PAIR[:10]}, without the search; medians over runs, two to four networks at "
+        "once when the cache is empty: seconds that `anabranch.compile` takes in a new process."
+    )
+    yield ""
+    yield "| network | first | warm |"
+    yield "|---|---|---|"
+    new = [run for run in runs if run["tree"] == "new"]
+    for net in sorted({run["net"] for run in new}):
+        seconds = {
+            what: [run["compile"] for run in new if run["net"] == net and run["what"] == what]
+            for what in ("cold", "warm")
+        }
+        cells = [f"{median(found):.3g}" if found else "-" for found in seconds.values()]
+        yield f"| {_name(net)} | {' | '.join(cells)} |"
+    yield ""
+
+
+PAIR = "2026-11-26-h100-checks/pair.json"
 
 
 COLD = "2026-11-24-h200-starts/nasnet_large-cold.json"
