@@ -40,6 +40,7 @@ def test_all_attempts_have_one_clock_and_one_deadline() -> None:
     assert {asked.deadline.moment for asked, _ in seen} == {begun + 60}
     assert [taken >= 0.05 * number for number, (_, taken) in enumerate(seen)] == [True] * 3
     assert len({asked.options for asked, _ in seen}) == 3, "each does less than the one before"
+    assert [asked.wanted for asked, _ in seen] == [None, first.options, first.options]
 
     seen.clear()
     over = replace(first, deadline=Deadline(time.monotonic()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import threading
 import time
 from dataclasses import replace
@@ -66,7 +68,8 @@ def test_each_stage_gives_its_noun() -> None:
     assert isinstance(nouns["rewrite"], Graph)
     assert isinstance(nouns["fuse"], TaskGraph) and isinstance(nouns["probe"], TaskGraph)
     assert isinstance(nouns["pack"], Plan)
-    assert isinstance(nouns["verify"], Compilation)
+    assert nouns["recall"] is None and isinstance(nouns["load"], CpuExecutable)
+    assert isinstance(nouns["verify"], Compilation) and isinstance(nouns["eager"], Compilation)
 
 
 def test_an_unknown_stage_lists_the_known() -> None:
@@ -142,6 +145,12 @@ def test_where_an_optimisation_is_wrong_less_is_done(
     assert all("relative error" in why for why in told)
     with pytest.raises(NumericsError, match="relative error"):
         compile_model(job("squeezenet", strict=True))
+
+
+def test_the_line_is_one_function_that_names_every_stage_in_order() -> None:
+    source = inspect.getsource(pipeline._stages)
+    assert re.findall(r'\bstage\("(\w+)"', source) == list(STAGES)
+    assert len(source.splitlines()) <= 80
 
 
 class Narrow(nn.Module):
@@ -292,7 +301,7 @@ def test_stopped_it_returns_the_best_so_far(stage: str, target: str, tmp_path: P
         )
         made = compile_model(asked)
         assert made.found.cut_short == "stop" and made.path is not None and not made.path.rounds
-        assert [e.what for e in asked.trace.events if e.kind == "stage"][-1] == "verify"
+        assert [e.what for e in asked.trace.events if e.kind == "stage"][-1] == "eager"
         assert all(error <= allowed for error, allowed in made.errors)
         told = [e.why for e in asked.trace.events if (e.kind, e.where) == ("refused", "search")]
         assert told == ["no time is left to search"]

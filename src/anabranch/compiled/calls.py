@@ -28,7 +28,6 @@ from anabranch.cache import Cache
 from anabranch.compiled import arguments, gradients, padding, refit, stored
 from anabranch.compiled.answer import Answer, answering
 from anabranch.compiled.binding import bind, refusal
-from anabranch.compiled.eager import beside_eager
 from anabranch.compiled.elsewhere import resettled
 from anabranch.compiled.entry import Entry
 from anabranch.compiled.memory import Memory, memory_of
@@ -244,7 +243,7 @@ class Compiled(Fixed):
             )
             was = attributes(self.model)
             rows = proved(job) if self.options.batch == "pad" else None
-            compilation = beside_eager(job, compile_model(job))
+            compilation = compile_model(job)
         if self.fitted is None:
             check_alike(self.entries, compilation)
         self._take(

@@ -83,7 +83,7 @@ def _again(job: Job, wrong: NumericsError, stages: StageRunner) -> Job | None:
         return None
     how, options = careful
     job.trace.add("fallback", "verify", name, f"{wrong.what}: compiled {how}")
-    return replace(job, options=options)
+    return replace(job, options=options, wanted=job.wanted or job.options)
 
 
 def more_careful(

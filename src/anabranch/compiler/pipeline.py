@@ -2,7 +2,7 @@
 
     capture -> rewrite -> recall -> fuse -> kernels -> probe -> schedule -> search
                                      ^-----------------------------------------'
-        -> abreast -> pack -> load -> verify
+        -> abreast -> pack -> load -> verify -> eager
 
 `_stages` is the only place that knows the order. A stage is a function of nouns; what stands around
 each (time, dumps, where to stop) is in `stage_runner`, what is tried when one fails in `fallback`.
@@ -20,6 +20,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from anabranch.compiler.compilation import Compilation
+from anabranch.compiler.eager_candidate import beside_eager
 from anabranch.compiler.fallback import with_fallback
 from anabranch.compiler.stage_runner import StageRunner, Stopped
 from anabranch.compiler.stages import (
@@ -61,6 +62,7 @@ NOUNS: Mapping[str, Callable[[Any], Any]] = {
     "pack": attrgetter("plan"),
     "load": itemgetter(1),
     "verify": lambda compilation: compilation,
+    "eager": lambda compilation: compilation,
 }
 """The stages in order, and of each the noun in what it returns: what `stop_after` gives."""
 STAGES = tuple(NOUNS)
@@ -79,7 +81,11 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
     deadline = job.deadline.within(job.options.budget)
     job = replace(job, deadline=deadline, begun=time.monotonic())
     with neutral():
-        return with_fallback(job, _attempt, partial(_runner, stop_after=stop_after))
+        return _attempts(job, stop_after)
+
+
+def _attempts(job: Job, stop_after: str | None) -> Any:
+    return with_fallback(job, _attempt, partial(_runner, stop_after=stop_after))
 
 
 def _runner(job: Job, stop_after: str | None) -> StageRunner:
@@ -99,33 +105,36 @@ def _stages(job: Job, stage: StageRunner) -> Compilation:
     are recalled as one."""
     captured, seen = stage("capture", capture, job, pause_gc=True)
     refuse_known_wrong(job, captured)
-    job = with_samples(job, captured, captured.graph)
     answers = Answers(job.cache, captured.graph)
     ask = answers.recall
-    graph = stage("rewrite", simplified_or_recalled, job, captured.graph, ask, pause_gc=True)
+    here = with_samples(job, captured, captured.graph)
+    graph = stage("rewrite", simplified_or_recalled, here, captured.graph, ask, pause_gc=True)
     whole = not stage.wants(*STAGES[STAGES.index("fuse") : STAGES.index("pack")])
-    known = stage("recall", recall, job, captured, graph, ask, whole, pause_gc=True)
-    found, path, decisions = known.found, known.path, None
+    known = stage("recall", recall, here, captured, graph, ask, whole, pause_gc=True)
+    begin, path, found, decisions = known.begin, known.path, known.found, None
     if found is not None:
         stage.passed("pack", found)
     else:
         start_sandbox(job)
         answers.recall()
-        here = with_samples(job, captured, known.begin)
-        cuts = stage("fuse", fuse, here, known.begin)
-        tuned = stage("kernels", tune, here, captured, known.begin, cuts)
-        tuned = stage("probe", probe, here, captured, tuned)
-        made = stage("schedule", schedule, here, tuned)
+        line = with_samples(here, captured, begin)
+        cuts = stage("fuse", fuse, line, begin)
+        tuned = stage("kernels", tune, line, captured, begin, cuts)
+        tuned = stage("probe", probe, line, captured, tuned)
+        made = stage("schedule", schedule, line, tuned)
         span = stage.span("fuse", "schedule")
-        made, path = stage("search", search, job, captured, graph, made, path, span)
-        made = stage("abreast", abreast, job, made)
-        found = stage("pack", pack, job, made)
+        made, path = stage("search", search, here, captured, graph, made, path, span)
+        made = stage("abreast", abreast, here, made)
+        found = stage("pack", pack, here, made)
         answers.keep()
         decisions = stage.events_of("fuse", "pack")
+        # They hold kernels and values on the device: loading needs the room.
+        del line, cuts, tuned, made
     # What was decided anew left garbage that holds memory of the device: it may be collected.
     recalled = decisions is None
-    graphs = (graph, known.begin)
-    found, run = stage("load", load, job, captured, graphs, found, pause_gc=recalled)
+    found, run = stage("load", load, here, captured, (graph, begin), found, pause_gc=recalled)
     compilation = Compilation(captured, path, found, run, ())
-    attempt = stage.events
-    return stage("verify", prove, job, compilation, seen, attempt, decisions, pause_gc=recalled)
+    rest = compilation, seen, stage.events, decisions
+    compilation = stage("verify", prove, here, *rest, pause_gc=recalled)
+    del here, seen, rest
+    return stage("eager", beside_eager, job, compilation, partial(_attempts, stop_after="verify"))

@@ -31,7 +31,8 @@ class Job:
     when searching and measuring may go on. `begun`: when it began, of `time.monotonic`.
     `auditions`: the process in which generated kernels run first, while it is compiled. `shared`:
     constants that other plans of the same Compiled own. `found`: torch's switches, under which the
-    model is captured and called. `anew`: what the cache has of this model is not trusted."""
+    model is captured and called. `anew`: what the cache has of this model is not trusted. `wanted`:
+    the options as they were given, where a further attempt does less."""
 
     model: Any
     args: tuple[Any, ...]
@@ -47,6 +48,7 @@ class Job:
     shared: Shared = field(default_factory=dict)
     found: Surroundings = field(default_factory=Surroundings)
     anew: bool = False
+    wanted: Options | None = None
 
     @property
     def taken(self) -> float:

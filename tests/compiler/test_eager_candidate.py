@@ -9,7 +9,7 @@ from torch import nn
 
 import anabranch
 from anabranch.compiled.calls import Compiled
-from anabranch.compiled.eager import RACE_S, slower
+from anabranch.compiler.eager_candidate import RACE_S, slower
 from anabranch.ir.protocols import Cost
 from anabranch.targets.cpu.target import CpuTarget
 

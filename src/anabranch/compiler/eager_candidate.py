@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.fallback import PLAIN
-from anabranch.compiler.pipeline import compile_model
 from anabranch.errors import AnabranchError
 from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.protocols import Cost
@@ -39,11 +38,14 @@ class Verdict:
     as_captured: bool = False
 
 
-def beside_eager(job: Job, made: Compilation) -> Compilation:
+def beside_eager(job: Job, made: Compilation, attempt: Callable[[Job], Compilation]) -> Compilation:
     """The compilation, or that of the captured graph as it is where the model is faster by more
-    than the spread of both. What was decided is remembered: a warm start times nothing."""
+    than the spread of both. What was decided is remembered: a warm start times nothing. `attempt`:
+    compiles another job as far as `verify`, under the same clock."""
     if made.run is None or not _chosen_freely(job) or not callable(job.model):
         return made
+    if job.auditions is not None:
+        job.auditions.end()  # no kernel is tried any more, and the model needs the memory
     known = _recalled(job, made)
     verdict = known
     if verdict is None:
@@ -54,7 +56,7 @@ def beside_eager(job: Job, made: Compilation) -> Compilation:
             return made
     timed, plain = replace(made, model=verdict.model), None
     if verdict.as_captured or (known is None and slower(verdict.plan, verdict.model)):
-        plain = _as_captured(job, timed, verdict)
+        plain = _as_captured(job, timed, verdict, attempt)
     if known is None:
         _remember(job, made, replace(verdict, as_captured=plain is not None))
     return plain or timed
@@ -67,7 +69,7 @@ def slower(cost: Cost, other: Cost) -> bool:
 
 def _chosen_freely(job: Job) -> bool:
     """Who names a system, a scheduler or a source of kernels gets what it makes."""
-    options = job.options
+    options = job.wanted or job.options
     return (options.system, options.scheduler, options.kernels) == ("anabranch", "best", "all")
 
 
@@ -75,7 +77,7 @@ def _race(job: Job, made: Compilation) -> Verdict | None:
     """The plan and the model side by side; None where the model cannot run."""
     assert made.run is not None
     name = made.plan.tasks.name
-    with job.trace.stage("eager"), unchanged(job.model, job.args, job.kwargs), job.found.restored():
+    with unchanged(job.model, job.args, job.kwargs), job.found.restored():
         try:
             return Verdict(*job.target.beside_model(made.run, _call_of(job), RACE_S))
         except Exception as failed:  # whatever the user's model raises
@@ -89,7 +91,9 @@ def _call_of(job: Job) -> Callable[[], object]:
     return lambda: job.model(*args, **kwargs)
 
 
-def _as_captured(job: Job, made: Compilation, verdict: Verdict) -> Compilation | None:
+def _as_captured(
+    job: Job, made: Compilation, verdict: Verdict, attempt: Callable[[Job], Compilation]
+) -> Compilation | None:
     """The captured graph as it is; None where the plan turns out to be as fast."""
     name = made.plan.tasks.name
     told = f"the plan takes {verdict.plan.us:.2f} us, the eager model {verdict.model.us:.2f}"
@@ -97,7 +101,7 @@ def _as_captured(job: Job, made: Compilation, verdict: Verdict) -> Compilation |
     trace = job.trace
     asked = replace(job, options=options, captured=made.captured, trace=trace.aside())
     try:
-        plain: Compilation = compile_model(asked)
+        plain = attempt(asked)
     except AnabranchError as failed:
         trace.add("refused", "eager", name, f"{told}, but as captured: {failed.what}")
         return None
