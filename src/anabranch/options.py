@@ -172,7 +172,7 @@ class Options(BaseModel):
         ge=1,
         allow_inf_nan=False,
         description="How much a step of the search may cost before the next one pays, as a factor; "
-        "TASO's authors used this one.",
+        "TASO's paper has this one, its code 1.0.",
     )
     # About half a cell of NASNet or a module of Inception, and two to three of these.
     search_size_l: int = Field(
