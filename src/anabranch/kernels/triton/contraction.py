@@ -97,16 +97,22 @@ def limited(body: Graph, spec: TargetSpec) -> list[str]:
 
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body is no contraction, or the variant not ours."""
-    return _written(body, variant, None)
+    tile = _tile(body, variant)
+    # The text asks how many warps there are where it reads ahead of the products, and nowhere how
+    # many stages: most tiles of a body differ in these alone.
+    like = replace(tile, warps=tile.warps if tile.added_first else 1, stages=1)
+    return replace(_written(body, like, None), warps=tile.warps, stages=tile.stages)
 
 
 def early(body: Graph, variant: str, asked: int) -> Program:
     """The kernel, ready to read its weights before it waits where a CTA needs few; where it needs
     more, to ask for them, `asked` lines of memory a thread at most."""
-    return _written(body, variant, asked)
+    tile = _tile(body, variant)
+    return replace(_written(body, replace(tile, stages=1), asked), stages=tile.stages)
 
 
-def _written(body: Graph, variant: str, asked: int | None) -> Program:
+def _tile(body: Graph, variant: str) -> Tile:
+    """The tile of the variant. ValueError where it does not suit the body."""
     found = found_in(body)
     if isinstance(found, str):
         raise ValueError(found)
@@ -115,6 +121,14 @@ def _written(body: Graph, variant: str, asked: int | None) -> Program:
         raise ValueError(f"{variant} does not suit {found.m} rows")
     if tile.n % found.block:
         raise ValueError(f"{variant} cuts blocks of {found.block} columns")
+    return tile
+
+
+@functools.lru_cache(maxsize=256)
+def _written(body: Graph, tile: Tile, asked: int | None) -> Program:
+    """The kernel, of one stage; see `early` for `asked`, None where nothing is read early."""
+    found = found_in(body)
+    assert not isinstance(found, str), "the tile suits it"
     steps = steps_of(found, tile.k, "deep")
     share = Share(steps.count, min(tile.split, steps.count))
     row, row_place = flattened(found.rows, "row")
@@ -134,17 +148,18 @@ def _written(body: Graph, variant: str, asked: int | None) -> Program:
     if tile.added_first:
         results.read(out, {row: tile.m, col: tile.n}, tile.warps)
     held = frozenset(constant.name for constant in body.constants)
-    sums = _Sums(found, tile, steps, share, place, _sides(tile, tiles, (row, col)), held)
+    factors = _factors(found, tile, steps, place)
+    sums = _Sums(found, tile, steps, share, factors, _sides(tile, tiles, (row, col)), held)
     _write_sums(out, sums, "" if asked is None else constant_side(body, found), asked or 0)
     if share.split > 1:
         shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
         split_k.write_meeting(out, shape, share.split)
     results.write(out, (tile.m, tile.n), tiles[1], _starts(tile, tiles)[1])
     count = tiles[0] * tiles[1] * found.batches
-    written = program(
+    return program(
         body,
         found.dfg,
-        variant,
+        tile.text,
         out.lines,
         (tiles[0] * tiles[1], share.split, found.batches),
         tile.warps,
@@ -152,19 +167,18 @@ def _written(body: Graph, variant: str, asked: int | None) -> Program:
         counters=count if share.split > 1 else 0,
         also=[arg for _, arg in found.blocks],
     )
-    return replace(written, stages=tile.stages)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What is added up: the contraction, how it is cut, what its axes are in terms of that, the
-    rows and the columns of the tile, and which values are constants."""
+    """What is added up: the contraction, how it is cut, its factors in terms of that, the rows and
+    the columns of the tile, and which values are constants."""
 
     found: Contraction
     tile: Tile
     steps: Steps
     share: Share
-    place: Place
+    factors: tuple[Expr, Expr]
     sides: tuple[Side, Side]
     constants: frozenset[str]
 
@@ -173,13 +187,14 @@ class _Sums:
         """The place within a step, for the left factor and for the right one."""
         return Axis("deep", self.tile.k), Axis("deep_right", self.tile.k)
 
-    @property
-    def factors(self) -> tuple[Expr, Expr]:
-        right_steps = steps_of(self.found, self.tile.k, "deep_right")
-        return (
-            substitute(plain(self.found.left), {**self.place, **self.steps.place}),
-            substitute(plain(self.found.right), {**self.place, **right_steps.place}),
-        )
+
+def _factors(found: Contraction, tile: Tile, steps: Steps, place: Place) -> tuple[Expr, Expr]:
+    """What is multiplied, in terms of the tile's rows, its columns and the place within a step."""
+    right_steps = steps_of(found, tile.k, "deep_right")
+    return (
+        substitute(plain(found.left), {**place, **steps.place}),
+        substitute(plain(found.right), {**place, **right_steps.place}),
+    )
 
 
 @functools.lru_cache(maxsize=1024)

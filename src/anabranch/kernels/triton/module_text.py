@@ -88,7 +88,7 @@ def program(
     parameters += ["scratch_ptr"] * bool(scratch) + ["counters_ptr"] * bool(counters)
     parts = [
         "import triton\nimport triton.language as tl" + LIBRARY * ("libdevice." in text),
-        *(function(name) for name in FUNCTIONS if re.search(rf"(?<![\w.]){name}\b", text)),
+        *(function(name) for name in FUNCTIONS if _calls(text, name)),
         "\n".join(
             [
                 "@triton.jit",
@@ -110,6 +110,11 @@ def program(
         scratch=scratch,
         counters=counters,
     )
+
+
+def _calls(text: str, name: str) -> bool:
+    """Whether it stands in the text as a word; most texts do not hold its letters either."""
+    return name in text and re.search(rf"(?<![\w.]){name}\b", text) is not None
 
 
 def in_a_row(text: str, grid: tuple[int, int, int], cta: str) -> str:
