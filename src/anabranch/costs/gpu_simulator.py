@@ -43,6 +43,7 @@ taken off: a chain is the sum of what is left, and the start once.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import deque
 from collections.abc import Hashable, Sequence
@@ -60,6 +61,8 @@ from anabranch.ir.target import TargetSpec
 EPSILON = 1e-9
 ROOTS = 16
 """So many starts of a run come one after another; more were not seen to take longer."""
+REMEMBERED = 1 << 7
+"""Schedules whose latency a simulator remembers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,10 @@ class Simulator:
     def __init__(self, preds: Sequence[int], kernels: Kernels, calibration: Calibration) -> None:
         self._preds, self._kernels, self._calibration = preds, kernels, calibration
         self._inputs = [tuple(bits(mask)) for mask in preds]
+        # Searches come back to what they left, and streams may change their names.
+        self._latency_of = functools.lru_cache(maxsize=REMEMBERED)(
+            lambda launches: _run(launches, kernels, calibration).latency
+        )
 
     @classmethod
     def of(
@@ -102,7 +109,7 @@ class Simulator:
 
     def latency(self, order: Sequence[int], streams: Sequence[int]) -> float:
         """With the fewest waits that make the order safe."""
-        return self.run(self.launches(order, streams)).latency
+        return self._latency_of(self.launches(order, streams))
 
     def run(self, launches: Launches) -> Outcome:
         """When each launch would start and end."""

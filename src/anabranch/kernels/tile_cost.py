@@ -177,13 +177,14 @@ class Bound:
 
 def bound(block: Block, spec: TargetSpec, peak: float) -> Bound:
     """The limit of a block on a machine whose `peak` is in operations a second."""
-    if not resident(block, spec):
+    held = resident(block, spec)
+    if not held:
         return Bound(0.0, 0.0, 0.0, 0.0, math.inf)
     moved = block.read * block.steps
     moved += block.m * block.n * block.itemsize
     memory = min(1.0, block.operations / moved / (peak / spec.bandwidth))
     held_back = tail(block.blocks, spec.sms)
-    us = time_us(block, spec, peak)
+    us = _whole_us(block, spec, peak, pace_of(block), held)
     return Bound(memory, shared(block, spec, peak), held_back, 1.0, us)
 
 
@@ -227,7 +228,11 @@ def holds(warps: int, registers: int, shared: int, spec: TargetSpec) -> int:
 
 def time_us(block: Block, spec: TargetSpec, peak: float, pace: Pace | None = None) -> float:
     """The time of the whole launch. `pace`: instead of the one that suits the block."""
-    pace, held = pace or pace_of(block), resident(block, spec)
+    return _whole_us(block, spec, peak, pace or pace_of(block), resident(block, spec))
+
+
+def _whole_us(block: Block, spec: TargetSpec, peak: float, pace: Pace, held: int) -> float:
+    """As `time_us`; `held`: blocks that an SM holds."""
     together = min(held, math.ceil(block.blocks / spec.sms))
     steps = block.steps * step_us(block, spec, peak, together, pace)
     whole = steps + pace.last * block.m * block.n / (1024 * block.warps)
@@ -257,7 +262,8 @@ def step_us(block: Block, spec: TargetSpec, peak: float, together: int, pace: Pa
     hidden = latency_us(block, pace) / max(1, min(block.stages - 1, block.steps))
     busy = pace.issue * block.warps + _products(block, spec, peak, together, pace)
     slowest = max(busy, load, hidden)
-    every = sum(math.pow(us / slowest, AT_ONCE) for us in (busy, load, hidden))
+    every = math.pow(busy / slowest, AT_ONCE) + math.pow(load / slowest, AT_ONCE)
+    every += math.pow(hidden / slowest, AT_ONCE)
     return slowest * math.pow(every, 1 / AT_ONCE)
 
 
