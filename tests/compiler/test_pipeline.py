@@ -293,7 +293,7 @@ def test_stopped_it_returns_the_best_so_far(stage: str, target: str, tmp_path: P
     pressed = Pressed(stage)
     with Cache.open(tmp_path) as cache:
         asked = replace(
-            job("squeezenet", search="autograph", search_prices=100),
+            job("squeezenet", search="autograph", search_prices=10),
             target=resolve(target),
             cache=cache,
             trace=Trace(pressed),
