@@ -8,18 +8,13 @@ Scores have a factor anyway. What is written out by its formula is the operator 
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping
-
 from anabranch.ir.graph import Ref
 from anabranch.ir.ops import ATTENTION
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call
-from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.algebra_conditions import every, floating, positive, sizes
-
-Drawn = Mapping[str, object]
+from anabranch.rewrite.rules.algebra_conditions import every, floating, positive
+from anabranch.rewrite.rules.shapes import OneOf, shapes
 
 FACTORS = {"mul": " * s", "div": " / s"}
 
@@ -48,15 +43,7 @@ def _scaled(factor: str, of: str) -> Rule:
         pair = (x, k) if of == "q" else (q, x)
         return call(ATTENTION, *pair, v, mask, dropout, causal, scale, *more[1:])
 
-    def draw(dice: random.Random) -> Drawn:
-        n, h, rows, columns, depth = sizes(dice, 5)
-        queries, keys = draws.tensor(n, h, rows, depth), draws.tensor(n, h, columns, depth)
-        side = {"x": queries, "k": keys} if of == "q" else {"q": queries, "x": keys}
-        scale = dice.choice((None, 0.5, 1.0))
-        rest = (None, 0.0, dice.choice((False, True)), scale)
-        given = {"v": keys, "s": dice.choice((0.5, 2.0, 3, depth**-0.5)), "rest": rest}
-        return {**side, **given}
-
+    drawn = f"{'x' if of == 'q' else 'q'}: N H M D; {'k' if of == 'q' else 'x'}: N H L D"
     shown = f"x{FACTORS[factor]}"
     found = f"attention({shown}, k, v)" if of == "q" else f"attention(q, {shown}, v)"
     made = "attention(x, k, v)" if of == "q" else "attention(q, x, v)"
@@ -65,7 +52,11 @@ def _scaled(factor: str, of: str) -> Rule:
         find=call(ATTENTION, *sides, v, rest="rest"),
         replace=put,
         when=may,
-        draw=draw,
+        draw=shapes(
+            f"{drawn}; v: N H L D",
+            s=OneOf(0.5, 2.0, 3, lambda given: given.size("D") ** -0.5),
+            rest=(None, 0.0, OneOf(False, True), OneOf(None, 0.5, 1.0)),
+        ),
     )
 
 

@@ -13,17 +13,14 @@ channels to shared memory by 60 instructions, those of 160 channels by 15.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping
-
 import torch
 
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Rule, wild
 from anabranch.rewrite.pattern_ops import call, convolution
-from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.conv_windows import convolve, window
 from anabranch.rewrite.rules.pattern_parts import not_constant, slice_of
+from anabranch.rewrite.rules.shapes import CONVOLUTION, shapes
 
 x, w, b = wild("x w b")
 VECTOR = 16
@@ -63,17 +60,13 @@ def zeros_behind(value: Operand, rank: int, axis: int, count: int) -> Call:
     return call("aten.constant_pad_nd.default", value, sides)
 
 
-def some_wide(dice: random.Random) -> Mapping[str, object]:
-    return draws.convolution(dice, (9, 10, 11, 13))
-
-
 RULES: tuple[Rule, ...] = (
     Rule(
         "conv(x, w, b) -> conv(x, w and zeros, b and zeros)[:, :n]",
         find=convolution(x, w, b, rest="window"),
         replace=first_of_more,
         when=wide,
-        draw=some_wide,
+        draw=shapes(CONVOLUTION, N=(9, 10, 11, 13)),
         throughout="first",
     ),
 )

@@ -13,26 +13,45 @@ another rule has set apart.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
-from dataclasses import replace
 from math import prod
 
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Bound, Call, Match, Operand, Pattern, Rule, When, Wild, wild
-from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, convolution, linear, reshape
-from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.conv_windows import Sizes, Window, convolve, window
+from anabranch.rewrite.rules.conv_windows import Sizes, convolve, window
 from anabranch.rewrite.rules.pattern_parts import bias_of, bound, not_constant
-
-Drawn = Mapping[str, object]
+from anabranch.rewrite.rules.shapes import (
+    GROUPED,
+    LINEAR,
+    UNPADDED,
+    Draw,
+    OneOf,
+    Windows,
+    either,
+    shapes,
+)
 
 x, w, b, s, t = wild("x w b s t")
 
 MUL = "aten.mul.Tensor"
 
-CONV, LINEAR = convolution(x, w, b, rest="window"), linear(x, w, b)
+CONV, LAYER = convolution(x, w, b, rest="window"), linear(x, w, b)
+
+
+def numbers_of(*ways: str) -> OneOf:
+    """A number, or one for each channel in any of these shapes."""
+    return OneOf(2, -3, *(f"{way} const" for way in ways))
+
+
+TRANSPOSED = GROUPED | {"w": "G*C N taps const", "window": Windows(transposed=True)}
+INPUT = numbers_of("G*C ones", "1 G*C ones", "1", "1 1 ones")
+RESULT = numbers_of("G*N ones", "1 G*N ones", "1", "1 1 ones")
+MATRICES = {**LINEAR, "x": "... M K", "MORE": (0, 1, 2)}
+
+
+def of_result_shapes(**more: object) -> Draw:
+    """A convolution, transposed at times, and what has its result's channels."""
+    return either(*(shapes(one, more) for one in (GROUPED, GROUPED, TRANSPOSED)))
 
 
 def not_of_channels(match: Match, name: str, shape: Sizes, axis: int) -> Refused | None:
@@ -172,89 +191,6 @@ def linear_of_scaled(match: Match) -> Refused | None:
     )
 
 
-def one_convolution(
-    dice: random.Random, padded: bool = True, turned: bool = False
-) -> tuple[dict[str, object], int, int]:
-    """A convolution, and its numbers of channels out and of axes. `turned`: transposed at times."""
-    axes, groups = draws.axes(dice), dice.choice((1, 1, 2, 3))
-    k, n = groups * draws.size(dice), groups * draws.size(dice)
-    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes, groups)
-    if not padded:
-        by = Window(by.stride, (0,) * axes, by.dilation, groups=groups)
-    drawn: dict[str, object] = {
-        "x": draws.image(dice, draws.size(dice), k, *draws.room(dice, kernel, by)),
-        "w": draws.weight("w", n, k // groups, *kernel),
-        "b": draws.bias(dice, "b", n),
-        "window": by.args,
-    }
-    if turned and dice.random() < 0.3:
-        by = replace(by, transposed=True, padding=(0,) * axes)
-        drawn |= {"w": draws.weight("w", k, n // groups, *kernel), "window": by.args}
-    return drawn, n, axes
-
-
-def some_numbers(dice: random.Random, name: str, channels: int, axes: int) -> object:
-    """A number, or one for each channel in any shape that broadcasts so."""
-    ones = (1,) * axes
-    shapes = ((channels, *ones), (1, channels, *ones), (1,), (1, 1, *ones))
-    return dice.choice((2, -3, *(draws.weight(name, *shape) for shape in shapes)))
-
-
-def on_result(dice: random.Random) -> Drawn:
-    drawn, n, axes = one_convolution(dice, turned=True)
-    return {**drawn, "s": some_numbers(dice, "s", n, axes)}
-
-
-def norm_of_result(dice: random.Random) -> Drawn:
-    drawn, n, axes = one_convolution(dice, turned=True)
-    sides = {name: draws.weight(name, 1, n, *(1 for _ in range(axes))) for name in "st"}
-    return {**drawn, **sides}
-
-
-def on_input(name: str, padded: bool) -> Callable[[random.Random], Drawn]:
-    def draw(dice: random.Random) -> Drawn:
-        drawn, _, axes = one_convolution(dice, padded, turned=name == "s")
-        x = drawn["x"]
-        assert isinstance(x, TensorType)
-        return {**drawn, name: some_numbers(dice, name, x.shape[1], axes)}
-
-    return draw
-
-
-def norm_of_input(dice: random.Random) -> Drawn:
-    drawn, _, axes = one_convolution(dice, padded=False)
-    x = drawn["x"]
-    assert isinstance(x, TensorType)
-    ones = (1,) * axes
-    return {**drawn, **{name: draws.weight(name, 1, x.shape[1], *ones) for name in "st"}}
-
-
-def with_bias(dice: random.Random) -> Drawn:
-    drawn, n, _ = one_convolution(dice)
-    return {**drawn, "b": draws.maybe_weight(dice, "b", n)}
-
-
-def on_linear(side: int) -> Callable[[random.Random], Drawn]:
-    """s: for the columns of the input (0) or of the result (1)."""
-
-    def draw(dice: random.Random) -> Drawn:
-        k, n = draws.size(dice), draws.size(dice)
-        lead = [draws.size(dice) for _ in range(dice.randint(1, 3))]
-        shapes = (((k, n)[side],), (1, (k, n)[side]), (1,))
-        numbers = dice.choice((2, -3, *(draws.weight("s", *shape) for shape in shapes)))
-        drawn: dict[str, object] = {"x": draws.tensor(*lead, k), "w": draws.weight("w", n, k)}
-        return {**drawn, "b": draws.bias(dice, "b", n), "s": numbers}
-
-    return draw
-
-
-def linear_with_bias(dice: random.Random) -> Drawn:
-    n, k = draws.size(dice), draws.size(dice)
-    lead = [draws.size(dice) for _ in range(dice.randint(0, 3))]
-    sides = {"w": draws.maybe_weight(dice, "w", n, k), "b": draws.maybe_weight(dice, "b", n)}
-    return {"x": draws.tensor(*lead, k), **sides}
-
-
 def by_factor(sign: str, op: str) -> tuple[Rule, ...]:
     """A layer's result or input times s, or divided by s."""
     return (
@@ -265,30 +201,30 @@ def by_factor(sign: str, op: str) -> tuple[Rule, ...]:
                 x, of_result(match, op), scaled(match, op), window(match)
             ),
             when=joins("s"),
-            draw=on_result,
+            draw=of_result_shapes(s=RESULT),
         ),
         Rule(
             f"conv(x {sign} s, w, b) -> conv(x, w {sign} s, b)",
             find=convolution(call(op, x, s), w, b, rest="window"),
             replace=lambda match: convolve(x, into(match, s, op), b, window(match)),
             when=of_input("s", padded=True),
-            draw=on_input("s", padded=True),
+            draw=either(*(shapes(one, s=INPUT) for one in (GROUPED, GROUPED, TRANSPOSED))),
         ),
         Rule(
             f"linear(x, w, b) {sign} s -> linear(x, w {sign} s, b {sign} s)",
-            find=call(op, LINEAR, s),
+            find=call(op, LAYER, s),
             replace=lambda match: linear(
                 x, call(op, w, numbers(match, s, -1, 1)), scaled(match, op)
             ),
             when=joins("s", axis=-1),
-            draw=on_linear(1),
+            draw=shapes(MATRICES, s=numbers_of("N", "1 N", "1")),
         ),
         Rule(
             f"linear(x {sign} s, w, b) -> linear(x, w {sign} s, b)",
             find=linear(call(op, x, s), w, b),
             replace=lambda match: linear(x, call(op, w, numbers(match, s, 1, -1)), b),
             when=linear_of_scaled,
-            draw=on_linear(0),
+            draw=shapes(MATRICES, s=numbers_of("K", "1 K", "1")),
         ),
     )
 
@@ -299,43 +235,49 @@ RULES: tuple[Rule, ...] = (
         find=CONV + s,
         replace=lambda match: convolve(x, w, shifted(match), window(match)),
         when=joins("s"),
-        draw=on_result,
+        draw=of_result_shapes(s=RESULT),
     ),
     Rule(
         "t + conv(x, w, b) * s -> conv(x, w * s, b * s + t)",
         find=call("aten.addcmul.default", t, CONV, s),
         replace=normed,
         when=joins("s", "t"),
-        draw=norm_of_result,
+        draw=of_result_shapes(s="1 G*N ones const", t="1 G*N ones const"),
     ),
     Rule(
         "conv(x + t, w, b) -> conv(x, w, b + sum(w * t))",
         find=convolution(x + t, w, b, rest="window"),
         replace=of_shifted,
         when=of_input("t", padded=False),
-        draw=on_input("t", padded=False),
+        draw=shapes(GROUPED, window=UNPADDED, t=INPUT),
     ),
     Rule(
         "conv(t + x * s, w, b) -> conv(x, w * s, b + sum(w * t))",
         find=convolution(call("aten.addcmul.default", t, x, s), w, b, rest="window"),
         replace=of_normed,
         when=of_input("s", "t", padded=False),
-        draw=norm_of_input,
+        draw=shapes(GROUPED, "s: 1 G*C ones const; t: 1 G*C ones const", window=UNPADDED),
     ),
-    Rule("conv(x, w, b) -> conv(x, w) + b", CONV, bias_apart, when=has_bias, draw=with_bias),
+    Rule(
+        "conv(x, w, b) -> conv(x, w) + b",
+        CONV,
+        bias_apart,
+        when=has_bias,
+        draw=shapes(GROUPED, "b: G*N maybe"),
+    ),
     Rule(
         "linear(x, w, b) + s -> linear(x, w, b + s)",
-        find=LINEAR + s,
+        find=LAYER + s,
         replace=lambda match: linear(x, w, shifted(match, -1)),
         when=joins("s", axis=-1),
-        draw=on_linear(1),
+        draw=shapes(MATRICES, s=numbers_of("N", "1 N", "1")),
     ),
     Rule(
         "linear(x, w, b) -> linear(x, w) + b",
-        find=LINEAR,
+        find=LAYER,
         replace=linear(x, w) + b,
         when=has_bias,
-        draw=linear_with_bias,
+        draw=shapes("x: ... K; w: N K maybe; b: N maybe"),
     ),
     *by_factor("*", MUL),
     *by_factor("/", "aten.div.Tensor"),

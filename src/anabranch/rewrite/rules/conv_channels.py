@@ -22,6 +22,7 @@ from anabranch.rewrite.pattern_ops import cat, convolution
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.conv_windows import Rims, Window, convolve, rimmed, together, window
 from anabranch.rewrite.rules.pattern_parts import bound, not_constant, slice_of
+from anabranch.rewrite.rules.shapes import CONVOLUTION, Windows, shapes
 
 Drawn = Mapping[str, object]
 
@@ -70,20 +71,6 @@ def _plain(by: Window) -> Refused | None:
     if by.groups > 1:
         return Refused(f"it has {by.groups} groups, and a group does not read all channels")
     return None
-
-
-def concatenated(dice: random.Random) -> Drawn:
-    axes, k, n = draws.axes(dice), draws.size(dice), draws.size(dice)
-    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes)
-    size, count = draws.room(dice, kernel, by), dice.randint(2, 4)
-    channels = [draws.size(dice) for _ in range(count)]
-    return {
-        "parts": tuple(draws.tensor(k, m, *size) for m in channels),
-        "axis": dice.choice((1, 1 - len(size) - 2)),
-        "w": draws.weight("w", n, sum(channels), *kernel),
-        "b": draws.bias(dice, "b", n),
-        "window": by.args,
-    }
 
 
 def summed(match: Match) -> Refused | None:
@@ -162,17 +149,16 @@ def part_of(match: Match, start: int, end: int) -> Call:
     return convolve(x, slice_of(w, 0, start, end), bias, window(match))
 
 
-def one_wide(dice: random.Random) -> Drawn:
-    return draws.convolution(dice, (2, 3, 4, 5, 7, 8))
-
-
 RULES: tuple[Rule, ...] = (
     Rule(
         "conv(cat(x, y), w, b) -> conv(x, w[:, :x], b) + conv(y, w[:, x:])",
         find=convolution(cat(parts, axis), w, b, rest="window"),
         replace=sum_of_parts,
         when=of_parts,
-        draw=concatenated,
+        draw=shapes(
+            "parts: B [C] room; axis: C of parts; w: N sum(C) taps const; b: N const?",
+            window=Windows(),
+        ),
     ),
     Rule(
         "conv(x, w, b) + conv(y, v, c) -> conv(cat(x, y), cat(w, v), b + c)",
@@ -186,6 +172,6 @@ RULES: tuple[Rule, ...] = (
         find=convolution(x, w, b, rest="window"),
         replace=halves,
         when=wide,
-        draw=one_wide,
+        draw=shapes(CONVOLUTION, N=(2, 3, 4, 5, 7, 8)),
     ),
 )

@@ -21,7 +21,9 @@ from anabranch.ir.rule import Call, Match, Operand, Rule, wild
 from anabranch.rewrite.pattern_ops import call, convolution, reshape, transpose
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.conv_windows import Rims, Window, convolve, results, rimmed, window
+from anabranch.rewrite.rules.draws import SIZES
 from anabranch.rewrite.rules.pattern_parts import not_constant
+from anabranch.rewrite.rules.shapes import GROUPED, PLAIN, Windows, either, shapes
 
 Drawn = Mapping[str, object]
 
@@ -136,22 +138,6 @@ def as_one(match: Match) -> Call:
     return convolve(x, weight, bias, replace(window(match), groups=1))
 
 
-def two_in_a_row(dice: random.Random) -> Drawn:
-    axes, m, n, k = draws.axes(dice), *(draws.size(dice) for _ in range(3))
-    groups = dice.choice((1, m))
-    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes, groups)
-    channels = m if groups > 1 else k
-    return {
-        "x": draws.image(dice, draws.size(dice), channels, *draws.room(dice, kernel, by)),
-        "w": draws.weight("w", m, channels // groups, *kernel),
-        "b": draws.bias(dice, "b", m),
-        "window": by.args,
-        "v": draws.weight("v", n, m, *(1 for _ in range(axes))),
-        "c": draws.bias(dice, "c", n),
-        "outer": Window((1,) * axes, (0,) * axes, (1,) * axes).args,
-    }
-
-
 def strided_1x1(match: Match) -> Refused | None:
     by = window(match)
     if set(match.w.shape[2:]) != {1} or set(by.stride) == {1}:
@@ -171,19 +157,7 @@ def of_every_second(match: Match) -> Call:
     return convolve(value, w, b, replace(by, stride=(1,) * len(by.stride)))
 
 
-def one_strided(dice: random.Random) -> Drawn:
-    axes, groups = draws.axes(dice), dice.choice((1, 1, 2, 3))
-    k, n = draws.size(dice), draws.size(dice)
-    stride = (2, *(dice.choice((1, 2, 3)) for _ in range(axes - 1)))
-    by = Window(stride, (0,) * axes, (1,) * axes, groups=groups)
-    ones = (1,) * axes
-    return {
-        "x": draws.image(dice, draws.size(dice), groups * k, *draws.room(dice, ones, by)),
-        "w": draws.maybe_weight(dice, "w", groups * n, k, *ones),
-        "b": draws.bias(dice, "b", groups * n),
-        "window": by.args,
-    }
-
+BEFORE_1X1 = {"window": Windows(), "v": "N M ones const", "c": "N const?", "outer": "plain"}
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -198,13 +172,23 @@ RULES: tuple[Rule, ...] = (
         find=convolution(convolution(x, w, b, rest="window"), v, c, rest="outer"),
         replace=as_one,
         when=followed_by_1x1,
-        draw=two_in_a_row,
+        draw=either(
+            shapes("x: B C room image; w: M C taps const; b: M const?", BEFORE_1X1),
+            shapes(
+                "x: B G room image; w: G 1 taps const; b: G const?",
+                BEFORE_1X1,
+                "v: N G ones const",
+                G=SIZES,
+            ),
+        ),
     ),
     Rule(
         "conv1x1(x, w, b) of stride s -> conv1x1(x[::s, ::s], w, b)",
         find=convolution(x, w, b, rest="window"),
         replace=of_every_second,
         when=strided_1x1,
-        draw=one_strided,
+        draw=shapes(
+            GROUPED, "w: G*N C taps maybe", window=replace(PLAIN, stride=(1, 2, 3), first=(2,))
+        ),
     ),
 )

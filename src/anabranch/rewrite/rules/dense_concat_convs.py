@@ -10,18 +10,17 @@ meanwhile, and the sum is taken in registers.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 
-from anabranch.ir.graph import Constant, Ref
+from anabranch.ir.graph import Ref
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat, convolution, relu
-from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.algebra_conditions import values
 from anabranch.rewrite.rules.conv_channels import MOST
 from anabranch.rewrite.rules.conv_windows import convolve, window
 from anabranch.rewrite.rules.pattern_parts import bound, not_constant, slice_of
+from anabranch.rewrite.rules.shapes import Windows, shapes
 
 Drawn = Mapping[str, object]
 Between = Callable[[Operand, Operand, Operand], Operand]
@@ -77,31 +76,18 @@ def _of_latest(equation: str, between: Between, scaled: bool, fewest: int) -> Ru
         before = cat(tuple(early), 1) if len(early) > 1 else early[0]
         return side(before, 0, n, b) + side(last, n, total, None)
 
-    def draw(dice: random.Random) -> Drawn:
-        axes, k, n = draws.axes(dice), draws.size(dice), draws.size(dice)
-        kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes)
-        size = draws.room(dice, kernel, by)
-        channels = [draws.size(dice) for _ in range(fewest + dice.randint(0, 2))]
-        drawn: dict[str, object] = {
-            "parts": tuple(draws.tensor(k, m, *size) for m in channels),
-            "axis": dice.choice((1, -1 - axes)),
-            "w": draws.weight("w", n, sum(channels), *kernel),
-            "b": draws.bias(dice, "b", n),
-            "window": by.args,
-        }
-        return {**drawn, **(_affine(sum(channels), axes) if scaled else {})}
-
+    draw = shapes(
+        "parts: B [C] room; axis: C of parts; w: N sum(C) taps const; b: N const?",
+        "s: 1 sum(C) ones const; t: 1 sum(C) ones const" if scaled else {},
+        window=Windows(),
+        PARTS=range(fewest, fewest + 3),
+    )
     find = convolution(between(cat(parts, axis), s, t), w, b, rest="window")
     return Rule(equation, find=find, replace=put, when=when, draw=draw)
 
 
 def _channels(match: Match, refs: list[Ref]) -> int:
     return sum(match.known.types[ref.name].shape[1] for ref in refs)
-
-
-def _affine(channels: int, axes: int) -> dict[str, Constant]:
-    ones = (1,) * axes
-    return {name: draws.weight(name, 1, channels, *ones) for name in ("s", "t")}
 
 
 RULES: tuple[Rule, ...] = (

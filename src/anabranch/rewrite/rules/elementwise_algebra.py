@@ -10,13 +10,9 @@ stands for all spellings. Rules that might help.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping
-
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, When, wild
 from anabranch.rewrite.pattern_ops import call
-from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.algebra_conditions import (
     Draw,
     alike,
@@ -25,10 +21,9 @@ from anabranch.rewrite.rules.algebra_conditions import (
     floating,
     folded,
     number,
-    of_one_shape,
-    sizes,
     values,
 )
+from anabranch.rewrite.rules.shapes import OneOf, shapes
 
 a, b, c, d, s, t, x, y, z = wild("a b c d s t x y z")
 parts, axis, dims = wild("parts axis dims")
@@ -40,30 +35,16 @@ def plus(one: Operand, two: Operand) -> Call:
     return call("aten.add.Tensor", one, two)
 
 
-def _broadcast(names: str) -> Draw:
-    """Tensors of one shape, but some of them of size one along some axes."""
-
-    def draw(dice: random.Random) -> Mapping[str, object]:
-        shape = sizes(dice, dice.randint(1, 3))
-        return {
-            name: draws.tensor(*(1 if dice.random() < 0.3 else size for size in shape))
-            for name in names.split()
-        }
-
-    return draw
+def broadcast(*names: str, **more: object) -> Draw:
+    """Tensors of one shape, but of size one along some axes."""
+    return shapes(dict.fromkeys(names, "N ... broadcast"), more)
 
 
 def with_number(names: str, *numbers: str, holding: When | None = None) -> tuple[When, Draw]:
     """Tensors of one floating dtype beside numbers."""
-
-    def draw(dice: random.Random) -> Mapping[str, object]:
-        return {
-            **_broadcast(names)(dice),
-            **{number: dice.choice((2, -3, 0.5, 1)) for number in numbers},
-        }
-
-    tensors = holding or floating(*names.split())
-    return every(tensors, *map(number, numbers)), draw
+    given = dict.fromkeys(numbers, OneOf(2, -3, 0.5, 1))
+    when = every(holding or floating(*names.split()), *map(number, numbers))
+    return when, broadcast(*names.split(), **given)
 
 
 def balanced(terms: int) -> Rule:
@@ -78,12 +59,12 @@ def balanced(terms: int) -> Rule:
         find=chain,
         replace=folded(plus, list(leaves)),
         when=floating(*names),
-        draw=_broadcast(" ".join(names)),
+        draw=broadcast(*names),
     )
 
 
 def _regrouped(name: str, find: Call, replace: Pattern, names: str) -> Rule:
-    return Rule(name, find, replace, when=floating(*names.split()), draw=_broadcast(names))
+    return Rule(name, find, replace, when=floating(*names.split()), draw=broadcast(*names.split()))
 
 
 def _scaled(
@@ -126,13 +107,6 @@ def one_by_one(match: Match) -> Pattern:
     return total
 
 
-def stacked(dice: random.Random) -> Mapping[str, object]:
-    rank = dice.randint(1, 4)
-    part, at = draws.tensor(*sizes(dice, rank - 1)), dice.randrange(rank)
-    axis, dim = (dice.choice((at, at - rank)) for _ in range(2))
-    return {"parts": (part,) * dice.randint(2, 6), "axis": axis, "dims": (dim,)}
-
-
 _number_when, _number_draw = with_number("x", "s")
 
 RULES: tuple[Rule, ...] = (
@@ -142,7 +116,11 @@ RULES: tuple[Rule, ...] = (
         find=call("aten.sum.dim_IntList", call("aten.stack.default", parts, axis), dims),
         replace=one_by_one,
         when=over_the_stack,
-        draw=stacked,
+        draw=shapes(
+            "parts: A.. B.. several; axis: N of A.. N B..",
+            PARTS=range(2, 7),
+            dims=("N of A.. N B..",),
+        ),
     ),
     _regrouped("(a * b) * c -> a * (b * c)", (a * b) * c, a * (b * c), "a b c"),
     *map(balanced, range(4, LONGEST + 1)),
@@ -159,14 +137,14 @@ RULES: tuple[Rule, ...] = (
         "x*(a + b)",
         (x * a + x * b, x * (a + b)),
         floating("x", "a", "b"),
-        _broadcast("x a b"),
+        broadcast("x", "a", "b"),
     ),
     *both(
         "x*a - x*b",
         "x*(a - b)",
         (x * a - x * b, x * (a - b)),
         floating("x", "a", "b"),
-        _broadcast("x a b"),
+        broadcast("x", "a", "b"),
     ),
     *_scaled("x*s + y*s", "(x + y)*s", (x * s + y * s, (x + y) * s), "x y", "s"),
     *_scaled("x*s - y*s", "(x - y)*s", (x * s - y * s, (x - y) * s), "x y", "s"),
@@ -175,19 +153,21 @@ RULES: tuple[Rule, ...] = (
     Rule("x + x -> x*2", find=x + x, replace=x * 2, when=floating("x")),
     Rule("x*2 -> x + x", find=x * 2, replace=x + x, when=floating("x")),
     Rule("x*s + x -> x*(s + 1)", x * s + x, one_more, _number_when, _number_draw),
-    Rule("x - x*y -> x*(1 - y)", x - x * y, x * _rsub(y, 1), floating("x", "y"), _broadcast("x y")),
+    Rule(
+        "x - x*y -> x*(1 - y)", x - x * y, x * _rsub(y, 1), floating("x", "y"), broadcast("x", "y")
+    ),
     Rule(
         "x*s + y*(1 - s) -> y + s*(x - y)",
         find=x * s + y * _rsub(s, 1),
         replace=y + s * (x - y),
         when=alike("x", "y", "s"),
-        draw=of_one_shape("x y s"),
+        draw=shapes("x: N ...; y: N ...; s: N ..."),
     ),
     Rule(
         "y + s*(x - y) -> x*s + y*(1 - s)",
         find=y + s * (x - y),
         replace=x * s + y * _rsub(s, 1),
         when=alike("x", "y", "s"),
-        draw=of_one_shape("x y s"),
+        draw=shapes("x: N ...; y: N ...; s: N ..."),
     ),
 )

@@ -17,19 +17,17 @@ concatenation. In NASNet a relu stands between the two: it has to pass the conca
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate
 
-from anabranch.ir.graph import Constant, Ref
+from anabranch.ir.graph import Ref
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
-from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat, convolution, reshape
-from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.conv_windows import convolve, window
 from anabranch.rewrite.rules.pattern_parts import joined_bias, not_constant, slice_of
+from anabranch.rewrite.rules.shapes import ANY_GROUPS, GROUPED, OneOf, either, shapes
 
 Drawn = Mapping[str, object]
 
@@ -106,32 +104,6 @@ def fewer(match: Match, count: int) -> Call:
     return convolve(x, weight, b, replace(by, groups=left))
 
 
-def any_groups(dice: random.Random) -> Drawn:
-    return _groups(dice, dice.choice((2, 3, 4, 5, 6, 8)))
-
-
-def even_groups(dice: random.Random) -> Drawn:
-    return _groups(dice, dice.choice((2, 4, 6, 8)))
-
-
-def small_groups(dice: random.Random) -> Drawn:
-    """So many of two or four channels that they fill one tile or several."""
-    channels = dice.choice((2, 4))
-    return _groups(dice, TILE // channels * dice.choice((1, 1, 2)), channels)
-
-
-def _groups(dice: random.Random, groups: int, channels: int | None = None) -> dict[str, object]:
-    axes, k, n = draws.axes(dice), dice.choice((1, 1, 2, 3)), dice.choice((1, 1, 2, 3))
-    k = channels or k
-    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes, groups)
-    return {
-        "x": draws.image(dice, draws.size(dice), groups * k, *draws.room(dice, kernel, by)),
-        "w": draws.weight("w", groups * n, k, *kernel),
-        "b": draws.bias(dice, "b", groups * n),
-        "window": by.args,
-    }
-
-
 def few_groups(match: Match) -> Refused | None:
     groups = window(match).groups
     if why := grouped(match):
@@ -163,10 +135,6 @@ def _some(match: Match, start: int, end: int) -> Call:
     bias = None if match.b.type is None else slice_of(b, 0, start * rows, end * rows)
     weight, part = slice_of(w, 0, start * rows, end * rows), slice_of(x, 1, start * k, end * k)
     return convolve(part, weight, bias, replace(by, groups=end - start))
-
-
-def three_groups(dice: random.Random) -> Drawn:
-    return _groups(dice, dice.choice((3, 4, 5, 6, 8)))
 
 
 def of_parts(match: Match) -> Refused | None:
@@ -205,18 +173,6 @@ def _channels(match: Match) -> list[int]:
     return [match.known.types[part.name].shape[1] for part in found if isinstance(part, Ref)]
 
 
-def concatenated(dice: random.Random) -> Drawn:
-    counts = [dice.choice((1, 1, 2, 3)) for _ in range(dice.randint(2, 4))]
-    drawn = _groups(dice, sum(counts))
-    whole = drawn.pop("x")
-    assert isinstance(whole, TensorType)
-    n, channels, *size = whole.shape
-    k = channels // sum(counts)
-    drawn["parts"] = tuple(draws.tensor(n, count * k, *size) for count in counts)
-    drawn["axis"] = dice.choice((1, -1 - len(size)))
-    return drawn
-
-
 def two_of_one_shape(match: Match) -> Refused | None:
     """Whether two convolutions of two inputs can be groups of one."""
     if match.x.arg == match.y.arg:
@@ -241,24 +197,15 @@ def both_results(match: Match) -> tuple[Pattern, ...]:
     return slice_of(whole, 1, 0, n), slice_of(whole, 1, n, 2 * n)
 
 
-def two_inputs(dice: random.Random) -> Drawn:
-    one = _groups(dice, dice.choice((1, 1, 2, 3)))
-    image, weight = one["x"], one["w"]
-    assert isinstance(image, TensorType) and isinstance(weight, Constant)
-    return {
-        **one,
-        "y": draws.tensor(*image.shape),
-        "v": draws.weight("v", *weight.type.shape),
-        "c": draws.bias(dice, "c", weight.type.shape[0]),
-    }
-
+FEW = {**GROUPED, "N": (1, 1, 2, 3), "C": (1, 1, 2, 3)}
+"""Channels of each group."""
 
 PAIRED = Rule(
     "conv(x, w, b) of g groups -> conv(x, w in pairs, b) of g/2 groups",
     find=convolution(x, w, b, rest="window"),
     replace=pairs,
     when=in_pairs,
-    draw=even_groups,
+    draw=shapes(FEW, G=(2, 4, 6, 8)),
 )
 
 RULES: tuple[Rule, ...] = (
@@ -268,48 +215,55 @@ RULES: tuple[Rule, ...] = (
         find=convolution(x, w, b, rest="window"),
         replace=tiles,
         when=in_tiles,
-        draw=small_groups,
+        draw=either(
+            *(shapes(FEW, C=(n,), G=(TILE // n, TILE // n, 2 * TILE // n)) for n in (2, 4))
+        ),
     ),
     Rule(
         "conv(x, w, b) of g groups -> conv(x, w on the diagonal, b) of one group",
         find=convolution(x, w, b, rest="window"),
         replace=dense,
         when=in_one,
-        draw=any_groups,
+        draw=shapes(FEW, G=(2, 3, 4, 5, 6, 8)),
     ),
     Rule(
         "conv(x, w, b) of g groups -> cat of g convs",
         find=convolution(x, w, b, rest="window"),
         replace=apart,
         when=few_groups,
-        draw=any_groups,
+        draw=shapes(FEW, G=(2, 3, 4, 5, 6, 8)),
     ),
     Rule(
         "conv(x, w, b) of g groups -> cat of two convs of g/2 groups",
         find=convolution(x, w, b, rest="window"),
         replace=halves,
         when=many_groups,
-        draw=three_groups,
+        draw=shapes(FEW, G=(3, 4, 5, 6, 8)),
     ),
     Rule(
         "conv(cat(x, y), w, b) of g groups -> cat(conv(x, w[:x], b[:x]), conv(y, w[x:], b[x:]))",
         find=convolution(cat(parts, axis), w, b, rest="window"),
         replace=part_by_part,
         when=of_parts,
-        draw=concatenated,
+        draw=shapes(
+            FEW,
+            "parts: B [P]*C room; G: sum(P)",
+            P=ANY_GROUPS,
+            axis=OneOf(1, lambda drawing: -1 - len(drawing.window[0])),
+        ),
     ),
     Rule(
         "conv(x, w, b), conv(y, v, c) -> slices of conv(cat(x, y), cat(w, v), cat(b, c)) in groups",
         find=(convolution(x, w, b, rest="window"), convolution(y, v, c, rest="window")),
         replace=both_results,
         when=two_of_one_shape,
-        draw=two_inputs,
+        draw=shapes(FEW, "y: B G*C room; v: G*N C taps const; c: G*N const?"),
     ),
     Rule(
         "cat(conv(x, w, b), conv(y, v, c)) -> conv(cat(x, y), cat(w, v), cat(b, c)) in groups",
         find=cat((convolution(x, w, b, rest="window"), convolution(y, v, c, rest="window")), 1),
         replace=side_by_side,
         when=two_of_one_shape,
-        draw=two_inputs,
+        draw=shapes(FEW, "y: B G*C room; v: G*N C taps const; c: G*N const?"),
     ),
 )

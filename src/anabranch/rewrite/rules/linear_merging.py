@@ -11,17 +11,15 @@ must be constant.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import accumulate, pairwise
 
-from anabranch.ir.graph import Constant, Ref
+from anabranch.ir.graph import Ref
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, Wild, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat, linear, reshape, transpose
-from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.matmul_merging import Put, as_rows, rows, slices, two_left
+from anabranch.rewrite.rules.matmul_merging import Put, as_rows, rows, slices
 from anabranch.rewrite.rules.pattern_parts import (
     bias_of,
     bound,
@@ -29,6 +27,7 @@ from anabranch.rewrite.rules.pattern_parts import (
     not_constant,
     slice_of,
 )
+from anabranch.rewrite.rules.shapes import LINEAR, shapes
 
 Drawn = Mapping[str, object]
 
@@ -59,30 +58,6 @@ def constant(match: Match) -> Refused | None:
     )
 
 
-def linears(*names: str) -> Callable[[random.Random], Drawn]:
-    """Weights of these names, their biases the names of the same place in b, c, d."""
-
-    def draw(dice: random.Random) -> Drawn:
-        k = draws.size(dice)
-        lead = [draws.size(dice) for _ in range(dice.randint(0, 3))]
-        drawn: dict[str, object] = {"x": draws.tensor(*lead, k)}
-        for name, bias in zip(names, "bcd", strict=False):
-            rows = draws.size(dice)
-            drawn[name] = draws.weight(name, rows, k)
-            drawn[bias] = draws.bias(dice, bias, rows)
-        return drawn
-
-    return draw
-
-
-def two_left_of_linear(dice: random.Random) -> Drawn:
-    drawn = two_left(dice, columns=False)
-    weight = drawn["w"]
-    assert isinstance(weight, Constant | TensorType)
-    type = weight.type if isinstance(weight, Constant) else weight
-    return {**drawn, "b": draws.bias(dice, "b", type.shape[0])}
-
-
 def halved(match: Match) -> Refused | None:
     return constant(match) if match.w.shape[0] > 1 else Refused("it has one column only")
 
@@ -96,16 +71,6 @@ def halves(match: Match) -> Call:
 def _columns(match: Match, start: int, end: int) -> Call:
     bias = None if match.b.type is None else slice_of(b, 0, start, end)
     return linear(x, slice_of(w, 0, start, end), bias)
-
-
-def wide(dice: random.Random) -> Drawn:
-    n, k = dice.choice((2, 3, 4, 5, 8)), draws.size(dice)
-    lead = [draws.size(dice) for _ in range(dice.randint(0, 3))]
-    return {
-        "x": draws.tensor(*lead, k),
-        "w": draws.weight("w", n, k),
-        "b": draws.bias(dice, "b", n),
-    }
 
 
 def of_parts(match: Match) -> Refused | None:
@@ -135,17 +100,6 @@ def _parts(match: Match) -> list[tuple[Ref, TensorType]]:
     return [(part, match.known.types[part.name]) for part in found if isinstance(part, Ref)]
 
 
-def concatenated(dice: random.Random) -> Drawn:
-    lead = [draws.size(dice) for _ in range(dice.randint(0, 2))]
-    sizes, n = [draws.size(dice) for _ in range(dice.randint(2, 4))], draws.size(dice)
-    return {
-        "parts": tuple(draws.tensor(*lead, size) for size in sizes),
-        "axis": dice.choice((-1, len(lead))),
-        "w": draws.weight("w", n, sum(sizes)),
-        "b": draws.bias(dice, "b", n),
-    }
-
-
 def summed(match: Match) -> Refused | None:
     if match.x.arg == match.y.arg:
         return Refused("they read one input: their weights can be added")
@@ -158,16 +112,6 @@ def of_both(match: Match) -> Call:
     there: list[Wild] = [bias for bias in (b, c) if bound(match, bias).type is not None]
     bias: Operand = b + c if len(there) == 2 else there[0] if there else None
     return linear(cat((x, y), len(match.x.shape) - 1), cat((w, v), 1), bias)
-
-
-def two_summed(dice: random.Random) -> Drawn:
-    lead, n = [draws.size(dice) for _ in range(dice.randint(0, 2))], draws.size(dice)
-    drawn: dict[str, object] = {}
-    for name, weight, bias in ("xwb", "yvc"):
-        k = draws.size(dice)
-        drawn[name], drawn[weight] = draws.tensor(*lead, k), draws.weight(weight, n, k)
-        drawn[bias] = draws.bias(dice, bias, n)
-    return drawn
 
 
 def of_one_shape(match: Match) -> Refused | None:
@@ -196,63 +140,54 @@ def as_batch(match: Match) -> tuple[Pattern, ...]:
     return tuple(reshape(call("aten.select.int", whole, 0, i), shape) for i in (0, 1))
 
 
-def two_alike(dice: random.Random) -> Drawn:
-    n, k = draws.size(dice), draws.size(dice)
-    lead = [draws.size(dice) for _ in range(dice.randint(1, 3))]
-    drawn: dict[str, object] = {name: draws.tensor(*lead, k) for name in "xy"}
-    drawn.update((name, draws.weight(name, n, k)) for name in "wv")
-    drawn.update((name, draws.bias(dice, name, n)) for name in "bc")
-    return drawn
-
-
 RULES: tuple[Rule, ...] = (
     Rule(
         "linear(x, w, b), linear(x, v, c) -> slices of linear(x, cat(w, v), cat(b, c))",
         find=(linear(x, w, b), linear(x, v, c)),
         replace=stacked((w, b), (v, c)),
         when=constant,
-        draw=linears("w", "v"),
+        draw=shapes(LINEAR, "v: M K const; c: M const?"),
     ),
     Rule(
         "linear(x, w, b), linear(x, v, c), linear(x, u, d) -> slices of linear(x, cat(w, v, u))",
         find=(linear(x, w, b), linear(x, v, c), linear(x, u, d)),
         replace=stacked((w, b), (v, c), (u, d)),
         when=constant,
-        draw=linears("w", "v", "u"),
+        draw=shapes(LINEAR, "v: M K const; c: M const?; u: L K const; d: L const?"),
     ),
     Rule(
         "linear(x, w, b), linear(y, w, b) -> slices of linear(cat(x, y), w, b)",
         find=(linear(x, w, b), linear(y, w, b)),
         replace=as_rows(lambda left: linear(left, w, b)),
         when=rows,
-        draw=two_left_of_linear,
+        draw=shapes("x: A.. N B.. K; y: A.. M B.. K; w: O K maybe; b: O const?"),
     ),
     Rule(
         "linear(x, w, b), linear(y, v, c) -> parts of baddbmm([b, c], [x, y], [w, v])",
         find=(linear(x, w, b), linear(y, v, c)),
         replace=as_batch,
         when=of_one_shape,
-        draw=two_alike,
+        draw=shapes("x: ... M K; w: N K const; b: N const?; y: ... M K; v: N K const; c: N const?"),
     ),
     Rule(
         "linear(x, w, b) -> cat(linear(x, w[:half], b[:half]), linear(x, w[half:], b[half:]))",
         find=linear(x, w, b),
         replace=halves,
         when=halved,
-        draw=wide,
+        draw=shapes(LINEAR, N=(2, 3, 4, 5, 8)),
     ),
     Rule(
         "linear(cat(x, y), w, b) -> linear(x, w[:, :x], b) + linear(y, w[:, x:])",
         find=linear(cat(parts, axis), w, b),
         replace=sum_of_parts,
         when=of_parts,
-        draw=concatenated,
+        draw=shapes("parts: ... [K]; axis: K of parts; w: N sum(K) const; b: N const?"),
     ),
     Rule(
         "linear(x, w, b) + linear(y, v, c) -> linear(cat(x, y), cat(w, v), b + c)",
         find=linear(x, w, b) + linear(y, v, c),
         replace=of_both,
         when=summed,
-        draw=two_summed,
+        draw=shapes(LINEAR, "y: ... L; v: N L const; c: N const?"),
     ),
 )

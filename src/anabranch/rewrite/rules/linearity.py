@@ -24,15 +24,20 @@ from anabranch.rewrite.rules.algebra_conditions import (
     both,
     every,
     floating,
-    of_one_shape,
     positive,
-    sizes,
 )
 from anabranch.rewrite.rules.conv_windows import convolve, rimmed, window
 from anabranch.rewrite.rules.pattern_parts import bound
-
-Drawn = Mapping[str, object]
-Draws = Callable[[random.Random], Drawn]
+from anabranch.rewrite.rules.shapes import (
+    GROUPED,
+    LINEAR,
+    UNPADDED,
+    Draw,
+    OneOf,
+    Windows,
+    either,
+    shapes,
+)
 
 x, y, w, v, b, c, s, rest = wild("x y w v b c s rest")
 
@@ -43,32 +48,6 @@ def total_bias(match: Match) -> Operand:
     return given[0] + given[1] if len(given) == 2 else given[0] if given else None
 
 
-def layers(left: str, weights: str, biases: str) -> Draws:
-    """Operands of linears: inputs of one shape, weights of one shape, a bias or none."""
-
-    def draw(dice: random.Random) -> Drawn:
-        n, k, lead = draws.size(dice), draws.size(dice), sizes(dice, dice.randint(0, 2))
-        return {
-            **{name: draws.tensor(*lead, k) for name in left},
-            **{name: draws.maybe_weight(dice, name, n, k) for name in weights},
-            **{name: draws.bias(dice, name, n) for name in biases},
-        }
-
-    return draw
-
-
-def two_layers(dice: random.Random) -> Drawn:
-    """linear(linear(x, w, b), v, c)."""
-    k, m, n = sizes(dice, 3)
-    return {
-        "x": draws.tensor(*sizes(dice, dice.randint(0, 2)), k),
-        "w": draws.maybe_weight(dice, "w", m, k),
-        "b": draws.bias(dice, "b", m),
-        "v": draws.maybe_weight(dice, "v", n, m),
-        "c": draws.bias(dice, "c", n),
-    }
-
-
 def one_layer(match: Match) -> Pattern:
     """Its weight v @ w, its bias v @ b + c."""
     bias: Operand = c
@@ -76,24 +55,6 @@ def one_layer(match: Match) -> Pattern:
         through = call("aten.mv.default", v, b)
         bias = through if match.c.type is None else through + c
     return linear(x, call("aten.mm.default", v, w), bias)
-
-
-def convolutions(left: str, biases: str) -> Draws:
-    """Operands of convolutions with one weight: inputs of one shape, a bias or none."""
-
-    def draw(dice: random.Random) -> Drawn:
-        axes, groups = draws.axes(dice), dice.choice((1, 1, 2, 3))
-        kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes, groups)
-        size, lead = draws.room(dice, kernel, by), draws.size(dice)
-        n, k = draws.size(dice), draws.size(dice)
-        return {
-            **{name: draws.image(dice, lead, groups * k, *size) for name in left},
-            "w": draws.maybe_weight(dice, "w", groups * n, k, *kernel),
-            **{name: draws.bias(dice, name, groups * n) for name in biases},
-            "window": by.args,
-        }
-
-    return draw
 
 
 def one_window(match: Match) -> Refused | None:
@@ -118,7 +79,7 @@ def one_convolution(match: Match) -> Pattern:
     return convolve(x, weight, total_bias(match), by)
 
 
-def two_windows(dice: random.Random) -> Drawn:
+def two_windows(dice: random.Random) -> Mapping[str, object]:
     """As for merging, but with as many channels in both."""
     drawn = conv_merging.two_windows(dice)
     one, two = drawn["w"], drawn["v"]
@@ -158,43 +119,7 @@ def through_taps(match: Match) -> Pattern:
     return convolve(x, weight, bias, window(match, "other"))
 
 
-def after_pointwise(dice: random.Random) -> Drawn:
-    axes = draws.axes(dice)
-    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes)
-    k, m, n = sizes(dice, 3)
-    none = (0,) * axes
-    return {
-        "x": draws.image(dice, draws.size(dice), k, *draws.room(dice, kernel, by)),
-        "w": draws.maybe_weight(dice, "w", m, k, *(1,) * axes),
-        "b": None if any(by.padding) else draws.bias(dice, "b", m),
-        "v": draws.maybe_weight(dice, "v", n, m, *kernel),
-        "c": draws.bias(dice, "c", n),
-        "window": ((1,) * axes, none, (1,) * axes, False, none, 1),
-        "other": by.args,
-    }
-
-
-def images(dice: random.Random) -> Drawn:
-    lead, rows = sizes(dice, 2), (dice.randint(3, 8), dice.randint(3, 8))
-    window = (3, 3), dice.choice(((1, 1), (2, 2))), dice.choice(((0, 0), (1, 1)))
-    ceil, zeros = dice.choice((True, False)), dice.choice((True, False))
-    both_sides = {name: draws.image(dice, *lead, *rows) for name in "xy"}
-    return {**both_sides, "rest": (*window, ceil, zeros, None)}
-
-
-def summed(dice: random.Random) -> Drawn:
-    rank = dice.randint(1, 4)
-    shape, keep = sizes(dice, rank), dice.choice((True, False))
-    axis = dice.randrange(-rank, rank)
-    return {"x": draws.tensor(*shape), "y": draws.tensor(*shape), "rest": ((axis,), keep, None)}
-
-
-def adapted(dice: random.Random) -> Drawn:
-    shape = (*sizes(dice, 2), dice.randint(2, 7), dice.randint(2, 7))
-    return {"x": draws.image(dice, *shape), "y": draws.image(dice, *shape), "rest": ((1, 2),)}
-
-
-def folds(name: str, op: str, draw: Draws) -> list[Rule]:
+def folds(name: str, op: str, draw: Draw) -> list[Rule]:
     """A linear operator of one tensor and attributes, its sums and differences."""
     one, two = Call(op, (x,), "rest"), Call(op, (y,), "rest")
     plus, minus = (one + two, Call(op, (x + y,), "rest")), (one - two, Call(op, (x - y,), "rest"))
@@ -204,10 +129,9 @@ def folds(name: str, op: str, draw: Draws) -> list[Rule]:
     ]
 
 
-def layer_rules(
-    name: str, layer: Callable[..., Call], draw: Callable[[str, str], Draws]
-) -> list[Rule]:
+def layer_rules(name: str, layer: Callable[..., Call], given: Mapping[str, object]) -> list[Rule]:
     """Two inputs of one layer: their biases are two, and of one layer of a sum one."""
+    two_inputs = {name: drawn for name, drawn in given.items() if name != "c"}
 
     def put(match: Match) -> Pattern:
         return layer(x + y, total_bias(match))
@@ -218,41 +142,56 @@ def layer_rules(
             find=layer(x, b) + layer(y, c),
             replace=put,
             when=alike("x", "y"),
-            draw=draw("xy", "bc"),
+            draw=shapes(given),
         ),
         Rule(
             f"{name}(x + y, w, b) -> {name}(x, w, b) + {name}(y, w)",
             find=layer(x + y, b),
             replace=layer(x, b) + layer(y, None),
             when=alike("x", "y"),
-            draw=draw("xy", "b"),
+            draw=shapes(two_inputs),
         ),
         Rule(
             f"{name}(x, w, b) - {name}(y, w, b) -> {name}(x - y, w)",
             find=layer(x, b) - layer(y, b),
             replace=layer(x - y, None),
             when=alike("x", "y"),
-            draw=draw("xy", "b"),
+            draw=shapes(two_inputs),
         ),
     ]
 
 
+LAYERS = LINEAR | {"y": "... K", "w": "N K maybe", "c": "N const?"}
+CONVOLUTIONS = GROUPED | {"y": "B G*C room image", "w": "G*N C taps maybe", "c": "G*N const?"}
+AFTER_1X1 = "x: B K room image; w: M K ones maybe; window: plain; v: N M taps maybe; c: N const?"
+ROWS = {"H": range(2, 9), "W": range(2, 9)}
+IMAGES = shapes(
+    "x: B C H+1 W+1 image; y: B C H+1 W+1 image",
+    ROWS,
+    rest=(
+        *((3, 3), OneOf((1, 1), (2, 2)), OneOf((0, 0), (1, 1))),
+        *(OneOf(True, False), OneOf(True, False), None),
+    ),
+)
+ADAPTED = shapes("x: B C H W image; y: B C H W image", ROWS, rest=((1, 2),))
+SUMMED = shapes("x: A.. N B..; y: A.. N B..", rest=(("N of x",), OneOf(True, False), None))
+
 RULES: tuple[Rule, ...] = (
-    *layer_rules("linear", lambda x, b: linear(x, w, b), lambda one, two: layers(one, "w", two)),
-    *layer_rules("conv", lambda x, b: convolution(x, w, b, rest="window"), convolutions),
+    *layer_rules("linear", lambda x, b: linear(x, w, b), LAYERS),
+    *layer_rules("conv", lambda x, b: convolution(x, w, b, rest="window"), CONVOLUTIONS),
     Rule(
         "linear(x, w, b) + linear(x, v, c) -> linear(x, w + v, b + c)",
         find=linear(x, w, b) + linear(x, v, c),
         replace=lambda match: linear(x, w + v, total_bias(match)),
         when=alike("w", "v"),
-        draw=layers("x", "wv", "bc"),
+        draw=shapes(LINEAR, "w: N K maybe; v: N K maybe; c: N const?"),
     ),
     Rule(
         "linear(linear(x, w, b), v, c) -> linear(x, v @ w, v @ b + c)",
         find=linear(linear(x, w, b), v, c),
         replace=one_layer,
         when=floating("x", "w", "v"),
-        draw=two_layers,
+        draw=shapes("x: ... K; w: M K maybe; b: M const?; v: N M maybe; c: N const?"),
     ),
     Rule(
         "conv(x, w, b) + conv(x, v, c) -> conv(x, pad(w) + pad(v), b + c)",
@@ -266,18 +205,21 @@ RULES: tuple[Rule, ...] = (
         find=convolution(convolution(x, w, b, rest="window"), v, c, rest="other"),
         replace=through_taps,
         when=pointwise_first,
-        draw=after_pointwise,
+        draw=either(
+            shapes(AFTER_1X1, "b: M const?", other=UNPADDED),
+            shapes(AFTER_1X1, b=None, other=Windows()),
+        ),
     ),
-    *folds("avg_pool", "aten.avg_pool2d.default", images),
-    *folds("adaptive_avg_pool", "aten.adaptive_avg_pool2d.default", adapted),
-    *folds("sum", "aten.sum.dim_IntList", summed),
-    *folds("mean", "aten.mean.dim", summed),
+    *folds("avg_pool", "aten.avg_pool2d.default", IMAGES),
+    *folds("adaptive_avg_pool", "aten.adaptive_avg_pool2d.default", ADAPTED),
+    *folds("sum", "aten.sum.dim_IntList", SUMMED),
+    *folds("mean", "aten.mean.dim", SUMMED),
     *both(
         "relu(x * s)",
         "relu(x) * s",
         (relu(x * s), relu(x) * s),
         every(floating("x"), positive("s")),
-        lambda dice: {**of_one_shape("x")(dice), "s": dice.choice((2, 0.5, 3))},
+        shapes("x: M ...", s=OneOf(2, 0.5, 3)),
     ),
-    Rule("relu(relu(x)) -> relu(x)", find=relu(relu(x)), replace=relu(x), draw=of_one_shape("x")),
+    Rule("relu(relu(x)) -> relu(x)", find=relu(relu(x)), replace=relu(x), draw=shapes("x: M ...")),
 )

@@ -11,13 +11,11 @@ computed on the way, it is for the search to see whether that pays.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, When, wild
 from anabranch.rewrite.pattern_ops import call, cat
-from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.algebra_conditions import (
     Draw,
     alike,
@@ -26,11 +24,10 @@ from anabranch.rewrite.rules.algebra_conditions import (
     floating,
     matrices,
     number,
-    sizes,
 )
 from anabranch.rewrite.rules.pattern_parts import bound, slice_of
+from anabranch.rewrite.rules.shapes import OneOf, shapes
 
-Drawn = Mapping[str, object]
 Product = Callable[[Operand, Operand], Call]
 
 x, y, z, a, b, w, s, axis = wild("x y z a b w s axis")
@@ -40,45 +37,8 @@ def product(kind: str) -> Product:
     return lambda left, right: call(f"aten.{kind}.default", left, right)
 
 
-RANKS = {"mm": 2, "bmm": 3, "matmul": 0}
-"""Products, and of how many axes their operands are; 0: of two or more."""
-
-
-def factors(rank: int, left: str, right: str) -> Callable[[random.Random], Drawn]:
-    """Operands of products: those of `left` are [.., n, k], those of `right` [.., k, m]."""
-
-    def draw(dice: random.Random) -> Drawn:
-        n, k, m = sizes(dice, 3)
-        lead = sizes(dice, (rank or dice.choice((2, 3))) - 2)
-        return {
-            **{name: draws.tensor(*lead, n, k) for name in left},
-            **{name: draws.tensor(*lead, k, m) for name in right},
-        }
-
-    return draw
-
-
-def three_factors(dice: random.Random) -> Drawn:
-    n, k, m, p = sizes(dice, 4)
-    return {"x": draws.tensor(n, k), "y": draws.tensor(k, m), "z": draws.tensor(m, p)}
-
-
-def split_factors(dice: random.Random) -> Drawn:
-    """X [n, k] and y [n, p] meet a [k, m] and b [p, m]."""
-    n, k, p, m = sizes(dice, 4)
-    left = {"x": draws.tensor(n, k), "y": draws.tensor(n, p)}
-    return {**left, "a": draws.tensor(k, m), "b": draws.tensor(p, m)}
-
-
-def cut_factor(dice: random.Random) -> Drawn:
-    n, k, p, m = sizes(dice, 4)
-    axis = dice.choice((1, -1))
-    return {
-        "x": draws.tensor(n, k),
-        "y": draws.tensor(n, p),
-        "w": draws.tensor(k + p, m),
-        "axis": axis,
-    }
+RANKS: Mapping[str, Sequence[int]] = {"mm": (0,), "bmm": (1,), "matmul": (0, 1)}
+"""Products, and how many axes their operands have besides two."""
 
 
 def inner(match: Match) -> Refused | None:
@@ -97,9 +57,11 @@ def product_of_parts(dot: Product) -> Callable[[Match], Pattern]:
 
 def products(kind: str) -> list[Rule]:
     """Distributivity on both sides, both ways, and factors, for one kind of product."""
-    dot, rank = product(kind), RANKS[kind]
-    right, left = factors(rank, "x", "ab"), factors(rank, "xy", "w")
-    scaled, drawn = every(floating("x", "w"), number("s")), _with_factor(factors(rank, "x", "w"))
+    dot, more = product(kind), RANKS[kind]
+    right = shapes("x: ... N K; a: ... K M; b: ... K M", MORE=more)
+    left = shapes("x: ... N K; y: ... N K; w: ... K M", MORE=more)
+    scaled = every(floating("x", "w"), number("s"))
+    drawn = shapes("x: ... N K; w: ... K M", s=OneOf(2, -3, 0.5), MORE=more)
 
     def law(one: str, two: str, sides: tuple[Call, Call], when: When, draw: Draw) -> list[Rule]:
         return both(one.format(kind), two.format(kind), sides, when, draw)
@@ -132,21 +94,21 @@ def chains(kind: str) -> list[Rule]:
             f"{kind}(x, {kind}(y, z))",
             (dot(dot(x, y), z), dot(x, dot(y, z))),
             every(floating("x", "y", "z"), matrices("x", "y", "z")),
-            three_factors,
+            shapes("x: N K; y: K M; z: M P"),
         ),
         Rule(
             f"{kind}(x, a) + {kind}(y, b) -> {kind}(cat(x, y), cat(a, b))",
             find=apart,
             replace=dot(cat((x, y), 1), cat((a, b), 0)),
             when=rows_and_columns,
-            draw=split_factors,
+            draw=shapes("x: N K; y: N P; a: K M; b: P M"),
         ),
         Rule(
             f"{kind}(cat(x, y), w) -> {kind}(x, w[:x]) + {kind}(y, w[x:])",
             find=dot(cat((x, y), axis), w),
             replace=product_of_parts(dot),
             when=every(floating("x", "y"), inner, matrices("w")),
-            draw=cut_factor,
+            draw=shapes("x: N K; y: N P; w: K+P M; axis: K of x"),
         ),
     ]
 
@@ -157,10 +119,6 @@ def rows_and_columns(match: Match) -> Refused | None:
         return Refused("one of them is no matrix")
     same = (match.x.shape[0], match.a.shape[1]) == (match.y.shape[0], match.b.shape[1])
     return None if same else Refused("the results are not of one shape")
-
-
-def _with_factor(draw: Callable[[random.Random], Drawn]) -> Callable[[random.Random], Drawn]:
-    return lambda dice: {**draw(dice), "s": dice.choice((2, -3, 0.5))}
 
 
 RULES: tuple[Rule, ...] = (

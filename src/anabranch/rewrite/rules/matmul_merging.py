@@ -13,21 +13,20 @@ rule of `matmul_spellings` has written one, and then these find it.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, When, Wild, wild
-from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat
-from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.pattern_parts import bound, slice_of
+from anabranch.rewrite.rules.shapes import Draw, OneOf, either, shapes
 
-Drawn = Mapping[str, object]
 Put = Callable[[Match], tuple[Pattern, ...]]
 
 x, y, w, v, b, c = wild("x y w v b c")
+
+MATMUL, MM, BMM, ADDMM = (f"aten.{name}.default" for name in ("matmul", "mm", "bmm", "addmm"))
 
 
 def slices(whole: Call, axis: int, sizes: list[int]) -> tuple[Pattern, ...]:
@@ -75,30 +74,6 @@ def as_rows(product: Callable[[Operand], Call]) -> Put:
     return put
 
 
-def two_left(dice: random.Random, rank: int = 0, columns: bool = True) -> dict[str, object]:
-    """X and y that differ along one axis; w, a matrix [n, k] if not `columns` [k, n]."""
-    rank = rank or dice.randint(2, 4)
-    k, n, lead = draws.size(dice), draws.size(dice), [draws.size(dice) for _ in range(rank - 1)]
-    axis = dice.randrange(rank - 1)
-    other = [draws.size(dice) if i == axis else size for i, size in enumerate(lead)]
-    shape = (k, n) if columns else (n, k)
-    return {
-        "x": draws.tensor(*lead, k),
-        "y": draws.tensor(*other, k),
-        "w": draws.maybe_weight(dice, "w", *shape),
-    }
-
-
-def two_left_of_batch(dice: random.Random) -> Drawn:
-    n, k, o = (draws.size(dice) for _ in range(3))
-    left = {name: draws.tensor(n, draws.size(dice), k) for name in "xy"}
-    return {**left, "w": draws.maybe_weight(dice, "w", n, k, o)}
-
-
-def two_left_of_any(dice: random.Random) -> Drawn:
-    return dice.choice((two_left, two_left_of_batch))(dice)
-
-
 def columns(match: Match) -> Refused | None:
     one, two = match.w.shape, match.v.shape
     if min(len(one), len(two)) < 2:
@@ -117,19 +92,6 @@ def as_columns(op: str) -> Put:
     return put
 
 
-def two_right(rank: int = 0) -> Callable[[random.Random], Drawn]:
-    """Left and right sides of this rank, or of any."""
-
-    def draw(dice: random.Random) -> Drawn:
-        m, k = draws.size(dice), draws.size(dice)
-        lead = [draws.size(dice) for _ in range((rank or dice.randint(2, 4)) - 2)]
-        left = [*lead, m, k] if rank or dice.random() < 0.5 else [k]
-        right = {n: draws.maybe_weight(dice, n, *lead, k, draws.size(dice)) for n in "wv"}
-        return {"x": draws.tensor(*left), **right}
-
-    return draw
-
-
 def sums(match: Match) -> Refused | None:
     """Whether both biases of addmm can be joined along the columns."""
     if refused := columns(match):
@@ -145,31 +107,19 @@ def as_sum(match: Match) -> tuple[Pattern, ...]:
     return slices(whole, 1, [match.w.shape[1], match.v.shape[1]])
 
 
-def two_sums(dice: random.Random) -> Drawn:
-    drawn, m = dict(two_right(2)(dice)), draws.size(dice)
-    lead = dice.choice(((), (1,), (m,)))
-    x = drawn["x"]
-    assert isinstance(x, TensorType)
-    drawn["x"] = draws.tensor(m, x.shape[1])
-    for bias, name in zip("bc", "wv", strict=True):
-        n = draws.size(dice)
-        drawn[name] = draws.maybe_weight(dice, name, x.shape[1], n)
-        drawn[bias] = draws.maybe_weight(dice, bias, *lead, n)
-    return {**drawn, "scale": dice.choice(((1, 1), (2, 3)))}
-
-
-def shared_left(op: str, name: str, rank: int = 0) -> Rule:
-    """op(x, w) and op(x, v) as one; `rank` of both sides, if it must be a certain one."""
+def shared_left(op: str, name: str, more: Sequence[int]) -> Rule:
+    """op(x, w) and op(x, v) as one; `more`: how many axes the sides may have besides two."""
+    left = OneOf("... M K", "K") if op == MATMUL else "... M K"
     return Rule(
         f"{name}(x, w), {name}(x, v) -> slices of {name}(x, cat(w, v))",
         find=(call(op, x, w), call(op, x, v)),
         replace=as_columns(op),
         when=columns,
-        draw=two_right(rank),
+        draw=shapes("w: ... K N maybe; v: ... K P maybe", x=left, MORE=more),
     )
 
 
-def shared_right(op: str, name: str, draw: Callable[[random.Random], Drawn]) -> Rule:
+def shared_right(op: str, name: str, draw: Draw) -> Rule:
     """op(x, w) and op(y, w) as one."""
     return Rule(
         f"{name}(x, w), {name}(y, w) -> slices of {name}(cat(x, y), w)",
@@ -211,21 +161,10 @@ def _free(side: Wild) -> int:
     return -2 if side is x else -1
 
 
-def one_product(rank: int = 0) -> Callable[[random.Random], Drawn]:
-    """Sides of this rank, or of any, of two rows and columns or more."""
-
-    def draw(dice: random.Random) -> Drawn:
-        lead = [draws.size(dice) for _ in range((rank or dice.randint(2, 4)) - 2)]
-        m, n, k = dice.randint(2, 6), dice.randint(2, 6), draws.size(dice)
-        few = lead if rank else lead[dice.randint(0, len(lead)) :]
-        return {"x": draws.tensor(*lead, m, k), "w": draws.tensor(*few, k, n)}
-
-    return draw
-
-
-def halves(op: str, name: str, rank: int = 0) -> list[Rule]:
+def halves(op: str, name: str, more: Sequence[int]) -> list[Rule]:
     """op(x, w) as two, of half of the rows each, or of half of the columns."""
-    find, draw = call(op, x, w), one_product(rank)
+    find, few = call(op, x, w), "L.. K N" if op == MATMUL else "... L.. K N"
+    draw = shapes("x: ... L.. M K", FEW, w=few, MORE=more, L=range(3) if op == MATMUL else (0,))
     texts = (
         (x, f"{name}(x, w) -> cat({name}(x[:half], w), {name}(x[half:], w))"),
         (w, f"{name}(x, w) -> cat({name}(x, w[:, :half]), {name}(x, w[:, half:]))"),
@@ -233,24 +172,39 @@ def halves(op: str, name: str, rank: int = 0) -> list[Rule]:
     return [Rule(text, find, halved(op, side), in_halves(side), draw) for side, text in texts]
 
 
-MATMUL, MM, BMM = "aten.matmul.default", "aten.mm.default", "aten.bmm.default"
-ADDMM = "aten.addmm.default"
+FEW = {"M": (2, 3, 4, 5, 6), "N": (2, 3, 4, 5, 6)}
+"""Rows and columns that have halves."""
+
+OF_MATRIX = shapes("x: A.. N B.. K; y: A.. M B.. K; w: K O maybe")
+OF_MATRICES = shapes("x: N K; y: M K; w: K O maybe")
+OF_BATCH = shapes("x: B N K; y: B M K; w: B K O maybe")
 
 RULES: tuple[Rule, ...] = (
-    shared_left(MATMUL, "matmul"),
-    shared_left(MM, "mm", rank=2),
-    shared_left(BMM, "bmm", rank=3),
+    shared_left(MATMUL, "matmul", more=(0, 1, 2)),
+    shared_left(MM, "mm", more=(0,)),
+    shared_left(BMM, "bmm", more=(1,)),
     Rule(
         "addmm(b, x, w), addmm(c, x, v) -> slices of addmm(cat(b, c), x, cat(w, v))",
         find=(Call(ADDMM, (b, x, w), "scale"), Call(ADDMM, (c, x, v), "scale")),
         replace=as_sum,
         when=sums,
-        draw=two_sums,
+        draw=either(
+            *(
+                shapes(
+                    "x: M K; w: K N maybe; v: K P maybe",
+                    scale=scale,
+                    b=f"{rows} N maybe",
+                    c=f"{rows} P maybe",
+                )
+                for rows in ("", "1", "M")
+                for scale in ((1, 1), (2, 3))
+            )
+        ),
     ),
-    shared_right(MATMUL, "matmul", two_left_of_any),
-    shared_right(MM, "mm", lambda dice: two_left(dice, rank=2)),
-    shared_right(BMM, "bmm", two_left_of_batch),
-    *halves(MATMUL, "matmul"),
-    *halves(MM, "mm", rank=2),
-    *halves(BMM, "bmm", rank=3),
+    shared_right(MATMUL, "matmul", either(OF_MATRIX, OF_BATCH)),
+    shared_right(MM, "mm", OF_MATRICES),
+    shared_right(BMM, "bmm", OF_BATCH),
+    *halves(MATMUL, "matmul", more=(0, 1)),
+    *halves(MM, "mm", more=(0,)),
+    *halves(BMM, "bmm", more=(1,)),
 )

@@ -14,18 +14,14 @@ linear only where people wrote them: the ways back are for what the ways there h
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
 from math import prod
 
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Rule, When, wild
 from anabranch.rewrite.pattern_ops import call, convolution, linear, permute, reshape, t, transpose
-from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.conv_windows import Window, convolve, window
 from anabranch.rewrite.rules.linear_after_norm import NARROW, widened
-
-Drawn = Mapping[str, object]
+from anabranch.rewrite.rules.shapes import CONVOLUTION, PLAIN, OneOf, either, shapes
 
 x, w, a, b, p, q = wild("x w a b p q")
 
@@ -64,17 +60,6 @@ def as_product(match: Match) -> Call:
     return whole if match.b.type is None else whole + reshape(b, (1, -1, *(1 for _ in size)))
 
 
-def one_pointwise(dice: random.Random) -> Drawn:
-    axes, k, n = draws.axes(dice), draws.size(dice), draws.size(dice)
-    size = [draws.size(dice) for _ in range(axes)]
-    return {
-        "x": draws.image(dice, draws.size(dice), k, *size),
-        "w": draws.maybe_weight(dice, "w", n, k, *(1 for _ in size)),
-        "b": draws.bias(dice, "b", n),
-        "window": _plain(axes).args,
-    }
-
-
 def _plain(axes: int) -> Window:
     return Window((1,) * axes, (0,) * axes, (1,) * axes)
 
@@ -102,18 +87,6 @@ def as_convolution(match: Match) -> Call:
     return convolve(x, weight, b if "b" in match.bound else None, _plain(axes))
 
 
-def one_permuted(dice: random.Random) -> Drawn:
-    rank, k, n = dice.choice((3, 4, 4, 5)), draws.size(dice), draws.size(dice)
-    size = [draws.size(dice) for _ in range(rank - 2)]
-    return {
-        "x": draws.image(dice, draws.size(dice), k, *size),
-        "p": dice.choice((channels_last(rank), (*channels_last(rank)[:-1], 1 - rank))),
-        "q": channels_first(rank),
-        "w": draws.maybe_weight(dice, "w", n, k),
-        "b": draws.bias(dice, "b", n),
-    }
-
-
 def along_space(match: Match) -> Refused | None:
     """Whether a matrix meets each image with its space in one axis, and space comes back."""
     rank = len(match.x.shape)
@@ -131,17 +104,6 @@ def along_space(match: Match) -> Refused | None:
     )
 
 
-def one_along_space(dice: random.Random) -> Drawn:
-    axes, k, n, m = draws.axes(dice), *(draws.size(dice) for _ in range(3))
-    size = [draws.size(dice) for _ in range(axes)]
-    return {
-        "x": draws.image(dice, m, k, *size),
-        "p": dice.choice(((m, k, prod(size)), (m, k, -1))),
-        "w": draws.maybe_weight(dice, "w", n, k),
-        "q": (m, n, *size),
-    }
-
-
 def matrix(name: str) -> When:
     """Whether what is bound is a matrix."""
 
@@ -156,33 +118,12 @@ def turned(match: Match) -> Call:
     return x @ t(w) if match.b.type is None else (x @ t(w)) + b
 
 
-def one_linear(dice: random.Random) -> Drawn:
-    k, n = draws.size(dice), draws.size(dice)
-    lead = [draws.size(dice) for _ in range(dice.randint(0, 3))]
-    weight = draws.maybe_weight(dice, "w", n, k)
-    return {"x": draws.tensor(*lead, k), "w": weight, "b": draws.bias(dice, "b", n)}
-
-
 def with_a_row(match: Match) -> Refused | None:
     if match.b.type is None or match.b.shape != match.a.shape[-1:]:
         return Refused("what is added is no row")
     if match.b.type.dtype != match.root.type.dtype:
         return Refused(f"what is added is {match.b.type.text}")
     return matrix("a")(match)
-
-
-def one_product(rank: int = 0, batch: bool = False, row: bool = False) -> Callable[..., Drawn]:
-    """X of this rank or any, a matrix a or a batch of them, and a row b."""
-
-    def draw(dice: random.Random) -> Drawn:
-        k, n = draws.size(dice), draws.size(dice)
-        lead = [draws.size(dice) for _ in range((rank or dice.randint(1, 4)) - 1)]
-        right = (lead[0], k, n) if batch else (k, n)
-        drawn: dict[str, object] = {"x": draws.tensor(*lead, k)}
-        drawn["a"] = draws.maybe_weight(dice, "a", *right)
-        return {**drawn, "b": draws.maybe_weight(dice, "b", n)} if row else drawn
-
-    return draw
 
 
 def of_vectors(side: str) -> When:
@@ -216,14 +157,7 @@ def summed(match: Match) -> Call:
     return call("aten._to_copy.default", whole, type.dtype) if narrow else whole
 
 
-def of_a_vector(side: str) -> Callable[[random.Random], Drawn]:
-    def draw(dice: random.Random) -> Drawn:
-        batch, k, n = (draws.size(dice) for _ in range(3))
-        m, n = (n, 1) if side == "right" else (1, n)
-        return {"x": draws.tensor(batch, m, k), "a": draws.tensor(batch, k, n)}
-
-    return draw
-
+PRODUCT = shapes("x: ... K; a: K N maybe")
 
 MM, BMM, ADDMM = "aten.mm.default", "aten.bmm.default", "aten.addmm.default"
 
@@ -233,53 +167,67 @@ RULES: tuple[Rule, ...] = (
         find=convolution(x, w, b, rest="window"),
         replace=as_linear,
         when=pointwise,
-        draw=one_pointwise,
+        draw=shapes(CONVOLUTION, "w: N C ones maybe", window=PLAIN),
     ),
     Rule(
         "conv1x1(x, w, b) -> w @ x + b, space in one axis",
         find=convolution(x, w, b, rest="window"),
         replace=as_product,
         when=pointwise,
-        draw=one_pointwise,
+        draw=shapes(CONVOLUTION, "w: N C ones maybe", window=PLAIN),
     ),
     Rule(
         "linear(x, w, b), channels last -> conv1x1(x, w, b)",
         find=permute(linear(permute(x, p), w, b), q),
         replace=as_convolution,
         when=between_permutations,
-        draw=one_permuted,
+        draw=either(
+            *(
+                shapes(
+                    "w: N K maybe; b: N const?",
+                    x=f"B K {space} image",
+                    p=OneOf(channels_last(rank), (*channels_last(rank)[:-1], 1 - rank)),
+                    q=channels_first(rank),
+                )
+                for rank, space in ((3, "W"), (4, "H W"), (5, "D H W"))
+            )
+        ),
     ),
     Rule(
         "w @ x, space in one axis -> conv1x1(x, w)",
         find=reshape(w @ reshape(x, p), q),
         replace=as_convolution,
         when=along_space,
-        draw=one_along_space,
+        draw=shapes(
+            "x: B K S.. image; w: N K maybe; q: B N S.. sizes",
+            S=(1, 2, 3),
+            p=OneOf("B K prod(S..) sizes", "B K -1 sizes"),
+        ),
     ),
     Rule(
         "linear(x, w, b) -> x @ t(w) + b",
         find=linear(x, w, b),
         replace=turned,
         when=matrix("w"),
-        draw=one_linear,
+        draw=shapes("x: ... K; w: N K maybe; b: N const?"),
     ),
-    Rule("x @ a -> linear(x, t(a))", x @ a, linear(x, t(a)), matrix("a"), one_product()),
+    Rule("x @ a -> linear(x, t(a))", x @ a, linear(x, t(a)), matrix("a"), PRODUCT),
     Rule(
         "x @ a + b -> linear(x, t(a), b)",
         find=(x @ a) + b,
         replace=linear(x, t(a), b),
         when=with_a_row,
-        draw=one_product(row=True),
+        draw=shapes("x: ... K; a: K N maybe; b: N maybe"),
     ),
-    Rule("mm(x, a) -> x @ a", call(MM, x, a), x @ a, draw=one_product(rank=2)),
-    Rule("bmm(x, a) -> x @ a", call(BMM, x, a), x @ a, draw=one_product(rank=3, batch=True)),
+    Rule("mm(x, a) -> x @ a", call(MM, x, a), x @ a, draw=shapes("x: M K; a: K N maybe")),
+    Rule("bmm(x, a) -> x @ a", call(BMM, x, a), x @ a, draw=shapes("x: B M K; a: B K N maybe")),
     *(
         Rule(
             name,
             find=call(BMM, x, a),
             replace=summed,
             when=of_vectors(side),
-            draw=of_a_vector(side),
+            draw=shapes("x: B M K; a: B K N", {"N" if side == "right" else "M": (1,)}),
             throughout="first",
         )
         for side, name in (
@@ -291,6 +239,6 @@ RULES: tuple[Rule, ...] = (
         "addmm(b, x, a) -> x @ a + b",
         find=call(ADDMM, b, x, a),
         replace=(x @ a) + b,
-        draw=one_product(rank=2, row=True),
+        draw=shapes("x: M K; a: K N maybe; b: N maybe"),
     ),
 )

@@ -10,16 +10,11 @@ before the next, and both are gone.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping
-
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, linear, permute, reshape, transpose
-from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.algebra_conditions import both, every, floating, matrices, sizes
-
-Drawn = Mapping[str, object]
+from anabranch.rewrite.rules.algebra_conditions import both, every, floating, matrices
+from anabranch.rewrite.rules.shapes import either, shapes
 
 x, y, w, b, i, j, p = wild("x y w b i j p")
 
@@ -60,16 +55,9 @@ def turned_layer(match: Match) -> Pattern:
 
 def _turned(before: bool, permuted: bool) -> Rule:
     """`before`: what is turned is read by the layer, or else what it makes."""
-
-    def draw(dice: random.Random) -> Drawn:
-        k, n, m = sizes(dice, 3)
-        lead = sizes(dice, dice.randint(0, 2))
-        rank = len(lead) + 2
-        axes = [dice.choice((axis, axis - rank)) for axis in dice.sample((rank - 2, rank - 1), 2)]
-        order: dict[str, object] = {"p": (*range(rank - 2), rank - 1, rank - 2)}
-        turn = order if permuted else {"i": axes[0], "j": axes[1]}
-        weight = {"w": draws.maybe_weight(dice, "w", n, k), "b": draws.bias(dice, "b", n)}
-        return {"x": draws.tensor(*lead, *((k, m) if before else (m, k))), **weight, **turn}
+    given = {"x": "... K M" if before else "... M K", "w": "N K maybe", "b": "N const?"}
+    orders = [{"p": (*range(n), n + 1, n), "MORE": (n,)} for n in range(3)]
+    pairs = [{"i": f"{i} of x", "j": f"{j} of x", "MORE": range(3)} for i, j in ("KM", "MK")]
 
     def turn(value: Pattern) -> Call:
         return permute(value, p) if permuted else transpose(value, i, j)
@@ -82,14 +70,8 @@ def _turned(before: bool, permuted: bool) -> Rule:
         find=linear(turn(x), w, b) if before else turn(linear(x, w, b)),
         replace=layer_of_turned if before else turned_layer,
         when=every(matrices("w"), deep, swapped),
-        draw=draw,
+        draw=either(*(shapes(given, turn) for turn in (orders if permuted else pairs))),
     )
-
-
-def two_batches(dice: random.Random) -> Drawn:
-    k, n, m, o = sizes(dice, 4)
-    axes = [dice.choice((axis, axis - 3)) for axis in dice.sample((1, 2), 2)]
-    return {"x": draws.tensor(k, n, m), "y": draws.tensor(k, m, o), "i": axes[0], "j": axes[1]}
 
 
 BMM = "aten.bmm.default"
@@ -104,6 +86,9 @@ RULES: tuple[Rule, ...] = (
             call(BMM, transpose(y, i, j), transpose(x, i, j)),
         ),
         every(floating("x", "y"), swapped),
-        two_batches,
+        either(
+            shapes("x: B N M; y: B M O; i: N of x; j: M of x"),
+            shapes("x: B N M; y: B M O; i: M of x; j: N of x"),
+        ),
     ),
 )

@@ -1,0 +1,320 @@
+"""How instances of a rule are drawn, from the shapes of what it finds. A rule needs no code for it:
+
+    linear(x, w, b)              shapes(x="... K", w="N K maybe", b="N const?")
+    convolution(x, w, b, *by)    shapes(x="B C room image", w="N C taps const", by=Windows())
+    linear(cat(parts, axis), w)  shapes(parts="... [K]", axis="K of parts", w="N sum(K)")
+
+A lower-case name is a wildcard, and its text a list of sizes. A letter is one size wherever it
+stands, from its own range if it has one (`G=(1, 2)`), or what it is told to be (`G="sum(P)"`).
+Sizes may be multiplied and added up (`G*C`, `K+-1`), halved (`N/2`), or be numbers. Several axes at
+once are
+
+    ...  A..    any further axes, the same for all; of all such, three at most, or as many as a
+                range says (`MORE=(0, 1)` for "...", `A=(2,)` for "A..")
+    taps room   the kernel of the window, and an input with at least one result along each axis
+    ones        a one for each axis of the window
+    [C]         of several tensors, each with a size of its own (`PARTS=(2, 3)`: how many);
+                `sum(C)` is their sum, `sum(C[:2])` that of the first two, `count` how many
+
+and the last word says what is drawn (`KINDS`), a computed tensor where there is none. `K of x` is
+the axis of x that K stands at, from either end. What is no text stands for itself, a tuple for what
+is in it, and `OneOf` for one of several.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+
+from anabranch.ir.graph import Constant
+from anabranch.ir.ops import channels_last_strides
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.conv_windows import Sizes, Window
+
+Draw = Callable[[random.Random], Mapping[str, object]]
+Known = dict[str, int | Sizes]
+"""What the letters stand for; several sizes for a name of several axes."""
+
+KINDS: Mapping[str, str] = {
+    "image": "a tensor, its channels side by side now and then",
+    "const": "a constant",
+    "const?": "a constant or None",
+    "maybe": "a constant or a tensor",
+    "int64": "a tensor of whole numbers",
+    "int32": "a tensor of whole numbers",
+    "broadcast": "a tensor of size one along some of its axes",
+    "several": "several tensors of one shape",
+    "sizes": "the sizes themselves",
+    "size": "the one size",
+    "place": "a number from nought to less than this size",
+    "index": "a place along an axis of this size, from either end",
+    "upto": "a number from one to this size",
+    "plain": "a window of one tap for as many axes as the other",
+}
+MORE, PARTS, DTYPE, GROUPS = "MORE", "PARTS", "DTYPE", "G"
+"""Ranges of how many further axes there are, and how many parts; the dtype of all that is not whole
+numbers; the letter for a window's groups if it is given a range."""
+SOME = 0.3
+"""Of all draws: how often something is unusual."""
+MOST = 3
+"""Further axes of an instance, of all names together."""
+ANY_GROUPS = (1, 1, 2, 3)
+NUMBERS: Mapping[str, Callable[[random.Random, int], int]] = {
+    "size": lambda dice, size: size,
+    "place": lambda dice, size: dice.randrange(size),
+    "index": lambda dice, size: dice.randrange(-size, size),
+    "upto": lambda dice, size: dice.randint(1, size),
+}
+OWN = re.compile(r"\[(\w+)\]")
+END = 2**63 - 1
+"""Where a slice to the end ends."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class OneOf:
+    """One of these, each as it would stand alone."""
+
+    choices: tuple[object, ...]
+
+    def __init__(self, *choices: object) -> None:
+        object.__setattr__(self, "choices", choices)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How a convolution walks along its input, for each axis of space one of each; `first`: the
+    strides of the first axis, if others. A `transposed` one has no padding."""
+
+    axes: Sequence[int] = (1, 2, 2, 2, 2, 3)
+    kernel: Sequence[int] = (1, 1, 2, 3, 3, 4)
+    stride: Sequence[int] = (1, 1, 2, 3)
+    padding: Sequence[int] = (0, 0, 1, 2)
+    dilation: Sequence[int] = (1, 1, 1, 2)
+    first: Sequence[int] = ()
+    transposed: bool = False
+
+
+CONVOLUTION: dict[str, object] = {
+    **{"x": "B C room image", "w": "N C taps const", "b": "N const?", "window": Windows()},
+}
+GROUPED: dict[str, object] = {
+    **CONVOLUTION,
+    **{"x": "B G*C room image", "w": "G*N C taps const", "b": "G*N const?", "G": ANY_GROUPS},
+}
+LINEAR: dict[str, object] = {"x": "... K", "w": "N K const", "b": "N const?"}
+"""Of layers by themselves."""
+PLAIN = Windows(kernel=(1,), stride=(1,), padding=(0,), dilation=(1,))
+UNPADDED = Windows(padding=(0,))
+
+
+def shapes(*given: str | Mapping[str, object], **more: object) -> Draw:
+    """Draws a value for each lower-case name; upper-case names are the ranges of letters. Entries
+    may be given as one text (`"x: ... K; w: N K const"`), or be those of others; what is said last
+    holds."""
+    entries: dict[str, object] = {}
+    for one in (*given, more):
+        entries |= written(one) if isinstance(one, str) else one
+
+    def draw(dice: random.Random) -> Mapping[str, object]:
+        return Drawing(dice, entries).all()
+
+    return draw
+
+
+def written(text: str) -> dict[str, object]:
+    """The entries of a text."""
+    pairs = (entry.partition(":") for entry in text.split(";"))
+    return {name.strip(): shape.strip() for name, _, shape in pairs}
+
+
+def either(*drawings: Draw) -> Draw:
+    """As one of these."""
+    return lambda dice: dice.choice(drawings)(dice)
+
+
+@dataclass(slots=True)
+class Drawing:
+    """One instance as it is drawn: what a letter stands for is settled when it is first read."""
+
+    dice: random.Random
+    entries: Mapping[str, object]
+    known: Known = field(default_factory=dict)
+    _window: tuple[Sizes, Window] | None = None
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def all(self) -> dict[str, object]:
+        """What each wildcard stands for."""
+        names = [name for name in self.entries if name.islower()]
+        return {name: self.value(name, self.entries[name]) for name in names}
+
+    def value(self, name: str, entry: object) -> object:
+        """What one wildcard stands for."""
+        if isinstance(entry, OneOf):
+            return self.value(name, self.dice.choice(entry.choices))
+        if isinstance(entry, Windows):
+            return self.window[1].args
+        if isinstance(entry, tuple):
+            return tuple(self.value(name, item) for item in entry)
+        if callable(entry):
+            return entry(self)
+        return self._text(name, entry) if isinstance(entry, str) else entry
+
+    def _text(self, name: str, text: str) -> object:
+        if (own := OWN.search(text)) is not None:
+            each = (text.replace(own[0], str(size)) for size in self._several(own[0]))
+            return tuple(self._text(name, one) for one in each)
+        first, of, shape = text.partition(" of ")
+        if of:
+            return self._axis(first, shape)
+        *tokens, kind = text.split() or [""]
+        if kind not in KINDS:
+            tokens, kind = text.split(), ""
+        if kind == "plain":
+            ones = self._several("ones")
+            return Window(ones, (0,) * len(ones), ones).args
+        sizes = self.sizes(tokens)
+        if kind in NUMBERS:
+            return NUMBERS[kind](self.dice, *sizes)
+        return sizes if kind == "sizes" else self._operand(name, kind, sizes)
+
+    def _operand(self, name: str, kind: str, sizes: Sizes) -> object:
+        dtype = self.entries.get(DTYPE, torch.float32)
+        assert isinstance(dtype, torch.dtype)
+        if kind == "broadcast":
+            sizes = tuple(1 if self.dice.random() < SOME else size for size in sizes)
+        strided = kind == "image" and len(sizes) == 4 and self.dice.random() < SOME
+        computed = TensorType(sizes, dtype, channels_last_strides(sizes) if strided else ())
+        constant = Constant(name, computed, name)
+        ways: Mapping[str, tuple[object, ...]] = {
+            "const": (constant,),
+            "const?": (constant, None),
+            "maybe": (constant, computed),
+            "int64": (TensorType(sizes, torch.int64),),
+            "int32": (TensorType(sizes, torch.int32),),
+        }
+        if kind == "several":
+            return (computed,) * self.size("count")
+        return self.dice.choice(ways.get(kind, (computed,)))
+
+    def _axis(self, letter: str, shape: str) -> int:
+        """Where the letter stands in a shape, or in that of a wildcard, from either end."""
+        text = self.entries.get(shape, shape)
+        assert isinstance(text, str)
+        tokens = [token for token in text.split() if token not in KINDS]
+        counts = [len(self._several(token)) if _is_several(token) else 1 for token in tokens]
+        at = sum(counts[: [token.strip("[]") for token in tokens].index(letter)])
+        return self.dice.choice((at, at - sum(counts)))
+
+    def sizes(self, tokens: Sequence[str]) -> Sizes:
+        """What these stand for, one after the other."""
+        found: list[int] = []
+        for token in tokens:
+            found += self._several(token) if _is_several(token) else [self.size(token)]
+        return tuple(found)
+
+    def _several(self, token: str) -> Sizes:
+        if token not in self.known:
+            self.known[token] = self._drawn(token)
+        found = self.known[token]
+        assert isinstance(found, tuple)
+        return found
+
+    def _drawn(self, token: str) -> Sizes:
+        kernel, by = self.window if token in ("taps", "room", "ones") else ((), None)
+        if by is not None:
+            ones = (1,) * len(kernel)
+            ways = {"taps": kernel, "ones": ones}
+            return ways[token] if token in ways else draws.room(self.dice, kernel, by)
+        if token.startswith("["):
+            letter, count = token.strip("[]"), len(self._several(PARTS))
+            return tuple(self._fresh(letter) for _ in range(count))
+        if token == PARTS:
+            return (1,) * self.dice.choice(self._range(PARTS, (2, 3, 4)))
+        return tuple(self._fresh(token) for _ in range(self._further(token)))
+
+    def _further(self, token: str) -> int:
+        """How many axes this name has. Those without a range share a number of them."""
+        name = MORE if token == "..." else token.removesuffix("..")
+        if name in self.entries:
+            return self.dice.choice(self._range(name, ()))
+        if not self._counts:
+            left = self.dice.randint(0, MOST)
+            texts = " ".join(text for text in self.entries.values() if isinstance(text, str))
+            names = list(dict.fromkeys(filter(_is_further, texts.split())))
+            for other in (one for one in names if one.removesuffix("..") not in self.entries):
+                self._counts[other] = left if other == names[-1] else self.dice.randint(0, left)
+                left -= self._counts[other]
+        return self._counts[token]
+
+    def size(self, text: str) -> int:
+        """A number, a letter, or what is calculated of them."""
+        for sign, together in (("+", sum), ("*", prod)):
+            if sign in text:
+                return together(map(self.size, text.split(sign)))
+        if text.endswith("/2"):
+            return self.size(text[:-2]) // 2
+        if text == "count":
+            return len(self._several(PARTS))
+        if text.startswith("sum("):
+            letter, _, end = text[4:-1].partition("[:")
+            return sum(self._several(f"[{letter}]")[: int(end[:-1]) if end else None])
+        if text.startswith("prod("):
+            return prod(self._several(text[5:-1]))
+        if text.lstrip("-").isdigit():
+            return int(text)
+        if not text.isupper():
+            raise ValueError(f"{text!r} is no size, and no kind of {', '.join(KINDS)}")
+        if text not in self.known:
+            self.known[text] = self._fresh(text)
+        found = self.known[text]
+        assert isinstance(found, int)
+        return found
+
+    def _fresh(self, letter: str) -> int:
+        told = self.entries.get(letter)
+        return (
+            self.size(told)
+            if isinstance(told, str)
+            else self.dice.choice(self._range(letter, draws.SIZES))
+        )
+
+    def _range(self, name: str, default: Sequence[int]) -> Sequence[int]:
+        given = self.entries.get(name, default)
+        assert isinstance(given, Sequence)
+        return given
+
+    @property
+    def window(self) -> tuple[Sizes, Window]:
+        """The kernel, and how it walks."""
+        if self._window is None:
+            (by,) = (entry for entry in self.entries.values() if isinstance(entry, Windows))
+            groups = self.size(GROUPS) if GROUPS in self.entries else 1
+            self._window = _walk(self.dice, by, groups)
+        return self._window
+
+
+def _walk(dice: random.Random, by: Windows, groups: int) -> tuple[Sizes, Window]:
+    axes = dice.choice(by.axes)
+    ways = (by.kernel, by.stride, by.padding, by.dilation)
+    kernel, stride, padding, dilation = (
+        tuple(dice.choice(way) for _ in range(axes)) for way in ways
+    )
+    if by.first:
+        stride = (dice.choice(by.first), *stride[1:])
+    if by.transposed:
+        return kernel, Window(stride, (0,) * axes, dilation, transposed=True, groups=groups)
+    return kernel, Window(stride, padding, dilation, groups=groups)
+
+
+def _is_further(name: str) -> bool:
+    return name.endswith("..")
+
+
+def _is_several(token: str) -> bool:
+    return _is_further(token) or token in ("taps", "room", "ones")
