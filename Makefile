@@ -5,6 +5,7 @@
 #               SHARD=1/2, LIMIT=600 seconds, OUT=folder): nothing is installed
 # make docs     the documentation as a site, build/site/index.html; a warning is an error
 # make benchmarks  docs/benchmarks.md and the README's table, from the records
+# make cover    the tests, and which branches of the package they ran
 # make golden   accept the new texts of the golden tests (review the diff)
 # make size     lines per room
 # make replay   what this branch changes in the plans of the zoo, against main
@@ -22,7 +23,7 @@ LIMIT ?= 0
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rfEs
 
 .DEFAULT_GOAL := check
-.PHONY: setup demo test check format lint types layers tests docs benchmarks test-gpu golden size replay clean
+.PHONY: setup demo test check format lint types layers tests docs benchmarks test-gpu golden cover size replay clean
 
 setup: $(READY)
 
@@ -59,6 +60,9 @@ layers: setup
 
 tests: setup
 	$(PYTEST) tests
+
+cover: setup
+	$(PYTEST) tests --cov --cov-report=term:skip-covered
 
 test-gpu:
 	exec $(PYTHON) tools/gpu_tests.py --jobs $(JOBS) --shard $(SHARD) --limit $(LIMIT) $(if $(OUT),--out "$(OUT)")
