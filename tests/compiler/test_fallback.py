@@ -6,8 +6,11 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 from tests.compiler.test_pipeline import job
+from torch import Tensor, nn
 
+import anabranch
 from anabranch.compiler.fallback import CAREFUL, LEAST, with_fallback
 from anabranch.compiler.pipeline import NOUNS
 from anabranch.compiler.stage_runner import StageRunner
@@ -59,3 +62,27 @@ def test_the_last_error_is_handed_on() -> None:
     with pytest.raises(NumericsError, match="output 0 is off"):
         with_fallback(job("squeezenet"), attempt, runner)
     assert len(told) == 1 + len(CAREFUL)
+
+
+class Masked(nn.Module):
+    """Attention written by hand: of a row that is masked as a whole, softmax gives no numbers, and
+    the fused operator gives zeros."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return ((q @ k.transpose(-1, -2)) * 0.25 + mask).softmax(-1) @ v
+
+
+def test_other_places_of_nan_leave_out_the_rules_that_move_them() -> None:
+    """And nothing else: the next attempt is not one without a search, or with less kernels."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 8, 16) for _ in range(3))
+    mask = torch.zeros(8, 8)
+    mask[3] = float("-inf")
+    fast = anabranch.compile(
+        Masked().eval(), (q, k, v, mask), target="cpu", cache_dir=None, search="none"
+    )
+    torch.testing.assert_close(
+        fast(q, k, v, mask), Masked()(q, k, v, mask), equal_nan=True, rtol=1e-4, atol=1e-5
+    )
+    (fell,) = [e.why for e in fast.trace.events if e.kind == "fallback" and e.where == "verify"]
+    assert fell.endswith("without the rules that change what NaN, infinities or signs of zero give")

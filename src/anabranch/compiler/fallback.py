@@ -1,6 +1,7 @@
 """Where a plan computes something else: the next attempt, which does less.
 
     as asked --wrong--> nothing recalled --wrong--> no search --> library kernels --> as captured
+                   +--not a number elsewhere--> exact=True --wrong---^
 
 All attempts have one deadline and one clock: what the first took is time that the next one no
 longer has.
@@ -20,7 +21,7 @@ from anabranch.frontend.captured import Captured
 from anabranch.options import Options
 from anabranch.trace import RECALLED, Event
 from anabranch.tuning.job import Job
-from anabranch.tuning.verify.plan import WRONG_CAPTURE
+from anabranch.tuning.verify.plan import OTHER_CLASS, WRONG_CAPTURE
 
 T = TypeVar("T")
 
@@ -38,6 +39,7 @@ CAREFUL = {
     "as captured, one library call after another": PLAIN,
 }
 """Where an optimisation went wrong: options under which less and less is done, at last nothing."""
+SPECIAL = "without the rules that change what NaN, infinities or signs of zero give"
 LAUNCHED: dict[str, Any] = {"cuda_graph": False, "scheduler": "sequential", "overlap": "none"}
 BY_EACH_CALL = "launched by each call, for operators that are not torch's may not be captured"
 """Some launch on the default stream, whatever the current one is: no capture sees that."""
@@ -94,6 +96,7 @@ def more_careful(
     there was one."""
     options, rungs = job.options, list(CAREFUL.items())
     rungs = rungs[-1:] if wrong.why == WRONG_CAPTURE else rungs
+    rungs = [(SPECIAL, {"exact": True}), *rungs] if wrong.why == OTHER_CLASS else rungs
     nodes = captured.graph.nodes if captured is not None else ()
     if job.target.spec.kind == "cuda" and {n.op.partition(".")[0] for n in nodes} - TORCHS:
         # First of all: each less careful attempt would be captured just as wrongly.

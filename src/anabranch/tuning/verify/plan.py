@@ -9,6 +9,7 @@ compared with the model alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -46,6 +47,7 @@ FASTPATH = (
 )
 WITH_FASTPATH = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 CONVERT = "aten._to_copy.default"
+OTHER_CLASS = "it is infinite or no number in other places than the model's"
 WRONG_CAPTURE = "the captured graph does not compute what the model computes"
 
 
@@ -75,9 +77,12 @@ def verify(run: Executable, captured: Captured, job: Job, seen: Observed | None 
             if i in anew:
                 continue
             if not error <= allowed:
+                finite = math.isfinite(error) or not outs[i].dtype.is_floating_point
                 raise NumericsError(
                     f"output {i} has relative error {error:.2e}",
-                    f"its dtype and the model's own rounding allow {allowed:.2e}",
+                    f"its dtype and the model's own rounding allow {allowed:.2e}"
+                    if finite
+                    else OTHER_CLASS,
                     "set ANABRANCH_CHECK=2 to find the pass that did it, and report the model",
                 )
             wrong = tolerances.mistaken(outs[i], own[i], reference[i], tf32=target.spec.tf32)
