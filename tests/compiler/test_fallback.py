@@ -86,3 +86,4 @@ def test_other_places_of_nan_leave_out_the_rules_that_move_them() -> None:
     )
     (fell,) = [e.why for e in fast.trace.events if e.kind == "fallback" and e.where == "verify"]
     assert fell.endswith("without the rules that change what NaN, infinities or signs of zero give")
+    assert "exact=True leaves these out" not in fast.explain(), "none of them is in this plan"

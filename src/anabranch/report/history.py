@@ -102,6 +102,12 @@ class Change:
         return f"{self.first} ... {self.last}"
 
 
+def last_attempt(events: Sequence[Event]) -> Sequence[Event]:
+    """Those since an attempt was given up, because its plan computed something else."""
+    given_up = [i for i, e in enumerate(events) if (e.kind, e.where) == ("fallback", "verify")]
+    return events[given_up[-1] + 1 :] if given_up else events
+
+
 def changes(events: Sequence[Event]) -> list[Change]:
     """What was applied, by room and subject, in order of first appearance."""
     groups: dict[tuple[str, str], list[Event]] = {}

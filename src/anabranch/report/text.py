@@ -99,7 +99,9 @@ def _concerns(parts: Parts) -> list[str]:
 
 
 def _rewritten(parts: Parts) -> list[str]:
-    changes = [c for c in history.changes(parts["events"]) if c.where == "rewrite"]
+    changes = [
+        c for c in history.changes(history.last_attempt(parts["events"])) if c.where == "rewrite"
+    ]
     before, after = len(parts["captured"].nodes), len(parts["rewritten"].nodes)
     lines = [f"Rewritten: {before:,} -> {count(after, 'node')}"]
     named = [(c.what, f"{c.times}x", c.said, f"{c.ms:.1f} ms" if c.ms else "") for c in changes]
@@ -110,7 +112,7 @@ def _special(parts: Parts) -> list[str]:
     """Which rules and passes that were used change what is not finite, or the sign of a zero."""
     rounds = parts["facts"].get("search", ())
     steps = [step for done in rounds for step in done.get("steps", ()) if step.get("special")]
-    changes = history.changes(parts["events"])
+    changes = history.changes(history.last_attempt(parts["events"]))
     passes = [c.what for c in changes if c.where == "rewrite" and c.what in PASSES]
     named = dict.fromkeys([*passes, *(printable(step["rule"]) for step in steps)])
     if not named:
