@@ -5,14 +5,14 @@ ACTIVATIONS["hardtanh"](x)  =  hardtanh(x, *mode)     `mode`: its bounds, whatev
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from anabranch.ir.rule import Call, Operand, wild
+from anabranch.rewrite.rules.shapes import Drawing
 
 (mode,) = wild("mode")
-Drawn = Callable[[random.Random], object]
+Drawn = Callable[[Drawing], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Activation:
         return Call(self.op, (value,), mode.name if self.modes else "")
 
     def drawn(self) -> dict[str, Drawn]:
-        """What it is told, for the draw of a rule."""
-        return {mode.name: lambda dice: dice.choice(self.modes)} if self.modes else {}
+        """What it is told, for the shapes of a rule."""
+        return {mode.name: lambda given: given.dice.choice(self.modes)} if self.modes else {}
 
 
 ACTIVATIONS: dict[str, Activation] = {

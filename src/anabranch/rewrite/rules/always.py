@@ -18,7 +18,7 @@ from anabranch.ir.refused import unless
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat, linear, permute, reshape, t, transpose
-from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.shapes import Drawing, OneOf, shapes
 
 Draw = Callable[[random.Random], Mapping[str, object]]
 
@@ -56,53 +56,26 @@ def added_nothing(zero: float) -> Callable[[Match], bool]:
     return nothing
 
 
+def sized(text: str = "x: ...", **more: object) -> Draw:
+    """X of one axis to four; further wildcards as given."""
+    return shapes(text, more, MORE=(1, 2, 3, 4))
+
+
+def in_order(given: Drawing) -> tuple[int, ...]:
+    return tuple(range(len(given.sizes(["..."]))))
+
+
+def in_any_order(given: Drawing) -> tuple[int, ...]:
+    return tuple(given.dice.sample(range(4), 4))
+
+
 def identity(name: str, find: Call, draw: Draw | None = None) -> Rule:
     """A rule find -> x, where x is given back unchanged."""
     return Rule(name, find=find, replace=x, when=unless(CHANGED, unchanged), draw=draw)
 
 
-def shape(dice: random.Random, rank: int | None = None) -> tuple[int, ...]:
-    rank = dice.randint(1, 4) if rank is None else rank
-    return tuple(dice.randint(2, 4) for _ in range(rank))
-
-
 def tensor(*sizes: int) -> TensorType:
     return TensorType(sizes, torch.float32)
-
-
-def sized(**more: Arg) -> Draw:
-    """A random shape for x; further wildcards as given."""
-    return lambda dice: {"x": tensor(*shape(dice)), **more}
-
-
-def whole_numbers(dice: random.Random) -> Mapping[str, object]:
-    return {"x": TensorType(shape(dice), torch.int64)}
-
-
-def same_shape(dice: random.Random) -> Mapping[str, object]:
-    sizes = shape(dice)
-    return {"x": tensor(*sizes), "s": sizes}
-
-
-def permuted_in_order(dice: random.Random) -> Mapping[str, object]:
-    sizes = shape(dice)
-    return {"x": tensor(*sizes), "p": tuple(range(len(sizes)))}
-
-
-def reshaped_twice(dice: random.Random) -> Mapping[str, object]:
-    n, m, k = shape(dice, 3)
-    return {"x": tensor(n, m, k), "p": (m, n * k), "s": (n * m, -1)}
-
-
-def swapped_twice(dice: random.Random) -> Mapping[str, object]:
-    return {"x": tensor(*shape(dice, 3)), "a": dice.randint(0, 2), "b": -1}
-
-
-def permuted_twice(dice: random.Random) -> Mapping[str, object]:
-    axes, other = list(range(4)), list(range(4))
-    dice.shuffle(axes)
-    dice.shuffle(other)
-    return {"x": tensor(*shape(dice, 4)), "p": tuple(axes), "q": tuple(other)}
 
 
 def one_permutation(match: Match) -> Pattern:
@@ -120,16 +93,6 @@ def keeps_rows(match: Match) -> bool:
 def of_rows_at_once(match: Match) -> Pattern:
     """The linear of what is reshaped once."""
     return linear(reshape(x, (*match.root.type.shape[:-1], match.w.shape[1])), w, b)
-
-
-def rows_counted_anew(dice: random.Random) -> Mapping[str, object]:
-    lead, (k, m), n = shape(dice, dice.randint(1, 3)), shape(dice, 2), draws.size(dice)
-    given = dice.choice(((*lead, k * m), (*lead, k, m), (m, *lead, k)))
-    after = dice.choice(((*lead, n), (1, *lead, n)))
-    return {
-        **{"x": tensor(*given), "p": (-1, k * m), "s": after},
-        **{"w": draws.weight("w", n, k * m), "b": draws.bias(dice, "b", n)},
-    }
 
 
 def _axes(arg: Arg) -> tuple[int, ...]:
@@ -150,7 +113,7 @@ RULES: tuple[Rule, ...] = (
         find=x + 0,
         replace=x,
         when=unless(CHANGED, added_nothing(-0.0)),
-        draw=whole_numbers,
+        draw=sized("x: ... int64"),
     ),
     Rule(
         "x - 0 -> x", find=x - 0, replace=x, when=unless(CHANGED, added_nothing(0.0)), draw=sized()
@@ -180,39 +143,46 @@ RULES: tuple[Rule, ...] = (
         call("aten.slice.Tensor", x, rest="rest"),
         sized(rest=(0, 0, 2**63 - 1, 1)),
     ),
-    identity("expand(x, same) -> x", call("aten.expand.default", x, s), same_shape),
-    identity("reshape(x, same) -> x", reshape(x, s), same_shape),
-    identity("permute(x, in order) -> x", permute(x, p), permuted_in_order),
+    identity(
+        "expand(x, same) -> x", call("aten.expand.default", x, s), sized("x: ...; s: ... sizes")
+    ),
+    identity("reshape(x, same) -> x", reshape(x, s), sized("x: ...; s: ... sizes")),
+    identity("permute(x, in order) -> x", permute(x, p), sized(p=in_order)),
     identity("transpose(x, a, a) -> x", transpose(x, a, a), sized(a=0)),
     identity("cat([x]) -> x", cat((x,), a), sized(a=0)),
-    identity("t(t(x)) -> x", t(t(x)), lambda dice: {"x": tensor(*shape(dice, 2))}),
+    identity("t(t(x)) -> x", t(t(x)), shapes("x: N M")),
     identity(
         "transpose(transpose(x, a, b), a, b) -> x",
         transpose(transpose(x, a, b), a, b),
-        swapped_twice,
+        shapes("x: N M K; a: 3 place", b=-1),
     ),
     identity(
         "transpose(transpose(x, a, b), b, a) -> x",
         transpose(transpose(x, a, b), b, a),
-        swapped_twice,
+        shapes("x: N M K; a: 3 place", b=-1),
     ),
     Rule(
         "permute(permute(x, p), q) -> permute(x, p[q])",
         find=permute(permute(x, p), q),
         replace=one_permutation,
-        draw=permuted_twice,
+        draw=shapes("x: N M K L", p=in_any_order, q=in_any_order),
     ),
     Rule(
         "reshape(reshape(x, p), s) -> reshape(x, s)",
         find=reshape(reshape(x, p), s),
         replace=lambda match: reshape(x, match.root.type.shape),
-        draw=reshaped_twice,
+        draw=shapes("x: N M K; p: M N*K sizes; s: N*M -1 sizes"),
     ),
     Rule(
         "reshape(linear(reshape(x, p), w, b), s) -> linear(reshape(x), w, b)",
         find=reshape(linear(reshape(x, p), w, b), s),
         replace=of_rows_at_once,
         when=unless("columns of the result are counted as rows", keeps_rows),
-        draw=rows_counted_anew,
+        draw=shapes(
+            "p: -1 K*M sizes; w: N K*M const; b: N const?",
+            x=OneOf("L.. K*M", "L.. K M", "M L.. K"),
+            s=OneOf("L.. N sizes", "1 L.. N sizes"),
+            L=(1, 2, 3),
+        ),
     ),
 )

@@ -23,10 +23,10 @@ from anabranch.rewrite.rules.pattern_parts import bias_of, bound, not_constant
 from anabranch.rewrite.rules.shapes import (
     GROUPED,
     LINEAR,
+    TRANSPOSED,
     UNPADDED,
     Draw,
     OneOf,
-    Windows,
     either,
     shapes,
 )
@@ -43,7 +43,6 @@ def numbers_of(*ways: str) -> OneOf:
     return OneOf(2, -3, *(f"{way} const" for way in ways))
 
 
-TRANSPOSED = GROUPED | {"w": "G*C N taps const", "window": Windows(transposed=True)}
 INPUT = numbers_of("G*C ones", "1 G*C ones", "1", "1 1 ones")
 RESULT = numbers_of("G*N ones", "1 G*N ones", "1", "1 1 ones")
 MATRICES = {**LINEAR, "x": "... M K", "MORE": (0, 1, 2)}

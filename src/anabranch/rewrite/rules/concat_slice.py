@@ -12,7 +12,6 @@ one together, there is a rule for each number of parts. Rules that might help.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 from itertools import accumulate, pairwise
 
@@ -20,15 +19,14 @@ from anabranch.ir.graph import Ref
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Pattern, Rule, When, Wild, wild
 from anabranch.rewrite.pattern_ops import call, cat
-from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.algebra_conditions import (
     every,
     floating,
-    sizes,
     types_of,
     values,
 )
 from anabranch.rewrite.rules.pattern_parts import slice_of
+from anabranch.rewrite.rules.shapes import END, OneOf, either, shapes
 
 Drawn = Mapping[str, object]
 
@@ -105,37 +103,6 @@ def across(match: Match) -> Refused | None:
     return None if apart else Refused("it is cut along the axis along which it is joined")
 
 
-def joined(dice: random.Random, count: int = 0, apart: bool = False) -> dict[str, object]:
-    """Parts of one shape but along the axis; `other`: the same axis, or, `apart`, another."""
-    rank = dice.randint(2 if apart else 1, 4)
-    at, shape = dice.randrange(rank), sizes(dice, rank)
-    count = count or dice.randint(2, 4)
-    made = tuple(
-        draws.tensor(*shape[:at], draws.size(dice), *shape[at + 1 :]) for _ in range(count)
-    )
-    second = (at + dice.randint(1, rank - 1)) % rank if apart else at
-    axes = [dice.choice((one, one - rank)) for one in (at, second)]
-    return {"parts": made, "axis": axes[0], "other": axes[1]}
-
-
-def sliced(dice: random.Random) -> Drawn:
-    """A slice that begins in one part and ends before the last is complete."""
-    drawn = joined(dice)
-    made, at = drawn["parts"], drawn["axis"]
-    assert isinstance(made, tuple) and isinstance(at, int)
-    ends = list(accumulate((type.shape[at] for type in made), initial=0))
-    if dice.random() < 0.5:  # exactly one part
-        i = dice.randrange(len(made))
-        return {**drawn, "start": ends[i], "end": ends[i + 1]}
-    if dice.random() < 0.5:  # all but the first, to the end of everything
-        return {**drawn, "start": ends[1], "end": 2**63 - 1}
-    return {**drawn, "start": dice.randrange(ends[-2]), "end": ends[-2]}
-
-
-def cut_across(dice: random.Random) -> Drawn:
-    return {**joined(dice, apart=True), "start": dice.choice((0, None, -1)), "end": 2**63 - 1}
-
-
 def each_sliced(match: Match) -> Pattern:
     given = (match.other.arg, match.start.arg, match.end.arg)
     assert not any(isinstance(arg, tuple | Ref) for arg in given)
@@ -162,11 +129,9 @@ def the_part(match: Match) -> Pattern:
     return same(values(match, "parts")[at])
 
 
-def stacked(dice: random.Random) -> Drawn:
-    rank, count = dice.randint(0, 3), dice.randint(1, 4)
-    made, at = (draws.tensor(*sizes(dice, rank)),) * count, dice.randint(0, rank)
-    axes = {name: dice.choice((at, at - rank - 1)) for name in ("axis", "other")}
-    return {"parts": made, **axes, "index": dice.randrange(-count, count)}
+PARTS = {"parts": "A.. [C] B..", "axis": "C of parts", "other": "C of parts"}
+"""Parts of one shape but along the axis."""
+CUT = {"start": OneOf(0, None, -1), "end": END}
 
 
 def neighbours(count: int, first: int) -> Rule:
@@ -198,16 +163,13 @@ def neighbours(count: int, first: int) -> Rule:
             return piece
         return cat((*rest[:first], piece, *rest[first:]), at)
 
-    def draw(dice: random.Random) -> Drawn:
-        shape, at = sizes(dice, 3), dice.randrange(3)
-        long = dice.randint(2, 7)
-        ends = sorted((dice.randint(0, long - 2), long - 1, dice.choice((long, 2**63 - 1))))
-        turned = [dice.choice((at, at - 3)) for _ in range(3)]
-        rows = (*shape[:at], long, *shape[at + 1 :])
-        given = {"x": draws.tensor(*rows), "a": ends[0], "b": ends[1], "c": ends[1], "d": ends[2]}
-        given |= {w.name: draws.tensor(*shape) for w in rest}
-        return {**given, "i": turned[0], "j": turned[1], "axis": turned[2]}
-
+    draw = shapes(
+        "x: A.. N B..; a: N+-1 place; b: N+-1 size; c: N+-1 size",
+        {w.name: "A.. M B.." for w in rest},
+        dict.fromkeys("ij", "N of x") | {"axis": "N of x"},
+        d=OneOf("N size", END),
+        N=range(2, 8),
+    )
     names = [w.name for w in rest]
     names.insert(first, "x[a:b], x[b:d]")
     return Rule(
@@ -228,11 +190,6 @@ def paired(match: Match) -> Refused | None:
         if _shapes(match, "parts") == _shapes(match, "others")
         else Refused("their parts differ in shape")
     )
-
-
-def pairs(dice: random.Random) -> Drawn:
-    drawn = joined(dice)
-    return {**drawn, "others": drawn["parts"]}
 
 
 def by_parts(op: str) -> Callable[[Match], Pattern]:
@@ -257,12 +214,11 @@ def binary(name: str, count: int) -> Rule:
                 return Refused(f"{one.name} and {two.name} are of different shapes")
         return None
 
-    def draw(dice: random.Random) -> Drawn:
-        drawn = joined(dice, count)
-        made = drawn["parts"]
-        assert isinstance(made, tuple)
-        return {**dict(zip(names, made * 2, strict=True)), "axis": drawn["axis"]}
-
+    pairs = zip(left, right, strict=True)
+    draw = shapes(
+        {w.name: f"L.. C{i} M.." for i, pair in enumerate(pairs) for w in pair},
+        "axis: C0 of L.. C0 M..",
+    )
     return Rule(
         f"cat({', '.join(sides)}) -> {name}(cat, cat)",
         find=cat(tuple(call(op, one, two) for one, two in zip(left, right, strict=True)), axis),
@@ -293,13 +249,6 @@ def one_slice(match: Match) -> Pattern:
     return slice_of(x, at, go + low, go + high)
 
 
-def slices_of_slices(dice: random.Random) -> Drawn:
-    shape, at = sizes(dice, 3), dice.randrange(3)
-    bounds: tuple[int | None, ...] = (None, 0, 1, 2, -1, -2, 5, 2**63 - 1)
-    given = {name: dice.choice(bounds) for name in ("a", "b", "start", "end")}
-    return {"x": draws.tensor(*shape), "axis": at, "other": at - 3, **given}
-
-
 def cut_apart(match: Match) -> tuple[Pattern, ...]:
     """Each result of a split as a slice of its own."""
     at = _axis(match, "axis", "x")
@@ -312,20 +261,6 @@ def taken_apart(match: Match) -> tuple[Pattern, ...]:
     return tuple(call(SELECT, x, at, k) for k in range(len(match.root.types)))
 
 
-def to_cut(dice: random.Random, even: bool = True) -> Drawn:
-    """A tensor and an axis; the size of the pieces, or all of them."""
-    rank = dice.randint(1, 4)
-    at, shape = dice.randrange(rank), sizes(dice, rank)
-    pieces = tuple(draws.size(dice) for _ in range(dice.randint(1, 4)))
-    rows = (*shape[:at], sum(pieces), *shape[at + 1 :])
-    size = dice.randint(1, sum(pieces)) if even else pieces
-    return {"x": draws.tensor(*rows), "axis": dice.choice((at, at - rank)), "size": size}
-
-
-def to_take_apart(dice: random.Random) -> Drawn:
-    return {name: drawn for name, drawn in to_cut(dice).items() if name != "size"}
-
-
 a, b, size = wild("a b size")
 
 _taken: When = every(floating("parts", "others"), paired)
@@ -335,46 +270,71 @@ RULES: tuple[Rule, ...] = (
         find=call(SLICE, cat(parts, axis), other, start, end),
         replace=read_parts,
         when=within,
-        draw=sliced,
+        draw=either(
+            shapes(PARTS, "start: sum(C[:1]) size", end=END),
+            *(
+                shapes(
+                    PARTS, f"start: sum(C[:{n - 1}]) place; end: sum(C[:{n - 1}]) size", PARTS=(n,)
+                )
+                for n in (2, 3, 4)
+            ),
+            *(
+                shapes(PARTS, f"start: sum(C[:{i}]) size; end: sum(C[:{i + 1}]) size", PARTS=(n,))
+                for n in (2, 3, 4)
+                for i in range(n)
+            ),
+        ),
     ),
     Rule(
         "slice(cat(parts, i), j) -> cat(slice(part, j), i)",
         find=call(SLICE, cat(parts, axis), other, start, end),
         replace=each_sliced,
         when=across,
-        draw=cut_across,
+        draw=either(
+            *(
+                shapes(f"parts: {parts}; axis: C of parts; other: D of parts", CUT)
+                for parts in ("A.. [C] B.. D E..", "A.. D B.. [C] E..")
+            )
+        ),
     ),
     Rule(
         "select(stack(parts, i), i, k) -> parts[k]",
         find=call(SELECT, call("aten.stack.default", parts, axis), other, index),
         replace=the_part,
         when=stacked_parts,
-        draw=stacked,
+        draw=shapes(
+            "parts: A.. B.. several; axis: N of A.. N B..; other: N of A.. N B..",
+            "index: count index",
+            PARTS=(1, 2, 3, 4),
+        ),
     ),
     Rule(
         "x[a:b][start:end] -> x[a + start:a + end]",
         find=call(SLICE, call(SLICE, x, axis, a, b), other, start, end),
         replace=one_slice,
         when=inside,
-        draw=slices_of_slices,
+        draw=shapes(
+            "x: A.. N B..; axis: N of x; other: N of x",
+            dict.fromkeys(("a", "b", "start", "end"), OneOf(None, 0, 1, 2, -1, -2, 5, END)),
+        ),
     ),
     Rule(
         "split(x, size, i) -> x[:, 0:size], x[:, size:2*size]",
         find=call("aten.split.Tensor", x, size, axis),
         replace=cut_apart,
-        draw=to_cut,
+        draw=shapes("x: A.. N B..; axis: N of x; size: N upto", N=range(1, 28)),
     ),
     Rule(
         "split(x, sizes, i) -> x[:, 0:a], x[:, a:b]",
         find=call("aten.split_with_sizes.default", x, size, axis),
         replace=cut_apart,
-        draw=lambda dice: to_cut(dice, even=False),
+        draw=shapes("x: A.. sum(P) B..; axis: sum(P) of x; size: [P] size", PARTS=(1, 2, 3, 4)),
     ),
     Rule(
         "unbind(x, i) -> x[:, 0], x[:, 1]",
         find=call("aten.unbind.int", x, axis),
         replace=taken_apart,
-        draw=to_take_apart,
+        draw=shapes("x: A.. N B..; axis: N of x", N=range(1, 28)),
     ),
     *(neighbours(n, i) for n in range(2, WIDEST + 1) for i in range(n - 1)),
     *(
@@ -383,7 +343,7 @@ RULES: tuple[Rule, ...] = (
             find=call(f"aten.{name}.Tensor", cat(parts, axis), cat(others, other)),
             replace=by_parts(f"aten.{name}.Tensor"),
             when=_taken,
-            draw=pairs,
+            draw=shapes(PARTS, "others: A.. [C] B.."),
         )
         for name in ("add", "sub", "mul")
     ),

@@ -18,6 +18,7 @@ from anabranch.rewrite.pattern_ops import cat
 from anabranch.rewrite.rules import conv_merging, interleaved_convs
 from anabranch.rewrite.rules.activations import ACTIVATIONS
 from anabranch.rewrite.rules.conv_merging import Merge
+from anabranch.rewrite.rules.shapes import joined, shapes
 
 (axis,) = wild("axis")
 
@@ -50,7 +51,7 @@ def together(merge: Merge, both: str) -> Rule:
         find=cat(merge.find, axis),
         replace=merge.whole,
         when=channels(merge.when),
-        draw=lambda dice: {**merge.draw(dice), "axis": 1},
+        draw=joined(merge.draw, shapes(axis=1)),
     )
 
 

@@ -35,6 +35,14 @@ from anabranch.rewrite.rules.conv_windows import (
     window,
 )
 from anabranch.rewrite.rules.pattern_parts import joined_bias, not_constant, slice_of
+from anabranch.rewrite.rules.shapes import (
+    CONVOLUTION,
+    GROUPED,
+    TRANSPOSED,
+    either,
+    joined,
+    shapes,
+)
 
 Drawn = Mapping[str, object]
 
@@ -68,10 +76,7 @@ class Merge:
         def whole(match: Match) -> Call:
             return f(self.whole(match))
 
-        def draw(dice: random.Random) -> Drawn:
-            drawn = self.draw(dice)
-            return {**drawn, **{key: give(dice) for key, give in f.drawn().items()}}
-
+        draw = joined(self.draw, shapes(f.drawn()))
         one, two = map(f, self.find)
         text = f"{name}({self.text})"
         return replace(self, text=text, find=(one, two), whole=whole, draw=draw)
@@ -143,12 +148,6 @@ def halves(match: Match, whole: Pattern) -> tuple[Pattern, ...]:
     return slice_of(whole, 1, 0, n), slice_of(whole, 1, n, n + m)
 
 
-def two_convolutions(dice: random.Random) -> Drawn:
-    axes = draws.axes(dice)
-    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes)
-    return {**_pair(dice, kernel, kernel, by), "window": by.args}
-
-
 def two_windows(dice: random.Random) -> Drawn:
     """Drawn until they fit: about every second time."""
     while True:
@@ -208,21 +207,7 @@ def one_batch(match: Match) -> tuple[Pattern, ...]:
     return slice_of(whole, 0, 0, n), slice_of(whole, 0, n, n + m)
 
 
-def two_inputs(dice: random.Random) -> Drawn:
-    axes, groups = draws.axes(dice), dice.choice((1, 1, 2, 3))
-    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes, groups)
-    n, k = draws.size(dice), draws.size(dice)
-    if dice.random() < 0.2:
-        by = replace(by, transposed=True, dilation=(1,) * axes, padding=(0,) * axes)
-    size = draws.room(dice, kernel, by)
-    shape = (groups * k, n) if by.transposed else (groups * n, k)
-    return {
-        **{name: draws.image(dice, draws.size(dice), groups * k, *size) for name in "xy"},
-        "w": draws.maybe_weight(dice, "w", *shape, *kernel),
-        "b": draws.bias(dice, "b", groups * n),
-        "window": by.args,
-    }
-
+two_convolutions = shapes(CONVOLUTION, "v: M C taps const; c: M const?")
 
 STACKED = Merge("conv(x, cat(w, v), cat(b, c))", PAIR, stacked, halves, alike, two_convolutions)
 PADDED = Merge(
@@ -236,6 +221,10 @@ RULES: tuple[Rule, ...] = (
         find=(convolution(x, w, b, rest="window"), convolution(y, w, b, rest="window")),
         replace=one_batch,
         when=batches,
-        draw=two_inputs,
+        draw=either(
+            shapes(GROUPED, "y: D G*C room image; w: G*N C taps maybe"),
+            shapes(GROUPED, "y: D G*C room image; w: G*N C taps maybe"),
+            shapes(TRANSPOSED, "y: D G*C room image; w: G*C N taps maybe"),
+        ),
     ),
 )

@@ -50,6 +50,7 @@ from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.algebra_conditions import floating, sizes, types_of, values
 from anabranch.rewrite.rules.embedding_merging import looked_up
 from anabranch.rewrite.rules.pattern_parts import slice_of
+from anabranch.rewrite.rules.shapes import OneOf, shapes
 
 Drawn = Mapping[str, object]
 Together = Literal["stack", "cat", "index"]
@@ -320,17 +321,6 @@ def _one(match: Match) -> Refused | None:
     return _unfit(match, "tables") or _small(match, match.tables.shape[0])
 
 
-def _draw_one(dice: random.Random) -> Drawn:
-    height, width, outputs = dice.randint(2, 7), draws.size(dice), draws.size(dice)
-    return {
-        "tables": draws.weight("t", height, width),
-        "ids": TensorType(sizes(dice, dice.randint(0, 3)), dice.choice((torch.int64, torch.int32))),
-        "rest": dice.choice(((-1, False, False), (1, True, False))),
-        "w": draws.weight("w", outputs, width),
-        "b": draws.bias(dice, "b", outputs),
-    }
-
-
 ONE_BY_ONE = (
     *(Form("stack"), Form("stack", "x * v"), Form("stack", "x * v", before=True)),
     *(Form("cat"), Form("cat", "x"), Form("cat", "x", before=True)),
@@ -343,7 +333,12 @@ RULES: tuple[Rule, ...] = (
         find=linear(LOOKUP, w, b),
         replace=call(EMBEDDING, linear(tables, w, b), ids),
         when=_one,
-        draw=_draw_one,
+        draw=shapes(
+            "tables: H K const; w: N K const; b: N const?",
+            ids=OneOf("... int64", "... int32"),
+            rest=OneOf((-1, False, False), (1, True, False)),
+            H=range(2, 8),
+        ),
         throughout="first",
     ),
     *(form.rule() for form in ONE_BY_ONE),

@@ -32,6 +32,7 @@ from anabranch.rewrite.rules.activations import ACTIVATIONS, mode
 from anabranch.rewrite.rules.conv_merging import APART, Merge, two_convolutions, two_windows
 from anabranch.rewrite.rules.conv_windows import Rims, Window, convolve, of_rest, rimmed, together
 from anabranch.rewrite.rules.pattern_parts import slice_of
+from anabranch.rewrite.rules.shapes import shapes
 
 Drawn = Mapping[str, object]
 
@@ -230,8 +231,8 @@ def concatenated(name: str = "") -> Rule:
         drawn = some(dice)
         window = drawn["window"]
         assert isinstance(window, tuple)
-        told = {} if f is None else f.drawn()
-        return {**drawn, **{key: (give(dice),) * len(window) for key, give in told.items()}}
+        told = shapes({} if f is None else f.drawn())(dice)
+        return {**drawn, **{key: (one,) * len(window) for key, one in told.items()}}
 
     side = "{}" if f is None else f"{name}({{}})"
     left, right = (side.format(text) for text in ("conv(x, w, b)", MERGE.text))

@@ -21,22 +21,14 @@ its mean taken away, sum(v) is what rounding leaves of 0, and rows far from 0 ca
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-
 import torch
 
-from anabranch.ir.graph import Constant
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, linear, reshape
-from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.pattern_parts import bound, not_constant
-
-Drawn = Mapping[str, object]
-Draw = Callable[[random.Random], Drawn]
+from anabranch.rewrite.rules.shapes import LINEAR, OneOf, shapes
 
 x, w, b, g, d, shape, eps, fast, narrow = wild("x w b g d shape eps fast narrow")
 
@@ -198,39 +190,10 @@ def _rounded(result: Call, type: TensorType) -> Call:
     return call("aten._to_copy.default", result, type.dtype) if type.dtype in NARROW else result
 
 
-def rows(names: str) -> Draw:
-    """Rows, and the weights of a linear and of a norm, which has those of these names."""
-
-    def draw(dice: random.Random) -> Drawn:
-        k, n = SHORTEST * (draws.size(dice) + 1), draws.size(dice)
-        lead = [draws.size(dice) for _ in range(dice.randint(0, 3))]
-        drawn: dict[str, object] = {"x": draws.tensor(*lead, k), "shape": (k,)}
-        drawn |= {name: draws.bias(dice, name, k) for name in "gd" if name in names}
-        drawn["eps"] = dice.choice((1e-5, 1e-12, 0.1))
-        drawn |= {"w": draws.weight("w", n, k), "b": draws.bias(dice, "b", n)}
-        return drawn | ({"fast": dice.choice((True, False))} if "d" in names else {})
-
-    return draw
-
-
-def written(dice: random.Random) -> Drawn:
-    """A norm that is written out has a weight."""
-    drawn = {name: value for name, value in rows("")(dice).items() if name != "shape"}
-    x_type = drawn["x"]
-    assert isinstance(x_type, TensorType)
-    return {**drawn, "g": draws.weight("g", x_type.shape[-1])}
-
-
-def in_halves(draw: Draw, **more: object) -> Draw:
-    """The same with all tensors in half precision."""
-
-    def half(value: object) -> object:
-        if isinstance(value, Constant):
-            return replace(value, type=replace(value.type, dtype=torch.float16))
-        return replace(value, dtype=torch.float16) if isinstance(value, TensorType) else value
-
-    return lambda dice: {**{name: half(value) for name, value in draw(dice).items()}, **more}
-
+LONG = {"K": tuple(SHORTEST * parts for parts in range(2, 9)), "eps": OneOf(1e-5, 1e-12, 0.1)}
+ROWS = LINEAR | LONG | {"shape": "K sizes", "g": "K const?"}
+WRITTEN = LINEAR | LONG | {"g": "K const"}
+"""A norm that is written out has a weight."""
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -238,7 +201,7 @@ RULES: tuple[Rule, ...] = (
         find=(linear(NORM, w, b), NORM),
         replace=after_layer_norm,
         when=may_in_halves,
-        draw=in_halves(rows("gd")),
+        draw=shapes(ROWS, "d: K const?", fast=OneOf(True, False), DTYPE=torch.float16),
         throughout="last",
     ),
     Rule(
@@ -246,7 +209,7 @@ RULES: tuple[Rule, ...] = (
         find=linear(RMS_NORM, w, b),
         replace=after_rms_norm,
         when=may,
-        draw=rows("g"),
+        draw=shapes(ROWS),
         throughout="last",
     ),
     Rule(
@@ -254,7 +217,7 @@ RULES: tuple[Rule, ...] = (
         find=linear(g * written_out(x), w, b),
         replace=after_rms_norm,
         when=may_written_out,
-        draw=written,
+        draw=shapes(WRITTEN),
         throughout="last",
     ),
     Rule(
@@ -262,7 +225,7 @@ RULES: tuple[Rule, ...] = (
         find=linear(g * call("aten._to_copy.default", written_out(IN_FP32), narrow), w, b),
         replace=after_rms_norm,
         when=may_written_out,
-        draw=in_halves(written, narrow=torch.float16),
+        draw=shapes(WRITTEN, narrow=torch.float16, DTYPE=torch.float16),
         throughout="last",
     ),
 )

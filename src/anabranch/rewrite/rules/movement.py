@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat
-from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.activations import ACTIVATIONS
 from anabranch.rewrite.rules.algebra_conditions import (
     Draw,
@@ -25,9 +24,9 @@ from anabranch.rewrite.rules.algebra_conditions import (
     every,
     floating,
     number,
-    sizes,
     values,
 )
+from anabranch.rewrite.rules.shapes import Drawing, OneOf, shapes
 
 Drawn = Mapping[str, object]
 
@@ -79,16 +78,14 @@ class Move:
     def __call__(self, value: Operand) -> Call:
         return Call(self.op, (value,), how.name)
 
-    def drawn(self, names: str, **more: Callable[[random.Random], object]) -> Draw:
+    def drawn(self, names: str, **more: object) -> Draw:
         """Tensors of one shape, and how they are moved."""
 
-        def draw(dice: random.Random) -> Drawn:
-            shape = sizes(dice, dice.randint(1, 4))
-            tensors = dict.fromkeys(names.split(), draws.tensor(*shape))
-            further = {name: give(dice) for name, give in more.items()}
-            return {**tensors, how.name: self.draw(dice, shape), **further}
+        def moved(given: Drawing) -> tuple[object, ...]:
+            return self.draw(given.dice, given.sizes(["..."]))
 
-        return draw
+        tensors = dict.fromkeys(names.split(), "...")
+        return shapes(tensors, {how.name: moved}, more, MORE=(1, 2, 3, 4))
 
 
 SLICE = Move("slice", "aten.slice.Tensor", _sliced)
@@ -123,7 +120,7 @@ def past_binary(name: str, move: Move) -> list[Rule]:
 
 def past_number(move: Move) -> list[Rule]:
     condition = every(floating("x"), number("s"))
-    draw = move.drawn("x", s=lambda dice: dice.choice((2, -0.5)))
+    draw = move.drawn("x", s=OneOf(2, -0.5))
     return both(
         f"{move.name}(x) * s", f"{move.name}(x * s)", (move(x) * s, move(x * s)), condition, draw
     )
@@ -133,27 +130,13 @@ def past_cat(name: str) -> list[Rule]:
     """Of all parts, and of each."""
     f = ACTIVATIONS[name]
 
-    def joined(dice: random.Random, count: int) -> dict[str, object]:
-        shape = sizes(dice, dice.randint(1, 4))
-        at = dice.randrange(-len(shape), len(shape))
-        made = []
-        for _ in range(count):
-            rows = list(shape)
-            rows[at] = draws.size(dice)
-            made.append(draws.tensor(*rows))
-        further = {key: give(dice) for key, give in f.drawn().items()}
-        return {"parts": tuple(made), "axis": at, **further}
-
     def together(count: int) -> Rule:
         leaves = wild(" ".join("abcdef"[:count]))
         names = [leaf.name for leaf in leaves]
 
-        def draw(dice: random.Random) -> Drawn:
-            drawn = joined(dice, count)
-            made = drawn.pop("parts")
-            assert isinstance(made, tuple)
-            return {**dict(zip(names, made, strict=True)), **drawn}
-
+        draw = shapes(
+            {leaf: f"A.. {leaf.upper()}0 B.." for leaf in names}, f.drawn(), axis="C of A.. C B.."
+        )
         calls = ", ".join(f"{name}({leaf})" for leaf in names)
         return Rule(
             f"cat({calls}) -> {name}(cat({', '.join(names)}))",
@@ -171,7 +154,7 @@ def past_cat(name: str) -> list[Rule]:
         find=f(cat(parts, axis)),
         replace=apart,
         when=floating("parts"),
-        draw=lambda dice: joined(dice, dice.randint(1, 5)),
+        draw=shapes("parts: A.. [C] B..; axis: C of parts", f.drawn(), PARTS=(1, 2, 3, 4, 5)),
         # Whoever makes a part then makes it as it is needed, and where it is needed: what that
         # saves is the launch of the concatenation, for all that waited for it.
         throughout="first",

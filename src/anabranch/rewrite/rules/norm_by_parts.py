@@ -14,18 +14,15 @@ The parts are of one length, so this is as exact as the norm (Chan, Golub and Le
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Mapping
 
 import torch
 
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Match, Pattern, Result, Rule, wild
-from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, reshape
-from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.linear_after_norm import NARROW, widened
 from anabranch.rewrite.rules.pattern_parts import bound
+from anabranch.rewrite.rules.shapes import Draw, OneOf, either, shapes
 
 x, groups, g, d, shape, eps, fast, momentum = wild("x groups g d shape eps fast momentum")
 
@@ -122,34 +119,14 @@ def variance_and_mean(x: Pattern, axes: tuple[int, ...]) -> tuple[Result, Result
     return Result(both, 0), Result(both, 1)
 
 
-def _drawn(dice: random.Random, channels: int, *lead: int) -> dict[str, object]:
-    """A large image, its weights and what is added to its variance."""
-    rows, columns = dice.choice(((64, 80), (96, 65), (40, 113), (130, 44)))
-    type = draws.image(dice, *lead, channels, rows, columns)
-    return {"x": type, "eps": dice.choice((1e-5, 1e-3)), "fast": dice.choice((True, False))}
+SIZES = ((64, 80), (96, 65), (40, 113), (130, 44))
 
 
-def grouped(dice: random.Random) -> Mapping[str, object]:
-    count, each = dice.choice((1, 2, 3)), dice.choice((1, 2, 5))
-    drawn = _drawn(dice, count * each, dice.choice((1, 2)))
-    weights = {name: draws.bias(dice, name, count * each) for name in "gd"}
-    return {**drawn, **weights, "groups": count}
-
-
-def instances(dice: random.Random) -> Mapping[str, object]:
-    channels = dice.choice((1, 3))
-    drawn = _drawn(dice, channels, dice.choice((1, 2)))
-    weights = {name: draws.bias(dice, name, channels) for name in "gd"}
-    return {**drawn, **weights, "momentum": 0.1}
-
-
-def layers(dice: random.Random) -> Mapping[str, object]:
-    drawn = _drawn(dice, dice.choice((1, 2)), dice.choice((1, 3)))
-    type = drawn["x"]
-    assert isinstance(type, TensorType)
-    row = type.shape[dice.choice((1, 2)) :]
-    weights = {name: dice.choice((draws.weight(name, *row), None)) for name in "gd"}
-    return {**drawn, **weights, "shape": row}
+def large(text: str, **more: object) -> Draw:
+    """Large images, R by Q, and what is added to their variance."""
+    given = {"eps": OneOf(1e-5, 1e-3), "fast": OneOf(True, False), "B": (1, 2), "C": (1, 3)}
+    given |= {"G": (1, 2, 3)} if "G" in text else {}
+    return either(*(shapes(text, given, more, R=(r,), Q=(q,)) for r, q in SIZES))
 
 
 RULES: tuple[Rule, ...] = (
@@ -158,20 +135,25 @@ RULES: tuple[Rule, ...] = (
         find=GROUP_NORM,
         replace=by_parts,
         when=may,
-        draw=grouped,
+        draw=large("x: B G*C R Q image; g: G*C const?; d: G*C const?; groups: G size", C=(1, 2, 5)),
     ),
     Rule(
         "instance_norm(x, g, d) -> (x - m) r g + d, m and r of parts of few large channels",
         find=INSTANCE_NORM,
         replace=by_parts,
         when=may,
-        draw=instances,
+        draw=large("x: B C R Q image; g: C const?; d: C const?", momentum=0.1, C=(1, 3)),
     ),
     Rule(
         "layer_norm(x, g, d) -> (x - m) r g + d, m and r of parts of few long rows",
         find=LAYER_NORM,
         replace=by_parts,
         when=may,
-        draw=layers,
+        draw=either(
+            *(
+                large(f"x: B C R Q image; shape: {row} sizes; g: {row} const?; d: {row} const?")
+                for row in ("C R Q", "R Q")
+            )
+        ),
     ),
 )

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -107,6 +107,7 @@ GROUPED: dict[str, object] = {
     **CONVOLUTION,
     **{"x": "B G*C room image", "w": "G*N C taps const", "b": "G*N const?", "G": ANY_GROUPS},
 }
+TRANSPOSED = GROUPED | {"w": "G*C N taps const", "window": Windows(transposed=True)}
 LINEAR: dict[str, object] = {"x": "... K", "w": "N K const", "b": "N const?"}
 """Of layers by themselves."""
 PLAIN = Windows(kernel=(1,), stride=(1,), padding=(0,), dilation=(1,))
@@ -136,6 +137,11 @@ def written(text: str) -> dict[str, object]:
 def either(*drawings: Draw) -> Draw:
     """As one of these."""
     return lambda dice: dice.choice(drawings)(dice)
+
+
+def joined(*drawings: Draw) -> Draw:
+    """What all of these draw, each by itself."""
+    return lambda dice: {name: one for draw in drawings for name, one in draw(dice).items()}
 
 
 @dataclass(slots=True)
@@ -245,7 +251,7 @@ class Drawing:
             return self.dice.choice(self._range(name, ()))
         if not self._counts:
             left = self.dice.randint(0, MOST)
-            texts = " ".join(text for text in self.entries.values() if isinstance(text, str))
+            texts = " ".join(_texts(tuple(self.entries.values())))
             names = list(dict.fromkeys(filter(_is_further, texts.split())))
             for other in (one for one in names if one.removesuffix("..") not in self.entries):
                 self._counts[other] = left if other == names[-1] else self.dice.randint(0, left)
@@ -310,6 +316,15 @@ def _walk(dice: random.Random, by: Windows, groups: int) -> tuple[Sizes, Window]
     if by.transposed:
         return kernel, Window(stride, (0,) * axes, dilation, transposed=True, groups=groups)
     return kernel, Window(stride, padding, dilation, groups=groups)
+
+
+def _texts(entry: object) -> Iterator[str]:
+    """All texts of an entry, whichever is chosen."""
+    if isinstance(entry, str):
+        yield entry
+    items = entry.choices if isinstance(entry, OneOf) else entry
+    if isinstance(items, tuple):
+        yield from (text for item in items for text in _texts(item))
 
 
 def _is_further(name: str) -> bool:
