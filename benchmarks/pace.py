@@ -24,7 +24,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.text import parse_graph
 from anabranch.kernels import tile_cost
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.tile_cost import Block, Pace, time_us
+from anabranch.kernels.tile_cost import Pace, TileWork, time_us
 from anabranch.kernels.triton import contraction_tiles
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 
@@ -51,7 +51,7 @@ class Layer:
     name: str
     spec: TargetSpec
     peak: float
-    blocks: dict[contraction_tiles.Tile, Block]
+    blocks: dict[contraction_tiles.Tile, TileWork]
     us: dict[str, float]
 
     @property
@@ -127,7 +127,7 @@ class Fit:
             self.start, **{n: math.exp(v) for n, v in zip(self.names, logs, strict=True)}
         )
 
-    def _sample(self, layer: Layer) -> list[tuple[Layer, Block, float, float]]:
+    def _sample(self, layer: Layer) -> list[tuple[Layer, TileWork, float, float]]:
         """The fastest tiles and others by chance, with what each counts: all layers the same."""
         timed = [(layer.us[t.text], b) for t, b in layer.blocks.items() if t.text in layer.us]
         timed.sort(key=lambda pair: pair[0])

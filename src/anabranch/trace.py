@@ -103,7 +103,7 @@ class Trace:
     def progress(self, where: str, done: int, total: int, what: str = "") -> None:
         self.add("progress", where, what, done=done, total=total)
 
-    def aside(self) -> Trace:
+    def child(self) -> Trace:
         """A trace for something tried out: who listens to this one hears only its progress."""
 
         def progress(event: Event) -> None:
@@ -113,13 +113,13 @@ class Trace:
 
         return Trace(progress, quiet=True)
 
-    def retell(self, begin: int, end: int, other: Trace) -> None:
+    def replace(self, begin: int, end: int, other: Trace) -> None:
         """In place of what was applied, chosen and refused in this span of events, what was in the
         other trace."""
         kept = [event for event in self.events[begin:end] if event.kind not in DECIDED]
         self.events[begin:end] = kept + [event for event in other.events if event.kind in DECIDED]
 
-    def tell(self, other: Trace) -> None:
+    def merge(self, other: Trace) -> None:
         """What was applied, chosen and refused where something was tried that is now taken."""
         for event in other.events:
             if event.kind in DECIDED:

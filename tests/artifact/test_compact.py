@@ -19,7 +19,7 @@ from anabranch.ir.schedule import Launch, Schedule, sequential_launches
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.kernels.triton import write
-from anabranch.kernels.triton.l1_carveout import WHOLE, with_carveout
+from anabranch.kernels.triton.l1_carveout import WHOLE_PERCENT, with_carveout
 from anabranch.memory import pack
 
 GRAPH = parse_graph("""
@@ -40,7 +40,7 @@ def planned(graph: Graph) -> Plan:
     return pack(tasks, Schedule("sequential", sequential_launches(dag_of(tasks))), CPU.spec)
 
 
-def generated(carveout: int = WHOLE) -> tuple[Graph, Plan]:
+def generated(carveout: int = WHOLE_PERCENT) -> tuple[Graph, Plan]:
     """A graph of one task, with a generated kernel and what a probe said of it."""
     variant, text = SAMPLES["pointwise"]
     body, variant = parse_graph(text), with_carveout(variant, carveout)
@@ -82,7 +82,7 @@ def test_constants_are_those_of_the_graph_at_hand() -> None:
     assert {c.digest for c in held} == {"2f"} and len(held) == 2
 
 
-@pytest.mark.parametrize("carveout", [WHOLE, 50])
+@pytest.mark.parametrize("carveout", [WHOLE_PERCENT, 50])
 def test_texts_are_neither_told_nor_written_again(
     carveout: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +104,7 @@ def test_texts_are_neither_told_nor_written_again(
     write._of_task.cache_clear()
 
 
-@pytest.mark.parametrize("carveout", [WHOLE, 50])
+@pytest.mark.parametrize("carveout", [WHOLE_PERCENT, 50])
 def test_what_equal_layers_share_is_told_once(carveout: int) -> None:
     lines = [f"  %y{i + 1}: f32[256] = aten.exp.default(%y{i})" for i in range(6)]
     graph = parse_graph(

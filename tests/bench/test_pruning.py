@@ -11,7 +11,7 @@ from tests.kernels.triton.bodies import gpu
 from anabranch.bench.layers import LARGE, SAMPLE, convolution
 from anabranch.bench.pruning import (
     AT_ONCE,
-    Record,
+    PruningRecord,
     explore,
     holds,
     judge,
@@ -52,14 +52,14 @@ class Machine:
         return {v: "broken" if v in self.broken else self.us[v] for v in batch[1]}
 
 
-def recorded(us: dict[str, float], broken: Sequence[str] = ()) -> Record:
-    record = Record(spec=gpu())
+def recorded(us: dict[str, float], broken: Sequence[str] = ()) -> PruningRecord:
+    record = PruningRecord(spec=gpu())
     assert explore(record, BODIES, Machine(us, broken), 60, lambda record: None)
     return record
 
 
 def test_every_tile_is_tried_once_and_what_is_kept_first() -> None:
-    machine, record = Machine(dict.fromkeys(tiles(), 5.0)), Record(spec=gpu())
+    machine, record = Machine(dict.fromkeys(tiles(), 5.0)), PruningRecord(spec=gpu())
     assert explore(record, BODIES, machine, 60, lambda record: None)
     *batches, finals = machine.asked
     flat = [variant for batch in batches for variant in batch]
@@ -85,7 +85,7 @@ def test_a_search_goes_on_where_it_was_left(tmp_path: Path) -> None:
 
 
 def test_where_not_all_are_tried_the_best_ranked_are_and_others_by_chance() -> None:
-    machine, record = Machine(dict.fromkeys(tiles(), 5.0)), Record(spec=gpu())
+    machine, record = Machine(dict.fromkeys(tiles(), 5.0)), PruningRecord(spec=gpu())
     assert explore(record, BODIES, machine, 60, lambda record: None, most=60)
     tried = [variant for batch in machine.asked[:-1] for variant in batch]
     kept = variants(BODY, gpu())
@@ -134,7 +134,7 @@ def test_tiles_that_do_not_run_are_not_tried_again_and_count_as_pruned_or_kept()
 
 
 def test_a_record_is_of_one_machine(tmp_path: Path) -> None:
-    save(Record(spec=gpu(100)), tmp_path / "bound.json")
+    save(PruningRecord(spec=gpu(100)), tmp_path / "bound.json")
     with pytest.raises(TargetError, match="of a GPU"):
         load(tmp_path / "bound.json", gpu(132), Provenance())
     (tmp_path / "bound.json").write_text("{}")

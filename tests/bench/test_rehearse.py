@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 
-from anabranch.bench.rehearse import rehearse
+from anabranch.bench.rehearse import try_in_sandbox
 
 
 def test_one_that_stands_is_let_through() -> None:
-    assert rehearse("torchscript", "zoo:squeezenet", "fp32", 1, "cpu", False, 120.0) == ""
+    assert try_in_sandbox("torchscript", "zoo:squeezenet", "fp32", 1, "cpu", False, 120.0) == ""
 
 
 def test_one_that_is_not_done_is_killed() -> None:
     start = time.perf_counter()
-    why = rehearse("torchscript", "zoo:resnet50", "fp32", 64, "cpu", False, 0.5)
+    why = try_in_sandbox("torchscript", "zoo:resnet50", "fp32", 64, "cpu", False, 0.5)
     assert why == "not done in 0.5 s"
     assert time.perf_counter() - start < 20

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from anabranch.bench import schedules
-from anabranch.bench.schedules import REPLAYS, Matrix, must_agree, run
+from anabranch.bench.schedules import REPLAYS, ScheduleMatrix, must_agree, run
 from anabranch.bench.verdicts import OVERLAP, OWN, VARIANTS
 from anabranch.errors import NumericsError, OptionError, ScheduleError
 from anabranch.ir.plan import Plan
@@ -33,7 +33,9 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_schedulers_on_the_simulated_gpu() -> None:
     saved: list[int] = []
-    matrix = Matrix(("zoo:squeezenet/tiny",), tuple(SCHEDULERS), target="sim:h200", batches=(1, 2))
+    matrix = ScheduleMatrix(
+        ("zoo:squeezenet/tiny",), tuple(SCHEDULERS), target="sim:h200", batches=(1, 2)
+    )
     record = run(matrix, save=lambda record: saved.append(len(record["rows"])))
     rows = json.loads(json.dumps(record))["rows"]
     assert saved[1] == len(rows) and len(saved) == 2
@@ -59,14 +61,16 @@ def test_all_schedulers_on_the_simulated_gpu() -> None:
 def test_schedulers_that_merge_plan_the_merged_graph() -> None:
     """On a GPU of 132 multiprocessors two convolutions of one image take less as one."""
     names = ("sequential", "ios-barrier", "ios-merge", "ios-both")
-    matrix = Matrix(("zoo:squeezenet_bypass/tiny",), names, target="sim:h200", kernels="library")
+    matrix = ScheduleMatrix(
+        ("zoo:squeezenet_bypass/tiny",), names, target="sim:h200", kernels="library"
+    )
     us = {row["scheduler"]: row["us"] for row in run(matrix)["rows"]}
     assert us["ios-merge"] < us["sequential"] and us["ios-merge"] != us["ios-barrier"]
     assert us["ios-both"] <= us["ios-merge"]
 
 
 def test_measured_on_the_cpu() -> None:
-    record = run(Matrix(("zoo:deepfm/tiny",), NAMES, dtypes=("fp32",), target="cpu"))
+    record = run(ScheduleMatrix(("zoo:deepfm/tiny",), NAMES, dtypes=("fp32",), target="cpu"))
     named = [row["scheduler"] for row in record["rows"] if row["scheduler"] not in VARIANTS]
     assert named == list(NAMES)  # where local takes several streams, variants stand beside it
     assert all(row["source"] == "measured" and row["us"] > 0 for row in record["rows"])
@@ -85,8 +89,8 @@ def test_what_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("sequential", "opara", "nimble")
     models = ("zoo:deepfm/tiny", "a_module_that_is_not_there:model")
     with pytest.raises(OptionError):
-        run(Matrix(models, names, target="sim:h200"), trace)
-    rows: list[Any] = run(Matrix(models[:1], names, target="sim:h200"), trace)["rows"]
+        run(ScheduleMatrix(models, names, target="sim:h200"), trace)
+    rows: list[Any] = run(ScheduleMatrix(models[:1], names, target="sim:h200"), trace)["rows"]
     failures = {row["scheduler"]: row["failure"] for row in rows}
     assert failures["sequential"] == "" and failures["opara"] == "no plan today"
     assert "does not launch every task once" in failures["nimble"]
@@ -151,7 +155,7 @@ def test_a_plan_that_overlaps_is_a_row_if_it_is_right(
 
     monkeypatch.setattr(schedules, "overlapped", sooner)
     models = ("zoo:squeezenet_bypass/tiny",)
-    record = run(Matrix(models, ("local",), dtypes=("fp32",), target="cpu"))
+    record = run(ScheduleMatrix(models, ("local",), dtypes=("fp32",), target="cpu"))
     (row,) = (row for row in record["rows"] if row["scheduler"] == OVERLAP)
     assert ("leaves other bits" in row["failure"]) == (not right)
     assert (row["us"] is None) == (not right)
@@ -159,5 +163,5 @@ def test_a_plan_that_overlaps_is_a_row_if_it_is_right(
 
 def test_unknown_scheduler() -> None:
     with pytest.raises(OptionError, match="fifo"):
-        run(Matrix(("zoo:deepfm/tiny",), ("fifo",), target="sim:h200"))
+        run(ScheduleMatrix(("zoo:deepfm/tiny",), ("fifo",), target="sim:h200"))
     assert OWN in SCHEDULERS

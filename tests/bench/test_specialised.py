@@ -7,7 +7,7 @@ import json
 import pytest
 
 from anabranch.bench import specialised
-from anabranch.bench.specialised import Matrix, run
+from anabranch.bench.specialised import SpecialisedMatrix, run
 from anabranch.compiler.pipeline import compile_model
 from anabranch.errors import OptionError
 from anabranch.ir.schedule import Schedule
@@ -19,7 +19,9 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_schedule_at_every_batch() -> None:
-    matrix = Matrix(("zoo:googlenet/tiny",), (1, 8), target="sim:h200", scheduler="critical")
+    matrix = SpecialisedMatrix(
+        ("zoo:googlenet/tiny",), (1, 8), target="sim:h200", scheduler="critical"
+    )
     rows = json.loads(json.dumps(run(matrix)))["rows"]
     assert [(row["batch"], row["made_for"]) for row in rows] == [(1, 1), (1, 8), (8, 1), (8, 8)]
     assert [row["own"] for row in rows] == [True, False, False, True]
@@ -40,7 +42,9 @@ def test_a_schedule_of_other_tasks_is_a_failure(monkeypatch: pytest.MonkeyPatch)
         return made
 
     monkeypatch.setattr(specialised, "compile_model", other)
-    matrix = Matrix(("zoo:squeezenet/tiny",), (1, 2), target="sim:h200", scheduler="critical")
+    matrix = SpecialisedMatrix(
+        ("zoo:squeezenet/tiny",), (1, 2), target="sim:h200", scheduler="critical"
+    )
     failures = {(r["batch"], r["made_for"]): r["failure"] for r in run(matrix)["rows"]}
     assert not failures[1, 1]
     assert failures[1, 2] and failures[2, 2]
@@ -49,4 +53,4 @@ def test_a_schedule_of_other_tasks_is_a_failure(monkeypatch: pytest.MonkeyPatch)
 
 def test_one_batch_is_no_matrix() -> None:
     with pytest.raises(OptionError, match="one batch"):
-        run(Matrix(("zoo:squeezenet/tiny",), (4, 4)))
+        run(SpecialisedMatrix(("zoo:squeezenet/tiny",), (4, 4)))

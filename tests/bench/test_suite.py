@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from anabranch.bench import rivals, suite, table
 from anabranch.bench.machine import Machine, machine
 from anabranch.bench.provenance import commit, versions
-from anabranch.bench.result_rows import Matrix
+from anabranch.bench.result_rows import BenchmarkMatrix
 from anabranch.bench.rivals import Prepared
 from anabranch.bench.suite import run
 from anabranch.errors import OptionError, TargetError
@@ -73,9 +73,9 @@ def compiler(asked: list[dict[str, Any]]) -> Callable[..., FakeCompiled]:
     return compile
 
 
-def quick(**changes: Any) -> Matrix:
+def quick(**changes: Any) -> BenchmarkMatrix:
     settings: dict[str, Any] = {"dtypes": ("fp32",), "target": "cpu", "seconds": 0.0, "rivals": ()}
-    return Matrix((NET,), **{**settings, **changes})
+    return BenchmarkMatrix((NET,), **{**settings, **changes})
 
 
 def test_calls_beside_our_call_and_replays_beside_our_replay(
@@ -308,7 +308,7 @@ def test_a_model_that_cannot_run_is_a_row(compiler: Callable[..., Any], tmp_path
         "def build():\n"
         "    return torch.nn.Linear(2, 2), (torch.ones(3),)\n"  # the sizes do not fit
     )
-    matrix = Matrix((f"{path}:build",), ("fp32",), target="cpu", rivals=())
+    matrix = BenchmarkMatrix((f"{path}:build",), ("fp32",), target="cpu", rivals=())
     (row,) = run(matrix, compile=compiler)["rows"]
     assert row["failure"].startswith("RuntimeError")
 
@@ -382,7 +382,7 @@ def test_markdown_of_a_tie_and_of_a_loss() -> None:
 
 
 def test_on_a_simulated_gpu_rows_are_forecasts() -> None:
-    matrix = Matrix((NET,), target="sim:h200", systems=("nimble", "taso-nimble"))
+    matrix = BenchmarkMatrix((NET,), target="sim:h200", systems=("nimble", "taso-nimble"))
     record = json.loads(json.dumps(run(matrix)))
     rows = {row["system"]: row for row in record["rows"]}
     assert list(rows) == ["anabranch", "anabranch:nimble", "anabranch:taso-nimble"]

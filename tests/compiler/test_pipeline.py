@@ -39,7 +39,7 @@ from anabranch.targets.cpu.target import CpuExecutable, CpuTarget
 from anabranch.trace import Event, Trace
 from anabranch.tuning import build
 from anabranch.tuning.job import Job
-from anabranch.tuning.sandbox.process import Auditions
+from anabranch.tuning.sandbox.process import SandboxProcess
 from anabranch.tuning.tuner import Tuner
 from anabranch.tuning.verify import plan as verify_plan
 
@@ -328,7 +328,7 @@ def test_the_process_for_first_runs_is_started_before_an_unknown_model_is_captur
     """Not where the model is known: then perhaps nothing need be tried. It ends with the work."""
     told: list[str] = []
 
-    class Noted(Auditions):
+    class Noted(SandboxProcess):
         def start(self) -> None:
             told.append("started")
 
@@ -339,7 +339,7 @@ def test_the_process_for_first_runs_is_started_before_an_unknown_model_is_captur
         told.append("captured")
         return capture(*args)
 
-    monkeypatch.setattr(pipeline, "Auditions", Noted)
+    monkeypatch.setattr(pipeline, "SandboxProcess", Noted)
     monkeypatch.setattr(recall, "capture", captured)
     with Cache.open(tmp_path) as cache:
         asked = replace(uncaptured("squeezenet"), cache=cache)

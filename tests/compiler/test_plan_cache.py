@@ -192,7 +192,7 @@ def test_the_question_says_what_decides(cache: Cache, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sources, "digest", lambda *rooms: f"other files {rooms}")
     different.append(asked(job(cache, "squeezenet")))
     assert len({plain, *different}) == 1 + len(different)
-    assert str((sources.WHOLE,)) in different[-1]
+    assert str((sources.ALL_ROOMS,)) in different[-1]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"plan": {}}'])

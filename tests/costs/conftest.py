@@ -14,7 +14,7 @@ import torch
 from anabranch.cache import Cache
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost, Executable, Held, Probe
+from anabranch.ir.protocols import Cost, Executable, HeldMemory, Probe
 from anabranch.ir.schedule import Launch, Schedule, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
@@ -107,8 +107,8 @@ class FakeRun:
     def shaken(self, pause: Callable[[str], float]) -> tuple[torch.Tensor, ...]:
         raise NotImplementedError
 
-    def held(self) -> Held:
-        return Held({})
+    def held(self) -> HeldMemory:
+        return HeldMemory({})
 
     def strays(self) -> str:
         return ""

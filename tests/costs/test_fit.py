@@ -10,7 +10,7 @@ import pytest
 
 from anabranch.costs.fit import ORDER, Case, fit, floored, judge, kendall, loss
 from anabranch.costs.gpu_simulator import Simulator
-from anabranch.costs.repeats import LIMIT, Repeatability
+from anabranch.costs.repeats import LIMIT_SIGMAS, Repeatability
 from anabranch.costs.resource_demand import Demand
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import Dag
@@ -125,8 +125,8 @@ def test_spreads_are_no_less_than_what_repeats_show() -> None:
     )
     known = Repeatability(0.01, 9)
     found = floored(several, known)
-    assert found.spreads[0] == pytest.approx(LIMIT / 4 * 0.01 * drawn.us[0])
-    assert found.spreads[1] == pytest.approx(LIMIT / 2 * 0.01 * drawn.us[1])
+    assert found.spreads[0] == pytest.approx(LIMIT_SIGMAS / 4 * 0.01 * drawn.us[0])
+    assert found.spreads[1] == pytest.approx(LIMIT_SIGMAS / 2 * 0.01 * drawn.us[1])
     assert found.spreads[2] == 1e9
     assert floored(several, Repeatability(0.0, 0)) == several
 

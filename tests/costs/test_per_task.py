@@ -25,7 +25,7 @@ def test_found_once_for_each_object(make: Any) -> None:
 
 
 def test_it_does_not_grow_without_end(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(per_task, "LIMIT", 3)
+    monkeypatch.setattr(per_task, "MOST_TASKS", 3)
     remembered = Memo(lambda task: task.name)
     tasks = [make.relu(f"t{i}") for i in range(8)]
     assert [remembered(task) for task in tasks] == [task.name for task in tasks]

@@ -16,7 +16,7 @@ from torch.nn.utils import prune
 import anabranch
 from anabranch.errors import CaptureError
 from anabranch.frontend.observe import observe
-from anabranch.frontend.python_state import State
+from anabranch.frontend.python_state import PythonState
 from anabranch.frontend.surroundings import Surroundings
 
 X = torch.ones(2, 4)
@@ -90,7 +90,7 @@ def test_a_model_is_warned_of_once_and_compiles_as_its_next_call() -> None:
     check_untouched(model)
     assert len([w for w in caught if "forward changes" in str(w.message)]) == 1
     assert len([e for e in fast.trace.events if "forward changes" in e.why]) == 1
-    state = State.of(model)
+    state = PythonState.of(model)
     with torch.no_grad():
         torch.testing.assert_close(fast(X), model(X))
     state.restore()
@@ -162,7 +162,7 @@ def test_containers_are_read_past_the_methods_of_their_classes() -> None:
             self.table, self.hooks, self.list = Makes(relu=nn.ReLU), Refuses(a=1), Twice([1])
 
     part = Holder()
-    state = State.of(part)
+    state = PythonState.of(part)
     assert state.changes() == []
     OrderedDict.__setitem__(part.table, "tanh", nn.Tanh)
     part.table.move_to_end("relu")

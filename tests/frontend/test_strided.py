@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from anabranch import api
 from anabranch.errors import CaptureError, InputError
 from anabranch.frontend.from_torch import capture
-from anabranch.frontend.strided import Window, numbers, views
+from anabranch.frontend.strided import StridedWindow, numbers, views
 from anabranch.ir import ops
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Node
@@ -128,7 +128,7 @@ def test_what_reads_beyond_its_operand_is_refused() -> None:
 def test_views_and_numbers_agree_with_torch(
     value: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], start: int
 ) -> None:
-    window = Window(type_of(value), shape, strides, start)
+    window = StridedWindow(type_of(value), shape, strides, start)
     want = value.as_strided(shape, strides, start)
     steps, places = views(window), numbers(window)
     assert steps is not None and places is not None
@@ -141,6 +141,6 @@ def test_views_and_numbers_agree_with_torch(
 
 def test_elements_that_are_none_of_the_value_have_no_number() -> None:
     holes = torch.arange(20.0).view(2, 10)[:, :5]
-    assert numbers(Window(type_of(holes), (2,), (5,), 2)) is None
-    assert views(Window(type_of(holes), (2,), (10,), 2)) is None
-    assert numbers(Window(type_of(holes), (2,), (10,), 2)).tolist() == [2, 7]  # type: ignore[union-attr]
+    assert numbers(StridedWindow(type_of(holes), (2,), (5,), 2)) is None
+    assert views(StridedWindow(type_of(holes), (2,), (10,), 2)) is None
+    assert numbers(StridedWindow(type_of(holes), (2,), (10,), 2)).tolist() == [2, 7]  # type: ignore[union-attr]

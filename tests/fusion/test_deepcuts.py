@@ -12,7 +12,7 @@ from tests.rewrite.graphs import captured
 from torch import Tensor, nn
 
 from anabranch.fusion.deepcuts import climb
-from anabranch.fusion.legality import Facts
+from anabranch.fusion.legality import FusionFacts
 from anabranch.fusion.partition import graph_of, singly
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
@@ -73,7 +73,9 @@ graph fork {
 }"""
 
 
-def anything(group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None) -> str:
+def anything(
+    group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
+) -> str:
     """Every group can be written."""
     return ""
 
@@ -124,7 +126,7 @@ def test_a_subset_grows_merge_by_merge() -> None:
 
 
 def test_what_cannot_be_written_is_not_evaluated() -> None:
-    def two(group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None) -> str:
+    def two(group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None) -> str:
         return "" if len(group) < 3 else "three products are too many"
 
     told, trace = Told({"c0 c1": 1.0, "c2 c3": 1.0, "c0 c1 c2 c3": 0.1}), Trace()

@@ -9,7 +9,7 @@ from tests.kernels.triton.interpreter import check
 
 from anabranch.fusion import partition
 from anabranch.fusion.gemm_chain import is_pair, pairs
-from anabranch.fusion.legality import Facts
+from anabranch.fusion.legality import FusionFacts
 from anabranch.fusion.merge_cuts import choose
 from anabranch.fusion.vertical import grow
 from anabranch.ir.dag import dag_of
@@ -59,7 +59,7 @@ def network(lines: str, size: int = 28, dtype: str = "f16", returned: str = "") 
 def paired(graph: Graph) -> tuple[list[str], list[str]]:
     """Groups as "a+b", and refusals as "what: why"."""
     trace = Trace()
-    groups = pairs(grow(graph, Trace(), True), Facts.of(graph), gpu(), trace, 3)
+    groups = pairs(grow(graph, Trace(), True), FusionFacts.of(graph), gpu(), trace, 3)
     refused = [f"{e.what}: {e.why}" for e in trace.events if e.kind == "refused"]
     return ["+".join(node.name for node in group) for group in groups], refused
 
@@ -303,7 +303,7 @@ def test_a_view_of_what_is_read_may_be_read_by_others_too() -> None:
     }"""
     graph = read(text)
     groups = [tuple(graph.nodes[i] for i in at) for at in ((0,), (1, 3), (4,), (2, 5))]
-    found = pairs(groups, Facts.of(graph), gpu(), Trace(), 3)
+    found = pairs(groups, FusionFacts.of(graph), gpu(), Trace(), 3)
     assert ["+".join(node.name for node in group) for group in found] == [
         "all",
         "one+neg+out",

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from anabranch.fusion.legality import Facts, why_not, why_not_pointwise
+from anabranch.fusion.legality import FusionFacts, why_not, why_not_pointwise
 from anabranch.ir.text import parse_graph
 
 GRAPH = parse_graph("""
@@ -18,7 +18,7 @@ graph g {
 
 
 def test_dependence() -> None:
-    facts = Facts.of(GRAPH)
+    facts = FusionFacts.of(GRAPH)
     a, _, c, linear, d = GRAPH.nodes
     assert facts.depends(c, "a") and facts.depends(d, "b") and facts.depends(a, "x")
     assert not facts.depends(c, "l") and not facts.depends(a, "c")
@@ -26,7 +26,7 @@ def test_dependence() -> None:
 
 
 def test_pointwise_reasons() -> None:
-    facts = Facts.of(GRAPH)
+    facts = FusionFacts.of(GRAPH)
     a, b, c, linear, d = GRAPH.nodes
     assert why_not_pointwise(c, [d], facts) == ""
     assert why_not_pointwise(b, [c, d], facts) == ""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from anabranch.compiler.pipeline import compile_model
 from anabranch.fusion import partition
-from anabranch.fusion.unrolled_loops import Search, recurrences
+from anabranch.fusion.unrolled_loops import LoopSearch, recurrences
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph
@@ -158,7 +158,7 @@ def test_groups_that_wait_for_each_other() -> None:
       return %p, %b
     }""")
     a, v, p, q, s, b = graph.nodes
-    search = Search(graph)
+    search = LoopSearch(graph)
     assert not search.comes_back((a, b)) and not search.comes_back((a, v, p))
     assert search.comes_back((q, b)) and not search.comes_back((q, s, b))
     search.groups, search.taken = [(p, q)], {"p", "q"}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from anabranch.fuzz.draw import draw
-from anabranch.fuzz.drawing import Drawing, Given, Layer, Step, made, model_text, values
+from anabranch.fuzz.drawing import Drawing, DrawnLayer, DrawnStep, Given, made, model_text, values
 from anabranch.fuzz.kinds import KINDS
 from anabranch.fuzz.sheet import Rejected, Sheet
 
@@ -67,14 +67,14 @@ def test_no_line_ends_the_process() -> None:
 
 
 def test_a_line_knows_what_it_reads() -> None:
-    step = Step("linear", ("v12",), "self.w0(x1) + v1 * 2 - self.w10(v11)")
+    step = DrawnStep("linear", ("v12",), "self.w0(x1) + v1 * 2 - self.w10(v11)")
     assert step.uses == ("x1", "v1", "v11") and step.layers == ("w0", "w10")
 
 
 def test_layers_are_modules_or_tensors() -> None:
-    layers = (Layer("w0", "nn.BatchNorm1d(3)", 1), Layer("w1", "normal((3,), 2)", 2))
+    layers = (DrawnLayer("w0", "nn.BatchNorm1d(3)", 1), DrawnLayer("w1", "normal((3,), 2)", 2))
     given = (Given("x0", "normal((4, 3), 1{shift})"),)
-    steps = (Step("norm", ("v0",), "self.w0(x0) * self.w1"),)
+    steps = (DrawnStep("norm", ("v0",), "self.w0(x0) * self.w1"),)
     build, _ = made(Drawing(0, given, layers, steps, ("v0",)))
     model = build()
     assert {name for name, _ in model.named_parameters()} == {"w0.weight", "w0.bias", "w1"}

@@ -12,26 +12,26 @@ from torch import Tensor, nn
 
 from anabranch.frontend.from_torch import capture
 from anabranch.fuzz import campaign, substitute, trial
-from anabranch.fuzz.drawing import Drawing, Given, Step
+from anabranch.fuzz.drawing import Drawing, DrawnStep, Given
 from anabranch.fuzz.substitute import RULES, SIMPLIFY, Crash, Substitution, substituted
-from anabranch.fuzz.trial import Outcome, Setting, attempt
+from anabranch.fuzz.trial import TrialOutcome, TrialSetting, attempt
 from anabranch.ir.graph import Graph
 from anabranch.ir.pass_runner import rounding
 from anabranch.ir.refused import unless
 from anabranch.ir.rule import Match, Pattern, Rule, wild
 from anabranch.trace import Trace
 
-STEPS = Setting("cpu", torch.float64, {"check": 1}, steps=4)
+STEPS = TrialSetting("cpu", torch.float64, {"check": 1}, steps=4)
 x, y, s = wild("x y s")
 SUM = Drawing(
     3,
     (Given("x0", "normal((2, 3), 1{shift})"), Given("x1", "normal((2, 3), 2{shift})")),
     (),
     (
-        Step("scalar", ("v0",), "x0 * 2"),
-        Step("scalar", ("v1",), "x1 * 3"),
-        Step("binary", ("v2",), "v0 + v1"),
-        Step("activation", ("v3",), "torch.tanh(v2)"),
+        DrawnStep("scalar", ("v0",), "x0 * 2"),
+        DrawnStep("scalar", ("v1",), "x1 * 3"),
+        DrawnStep("binary", ("v2",), "v0 + v1"),
+        DrawnStep("activation", ("v3",), "torch.tanh(v2)"),
     ),
     ("v3",),
 )
@@ -149,19 +149,19 @@ def test_a_rule_that_crashes_is_named() -> None:
 
 
 def test_what_was_compiled_tells_its_substitutions(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(drawing: Drawing, setting: Setting) -> Outcome:
+    def found(drawing: Drawing, setting: TrialSetting) -> TrialOutcome:
         done = (Substitution("a -> b", ("n",)),) * (drawing.seed % 3)
-        return Outcome(drawing, "equal", done=done, cut_short=drawing.seed == 0)
+        return TrialOutcome(drawing, "equal", done=done, cut_short=drawing.seed == 0)
 
     monkeypatch.setattr(campaign, "attempt", found)
-    told = campaign.record(campaign.run(0, 3, Setting(), Trace(), None), 0, Setting())
+    told = campaign.record(campaign.run(0, 3, TrialSetting(), Trace(), None), 0, TrialSetting())
     assert (told["substituted"], told["cut short"], told["steps"]) == (2, 1, 3)
     assert told["rules"] == {"a -> b": 3} and set(told["substitutions"]) == {"1", "2"}
 
 
 def test_a_search_that_had_no_time_counts_as_cut_short() -> None:
     options = {"scheduler": "sequential", "cache_dir": None, "budget": 0.01}
-    outcome = trial.attempt(SUM, Setting("cpu", torch.float32, options))
+    outcome = trial.attempt(SUM, TrialSetting("cpu", torch.float32, options))
     assert outcome.status == "equal" and outcome.cut_short
 
 

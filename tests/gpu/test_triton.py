@@ -29,8 +29,8 @@ from anabranch.targets.cuda import driver
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.targets.cuda.triton import Triton
 from anabranch.trace import Trace
-from anabranch.tuning.sandbox.client import Rehearsal
-from anabranch.tuning.sandbox.process import START, Auditions
+from anabranch.tuning.sandbox.client import SandboxClient
+from anabranch.tuning.sandbox.process import START, SandboxProcess
 from anabranch.tuning.verify.kernel import checker
 
 pytestmark = pytest.mark.gpu
@@ -298,10 +298,10 @@ triton.Triton = lambda device, capability: real(device, capability, write)
 """
     variants = ("plain", "faulty", "overrun", "scratch", "broken", "short")
     with (
-        Auditions(target, None, start) as auditions,
-        Rehearsal(target, None, Trace(), auditions) as rehearsal,
+        SandboxProcess(target, None, start) as sandbox,
+        SandboxClient(target, None, Trace(), sandbox) as sandboxed,
     ):
-        bad = rehearsal.refusals([task_of(variant) for variant in variants])
+        bad = sandboxed.refusals([task_of(variant) for variant in variants])
     assert sorted(bad) == [1, 2, 4, 5], bad
     assert "illegal memory access" in bad[1]
     assert "bytes are written outside all places" in bad[2]

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from tests.kernels.triton.bodies import gpu
 
-from anabranch.kernels.tile_cost import Block, bound, resident, shared, tail
+from anabranch.kernels.tile_cost import TileWork, bound, resident, shared, tail
 
 SPEC = gpu()
 PEAK = 9.9e14
-BLOCK = Block(m=64, n=64, k=64, blocks=132, steps=8, itemsize=2, warps=4, stages=3)
+BLOCK = TileWork(m=64, n=64, k=64, blocks=132, steps=8, itemsize=2, warps=4, stages=3)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph, value_types
 from anabranch.ir.types import TensorType
 from anabranch.memory.lifetime import lifetimes
-from anabranch.report.parts import Parts
+from anabranch.report.parts import ReportParts
 from anabranch.trace import Event, Kind
 from anabranch.tuning.recall import Candidate
 
@@ -134,7 +134,7 @@ class Builder:
     def us(self, name: str) -> float:
         return next(c.cost.us for c in self.candidates[name] if c.chosen and c.cost)
 
-    def parts(self, streams: int, events: Sequence[Event] = (), **facts: object) -> Parts:
+    def parts(self, streams: int, events: Sequence[Event] = (), **facts: object) -> ReportParts:
         tasks = self.graph()
         nodes = tuple(node for task in tasks.tasks for node in task.body.nodes)
         whole = Graph(self.name, tasks.inputs, tasks.constants, nodes, tasks.outputs)
@@ -243,7 +243,7 @@ HOSTILE = (
 CONV = ("aten.convolution.default", "aten.relu.default")
 
 
-def small() -> Parts:
+def small() -> ReportParts:
     """The network of this file's docstring."""
     net = Builder("small")
     net.add("stem", CONV, ["x"], (1, 64, 28, 28))
@@ -255,7 +255,7 @@ def small() -> Parts:
     return net.parts(2, story(net))
 
 
-def modules(number: int) -> Parts:
+def modules(number: int) -> ReportParts:
     """Modules of four branches of 1, 2, 3 and 2 layers that a concatenation joins."""
     net = Builder("inception", seed=1)
     size, channels = 35, 192
@@ -282,7 +282,7 @@ def modules(number: int) -> Parts:
     return net.parts(4, story(net))
 
 
-def cells(number: int) -> Parts:
+def cells(number: int) -> ReportParts:
     """Cells of five pairs of separable convolutions over the two previous cells' results."""
     net = Builder("nasnet_large", seed=2)
     size, channels = 42, 96
@@ -321,7 +321,7 @@ def cells(number: int) -> Parts:
     return net.parts(4, story(net))
 
 
-def chain(names: Sequence[str]) -> Parts:
+def chain(names: Sequence[str]) -> ReportParts:
     """Tasks in a row, named as told."""
     net = Builder(names[0])
     last = "x"
@@ -330,7 +330,7 @@ def chain(names: Sequence[str]) -> Parts:
     return net.parts(2, story(net))
 
 
-def tiled(given: Parts) -> Parts:
+def tiled(given: ReportParts) -> ReportParts:
     """The parts with a candidate for the stem that a template wrote, which has an upper limit."""
     spec = replace(given["plan"].spec, peak_flops=(("f16", 9.9e14),), bandwidth=4.8e12)
     tasks = given["plan"].tasks.tasks
@@ -378,7 +378,7 @@ def story(net: Builder) -> list[Event]:
 
 
 @pytest.fixture(scope="session")
-def parts() -> Mapping[str, Callable[..., Parts]]:
+def parts() -> Mapping[str, Callable[..., ReportParts]]:
     """Parts of a report: small() has 6 tasks, modules(n) 9 n + 4, cells(n) 31 n + 2, chain(names)
     one each."""
     return {"small": small, "modules": modules, "cells": cells, "chain": chain}

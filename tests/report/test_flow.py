@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from anabranch.ir.schedule import Launch, Schedule, Span, Timeline
 from anabranch.report.flow import busy, critical_chain, flow
-from anabranch.report.parts import Parts
+from anabranch.report.parts import ReportParts
 
-Build = Mapping[str, Callable[..., Parts]]
+Build = Mapping[str, Callable[..., ReportParts]]
 
 LAUNCHES = (
     Launch("stem", 0),

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from anabranch.ir.types import TensorType
 from anabranch.report.headline import Baseline, headline
-from anabranch.report.parts import Parts
+from anabranch.report.parts import ReportParts
 
-Build = Mapping[str, Callable[..., Parts]]
+Build = Mapping[str, Callable[..., ReportParts]]
 
 
 def test_facts_come_first(parts: Build) -> None:

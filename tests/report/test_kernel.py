@@ -13,9 +13,9 @@ from anabranch.ir.task import Kernel
 from anabranch.kernels.triton.write import variants
 from anabranch.report.kernel import NAMED, REPLACED, kernel_facts, kernel_text, task_named
 from anabranch.report.lines import cut
-from anabranch.report.parts import Parts
+from anabranch.report.parts import ReportParts
 
-Build = Mapping[str, Callable[..., Parts]]
+Build = Mapping[str, Callable[..., ReportParts]]
 
 
 def test_golden(parts: Build, golden: Callable[[str, str], None]) -> None:

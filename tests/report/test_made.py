@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from anabranch.report.made import made
-from anabranch.report.parts import Parts
+from anabranch.report.parts import ReportParts
 
-Build = Mapping[str, Callable[..., Parts]]
+Build = Mapping[str, Callable[..., ReportParts]]
 FACTS = {
     "compiled_at": "2026-11-26T07:19:30+01:00",
     "command": "anabranch compile net.py:build",

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from anabranch.report.modules import Module, largest, module_of, modules
-from anabranch.report.parts import Parts
-from anabranch.report.task_rows import Row, rows
+from anabranch.report.parts import ReportParts
+from anabranch.report.task_rows import TaskRow, rows
 
-Build = Mapping[str, Callable[..., Parts]]
+Build = Mapping[str, Callable[..., ReportParts]]
 
 
-def at(row: Row, us: float | None, *origins: str) -> Row:
+def at(row: TaskRow, us: float | None, *origins: str) -> TaskRow:
     """The row with another time, and nodes of these origins."""
     nodes = row.task.body.nodes
     named = tuple(replace(n, origin=o) for n, o in zip(nodes, origins, strict=False))
@@ -23,12 +23,12 @@ def at(row: Row, us: float | None, *origins: str) -> Row:
 
 
 @pytest.fixture
-def row(parts: Build) -> Row:
+def row(parts: Build) -> TaskRow:
     """A convolution and a relu, in one task."""
     return rows(parts["small"]())[0]
 
 
-def test_a_task_is_of_the_innermost_module_that_holds_what_it_mostly_does(row: Row) -> None:
+def test_a_task_is_of_the_innermost_module_that_holds_what_it_mostly_does(row: TaskRow) -> None:
     assert len(row.task.body.nodes) == 2 and row.kind == "contract"
     own = at(row, 1.0, "net.py:7 in forward (a.b.conv)", "net.py:9 in forward (c)")
     assert module_of(own) == "a.b.conv", "what is fused behind it does not count"
@@ -39,12 +39,12 @@ def test_a_task_is_of_the_innermost_module_that_holds_what_it_mostly_does(row: R
     assert module_of(at(row, 1.0, "net.py:7 in forward", "net.py:8 in forward (act)")) == "act"
 
 
-def placed(row: Row, **times: float) -> list[Row]:
+def placed(row: TaskRow, **times: float) -> list[TaskRow]:
     """A row for each path and time, "_" in place of dots."""
     return [at(row, us, *[f"f.py:1 in g ({p.replace('_', '.')})"] * 2) for p, us in times.items()]
 
 
-def test_all_modules_with_tasks_each_before_those_in_it(row: Row) -> None:
+def test_all_modules_with_tasks_each_before_those_in_it(row: TaskRow) -> None:
     found = modules(placed(row, b_one_conv=1.0, b_two_conv=2.0, a=4.0))
     assert found == [
         Module("b", 2, 3.0),
@@ -54,7 +54,7 @@ def test_all_modules_with_tasks_each_before_those_in_it(row: Row) -> None:
     ]
 
 
-def test_the_largest_are_parts_of_the_whole(row: Row) -> None:
+def test_the_largest_are_parts_of_the_whole(row: TaskRow) -> None:
     found = placed(row, e_l_0_x=2.0, e_l_0_y=1.0, e_l_1_x=3.0, e_l_2_x=3.0, h=1.0, e_l=0.5, z=0.0)
     shown = largest(found, most=9)
     assert sum(one.us for one in shown) == pytest.approx(10.5)
@@ -65,7 +65,7 @@ def test_the_largest_are_parts_of_the_whole(row: Row) -> None:
     assert largest(found, most=2) == [Module("e.l.1.x", 1, 3.0), Module("e.l.2.x", 1, 3.0)]
 
 
-def test_layers_that_are_alike_count_as_one(row: Row) -> None:
+def test_layers_that_are_alike_count_as_one(row: TaskRow) -> None:
     alike = {f"e_{i}_{name}": us for i in range(4) for name, us in (("a", 3.0), ("b", 1.0))}
     assert largest(placed(row, **alike, h=2.0)) == [
         Module("e.*.a", 4, 12.0),
@@ -78,13 +78,13 @@ def test_layers_that_are_alike_count_as_one(row: Row) -> None:
     assert [one.path for one in one_has_more] == ["e.2", "e.0"]
 
 
-def test_a_model_of_one_module_is_not_torn_apart(row: Row) -> None:
+def test_a_model_of_one_module_is_not_torn_apart(row: TaskRow) -> None:
     assert largest(placed(row, net=3.0)) == [Module("net", 1, 3.0)]
     flat = [at(row, 2.0, "f.py:1 in forward", "f.py:2 in forward")]
     assert largest(flat) == [Module("", 1, 2.0)] and modules(flat) == []
 
 
-def test_without_times_there_are_no_largest(row: Row) -> None:
+def test_without_times_there_are_no_largest(row: TaskRow) -> None:
     assert largest([at(row, None)]) == []
     assert [one.us for one in modules([at(row, None)])] == [0.0]
 

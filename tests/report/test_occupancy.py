@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from anabranch.report.occupancy import fullest, occupancy
-from anabranch.report.parts import Parts
+from anabranch.report.parts import ReportParts
 
-Build = Mapping[str, Callable[..., Parts]]
+Build = Mapping[str, Callable[..., ReportParts]]
 
 
 def test_values_live_from_writer_to_last_reader(parts: Build) -> None:

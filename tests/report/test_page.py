@@ -19,12 +19,12 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.text import text_node
 from anabranch.report import embed
 from anabranch.report.page import render, write
-from anabranch.report.parts import Parts
-from anabranch.search.engine.backtracking import Step
+from anabranch.report.parts import ReportParts
+from anabranch.search.engine.backtracking import RewriteStep
 from anabranch.search.result import Path as Way
 from anabranch.search.result import Round
 
-Build = Mapping[str, Callable[..., Parts]]
+Build = Mapping[str, Callable[..., ReportParts]]
 VOID = {"meta", "link", "input", "path", "br", "img"}
 
 
@@ -83,7 +83,7 @@ def test_the_same_parts_give_the_same_page(parts: Build) -> None:
 def test_facts_are_there_for_machines(parts: Build) -> None:
     given = parts["small"]()
     facts = {**given["facts"], "note": "</script><b>&", "worst": float("inf"), "of": ("a", 1)}
-    changed: Parts = {**given, "facts": facts}
+    changed: ReportParts = {**given, "facts": facts}
     page = Reader(render(**changed))
     read = json.loads(page.scripts["facts"])
     assert read == {**given["facts"], "note": "</script><b>&", "worst": "inf", "of": ["a", 1]}
@@ -114,7 +114,7 @@ def test_shows_hostile_names_as_text(parts: Build) -> None:
 def test_little_is_enough(parts: Build) -> None:
     """A plan from a file has no candidates, no events, hardly any facts."""
     given = parts["small"]()
-    bare: Parts = {
+    bare: ReportParts = {
         **given,
         "candidates": {},
         "schedules": [],
@@ -192,7 +192,7 @@ def test_what_ended_a_search_stands_beside_its_way(parts: Build, found: bool) ->
     net = given["captured"]
     done = Round((), Cost(18.34, "measured"), Cost(18.31, "measured"), net)
     path = Way(net, net, (done,) * found, "budget", 0.4)
-    searched: Parts = {**given, "searched": path}
+    searched: ReportParts = {**given, "searched": path}
     text = Reader(render(**searched)).text
     assert "stopped by the clock, with 40% of its work undone" in text
     assert ("18.3 µs measured, 0.164% less" in text) == found
@@ -202,9 +202,12 @@ def test_what_ended_a_search_stands_beside_its_way(parts: Build, found: bool) ->
 def test_a_step_says_under_which_price_it_was_found(parts: Build) -> None:
     given = parts["small"]()
     net = given["captured"]
-    steps = (Step("merge", ("a", "b"), 9.0, 6.5, 0.0), Step("split", ("c",), 4.0, 3.0, 4.0))
+    steps = (
+        RewriteStep("merge", ("a", "b"), 9.0, 6.5, 0.0),
+        RewriteStep("split", ("c",), 4.0, 3.0, 4.0),
+    )
     done = Round(steps, Cost(18.34, "measured"), Cost(17.31, "measured"), net)
-    searched: Parts = {**given, "searched": Way(net, net, (done,))}
+    searched: ReportParts = {**given, "searched": Way(net, net, (done,))}
     page = render(**searched)
     text = " ".join(Reader(page).text.split())
     assert "its steps, and what each changes in the price under which it was found: alpha" in text
@@ -221,7 +224,7 @@ def test_each_round_shows_the_graph_before_and_after(parts: Build) -> None:
     fewer = replace(other, nodes=other.nodes[1:])
     was, now = Cost(18.0, "measured"), Cost(17.0, "measured")
     rounds = (Round((), was, now, other), Round((), now, Cost(16.0, "measured"), fewer))
-    searched: Parts = {**given, "searched": Way(net, fewer, rounds)}
+    searched: ReportParts = {**given, "searched": Way(net, fewer, rounds)}
     page = render(**searched)
     text = " ".join(Reader(page).text.split())
     assert "round 1: 0 nodes gone, 0 new, 1 made of something else" in text

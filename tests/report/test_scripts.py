@@ -16,11 +16,11 @@ from tests.report.browser import Browser, Tab
 from tests.report.conftest import HOSTILE, tiled
 
 from anabranch.report.page import write
-from anabranch.report.parts import Parts
+from anabranch.report.parts import ReportParts
 
 pytestmark = pytest.mark.xdist_group("browser")
 
-Build = Mapping[str, Callable[..., Parts]]
+Build = Mapping[str, Callable[..., ReportParts]]
 Open = Callable[..., Tab]
 WIDTHS = (390, 1024, 1440)
 LONG = "contraction:128x256x64.k4.w8.s4.l2.pa.pe.c50"
@@ -28,7 +28,7 @@ LAYERS = [f"e.{i}.{name}" for i in range(12) for name in ("attention", "mlp")]
 NO_ERROR = "document.documentElement.dataset.error === undefined"
 
 
-def renamed(given: Parts, variant: str) -> Parts:
+def renamed(given: ReportParts, variant: str) -> ReportParts:
     """The parts with a generated kernel of a long name for each task, chosen from its others."""
     tasks = given["plan"].tasks
     long = tuple(

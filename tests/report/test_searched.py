@@ -10,7 +10,7 @@ from tests.rewrite.graphs import read
 from anabranch.ir.protocols import Cost
 from anabranch.report.lines import WIDTH
 from anabranch.report.searched import ended, in_parts, searched_lines
-from anabranch.search.engine.backtracking import Ran, Step
+from anabranch.search.engine.backtracking import Ran, RewriteStep
 from anabranch.search.result import Path, Round
 
 NET = read("graph g {\n  input %x: f32[4]\n  %y: f32[4] = aten.relu.default(%x)\n  return %y\n}")
@@ -20,8 +20,8 @@ NODES = tuple(f"convolution_{i}" for i in range(100, 108))
 
 def path(before: float, after: float) -> Path:
     ran = Ran(Cost(12.5, "estimated"), Cost(11.25, "estimated"), 3)
-    first = Step(RULE, NODES, 90.0, 80.5, 0.0, ran)
-    steps = (first, Step("x * 1 -> x", ("mul",), 80.5, 81.0, 4.0, ran))
+    first = RewriteStep(RULE, NODES, 90.0, 80.5, 0.0, ran)
+    steps = (first, RewriteStep("x * 1 -> x", ("mul",), 80.5, 81.0, 4.0, ran))
     return Path(NET, NET, (Round(steps, Cost(before, "estimated"), Cost(after, "estimated"), NET),))
 
 

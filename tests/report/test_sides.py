@@ -11,8 +11,8 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.report.lines import WIDTH
 from anabranch.report.searched import searched_lines
-from anabranch.report.sides import Same, folded, rounds_told, rows, running, side_by_side
-from anabranch.search.engine.backtracking import Step
+from anabranch.report.sides import UnchangedRows, folded, rounds_told, rows, running, side_by_side
+from anabranch.search.engine.backtracking import RewriteStep
 from anabranch.search.result import Path, Round
 
 HEAD = "graph g {\n  input %x: f32[4]\n  const %w: f32[4] = w\n"
@@ -41,7 +41,9 @@ LAST = chain(PRE + "a relu.default p3; last mul.Tensor a w" + POST)
 
 def path(*graphs: Graph) -> Path:
     begin, *rest = graphs
-    steps = tuple(Step("relu(relu(x)) -> relu(x)", (name, "a"), 9.0, 8.0, 0.0) for name in "bbb")
+    steps = tuple(
+        RewriteStep("relu(relu(x)) -> relu(x)", (name, "a"), 9.0, 8.0, 0.0) for name in "bbb"
+    )
     rounds = (Round(steps, Cost(9.0, "measured"), Cost(8.0, "measured"), one) for one in rest)
     return Path(begin, graphs[-1], tuple(rounds))
 
@@ -68,8 +70,8 @@ def test_nodes_of_one_name_share_a_row() -> None:
 def test_what_does_not_change_is_folded_but_for_what_is_near() -> None:
     found = rows(running(BEFORE), running(AFTER))
     told = folded(found)
-    assert told[0] == Same(3) and told[-1] == Same(3)
-    assert sum(one.rows if isinstance(one, Same) else 1 for one in told) == len(found)
+    assert told[0] == UnchangedRows(3) and told[-1] == UnchangedRows(3)
+    assert sum(one.rows if isinstance(one, UnchangedRows) else 1 for one in told) == len(found)
     assert folded(found[2:], around=2)[0] == found[2], "a line for one node is the node's"
     assert folded(rows({"a": "a"}, {"a": "a"})) == [rows({"a": "a"}, {"a": "a"})[0]]
     assert folded([]) == []

@@ -10,10 +10,10 @@ import torch
 
 from anabranch.ir.graph import Graph, Node
 from anabranch.ir.types import TensorType
-from anabranch.report.parts import Parts
+from anabranch.report.parts import ReportParts
 from anabranch.report.task_rows import kind_of, ops_text, rows
 
-Build = Mapping[str, Callable[..., Parts]]
+Build = Mapping[str, Callable[..., ReportParts]]
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from anabranch.ir.protocols import Cost
-from anabranch.report.parts import Parts
+from anabranch.report.parts import ReportParts
 from anabranch.report.text import explain
-from anabranch.search.engine.backtracking import Step
+from anabranch.search.engine.backtracking import RewriteStep
 from anabranch.search.result import Path, Round
 from anabranch.trace import Event
 
-Build = Mapping[str, Callable[..., Parts]]
+Build = Mapping[str, Callable[..., ReportParts]]
 
 
 def test_golden(parts: Build, golden: Callable[[str, str], None]) -> None:
@@ -29,7 +29,7 @@ def test_a_hundred_lines_of_a_hundred_columns(parts: Build, network: str, size: 
 
 def test_little_is_enough(parts: Build) -> None:
     given = parts["small"]()
-    bare: Parts = {
+    bare: ReportParts = {
         **given,
         "candidates": {},
         "schedules": [],
@@ -47,11 +47,11 @@ def test_how_kernels_overlap(parts: Build) -> None:
     given = parts["small"]()
     said = Event("applied", "overlap", "net", "2 kernels launched otherwise: 9.1 us, 9.9 alike", 0)
     facts = {**given["facts"], "modes": {"a": 4, "w": 1, "none": 1}}
-    overlapping: Parts = {**given, "facts": facts, "events": [*given["events"], said]}
+    overlapping: ReportParts = {**given, "facts": facts, "events": [*given["events"], said]}
     text = explain(**overlapping)
     assert "Overlap: 5 of 6 generated kernels may start before" in text
     assert "by mode: a 4, w 1" in text and "9.1 us, 9.9 alike" in text
-    still: Parts = {**given, "facts": {**given["facts"], "modes": {"none": 6}}}
+    still: ReportParts = {**given, "facts": {**given["facts"], "modes": {"none": 6}}}
     assert "Overlap" not in explain(**still)
 
 
@@ -65,7 +65,7 @@ def test_a_carve_out_is_told_where_it_is_not_the_usual(
     given = parts["small"]()
     said = Event("applied", "overlap", "less shared memory", "50%; us by carve-out: 100% 9.9", 0)
     facts = {**given["facts"], "modes": modes, "carveout": carveout}
-    parted: Parts = {**given, "facts": facts, "events": [*given["events"], said]}
+    parted: ReportParts = {**given, "facts": facts, "events": [*given["events"], said]}
     text = explain(**parted)
     assert ("Carve-out: kernels ask for 50% of L1" in text) == told
     assert ("us by carve-out: 100% 9.9" in text) == told
@@ -74,9 +74,9 @@ def test_a_carve_out_is_told_where_it_is_not_the_usual(
 def test_all_steps_and_nodes_of_a_search_on_demand(parts: Build) -> None:
     given = parts["small"]()
     net = given["captured"]
-    steps = tuple(Step("x * 1 -> x", (f"mul_{i}",), 9.0, 8.0) for i in range(30))
+    steps = tuple(RewriteStep("x * 1 -> x", (f"mul_{i}",), 9.0, 8.0) for i in range(30))
     done = Round(steps, Cost(9.0, "measured"), Cost(8.0, "measured"), net)
-    searched: Parts = {**given, "searched": Path(net, net, (done,))}
+    searched: ReportParts = {**given, "searched": Path(net, net, (done,))}
     short, full = explain(**searched), explain(whole=True, width=160, **searched)
     assert "and 18 steps more: explain --all shows them" in short and "mul_29" not in short
     assert "mul_29" in full and "--all" not in full

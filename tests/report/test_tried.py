@@ -31,5 +31,5 @@ def test_what_was_tried_is_told_in_full() -> None:
     assert len(lines) == 2 and " ".join(line.strip() for line in lines) == what
 
 
-def test_without_a_contest_there_is_nothing_to_say() -> None:
+def test_without_part_timing_there_is_nothing_to_say() -> None:
     assert tried_in_parts(Trace().events, 5) == []

@@ -21,7 +21,7 @@ from anabranch.ir.rule import Known, Match, Rule
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply, apply_all
 from anabranch.rewrite.match import matches, matches_in
-from anabranch.rewrite.match_index import Field, Sought
+from anabranch.rewrite.match_index import MatchIndex, RuleSignature
 from anabranch.rewrite.rules import CANDIDATES
 from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Trace
@@ -80,8 +80,8 @@ def graphs() -> Graphs:
 
 
 @pytest.fixture(scope="module")
-def fields(graphs: Graphs) -> Mapping[str, Field]:
-    return {name: Field(graph) for name, graph in graphs.items()}
+def indices(graphs: Graphs) -> Mapping[str, MatchIndex]:
+    return {name: MatchIndex(graph) for name, graph in graphs.items()}
 
 
 def simplified(graph: Graph) -> Graph:
@@ -96,14 +96,14 @@ def places(graphs: Graphs, rule: Rule) -> dict[str, tuple[Graph, list[Match]]]:
     return {name: (graph, list(matches(graph, rule))) for name, graph in graphs.items()}
 
 
-def found_in(fields: Mapping[str, Field], rule: Rule) -> dict[str, int]:
+def found_in(indices: Mapping[str, MatchIndex], rule: Rule) -> dict[str, int]:
     """How often the rule matches in each of the graphs."""
-    sought = Sought.of(rule)
-    return {name: sum(1 for _ in matches_in(field, sought)) for name, field in fields.items()}
+    signature = RuleSignature.of(rule)
+    return {name: sum(1 for _ in matches_in(index, signature)) for name, index in indices.items()}
 
 
 def test_every_rule_matches_somewhere(
-    graphs: Graphs, fields: Mapping[str, Field], golden: Golden
+    graphs: Graphs, indices: Mapping[str, MatchIndex], golden: Golden
 ) -> None:
     """In a network of the zoo, in a sample, or after another rule; the counts are a golden."""
     width = max(map(len, RULES)) + 2
@@ -112,7 +112,9 @@ def test_every_rule_matches_somewhere(
     for rule in RULES.values():
         after = rule.name in AFTER
         told = (
-            {name: Field(g) for name, (g, _) in places(graphs, rule).items()} if after else fields
+            {name: MatchIndex(g) for name, (g, _) in places(graphs, rule).items()}
+            if after
+            else indices
         )
         counts = found_in(told, rule)
         where = [name for name, count in counts.items() if count and name not in NETWORKS]
@@ -126,28 +128,30 @@ def test_every_rule_matches_somewhere(
     golden("rules/matches.txt", "\n".join(lines) + "\n")
 
 
-def test_every_found_rule_matches_as_well(fields: Mapping[str, Field]) -> None:
+def test_every_found_rule_matches_as_well(indices: Mapping[str, MatchIndex]) -> None:
     """In one of these graphs, or where a model is written as its left side is; what is captured as
     a product of matrices by a name of its own is called matmul first."""
     named = [RULES[name] for name in BY_NAME]
-    left = [rule for rule in CANDIDATES["found"] if not any(found_in(fields, rule).values())]
+    left = [rule for rule in CANDIDATES["found"] if not any(found_in(indices, rule).values())]
     for seed in range(8):
         written, left = left, list[Rule]()
         for i in range(0, len(written), TOGETHER):
             some = written[i : i + TOGETHER]
             plain = [simplified(graph) for graph in planted(some, [seed])]
             told = [*plain, *(apply_all(graph, named) for graph in plain)]
-            there = {f"{k}": Field(graph) for k, graph in enumerate(told)}
+            there = {f"{k}": MatchIndex(graph) for k, graph in enumerate(told)}
             left += [rule for rule in some if not any(found_in(there, rule).values())]
     assert [rule.name for rule in left] == []
 
 
 @pytest.mark.parametrize("family", sorted(LAWFUL))
-def test_no_number_changes_by_a_law(fields: Mapping[str, Field], family: str) -> None:
+def test_no_number_changes_by_a_law(indices: Mapping[str, MatchIndex], family: str) -> None:
     """Each once, at the first place that any graph has for it."""
     for rule in CANDIDATES[family]:
-        sought = Sought.of(rule)
-        places = ((f.graph, m) for f in reversed([*fields.values()]) for m in matches_in(f, sought))
+        signature = RuleSignature.of(rule)
+        places = (
+            (f.graph, m) for f in reversed([*indices.values()]) for m in matches_in(f, signature)
+        )
         graph, match = next(places)
         equal(graph, apply(graph, rule, match), tolerance=1e-9)
 

@@ -28,7 +28,7 @@ from anabranch.rewrite.discovery.generalise import generalised
 from anabranch.rewrite.discovery.implied import Theory, implied, prune
 from anabranch.rewrite.discovery.merged_calls import pairs
 from anabranch.rewrite.discovery.settings import OPERATORS, SETTINGS, Setting
-from anabranch.rewrite.discovery.terms import Evaluator, Side, enumerate_terms
+from anabranch.rewrite.discovery.terms import Side, TermEvaluator, enumerate_terms
 from anabranch.rewrite.discovery.written import written_as
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.rules import elementwise_algebra, found, linear_merging
@@ -199,7 +199,7 @@ def test_larger_terms_are_built_of_one_of_each_class() -> None:
 
 
 def test_what_follows_from_others_is_not_kept() -> None:
-    run, theory = Evaluator(SETTINGS["elements"], 0), Theory()
+    run, theory = TermEvaluator(SETTINGS["elements"], 0), Theory()
     asked = (side("add(relu(relu(add(x, y))), z)"), side("add(z, relu(add(y, x)))"))
     assert not implied(*asked, theory, run)
     theory.add(side("relu(relu(x))"), side("relu(x)"), ELEMENTS)
@@ -210,7 +210,7 @@ def test_what_follows_from_others_is_not_kept() -> None:
 def test_equal_operands_make_equal_calls() -> None:
     """relu(x * x) is x * x, so x * x stands where a law asks for a relu: congruence, and no step
     that is spelled."""
-    run, theory = Evaluator(SETTINGS["elements"], 0), Theory()
+    run, theory = TermEvaluator(SETTINGS["elements"], 0), Theory()
     theory.add(side("relu(mul(x, x))"), side("mul(x, x)"), ELEMENTS)
     theory.add(side("relu(add(relu(x), relu(y)))"), side("add(relu(x), relu(y))"), ELEMENTS)
     squares = side("add(mul(x, x), mul(y, y))")
@@ -219,7 +219,7 @@ def test_equal_operands_make_equal_calls() -> None:
 
 
 def test_special_cases_go_when_their_law_is_found() -> None:
-    run, theory = Evaluator(SETTINGS["elements"], 0), Theory()
+    run, theory = TermEvaluator(SETTINGS["elements"], 0), Theory()
     theory.add(side("relu(relu(x))"), side("relu(x)"), ELEMENTS)
     theory.add(side("add(add(x, x), y)"), side("add(add(x, y), x)"), ELEMENTS)
     theory.add(side("add(add(x, y), z)"), side("add(add(y, z), x)"), ELEMENTS)
@@ -231,7 +231,7 @@ def test_special_cases_go_when_their_law_is_found() -> None:
 
 
 def test_an_equation_is_not_used_where_its_shapes_are_not() -> None:
-    run, theory = Evaluator(SETTINGS["matrices"], 0), Theory()
+    run, theory = TermEvaluator(SETTINGS["matrices"], 0), Theory()
     theory.add(side("relu(relu(x))"), side("relu(x)"), {"x": ("N", "N")})
     assert not implied(side("relu(relu(a))"), side("relu(a)"), theory, run)
     theory.add(side("relu(relu(x))"), side("relu(x)"), {"x": ("N", "K")})
@@ -239,7 +239,7 @@ def test_an_equation_is_not_used_where_its_shapes_are_not() -> None:
 
 
 def test_more_inputs() -> None:
-    run = Evaluator(SETTINGS["matrices"], 0)
+    run = TermEvaluator(SETTINGS["matrices"], 0)
     one, two = side("add(matmul(x, a), matmul(x, a))"), side("matmul(x, add(a, a))")
     law = generalised(one, two, run)
     assert [text_pattern(each).count("a1") for each in law] == [1, 1]
@@ -292,7 +292,9 @@ def test_what_is_written_is_recognised() -> None:
 
 def test_two_calls_become_one() -> None:
     setting = SETTINGS["layers"]
-    merged = {each.name.split(" -> ")[0]: each for each in pairs(setting, Evaluator(setting, 0))}
+    merged = {
+        each.name.split(" -> ")[0]: each for each in pairs(setting, TermEvaluator(setting, 0))
+    }
     assert set(merged) == {
         "linear(x, w, b), linear(x, v, c)",
         "linear(x, w, b), linear(y, w, b)",

@@ -13,7 +13,7 @@ from anabranch.options import Options
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.rules import ALL
-from anabranch.rewrite.rules.conv_windows import Window, together
+from anabranch.rewrite.rules.conv_windows import ConvWindow, together
 from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Trace
 
@@ -77,16 +77,16 @@ def test_a_merged_depthwise_convolution_merges_once_more() -> None:
 
 
 def test_one_tap_may_have_any_dilation() -> None:
-    one = Window((1, 1), (0, 0), (1, 1))
-    wide = Window((1, 1), (2, 2), (2, 2))
+    one = ConvWindow((1, 1), (0, 0), (1, 1))
+    wide = ConvWindow((1, 1), (2, 2), (2, 2))
     both = together((9, 9), [((1, 1), one), ((3, 3), wide)])
     assert both == (wide, [((1, 1), (1, 1)), ((0, 0), (0, 0))])
     assert together((9, 9), [((3, 3), wide), ((1, 1), one)]) == (wide, both[1][::-1])
-    three = Window((1, 1), (1, 1), (1, 1))
+    three = ConvWindow((1, 1), (1, 1), (1, 1))
     assert "is no part" in str(together((9, 9), [((3, 3), three), ((3, 3), wide)]))
-    shifted = Window((1, 1), (0, 1), (1, 1))
+    shifted = ConvWindow((1, 1), (0, 1), (1, 1))
     assert "less a multiple" in str(together((9, 9), [((1, 1), shifted), ((3, 3), wide)]))
-    along = Window((1, 1), (0, 2), (5, 2))
+    along = ConvWindow((1, 1), (0, 2), (5, 2))
     assert together((9, 9), [((1, 3), along), ((3, 3), wide)]) == (
         wide,
         [((1, 1), (0, 0)), ((0, 0), (0, 0))],

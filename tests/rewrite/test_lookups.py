@@ -204,12 +204,12 @@ def test_what_is_left_alone(graph: Graph, why: str) -> None:
 
 
 def test_products_too_large_to_be_held_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding_linear, "MOST", 159)
+    monkeypatch.setattr(embedding_linear, "MOST_BYTES", 159)
     heard: list[str] = []
     for rule in ALL:
         assert not list(matches(two(SIDE), rule, lambda *told: heard.append(told[-1])))
     assert heard == ["its tables times the weight are 160 bytes beside the model's own"]
-    monkeypatch.setattr(embedding_linear, "MOST", 160)
+    monkeypatch.setattr(embedding_linear, "MOST_BYTES", 160)
     assert any(list(matches(two(SIDE), rule)) for rule in ALL)
 
 

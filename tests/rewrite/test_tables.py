@@ -209,7 +209,7 @@ def test_what_is_left_alone(rule: Rule, graph: Graph, why: str | None) -> None:
 
 
 def test_tables_too_large_to_be_held_twice_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding_merging, "MOST", 100)
+    monkeypatch.setattr(embedding_merging, "MOST_BYTES", 100)
     graph = lookups("%c: f32[2,2,3] = aten.stack.default([%a, %b], 1)", (3, 3))
     heard: list[str] = []
     assert not list(matches(graph, STACK, lambda _, sentence: heard.append(sentence)))

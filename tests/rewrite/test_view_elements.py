@@ -12,10 +12,10 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Node, Ref
 from anabranch.ir.ops import make_node
 from anabranch.ir.types import TensorType
-from anabranch.rewrite.view_elements import Cuts, Shown
+from anabranch.rewrite.view_elements import Shown, ViewSlices
 
 
-def shown(source: torch.Tensor, cuts: Cuts) -> torch.Tensor:
+def shown(source: torch.Tensor, cuts: ViewSlices) -> torch.Tensor:
     found = source.reshape(cuts.shape)
     for dim, (begin, size) in enumerate(cuts.slices):
         found = found.narrow(dim, begin, size)
@@ -111,4 +111,4 @@ def test_what_a_reshape_loses_another_one_finds() -> None:
         place = place.of(node, node.name)
     assert place == Shown((((2, 120),), ((2, 4),), ((5, 24),), ((4, 1),)), 8)
     cuts = place.cuts(240)
-    assert cuts == Cuts((2, 5, 6, 4), ((0, 2), (0, 5), (2, 2), (0, 4)), (0, 2, 1, 3))
+    assert cuts == ViewSlices((2, 5, 6, 4), ((0, 2), (0, 5), (2, 2), (0, 4)), (0, 2, 1, 3))

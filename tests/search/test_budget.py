@@ -124,7 +124,7 @@ def test_the_trace_hears_what_the_time_went_to(clock: Clock) -> None:
     assert told == {"search.price": 2.5, "search.build": 3.0}
 
 
-def test_contests_shrink_with_the_time_that_is_left(clock: Clock) -> None:
+def test_part_timings_shrink_with_the_time_that_is_left(clock: Clock) -> None:
     meter = Meter(Effort(work=1000.0, until=Deadline.after(20.0)))
     assert meter.tasks(24, 40, 1.0) == 24 and not meter.stopped
     clock.now = 12.0
@@ -135,7 +135,7 @@ def test_contests_shrink_with_the_time_that_is_left(clock: Clock) -> None:
 
 def test_without_limits_all_is_afforded(clock: Clock) -> None:
     meter = Meter(Effort())
-    spend(meter, "contest", 1e9, clock, 1e9)
+    spend(meter, "part timing", 1e9, clock, 1e9)
     assert (
         meter.affords("build", 1e9) and meter.prices(8000) == 8000 and meter.tasks(24, 9, 9) == 24
     )

@@ -20,9 +20,9 @@ from anabranch.rewrite.match import matches
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import ALL
 from anabranch.search.cost.estimator import Appraiser
-from anabranch.search.cost.task_cuts import Cuts
+from anabranch.search.cost.task_cuts import TaskCutter
 from anabranch.search.engine.dynamic_programme import search
-from anabranch.search.part_timing import contest
+from anabranch.search.part_timing import time_parts
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job
@@ -94,8 +94,8 @@ def worked() -> tuple[str, dict[float, Case], Case]:
     graph, target = cell(), resolve("sim:h200")
     chosen = Options.read({"cache_dir": None}, environment=False)
     job = Job(None, (), {}, target, chosen, None, Trace())
-    taken = contest(job, [graph]).taken
-    cuts, machine = Cuts(target.spec, True), calibration_of(target.spec)
+    taken = time_parts(job, [graph]).taken
+    cuts, machine = TaskCutter(target.spec, True), calibration_of(target.spec)
     lines, best = list[str](), dict[float, Case]()
 
     def told(what: str, one: Graph, price: Appraiser) -> str:
@@ -108,7 +108,7 @@ def worked() -> tuple[str, dict[float, Case], Case]:
         )
 
     def raced(found: Graph, rules: Sequence[str], price: Appraiser) -> tuple[str, Case]:
-        was, now = contest(job, [graph, found]).costs
+        was, now = time_parts(job, [graph, found]).costs
         assert was is not None and now is not None
         parts = price(found) / price(graph), price.outlook(found) / price.outlook(graph)
         verdict = "taken" if now.us < was.us and not tied(now, was) else "not taken"

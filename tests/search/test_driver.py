@@ -20,9 +20,9 @@ from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.schedule.recall import RECALLED
 from anabranch.search import driver, evaluation
-from anabranch.search.engine.backtracking import Step
+from anabranch.search.engine.backtracking import RewriteStep
 from anabranch.search.result import Path, Round
-from anabranch.search.state import Outcome
+from anabranch.search.state import SearchOutcome
 from anabranch.targets import resolve
 from anabranch.trace import Trace, stage_seconds
 from anabranch.tuning.job import Job
@@ -53,22 +53,24 @@ def asked(tmp_path: File, monkeypatch: pytest.MonkeyPatch, begun: list[Path]) ->
             trace: Trace | None = None,
             **options: Any,
         ) -> Compilation:
-            def improved(*given: Any) -> Outcome[Any]:
+            def improved(*given: Any) -> SearchOutcome[Any]:
                 start: Path = given[-1]
                 begun.append(start)
                 rounds = start.rounds
                 if step:
-                    steps = (Step(step, ("out",), 2.0, 1.0),)
+                    steps = (RewriteStep(step, ("out",), 2.0, 1.0),)
                     rounds = (
                         *rounds,
                         Round(steps, Cost(2.0, "estimated"), Cost(1.0, "estimated"), start.graph),
                     )
                 cut, undone, ran = end
                 path = replace(start, rounds=rounds, cut_short=cut, undone=undone, ran=ran)
-                return Outcome(replace(given[1]) if step else given[1], path)
+                return SearchOutcome(replace(given[1]) if step else given[1], path)
 
             monkeypatch.setattr(driver, "improved", improved)
-            monkeypatch.setattr(evaluation.Judging, "last", lambda self, plans, until: FASTER)
+            monkeypatch.setattr(
+                evaluation.CandidateEvaluator, "last", lambda self, plans, until: FASTER
+            )
             all_of_it = Options.read({"cache_dir": None, **chosen, **options}, environment=False)
             job = Job(net, inputs, {}, resolve("sim:h200"), all_of_it, within, trace or Trace())
             made: Compilation = compile_model(job)
@@ -207,13 +209,13 @@ def test_plans_get_modes_of_their_own_to_be_compared_where_it_is_close_and_there
         now = Cost(times[job.options.overlap], "measured", spread)
         return [Cost(100.0, "measured", spread), now]
 
-    monkeypatch.setattr(evaluation.Judging, "_launched", launched)
+    monkeypatch.setattr(evaluation.CandidateEvaluator, "_launched", launched)
     monkeypatch.setattr(evaluation, "may_overlap", lambda tasks, target: able)
     options = Options.read({"cache_dir": None}, environment=False)
     net, inputs = ZOO["squeezenet"].build("tiny"), ZOO["squeezenet"].inputs("tiny", 1)
-    judge: Any = object.__new__(evaluation.Judging)
+    judge: Any = object.__new__(evaluation.CandidateEvaluator)
     judge._job = Job(net, inputs, {}, resolve("sim:h200"), options, None, trace)
-    judge.aside = replace(judge._job, trace=trace.aside())
+    judge.child_job = replace(judge._job, trace=trace.child())
     plan: Any = SimpleNamespace(tasks=SimpleNamespace(tasks=(None,) * tasks))
     _, now = judge.last((plan, plan), ENDLESS.within(left))
     assert asked == modes and now.us == times[modes[-1]]
@@ -258,9 +260,9 @@ def test_a_plan_of_many_launches_is_tried_in_the_mode_of_the_first(
 
     monkeypatch.setattr(evaluation, "mode_of", mode_of)
     options = SimpleNamespace(overlap="each")
-    judge: Any = object.__new__(evaluation.Judging)
+    judge: Any = object.__new__(evaluation.CandidateEvaluator)
     judge._job = SimpleNamespace(options=options, target=None, cache=None)
-    judge.aside, judge._modes = SimpleNamespace(trace=None), {}
+    judge.child_job, judge._modes = SimpleNamespace(trace=None), {}
     judge._first = planned("first", LARGE + 1)
     plans = [planned("small", LARGE), planned("large", LARGE + 1), judge._first]
     assert [judge._mode(plan) for plan in plans] == [

@@ -16,14 +16,14 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.rule import Call, Rule, Throughout, Wild
 from anabranch.options import Options
 from anabranch.search import global_rules, outer_loop, part_search
-from anabranch.search.budget import BUILT, FEWEST, PRICE, WORK_DONE, Effort
+from anabranch.search.budget import BUILT, FEWEST_PRICES, PRICE, WORK_DONE, Effort
 from anabranch.search.engine.alternatives import Alternatives, Paid
-from anabranch.search.engine.backtracking import Exchange, Found, Step
+from anabranch.search.engine.backtracking import Exchange, Found, RewriteStep
 from anabranch.search.engine.intervals import Interval
 from anabranch.search.outer_loop import improved, settings_of
-from anabranch.search.protocols import Judges, Locals
+from anabranch.search.protocols import Evaluators, PartEvaluators
 from anabranch.search.result import Path, Round, rules_of
-from anabranch.search.state import Outcome
+from anabranch.search.state import SearchOutcome
 from anabranch.trace import Trace
 
 USUAL = Effort()
@@ -56,7 +56,7 @@ def looked(
     seeds: Sequence[Path] = (),
     begun: Path | None = None,
     again: Callable[[Sequence[Built]], list[Cost]] | None = None,
-) -> tuple[Outcome[Built], list[int], Trace]:
+) -> tuple[SearchOutcome[Built], list[int], Trace]:
     """The outcome from a chain of nine nodes, or from where an earlier search ended, by lengths:
     what each length takes, what a search at a length finds, which lengths cannot be built; and
     which were built, in order."""
@@ -75,12 +75,12 @@ def looked(
         length = len(graph.nodes)
         found = [Found(graph, float(length), ())]
         for to in offers.get(length, ()):
-            step = Step("long -> short", ("n0",), float(length), float(to))
+            step = RewriteStep("long -> short", ("n0",), float(length), float(to))
             found.append(Found(chain(to), float(to), (step,)))
         return tuple(sorted(found, key=lambda one: one.cost))
 
     monkeypatch.setattr(outer_loop, "search", search)
-    judges: Judges[Built] = Judges(
+    evaluators: Evaluators[Built] = Evaluators(
         lambda graph: graph,
         lambda built: lambda graph: float(len(graph.nodes)),
         build,
@@ -90,7 +90,7 @@ def looked(
     start = begun.graph if begun else chain(9)
     trace, first = Trace(), Built(start, cost(start))
     settings = settings_of(Options.read({}, environment=False))
-    found = improved(chain(9), first, (), settings, judges, effort, trace, seeds, begun)
+    found = improved(chain(9), first, (), settings, evaluators, effort, trace, seeds, begun)
     return found, ran, trace
 
 
@@ -156,7 +156,7 @@ def test_nothing_faster_leaves_the_graph_alone(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_others_found_is_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Faster, the search goes on from it; slower, from the graph as it was."""
-    step = Step("theirs", ("n0",), 9.0, 6.0)
+    step = RewriteStep("theirs", ("n0",), 9.0, 6.0)
     round = Round((step,), Cost(9.0, "measured"), Cost(6.0, "measured"), chain(6))
     seed = Path(chain(9), chain(6), (round,))
     us = {9: 90.0, 6: 70.0, 5: 60.0}
@@ -169,7 +169,7 @@ def test_what_others_found_is_run_first(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_it_goes_on_from_where_an_earlier_search_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither that graph nor the first is built again, and nothing better leaves it as it is."""
-    step = Step("earlier", ("n0",), 9.0, 6.0)
+    step = RewriteStep("earlier", ("n0",), 9.0, 6.0)
     round = Round((step,), Cost(90.0, "measured"), Cost(70.0, "measured"), chain(6))
     begun = Path(chain(9), chain(6), (round,), "budget", 0.5, goes_on=True)
     found, ran, _ = looked({6: 70.0, 5: 60.0}, {6: (5, 9), 5: (6,)}, monkeypatch, begun=begun)
@@ -208,7 +208,7 @@ def test_what_was_built_is_known_to_the_next_search(monkeypatch: pytest.MonkeyPa
         return lambda graph: float(len(graph.nodes))
 
     def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
-        step = Step("long -> short", ("n0",), 9.0, 8.0)
+        step = RewriteStep("long -> short", ("n0",), 9.0, 8.0)
         shorter = [Found(chain(n), float(n), (step,)) for n in (5, 6, 7)]
         return (*shorter, Found(graph, 9.0))
 
@@ -217,14 +217,14 @@ def test_what_was_built_is_known_to_the_next_search(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(outer_loop, "search", search)
     simplify = {5: chain(6), 6: chain(6), 7: chain(9)}
-    judges: Judges[Built] = Judges(
+    evaluators: Evaluators[Built] = Evaluators(
         lambda graph: simplify[len(graph.nodes)],
         appraise,
         build,
         lambda plans: [plan.cost for plan in plans],
     )
     first, settings = build(chain(9)), settings_of(Options.read({}, environment=False))
-    found = improved(chain(9), first, (), settings, judges, USUAL, Trace())
+    found = improved(chain(9), first, (), settings, evaluators, USUAL, Trace())
     assert known == [[9], [9, 6]] and not found.path.rounds
 
 
@@ -256,7 +256,7 @@ def test_a_candidate_that_would_end_too_late_is_not_begun(
 
 def test_work_that_is_done_is_the_same_on_slower_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     us = {length: 100.0 - length for length in range(1, 9)} | {9: 90.0}
-    work = FEWEST * PRICE + 2.5 * BUILT * 9
+    work = FEWEST_PRICES * PRICE + 2.5 * BUILT * 9
     runs = []
     for seconds in (None, 1e6):
         effort = Effort(measured=5, work=work, until=Deadline.after(seconds))
@@ -267,13 +267,13 @@ def test_work_that_is_done_is_the_same_on_slower_machines(monkeypatch: pytest.Mo
 
 
 def test_rules_are_named_once() -> None:
-    steps = [Step(rule, (), 1.0, 0.0) for rule in ("a -> b", "c -> d", "a -> b")]
+    steps = [RewriteStep(rule, (), 1.0, 0.0) for rule in ("a -> b", "c -> d", "a -> b")]
     assert rules_of(steps) == "a -> b x2; c -> d"
 
 
 def part_of(length: int, to: int) -> Alternatives:
     """A part of so many nodes, and a form of it."""
-    step = Step("long -> short", ("n0",), 1.0, 0.5)
+    step = RewriteStep("long -> short", ("n0",), 1.0, 0.5)
     form = Found(chain(to), float(to), (step,))
     return Alternatives(Interval((0, 0), chain(length), {}, f"like {length}"), 1, ((form, 0.5),))
 
@@ -290,7 +290,7 @@ class Lengths:
 
 def parts_paid(
     monkeypatch: pytest.MonkeyPatch, whole: float, gain: float, rules: Sequence[Rule] = ()
-) -> tuple[Outcome[Built], list[int], Trace]:
+) -> tuple[SearchOutcome[Built], list[int], Trace]:
     """The outcome from a chain of nine nodes, which takes 90, where of two parts one has a form
     that is faster by so much, and the graph with it takes so long; which lengths were built; what
     was said."""
@@ -308,22 +308,22 @@ def parts_paid(
         ran.append(len(graph.nodes))
         return Built(graph, Cost(us[len(graph.nodes)], "measured"))
 
-    def contest(graphs: Sequence[Graph]) -> list[Cost | None]:
+    def time_parts(graphs: Sequence[Graph]) -> list[Cost | None]:
         slow = {3: 4.5}
         return [Cost(slow.get(n, float(n)), "measured") for n in (len(g.nodes) for g in graphs)]
 
     monkeypatch.setattr(part_search, "gathered", gathered)
     monkeypatch.setattr(part_search, "assembled", assembled)
     monkeypatch.setattr(outer_loop, "search", lambda graph, *rest: (Found(graph, 1.0),))
-    judges: Judges[Built] = Judges(
+    evaluators: Evaluators[Built] = Evaluators(
         lambda graph: graph,
         lambda built: lambda graph: float(len(graph.nodes)),
         build,
         lambda plans: [plan.cost for plan in plans],
-        Locals(lambda built: [Lengths()], contest),
+        PartEvaluators(lambda built: [Lengths()], time_parts),
     )
     first, settings, trace = Built(chain(9), Cost(90.0, "measured")), settings_of(OPTIONS), Trace()
-    return improved(chain(9), first, rules, settings, judges, USUAL, trace), ran, trace
+    return improved(chain(9), first, rules, settings, evaluators, USUAL, trace), ran, trace
 
 
 @pytest.mark.parametrize(("whole", "faster"), [(80.0, True), (95.0, False)])
@@ -358,7 +358,7 @@ def tried_throughout(
     def throughout(graph: Graph, chosen: list[tuple[Rule, int]], *rest: object) -> Found:
         names = [rule.name for rule, _ in chosen]
         came_from.append((len(graph.nodes), names))
-        step = Step(names[0], ("n0",), 1.0, 0.5)
+        step = RewriteStep(names[0], ("n0",), 1.0, 0.5)
         return Found(chain(lengths[names[0]]), 1.0, (step,))
 
     for room in (global_rules, part_search):
@@ -407,7 +407,7 @@ def test_of_candidates_the_best_foreseen_is_run_and_another_kind_next(
     rules = {5: "merge", 6: "merge", 7: "merge", 8: "split"}
 
     def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
-        found = (Found(chain(n), float(n), (Step(rules[n], (), 9.0, 1.0),)) for n in rules)
+        found = (Found(chain(n), float(n), (RewriteStep(rules[n], (), 9.0, 1.0),)) for n in rules)
         return (*found, Found(graph, 9.0))
 
     def build(graph: Graph) -> Built:
@@ -415,7 +415,7 @@ def test_of_candidates_the_best_foreseen_is_run_and_another_kind_next(
         return Built(graph, Cost(100.0, "measured"))
 
     monkeypatch.setattr(outer_loop, "search", search)
-    judges: Judges[Built] = Judges(
+    evaluators: Evaluators[Built] = Evaluators(
         lambda graph: graph,
         lambda built: lambda graph: float(len(graph.nodes)),
         build,
@@ -423,7 +423,7 @@ def test_of_candidates_the_best_foreseen_is_run_and_another_kind_next(
         foresee=lambda built: lambda graph: abs(len(graph.nodes) - 7.1),
     )
     first = Built(chain(9), Cost(90.0, "measured"))
-    improved(chain(9), first, (), settings_of(OPTIONS), judges, Effort(measured=4), Trace())
+    improved(chain(9), first, (), settings_of(OPTIONS), evaluators, Effort(measured=4), Trace())
     assert ran == [7, 8, 6, 5]
 
 
@@ -433,11 +433,11 @@ def test_steps_of_a_whole_are_told_apart_by_what_their_parts_take(
     """Two parts that are alike are run once, and one that cannot run tells nothing."""
     asked: list[int] = []
 
-    def contest(graphs: Sequence[Graph]) -> list[Cost | None]:
+    def time_parts(graphs: Sequence[Graph]) -> list[Cost | None]:
         asked.extend(len(graph.nodes) for graph in graphs)
         return [Cost(float(n), "measured") if n != 1 else None for n in asked]
 
-    steps = tuple(Step(f"rule {i}", (), 9.0, 1.0) for i in range(4))
+    steps = tuple(RewriteStep(f"rule {i}", (), 9.0, 1.0) for i in range(4))
     exchanges = (
         Exchange(chain(4), chain(3), 1),
         Exchange(chain(6), chain(2), 1),
@@ -450,15 +450,15 @@ def test_steps_of_a_whole_are_told_apart_by_what_their_parts_take(
         return tuple(offers[n] for n in offers if n == len(graph.nodes))
 
     monkeypatch.setattr(outer_loop, "search", search)
-    judges: Judges[Built] = Judges(
+    evaluators: Evaluators[Built] = Evaluators(
         lambda graph: graph,
         lambda built: lambda graph: float(len(graph.nodes)),
         lambda graph: Built(graph, Cost(10.0 * len(graph.nodes), "measured")),
         lambda plans: [plan.cost for plan in plans],
-        Locals(lambda built: [Lengths()], contest, first=False),
+        PartEvaluators(lambda built: [Lengths()], time_parts, first=False),
     )
     first = Built(chain(9), Cost(90.0, "measured"))
-    found = improved(chain(9), first, (), settings_of(OPTIONS), judges, USUAL, Trace())
+    found = improved(chain(9), first, (), settings_of(OPTIONS), evaluators, USUAL, Trace())
     assert asked == [4, 3, 6, 2, 2, 1]
     ran = [step.ran and (step.ran.before.us, step.ran.after.us) for step in found.path.steps]
     assert ran == [(4.0, 3.0), (6.0, 2.0), (4.0, 3.0), None]
@@ -467,5 +467,5 @@ def test_steps_of_a_whole_are_told_apart_by_what_their_parts_take(
         part_search, "RUN", 1e9
     )  # more than is left; the search was done all the same
     hasty = replace(USUAL, until=Deadline.after(1e6))
-    found = improved(chain(9), first, (), settings_of(OPTIONS), judges, hasty, Trace())
+    found = improved(chain(9), first, (), settings_of(OPTIONS), evaluators, hasty, Trace())
     assert [step.ran for step in found.path.steps] == [None] * 4 and found.path.cut_short == ""

@@ -10,7 +10,7 @@ from tests.search.test_outer_loop import chain
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.search.engine.alternatives import Alternatives, Paid
-from anabranch.search.engine.backtracking import Found, Step
+from anabranch.search.engine.backtracking import Found, RewriteStep
 from anabranch.search.engine.intervals import Interval
 from anabranch.search.part_selection import EACH, PLANS, TASKS, entrants, fewer, settled
 from anabranch.trace import Trace
@@ -31,7 +31,7 @@ class Nodes:
 
 def part(length: int, *forms: tuple[int, float], places: int = 1) -> Alternatives:
     """A part of so many nodes; forms of it by their length, with what they promise."""
-    step = Step("long -> short", ("n0",), 1.0, 0.5)
+    step = RewriteStep("long -> short", ("n0",), 1.0, 0.5)
     interval = Interval((length, length), chain(length), {}, f"like {length}")
     found = tuple((Found(chain(to), float(to), (step,)), promise) for to, promise in forms)
     return Alternatives(interval, places, found)
@@ -69,13 +69,13 @@ def test_the_fastest_form_stays_if_it_is_faster_by_more_than_the_noise() -> None
     us = {20: 20.0, 19: 15.0, 18: 16.0, 9: 9.0, 8: 9.5, 5: 5.0, 4: 4.9, 7: 7.0}
     ran: list[int] = []
 
-    def contest(graphs: Sequence[Graph]) -> list[Cost | None]:
+    def time_parts(graphs: Sequence[Graph]) -> list[Cost | None]:
         ran.extend(len(graph.nodes) for graph in graphs)
         found = (us.get(len(graph.nodes)) for graph in graphs)
         return [None if took is None else Cost(took, "measured", 0.1) for took in found]
 
     trace = Trace()
-    paid = settled(entrants(known, Nodes()), contest, trace)
+    paid = settled(entrants(known, Nodes()), time_parts, trace)
     assert len(ran) == 9 and sorted(ran) == sorted([*us, 6])
     assert list(paid) == ["like 20"]
     assert len(paid["like 20"].found.graph.nodes) == 19 and paid["like 20"].us == 5.0
@@ -87,7 +87,7 @@ def test_the_fastest_form_stays_if_it_is_faster_by_more_than_the_noise() -> None
 
 def test_a_rule_is_rather_tried_by_itself_than_with_others() -> None:
     """Together they promise more than either alone, but not twice as much."""
-    steps = [Step(rule, ("n0",), 1.0, 0.5) for rule in ("merge", "split")]
+    steps = [RewriteStep(rule, ("n0",), 1.0, 0.5) for rule in ("merge", "split")]
     forms = (
         (Found(chain(3), 3.0, (steps[0], steps[1])), 0.25),
         (Found(chain(4), 4.0, (steps[0], steps[0])), 0.2),
@@ -109,7 +109,7 @@ def test_what_paid_least_is_left_out_first() -> None:
 
 def test_each_rule_is_tried_before_one_is_tried_everywhere() -> None:
     """One rule promises much in every part; another, little in one of them, has its turn."""
-    other = Step("few -> many", ("n0",), 1.0, 0.9)
+    other = RewriteStep("few -> many", ("n0",), 1.0, 0.9)
     forms = part(8, (7, 0.4), (6, 0.01)).found
     modest = replace(forms[1][0], steps=(other,)), 0.01
     parts = [part(20 + i, (10 + i, 0.5)) for i in range(9)]

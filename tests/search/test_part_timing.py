@@ -18,7 +18,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Costs, Executable
 from anabranch.ir.verify import verify_graph
 from anabranch.options import Options
-from anabranch.search.part_timing import apart, contest, side_by_side
+from anabranch.search.part_timing import apart, side_by_side, time_parts
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.build import simplified
@@ -66,7 +66,7 @@ def test_graphs_side_by_side_share_nothing_and_come_apart() -> None:
 
 
 def test_what_takes_longer_comes_out_longer_on_the_machine_itself() -> None:
-    result = contest(job("cpu", scheduler="sequential"), [layers(1), layers(12), layers(1)])
+    result = time_parts(job("cpu", scheduler="sequential"), [layers(1), layers(12), layers(1)])
     one, many, same = result.costs
     assert one is not None and many is not None and same is not None
     assert one.source == "measured" and many.us > 3 * one.us
@@ -75,12 +75,12 @@ def test_what_takes_longer_comes_out_longer_on_the_machine_itself() -> None:
 
 
 def test_predictions_for_a_part_know_forks_and_not_the_start_of_a_run() -> None:
-    one, two = contest(job("sim:h200", kernels="library"), [layers(1), layers(2)]).costs
+    one, two = time_parts(job("sim:h200", kernels="library"), [layers(1), layers(2)]).costs
     assert one is not None and two is not None
     calibration = resolve("sim:h200").spec.calibration
     assert calibration is not None
     assert one.us < two.us < one.us + calibration.split_us
-    again = contest(job("sim:h200", kernels="library"), [layers(1), layers(2)]).costs
+    again = time_parts(job("sim:h200", kernels="library"), [layers(1), layers(2)]).costs
     assert again == (one, two)
 
 
@@ -94,7 +94,7 @@ def test_what_cannot_be_simplified_cannot_run(monkeypatch: pytest.MonkeyPatch) -
         return real(one, graph)
 
     monkeypatch.setattr("anabranch.search.part_timing.simplified", picky)
-    bad, good = contest(job("sim:h200", kernels="library"), [layers(2), layers(1)]).costs
+    bad, good = time_parts(job("sim:h200", kernels="library"), [layers(2), layers(1)]).costs
     assert bad is None and good is not None
 
 
@@ -122,7 +122,7 @@ def test_nothing_is_compiled_or_raced_once_somebody_wants_an_end(
         return loads(plan, *rest, **named)
 
     monkeypatch.setattr(one.target, "load", load)
-    found = contest(replace(one, deadline=Deadline(stop=stop)), [layers(1), layers(2)], mode)
+    found = time_parts(replace(one, deadline=Deadline(stop=stop)), [layers(1), layers(2)], mode)
     assert ("prepared" in asked) == (mode == "w" and not ends)
     assert ("loaded" in asked) == (not ends)
     assert all(found.costs) != ends

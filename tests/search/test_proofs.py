@@ -18,7 +18,7 @@ from anabranch.rewrite.pattern_ops import call
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import CANDIDATES
 from anabranch.search import proofs
-from anabranch.search.engine.backtracking import Place, Step
+from anabranch.search.engine.backtracking import Place, RewriteStep
 from anabranch.search.proofs import LEFT, Proofs, instance
 from anabranch.trace import Trace
 
@@ -44,10 +44,10 @@ def graph_of() -> Graph:
     return captured(Sums(), torch.rand(32, 64))
 
 
-def steps_of(graph: Graph, rule: Rule) -> list[Step]:
+def steps_of(graph: Graph, rule: Rule) -> list[RewriteStep]:
     found = [tuple(node.name for node in match.nodes) for match in matches(graph, rule)]
     names = dict.fromkeys(found)  # what adds two values matches both ways round
-    return [Step(rule.name, nodes, 2.0, 1.0, place=Place(graph, nodes)) for nodes in names]
+    return [RewriteStep(rule.name, nodes, 2.0, 1.0, place=Place(graph, nodes)) for nodes in names]
 
 
 def test_a_wrong_rule_is_named_with_its_nodes_and_used_no_more() -> None:

@@ -12,7 +12,7 @@ from anabranch.cache import Cache
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.options import Options
-from anabranch.search.engine.backtracking import Ran, Step
+from anabranch.search.engine.backtracking import Ran, RewriteStep
 from anabranch.search.recall import question, recall, remember
 from anabranch.search.result import Path, Round
 from anabranch.targets import resolve
@@ -42,7 +42,7 @@ def path(begin: Graph) -> Path:
     found = read(FOUND)
     bound = replace(found, constants=begin.constants)
     ran = Ran(Cost(4.0, "measured", 0.5), Cost(3.0, "measured", 0.25), 2)
-    step = Step("x*s + x*t -> x*(s + t)", ("out", "a", "b"), 9.0, 6.0, 8.0, ran)
+    step = RewriteStep("x*s + x*t -> x*(s + t)", ("out", "a", "b"), 9.0, 6.0, 8.0, ran)
     return Path(
         begin, bound, (Round((step,), Cost(9, "measured", 0.1), Cost(6, "measured"), bound),)
     )

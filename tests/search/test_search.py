@@ -188,7 +188,7 @@ def test_work_is_asked_for_and_not_what_is_left() -> None:
             assert effort.slack == (0.0 if asked else driver.SLACK)
     one = job(Twins(), torch.randn(4, 64))
     assert driver._limit(one) == pytest.approx(driver.SEARCH, abs=0.1)
-    long_ago = replace(one, begun=one.begun - driver.WHOLE + 5.0)
+    long_ago = replace(one, begun=one.begun - driver.COMPILATION_S + 5.0)
     assert driver._limit(long_ago) == pytest.approx(5.0, abs=0.1)
 
 

@@ -24,13 +24,13 @@ from anabranch.tuning import build
 from anabranch.tuning.build import KERNEL_SECONDS
 from anabranch.tuning.job import Job
 from anabranch.tuning.select import Selection
-from anabranch.tuning.tuner import Way
+from anabranch.tuning.tuner import SelectionVariant
 
 GRAPH = with_values(parse_graph(PARTS))
 
 
 @pytest.fixture
-def ways() -> tuple[list[Way], Any]:
+def ways() -> tuple[list[SelectionVariant], Any]:
     """One with its concatenation in a launch with activations, one with it as a join."""
     made = tuner()
     prepare = partial(pack, spec=made.target.spec)
@@ -41,7 +41,7 @@ def ways() -> tuple[list[Way], Any]:
 
 
 def taken(
-    ways: tuple[list[Way], Any], raced: list[Cost], monkeypatch: pytest.MonkeyPatch
+    ways: tuple[list[SelectionVariant], Any], raced: list[Cost], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[int, int, Trace]:
     """Which way is taken where they take so long, how many ran, and what was said."""
     ran: list[int] = []
@@ -72,7 +72,7 @@ def test_the_faster_whole_is_taken_and_the_first_in_a_tie(
     us: tuple[float, float],
     spread: float,
     which: int,
-    ways: tuple[list[Way], Any],
+    ways: tuple[list[SelectionVariant], Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(build, "NEAR", 10.0)
@@ -84,7 +84,7 @@ def test_the_faster_whole_is_taken_and_the_first_in_a_tie(
 
 
 def test_what_is_foreseen_to_be_much_slower_is_not_run(
-    ways: tuple[list[Way], Any], monkeypatch: pytest.MonkeyPatch
+    ways: tuple[list[SelectionVariant], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     foreseen = iter((10.0, 11.0))
     monkeypatch.setattr(build, "outlook_of", lambda *given: next(foreseen))
@@ -111,7 +111,7 @@ def test_selections_are_foreseen_on_as_many_streams_as_there_will_be(
     """Two launches side by side are faster than one for both; one after the other they are not."""
     target = resolve("sim:h200", False)
     cuts = [partition(TWO, Trace(), target.spec, True, several) for several in (True, False)]
-    ways = [Way(Selection(cut, {}), Trace()) for cut in cuts]
+    ways = [SelectionVariant(Selection(cut, {}), Trace()) for cut in cuts]
     assert [len(cut.tasks) for cut in cuts] == [1, 2]
     chosen = Options.read({"cache_dir": None, **options}, environment=False)
     job = Job(nn.Identity(), (), {}, target, chosen, None, Trace())

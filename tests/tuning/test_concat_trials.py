@@ -22,7 +22,7 @@ from anabranch.kernels import ALL
 from anabranch.memory import pack
 from anabranch.trace import Trace
 from anabranch.tuning.concat_trials import with_joins
-from anabranch.tuning.select import Choosing, Selection, select
+from anabranch.tuning.select import Selection, SelectionConfig, select
 
 SPEC = TargetSpec("cuda", "a GPU", sms=132, capability=(9, 0), simulated=True)
 PROVIDED: tuple[Provider, ...] = ALL
@@ -84,8 +84,8 @@ def us(task: Task, kernel: Kernel) -> float:
     return 4.0 if kernel.provider == "aten" else 2.0 + len(kernel.variant) / 100
 
 
-def chosen_by(costs: Given, check: Callable[[Task], str] = lambda task: "") -> Choosing:
-    return Choosing(SPEC, PROVIDED, costs.trial, check)
+def chosen_by(costs: Given, check: Callable[[Task], str] = lambda task: "") -> SelectionConfig:
+    return SelectionConfig(SPEC, PROVIDED, costs.trial, check)
 
 
 def selected(costs: Given, graph: Graph = FIRE) -> Selection:

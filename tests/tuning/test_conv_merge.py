@@ -27,7 +27,7 @@ from anabranch.targets.cpu.target import CpuTarget
 from anabranch.trace import Event, Trace
 from anabranch.tuning.conv_merge import merged
 from anabranch.tuning.job import Job
-from anabranch.tuning.select import Choosing, Selection, select
+from anabranch.tuning.select import Selection, SelectionConfig, select
 
 NETWORKS = ("squeezenet_bypass", "inception_v3")
 
@@ -186,8 +186,8 @@ def test_an_offer_is_what_it_changes(others: bool) -> None:
     costs, trace = Priced(spec), Trace()
 
     def choose(tasks: TaskGraph) -> Selection:
-        how = Choosing(spec, PROVIDERS, costs.trial, lambda task: "")
-        return select(tasks, how, Trace())
+        config = SelectionConfig(spec, PROVIDERS, costs.trial, lambda task: "")
+        return select(tasks, config, Trace())
 
     tasks = choose(partition(graph, Trace(), spec)).tasks
     after = merged("ios-merge", graph, tasks, costs, Limits(trace=trace), choose)
@@ -220,8 +220,8 @@ def test_on_a_gpu_slices_begin_where_vectors_do(kind: str, refusals: int) -> Non
     costs, trace = Roofline(spec), Trace()
 
     def choose(tasks: TaskGraph) -> Selection:
-        how = Choosing(spec, PROVIDERS, costs.trial, lambda task: "")
-        return select(tasks, how, Trace())
+        config = SelectionConfig(spec, PROVIDERS, costs.trial, lambda task: "")
+        return select(tasks, config, Trace())
 
     tasks = choose(partition(graph, Trace(), spec)).tasks
     after = merged("ios-merge", graph, tasks, costs, Limits(trace=trace, spec=spec), choose)

@@ -1,4 +1,4 @@
-"""Heats with times that are written down."""
+"""Successive halving with times that are written down."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
 from anabranch.tuning import halving
-from anabranch.tuning.halving import in_heats
+from anabranch.tuning.halving import successive_halving
 
 BODIES = {
     width: parse_graph(
@@ -36,7 +36,7 @@ def answered(
         asked.extend(int(task.name) for task in given)
         return [precise[int(task.name)] for task in given]
 
-    return in_heats(tasks, {i: measured(us) for i, us in rough.items()}, trial), asked
+    return successive_halving(tasks, {i: measured(us) for i, us in rough.items()}, trial), asked
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from anabranch.trace import Trace
 from anabranch.tuning.joint_offers import (
     GENERATED,
     SHORT,
-    Part,
+    JointPart,
     Sharing,
     grouped,
     joint_resources,
@@ -57,7 +57,7 @@ def selected(us: Sequence[float] = (2.0, 3.0), library: float | None = None) -> 
     return Selection(replace(tasks, tasks=tuple(chosen)), tried)
 
 
-def group_of(selection: Selection, known: dict[str, Part]) -> Group:
+def group_of(selection: Selection, known: dict[str, JointPart]) -> Group:
     alike = grouped(selection.tasks, known, SPEC)
     (group,) = {group for groups in alike for group in groups if len(group) == 3}
     return group

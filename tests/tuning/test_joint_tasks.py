@@ -25,7 +25,7 @@ from anabranch.ir.text import parse_graph
 from anabranch.ir.verify import verify_tasks
 from anabranch.kernels.triton.write import variants
 from anabranch.trace import Trace
-from anabranch.tuning.joint_tasks import MOST, Group, joint, levelled, name_of, together
+from anabranch.tuning.joint_tasks import MOST_TASKS, Group, joint, levelled, name_of, together
 
 
 def cell(branches: int) -> Graph:
@@ -91,8 +91,8 @@ def test_all_is_computed_once_and_in_an_order_that_runs(branches: int) -> None:
     after = put(before, groups)
     verify_tasks(after)
     assert sum(len(components(task.body)) for task in after.tasks) == len(before.tasks)
-    assert len(after.tasks) == len(before.tasks) - (branches - -(-branches // MOST))
-    assert max(len(components(task.body)) for task in after.tasks) == min(branches, MOST)
+    assert len(after.tasks) == len(before.tasks) - (branches - -(-branches // MOST_TASKS))
+    assert max(len(components(task.body)) for task in after.tasks) == min(branches, MOST_TASKS)
     x = [random_tensor(graph.inputs[0].type, 9)]
     wanted = eval_graph(graph, x)
     found = eval_tasks(after, x)
@@ -111,7 +111,7 @@ def test_whatever_is_grouped_runs_and_computes_the_same(data: st.DataObject) -> 
     groups = levelled(tasks, us, lambda group: len(group) <= room, data.draw(st.booleans()))
     names = [task.name for group in groups for task in group]
     assert len(names) == len(set(names)) and us.keys() >= set(names)
-    assert all(2 <= len(group) <= min(room, MOST) for group in groups)
+    assert all(2 <= len(group) <= min(room, MOST_TASKS) for group in groups)
     some = [group for group in groups if data.draw(st.booleans())]
     after = put(tasks, some)
     verify_tasks(after)

@@ -17,7 +17,7 @@ from anabranch.kernels import sources
 from anabranch.trace import Trace
 from anabranch.tuning import recall
 from anabranch.tuning.recall import Memory, whole
-from anabranch.tuning.select import Choosing, Selection, select
+from anabranch.tuning.select import Selection, SelectionConfig, select
 
 SPEC = TargetSpec("cuda", "a GPU")
 
@@ -63,8 +63,8 @@ def chosen(
 
     two = tuple(Task(name, body(name)) for name in ("one", "two"))
     tasks = TaskGraph("t", body("one").inputs, (), two, (), body("two").outputs)
-    how = Choosing(spec, [fake], trial, lambda task: "", memory)
-    return select(tasks, how, trace or Trace())
+    config = SelectionConfig(spec, [fake], trial, lambda task: "", memory)
+    return select(tasks, config, trace or Trace())
 
 
 def test_what_was_decided_is_not_tried_again() -> None:

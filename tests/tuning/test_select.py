@@ -15,7 +15,14 @@ from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels import PROVIDERS
 from anabranch.trace import Trace
-from anabranch.tuning.select import FEWEST, Choosing, select, select_all, select_some, within
+from anabranch.tuning.select import (
+    FEWEST_KERNELS,
+    SelectionConfig,
+    select,
+    select_all,
+    select_some,
+    within,
+)
 
 SPEC = TargetSpec("cuda", "a GPU")
 EXP = "aten.exp.default"
@@ -68,7 +75,9 @@ def choose(
     trace = Trace()
     tasks = TaskGraph("t", body("a").inputs, (), (Task("a", body("a")),), (), body("a").outputs)
     kernel = (
-        select(tasks, Choosing(SPEC, [Fake(letters)], trial, check), trace).tasks.tasks[0].kernel
+        select(tasks, SelectionConfig(SPEC, [Fake(letters)], trial, check), trace)
+        .tasks.tasks[0]
+        .kernel
     )
     assert kernel is not None
     return kernel.name, trace
@@ -109,7 +118,7 @@ def test_and_says_what_whoever_tried_has_said() -> None:
         return [None for _ in tasks]
 
     with pytest.raises(TargetError) as failed:
-        select(tasks, Choosing(SPEC, [Fake("ab")], trial, passing), trace)
+        select(tasks, SelectionConfig(SPEC, [Fake("ab")], trial, passing), trace)
     assert failed.value.why == "fake.a: failed; fake.b: failed; no heads in a"
 
 
@@ -122,7 +131,7 @@ def test_equal_tasks_are_decided_once() -> None:
 
     tasks = tuple(Task(name, body(name)) for name in ("a", "b", "c"))
     graph = TaskGraph("t", body("a").inputs, (), tasks, (), body("a").outputs)
-    chosen = select(graph, Choosing(SPEC, [Fake("k")], trial, passing), Trace()).tasks
+    chosen = select(graph, SelectionConfig(SPEC, [Fake("k")], trial, passing), Trace()).tasks
     assert asked == ["a"]
     assert [task.kernel.body.name for task in chosen.tasks if task.kernel] == ["a", "b", "c"]
 
@@ -140,11 +149,11 @@ def test_cuts_of_a_graph_are_decided_in_one_batch() -> None:
     cuts = [
         TaskGraph("t", one.inputs, (), tasks, (), one.outputs) for tasks in ((a,), (a, b), (b,))
     ]
-    found = select_all(cuts, Choosing(SPEC, [Fake("x")], trial, passing), Trace())
+    found = select_all(cuts, SelectionConfig(SPEC, [Fake("x")], trial, passing), Trace())
     assert batches == [["aten.relu.default", EXP]]
     assert [[task.name for task in s.tasks.tasks] for s in found] == [["a"], ["a", "b"], ["b"]]
     assert found[0].candidates["a"] is found[1].candidates["a"]
-    single = select(cuts[1], Choosing(SPEC, [Fake("x")], trial, passing), Trace())
+    single = select(cuts[1], SelectionConfig(SPEC, [Fake("x")], trial, passing), Trace())
     assert single == found[1]
 
 
@@ -163,7 +172,7 @@ def test_many_structures_try_fewer_kernels_of_each() -> None:
     few = {"a": offer(4), "b": offer(4)}
     assert within(few, 10) == few
     many = {str(i): offer(9) for i in range(9)}
-    assert {len(kept) - 1 for kept in within(many, 10).values()} == {FEWEST}
+    assert {len(kept) - 1 for kept in within(many, 10).values()} == {FEWEST_KERNELS}
 
 
 def test_tasks_that_nothing_runs_may_be_left_out() -> None:
@@ -174,10 +183,10 @@ def test_tasks_that_nothing_runs_may_be_left_out() -> None:
     def trial(asked: Sequence[Task]) -> list[Cost | None]:
         return [None if task.name == "b" else Cost(1.0, "measured") for task in asked]
 
-    found = select_some(tasks, Choosing(SPEC, [Fake("xy")], trial, passing), Trace())
+    found = select_some(tasks, SelectionConfig(SPEC, [Fake("xy")], trial, passing), Trace())
     assert [task.name for task in found.tasks.tasks] == ["a"] and list(found.candidates) == ["a"]
     with pytest.raises(TargetError, match="task b"):
-        select(tasks, Choosing(SPEC, [Fake("xy")], trial, passing), Trace())
+        select(tasks, SelectionConfig(SPEC, [Fake("xy")], trial, passing), Trace())
 
 
 @pytest.mark.parametrize(
@@ -187,10 +196,12 @@ def test_where_nothing_passes_the_library_runs_the_body_as_eager_does(
     cost: Cost | None, why: str
 ) -> None:
     """Neither what could not be measured nor what our inputs do not suit leaves a task alone."""
-    how = Choosing(SPEC, PROVIDERS[:1], lambda asked: [cost] * len(asked), lambda task: why)
+    config = SelectionConfig(
+        SPEC, PROVIDERS[:1], lambda asked: [cost] * len(asked), lambda task: why
+    )
     trace = Trace()
     alone = TaskGraph("g", body("a").inputs, (), (Task("a", body("a")),), (), body("a").outputs)
-    (task,) = select(alone, how, trace).tasks.tasks
+    (task,) = select(alone, config, trace).tasks.tasks
     assert task.kernel is not None and task.kernel.body == task.body
     assert task.kernel.variant == PLAIN and not task.kernel.writes_out
     told = [event.why for event in trace.events if event.kind == "warning"]

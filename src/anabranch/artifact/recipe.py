@@ -18,12 +18,12 @@ from torch import Tensor
 from anabranch.ir.conditions import conditioned, index_bounds
 from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.plan import Plan
-from anabranch.ir.recipe import Held, Recipe, bare, follows, leaves
+from anabranch.ir.recipe import ModelTensor, Recipe, bare, follows, leaves
 from anabranch.ir.types import TensorType
 
 
 def with_recipe(
-    plan: Plan, captured: Graph, rewritten: Sequence[Graph], state: tuple[Held, ...]
+    plan: Plan, captured: Graph, rewritten: Sequence[Graph], state: tuple[ModelTensor, ...]
 ) -> Plan:
     """The plan with its recipe. `rewritten`: graphs whose conditions it depends on, the last of
     them its own. What a lookup needs of its index is a condition, too, where it is folded as well.

@@ -23,7 +23,7 @@ from anabranch.ir import derive
 from anabranch.ir.conditions import KINDS
 from anabranch.ir.graph import Condition, Constant, Graph, Node
 from anabranch.ir.plan import Plan
-from anabranch.ir.recipe import Held, Recipe, follows
+from anabranch.ir.recipe import ModelTensor, Recipe, follows
 from anabranch.ir.rule import computable
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.types import DTYPE_NAMES, DTYPES, TensorType, type_of
@@ -162,7 +162,7 @@ def read(
         if one.kind not in KINDS or len(one.numbers) != KINDS[one.kind].numbers:
             raise ValueError(f"there is no condition {one.kind!r} of {len(one.numbers)} numbers")
     recipe = Recipe(
-        tuple(Held(h.name, h.shape, DTYPES[h.dtype], h.persistent) for h in model.state),
+        tuple(ModelTensor(h.name, h.shape, DTYPES[h.dtype], h.persistent) for h in model.state),
         tuple(given),
         {
             constant.name: _kept(one, constant, tensors, check_type)

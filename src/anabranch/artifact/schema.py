@@ -117,7 +117,7 @@ class Document(_Model):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class PlanParts:
     """What `write` makes of a plan: JSON text, source texts, flat tensors by name."""
 
     text: str
@@ -125,7 +125,7 @@ class Parts:
     tensors: Mapping[str, torch.Tensor]
 
 
-def write(plan: Plan, extra: dict[str, JsonValue]) -> Parts:
+def write(plan: Plan, extra: dict[str, JsonValue]) -> PlanParts:
     """The plan in parts. ArtifactError if a name or an argument has no text form."""
     sources = dict.fromkeys(
         task.kernel.source for task in plan.tasks.tasks if task.kernel and task.kernel.source
@@ -151,7 +151,7 @@ def write(plan: Plan, extra: dict[str, JsonValue]) -> Parts:
         recipe=recipe,
         extra=extra,
     )
-    return Parts(document.model_dump_json(), tuple(sources), {**tensors, **kept})
+    return PlanParts(document.model_dump_json(), tuple(sources), {**tensors, **kept})
 
 
 def read(

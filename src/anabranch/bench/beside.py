@@ -1,6 +1,6 @@
 """Rivals beside one compiled model: built, and timed in common rounds with calls of ours -> facts.
 
-    beside(compiled, Cell("zoo:resnet50", ...), ("eager", "inductor"))
+    beside(compiled, BenchmarkCase("zoo:resnet50", ...), ("eager", "inductor"))
       -> {"called_ms": 0.41, "baselines": {"eager": 1.9, "inductor": 0.63},
           "called_beside": ["eager", "inductor"], "not_measured": {}}
 
@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from anabranch.bench.built import Cell, build_rival, outputs, reason
+from anabranch.bench.built import BenchmarkCase, build_rival, outputs, reason
 from anabranch.bench.machine import Machine, machine
-from anabranch.bench.result_rows import Matrix
+from anabranch.bench.result_rows import BenchmarkMatrix
 from anabranch.bench.rivals import forget_compiled
 from anabranch.bench.statistics import summary
 from anabranch.compiled.calls import Compiled
@@ -55,8 +55,10 @@ def beside(
     try:
         with torch.no_grad(), compiled.target.own_precision():
             batch = batch_of(name, args, None) or 1
-            cell = Cell(name, dtype, batch, model, args, outputs(model(*args)))
-            return _timed(compiled, cell, rivals, here, Matrix(models=(name,), trust=trust))
+            cell = BenchmarkCase(name, dtype, batch, model, args, outputs(model(*args)))
+            return _timed(
+                compiled, cell, rivals, here, BenchmarkMatrix(models=(name,), trust=trust)
+            )
     finally:
         forget_compiled()
         gc.collect()
@@ -65,7 +67,11 @@ def beside(
 
 
 def _timed(
-    compiled: Compiled, cell: Cell, rivals: Sequence[str], here: Machine, matrix: Matrix
+    compiled: Compiled,
+    cell: BenchmarkCase,
+    rivals: Sequence[str],
+    here: Machine,
+    matrix: BenchmarkMatrix,
 ) -> dict[str, Any]:
     with here.building():
         built = [build_rival(rival, cell, here, matrix) for rival in rivals]

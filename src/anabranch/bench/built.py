@@ -1,6 +1,6 @@
 """One system, built for one cell of the matrix: ours as users get it or with options, or a rival.
 
-    Cell: a model with its inputs, and eager's outputs for them
+    BenchmarkCase: a model with its inputs, and eager's outputs for them
       -> System: what to call, what it took to build, how far its outputs are from eager's
 
 Failures and timeouts are told, not raised: the others are timed all the same.
@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_leaves
 
 from anabranch.bench.deadline import Expired, within
 from anabranch.bench.machine import Call, Machine
-from anabranch.bench.rehearse import NATIVE, rehearse
-from anabranch.bench.result_rows import CALL, Matrix, named
+from anabranch.bench.rehearse import NATIVE, try_in_sandbox
+from anabranch.bench.result_rows import CALL, BenchmarkMatrix, named
 from anabranch.bench.rivals import RIVALS
 from anabranch.ir.plan import Plan
 from anabranch.ir.tolerances import relative_error
@@ -46,7 +46,7 @@ Compile = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class BenchmarkCase:
     """One model with one dtype and batch, loaded, and eager's outputs for its inputs."""
 
     name: str
@@ -77,16 +77,16 @@ class System:
     same: str = ""
 
 
-def load_cell(name: str, dtype: str, batch: int, here: Machine, trust: bool) -> Cell:
+def load_cell(name: str, dtype: str, batch: int, here: Machine, trust: bool) -> BenchmarkCase:
     """The model where it will run, and what eager makes of its inputs."""
     model, args = load_model(name, batch, dtype, here.device, trust=trust)
     batch = batch_of(name, args, batch) or batch
     reference = () if here.simulated else outputs(model(*args))
-    return Cell(name, dtype, batch, model, args, reference)
+    return BenchmarkCase(name, dtype, batch, model, args, reference)
 
 
 def build_ours(
-    cell: Cell,
+    cell: BenchmarkCase,
     here: Machine,
     options: dict[str, Any],
     asked: dict[str, str],
@@ -143,11 +143,11 @@ def _substitutions(events: Sequence[Event], *kinds: str) -> Iterator[str]:
             yield f"{event.what}: {event.why}"
 
 
-def build_rival(name: str, cell: Cell, here: Machine, matrix: Matrix) -> System:
+def build_rival(name: str, cell: BenchmarkCase, here: Machine, matrix: BenchmarkMatrix) -> System:
     timeout = matrix.rival_timeout
     if name in NATIVE and here.target == "cuda" and timeout is not None:
         place = (cell.name, cell.dtype, cell.batch, here.target, matrix.trust)
-        if failure := rehearse(name, *place, timeout):
+        if failure := try_in_sandbox(name, *place, timeout):
             return System(name, None, failure=failure)
     start = time.perf_counter()
     try:
@@ -164,7 +164,7 @@ def build_rival(name: str, cell: Cell, here: Machine, matrix: Matrix) -> System:
     return System(name, ready.call, seconds, peak, difference, ready.note, replayed=ready.replayed)
 
 
-def difference_now(system: System, cell: Cell) -> float | None:
+def difference_now(system: System, cell: BenchmarkCase) -> float | None:
     """The difference once more, after all others have run: nobody may have written to its memory.
     Our replay returns nothing; `anabranch-call` stands for it."""
     if system.call is None or system.difference is None:

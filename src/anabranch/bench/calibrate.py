@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any
 
 from anabranch.bench.provenance import provenance, versions
-from anabranch.costs.fit import Case, Verdict, case_of, fit, floored, judge
+from anabranch.costs.fit import Case, FitQuality, case_of, fit, floored, judge
 from anabranch.costs.observed import Observations, ObservedGraph
 from anabranch.costs.repeats import Repeatability, repeatability
 from anabranch.errors import OptionError
@@ -166,7 +166,7 @@ def _rows(
     ]
 
 
-def _row(case: Case, verdict: Verdict, graph: ObservedGraph) -> dict[str, Any]:
+def _row(case: Case, verdict: FitQuality, graph: ObservedGraph) -> dict[str, Any]:
     return {
         "network": case.name,
         "dtype": graph.dtype,
@@ -179,7 +179,7 @@ def _row(case: Case, verdict: Verdict, graph: ObservedGraph) -> dict[str, Any]:
     }
 
 
-def _schedules(case: Case, verdict: Verdict) -> list[dict[str, Any]]:
+def _schedules(case: Case, verdict: FitQuality) -> list[dict[str, Any]]:
     """One entry a captured graph; its several times where there are several."""
     entries: list[dict[str, Any]] = []
     columns = (case.schedules, case.us, case.spreads, verdict.predicted, case.repeats)

@@ -51,7 +51,7 @@ Save = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class DelayMatrix:
     """What to try. runs: of each scheduler's plan; budget: seconds for one network, after which
     those with fewer runs keep what they have; kernels are chosen first, in the time it takes."""
 
@@ -68,7 +68,7 @@ class Matrix:
 
 
 @dataclass(slots=True)
-class Row:
+class DelayRow:
     """One scheduler's plan of one model; `different`: runs of which an output's bits differed."""
 
     model: str
@@ -82,7 +82,9 @@ class Row:
     failure: str = ""
 
 
-def run(matrix: Matrix, trace: Trace | None = None, save: Save | None = None) -> dict[str, Any]:
+def run(
+    matrix: DelayMatrix, trace: Trace | None = None, save: Save | None = None
+) -> dict[str, Any]:
     """The record; `save` gets it anew after every model. OptionError for names that mean nothing,
     and for a target that runs nothing."""
     trace = trace or Trace()
@@ -95,7 +97,7 @@ def run(matrix: Matrix, trace: Trace | None = None, save: Save | None = None) ->
             "a simulated target runs no kernels",
             "take --target cpu, or a machine with a GPU",
         )
-    rows: list[Row] = []
+    rows: list[DelayRow] = []
     record: dict[str, Any] = {
         "version": VERSION,
         **provenance(),
@@ -115,14 +117,14 @@ def run(matrix: Matrix, trace: Trace | None = None, save: Save | None = None) ->
     return record
 
 
-def total(rows: Sequence[Row]) -> int:
+def total(rows: Sequence[DelayRow]) -> int:
     """All runs that differed."""
     return sum(row.different for row in rows)
 
 
-def _cell(matrix: Matrix, model: str, dtype: str, batch: int, trace: Trace) -> list[Row]:
+def _cell(matrix: DelayMatrix, model: str, dtype: str, batch: int, trace: Trace) -> list[DelayRow]:
     until = Deadline.after(matrix.budget)
-    rows = {name: Row(model, dtype, batch, name) for name in matrix.schedulers}
+    rows = {name: DelayRow(model, dtype, batch, name) for name in matrix.schedulers}
     try:
         given = {"tf32": dtype == "tf32", "kernels": matrix.kernels, "search": "none"}
         options = Options.read(given)
@@ -148,7 +150,7 @@ def _cell(matrix: Matrix, model: str, dtype: str, batch: int, trace: Trace) -> l
 
 
 def _schedules(
-    rows: dict[str, Row], tasks: TaskGraph, costs: Costs, limits: Limits, each: float | None
+    rows: dict[str, DelayRow], tasks: TaskGraph, costs: Costs, limits: Limits, each: float | None
 ) -> Iterator[tuple[str, Schedule]]:
     """By scheduler, of which each may take so many seconds; who fails says why in its row."""
     dag: Dag = dag_of(tasks)
@@ -166,9 +168,9 @@ def _schedules(
 
 def _shake(
     runs: dict[str, Executable],
-    rows: dict[str, Row],
+    rows: dict[str, DelayRow],
     want: Sequence[Tensor],
-    matrix: Matrix,
+    matrix: DelayMatrix,
     until: Deadline,
     trace: Trace,
 ) -> None:

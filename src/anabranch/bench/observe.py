@@ -22,7 +22,7 @@ from functools import partial
 from anabranch.bench.experiments import Experiment, copies, lone, pair, steps, tiny
 from anabranch.bench.machine import machine
 from anabranch.bench.proposals import proposals
-from anabranch.bench.recorder import Recorder, Subject
+from anabranch.bench.recorder import ObservationRecorder, Subject
 from anabranch.bench.schedules import job_of
 from anabranch.cache import Cache
 from anabranch.compiler.pipeline import compile_model
@@ -40,7 +40,7 @@ from anabranch.trace import Trace
 Save = Callable[[Observations], None]
 ALONE, WHOLE = 0.25, 0.35
 """Parts of the seconds for tasks alone and for schedules of the network."""
-LEAST, MOST = 0.01, 0.5
+LEAST_S, MOST_S = 0.01, 0.5
 """Seconds for one executable."""
 CAPTURES = 3
 """Of each schedule of a network: captured anew, a graph does not take what it took before."""
@@ -64,7 +64,7 @@ def observe(
     network that fails is a warning; AnabranchError of the last one if all do."""
     trace, here = trace or Trace(), machine(target)
     cells = [(m, d, b) for m in models for d in dtypes for b in batches]
-    recorder: Recorder | None = None
+    recorder: ObservationRecorder | None = None
     failed: AnabranchError | None = None
     for done, (name, dtype, batch) in enumerate(cells):
         what = f"{name} {dtype} batch {batch}"
@@ -79,7 +79,7 @@ def observe(
                 job, _ = job_of(name, dtype, batch, at, options, cache, trace)
                 tasks: TaskGraph = compile_model(job, stop_after="probe")
             if recorder is None:
-                recorder = Recorder(into, at.spec)
+                recorder = ObservationRecorder(into, at.spec)
                 _forks_and_joins(recorder, at, trace)
             whole = Subject(name, "network", batch, dtype, tasks, tasks.tasks, kernels=kernels)
             _network(recorder, whole, at, trace, seconds)
@@ -107,7 +107,7 @@ def _holds(found: Observations, name: str, dtype: str, batch: int, kernels: Kern
 
 
 def _network(
-    recorder: Recorder, whole: Subject, target: Target, trace: Trace, seconds: float
+    recorder: ObservationRecorder, whole: Subject, target: Target, trace: Trace, seconds: float
 ) -> None:
     """Adds a network, and small graphs of its tasks while there is time."""
     start = time.perf_counter()
@@ -126,7 +126,7 @@ def _network(
     for experiment in _small(whole.name, distinct, alone):
         if time.perf_counter() - start > seconds:
             break
-        _experiment(recorder, experiment, whole, alone, _measured(target, trace, 2 * LEAST))
+        _experiment(recorder, experiment, whole, alone, _measured(target, trace, 2 * LEAST_S))
         graphs += 1
     whole_graphs = f"{ran} captures of {len(schedules)} schedules"
     took = f"{len(distinct)} tasks, {whole_graphs}, {graphs} small graphs"
@@ -149,11 +149,11 @@ def _small(name: str, distinct: Sequence[Task], alone: Measured) -> Iterator[Exp
             yield pair(distinct[i], us, distinct[j], other)
 
 
-def _forks_and_joins(recorder: Recorder, target: Target, trace: Trace) -> None:
+def _forks_and_joins(recorder: ObservationRecorder, target: Target, trace: Trace) -> None:
     """What tiny kernels show, once a file."""
     if any(graph.kind == "steps" for graph in recorder.found.graphs):
         return
-    costs = _measured(target, trace, 5 * LEAST)
+    costs = _measured(target, trace, 5 * LEAST_S)
     for task in tiny(target.spec):
         assert task.kernel is not None
         probe = next(iter(costs.probe(lone(task)).values()), None)
@@ -166,7 +166,11 @@ def _forks_and_joins(recorder: Recorder, target: Target, trace: Trace) -> None:
 
 
 def _experiment(
-    recorder: Recorder, experiment: Experiment, of: Subject, alone: Measured, together: Measured
+    recorder: ObservationRecorder,
+    experiment: Experiment,
+    of: Subject,
+    alone: Measured,
+    together: Measured,
 ) -> None:
     graph, kind = experiment.tasks, experiment.kind
     subject = Subject(
@@ -178,4 +182,4 @@ def _experiment(
 def _measured(target: Target, trace: Trace, each: float) -> Measured:
     """Costs of the machine, and nothing from a cache."""
     prepare = partial(pack, spec=target.spec)
-    return Measured(target, prepare, None, trace, each=min(MOST, max(LEAST, each)))
+    return Measured(target, prepare, None, trace, each=min(MOST_S, max(LEAST_S, each)))

@@ -1,6 +1,6 @@
 """Pruning: what the ranking of tiles leaves untried, and what that costs.
 
-    bodies --> | every tile, compiled and timed | --> Record --> | judge | --> pruned, loss
+    bodies --> | every tile, compiled and timed | --> PruningRecord --> | judge | --> pruned, loss
 
 Pruned is the share of all tiles that is never compiled; loss is how much slower the best of the
 rest is than the best of all. The record holds the times of all tiles and says nothing of ranking,
@@ -52,7 +52,7 @@ Try = Callable[[Batch, Batch | None, float], Times]
 GPU `targets.cuda.kernel_timing.Bench.times`)."""
 
 
-class Search(BaseModel):
+class PruningSearch(BaseModel):
     """Tiles of one body, at most `most` of them: microseconds, refusals, and the times of the
     second round."""
 
@@ -64,13 +64,13 @@ class Search(BaseModel):
     finals: dict[str, float] = {}
 
 
-class Record(BaseModel):
+class PruningRecord(BaseModel):
     """Searches of one machine, by name."""
 
     model_config = ConfigDict(extra="forbid")
     spec: TargetSpec
     provenance: Provenance = Provenance()
-    searches: dict[str, Search] = {}
+    searches: dict[str, PruningSearch] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,11 @@ class Judgement:
 
 
 def explore(
-    record: Record,
+    record: PruningRecord,
     bodies: Mapping[str, Graph],
     attempt: Try,
     seconds: float,
-    save: Callable[[Record], None],
+    save: Callable[[PruningRecord], None],
     clock: Callable[[], float] = time.perf_counter,
     most: int | None = None,
 ) -> bool:
@@ -118,7 +118,7 @@ def explore(
     rest in random order."""
     deadline = clock() + seconds
     for name, body in bodies.items():
-        record.searches.setdefault(name, Search(body=text_graph(body), most=most))
+        record.searches.setdefault(name, PruningSearch(body=text_graph(body), most=most))
     work = [(name, batch) for name in bodies for batch in _batches(record, name)]
     for (name, batch), (_, soon) in pairwise([*work, ("", None)]):
         if clock() > deadline:
@@ -138,7 +138,7 @@ def explore(
     return True
 
 
-def judge(record: Record, name: str) -> Judgement:
+def judge(record: PruningRecord, name: str) -> Judgement:
     """What the ranking, as it is now, makes of a search. TargetError if none of what it keeps was
     timed."""
     search, order = record.searches[name], _tiles(record, name)
@@ -192,10 +192,10 @@ def table(judgements: Sequence[Judgement]) -> str:
     return "\n".join(lines)
 
 
-def load(path: Path, spec: TargetSpec, provenance: Provenance) -> Record:
+def load(path: Path, spec: TargetSpec, provenance: Provenance) -> PruningRecord:
     """The record in this file, a new one if there is none. TargetError for another machine's."""
     if not path.exists():
-        return Record(spec=spec, provenance=provenance)
+        return PruningRecord(spec=spec, provenance=provenance)
     record = read(path)
     if record.spec.fingerprint != spec.fingerprint:
         raise TargetError(
@@ -206,23 +206,23 @@ def load(path: Path, spec: TargetSpec, provenance: Provenance) -> Record:
     return record
 
 
-def read(path: Path) -> Record:
+def read(path: Path) -> PruningRecord:
     """The record in this file. TargetError if there is none, or not one that we can read."""
     try:
-        return Record.model_validate_json(path.read_bytes())
+        return PruningRecord.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as broken:
         why = str(broken).partition("\n")[0]
         raise TargetError(f"cannot read {path}", why, "record it again") from None
 
 
-def save(record: Record, path: Path) -> None:
+def save(record: PruningRecord, path: Path) -> None:
     """Whole or not at all: a run that is interrupted leaves what was there."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
     part.replace(path)
 
 
-def _batches(record: Record, name: str) -> Iterator[Batch]:
+def _batches(record: PruningRecord, name: str) -> Iterator[Batch]:
     """What is left to try of a search, in batches."""
     search = record.searches[name]
     kept, order = _kept(record, name), _tiles(record, name)
@@ -238,12 +238,12 @@ def _batches(record: Record, name: str) -> Iterator[Batch]:
         yield body, left[at : at + AT_ONCE]
 
 
-def _note(search: Search, found: Times) -> None:
+def _note(search: PruningSearch, found: Times) -> None:
     search.timed |= {variant: us for variant, us in found.items() if isinstance(us, float)}
     search.refused |= {variant: why for variant, why in found.items() if isinstance(why, str)}
 
 
-def _finalists(record: Record, name: str) -> list[str]:
+def _finalists(record: PruningRecord, name: str) -> list[str]:
     timed = record.searches[name].timed
     order = sorted(timed, key=timed.__getitem__)
     kept = set(_kept(record, name))
@@ -251,11 +251,11 @@ def _finalists(record: Record, name: str) -> list[str]:
     return list(dict.fromkeys([*order[:FINALISTS], *best_kept[:FINALISTS]]))
 
 
-def _kept(record: Record, name: str) -> list[str]:
+def _kept(record: PruningRecord, name: str) -> list[str]:
     return variants(parse_graph(record.searches[name].body), record.spec)
 
 
-def _tiles(record: Record, name: str) -> list[str]:
+def _tiles(record: PruningRecord, name: str) -> list[str]:
     """All tiles that fit, best ranked first."""
     found = contraction_of(lower(parse_graph(record.searches[name].body)))
     assert isinstance(found, Contraction), found

@@ -1,6 +1,6 @@
 """Adds graphs to observations: tasks alone, and their schedules side by side.
 
-recorder = Recorder(None, spec)
+recorder = ObservationRecorder(None, spec)
 recorder.add(subject, schedules, alone, together)     what times tasks, what times schedules
 recorder.found --> Observations
 """
@@ -48,7 +48,7 @@ class Subject:
     kernels: Kernels = "library"
 
 
-class Recorder:
+class ObservationRecorder:
     """Observations of one machine that grow. OptionError if `found` is of another machine."""
 
     def __init__(self, found: Observations | None, spec: TargetSpec) -> None:

@@ -21,7 +21,7 @@ NATIVE = ("torchscript",)
 """Rivals that no signal interrupts. On a GPU only: elsewhere TorchScript does not generate code."""
 
 
-def rehearse(
+def try_in_sandbox(
     rival: str, name: str, dtype: str, batch: int, target: str, trust: bool, seconds: float
 ) -> str:
     """Why the rival would not stand, "" if it does or fails by itself, which its builder says."""

@@ -1,6 +1,6 @@
 """Rows: what a benchmark runs, and what it says of each system.
 
-    Matrix: networks x dtypes x batches, and the systems  ->  a Row for each of them
+    BenchmarkMatrix: networks x dtypes x batches, and the systems  ->  a BenchmarkRow each
 
 "autograph+search_dp=false" is a published system with an option of its own; `LINEUPS` names lists
 of them that belong together.
@@ -65,7 +65,7 @@ several batches. Who searches in sum is first: others begin with what it found."
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class BenchmarkMatrix:
     """What to run. rivals: None for the usual ones of the target. schedulers, systems: ours once
     more with each of these schedulers, and as each of these published systems ("autograph", or
     with options "anabranch+search=none"). seconds: of timing per system; rival_timeout: of
@@ -92,7 +92,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BenchmarkRow:
     """One system on one model. Times are None where `failure` says why. source: "measured", or
     where nothing can run what the times are. ratio: how many times as long as ours takes, `beside`
     which it is: our call for what is timed as it is called, else our replay; tie: no difference.

@@ -79,7 +79,7 @@ schedule that are fastest where kernels overlap, and the seconds it took to find
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class ScheduleMatrix:
     """What to compare. kernels: "all", or "library" alone. budget: seconds that each scheduler may
     take for one model, measurements included, but for the last, which compares them; kernels are
     chosen before, in the time it takes."""
@@ -95,7 +95,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScheduleRow:
     """One scheduler on one model; numbers are None where `failure` says why."""
 
     model: str
@@ -122,7 +122,7 @@ class _Made:
 
 
 def run(
-    matrix: Matrix,
+    matrix: ScheduleMatrix,
     trace: Trace | None = None,
     save: Save | None = None,
     stop: Event | None = None,
@@ -133,7 +133,7 @@ def run(
     trace = trace or Trace()
     for name in matrix.schedulers:
         scheduler(name)
-    rows: list[Row] = []
+    rows: list[ScheduleRow] = []
     record: dict[str, Any] = {
         "version": VERSION,
         **provenance(),
@@ -160,8 +160,8 @@ def run(
 
 
 def _cell(
-    matrix: Matrix, model: str, dtype: str, batch: int, trace: Trace, deadline: Deadline
-) -> list[Row]:
+    matrix: ScheduleMatrix, model: str, dtype: str, batch: int, trace: Trace, deadline: Deadline
+) -> list[ScheduleRow]:
     try:
         given = {"tf32": dtype == "tf32", "kernels": matrix.kernels, "search": "none"}
         options = Options.read(given)
@@ -178,8 +178,11 @@ def _cell(
         raise
     except AnabranchError as failed:
         trace.add("warning", "bench", f"{model} {dtype} batch {batch}", failed.what)
-        rows = [Row("", "", 0, name, failure=failed.what) for name in matrix.schedulers]
-    return [Row(**{**asdict(row), "model": model, "dtype": dtype, "batch": batch}) for row in rows]
+        rows = [ScheduleRow("", "", 0, name, failure=failed.what) for name in matrix.schedulers]
+    return [
+        ScheduleRow(**{**asdict(row), "model": model, "dtype": dtype, "batch": batch})
+        for row in rows
+    ]
 
 
 def job_of(
@@ -286,7 +289,7 @@ def compared(
     launched: Launched | None = None,
     seconds: float | None = None,
     own: Own | None = None,
-) -> list[Row]:
+) -> list[ScheduleRow]:
     """A row for each of these schedulers on one task graph, of no model yet; with `OWN` one more
     for each of its variants, and one for what `compile` would make of all that it tries, with
     kernels `launched` as is best. `seconds`: of each search. `own`: the tasks of those that merge,
@@ -366,10 +369,10 @@ def _row(
     cost: Cost | None,
     fastest: float,
     failures: Mapping[str, str],
-) -> Row:
+) -> ScheduleRow:
     if made is None or cost is None or math.isinf(cost.us):
-        return Row("", "", 0, name, failure=failures.get(name, "its plan could not run"))
-    return Row(
+        return ScheduleRow("", "", 0, name, failure=failures.get(name, "its plan could not run"))
+    return ScheduleRow(
         *("", "", 0, name),
         us=cost.us,
         spread=cost.spread,

@@ -38,7 +38,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class SpecialisedMatrix:
     """What to compare. scheduler: who makes the schedules, "best" for the fastest of several."""
 
     models: Sequence[str]
@@ -51,7 +51,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SpecialisedRow:
     """The schedule made for one batch, run at another; numbers are None where `failure` says why.
     own: made for the batch it runs at. ratio: how many times as long as that one takes; tie: no
     difference."""
@@ -69,7 +69,7 @@ class Row:
     failure: str = ""
 
 
-def run(matrix: Matrix, trace: Trace | None = None) -> dict[str, Any]:
+def run(matrix: SpecialisedMatrix, trace: Trace | None = None) -> dict[str, Any]:
     """The record. OptionError for names that mean nothing, or fewer than two batches."""
     if len(set(matrix.batches)) < 2:
         raise OptionError(
@@ -78,7 +78,7 @@ def run(matrix: Matrix, trace: Trace | None = None) -> dict[str, Any]:
             "give several, such as --batch 1,32,128",
         )
     trace = trace or Trace()
-    rows: list[Row] = []
+    rows: list[SpecialisedRow] = []
     for done, model in enumerate(matrix.models):
         trace.progress("bench", done, len(matrix.models), model)
         rows += _model(matrix, model, trace)
@@ -94,13 +94,13 @@ def run(matrix: Matrix, trace: Trace | None = None) -> dict[str, Any]:
     }
 
 
-def _model(matrix: Matrix, model: str, trace: Trace) -> list[Row]:
+def _model(matrix: SpecialisedMatrix, model: str, trace: Trace) -> list[SpecialisedRow]:
     """Compiled for each batch, and each schedule run at each batch."""
     given = {"tf32": matrix.dtype == "tf32", "budget": matrix.budget, "search": "none"}
     options = Options.read({**given, "kernels": "library", "scheduler": matrix.scheduler})
     target = resolve(matrix.target, options.tf32)
     device = "cpu" if target.device.type == "meta" else target.device
-    rows: list[Row] = []
+    rows: list[SpecialisedRow] = []
     with Cache.open(options.cache_dir) as cache:
         made: dict[int, tuple[Job, TaskGraph, Schedule]] = {}
         for batch in matrix.batches:
@@ -138,11 +138,11 @@ def _row(
     cost: Cost | None,
     own: Cost | None,
     why: str,
-) -> Row:
+) -> SpecialisedRow:
     if cost is None or own is None:
         why = why or f"there is no schedule for batch {batch} to compare with"
-        return Row(model, batch, made_for, schedule.scheduler, failure=why)
-    return Row(
+        return SpecialisedRow(model, batch, made_for, schedule.scheduler, failure=why)
+    return SpecialisedRow(
         model,
         batch,
         made_for,

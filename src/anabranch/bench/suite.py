@@ -32,7 +32,7 @@ import torch
 
 from anabranch import api
 from anabranch.bench.built import (
-    Cell,
+    BenchmarkCase,
     Compile,
     System,
     build_ours,
@@ -44,7 +44,7 @@ from anabranch.bench.built import (
 )
 from anabranch.bench.machine import Machine, machine
 from anabranch.bench.provenance import provenance, versions
-from anabranch.bench.result_rows import CALL, OURS, Matrix, Row, variant
+from anabranch.bench.result_rows import CALL, OURS, BenchmarkMatrix, BenchmarkRow, variant
 from anabranch.bench.rivals import RIVALS, USUAL, forget_compiled
 from anabranch.bench.statistics import Ratio, Summary, paired, summary
 from anabranch.costs import costs_of
@@ -62,7 +62,7 @@ STOPPED = "not built: stopped as asked"
 
 
 def run(
-    matrix: Matrix,
+    matrix: BenchmarkMatrix,
     trace: Trace | None = None,
     compile: Compile = api.compile,
     save: Save | None = None,
@@ -100,21 +100,21 @@ def run(
 
 
 def _cell(
-    matrix: Matrix,
+    matrix: BenchmarkMatrix,
     here: Machine,
     rivals: Sequence[str],
     place: tuple[str, str, int],
     scratch: Path,
     trace: Trace,
     compile: Compile,
-) -> list[Row]:
+) -> list[BenchmarkRow]:
     name, dtype, batch = place
     try:
         cell = load_cell(name, dtype, batch, here, matrix.trust)
     except OptionError:
         raise
     except Exception as failed:
-        return [Row(name, dtype, batch, OURS, failure=reason(failed))]
+        return [BenchmarkRow(name, dtype, batch, OURS, failure=reason(failed))]
     with here.building():
         built = _built(matrix, cell, rivals, here, scratch, trace, compile)
 
@@ -133,8 +133,8 @@ def _cell(
 
 
 def _built(
-    matrix: Matrix,
-    cell: Cell,
+    matrix: BenchmarkMatrix,
+    cell: BenchmarkCase,
     rivals: Sequence[str],
     here: Machine,
     scratch: Path,
@@ -174,7 +174,9 @@ def _built(
     return built
 
 
-def _timed(cell: Cell, built: Sequence[System], here: Machine, seconds: float) -> Iterator[Row]:
+def _timed(
+    cell: BenchmarkCase, built: Sequence[System], here: Machine, seconds: float
+) -> Iterator[BenchmarkRow]:
     """A row for each system, of those that stand with the times of common rounds."""
     if here.simulated:
         yield from _foretold(cell, built, here)
@@ -195,7 +197,7 @@ def _timed(cell: Cell, built: Sequence[System], here: Machine, seconds: float) -
         own, ours = samples.get(system.name), samples.get(beside)
         numbers: Summary | None = summary(own) if own else None
         ratio: Ratio | None = paired(own, ours) if own and ours else None
-        yield Row(
+        yield BenchmarkRow(
             cell.name,
             cell.dtype,
             cell.batch,
@@ -227,7 +229,9 @@ def _against(
     return {name: (r.ratio, r.low, r.high, r.tie) for name, r in found.items()}
 
 
-def _foretold(cell: Cell, built: Sequence[System], here: Machine) -> Iterator[Row]:
+def _foretold(
+    cell: BenchmarkCase, built: Sequence[System], here: Machine
+) -> Iterator[BenchmarkRow]:
     """Rows of plans that cannot run here, with what is forecast of them: on one scale for all."""
     plans = {s.name: s.plan for s in built if s.plan is not None}
     target = resolve(here.target, cell.dtype == "tf32")
@@ -238,7 +242,7 @@ def _foretold(cell: Cell, built: Sequence[System], here: Machine) -> Iterator[Ro
         own, ours = known.get(system.name), known.get(OURS)
         ratio = own.us / ours.us if own and ours else None
         pairs = {n: own.us / c.us for n, c in known.items() if own and n != system.name}
-        yield Row(
+        yield BenchmarkRow(
             cell.name,
             cell.dtype,
             cell.batch,
@@ -256,7 +260,7 @@ def _foretold(cell: Cell, built: Sequence[System], here: Machine) -> Iterator[Ro
         )
 
 
-def _rivals(matrix: Matrix, here: Machine) -> tuple[str, ...]:
+def _rivals(matrix: BenchmarkMatrix, here: Machine) -> tuple[str, ...]:
     usual = USUAL.get(here.target, ())
     chosen = usual if matrix.rivals is None else tuple(dict.fromkeys(matrix.rivals))
     _known("rival", chosen, RIVALS)
@@ -267,7 +271,7 @@ def _check_schedulers(names: Sequence[str]) -> None:
     _known("scheduler", names, SCHEDULERS)
 
 
-def _check_systems(matrix: Matrix, rivals: Sequence[str]) -> None:
+def _check_systems(matrix: BenchmarkMatrix, rivals: Sequence[str]) -> None:
     """OptionError for names that mean nothing, and for what would run or limit nothing."""
     asked = [variant(name) for name in matrix.systems]
     if not (matrix.ours or rivals or matrix.schedulers or asked):

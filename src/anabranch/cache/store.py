@@ -80,7 +80,7 @@ _log = logging.getLogger("anabranch.cache")
 _T = TypeVar("_T")
 
 
-class Store:
+class CacheFile:
     """The file at `path`: connects late, notices forks and replacements, recovers from damage."""
 
     def __init__(self, path: Path | None, patience: float | None = None) -> None:

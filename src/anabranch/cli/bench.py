@@ -17,9 +17,9 @@ import typer
 from anabranch.bench import result_rows, schedules, suite, table
 from anabranch.bench import systems as systems_side_by_side
 from anabranch.bench.delays import RUNS
-from anabranch.bench.delays import Matrix as Delays
+from anabranch.bench.delays import DelayMatrix as Delays
 from anabranch.bench.rivals import RIVALS
-from anabranch.bench.specialised import Matrix as Specialised
+from anabranch.bench.specialised import SpecialisedMatrix as Specialised
 from anabranch.cli import flags, screen
 from anabranch.cli.compile import check_folders
 from anabranch.cli.delays import run as run_delays
@@ -137,10 +137,10 @@ def run(
         if delays:
             run_delays(Delays(schedulers=compared or BEST, runs=runs, **given), json)
         else:
-            run_schedules(schedules.Matrix(schedulers=compared, **given), json)
+            run_schedules(schedules.ScheduleMatrix(schedulers=compared, **given), json)
         return
     chosen = () if rivals == "none" else flags.words(rivals, RIVALS, "--rivals")
-    matrix = result_rows.Matrix(
+    matrix = result_rows.BenchmarkMatrix(
         models=tuple(models),
         dtypes=flags.dtypes(dtype),
         batches=flags.numbers(batch, int, "--batch"),

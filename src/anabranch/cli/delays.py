@@ -30,7 +30,7 @@ COLUMNS = (
 )
 
 
-def run(matrix: delays.Matrix, json: str | None) -> None:
+def run(matrix: delays.DelayMatrix, json: str | None) -> None:
     """Try, show, and write what was asked for. Exit status 1 where a bit differed, or nothing
     ran."""
 

@@ -29,7 +29,7 @@ from anabranch.cli import flags, screen
 from anabranch.cli.watch import Watch
 from anabranch.errors import OptionError
 from anabranch.fuzz import campaign
-from anabranch.fuzz.trial import DRAWN, Setting, check
+from anabranch.fuzz.trial import DRAWN, TrialSetting, check
 from anabranch.models.load import DTYPES
 from anabranch.targets import resolve
 from anabranch.trace import Trace
@@ -122,7 +122,7 @@ def _setting(
     search: str,
     budget: float,
     verified: int,
-) -> Setting:
+) -> TrialSetting:
     """What was asked for, with OptionError for what means nothing."""
     options: dict[str, Any] = {"scheduler": scheduler, "check": verified, "budget": budget}
     options["cache_dir"] = None
@@ -132,7 +132,7 @@ def _setting(
     kind = flags.check_dtype(dtype) or "fp32"
     if kind == "tf32":
         options["tf32"] = True
-    setting = Setting(target, DTYPES[kind], options)
+    setting = TrialSetting(target, DTYPES[kind], options)
     check(setting)
     resolve(target)
     return setting
@@ -140,7 +140,7 @@ def _setting(
 
 def _of_steps(
     target: str, dtype: str | None, verified: int, steps: int, given: Mapping[str, str]
-) -> Setting:
+) -> TrialSetting:
     """What was asked for, where nothing is compiled. OptionError if what is given to compile is
     not as it is by default."""
     other = [f"--{name}" for name, value in given.items() if value != AGAIN[name]]
@@ -152,13 +152,13 @@ def _of_steps(
         )
     kind = flags.check_dtype(dtype)
     options = {"check": verified, "tf32": kind == "tf32"}
-    setting = Setting(target, DTYPES[kind] if kind else torch.float64, options, steps)
+    setting = TrialSetting(target, DTYPES[kind] if kind else torch.float64, options, steps)
     check(setting)
     resolve(target)
     return setting
 
 
-def _show(json: str | None, tally: campaign.Tally, setting: Setting) -> None:
+def _show(json: str | None, tally: campaign.CampaignTally, setting: TrialSetting) -> None:
     console = screen.console(json)
     counts = [str(tally.counts[name]) for name in COLUMNS[1:-1]]
     row = [str(sum(tally.counts.values())), *counts, f"{tally.seconds:.1f}"]
@@ -183,7 +183,7 @@ def _show(json: str | None, tally: campaign.Tally, setting: Setting) -> None:
     console.print(_done(tally, setting))
 
 
-def _done(tally: campaign.Tally, setting: Setting) -> str:
+def _done(tally: campaign.CampaignTally, setting: TrialSetting) -> str:
     """How far the rules were tried: not to be taken for how many graphs were equal."""
     told = campaign.record(tally, 0, setting)
     steps = f"{told['steps']} steps by {len(told['rules'])} rules"
@@ -195,7 +195,7 @@ def _done(tally: campaign.Tally, setting: Setting) -> str:
     )
 
 
-def _words(setting: Setting) -> str:
+def _words(setting: TrialSetting) -> str:
     """What a command line needs beside the seed to say this setting again."""
     dtype = "tf32" if setting.options.get("tf32") else _name(setting)
     said = {"target": setting.target, "dtype": dtype, "steps": str(setting.steps)}
@@ -203,6 +203,6 @@ def _words(setting: Setting) -> str:
     return "".join(f" --{name} {v}" for name, v in said.items() if v != AGAIN.get(name))
 
 
-def _name(setting: Setting) -> str:
+def _name(setting: TrialSetting) -> str:
     names = (name for name, dtype in DTYPES.items() if dtype == setting.dtype)
     return next(names, AGAIN["dtype"])  # fp64, which need not be said

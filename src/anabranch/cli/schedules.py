@@ -39,7 +39,7 @@ COLUMNS = (
 )
 
 
-def run(matrix: schedules.Matrix, json: str | None) -> None:
+def run(matrix: schedules.ScheduleMatrix, json: str | None) -> None:
     """Compare, show, and write what was asked for."""
 
     def save(record: dict[str, Any]) -> None:

@@ -64,7 +64,7 @@ Row = dict[str, int | float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class SpaceBlock:
     """What is counted, and for --solve each node's microseconds and share of the machine."""
 
     dag: Dag
@@ -116,7 +116,7 @@ def run(
     if dag is not None:
         whole = read_dag(dag)
         n = len(whole.names)
-        found = [Block(whole, (UNKNOWN_US,) * n, (UNKNOWN_SHARE,) * n)]
+        found = [SpaceBlock(whole, (UNKNOWN_US,) * n, (UNKNOWN_SHARE,) * n)]
     else:
         assert model is not None
         found = _blocks(model, units, batch, target, trust)
@@ -184,7 +184,9 @@ def _check_budget(budget: float | None, solved: bool) -> None:
         )
 
 
-def _blocks(model: str, units: str, batch: int | None, target: str, trust: bool) -> list[Block]:
+def _blocks(
+    model: str, units: str, batch: int | None, target: str, trust: bool
+) -> list[SpaceBlock]:
     """The blocks of more than one node, in order, as the scheduler ios cuts them."""
     opened = resolve(target)
     device = "cpu" if opened.device.type == "meta" else opened.device
@@ -203,7 +205,7 @@ def _blocks(model: str, units: str, batch: int | None, target: str, trust: bool)
     us = [costs.task(task).us for task in tasks]
     shares = [share(task, opened.spec) for task in tasks]
     return [
-        Block(
+        SpaceBlock(
             whole.restrict(mask),
             tuple(us[v] for v in bits(mask)),
             tuple(shares[v] for v in bits(mask)),
@@ -213,7 +215,7 @@ def _blocks(model: str, units: str, batch: int | None, target: str, trust: bool)
     ]
 
 
-def _count(block: Block, r: int | None, s: int | None) -> Row:
+def _count(block: SpaceBlock, r: int | None, s: int | None) -> Row:
     """The block's row. Pruned as IOS prunes where nobody asked for pruning and the exact count is
     too much; the row then has the limits too."""
     found, limits = space(block.dag, r, s), {}
@@ -232,7 +234,7 @@ def _count(block: Block, r: int | None, s: int | None) -> Row:
     return {**dict(zip(COLUMNS, values, strict=True)), **limits}
 
 
-def _solve(block: Block, row: Row, limits: Limits) -> Row:
+def _solve(block: SpaceBlock, row: Row, limits: Limits) -> Row:
     """The programme's answer under the row's pruning, or what the scheduler ios does where there is
     too much to count. Unpruned it looks at all transitions, as the paper's does; pruned, also by a
     bound. No answer where the deadline passes before."""
@@ -247,7 +249,7 @@ def _solve(block: Block, row: Row, limits: Limits) -> Row:
     return dict(zip(SOLVED, (*told, seconds), strict=True))
 
 
-def _solution(block: Block, row: Row, limits: Limits) -> Solution:
+def _solution(block: SpaceBlock, row: Row, limits: Limits) -> Solution:
     r, s, until = limits.max_group_size, limits.max_groups, limits.deadline
     if "max_groups" in row:
         r, s = GROUP_SIZE, GROUPS

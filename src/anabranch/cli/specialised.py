@@ -15,7 +15,7 @@ from anabranch.cli.watch import Watch
 from anabranch.trace import Trace
 
 
-def run(matrix: specialised.Matrix, json: str | None) -> None:
+def run(matrix: specialised.SpecialisedMatrix, json: str | None) -> None:
     """Compare, show, and write what was asked for."""
     with Watch("specialisation", "bench") as watch:
         record = specialised.run(matrix, Trace(watch))

@@ -28,7 +28,7 @@ KINDS = (
     *(Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.VAR_POSITIONAL),
     *(Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD),
 )
-MOST = 1000
+MOST_ARGUMENTS = 1000
 """Arguments that a saved plan may name."""
 LONGEST = 200
 """Characters of a name."""
@@ -152,8 +152,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def _listed(given: Any) -> list[Any]:
-    if not isinstance(given, list) or len(given) > MOST:
-        raise ValueError(f"there are no more than {MOST} of them in a list")
+    if not isinstance(given, list) or len(given) > MOST_ARGUMENTS:
+        raise ValueError(f"there are no more than {MOST_ARGUMENTS} of them in a list")
     return given
 
 

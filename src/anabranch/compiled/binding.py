@@ -32,16 +32,16 @@ TRACED = ("FakeTensor", "FunctionalTensor")
 
 
 @dataclass(slots=True)
-class Bound:
+class BoundCall:
     """A call as one plan reads it: `tensors` in the plan's order, if nothing differs."""
 
     tensors: list[Tensor] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
 
 
-def bind(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+def bind(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundCall:
     """What a plan makes of a call. InputError for one that the model's own signature refuses."""
-    found = Bound()
+    found = BoundCall()
     places = _places(entry, args, kwargs, found.differences)
     if places is None:
         return found

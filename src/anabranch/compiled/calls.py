@@ -30,7 +30,7 @@ from anabranch.compiled.answer import Answer, answering
 from anabranch.compiled.binding import bind, refusal
 from anabranch.compiled.elsewhere import resettled
 from anabranch.compiled.entry import Entry
-from anabranch.compiled.memory import Memory, memory_of
+from anabranch.compiled.memory import MemoryUse, memory_of
 from anabranch.compiled.module import Fixed, leave_alone, not_recorded, probe
 from anabranch.compiled.padding import padded, proved, read_rows
 from anabranch.compiled.sources import sources
@@ -317,7 +317,7 @@ class Compiled(Fixed):
         """The newest plan as loaded, to replay and time; None on a simulated target."""
         return self.entries[-1].run
 
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryUse:
         """Bytes that all plans hold on the device, by kind; memory that two share counts once."""
         return memory_of(self.entries)
 

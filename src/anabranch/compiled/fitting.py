@@ -19,9 +19,9 @@ from anabranch.frontend.translate import plain_value
 from anabranch.ir.conditions import broken, holds
 from anabranch.ir.graph import Constant
 from anabranch.ir.plan import Plan
-from anabranch.ir.recipe import Held, Recipe, follows
+from anabranch.ir.recipe import ModelTensor, Recipe, follows
 from anabranch.ir.types import copy_into, laid_out, overlaps, type_of
-from anabranch.rewrite.refit import Program, program
+from anabranch.rewrite.refit import RefitProgram, program
 
 FEW = 3
 """Names that a message lists before it counts."""
@@ -39,8 +39,8 @@ class Fitting:
     read: Mapping[str, Constant]
     direct: tuple[tuple[str, Tensor], ...]
     derived: Mapping[str, Tensor]
-    program: Program
-    relied: tuple[Program, ...]
+    program: RefitProgram
+    relied: tuple[RefitProgram, ...]
     device: torch.device
 
 
@@ -106,7 +106,7 @@ def chosen(fit: Fitting, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def _misfits(state: Mapping[str, Held], tensors: Mapping[str, Tensor]) -> Iterator[str]:
+def _misfits(state: Mapping[str, ModelTensor], tensors: Mapping[str, Tensor]) -> Iterator[str]:
     """What is given under a name that the model does not have, or is of another kind there."""
     unexpected = [name for name in tensors if name not in state]
     if unexpected:

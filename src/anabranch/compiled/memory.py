@@ -1,6 +1,6 @@
 """What a compiled model holds on its device, in bytes by kind.
 
->>> print(Memory(weights=102_228_128, inputs=301_056, arena=2_408_448, pool=0, kernels=64))
+>>> print(MemoryUse(weights=102_228_128, inputs=301_056, arena=2_408_448, pool=0, kernels=64))
 weights 102,228,128 B, inputs 301,056 B, arena 2,408,448 B, pool 0 B, kernels 64 B, libraries 0 B
 """
 
@@ -11,11 +11,11 @@ from dataclasses import astuple, dataclass, fields
 
 from anabranch.compiled.entry import Entry
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Held
+from anabranch.ir.protocols import HeldMemory
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryUse:
     """Bytes of the plans of a compiled model; memory that two of them share counts once.
 
     weights: constants that the plans own, apart from the model's own. inputs: the buffers that a
@@ -42,22 +42,22 @@ class Memory:
         return ", ".join(f"{f.name} {getattr(self, f.name):,} B" for f in fields(self))
 
 
-def memory_of(entries: Sequence[Entry]) -> Memory:
+def memory_of(entries: Sequence[Entry]) -> MemoryUse:
     """What the plans of these entries hold together."""
     seen: set[int] = set()
-    found = dict.fromkeys((f.name for f in fields(Memory)), 0)
+    found = dict.fromkeys((f.name for f in fields(MemoryUse)), 0)
     for entry in entries:
         if entry.run is None:
             for kind, count in _planned(entry.plan).items():
                 found[kind] += count
             continue
-        held: Held = entry.run.held()
+        held: HeldMemory = entry.run.held()
         for kind, places in held.places.items():
             found[kind] += sum(count for place, count in places.items() if place not in seen)
             seen.update(places)
         found["pool"] += held.pool
         found["kernels"] += held.kernels
-    return Memory(**found)
+    return MemoryUse(**found)
 
 
 def _planned(plan: Plan) -> dict[str, int]:

@@ -44,8 +44,8 @@ def beside_eager(job: Job, made: Compilation, attempt: Callable[[Job], Compilati
     compiles another job as far as `verify`, under the same clock."""
     if made.run is None or not _chosen_freely(job) or not callable(job.model):
         return made
-    if job.auditions is not None:
-        job.auditions.end()  # no kernel is tried any more, and the model needs the memory
+    if job.sandbox is not None:
+        job.sandbox.end()  # no kernel is tried any more, and the model needs the memory
     known = _recalled(job, made)
     verdict = known
     if verdict is None:
@@ -99,7 +99,7 @@ def _as_captured(
     told = f"the plan takes {verdict.plan.us:.2f} us, the eager model {verdict.model.us:.2f}"
     options = job.options.model_copy(update=PLAIN)
     trace = job.trace
-    asked = replace(job, options=options, captured=made.captured, trace=trace.aside())
+    asked = replace(job, options=options, captured=made.captured, trace=trace.child())
     try:
         plain = attempt(asked)
     except AnabranchError as failed:

@@ -25,7 +25,7 @@ from anabranch.tuning.verify.plan import OTHER_CLASS, WRONG_CAPTURE
 
 T = TypeVar("T")
 
-LEAST = 1.0
+LEAST_S = 1.0
 """Seconds of budget that a further attempt has at least."""
 EXACT: dict[str, Any] = {"search": "none", "folding": "exact"}
 LIBRARY: dict[str, Any] = {**EXACT, "kernels": "library", "abreast": "none"}
@@ -60,7 +60,7 @@ def with_fallback(
             if again is None:
                 raise
         # Out here, nothing holds what the failed attempt has loaded.
-        moment = max(job.deadline.moment, time.monotonic() + LEAST)
+        moment = max(job.deadline.moment, time.monotonic() + LEAST_S)
         job = replace(again, deadline=replace(job.deadline, moment=moment))
 
 

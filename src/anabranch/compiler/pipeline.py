@@ -47,7 +47,7 @@ from anabranch.tuning.build import (
 )
 from anabranch.tuning.horizontal.decide import abreast
 from anabranch.tuning.job import Job, with_samples
-from anabranch.tuning.sandbox.process import Auditions
+from anabranch.tuning.sandbox.process import SandboxProcess
 
 NOUNS: Mapping[str, Callable[[Any], Any]] = {
     "capture": itemgetter(0),
@@ -93,9 +93,9 @@ def _runner(job: Job, stop_after: str | None) -> StageRunner:
 
 
 def _attempt(job: Job, stage: StageRunner) -> Any:
-    with Auditions(job.target, job.cache) as auditions:
+    with SandboxProcess(job.target, job.cache) as sandbox:
         try:
-            return _stages(replace(job, auditions=auditions), stage)
+            return _stages(replace(job, sandbox=sandbox), stage)
         except Stopped as stopped:
             return stopped.noun
 

@@ -122,7 +122,7 @@ def question(
     spec = target.spec
     return "\n".join([
         SCHEME,
-        sources.digest(sources.WHOLE),
+        sources.digest(sources.ALL_ROOMS),
         spec.fingerprint,
         f"{name_of(target)} {spec.simulated} {spec.calibration}",
         *(f"{provider.name} {provider.version}" for provider in providers),
@@ -155,7 +155,7 @@ def refuted(
 def _refuted(graph: Graph, options: Options, target: Target) -> str:
     """The question, with the content of the weights: others may be rounded less."""
     asked = options.model_dump_json(exclude=NOT_REFUTED)
-    ours = sources.digest(sources.WHOLE)
+    ours = sources.digest(sources.ALL_ROOMS)
     machine = f"{target.spec.fingerprint} {name_of(target)}"
     return "\n".join([SCHEME, "refuted", ours, machine, asked, _content(graph)])
 

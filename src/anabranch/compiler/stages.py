@@ -68,8 +68,8 @@ def capture(job: Job) -> tuple[Captured, Observed | None]:
 
 def start_sandbox(job: Job) -> None:
     """Start the process in which kernels run first: it takes seconds, and kernels will be tried."""
-    if job.auditions is not None and tuner_of(job).generates:
-        job.auditions.start()
+    if job.sandbox is not None and tuner_of(job).generates:
+        job.sandbox.start()
 
 
 def refuse_known_wrong(job: Job, captured: Captured) -> None:
@@ -105,7 +105,7 @@ def search(
         return first, path
     made, path = searched(job, captured, graph, first, path)
     if made is not first:
-        job.trace.retell(*span, made.trace)
+        job.trace.replace(*span, made.trace)
     return made, path
 
 

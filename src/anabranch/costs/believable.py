@@ -27,7 +27,7 @@ CALIBRATED: Limits = (0.0, 1e6)
 SHARES = ("bandwidth", "arithmetic")
 """Of a calibration, what is divided by."""
 TAKEN: Limits = (0, 1 << 50)
-MOST = 1e308
+LARGEST_NUMBER = 1e308
 """What can be told of a number: integers may be larger than floats."""
 LONGEST = 300
 """Characters of a name."""
@@ -38,7 +38,11 @@ def disbelieved(spec: TargetSpec, taken: dict[str, Resources]) -> str:
     take of the machine, by key."""
     for name, value, (low, high) in _numbers(spec, taken):
         if not low <= value <= high:
-            told = value if isinstance(value, float) else max(-MOST, min(value, MOST))
+            told = (
+                value
+                if isinstance(value, float)
+                else max(-LARGEST_NUMBER, min(value, LARGEST_NUMBER))
+            )
             return f"{name} is {told:.6g}, and from {low:g} to {high:g} are believed"
     texts = (spec.kind, spec.name, *(text for pair in spec.versions for text in pair))
     if not all(text.isprintable() and len(text) <= LONGEST for text in texts):

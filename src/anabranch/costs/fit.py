@@ -82,7 +82,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FitQuality:
     """Of one graph: its schedules' predicted microseconds, the median of their relative errors, and
     Kendall's tau between predicted and measured, None where no two measurements differ."""
 
@@ -259,11 +259,11 @@ def _disorder(case: Case, errors: Sequence[float]) -> float:
     return total / count if count else 0.0
 
 
-def judge(case: Case, spec: TargetSpec, calibration: Calibration) -> Verdict:
+def judge(case: Case, spec: TargetSpec, calibration: Calibration) -> FitQuality:
     predicted = predict(case, spec, calibration)
     errors = [abs(p / us - 1) for p, us in zip(predicted, case.us, strict=True)]
     tau = kendall(predicted, case.us, case.spreads)
-    return Verdict(tuple(predicted), statistics.median(errors), tau)
+    return FitQuality(tuple(predicted), statistics.median(errors), tau)
 
 
 def kendall(

@@ -66,7 +66,7 @@ REMEMBERED = 1 << 7
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulatedTimes:
     """By launch: when it became ready, and when it ended; and when all had."""
 
     starts: tuple[float, ...]
@@ -111,7 +111,7 @@ class Simulator:
         """With the fewest waits that make the order safe."""
         return self._latency_of(self.launches(order, streams))
 
-    def run(self, launches: Launches) -> Outcome:
+    def run(self, launches: Launches) -> SimulatedTimes:
         """When each launch would start and end."""
         return _run(launches, self._kernels, self._calibration)
 
@@ -143,7 +143,7 @@ class Simulator:
         return linked(order, direct, [streams[v] for v in order], self._kernels.bound)
 
 
-def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> Outcome:
+def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> SimulatedTimes:
     """The event loop. It is one function with local names because schedulers call it thousands of
     times: `arrivals` are kernels whose CTAs will queue, by time; `ends` are batches of CTAs under
     way, by the clock of the work, which runs `slow` times slower than time."""
@@ -232,4 +232,4 @@ def _run(launches: Launches, kernels: Kernels, calibration: Calibration) -> Outc
         raise VerifyError(f"a schedule never starts {sum(end < 0 for end in done)} of its launches")
     last = sum(not after for after in launches.dependents)
     latency += calibration.start_us + calibration.end_us * (last - 1) if n else 0.0
-    return Outcome(tuple(starts), tuple(done), latency)
+    return SimulatedTimes(tuple(starts), tuple(done), latency)

@@ -45,7 +45,7 @@ from anabranch.trace import Trace
 SCHEME = "timing 3"
 BATCH = 32
 """Executables held at once while tasks are warmed: each has weights and buffers on the device."""
-EACH = 0.05
+EACH_S = 0.05
 """Seconds for one candidate: whole schedules differ by little."""
 LEAST = 2
 """Of the schedules that are ranked: the first, and what promises most beside it."""
@@ -70,7 +70,7 @@ class Measured:
         cache: Cache | None = None,
         trace: Trace | None = None,
         until: Deadline = ENDLESS,
-        each: float = EACH,
+        each: float = EACH_S,
         fallback: Costs | None = None,
     ) -> None:
         self.target = target

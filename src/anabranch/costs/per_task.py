@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from anabranch.ir.task import Task
 
 T = TypeVar("T")
-LIMIT = 50_000
+MOST_TASKS = 50_000
 """Tasks kept alive at most; a search over many graphs meets more, and begins anew."""
 
 
@@ -30,7 +30,7 @@ class Memo(Generic[T]):
     def __call__(self, task: Task) -> T:
         entry = self._known.get(id(task))
         if entry is None:
-            if len(self._known) >= LIMIT:
+            if len(self._known) >= MOST_TASKS:
                 self._known.clear()
             # The task itself is kept with its entry, so its id cannot pass to another one.
             entry = self._known[id(task)] = (task, self._find(task))

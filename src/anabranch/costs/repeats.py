@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.ir.protocols import Cost
 
-LIMIT = 1.96 * math.sqrt(2)
+LIMIT_SIGMAS = 1.96 * math.sqrt(2)
 """In standard deviations: two equal measurements differ by less in 95 of 100 cases."""
 
 
@@ -41,7 +41,7 @@ class Repeatability:
         >>> [round(Repeatability(0.01, 9).floor(100.0, times), 2) for times in (1, 4)]
         [1.39, 0.69]
         """
-        return LIMIT / 2 * self.deviation * us / math.sqrt(times)
+        return LIMIT_SIGMAS / 2 * self.deviation * us / math.sqrt(times)
 
 
 def medians(costs: Sequence[Cost | None], captures: int) -> list[Cost | None]:

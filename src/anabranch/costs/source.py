@@ -4,7 +4,7 @@ simulated."""
 from __future__ import annotations
 
 from anabranch.cache import Cache
-from anabranch.costs.measured import EACH, Measured, Prepare
+from anabranch.costs.measured import EACH_S, Measured, Prepare
 from anabranch.costs.recorded import Profile, Recorded
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.key import digest_text
@@ -18,7 +18,7 @@ def costs_of(
     cache: Cache | None = None,
     trace: Trace | None = None,
     until: Deadline = ENDLESS,
-    each: float = EACH,
+    each: float = EACH_S,
 ) -> Costs:
     """`Measured` for a target that can run plans, until this is over, with so many seconds for
     each candidate; `Recorded` for one that carries a profile."""

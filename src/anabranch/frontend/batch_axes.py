@@ -2,10 +2,10 @@
 
 A value is *batched* if one of its axes is the batch, or begins with it (`[batch * heads, ...]`),
 and each row of it depends on the same row of the model's inputs alone. Each function here says on
-which axis the first result has the rows then; `Mixed` if rows meet, or may meet.
+which axis the first result has the rows then; `MixedBatchError` if rows meet, or may meet.
 
-    linear(x[B,k], w)        0        softmax(x[B,n], dim=0)      Mixed
-    permute(x[B,c,t], 0 2 1) 0        x[B,n] - mean(x, dim=0)     Mixed: it reduces the batch
+    linear(x[B,k], w)        0        softmax(x[B,n], dim=0)      MixedBatchError
+    permute(x[B,c,t], 0 2 1) 0        x[B,n] - mean(x, dim=0)     MixedBatchError
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anabranch.ir.ops import OPS
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class BatchAxis:
     """The batch is in axis `axis`, whose indices are `[outer, batch, inner]`. `kind`: "counted" if
     the value is the number of the row, "alike" if all indices of the axis are alike."""
 
@@ -30,20 +30,20 @@ class Rows:
     kind: Literal["", "counted", "alike"] = ""
 
 
-class Mixed(Exception):
+class MixedBatchError(Exception):
     """Rows meet in an operator, or nobody knows that they do not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class BatchedCall:
     """One call: its arguments by name, where its operands have their rows, and all shapes."""
 
     arguments: Mapping[str, Arg]
-    rows: Mapping[str, Rows]
+    rows: Mapping[str, BatchAxis]
     shapes: Mapping[str, tuple[int, ...]]
     result: tuple[int, ...]
 
-    def of(self, name: str) -> Rows | None:
+    def of(self, name: str) -> BatchAxis | None:
         """Where an operand has its rows; None for one that has none, or is no tensor."""
         value = self.arguments.get(name)
         return self.rows.get(value.name) if isinstance(value, Ref) else None
@@ -59,16 +59,16 @@ class Call:
         return [one.name for one in many if isinstance(one, Ref)]
 
     def only(self, *names: str) -> None:
-        """Mixed if another operand is batched than these."""
+        """MixedBatchError if another operand is batched than these."""
         for name in self.arguments:
             if name not in names and any(value in self.rows for value in self.refs(name)):
-                raise Mixed(f"its {name} depends on the batch")
+                raise MixedBatchError(f"its {name} depends on the batch")
 
 
-Rule = Callable[[Call], int]
+Rule = Callable[[BatchedCall], int]
 
 
-def _dims(call: Call, ndim: int, name: str = "dim") -> list[int]:
+def _dims(call: BatchedCall, ndim: int, name: str = "dim") -> list[int]:
     """The axes that an argument names, counted from the front; all for None."""
     given = call.arguments.get(name)
     if given is None or given == ():
@@ -77,7 +77,7 @@ def _dims(call: Call, ndim: int, name: str = "dim") -> list[int]:
     return [int(one) % max(ndim, 1) for one in many]  # type: ignore[arg-type]
 
 
-def pointwise(call: Call) -> int:
+def pointwise(call: BatchedCall) -> int:
     """Operands aligned at their last axes."""
     axes = {
         call.rows[value].axis + len(call.result) - len(call.shapes[value])
@@ -90,45 +90,45 @@ def pointwise(call: Call) -> int:
 
 def _one(axes: set[int]) -> int:
     if len(axes) != 1:
-        raise Mixed("its operands have the batch on different axes")
+        raise MixedBatchError("its operands have the batch on different axes")
     return axes.pop()
 
 
 def along(first: str = "self", dim: str = "dim") -> Rule:
     """Reduces, scans or reorders axes that an argument names: not the batch."""
 
-    def rule(call: Call) -> int:
+    def rule(call: BatchedCall) -> int:
         if call.refs("other"):  # max(a, b)
             return pointwise(call)
         axis, ndim = _own(call, first), len(call.shape(first))
         dims = _dims(call, ndim, dim)
         if axis in dims:
-            raise Mixed("it works along the batch")
+            raise MixedBatchError("it works along the batch")
         gone = sum(one < axis for one in dims)
         return axis - gone if len(call.result) < ndim else axis
 
     return rule
 
 
-def _own(call: Call, first: str) -> int:
+def _own(call: BatchedCall, first: str) -> int:
     """The batch axis of the only batched operand."""
     call.only(first)
     rows = call.of(first)
     if rows is None:
-        raise Mixed("another operand than the first depends on the batch")
+        raise MixedBatchError("another operand than the first depends on the batch")
     return rows.axis
 
 
 def same_axis(*names: str) -> Rule:
     """As `along`, of operands that must all have the batch on one axis (gather, scatter)."""
 
-    def rule(call: Call) -> int:
+    def rule(call: BatchedCall) -> int:
         call.only(*names)
         held = [value for name in names for value in call.refs(name)]
         axes = {call.rows[value].axis if value in call.rows else -1 for value in held}
         axis = _one(axes)
         if axis in _dims(call, len(call.shape(names[0]))):
-            raise Mixed("it works along the batch")
+            raise MixedBatchError("it works along the batch")
         return axis
 
     return rule
@@ -137,11 +137,11 @@ def same_axis(*names: str) -> Rule:
 def leading(trailing: int, *names: str) -> Rule:
     """Works on the last axes, and treats all before them alike (poolings, triangles)."""
 
-    def rule(call: Call) -> int:
+    def rule(call: BatchedCall) -> int:
         first = next(name for name in names if name in call.arguments)
         axis = _own(call, first)
         if axis >= len(call.shape(first)) - trailing:
-            raise Mixed("it works along the batch")
+            raise MixedBatchError("it works along the batch")
         return axis
 
     return rule
@@ -151,56 +151,56 @@ def first_axis(first: str, *others: str, spare: int = 0) -> Rule:
     """Images or sequences `[N, ...]`: N must be the batch, of other operands too. `spare`: axes
     that there are at least."""
 
-    def rule(call: Call) -> int:
+    def rule(call: BatchedCall) -> int:
         call.only(first, *others)
         for name in (first, *others):
             rows = call.of(name)
             if (rows is None and call.refs(name)) or (rows is not None and rows.axis != 0):
-                raise Mixed("the batch is not the first axis of its operands")
+                raise MixedBatchError("the batch is not the first axis of its operands")
         if len(call.shape(first)) < spare:
-            raise Mixed("its operand has no axis for the batch")
+            raise MixedBatchError("its operand has no axis for the batch")
         return 0
 
     return rule
 
 
-def convolution(call: Call) -> int:
+def convolution(call: BatchedCall) -> int:
     axis = _own(call, "input")
     if axis != 0 or len(call.shape("input")) != len(call.shape("weight")):
-        raise Mixed("the batch is not the first axis of its image")
+        raise MixedBatchError("the batch is not the first axis of its image")
     return 0
 
 
-def batch_norm(call: Call) -> int:
+def batch_norm(call: BatchedCall) -> int:
     axis = _own(call, "input")
     if call.arguments.get("training") or axis == 1:
-        raise Mixed("it takes the mean of the batch")
+        raise MixedBatchError("it takes the mean of the batch")
     return axis
 
 
-def normalized(call: Call) -> int:
+def normalized(call: BatchedCall) -> int:
     axis = _own(call, "input")
     count = len(call.arguments["normalized_shape"])  # type: ignore[arg-type]
     if axis >= len(call.shape("input")) - count:
-        raise Mixed("it takes the mean of the batch")
+        raise MixedBatchError("it takes the mean of the batch")
     return axis
 
 
-def padding(call: Call) -> int:
+def padding(call: BatchedCall) -> int:
     axis, ndim = _own(call, "self"), len(call.shape("self"))
     given = call.arguments.get("pad", call.arguments.get("padding", ()))
     amounts = given if isinstance(given, tuple) else (given,)
     if axis >= ndim - len(amounts) // 2:
         place = 2 * (ndim - 1 - axis)
         if any(amounts[place : place + 2]):
-            raise Mixed("it pads the batch")
+            raise MixedBatchError("it pads the batch")
     return axis
 
 
 def contraction(result: str, **operands: str) -> Rule:
     """Operands and result by letters, as einsum has them; "." before them: any number more."""
 
-    def rule(call: Call) -> int:
+    def rule(call: BatchedCall) -> int:
         call.only(*operands)
         letters = set()
         for name, axes in operands.items():
@@ -208,13 +208,13 @@ def contraction(result: str, **operands: str) -> Rule:
             if rows is not None:
                 letters.add(_letter(axes, rows.axis, len(call.shape(name))))
         if len(letters) != 1:
-            raise Mixed("its operands have the batch on different axes")
+            raise MixedBatchError("its operands have the batch on different axes")
         (letter,) = letters
         named = result.lstrip(".")
         if letter.isdigit():  # one of those before the letters, counted from them
             return len(call.result) - len(named) - 1 - int(letter)
         if letter not in named:
-            raise Mixed("it sums over the batch")
+            raise MixedBatchError("it sums over the batch")
         return len(call.result) - len(named) + named.index(letter)
 
     return rule
@@ -228,9 +228,9 @@ def _letter(axes: str, axis: int, ndim: int) -> str:
     return named[place]
 
 
-def attention(call: Call) -> int:
+def attention(call: BatchedCall) -> int:
     if call.arguments.get("dropout_p"):
-        raise Mixed("it draws random numbers")
+        raise MixedBatchError("it draws random numbers")
     call.only("query", "key", "value", "attn_mask")
     ndim = len(call.result)
     axes = {rows.axis if (rows := call.of(name)) else -1 for name in ("query", "key", "value")}
@@ -239,49 +239,49 @@ def attention(call: Call) -> int:
         axes.add(mask.axis + ndim - len(call.shape("attn_mask")))
     axis = _one(axes)
     if not 0 <= axis < ndim - 2:
-        raise Mixed("the batch is one of its sequences")
+        raise MixedBatchError("the batch is one of its sequences")
     return axis
 
 
-def recurrent(call: Call) -> int:
+def recurrent(call: BatchedCall) -> int:
     batch = 0 if call.arguments["batch_first"] else 1
     call.only("input", "hx")
     if call.arguments["train"] and call.arguments["dropout"]:
-        raise Mixed("it draws random numbers")
+        raise MixedBatchError("it draws random numbers")
     rows = call.of("input")
     if rows is None or rows.axis != batch or len(call.shape("input")) != 3:
-        raise Mixed("the batch is not the axis of its sequences")
+        raise MixedBatchError("the batch is not the axis of its sequences")
     for value in call.refs("hx"):
         if value not in call.rows or call.rows[value].axis != 1:
-            raise Mixed("the batch is not the axis of its states")
+            raise MixedBatchError("the batch is not the axis of its states")
     return batch
 
 
-def embedding(call: Call) -> int:
+def embedding(call: BatchedCall) -> int:
     call.only("indices")
     rows = call.of("indices")
     assert rows is not None
     return rows.axis
 
 
-def index_select(call: Call) -> int:
+def index_select(call: BatchedCall) -> int:
     (dim,) = _dims(call, len(call.shape("self")))
     rows = call.of("self")
     if rows is None:
         return dim
     if rows.axis == dim or call.of("index") is not None:
-        raise Mixed("it picks rows of the batch")
+        raise MixedBatchError("it picks rows of the batch")
     return rows.axis
 
 
-def index(call: Call) -> int:
+def index(call: BatchedCall) -> int:
     """`x[..., i, j, ...]`: of a table, with indices of each row; of each row, with indices that are
     the same for all; or `x[rows, i]`, where the first index counts the rows."""
     given = call.arguments["indices"]
     assert isinstance(given, tuple)
     places = [place for place, one in enumerate(given) if isinstance(one, Ref)]
     if not places or places != list(range(places[0], places[-1] + 1)):
-        raise Mixed("its indices are not beside each other")
+        raise MixedBatchError("its indices are not beside each other")
     names = [one.name for one in given if isinstance(one, Ref)]
     width = max(len(call.shapes[name]) for name in names)
     axes = {
@@ -294,49 +294,49 @@ def index(call: Call) -> int:
         counting = call.rows.get(names[rows.axis - places[0]])
         plain = (rows.outer, rows.inner) == (1, 1)
         if counting is None or counting.kind != "counted" or not plain:
-            raise Mixed("it picks rows of the batch")
+            raise MixedBatchError("it picks rows of the batch")
         return places[0] + _one(axes)
     if axes:
-        raise Mixed("each row of the batch would read all others")
+        raise MixedBatchError("each row of the batch would read all others")
     return rows.axis if rows.axis < places[0] else rows.axis - len(places) + width
 
 
-def picks(call: Call) -> int:
+def picks(call: BatchedCall) -> int:
     """`select`: one index of an axis, which is gone then."""
     axis, (dim,) = _own(call, "self"), _dims(call, len(call.shape("self")))
     if axis == dim:
-        raise Mixed("it picks a row of the batch")
+        raise MixedBatchError("it picks a row of the batch")
     return axis - (dim < axis)
 
 
-def slices(call: Call) -> int:
+def slices(call: BatchedCall) -> int:
     axis, (dim,) = _own(call, "self"), _dims(call, len(call.shape("self")))
     if axis == dim and call.result != call.shape("self"):
-        raise Mixed("it picks rows of the batch")
+        raise MixedBatchError("it picks rows of the batch")
     return axis
 
 
-def joined(call: Call) -> int:
+def joined(call: BatchedCall) -> int:
     values = call.refs("tensors")
     axis = _one({call.rows[value].axis if value in call.rows else -1 for value in values})
     stacked = len(call.result) > len(call.shapes[values[0]])
     (dim,) = _dims(call, len(call.result))
     if not stacked and dim == axis:
-        raise Mixed("it joins along the batch")
+        raise MixedBatchError("it joins along the batch")
     return axis + (stacked and dim <= axis)
 
 
-def unsqueezed(call: Call) -> int:
+def unsqueezed(call: BatchedCall) -> int:
     axis, (dim,) = _own(call, "self"), _dims(call, len(call.result))
     return axis + (dim <= axis)
 
 
-def permuted(call: Call) -> int:
+def permuted(call: BatchedCall) -> int:
     axis = _own(call, "self")
     return _dims(call, len(call.result), "dims").index(axis)
 
 
-def swapped(call: Call) -> int:
+def swapped(call: BatchedCall) -> int:
     axis, ndim = _own(call, "self"), len(call.result)
     one, other = 0, ndim - 1  # of `t`
     if "dim0" in call.arguments:
@@ -344,32 +344,34 @@ def swapped(call: Call) -> int:
     return {one: other, other: one}.get(axis, axis)
 
 
-def reshaped(call: Call) -> int:
+def reshaped(call: BatchedCall) -> int:
     """Nothing is moved: `regrouped` says where rows are."""
     return _own(call, "self")
 
 
-def regrouped(rows: Rows, shape: tuple[int, ...], axis: int, result: tuple[int, ...]) -> Rows:
+def regrouped(
+    rows: BatchAxis, shape: tuple[int, ...], axis: int, result: tuple[int, ...]
+) -> BatchAxis:
     """Where a view has its rows, on this axis: as many numbers lie before and in them as did."""
     before = math.prod(shape[: rows.axis]) * rows.outer
     inside = math.prod(shape[rows.axis + 1 :]) * rows.inner
     outer, one = divmod(before, math.prod(result[:axis]))
     inner, other = divmod(inside, math.prod(result[axis + 1 :]))
     if one or other:
-        raise Mixed("it takes rows of the batch apart")
-    return Rows(axis, outer, inner, rows.kind)
+        raise MixedBatchError("it takes rows of the batch apart")
+    return BatchAxis(axis, outer, inner, rows.kind)
 
 
-def expanded(call: Call) -> int:
+def expanded(call: BatchedCall) -> int:
     return _own(call, "self") + len(call.result) - len(call.shape("self"))
 
 
-def repeated(call: Call) -> int:
+def repeated(call: BatchedCall) -> int:
     axis = expanded(call)
     repeats = call.arguments["repeats"]
     assert isinstance(repeats, tuple)
     if repeats[axis] != 1:
-        raise Mixed("it repeats the batch")
+        raise MixedBatchError("it repeats the batch")
     return axis
 
 

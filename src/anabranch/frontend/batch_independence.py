@@ -1,7 +1,7 @@
 """Are the rows of a batch independent? A proof over the captured graph, or the operator that mixes.
 
     capture at batch B and at B + 1   what is the batch's shows in the sizes that differ
-    walk both graphs together         each value: which axis has the rows (`rowwise.Rows`), if any
+    walk both graphs together         each value: which axis has the rows (`BatchAxis`), if any
     every result                      has its rows on the first axis, or none
 
 Then no row of a result depends on another row of an input or on the size of the batch, so a batch
@@ -21,9 +21,9 @@ from anabranch.frontend.batch_axes import (
     RULES,
     SIZED,
     VIEWS,
-    Call,
-    Mixed,
-    Rows,
+    BatchAxis,
+    BatchedCall,
+    MixedBatchError,
     regrouped,
 )
 from anabranch.frontend.captured import Captured
@@ -43,18 +43,18 @@ def batched_results(one: Captured, other: Captured, batch: int, more: int) -> tu
         raise refused("the model writes to its inputs, and padding would be written, too")
     if _differ(one, other):
         raise refused("its code does something else for another batch")
-    rows: dict[str, Rows] = {}
+    rows: dict[str, BatchAxis] = {}
     shapes: Shapes = {value.name: value.type.shape for value in graph.constants}
     for value, same in zip(graph.inputs, wide.inputs, strict=True):
         shapes[value.name] = value.type.shape
         if value.type.shape:
             if (value.type.shape[0], same.type.shape[0]) != (batch, more):
                 raise refused(f"the first axis of {value.name} is not the batch")
-            rows[value.name] = Rows(0)
+            rows[value.name] = BatchAxis(0)
     for node, twin in zip(graph.nodes, wide.nodes, strict=True):
         try:
             _step(node, twin, rows, shapes, (batch, more))
-        except Mixed as mixed:
+        except MixedBatchError as mixed:
             raise refused(f"{node.op} may mix rows of the batch: {mixed}", node.origin) from None
     results = []
     for leaf in one.signature.outputs:
@@ -90,33 +90,33 @@ def _where(
     if not axes:
         return None
     if len(axes) > 1:
-        raise Mixed("several axes of its result have the size of the batch")
+        raise MixedBatchError("several axes of its result have the size of the batch")
     (axis,) = axes
     times = shape[axis] // batch
     if shape[axis] != times * batch or wide[axis] != times * more:
-        raise Mixed("the size of its result is no multiple of the batch")
+        raise MixedBatchError("the size of its result is no multiple of the batch")
     return axis, times
 
 
 def _step(
-    node: Node, twin: Node, rows: dict[str, Rows], shapes: Shapes, sizes: tuple[int, int]
+    node: Node, twin: Node, rows: dict[str, BatchAxis], shapes: Shapes, sizes: tuple[int, int]
 ) -> None:
     """Where the results of one node have their rows."""
     name = packet_name(node.op)
     for result, type in zip(node.results, node.types, strict=True):
         shapes[result] = type.shape
     if any(len(a.shape) != len(b.shape) for a, b in zip(node.types, twin.types, strict=True)):
-        raise Mixed("it has other axes for another batch")
+        raise MixedBatchError("it has other axes for another batch")
     places = [_where(a.shape, b.shape, *sizes) for a, b in zip(node.types, twin.types, strict=True)]
     same = _same((node.args, node.kwargs), (twin.args, twin.kwargs))
     made = not any(value in rows for value in node.uses)
     sized = any(places) and _same_but(MADE.get(name), node, twin) if made else name in SIZED
     if not (same or sized):
-        raise Mixed("one of its numbers depends on the size of the batch")
+        raise MixedBatchError("one of its numbers depends on the size of the batch")
     for number, (result, place) in enumerate(zip(node.results, places, strict=True)):
         if made:
             if place is not None:
-                rows[result] = Rows(place[0], 1, place[1], _kind(name, node, place[1]))
+                rows[result] = BatchAxis(place[0], 1, place[1], _kind(name, node, place[1]))
         elif node.types[number].numel or place is not None:
             rows[result] = _moved(name, node, rows, shapes, place, number)
 
@@ -133,32 +133,35 @@ def _kind(name: str, node: Node, times: int) -> Literal["", "counted", "alike"]:
 def _moved(
     name: str,
     node: Node,
-    rows: Mapping[str, Rows],
+    rows: Mapping[str, BatchAxis],
     shapes: Shapes,
     place: tuple[int, int] | None,
     number: int,
-) -> Rows:
-    """Where a result has its rows. Mixed unless the operator has them where sizes say they are."""
+) -> BatchAxis:
+    """Where a result has its rows. MixedBatchError unless the operator has them where
+    sizes say they are."""
     rule = RULES.get(name)
     if rule is None:
-        raise Mixed("nobody knows what it does to rows")
-    call = Call(arguments(node), rows, shapes, node.types[0].shape)
+        raise MixedBatchError("nobody knows what it does to rows")
+    call = BatchedCall(arguments(node), rows, shapes, node.types[0].shape)
     axis = rule(call)
     if place is None:
-        raise Mixed("its result has no axis for the batch")
+        raise MixedBatchError("its result has no axis for the batch")
     given = [rows[value] for value in node.uses if value in rows]
     kind = given[0].kind if name in CARRIED and node.uses[0] in rows else ""
     if name in VIEWS:
         return regrouped(given[0], shapes[node.uses[0]], place[0], node.types[number].shape)
     if number == 0 and axis != place[0]:
-        raise Mixed(f"its result has axis {place[0]} for the batch, and rows on axis {axis}")
+        raise MixedBatchError(
+            f"its result has axis {place[0]} for the batch, and rows on axis {axis}"
+        )
     parts = {(one.outer, one.inner) for one in given if one.kind != "alike"} or {(1, place[1])}
     if len(parts) > 1:
-        raise Mixed("its operands have the rows of the batch in different orders")
+        raise MixedBatchError("its operands have the rows of the batch in different orders")
     ((outer, inner),) = parts
     if outer * inner != place[1]:
-        raise Mixed("its result has other parts of the batch than its operands")
-    return Rows(place[0], outer, inner, kind)
+        raise MixedBatchError("its result has other parts of the batch than its operands")
+    return BatchAxis(place[0], outer, inner, kind)
 
 
 def _same_but(name: str | None, node: Node, twin: Node) -> bool:

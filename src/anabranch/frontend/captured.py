@@ -8,7 +8,7 @@ from torch.utils._pytree import TreeSpec
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Leaf, Signature
-from anabranch.ir.recipe import Held
+from anabranch.ir.recipe import ModelTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Captured:
     signature: Signature
     sources: tuple[tuple[str, str], ...]
     trees: tuple[TreeSpec, TreeSpec] = field(compare=False, repr=False)
-    state: tuple[Held, ...] = field(default=(), compare=False, repr=False)
+    state: tuple[ModelTensor, ...] = field(default=(), compare=False, repr=False)
 
 
 def renamed(captured: Captured, graph: Graph) -> Signature:

@@ -23,7 +23,7 @@ from torch import fx
 from torch._C import DispatchKey
 from torch.export import ExportedProgram
 
-from anabranch.frontend.operators import WHOLE, decompositions
+from anabranch.frontend.operators import NOT_DECOMPOSED, decompositions
 
 aten = torch.ops.aten
 Spelled = tuple[Any, tuple[Any, ...]]
@@ -69,7 +69,7 @@ def _composite(target: Any) -> bool:
 
 
 def _whole(target: Any) -> bool:
-    return target._schema.name.partition("::")[2] in WHOLE
+    return target._schema.name.partition("::")[2] in NOT_DECOMPOSED
 
 
 def _functional(target: Any) -> Any:

@@ -20,7 +20,7 @@ from anabranch.frontend.state import named
 from anabranch.frontend.translate import Translation
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature
-from anabranch.ir.recipe import Held
+from anabranch.ir.recipe import ModelTensor
 from anabranch.ir.trees import tree_text
 
 
@@ -67,7 +67,7 @@ def capture_fx(
         tuple(translation.sources),
         (in_tree, out_tree),
     )
-    state = (Held(path, tuple(x.shape), x.dtype, True) for path, x in held.items())
+    state = (ModelTensor(path, tuple(x.shape), x.dtype, True) for path, x in held.items())
     return named(captured, held, tuple(state))
 
 

@@ -23,7 +23,7 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.structure import PLAIN, flatten_call
 from anabranch.ir.types import overlaps, type_of
 
-MOST = 1 << 20
+MOST_BYTES = 1 << 20
 """Bytes of a tensor that are looked at one by one."""
 APART = "give each a tensor of its own, for example with .clone()"
 
@@ -145,7 +145,7 @@ def _meet(one: Layout, other: Layout, offset: int) -> bool:
     periods = {*one[1], *other[1]} - {0}
     if any(_interleaved(one, other, offset, period) for period in periods):
         return False
-    if max(_count(one), _count(other)) > MOST:
+    if max(_count(one), _count(other)) > MOST_BYTES:
         return True
     return bool(torch.isin(_bytes(other) + offset, _bytes(one)).any())
 

@@ -30,8 +30,8 @@ from torch.utils import _pytree as pytree
 from anabranch.errors import CaptureError
 from anabranch.frontend.asked import asked
 from anabranch.frontend.effects import changed, leaves_of, replaced
-from anabranch.frontend.python_state import State
-from anabranch.frontend.recorder import Recorder
+from anabranch.frontend.python_state import PythonState
+from anabranch.frontend.recorder import CallRecorder
 from anabranch.frontend.source import is_users, raised_at
 from anabranch.frontend.surroundings import Surroundings
 
@@ -90,7 +90,7 @@ def observe(
             args, kwargs = own_inputs(args, kwargs)
             before, weights = leaves_of(args, kwargs), _weights(model)
             given = {name: leaf for name, leaf in before.items() if isinstance(leaf, Tensor)}
-            recorder, drawn = Recorder(weights, given.values()), _drawn()
+            recorder, drawn = CallRecorder(weights, given.values()), _drawn()
             listed = recorder if record else nullcontext()
             with listed, _watched(reads, asks) if watch else nullcontext():
                 results = model(*args, **kwargs)
@@ -137,9 +137,9 @@ def own_inputs(
 
 
 @contextmanager
-def unchanged(model: Any, *inputs: Any) -> Iterator[State]:
+def unchanged(model: Any, *inputs: Any) -> Iterator[PythonState]:
     """Calls of the model within it change neither its attributes nor random numbers."""
-    state = State.of(model)
+    state = PythonState.of(model)
     try:
         with random_state_kept(model, *inputs):
             yield state

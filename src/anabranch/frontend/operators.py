@@ -1,8 +1,9 @@
 """Which operators a captured graph is written in.
 
-torch.export leaves composites such as `conv2d`, `einsum` or `dropout` whole. Those in WHOLE stay:
-kernels and rules profit from seeing them as one operator. All others are replaced by what they
-consist of, and in-place operators by functional ones, so that later rooms know fewer operators:
+torch.export leaves composites such as `conv2d`, `einsum` or `dropout` whole. Those in
+NOT_DECOMPOSED stay: kernels and rules profit from seeing them as one operator. All others are
+replaced by what they consist of, and in-place operators by functional ones, so that later rooms
+know fewer operators:
 
     conv2d(x, w, b, ..)        -> convolution(x, w, b, .., transposed=False, ..)
     batch_norm(x, .., False)   -> _native_batch_norm_legit_no_training(x, ..)
@@ -23,7 +24,7 @@ import torch
 from torch._C import DispatchKey
 from torch._decomp import get_decompositions
 
-WHOLE = frozenset(
+NOT_DECOMPOSED = frozenset(
     {
         *("linear", "scaled_dot_product_attention"),
         *("layer_norm", "group_norm", "instance_norm", "rms_norm"),
@@ -113,13 +114,14 @@ ATTENTION: dict[str, tuple[str | None, str | None, str | None]] = {
 
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The table for `ExportedProgram.run_decompositions`: every composite but those of WHOLE, and
-    normalisation by the batch's own statistics, which is the same in every mode."""
+    """The table for `ExportedProgram.run_decompositions`: every composite but those of
+    NOT_DECOMPOSED, and normalisation by the batch's own statistics, which is the same in every
+    mode."""
     table: Mapping[Any, Callable[..., Any]] = torch.export.default_decompositions()
     of_batches = torch.ops.aten._native_batch_norm_legit.no_stats
     return get_decompositions([of_batches]) | {
         op: replacement
         for op, replacement in table.items()
         if op.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
-        and op._schema.name.partition("::")[2] not in WHOLE
+        and op._schema.name.partition("::")[2] not in NOT_DECOMPOSED
     }

@@ -1,6 +1,6 @@
 """What Python holds of a model, and what a call of it changes there.
 
-    state = State.of(model)
+    state = PythonState.of(model)
     model(x)
     state.changes()     ["layers.0.calls", "history", "module CALLS"]: attributes, containers in
     state.restore()     them, globals, class attributes and closures; all as they were
@@ -32,7 +32,7 @@ HELD = ("_parameters", "_buffers", "_modules")
 DERIVED_FROM = ("_g", "_orig")
 """How parameters are called from which an attribute is computed."""
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
-MOST = 200_000
+MOST_CONTAINERS = 200_000
 """Containers that are looked at: beyond that it takes longer than it is worth."""
 BUILT_IN = (OrderedDict, dict, list, deque, set)
 """Containers are read and written by the methods of these: a class of the user's may have given
@@ -44,7 +44,7 @@ Place = tuple[Any, Any]
 
 
 @dataclass(slots=True)
-class State:
+class PythonState:
     """By its identity each container, with its name and what it held."""
 
     held: dict[int, tuple[Any, str | None, Any]] = field(default_factory=dict)
@@ -55,8 +55,8 @@ class State:
     _code: set[int] = field(default_factory=set)
 
     @staticmethod
-    def of(model: Any) -> State:
-        state = State()
+    def of(model: Any) -> PythonState:
+        state = PythonState()
         parts = model.named_modules() if isinstance(model, nn.Module) else ()
         with suppress(RecursionError):  # what lies deeper than Python can go is not looked at
             for path, part in parts:
@@ -94,7 +94,7 @@ class State:
     def _keep(self, container: Any, path: str | None) -> bool:
         """Remember what it holds; False where that was done, or there is too much. What changes
         there is not told if there is no `path`."""
-        if id(container) in self.held or len(self.held) >= MOST:
+        if id(container) in self.held or len(self.held) >= MOST_CONTAINERS:
             return False
         self.held[id(container)] = container, path, _copy(container)
         return True

@@ -49,7 +49,7 @@ class OpaqueError(Exception):
     """An operator was called with something that has no name."""
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The calls made within it. `weights`: tensors by the path under which the model has them;
     `inputs`: those of the call, in order; `written_inputs`: the numbers of those that are written
     to. `opaque`: why the list does not tell all, "" if it does."""

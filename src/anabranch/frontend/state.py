@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from anabranch.frontend.captured import Captured
 from anabranch.ir.graph import Constant
-from anabranch.ir.recipe import Held
+from anabranch.ir.recipe import ModelTensor
 
 
 def with_state(captured: Captured, model: Any) -> Captured:
@@ -37,7 +37,9 @@ def with_state(captured: Captured, model: Any) -> Captured:
     return named(captured, tensors, tuple(held_of(model, tensors)))
 
 
-def named(captured: Captured, tensors: Mapping[str, Tensor], state: tuple[Held, ...]) -> Captured:
+def named(
+    captured: Captured, tensors: Mapping[str, Tensor], state: tuple[ModelTensor, ...]
+) -> Captured:
     """The captured graph with these names: constants have all names of their memory."""
     paths = dict(captured.sources)
     groups: dict[_Memory | None, list[str]] = {}
@@ -70,7 +72,7 @@ def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_buffers(remove_duplicate=False)
 
 
-def held_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[Held]:
+def held_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[ModelTensor]:
     """How the model holds these."""
     passing = {
         f"{path}.{name}" if path else name
@@ -80,7 +82,7 @@ def held_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[Held]:
     known = {name for name, _ in tensors_of(model)}
     for name, tensor in tensors.items():
         persistent = name in known and name not in passing
-        yield Held(name, tuple(tensor.shape), tensor.dtype, persistent)
+        yield ModelTensor(name, tuple(tensor.shape), tensor.dtype, persistent)
 
 
 def attribute(holder: nn.Module, path: str) -> Tensor | None:

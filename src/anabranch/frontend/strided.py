@@ -40,7 +40,7 @@ Step = tuple[str, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class StridedWindow:
     """What an as_strided reads of a value of this type: sizes and strides, and the element of the
     value's own memory that it starts at."""
 
@@ -70,7 +70,7 @@ class Seen:
     """A window, and the node whose value it is seen in; `root`: the one whose memory that is."""
 
     node: fx.Node
-    window: Window
+    window: StridedWindow
     root: fx.Node
 
 
@@ -85,7 +85,10 @@ def seen(node: fx.Node) -> Seen:
         raise _refused(node, UNKNOWN)
     start = own.storage_offset() if offset is None else offset
     candidates = [
-        (one, Window(type_of(fake), given["size"], given["stride"], int(start - begins(one))))
+        (
+            one,
+            StridedWindow(type_of(fake), given["size"], given["stride"], int(start - begins(one))),
+        )
         for one in _owners(source)
         if (fake := _fake(one)) is not None and fake.dtype == own.dtype
     ]
@@ -119,7 +122,9 @@ def written(node: fx.Node) -> torch.Tensor:
     if own is None:
         raise _refused(node, UNKNOWN)
     start = own.storage_offset() if given["storage_offset"] is None else given["storage_offset"]
-    window = Window(type_of(own), given["size"], given["stride"], int(start - begins(source)))
+    window = StridedWindow(
+        type_of(own), given["size"], given["stride"], int(start - begins(source))
+    )
     found = numbers(window) if window.inside else None
     if found is None:
         raise _refused(node, "it writes to memory that is not its operand's")
@@ -156,7 +161,7 @@ def memory_order(type: TensorType) -> tuple[int, ...]:
     return tuple(sorted(axes, key=lambda d: (-type.strides[d], type.shape[d] == 1, d)))
 
 
-def views(window: Window) -> list[Step] | None:
+def views(window: StridedWindow) -> list[Step] | None:
     """The window as views of a dense value; None where the value is not dense. Each dimension
     unfolds what is left of the row: windows as long as all further dimensions reach."""
     if window.empty or not dense(window.type):
@@ -177,7 +182,7 @@ def views(window: Window) -> list[Step] | None:
     return steps
 
 
-def numbers(window: Window) -> torch.Tensor | None:
+def numbers(window: StridedWindow) -> torch.Tensor | None:
     """For each element of the window its number in the row-major order of the value; None where it
     reads what is no element, or too many."""
     if max(math.prod(window.shape), window.type.numel) > MOST_LOOKED_UP:

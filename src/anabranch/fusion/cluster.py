@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from anabranch.fusion.legality import AGAIN, CHEAP, GATHERS, Facts, body_of, why_not_written
+from anabranch.fusion.legality import AGAIN, CHEAP, GATHERS, FusionFacts, body_of, why_not_written
 from anabranch.fusion.reachability import Reach
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
@@ -49,7 +49,7 @@ MOST_AGAIN = 2.0
 """How often each element may be computed, on average."""
 
 
-def clusters(groups: Sequence[Group], facts: Facts, trace: Trace) -> list[Group]:
+def clusters(groups: Sequence[Group], facts: FusionFacts, trace: Trace) -> list[Group]:
     """The groups, some of them merged, in an order in which they can run."""
     search = _Search(groups, facts)
     count = len(groups) + 1
@@ -65,7 +65,7 @@ def clusters(groups: Sequence[Group], facts: Facts, trace: Trace) -> list[Group]
 class _Search:
     """Merging on the way: for each group its nodes, [] once it is part of another."""
 
-    def __init__(self, groups: Sequence[Group], facts: Facts) -> None:
+    def __init__(self, groups: Sequence[Group], facts: FusionFacts) -> None:
         self.facts, self.paths = facts, Paths.of(facts)
         self.units, self.left = [list(group) for group in groups], len(groups)
         self.home = {node.name: i for i, group in enumerate(groups) for node in group}
@@ -167,7 +167,7 @@ class _Search:
 
 
 def why_no_cluster(
-    nodes: Sequence[Node], paths: Paths, facts: Facts, shapes: dict[str, tuple[int, ...]]
+    nodes: Sequence[Node], paths: Paths, facts: FusionFacts, shapes: dict[str, tuple[int, ...]]
 ) -> str:
     """Why pointwise nodes and moves make no good kernel, by shapes alone; "" if they may."""
     made = {name for node in nodes for name in node.results}
@@ -200,7 +200,7 @@ def too_many(nodes: Sequence[Node], paths: Paths) -> str:
     return f"{folds} reductions are too many" if folds > MOST_FOLDS else ""
 
 
-def why_not_one_kernel(group: Group, paths: Paths, facts: Facts) -> str:
+def why_not_one_kernel(group: Group, paths: Paths, facts: FusionFacts) -> str:
     """Why no template writes the cluster as a good kernel; "" if one does."""
     outputs = paths.outputs([node for node in group if node.name not in paths.views])
     why = why_not_written(group, facts, outputs)
@@ -208,7 +208,7 @@ def why_not_one_kernel(group: Group, paths: Paths, facts: Facts) -> str:
 
 
 def _why_not_inside(
-    reader: Node, value: str, root: str, made: set[str], paths: Paths, facts: Facts
+    reader: Node, value: str, root: str, made: set[str], paths: Paths, facts: FusionFacts
 ) -> str:
     """Why a node may not compute what it reads by itself."""
     maker, read, whole = facts.makers[root], facts.types[value].numel, facts.types[root].numel
@@ -263,7 +263,7 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[first:]
 
 
-def in_order(groups: list[Group], paths: Paths, facts: Facts) -> list[Group]:
+def in_order(groups: list[Group], paths: Paths, facts: FusionFacts) -> list[Group]:
     """By the last node, as far as dependencies let it."""
     own = [[node for node in group if node.name not in paths.views] for group in groups]
     above = paths.edges(own)

@@ -26,7 +26,7 @@ import networkx as nx
 
 from anabranch.fusion.cluster import in_order, too_many
 from anabranch.fusion.gemm_chain import is_pair, why_not_one_kernel
-from anabranch.fusion.legality import Facts, Unwritten, unknown
+from anabranch.fusion.legality import FusionFacts, Unwritten, unknown
 from anabranch.fusion.merge_cuts import only_guessed
 from anabranch.fusion.partition import body_with, cut
 from anabranch.fusion.reachability import Reach
@@ -98,7 +98,7 @@ class _Climb:
     def __init__(
         self, graph: Graph, evaluate: Evaluate, unwritten: Unwritten, total: Total | None
     ) -> None:
-        self.graph, self.facts = graph, Facts.of(graph)
+        self.graph, self.facts = graph, FusionFacts.of(graph)
         self.paths = Paths.of(self.facts)
         self.constants = {constant.name: constant for constant in graph.constants}
         nodes = {node.name: node for node in graph.nodes}

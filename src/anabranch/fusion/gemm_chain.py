@@ -33,7 +33,7 @@ from anabranch.fusion.legality import (
     CHEAP,
     CONVOLUTION,
     MOST_PROLOGUE_READS,
-    Facts,
+    FusionFacts,
     body_of,
     differs,
     why_not_written,
@@ -73,7 +73,7 @@ class Pairing:
 
 
 def pairs(
-    groups: Sequence[Group], facts: Facts, spec: TargetSpec, trace: Trace, rounds: int = 1
+    groups: Sequence[Group], facts: FusionFacts, spec: TargetSpec, trace: Trace, rounds: int = 1
 ) -> list[Group]:
     """The groups, some of them in pairs, in an order in which they can run. In further rounds what
     is a pair may get light work before it, and a change of layout behind."""
@@ -84,7 +84,7 @@ def pairs(
         left |= others
         if len(paired) == len(found):
             break
-        found, heard = paired, trace.aside()
+        found, heard = paired, trace.child()
     home = {node.name: at for at, group in enumerate(found) for node in group}
     for what, (one, other) in left.items():
         if home[one.name] != home[other.name]:
@@ -112,7 +112,7 @@ def _paired(
 
 
 def _offers(
-    groups: Sequence[Group], facts: Facts, spec: TargetSpec, trace: Trace
+    groups: Sequence[Group], facts: FusionFacts, spec: TargetSpec, trace: Trace
 ) -> Iterator[Pairing]:
     """All pairs that are legal and may pay; the others are refused with a sentence."""
     home = {node.name: at for at, group in enumerate(groups) for node in group}
@@ -140,7 +140,7 @@ def _offers(
         trace.add("refused", "fuse", _said(groups, at, other), why)
 
 
-def _suits(first: Group, second: Group, facts: Facts) -> bool:
+def _suits(first: Group, second: Group, facts: FusionFacts) -> bool:
     """Whether the two are of kinds that go together, one contraction at least among them."""
     ours, theirs = ([_contracts(node) for node in _anchors(one)] for one in (first, second))
     if theirs == [True]:
@@ -152,7 +152,7 @@ def _suits(first: Group, second: Group, facts: Facts) -> bool:
     return ours == [True] and all(node.op == CLONE for node in moved)
 
 
-def _readers(group: Group, facts: Facts) -> Iterator[Node]:
+def _readers(group: Group, facts: FusionFacts) -> Iterator[Node]:
     """The nodes, other than views, that read the group's last value or a view of it."""
     left = [group[-1].name]
     while left:
@@ -163,7 +163,7 @@ def _readers(group: Group, facts: Facts) -> Iterator[Node]:
                 yield node
 
 
-def _with_views(first: Group, second: Group, facts: Facts) -> Group:
+def _with_views(first: Group, second: Group, facts: FusionFacts) -> Group:
     """The nodes of both, and the views through which the second one reads the first."""
     own, found = {node.name for node in first}, {node.name: node for node in (*first, *second)}
     for node in second:
@@ -179,7 +179,7 @@ def _with_views(first: Group, second: Group, facts: Facts) -> Group:
     return tuple(sorted(found.values(), key=lambda node: facts.position[node.name]))
 
 
-def why_not_pair(first: Group, second: Group, facts: Facts) -> str:
+def why_not_pair(first: Group, second: Group, facts: FusionFacts) -> str:
     """Why two groups, of which the second one reads the first one's result, cannot be one kernel;
     "" if they can. What lies between is never in memory, so nobody else may read it."""
     nodes = _with_views(first, second, facts)
@@ -202,7 +202,7 @@ def why_not_pair(first: Group, second: Group, facts: Facts) -> str:
     return why or why_not_one(body_of(nodes, facts))
 
 
-def _made(nodes: Sequence[Node], facts: Facts) -> Iterator[Node]:
+def _made(nodes: Sequence[Node], facts: FusionFacts) -> Iterator[Node]:
     """Those that make something, or view what these make: views of other values are had for
     nothing, so who else reads one does not matter."""
     made = set[str]()
@@ -213,7 +213,7 @@ def _made(nodes: Sequence[Node], facts: Facts) -> Iterator[Node]:
 
 
 def why_not_one_kernel(
-    group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None
+    group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
 ) -> str:
     """Why no template writes the group, of one anchor or a pair of them; "" if one does. As
     `legal.why_not_written`, for which what lies before a window must be cheap."""
@@ -232,7 +232,7 @@ def _reduces(node: Node) -> bool:
     return ops.info(node.op).kind == "reduce" and "pool" not in node.op
 
 
-def _again(light: Group, reading: Sequence[Node], facts: Facts) -> str:
+def _again(light: Group, reading: Sequence[Node], facts: FusionFacts) -> str:
     """Why light work is too much to be done wherever an element is read: for each tile of columns,
     and for each tap of a window."""
     made = {name for node in light for name in node.results}
@@ -255,7 +255,7 @@ def _again(light: Group, reading: Sequence[Node], facts: Facts) -> str:
     return ""
 
 
-def _waits(nodes: Sequence[Node], facts: Facts) -> str:
+def _waits(nodes: Sequence[Node], facts: FusionFacts) -> str:
     """Why the first anchor would start later: times of kernels do not show what ran beside it."""
     anchor, made = _anchors(nodes)[0], {name for node in nodes for name in node.results}
     for name in (name for node in nodes for name in node.uses):
@@ -282,7 +282,7 @@ def _attends(group: Group) -> bool:
     return any(node.op == ops.ATTENTION for node in group)
 
 
-def _light(group: Group, facts: Facts) -> bool:
+def _light(group: Group, facts: FusionFacts) -> bool:
     """Whether the group computes element by element, or moves what it reads; a concatenation alone
     may cost nothing at all, which is for others to try."""
     pointwise = [ops.info(node.op).kind == "pointwise" for node in group]

@@ -67,7 +67,7 @@ LIBRARY_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class FusionFacts:
     """What legality asks of a graph: types, readers, makers, what is returned, what is constant,
     for each node the mask of the nodes it depends on, with the position of each, and the nodes
     that shall be `alone`."""
@@ -82,7 +82,7 @@ class Facts:
     alone: Collection[str] = ()
 
     @staticmethod
-    def of(graph: Graph, alone: Collection[str] = ()) -> Facts:
+    def of(graph: Graph, alone: Collection[str] = ()) -> FusionFacts:
         makers, masks = producers(graph), list[int]()
         position = {node.name: i for i, node in enumerate(graph.nodes)}
         for node in graph.nodes:
@@ -95,7 +95,7 @@ class Facts:
         returned = frozenset(ref.name for ref in graph.outputs)
         constants = frozenset(constant.name for constant in graph.constants)
         known = types(graph), users(graph), makers, returned, constants
-        return Facts(*known, position, tuple(masks), alone)
+        return FusionFacts(*known, position, tuple(masks), alone)
 
     def depends(self, node: Node, value: str) -> bool:
         """Whether the node can run only when the value is there anyway."""
@@ -118,11 +118,11 @@ class Unwritten(Protocol):
     the last one makes; `why_not_written`, or one who remembers."""
 
     def __call__(
-        self, group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None
+        self, group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
     ) -> str: ...
 
 
-def why_not(group: Sequence[Node], facts: Facts) -> str:
+def why_not(group: Sequence[Node], facts: FusionFacts) -> str:
     """Why these nodes, a chain from an anchor on, cannot run as one call of a library; "" if they
     can."""
     return (
@@ -133,7 +133,7 @@ def why_not(group: Sequence[Node], facts: Facts) -> str:
     )
 
 
-def why_not_pointwise(node: Node, group: Sequence[Node], facts: Facts) -> str:
+def why_not_pointwise(node: Node, group: Sequence[Node], facts: FusionFacts) -> str:
     """Why a node cannot join the group that reads it; "" if it can. No intermediate result is
     written then, so nobody else may read it."""
     inside = {member.name for member in group}
@@ -169,7 +169,7 @@ def unknown(node: Node) -> str:
 
 
 def why_not_written(
-    group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None
+    group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
 ) -> str:
     """Why no template writes a kernel for the group; "" if one does."""
     why = _before_windows(group, facts)
@@ -184,7 +184,7 @@ def why_not_written(
     return f"no template writes it as one kernel ({why_none(body)})"
 
 
-def _before_windows(group: Sequence[Node], facts: Facts) -> str:
+def _before_windows(group: Sequence[Node], facts: FusionFacts) -> str:
     """What is computed again for each window must be cheap, and read few values."""
     for anchor in group:
         if anchor.op != CONVOLUTION and "pool" not in anchor.op:
@@ -207,7 +207,9 @@ def differs(type: TensorType, places: int) -> bool:
     return any(size != 1 for size in type.shape[-places:])
 
 
-def body_of(group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None) -> Graph:
+def body_of(
+    group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
+) -> Graph:
     """The group as a graph that reads everything as an input and returns `outputs`, by default its
     last value."""
     made = {name for node in group for name in node.results}
@@ -217,7 +219,7 @@ def body_of(group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None =
     return Graph(group[-1].name, inputs, (), tuple(group), returned)
 
 
-def is_depthwise(node: Node, facts: Facts) -> bool:
+def is_depthwise(node: Node, facts: FusionFacts) -> bool:
     """Whether the node is a convolution of each channel by itself."""
     if node.op != CONVOLUTION:
         return False
@@ -228,7 +230,7 @@ def is_depthwise(node: Node, facts: Facts) -> bool:
     return alone and given["groups"] != 1 and not given["transposed"]
 
 
-def _read_outside(group: Sequence[Node], facts: Facts) -> str:
+def _read_outside(group: Sequence[Node], facts: FusionFacts) -> str:
     for node, reader in itertools.pairwise(group):
         if node.name in facts.returned:
             return f"%{node.name} is returned"
@@ -280,7 +282,7 @@ _ANCHORS = {CONVOLUTION: _convolution, LINEAR: _linear, ADDMM: _linear}
 """What a chain may start with, and what the library asks of it."""
 
 
-def _residual(group: Sequence[Node], facts: Facts) -> str:
+def _residual(group: Sequence[Node], facts: FusionFacts) -> str:
     """Of an addition in the group: what is added must be a tensor just like the result. Without a
     relu after it, it must not make the anchor wait: one launch less is worth no lost overlap."""
     for at, node in enumerate(group[1:], 1):

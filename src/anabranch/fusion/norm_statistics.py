@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from anabranch.fusion.cluster import in_order
-from anabranch.fusion.legality import Facts, Unwritten
+from anabranch.fusion.legality import FusionFacts, Unwritten
 from anabranch.fusion.reachability import Reach
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
@@ -36,7 +36,7 @@ Group = tuple[Node, ...]
 
 
 def with_row_sums(
-    groups: Sequence[Group], facts: Facts, trace: Trace, unwritten: Unwritten
+    groups: Sequence[Group], facts: FusionFacts, trace: Trace, unwritten: Unwritten
 ) -> list[Group]:
     """The groups, contractions with what they sum up, in an order in which they can run."""
     paths = Paths.of(facts)
@@ -138,7 +138,7 @@ def _before(
 
 
 def _chain(
-    name: str, rows: str, groups: Sequence[Group], home: Mapping[str, int], facts: Facts
+    name: str, rows: str, groups: Sequence[Group], home: Mapping[str, int], facts: FusionFacts
 ) -> set[int]:
     """The groups by which a value is computed of constants and of a few numbers for each of these
     rows that others make; none if it is not."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 from anabranch.fusion.gemm_chain import pairs as paired
-from anabranch.fusion.legality import Facts, Unwritten, why_not_written
+from anabranch.fusion.legality import FusionFacts, Unwritten, why_not_written
 from anabranch.fusion.vertical import Group, anchor_of, grow
 from anabranch.ir import ops
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, types, users
@@ -46,7 +46,7 @@ def partition(
     graph = marked(graph)
     groups = grow(graph, trace, pointwise, several, unwritten, alone, loops)
     if pairs:
-        groups = paired(groups, Facts.of(graph), spec, trace, pairs)
+        groups = paired(groups, FusionFacts.of(graph), spec, trace, pairs)
     tasks = cut(graph, groups)
     trace.add(
         "applied",

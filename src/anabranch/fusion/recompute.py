@@ -21,7 +21,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from anabranch.fusion.gemm_chain import SLACK
-from anabranch.fusion.legality import CHEAP, Facts, body_of, is_depthwise, misread, why_not_written
+from anabranch.fusion.legality import (
+    CHEAP,
+    FusionFacts,
+    body_of,
+    is_depthwise,
+    misread,
+    why_not_written,
+)
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Input, Node
@@ -63,7 +70,7 @@ def computed_again(tasks: TaskGraph, spec: TargetSpec, trace: Trace) -> TaskGrap
     return replace(tasks, tasks=tuple(own))
 
 
-def _task(task: Task, nodes: Group, tasks: TaskGraph, facts: Facts) -> Task:
+def _task(task: Task, nodes: Group, tasks: TaskGraph, facts: FusionFacts) -> Task:
     """The task with these nodes; itself if it has them."""
     if nodes is task.body.nodes:
         return task
@@ -82,7 +89,7 @@ class _Search:
         self.groups = [task.body.nodes for task in tasks.tasks]
         self.now = dict(enumerate(self.groups))
         self.outputs = [task.writes for task in tasks.tasks]
-        self.facts, self.spec = Facts.of(_whole(tasks)), spec
+        self.facts, self.spec = FusionFacts.of(_whole(tasks)), spec
         self.paths = Paths.of(self.facts)
         self.home = {node.name: at for at, group in enumerate(self.groups) for node in group}
 
@@ -188,5 +195,5 @@ def _is_light(node: Node) -> bool:
     return ops.info(node.op).kind == "pointwise" and ops.packet_name(node.op) in CHEAP
 
 
-def _contracts(node: Node, facts: Facts) -> bool:
+def _contracts(node: Node, facts: FusionFacts) -> bool:
     return ops.info(node.op).kind == "contract" and not is_depthwise(node, facts)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from anabranch.fusion.legality import Facts, body_of
+from anabranch.fusion.legality import FusionFacts, body_of
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node
@@ -39,17 +39,17 @@ def recurrences(graph: Graph, trace: Trace) -> list[Group]:
     for which there is a kernel that is a loop. None waits for what waits for it."""
     if len(graph.nodes) < 2 * LEAST_STEPS:
         return []
-    search = Search(graph)
+    search = LoopSearch(graph)
     for end in search.ends():
         search.try_from(end, trace)
     return search.groups
 
 
-class Search:
+class LoopSearch:
     """Groups on the way: `taken` are the nodes of those that were found."""
 
     def __init__(self, graph: Graph) -> None:
-        self.facts = Facts.of(graph)
+        self.facts = FusionFacts.of(graph)
         self.paths = Paths.of(self.facts)
         self.nodes = [node for node in graph.nodes if node.name not in self.paths.views]
         self.groups: list[Group] = []

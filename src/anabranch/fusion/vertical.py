@@ -29,7 +29,7 @@ from anabranch.fusion.legality import (
     GELU,
     LINEAR,
     RELU,
-    Facts,
+    FusionFacts,
     Unwritten,
     is_depthwise,
     why_not,
@@ -69,7 +69,7 @@ def grow(
     groups with several results too, which hold the views they read through. What is `alone` is a
     group of its own, and so is each of the `loops`."""
     looped = {node.name: loop for loop in loops for node in loop}
-    facts = Facts.of(graph, {*alone, *looped})
+    facts = FusionFacts.of(graph, {*alone, *looped})
     nodes = [node for node in graph.nodes if not ops.is_view(node, facts.types)]
     deepest = [node for node in _by_depth(nodes, facts)[::-1] if node.name not in looped]
     home: dict[str, list[Node]] = {}
@@ -98,7 +98,7 @@ def grow(
     return in_order(read, paths, facts)
 
 
-def one_call(group: Sequence[Node], facts: Facts) -> str:
+def one_call(group: Sequence[Node], facts: FusionFacts) -> str:
     """Why these nodes are no single call of a library; "" if they are."""
     rest = tuple(node.op for node in group[1:])
     if rest not in EPILOGUES.get(group[0].op, ()):
@@ -117,7 +117,7 @@ def anchor_of(group: Group, views: Container[str] = ()) -> Node:
     raise AssertionError("a group has a node that is no view")
 
 
-def _by_depth(nodes: Sequence[Node], facts: Facts) -> list[Node]:
+def _by_depth(nodes: Sequence[Node], facts: FusionFacts) -> list[Node]:
     """The nodes by how many contractions and reductions lie before them at most, in an order in
     which they can run. Of several that one node reads, its launch goes to the deepest: the others
     are there by then, and nobody waits for more than before."""
@@ -130,7 +130,7 @@ def _by_depth(nodes: Sequence[Node], facts: Facts) -> list[Node]:
 
 
 def _with_epilogue(
-    anchor: Node, home: dict[str, list[Node]], facts: Facts, trace: Trace
+    anchor: Node, home: dict[str, list[Node]], facts: FusionFacts, trace: Trace
 ) -> list[Node]:
     """The anchor with the longest epilogue that is legal."""
     for names in EPILOGUES[anchor.op]:
@@ -149,7 +149,7 @@ def _with_epilogue(
     return [anchor]
 
 
-def _follow(anchor: Node, names: tuple[str, ...], facts: Facts) -> list[Node] | None:
+def _follow(anchor: Node, names: tuple[str, ...], facts: FusionFacts) -> list[Node] | None:
     """The anchor and readers of these operators, one after the other, if there are any."""
     chain = [anchor]
     for name in names:
@@ -162,7 +162,7 @@ def _follow(anchor: Node, names: tuple[str, ...], facts: Facts) -> list[Node] | 
 
 
 def _join_reader(
-    node: Node, home: dict[str, list[Node]], facts: Facts, trace: Trace, unwritten: Unwritten
+    node: Node, home: dict[str, list[Node]], facts: FusionFacts, trace: Trace, unwritten: Unwritten
 ) -> None:
     """Puts a node, with the group it ends, into the group of its readers, if one of the two is
     pointwise and at most one node of them all is not."""
@@ -201,7 +201,7 @@ def _anchors(group: list[Node]) -> list[Node]:
     return [node for node in group if ops.info(node.op).kind in ("contract", "reduce")]
 
 
-def _takes_prologue(node: Node, facts: Facts) -> bool:
+def _takes_prologue(node: Node, facts: FusionFacts) -> bool:
     return ops.info(node.op).kind == "reduce" or is_depthwise(node, facts)
 
 

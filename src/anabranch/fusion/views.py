@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anabranch.fusion.legality import Facts
+from anabranch.fusion.legality import FusionFacts
 from anabranch.ir import ops
 from anabranch.ir.graph import Node, Ref
 from anabranch.kernels.dfg.lower import LOWERINGS
@@ -24,14 +24,14 @@ class Paths:
     values that somebody needs in memory: what is returned, what nobody reads, what other views
     rename."""
 
-    facts: Facts
+    facts: FusionFacts
     views: frozenset[str]
     roots: dict[str, str]
     readers: dict[str, list[Node]]
     lasting: frozenset[str]
 
     @staticmethod
-    def of(facts: Facts) -> Paths:
+    def of(facts: FusionFacts) -> Paths:
         nodes = list(dict.fromkeys(facts.makers.values()))
         views, roots = set[str](), dict[str, str]()
         readers: dict[str, list[Node]] = {}

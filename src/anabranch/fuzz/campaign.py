@@ -1,6 +1,6 @@
 """Many seeds -> a record: how many were equal, and the first failures, each made small.
 
-    run(0, 300, Setting("cpu"), trace, Path("out"))
+    run(0, 300, TrialSetting("cpu"), trace, Path("out"))
 
 Every failure that is shrunk leaves two files: out/SEED.py, a script that runs alone, and
 out/SEED.txt, the captured graph. Where rules were drawn it is the text alone, of the graphs before
@@ -24,7 +24,7 @@ from anabranch.fuzz.draw import draw
 from anabranch.fuzz.drawing import Drawing, made, model_text, script
 from anabranch.fuzz.shrink import shrunk
 from anabranch.fuzz.substitute import Substitution, rules_of
-from anabranch.fuzz.trial import Outcome, Setting, attempt
+from anabranch.fuzz.trial import TrialOutcome, TrialSetting, attempt
 from anabranch.ir.text import text_graph
 from anabranch.trace import Trace
 
@@ -35,7 +35,7 @@ SAID = 50
 
 
 @dataclass(slots=True)
-class Tally:
+class CampaignTally:
     """What a campaign has found so far."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -57,16 +57,16 @@ class Tally:
 def run(
     seed: int,
     graphs: int,
-    setting: Setting,
+    setting: TrialSetting,
     trace: Trace,
     folder: Path | None,
     shard: tuple[int, int] = (1, 1),
     log: Path | None = None,
-) -> Tally:
+) -> CampaignTally:
     """Try the seeds from `seed` on. `folder`: where failures are written; None writes nothing.
     `shard`: (i, n) tries the i-th of every n seeds. `log`: gets a line for each graph when it is
     done; those that stand there are counted and not tried again."""
-    tally, start = Tally(), time.perf_counter()
+    tally, start = CampaignTally(), time.perf_counter()
     before = _logged(log, setting)
     wanted = range(seed + shard[0] - 1, seed + graphs, shard[1])
     for done, each in enumerate(wanted):
@@ -86,7 +86,7 @@ def run(
     return tally
 
 
-def _logged(log: Path | None, setting: Setting) -> dict[int, dict[str, Any]]:
+def _logged(log: Path | None, setting: TrialSetting) -> dict[int, dict[str, Any]]:
     """By seed, what a log says of this setting; a line that was cut off says nothing."""
     found: dict[int, dict[str, Any]] = {}
     if log is None or not log.exists():
@@ -101,13 +101,13 @@ def _logged(log: Path | None, setting: Setting) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _named(setting: Setting) -> str:
+def _named(setting: TrialSetting) -> str:
     return repr(
         (setting.target, str(setting.dtype), sorted(setting.options.items()), setting.steps)
     )
 
 
-def _count_again(told: Mapping[str, Any], tally: Tally) -> None:
+def _count_again(told: Mapping[str, Any], tally: CampaignTally) -> None:
     tally.counts[told["status"]] += 1
     tally.kinds.update(told["kinds"])
     tally.rules.update(told["rules"])
@@ -115,7 +115,7 @@ def _count_again(told: Mapping[str, Any], tally: Tally) -> None:
         tally.failures.append(told["failure"])
 
 
-def _write_line(seed: int, setting: Setting, tally: Tally, log: Path) -> None:
+def _write_line(seed: int, setting: TrialSetting, tally: CampaignTally, log: Path) -> None:
     failed = tally.failures[-1] if tally.failures and tally.failures[-1]["seed"] == seed else None
     line = {
         "seed": seed,
@@ -129,7 +129,7 @@ def _write_line(seed: int, setting: Setting, tally: Tally, log: Path) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-def record(tally: Tally, seed: int, setting: Setting) -> dict[str, Any]:
+def record(tally: CampaignTally, seed: int, setting: TrialSetting) -> dict[str, Any]:
     """The tally as it is written to a file."""
     return {
         "seed": seed,
@@ -155,7 +155,9 @@ def record(tally: Tally, seed: int, setting: Setting) -> dict[str, Any]:
     }
 
 
-def _one(seed: int, setting: Setting, tally: Tally, folder: Path | None, trace: Trace) -> None:
+def _one(
+    seed: int, setting: TrialSetting, tally: CampaignTally, folder: Path | None, trace: Trace
+) -> None:
     drawing = draw(seed)
     outcome = attempt(drawing, setting)
     tally.counts[outcome.status] += 1
@@ -188,7 +190,7 @@ def _one(seed: int, setting: Setting, tally: Tally, folder: Path | None, trace: 
             found["files"] = _write(small, setting, folder)
 
 
-def _small(outcome: Outcome, setting: Setting) -> Drawing:
+def _small(outcome: TrialOutcome, setting: TrialSetting) -> Drawing:
     def fails(drawing: Drawing) -> bool:
         other = attempt(drawing, setting)
         return (other.status, other.sort) == (outcome.status, outcome.sort)
@@ -196,14 +198,14 @@ def _small(outcome: Outcome, setting: Setting) -> Drawing:
     return shrunk(outcome.drawing, fails)
 
 
-def _write_text(outcome: Outcome, folder: Path) -> str:
+def _write_text(outcome: TrialOutcome, folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{outcome.drawing.seed}.txt"
     file.write_text(f"# {outcome.details[0]}\n\n{outcome.shown}")
     return str(file)
 
 
-def _write(drawing: Drawing, setting: Setting, folder: Path) -> list[str]:
+def _write(drawing: Drawing, setting: TrialSetting, folder: Path) -> list[str]:
     """The script, and the graph where the model can be captured."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{drawing.seed}.py"

@@ -1,8 +1,8 @@
 """Drawing: a random model as lines of Python, which can be dropped one by one.
 
 >>> given = (Given("x0", "normal((2, 3), 1{shift})"),)
->>> steps = (Step("relu", ("v0",), "F.relu(x0)"), Step("linear", ("v1",), "self.w0(v0)"))
->>> drawing = Drawing(7, given, (Layer("w0", "nn.Linear(3, 4)", 5),), steps, ("v1",))
+>>> steps = (DrawnStep("relu", ("v0",), "F.relu(x0)"), DrawnStep("linear", ("v1",), "self.w0(v0)"))
+>>> drawing = Drawing(7, given, (DrawnLayer("w0", "nn.Linear(3, 4)", 5),), steps, ("v1",))
 >>> print(model_text(drawing))
 class Drawn(nn.Module):
     def __init__(self):
@@ -47,7 +47,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class DrawnLayer:
     """What the model holds: `text` makes a module, or a tensor if it calls no `nn.`."""
 
     name: str
@@ -56,7 +56,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DrawnStep:
     """One line of `forward`, and of which kind it was drawn."""
 
     kind: str
@@ -80,8 +80,8 @@ class Drawing:
 
     seed: int
     inputs: tuple[Given, ...]
-    layers: tuple[Layer, ...]
-    steps: tuple[Step, ...]
+    layers: tuple[DrawnLayer, ...]
+    steps: tuple[DrawnStep, ...]
     outputs: tuple[str, ...]
     form: Form = "tuple"
 
@@ -107,7 +107,7 @@ def script(drawing: Drawing, dtype: torch.dtype, target: str, options: Mapping[s
     return f"{opening}\n\n# seed {drawing.seed}\n{model_text(drawing)}\n\n\n{end}\n"
 
 
-def layer_text(layer: Layer) -> str:
+def layer_text(layer: DrawnLayer) -> str:
     if "nn." in layer.text:
         return f"filled({layer.text}, {layer.seed})"
     return f"nn.Parameter({layer.text}, requires_grad=False)"

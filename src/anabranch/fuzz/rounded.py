@@ -24,7 +24,7 @@ CASTS = (
     *("{0}.to(torch.bfloat16).float().to({0}.dtype) * 2", "({0}.half() + 1).to({0}.dtype)"),
     *("{0}.clamp(-100, 100).to(torch.int8).to({0}.dtype)", "{0}.bool().to({0}.dtype)"),
 )
-WHOLE = (
+INTEGER_TEXTS = (
     *("{0} // {1}", "{0} % {1}", "torch.fmod({0}, {1})", "{0} * {1}", "{0} - {1}", "{0}.abs()"),
     *("torch.div({0}, {1}, rounding_mode='trunc')", "{0} & {1}", "{0} ^ {1}", "{0} >> 1", "-{0}"),
     *("{0}.clamp(-5, 7)", "torch.maximum({0}, {1})", "{0}.cumsum(-1)", "{0}.sum(-1, keepdim=True)"),
@@ -69,7 +69,7 @@ def whole_numbers(sheet: Sheet) -> None:
     x = sheet.one(found)
     like = [name for name in found if sheet.shape(name) == sheet.shape(x)]
     other = sheet.one((*(f"({name}.abs() + 1)" for name in like), "3", "-2"))
-    text = sheet.one(WHOLE)
+    text = sheet.one(INTEGER_TEXTS)
     if "{1}" in text and other in ("3", "-2") and "maximum" in text:
         other = x
     sheet.add(text.format(x, other))

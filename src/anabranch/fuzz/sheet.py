@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-from anabranch.fuzz.drawing import Given, Layer, Step, layer_text, namespace
+from anabranch.fuzz.drawing import DrawnLayer, DrawnStep, Given, layer_text, namespace
 
 LARGEST, HIGHEST = 4096, 50.0
 """Elements of a value, and their size: what grows from step to step would only hide errors."""
@@ -28,8 +28,8 @@ class Sheet:
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         self.inputs: list[Given] = []
-        self.layers: list[Layer] = []
-        self.steps: list[Step] = []
+        self.layers: list[DrawnLayer] = []
+        self.steps: list[DrawnStep] = []
         self.values: dict[str, Tensor] = {}
         self.kind = ""
         self._held = SimpleNamespace()
@@ -86,7 +86,7 @@ class Sheet:
 
     def layer(self, text: str) -> str:
         """What the model holds, as its lines call it."""
-        layer = Layer(f"w{len(self.layers)}", text, self.seed())
+        layer = DrawnLayer(f"w{len(self.layers)}", text, self.seed())
         try:
             made = eval(layer_text(layer), self._space)
         except (RuntimeError, ValueError) as refused:
@@ -127,7 +127,7 @@ class Sheet:
         start = sum(len(step.results) for step in self.steps)
         names = tuple(f"v{start + i}" for i in range(count))
         self.values.update(zip(names, results, strict=True))
-        self.steps.append(Step(self.kind, names, text))
+        self.steps.append(DrawnStep(self.kind, names, text))
         return names
 
     def drop(self, name: str) -> NoReturn:

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from anabranch.fuzz.drawing import VALUE, Drawing, Given, Step, values
+from anabranch.fuzz.drawing import VALUE, Drawing, DrawnStep, Given, values
 
 TRIALS = 200
 
@@ -111,7 +111,7 @@ def _returning(drawing: Drawing, outputs: tuple[str, ...]) -> Drawing:
     return pruned(replace(drawing, outputs=outputs))
 
 
-def _cut(drawing: Drawing, step: Step, known: dict[str, Tensor]) -> Iterator[Drawing]:
+def _cut(drawing: Drawing, step: DrawnStep, known: dict[str, Tensor]) -> Iterator[Drawing]:
     """The results of a step as inputs."""
     if any(not known[name].is_floating_point() for name in step.results):
         return
@@ -130,7 +130,7 @@ def _cut(drawing: Drawing, step: Step, known: dict[str, Tensor]) -> Iterator[Dra
         yield smaller
 
 
-def _without(drawing: Drawing, step: Step, known: dict[str, Tensor]) -> Iterator[Drawing]:
+def _without(drawing: Drawing, step: DrawnStep, known: dict[str, Tensor]) -> Iterator[Drawing]:
     """Without the step, what it read in place of its result."""
     if len(step.results) != 1:
         return
@@ -143,7 +143,7 @@ def _without(drawing: Drawing, step: Step, known: dict[str, Tensor]) -> Iterator
             yield pruned(replace(drawing, steps=steps, outputs=outputs))
 
 
-def _reading(step: Step, names: dict[str, str]) -> Step:
+def _reading(step: DrawnStep, names: dict[str, str]) -> DrawnStep:
     return replace(step, text=VALUE.sub(lambda found: names.get(found[0], found[0]), step.text))
 
 

@@ -23,7 +23,7 @@ from anabranch.ir.rule import Match, Rule
 from anabranch.ir.verify import verify_graph
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches_in
-from anabranch.rewrite.match_index import Field, Sought
+from anabranch.rewrite.match_index import MatchIndex, RuleSignature
 from anabranch.rewrite.output_layout import as_promised
 from anabranch.rewrite.passes.canonical import canonical
 from anabranch.rewrite.passes.cse import cse
@@ -89,7 +89,7 @@ class _Walk:
         self._most = GROWTH * len(graph.nodes) + ROOM
         self._expressions = Expressions()
         self._seen = {self._expressions.of(graph)}
-        self._sought = [Sought.of(rule) for rule in RULES]
+        self._signatures = [RuleSignature.of(rule) for rule in RULES]
 
     def run(self, steps: int) -> Iterator[Applied]:
         first = self._simplify if self._dice.random() < 0.5 else _canonical
@@ -106,13 +106,13 @@ class _Walk:
 
     def _step(self) -> Applied | None:
         """The first of the rules, in an order drawn anew, that leads to another graph."""
-        around = Field(self._graph)
-        able = [sought for sought in self._sought if sought.ops <= around.ops]
-        for sought in self._dice.sample(able, len(able)):
-            with _named(Substitution(sought.rule.name)):
-                found = list(islice(matches_in(around, sought, _unheard), MATCHES))
+        around = MatchIndex(self._graph)
+        able = [signature for signature in self._signatures if signature.ops <= around.ops]
+        for signature in self._dice.sample(able, len(able)):
+            with _named(Substitution(signature.rule.name)):
+                found = list(islice(matches_in(around, signature, _unheard), MATCHES))
             for match in self._dice.sample(found, len(found)):
-                applied = self._applied(sought.rule, match)
+                applied = self._applied(signature.rule, match)
                 if applied is not None:
                     return applied
         return None

@@ -1,5 +1,5 @@
-"""A Drawing -> an Outcome: compiled end to end, run, and compared; or captured, taken from graph to
-graph by rules, and compared with what was captured (`random_rewrites`).
+"""A Drawing -> a TrialOutcome: compiled end to end, run, and compared; or captured, taken from
+graph to graph by rules, and compared with what was captured (`random_rewrites`).
 
 status     means
 equal      every output is what the model returns, within what its dtype allows
@@ -37,7 +37,7 @@ DRAWN = "drawn"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class TrialSetting:
     """What drawings are compiled for. `options`: of `anabranch.compile`, as given. `steps`: so many
     substitutions are drawn instead, and nothing is compiled."""
 
@@ -58,7 +58,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """How one drawing fared; `details` says what is wrong, `sort` what kind of failure it is.
     `done`: the substitutions that led to the graph that was compared; `cut_short`: whether the
     search for it ended before its work was done; `shown`: the graphs around the wrong one."""
@@ -73,7 +73,7 @@ class Outcome:
     shown: str = field(compare=False, default="")
 
 
-def attempt(drawing: Drawing, setting: Setting) -> Outcome:
+def attempt(drawing: Drawing, setting: TrialSetting) -> TrialOutcome:
     """Do it, compare. Nothing but an interruption gets out."""
     start = time.perf_counter()
     status: Status = "failed"
@@ -95,10 +95,10 @@ def attempt(drawing: Drawing, setting: Setting) -> Outcome:
         last = traceback.extract_tb(error.__traceback__)[-1]
         sort = f"{type(error).__name__} in {last.name}"
         details = "".join(traceback.format_exception(error))
-    return Outcome(drawing, status, sort, (details,), time.perf_counter() - start)
+    return TrialOutcome(drawing, status, sort, (details,), time.perf_counter() - start)
 
 
-def _compiled(drawing: Drawing, setting: Setting) -> Outcome:
+def _compiled(drawing: Drawing, setting: TrialSetting) -> TrialOutcome:
     build, inputs = made(drawing)
     paths: list[Path | None] = []
 
@@ -111,20 +111,20 @@ def _compiled(drawing: Drawing, setting: Setting) -> Outcome:
     done = tuple(Substitution(step.rule, step.nodes) for step in path.steps) if path else ()
     short = path is not None and path.cut_short != ""
     if found:
-        return Outcome(drawing, "unequal", "unequal", tuple(found), done=done, cut_short=short)
-    return Outcome(drawing, "equal", done=done, cut_short=short)
+        return TrialOutcome(drawing, "unequal", "unequal", tuple(found), done=done, cut_short=short)
+    return TrialOutcome(drawing, "equal", done=done, cut_short=short)
 
 
-def _walked(drawing: Drawing, setting: Setting) -> Outcome:
+def _walked(drawing: Drawing, setting: TrialSetting) -> TrialOutcome:
     options = Options.read(setting.told(drawing.seed))
     ran = walked(drawing, setting.steps, setting.dtype, setting.target, options)
     if ran.wrong is None:
-        return Outcome(drawing, "equal", done=ran.done)
+        return TrialOutcome(drawing, "equal", done=ran.done)
     sort = f"unequal since {ran.wrong.rule}"
-    return Outcome(drawing, "unequal", sort, (ran.why,), done=ran.done, shown=ran.shown)
+    return TrialOutcome(drawing, "unequal", sort, (ran.why,), done=ran.done, shown=ran.shown)
 
 
-def check(setting: Setting) -> None:
+def check(setting: TrialSetting) -> None:
     """OptionError for options that mean nothing, before anything is drawn."""
     told = setting.told(0)
     Options.read(told)

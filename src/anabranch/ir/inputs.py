@@ -29,7 +29,7 @@ Numbers = Literal["plain", "finite", "positive", "special"]
 
 LIGHT = 1 << 20
 """Elements that are computed on a processor in no time."""
-MOST = 1 << 12
+MOST_ELEMENTS = 1 << 12
 """Elements of a tensor, at most, that are zeros, denormals, whole or large numbers; of a small one
 it is every fourth. To write more takes time, and shows nothing else."""
 FEW = 16
@@ -118,7 +118,7 @@ def _sprinkle(tensor: torch.Tensor, seed: int, numbers: Numbers) -> None:
         return
     generator = torch.Generator().manual_seed(seed)
     finite, count = numbers == "finite", tensor.numel()
-    chosen = min(MOST, -(-count // 4)) if finite else min(FEW, -(-count // FEW))
+    chosen = min(MOST_ELEMENTS, -(-count // 4)) if finite else min(FEW, -(-count // FEW))
     places = torch.randint(0, count, (chosen,), generator=generator)
     given = _finite(chosen, tensor.dtype, generator) if finite else _special(chosen, generator)
     where = torch.unravel_index(places.to(tensor.device), tensor.shape)
@@ -129,7 +129,7 @@ def sprinkle_small(tensor: torch.Tensor, seed: int) -> None:
     """Put zeros of both signs, denormals and whole numbers up to 2 into a tensor."""
     if tensor.numel() and 0 not in tensor.stride():
         generator = torch.Generator().manual_seed(seed)
-        chosen = min(MOST, -(-tensor.numel() // 8))
+        chosen = min(MOST_ELEMENTS, -(-tensor.numel() // 8))
         places = torch.randint(0, tensor.numel(), (chosen,), generator=generator)
         given = _finite(chosen, tensor.dtype, generator).clamp(-2, 2)
         where = torch.unravel_index(places.to(tensor.device), tensor.shape)

@@ -74,7 +74,7 @@ class Costs(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMemory:
     """Memory of an executable on its device. places: for weights, inputs, arena and libraries the
     bytes at each address, for two executables may share some; pool, kernels: bytes of the graph's
     private pool, and of kernels outside all of these."""
@@ -116,7 +116,7 @@ class Executable(Protocol):
     def peak_bytes(self) -> int:
         """Memory that it really holds for intermediate values."""
 
-    def held(self) -> Held:
+    def held(self) -> HeldMemory:
         """All memory that it holds."""
 
     def strays(self) -> str:

@@ -16,7 +16,7 @@ from anabranch.ir.graph import Condition, Constant, Derivation
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ModelTensor:
     """A tensor of the model under one of its names. `persistent`: it is part of `state_dict`."""
 
     name: str
@@ -32,7 +32,7 @@ class Recipe:
     relies on. `given`: the captured constants that derivations begin with, without values. `lost`:
     why the plan cannot be refitted, "" if it can."""
 
-    state: tuple[Held, ...]
+    state: tuple[ModelTensor, ...]
     given: tuple[Constant, ...]
     kept: Mapping[str, torch.Tensor] = field(compare=False, repr=False)
     conditions: tuple[Condition, ...] = ()

@@ -160,7 +160,7 @@ def computable(node: Node) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class Binding:
     """What a wildcard stands for in a match. `type` only for a value; `constant`: it does not
     depend on the inputs."""
 
@@ -177,7 +177,7 @@ class Bound:
 @dataclass(frozen=True, slots=True)
 class Match:
     """Where a rule applies: the matched nodes, the roots first, and what each wildcard stands for.
-    `match.s` is the Bound of wildcard s. `width`: how many of the nodes are roots."""
+    `match.s` is the Binding of wildcard s. `width`: how many of the nodes are roots."""
 
     nodes: tuple[Node, ...]
     bound: Mapping[str, Arg]
@@ -192,13 +192,13 @@ class Match:
     def roots(self) -> tuple[Node, ...]:
         return self.nodes[: self.width]
 
-    def __getattr__(self, name: str) -> Bound:
+    def __getattr__(self, name: str) -> Binding:
         if name not in self.bound:
             raise AttributeError(f"the pattern has no wildcard {name}")
         arg = self.bound[name]
         if isinstance(arg, Ref):
-            return Bound(arg, self.known.types[arg.name], arg.name in self.known.constant)
-        return Bound(arg)
+            return Binding(arg, self.known.types[arg.name], arg.name in self.known.constant)
+        return Binding(arg)
 
 
 Patterns = Pattern | tuple[Pattern, ...]

@@ -25,7 +25,7 @@ from enum import StrEnum
 from anabranch.errors import VerifyError
 from anabranch.ir.tiles import Tile, parse_tile, template_of, text_tile, verify_tile
 
-WHOLE = 100
+WHOLE_PERCENT = 100
 """Percent of the L1 memory that is shared memory where a variant says nothing."""
 LAUNCHED = re.compile(r"(?P<tile>.*?)(?:\.p(?P<pdl>[a-z]))?(?:\.c(?P<carveout>[0-9]{1,3}))?")
 
@@ -57,7 +57,7 @@ class Variant:
 
     tile: Tile
     pdl: PdlMode | None = None
-    carveout: int = WHOLE
+    carveout: int = WHOLE_PERCENT
 
     @property
     def template(self) -> str:
@@ -71,7 +71,7 @@ def text_variant(variant: Variant) -> str:
     """The tile, the mode of dependent launch and the carve-out, the last two where they say
     anything."""
     pdl = f".p{variant.pdl.value}" if variant.pdl else ""
-    carveout = f".c{variant.carveout}" if variant.carveout != WHOLE else ""
+    carveout = f".c{variant.carveout}" if variant.carveout != WHOLE_PERCENT else ""
     return f"{text_tile(variant.tile)}{pdl}{carveout}"
 
 
@@ -87,7 +87,7 @@ def parse_variant(text: str) -> Variant:
     variant = Variant(
         parse_tile(found["tile"]),
         PdlMode(mode) if mode else None,
-        WHOLE if percent is None else int(percent),
+        WHOLE_PERCENT if percent is None else int(percent),
     )
     try:
         verify_variant(variant)
@@ -101,10 +101,10 @@ def parse_variant(text: str) -> Variant:
 def verify_variant(variant: Variant) -> None:
     """The tile holds, and the carve-out is a percentage."""
     verify_tile(variant.tile)
-    if not 0 <= variant.carveout <= WHOLE:
-        raise VerifyError(f"the carve-out of {variant} is not from 0 to {WHOLE} percent")
+    if not 0 <= variant.carveout <= WHOLE_PERCENT:
+        raise VerifyError(f"the carve-out of {variant} is not from 0 to {WHOLE_PERCENT} percent")
 
 
 def plain(variant: Variant) -> Variant:
     """The same tile, launched in the ordinary way."""
-    return replace(variant, pdl=None, carveout=WHOLE)
+    return replace(variant, pdl=None, carveout=WHOLE_PERCENT)

@@ -15,7 +15,7 @@ ROOMS = ("costs", "ir", "kernels", "tuning")
 """Who offers kernels, and who decides which one runs."""
 PROGRAMS = ("ir", "kernels")
 """Who writes the text of a kernel that is decided on."""
-WHOLE = ""
+ALL_ROOMS = ""
 """The room that all rooms are in."""
 
 

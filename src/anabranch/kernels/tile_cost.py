@@ -107,7 +107,7 @@ ROWS = Pace(
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TileWork:
     """What a variant asks for: rows, columns and depth of its tile, blocks in all, steps of each,
     bytes of an element, warps, stages, how many blocks share a tile; `reads`: of how many values
     each number of the left factor is made, the taps of a window before a product; `cores`: whether
@@ -153,7 +153,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class TileBound:
     """The four terms, each from 0 to 1, and the time that tiles are ranked by."""
 
     memory: float
@@ -175,17 +175,17 @@ class Bound:
         return f"at most {100 * self.limit:.2g}% of peak ({terms}){time}"
 
 
-def bound(block: Block, spec: TargetSpec, peak: float) -> Bound:
+def bound(block: TileWork, spec: TargetSpec, peak: float) -> TileBound:
     """The limit of a block on a machine whose `peak` is in operations a second."""
     held = resident(block, spec)
     if not held:
-        return Bound(0.0, 0.0, 0.0, 0.0, math.inf)
+        return TileBound(0.0, 0.0, 0.0, 0.0, math.inf)
     moved = block.read * block.steps
     moved += block.m * block.n * block.itemsize
     memory = min(1.0, block.operations / moved / (peak / spec.bandwidth))
     held_back = tail(block.blocks, spec.sms)
     us = _whole_us(block, spec, peak, pace_of(block), held)
-    return Bound(memory, shared(block, spec, peak), held_back, 1.0, us)
+    return TileBound(memory, shared(block, spec, peak), held_back, 1.0, us)
 
 
 def tail(blocks: int, sms: int) -> float:
@@ -197,7 +197,7 @@ def tail(blocks: int, sms: int) -> float:
     return blocks / (sms * math.ceil(blocks / sms)) if blocks else 1.0
 
 
-def shared(block: Block, spec: TargetSpec, peak: float) -> float:
+def shared(block: TileWork, spec: TargetSpec, peak: float) -> float:
     """Operations for each byte that its warps read of shared memory, against what an SM can do."""
     across = max(1, min(block.warps, block.n // 16))
     down = max(1, block.warps // across)
@@ -206,7 +206,7 @@ def shared(block: Block, spec: TargetSpec, peak: float) -> float:
     return min(1.0, 2.0 * block.m * block.n * block.k / read / balance)
 
 
-def resident(block: Block, spec: TargetSpec) -> int:
+def resident(block: TileWork, spec: TargetSpec) -> int:
     """How many blocks an SM holds at once; 0 if not one."""
     return holds(block.warps, block.registers, block.shared, spec)
 
@@ -226,12 +226,12 @@ def holds(warps: int, registers: int, shared: int, spec: TargetSpec) -> int:
     return min(fits)
 
 
-def time_us(block: Block, spec: TargetSpec, peak: float, pace: Pace | None = None) -> float:
+def time_us(block: TileWork, spec: TargetSpec, peak: float, pace: Pace | None = None) -> float:
     """The time of the whole launch. `pace`: instead of the one that suits the block."""
     return _whole_us(block, spec, peak, pace or pace_of(block), resident(block, spec))
 
 
-def _whole_us(block: Block, spec: TargetSpec, peak: float, pace: Pace, held: int) -> float:
+def _whole_us(block: TileWork, spec: TargetSpec, peak: float, pace: Pace, held: int) -> float:
     """As `time_us`; `held`: blocks that an SM holds."""
     together = min(held, math.ceil(block.blocks / spec.sms))
     steps = block.steps * step_us(block, spec, peak, together, pace)
@@ -245,17 +245,17 @@ def waves(blocks: int, held: int, spec: TargetSpec, pace: Pace) -> float:
     return 1.0 + pace.more * max(0.0, blocks / (held * spec.sms) - 1.0)
 
 
-def pace_of(block: Block) -> Pace:
+def pace_of(block: TileWork) -> Pace:
     return ROWS if block.m == 1 else TILES
 
 
-def grouped(block: Block, spec: TargetSpec) -> bool:
+def grouped(block: TileWork, spec: TargetSpec) -> bool:
     """Whether groups of warps multiply."""
     fits = block.m >= GROUP_ROWS and block.warps % GROUP == 0
     return block.cores and fits and spec.capability[0] == 9
 
 
-def step_us(block: Block, spec: TargetSpec, peak: float, together: int, pace: Pace) -> float:
+def step_us(block: TileWork, spec: TargetSpec, peak: float, together: int, pace: Pace) -> float:
     """One step through the depth: its load, its bytes, and what its warps issue. `together`: blocks
     that share an SM at a time."""
     load = block.read * together / (pace.l2 * CLOCK)
@@ -267,12 +267,12 @@ def step_us(block: Block, spec: TargetSpec, peak: float, together: int, pace: Pa
     return slowest * math.pow(every, 1 / AT_ONCE)
 
 
-def latency_us(block: Block, pace: Pace) -> float:
+def latency_us(block: TileWork, pace: Pace) -> float:
     """From the request for what a step reads to its being there."""
     return pace.latency + block.read / 512 / block.warps * pace.copy_clocks / CLOCK
 
 
-def meet_us(block: Block, pace: Pace) -> float:
+def meet_us(block: TileWork, pace: Pace) -> float:
     """What blocks that share a tile pay for adding up."""
     if block.split == 1:
         return 0.0
@@ -280,7 +280,7 @@ def meet_us(block: Block, pace: Pace) -> float:
     return pace.meet + pace.split * block.split + 2 * sums / (pace.l2 * CLOCK)
 
 
-def _products(block: Block, spec: TargetSpec, peak: float, together: int, pace: Pace) -> float:
+def _products(block: TileWork, spec: TargetSpec, peak: float, together: int, pace: Pace) -> float:
     """Microseconds of an SM for the products of a step of all blocks that share it, and for what
     they read of shared memory."""
     # Fewer warps than four leave quarters of the SM idle.

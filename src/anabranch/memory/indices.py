@@ -19,7 +19,7 @@ from anabranch.ir.eval import run_node
 from anabranch.ir.graph import Graph, Node, producers, types
 from anabranch.ir.task import TaskGraph
 
-MOST = 1 << 26
+MOST_ELEMENTS = 1 << 26
 """Elements of a view of a constant that is looked at; of a larger one all that it is a view of."""
 Values = Mapping[str, torch.Tensor]
 
@@ -63,7 +63,7 @@ def _constant(name: str, values: Values, makers: Mapping[str, Node]) -> torch.Te
         name = maker.uses[0]
     value = values[name]
     for step in reversed(steps):
-        if step.type.numel > MOST:
+        if step.type.numel > MOST_ELEMENTS:
             return value
         (value,) = run_node(step, {step.uses[0]: value}, value.device)
     return value

@@ -2,5 +2,6 @@
 
     page.write("report.html", **parts)       text.explain(**parts)
 
-Both are functions of `parts.Parts`, look at nothing else, and say where each number comes from.
+Both are functions of `parts.ReportParts`, look at nothing else, and say where each number comes
+from.
 """

@@ -20,8 +20,8 @@ from anabranch.report.headline import headline
 from anabranch.report.kernel import limit_facts, why_not
 from anabranch.report.modules import module_of, modules
 from anabranch.report.occupancy import fullest, occupancy
-from anabranch.report.parts import Parts
-from anabranch.report.task_rows import Row, is_chosen, reads, runs, writes
+from anabranch.report.parts import ReportParts
+from anabranch.report.task_rows import TaskRow, is_chosen, reads, runs, writes
 from anabranch.tuning.recall import Candidate
 
 SOURCES = 1_000_000
@@ -39,7 +39,7 @@ MEANINGS = {
 UNSAFE = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
-def content(parts: Parts, rows: Sequence[Row], flow: Flow) -> dict[str, Any]:
+def content(parts: ReportParts, rows: Sequence[TaskRow], flow: Flow) -> dict[str, Any]:
     """Everything the script draws; short keys, for there are many rows."""
     sources = _sources(rows)
     groups: dict[str, int] = {}
@@ -75,7 +75,7 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _sources(rows: Sequence[Row]) -> dict[str, int]:
+def _sources(rows: Sequence[TaskRow]) -> dict[str, int]:
     """The sources that have room, with their numbers: of kernels in use, the slowest task's first,
     then of the others in the same order."""
     by_time = sorted(rows, key=lambda row: -(row.us or 0.0))
@@ -93,7 +93,9 @@ def _sources(rows: Sequence[Row]) -> dict[str, int]:
     return found
 
 
-def _limits(parts: Parts, rows: Sequence[Row]) -> dict[int, list[list[float | None] | None]]:
+def _limits(
+    parts: ReportParts, rows: Sequence[TaskRow]
+) -> dict[int, list[list[float | None] | None]]:
     """By the identity of candidates, which tasks of equal structure share: of each candidate the
     upper limit, its four terms and its time, None where there is none."""
     spec = parts["plan"].spec
@@ -113,7 +115,7 @@ def _numbers(limit: Mapping[str, Any]) -> list[float | None]:
 
 def _task(
     i: int,
-    row: Row,
+    row: TaskRow,
     flow: Flow,
     sources: Mapping[str, int],
     limits: Mapping[int, list[list[float | None] | None]],
@@ -152,7 +154,7 @@ def _task(
 
 
 def _candidate(
-    candidate: Candidate, row: Row, limit: list[float | None] | None, sources: Mapping[str, int]
+    candidate: Candidate, row: TaskRow, limit: list[float | None] | None, sources: Mapping[str, int]
 ) -> list[Any]:
     kernel, cost = candidate.kernel, candidate.cost
     number = sources.get(kernel.source, LEFT_OUT) if kernel.source else -1
@@ -169,7 +171,7 @@ def _launch(resources: Any) -> list[int] | None:
     return [resources.ctas, resources.threads, resources.registers, resources.shared]
 
 
-def _timelines(parts: Parts, flow: Flow, position: Mapping[str, int]) -> list[dict[str, Any]]:
+def _timelines(parts: ReportParts, flow: Flow, position: Mapping[str, int]) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
@@ -187,7 +189,7 @@ def _timelines(parts: Parts, flow: Flow, position: Mapping[str, int]) -> list[di
     ]
 
 
-def _memory(parts: Parts, launches: int) -> dict[str, Any]:
+def _memory(parts: ReportParts, launches: int) -> dict[str, Any]:
     plan, held = parts["plan"], occupancy(parts["plan"])
     at, most = fullest(held, launches)
     return {

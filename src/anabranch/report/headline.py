@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.ir.plan import Plan
-from anabranch.report.parts import Parts
+from anabranch.report.parts import ReportParts
 from anabranch.report.units import significant
 
-MOST = 4
+MOST_INPUTS = 4
 """Inputs that a line names."""
 RIVALS = ("eager", "inductor")
 """Other ways to run the model of which it is said where nobody has timed them."""
@@ -61,7 +61,7 @@ class Headline:
     unmeasured: tuple[tuple[str, str], ...] = ()
 
 
-def headline(parts: Parts) -> Headline:
+def headline(parts: ReportParts) -> Headline:
     facts, plan = parts["facts"], parts["plan"]
     us, source = _latency(parts)
     spec = plan.spec
@@ -99,8 +99,10 @@ def headline(parts: Parts) -> Headline:
 def one_line(facts: Mapping[str, Any], plan: Plan) -> str:
     """Model, machine, inputs, time and sizes of a plan in one line, for a prompt."""
     machine = plan.spec.kind if not plan.spec.simulated else f"simulated {plan.spec.name}"
-    inputs = ", ".join(f"{value.name}={value.type.text}" for value in plan.tasks.inputs[:MOST])
-    inputs += ", ..." if len(plan.tasks.inputs) > MOST else ""
+    inputs = ", ".join(
+        f"{value.name}={value.type.text}" for value in plan.tasks.inputs[:MOST_INPUTS]
+    )
+    inputs += ", ..." if len(plan.tasks.inputs) > MOST_INPUTS else ""
     ms = number(facts.get("latency_ms"))
     took = f"{significant(ms)} ms {facts.get('latency_source', '')}, " if ms is not None else ""
     launches = sum(task.kernel.launches for task in plan.tasks.tasks if task.kernel)
@@ -118,7 +120,7 @@ def number(value: Any) -> float | None:
     return float(value) if plain else None
 
 
-def _latency(parts: Parts) -> tuple[float | None, str]:
+def _latency(parts: ReportParts) -> tuple[float | None, str]:
     """From the facts, else measured, else of the schedule that the plan has, else predicted."""
     facts, scheduler = parts["facts"], parts["plan"].schedule.scheduler
     ms = number(facts.get("latency_ms"))
@@ -130,13 +132,13 @@ def _latency(parts: Parts) -> tuple[float | None, str]:
     return known[0] if known else (None, "")
 
 
-def _inputs(parts: Parts) -> Sequence[Any]:
+def _inputs(parts: ReportParts) -> Sequence[Any]:
     """The inputs, if they are few enough to be named in a line."""
     inputs = parts["plan"].tasks.inputs
     return inputs if len(inputs) <= 3 else ()
 
 
-def _batch(parts: Parts) -> int | None:
+def _batch(parts: ReportParts) -> int | None:
     """As the facts say, else the first size of all inputs, those of no size left out."""
     given = number(parts["facts"].get("batch"))
     firsts = {v.type.shape[0] for v in parts["plan"].tasks.inputs if v.type.shape}
@@ -160,7 +162,7 @@ def _called(facts: Mapping[str, Any]) -> float | None:
     return None if ms is None else 1e3 * ms
 
 
-def _unmeasured(parts: Parts) -> tuple[tuple[str, str], ...]:
+def _unmeasured(parts: ReportParts) -> tuple[tuple[str, str], ...]:
     facts, told = parts["facts"], parts["facts"].get("not_measured")
     known = {other.name for other in _baselines(facts, None)}
     said = {str(name): str(why) for name, why in told.items()} if isinstance(told, Mapping) else {}

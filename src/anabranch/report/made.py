@@ -1,4 +1,4 @@
-"""How a report came to be: Parts -> when, by which command, with which options and versions.
+"""How a report came to be: ReportParts -> when, by which command, with which options and versions.
 
 compiled   26 November 2026, 06:19 UTC
 command    anabranch compile zoo:inception_v3 --target sim:h200 --report report.html
@@ -16,10 +16,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from anabranch.report.parts import Parts
+from anabranch.report.parts import ReportParts
 
 
-def made(parts: Parts) -> list[tuple[str, str]]:
+def made(parts: ReportParts) -> list[tuple[str, str]]:
     """Labels and what stands beside them."""
     facts, spec = parts["facts"], parts["plan"].spec
     there = _listed(facts.get("versions") or dict(spec.versions))

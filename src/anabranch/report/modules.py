@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from anabranch.ir import ops
-from anabranch.report.task_rows import Row
+from anabranch.report.task_rows import TaskRow
 
 LARGEST = 5
 LARGE = 0.25
@@ -43,14 +43,14 @@ class Module:
 
 @dataclass(slots=True)
 class _Branch:
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TaskRow] = field(default_factory=list)
     inner: dict[str, _Branch] = field(default_factory=dict)
 
     def module(self, path: str) -> Module:
         return Module(path, len(self.rows), sum(row.us or 0.0 for row in self.rows))
 
 
-def module_of(row: Row) -> str:
+def module_of(row: TaskRow) -> str:
     """The path of its module, "" where that is the model itself or unknown."""
     nodes = row.task.body.nodes
     main = [node.origin for node in nodes if ops.info(node.op).kind == row.kind]
@@ -63,7 +63,7 @@ def module_of(row: Row) -> str:
     return ""
 
 
-def modules(rows: Sequence[Row]) -> list[Module]:
+def modules(rows: Sequence[TaskRow]) -> list[Module]:
     """All modules that have tasks, each before those in it, in the order of their first launches.
     One that has the very tasks of a module in it is left out."""
     found: list[Module] = []
@@ -78,7 +78,7 @@ def modules(rows: Sequence[Row]) -> list[Module]:
     return found
 
 
-def largest(rows: Sequence[Row], most: int = LARGEST) -> list[Module]:
+def largest(rows: Sequence[TaskRow], most: int = LARGEST) -> list[Module]:
     """The modules that take most, none of them within another; "*" stands for all of a list of
     layers that are alike. A module that takes a large part of the whole, or stands among few, gives
     way to those in it."""
@@ -131,7 +131,7 @@ def _named(branch: _Branch, path: str, shown: Sequence[tuple[_Branch, str]]) -> 
     return Module(path, module.tasks, module.us, own=inside)
 
 
-def _tree(rows: Sequence[Row]) -> _Branch:
+def _tree(rows: Sequence[TaskRow]) -> _Branch:
     root = _Branch()
     for row in rows:
         branch = root

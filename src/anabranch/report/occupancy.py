@@ -15,7 +15,7 @@ from anabranch.memory.lifetime import lifetimes
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LiveRange:
     """Bytes held from the launch `first` to the launch `last`, both included; `task` writes them
     or, for a workspace, uses them."""
 
@@ -28,13 +28,13 @@ class Held:
     workspace: bool = False
 
 
-def occupancy(plan: Plan) -> list[Held]:
+def occupancy(plan: Plan) -> list[LiveRange]:
     """Values and workspaces in the arena; those of no bytes are left out."""
     position = {launch.task: i for i, launch in enumerate(plan.schedule.launches)}
     slots = {slot.value: slot for slot in plan.slots if slot.space == "arena"}
     end = len(position) - 1
     held = [
-        Held(
+        LiveRange(
             life.value,
             life.writer,
             life.writer,
@@ -47,11 +47,11 @@ def occupancy(plan: Plan) -> list[Held]:
     ]
     for item in plan.workspaces:
         at = position[item.task]
-        held.append(Held(item.task, at, at, at, item.offset, item.nbytes, workspace=True))
+        held.append(LiveRange(item.task, at, at, at, item.offset, item.nbytes, workspace=True))
     return [item for item in held if item.nbytes > 0]
 
 
-def fullest(held: list[Held], launches: int) -> tuple[int, int]:
+def fullest(held: list[LiveRange], launches: int) -> tuple[int, int]:
     """The launch at which most bytes are held, counted in launch order, and how many."""
     change = [0] * (launches + 1)
     for item in held:

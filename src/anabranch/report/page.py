@@ -1,4 +1,4 @@
-"""The report as one HTML page: Parts -> text that needs no other file and no network.
+"""The report as one HTML page: ReportParts -> text that needs no other file and no network.
 
 Jinja writes what can be read without a script (result, schedules, events, texts); the script draws
 timeline, graph, task table and memory from the JSON beside it. Names and sources come from foreign
@@ -25,9 +25,9 @@ from anabranch.report.flow import flow
 from anabranch.report.headline import headline
 from anabranch.report.made import made
 from anabranch.report.modules import largest
-from anabranch.report.parts import Parts
+from anabranch.report.parts import ReportParts
 from anabranch.report.searched import PRICES, ended, gained, in_parts, weighs
-from anabranch.report.task_rows import KINDS, Row, rows
+from anabranch.report.task_rows import KINDS, TaskRow, rows
 from anabranch.search.result import Path as SearchPath
 
 FOLDER = Path(__file__).parent
@@ -39,7 +39,7 @@ MOST_GROUPS = 1_000
 """Refusals shown, after grouping: more than this nobody reads, and a page must open."""
 
 
-def render(**parts: Unpack[Parts]) -> str:
+def render(**parts: Unpack[ReportParts]) -> str:
     """The page. It is the same for the same parts: no clock, no random names."""
     found, streams = rows(parts), flow(parts["plan"])
     script = "".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)
@@ -95,7 +95,7 @@ def render(**parts: Unpack[Parts]) -> str:
     )
 
 
-def write(path: str | os.PathLike[str], **parts: Unpack[Parts]) -> None:
+def write(path: str | os.PathLike[str], **parts: Unpack[ReportParts]) -> None:
     """Write the page in one step: a reader sees the old file or the new one, never half of it."""
     target = Path(path)
     text = render(**parts).encode("utf-8", "replace")
@@ -121,7 +121,7 @@ def _sides(path: SearchPath | None) -> list[dict[str, Any]]:
     return told
 
 
-def _kinds(found: list[Row]) -> list[dict[str, Any]]:
+def _kinds(found: list[TaskRow]) -> list[dict[str, Any]]:
     """For each kind of task how many there are, and their part of all tasks' time alone."""
     whole = sum(row.us or 0.0 for row in found) or 1.0
     table = []
@@ -133,7 +133,7 @@ def _kinds(found: list[Row]) -> list[dict[str, Any]]:
     return table
 
 
-def _schedules(parts: Parts) -> list[dict[str, Any]]:
+def _schedules(parts: ReportParts) -> list[dict[str, Any]]:
     """All that were compared; packing may have added waits to the chosen one, not renamed it."""
     slowest = max((cost.us for _, cost in parts["schedules"]), default=1.0) or 1.0
     fastest = min((cost.us for _, cost in parts["schedules"]), default=1.0) or 1.0

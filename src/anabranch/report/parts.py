@@ -1,4 +1,4 @@
-"""Parts: all that a report is made of. Whoever compiles hands them over by name."""
+"""ReportParts: all that a report is made of. Whoever compiles hands them over by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anabranch.trace import Event
 from anabranch.tuning.recall import Candidate
 
 
-class Parts(TypedDict):
+class ReportParts(TypedDict):
     """The arguments of `page.render`, `page.write` and `text.explain`, by keyword.
 
     `searched`: what the search for an equal graph found, None without a search. `candidates`: by

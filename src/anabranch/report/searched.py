@@ -20,7 +20,7 @@ from __future__ import annotations
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.report.lines import WIDTH, wrapped
-from anabranch.report.sides import Row, folded, graphs, rows, running, side_by_side
+from anabranch.report.sides import DiffRow, folded, graphs, rows, running, side_by_side
 from anabranch.report.units import count, duration, significant
 from anabranch.search.engine.backtracking import Ran
 from anabranch.search.result import Path, Round
@@ -80,7 +80,7 @@ def _sides(before: Graph, after: Graph, most: int | None, width: int) -> list[st
         return lines + side_by_side(found, width, whole=True)
     around, room = folded(found), 2 * most
     lines += side_by_side(around[:room], width)
-    left = sum(isinstance(row, Row) and bool(row.sign) for row in around[room:])
+    left = sum(isinstance(row, DiffRow) and bool(row.sign) for row in around[room:])
     return lines + ([f"  and {count(left, 'change')} more: {ALL}"] if left else [])
 
 

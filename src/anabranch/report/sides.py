@@ -31,7 +31,7 @@ LEAST = 40
 """A narrower window breaks the lines itself."""
 
 
-class Row(NamedTuple):
+class DiffRow(NamedTuple):
     """A node before and after, each "" where there is none, and the sign between them."""
 
     before: str
@@ -39,18 +39,20 @@ class Row(NamedTuple):
     after: str
 
 
-class Same(NamedTuple):
+class UnchangedRows(NamedTuple):
     """So many rows left out, in which nothing changes."""
 
     rows: int
 
 
-def rows(before: Mapping[str, str], after: Mapping[str, str]) -> list[Row]:
+def rows(before: Mapping[str, str], after: Mapping[str, str]) -> list[DiffRow]:
     """Both graphs' lines by the names of their nodes, those of one name in one row where the order
     allows it.
 
-    >>> rows({"a": "a = f(x)", "b": "b = g(a)"}, {"b": "b = g(x)"})
-    [Row(before='a = f(x)', sign='-', after=''), Row(before='b = g(a)', sign='|', after='b = g(x)')]
+    >>> for row in rows({"a": "a = f(x)", "b": "b = g(a)"}, {"b": "b = g(x)"}):
+    ...     print(row)
+    DiffRow(before='a = f(x)', sign='-', after='')
+    DiffRow(before='b = g(a)', sign='|', after='b = g(x)')
     """
     found = []
     left, right = list(before), list(after)
@@ -58,19 +60,19 @@ def rows(before: Mapping[str, str], after: Mapping[str, str]) -> list[Row]:
         for old, new in zip_longest(left[a:b], right[c:d]):
             was, now = before.get(old, ""), after.get(new, "")
             sign = "-" * bool(was) + "+" * bool(now) if old != new else "|" * (was != now)
-            found.append(Row(was, sign, now))
+            found.append(DiffRow(was, sign, now))
     return found
 
 
-def folded(found: Sequence[Row], around: int = AROUND) -> list[Row | Same]:
+def folded(found: Sequence[DiffRow], around: int = AROUND) -> list[DiffRow | UnchangedRows]:
     """The rows without those that are the same on both sides and further than `around` from what
     changes; one alone is not left out."""
     changed = [i for i, row in enumerate(found) if row.sign]
     near = {j for i in changed for j in range(i - around, i + around + 1)}
-    told: list[Row | Same] = []
+    told: list[DiffRow | UnchangedRows] = []
     for shown, group in groupby(enumerate(found), key=lambda pair: pair[0] in near):
         some = [row for _, row in group]
-        told += some if shown or len(some) == 1 else [Same(len(some))]
+        told += some if shown or len(some) == 1 else [UnchangedRows(len(some))]
     return told
 
 
@@ -106,17 +108,19 @@ def rounds_told(path: Path) -> list[dict[str, Any]]:
     ]
 
 
-def side_by_side(found: Sequence[Row | Same], width: int, whole: bool = False) -> list[str]:
+def side_by_side(
+    found: Sequence[DiffRow | UnchangedRows], width: int, whole: bool = False
+) -> list[str]:
     """The rows as lines of two columns, `width` characters wide at most: what is longer than its
     column is cut, or if `whole`, goes on in the next line."""
-    shown = [row for row in found if isinstance(row, Row)]
+    shown = [row for row in found if isinstance(row, DiffRow)]
     width = max(width, LEAST)
     room = (width - 6) // 2
     wide = min(max((len(row.before) for row in shown), default=0), room)
     other = width - 6 - wide
     lines = []
     for row in found:
-        if isinstance(row, Same):
+        if isinstance(row, UnchangedRows):
             lines.append(f"  ... {count(row.rows, 'node')} the same")
             continue
         for was, sign, now in _pieces(row, wide, other, whole):
@@ -124,7 +128,7 @@ def side_by_side(found: Sequence[Row | Same], width: int, whole: bool = False) -
     return lines
 
 
-def _pieces(row: Row, left: int, right: int, whole: bool) -> Iterator[tuple[str, str, str]]:
+def _pieces(row: DiffRow, left: int, right: int, whole: bool) -> Iterator[tuple[str, str, str]]:
     if not whole:
         yield cut(row.before, left), row.sign, cut(row.after, right)
         return

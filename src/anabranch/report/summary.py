@@ -45,7 +45,7 @@ from anabranch.ir.types import DTYPE_NAMES
 from anabranch.kernels.triton.l1_carveout import apart, carveout_of
 from anabranch.kernels.triton.pdl import split
 from anabranch.rewrite.rules import ALL, PUBLISHED
-from anabranch.search.engine.backtracking import Step
+from anabranch.search.engine.backtracking import RewriteStep
 from anabranch.search.result import rules_of
 from anabranch.trace import stage_seconds
 from anabranch.tuning.job import Job
@@ -135,7 +135,7 @@ def _searched(made: Compilation) -> list[dict[str, Any]]:
     ]
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: RewriteStep) -> dict[str, Any]:
     """`price`: what it was predicted to change, under what weight of the path; `part`: what the
     part that it stands in took, with how many steps in it."""
     told: dict[str, Any] = {"rule": step.rule, "nodes": list(step.nodes)}

@@ -18,7 +18,7 @@ from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_kernel, text_node
 from anabranch.kernels.triton.l1_carveout import apart
 from anabranch.kernels.triton.pdl import split
-from anabranch.report.parts import Parts
+from anabranch.report.parts import ReportParts
 from anabranch.tuning.recall import Candidate
 
 KINDS = ("contract", "opaque", "reduce", "pointwise", "move")
@@ -26,7 +26,7 @@ KINDS = ("contract", "opaque", "reduce", "pointwise", "move")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TaskRow:
     """A task with its launch. `us` is its time alone where a candidate tells it, else its time in
     a timeline, None if nobody knows; `source` says which of these a number is."""
 
@@ -51,7 +51,7 @@ class Row:
         return found[1] if found else self.task.origin.partition(" in ")[0]
 
 
-def rows(parts: Parts) -> list[Row]:
+def rows(parts: ReportParts) -> list[TaskRow]:
     """One row a task, in the order of the plan's launches."""
     plan = parts["plan"]
     by_name = {task.name: task for task in plan.tasks.tasks}
@@ -62,7 +62,7 @@ def rows(parts: Parts) -> list[Row]:
         tried = tuple(parts["candidates"].get(task.name, ()))
         us, source = _time(task, tried, spans)
         found.append(
-            Row(
+            TaskRow(
                 task,
                 launch,
                 kind_of(task.body),

@@ -18,7 +18,7 @@ from typing import Unpack
 from anabranch.artifact.owned import owned_bytes
 from anabranch.ir.text import text_kernel
 from anabranch.kernels.triton.horizontal import NAME as ABREAST
-from anabranch.kernels.triton.l1_carveout import WHOLE
+from anabranch.kernels.triton.l1_carveout import WHOLE_PERCENT
 from anabranch.report import history
 from anabranch.report.flow import busy, critical_chain, flow
 from anabranch.report.headline import Headline, headline
@@ -26,9 +26,9 @@ from anabranch.report.history import Group
 from anabranch.report.kernel import NAMED
 from anabranch.report.lines import WIDTH, columns, cut, printable, wrapped
 from anabranch.report.occupancy import fullest, occupancy
-from anabranch.report.parts import Parts
+from anabranch.report.parts import ReportParts
 from anabranch.report.searched import searched_lines
-from anabranch.report.task_rows import Row, rows
+from anabranch.report.task_rows import TaskRow, rows
 from anabranch.report.tried import tried_in_parts
 from anabranch.report.undecided import undecided
 from anabranch.report.units import count, duration, ratio, significant, size
@@ -40,7 +40,7 @@ GROUPS = 12
 UNDECIDED = 4
 
 
-def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[Parts]) -> str:
+def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[ReportParts]) -> str:
     """What was rewritten, fused and chosen, what was refused and why, and the numbers. `whole`: of
     the search every step, and every node before and after; these two columns are `width` wide."""
     found, head = rows(parts), headline(parts)
@@ -86,7 +86,7 @@ def _result(name: str, head: Headline) -> list[str]:
     return [*lines, *wrapped(f"{made}; compile chooses anew for another batch or device")]
 
 
-def _concerns(parts: Parts) -> list[str]:
+def _concerns(parts: ReportParts) -> list[str]:
     groups = history.concerns(parts["events"])
     if not groups:
         return []
@@ -98,7 +98,7 @@ def _concerns(parts: Parts) -> list[str]:
     return [*lines, *_left_out(groups[GROUPS:])]
 
 
-def _rewritten(parts: Parts) -> list[str]:
+def _rewritten(parts: ReportParts) -> list[str]:
     changes = [
         c for c in history.changes(history.last_attempt(parts["events"])) if c.where == "rewrite"
     ]
@@ -108,7 +108,7 @@ def _rewritten(parts: Parts) -> list[str]:
     return lines + columns(named, "<><", (40, 6, 34))
 
 
-def _special(parts: Parts) -> list[str]:
+def _special(parts: ReportParts) -> list[str]:
     """Which rules and passes that were used change what is not finite, or the sign of a zero."""
     rounds = parts["facts"].get("search", ())
     steps = [step for done in rounds for step in done.get("steps", ()) if step.get("special")]
@@ -121,7 +121,7 @@ def _special(parts: Parts) -> list[str]:
     return [*wrapped(head, ""), *(line for name in named for line in wrapped(name))]
 
 
-def _fused(parts: Parts, found: Sequence[Row]) -> list[str]:
+def _fused(parts: ReportParts, found: Sequence[TaskRow]) -> list[str]:
     nodes, tasks = len(parts["rewritten"].nodes), parts["plan"].tasks
     views, joins = len(tasks.aliases), len(tasks.joins)
     fused = Counter(row.ops for row in found if len(row.task.body.nodes) > 1)
@@ -139,7 +139,7 @@ def _fused(parts: Parts, found: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _chosen(found: Sequence[Row]) -> list[str]:
+def _chosen(found: Sequence[TaskRow]) -> list[str]:
     timed = sorted((row for row in found if row.us is not None), key=lambda row: -(row.us or 0.0))
     if not timed:
         return []
@@ -161,7 +161,7 @@ def _chosen(found: Sequence[Row]) -> list[str]:
     return [title, *columns(table, "<><<>", (NAMED, 7, 19, 24, 2))]
 
 
-def _schedules(parts: Parts) -> list[str]:
+def _schedules(parts: ReportParts) -> list[str]:
     if not parts["schedules"]:
         return []
     chosen = parts["plan"].schedule.scheduler
@@ -176,7 +176,7 @@ def _schedules(parts: Parts) -> list[str]:
     return ["Schedules (* chosen)", *columns(table, "<<>>>>", (1, 24, 10, 10, 8, 7))]
 
 
-def _overlapping(parts: Parts) -> list[str]:
+def _overlapping(parts: ReportParts) -> list[str]:
     """Which kernels start before those they follow have ended, how their L1 memory is parted, and
     what that is worth."""
     modes, carveout = parts["facts"].get("modes") or {}, parts["facts"].get("carveout")
@@ -186,7 +186,7 @@ def _overlapping(parts: Parts) -> list[str]:
         by_mode = ", ".join(f"{mode} {number}" for mode, number in sorted(early.items()))
         some = f"{sum(early.values())} of {count(sum(modes.values()), 'generated kernel')}"
         lines += [f"Overlap: {some} may start before the one before has ended, by mode: {by_mode}"]
-    if modes and carveout != WHOLE:
+    if modes and carveout != WHOLE_PERCENT:
         lines += [f"Carve-out: kernels ask for {carveout}% of L1 as shared memory"]
     for event in parts["events"] if lines else ():
         if event.where == "overlap" and event.kind in ("chosen", "applied"):
@@ -194,7 +194,7 @@ def _overlapping(parts: Parts) -> list[str]:
     return lines
 
 
-def _timelines(parts: Parts) -> list[str]:
+def _timelines(parts: ReportParts) -> list[str]:
     if not parts["timelines"]:
         return []
     streams = flow(parts["plan"])
@@ -212,7 +212,7 @@ def _timelines(parts: Parts) -> list[str]:
     return lines
 
 
-def _refused(parts: Parts) -> list[str]:
+def _refused(parts: ReportParts) -> list[str]:
     groups = history.grouped(parts["events"], "refused")
     if not groups:
         return []
@@ -226,7 +226,7 @@ def _refused(parts: Parts) -> list[str]:
     return [*lines, *_left_out(groups[GROUPS:])]
 
 
-def _memory(parts: Parts, head: Headline) -> list[str]:
+def _memory(parts: ReportParts, head: Headline) -> list[str]:
     plan, held = parts["plan"], occupancy(parts["plan"])
     at, most = fullest(held, len(plan.schedule.launches))
     total = sum(item.nbytes for item in held)
@@ -246,7 +246,7 @@ def _memory(parts: Parts, head: Headline) -> list[str]:
     return [*lines, *wrapped(where)]
 
 
-def _numbers(parts: Parts, head: Headline) -> list[str]:
+def _numbers(parts: ReportParts, head: Headline) -> list[str]:
     lines = []
     if head.errors:
         error, allowed = max(head.errors, key=lambda pair: pair[0])
@@ -263,7 +263,7 @@ def _numbers(parts: Parts, head: Headline) -> list[str]:
     return ["Numbers", *lines] if lines else []
 
 
-def _sources(found: Sequence[Row]) -> str:
+def _sources(found: Sequence[TaskRow]) -> str:
     counted = Counter(row.source for row in found if row.source)
     if len(counted) <= 1:
         return next(iter(counted), "unknown")

@@ -46,7 +46,7 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class HeadLayout:
     """How attention of so many batches and heads reads its operands and its masks; how many of the
     operands are `kept` as the products read them."""
 
@@ -65,7 +65,7 @@ def way_of(
     factors: tuple[str, str, str],
     masks: Sequence[tuple[str, tuple[int, ...]]],
     known: Known,
-) -> Way:
+) -> HeadLayout:
     """For the stacks of matrices that two products read: queries, keys that were turned, values.
     `masks`: with the shape of the scores that each is added to."""
     query, turned, value = factors
@@ -76,7 +76,7 @@ def way_of(
     )
     seen = tuple(_mask(known.types[name].shape, scores, stack) for name, scores in masks)
     kept = sum(operand.name == factor for operand, factor in zip(operands, factors, strict=True))
-    return Way(operands, seen, kept)
+    return HeadLayout(operands, seen, kept)
 
 
 def heads_of(name: str, known: Known) -> list[Stack]:

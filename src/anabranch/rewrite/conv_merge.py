@@ -25,13 +25,13 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, Ref, types, users
 from anabranch.ir.refused import Refused
 from anabranch.rewrite.build import Builder, drop_dead, join_origins, rewrite
-from anabranch.rewrite.conv_siblings import RELU, Member, why_apart
+from anabranch.rewrite.conv_siblings import RELU, SiblingConv, why_apart
 from anabranch.rewrite.passes.fold_constants import evaluate
 from anabranch.rewrite.passes.layout import STRIDED
 from anabranch.rewrite.rejoin import rejoin
 
 
-def merge(graph: Graph, sets: Sequence[Sequence[Member]]) -> Graph:
+def merge(graph: Graph, sets: Sequence[Sequence[SiblingConv]]) -> Graph:
     """The graph with each of the disjoint sets merged; the same object if there are none.
     ValueError with a sentence for members that do not fit, or a reader that takes no slice or
     depends on strides."""
@@ -62,12 +62,12 @@ def merge(graph: Graph, sets: Sequence[Sequence[Member]]) -> Graph:
     return after
 
 
-def name_of(members: Sequence[Member]) -> str:
+def name_of(members: Sequence[SiblingConv]) -> str:
     """What the merged convolution is called: after its members, in graph order."""
     return "_and_".join(member.node.name for member in members)
 
 
-def _ordered(graph: Graph, members: Sequence[Member]) -> list[Member]:
+def _ordered(graph: Graph, members: Sequence[SiblingConv]) -> list[SiblingConv]:
     """As the first concatenation of channels that reads several of them lists them, then those it
     does not read, in graph order."""
     names = [member.last.name for member in members]
@@ -81,7 +81,7 @@ def _ordered(graph: Graph, members: Sequence[Member]) -> list[Member]:
 
 
 def _merged(
-    builder: Builder, members: Sequence[Member], computed: dict[str, Node]
+    builder: Builder, members: Sequence[SiblingConv], computed: dict[str, Node]
 ) -> dict[str, Ref]:
     """The merged convolution and its slices under their old names; nodes that make its weight and
     bias are noted as `computed`."""
@@ -114,7 +114,7 @@ def _merged(
     return slices
 
 
-def _weight(builder: Builder, members: Sequence[Member], kernel: list[int], name: str) -> Ref:
+def _weight(builder: Builder, members: Sequence[SiblingConv], kernel: list[int], name: str) -> Ref:
     """The weights one below the other along the output channels, each in the middle of a window of
     the common size; in channels_last if one of them is."""
     parts: list[Ref] = []
@@ -133,7 +133,7 @@ def _weight(builder: Builder, members: Sequence[Member], kernel: list[int], name
     return joined
 
 
-def _bias(builder: Builder, members: Sequence[Member], name: str) -> Ref | None:
+def _bias(builder: Builder, members: Sequence[SiblingConv], name: str) -> Ref | None:
     """The biases one after the other, zeros where there is none; None if there is none at all."""
     if all(member.bias is None for member in members):
         return None

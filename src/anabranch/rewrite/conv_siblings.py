@@ -32,7 +32,7 @@ CONVOLUTION, RELU = "aten.convolution.default", "aten.relu.default"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class SiblingConv:
     """A convolution that may be merged. `last`: the node whose value others read, its own relu or
     itself; `shift`: k - 2p along each axis."""
 
@@ -49,7 +49,7 @@ class Member:
         return tuple(k - 2 * p for k, p in zip(self.kernel, self.padding, strict=True))
 
 
-def siblings(graph: Graph, trace: Trace) -> list[tuple[Member, ...]]:
+def siblings(graph: Graph, trace: Trace) -> list[tuple[SiblingConv, ...]]:
     """Families of two and more, any part of which may be merged; no convolution is in two. The
     others are refused in a sentence."""
     by_input: dict[str, list[Node]] = {}
@@ -59,14 +59,14 @@ def siblings(graph: Graph, trace: Trace) -> list[tuple[Member, ...]]:
     readers = users(graph)
     constants = {constant.name: constant for constant in graph.constants}
     returned = {ref.name for ref in graph.outputs}
-    found: list[tuple[Member, ...]] = []
+    found: list[tuple[SiblingConv, ...]] = []
     for value, nodes in by_input.items():
         if len(nodes) < 2:
             continue
-        able: list[Member] = []
+        able: list[SiblingConv] = []
         for node in nodes:
             member = _member(node, readers, constants, returned)
-            if isinstance(member, Member):
+            if isinstance(member, SiblingConv):
                 able.append(member)
             else:
                 refuse(trace, f"merge %{node.name} with others of %{value}", member.sentence)
@@ -74,7 +74,7 @@ def siblings(graph: Graph, trace: Trace) -> list[tuple[Member, ...]]:
     return found
 
 
-def why_apart(a: Member, b: Member) -> Refused | None:
+def why_apart(a: SiblingConv, b: SiblingConv) -> Refused | None:
     """Why two convolutions of one input cannot be one."""
     if a.node.uses[0] != b.node.uses[0]:
         return Refused(f"one reads %{a.node.uses[0]}, the other %{b.node.uses[0]}")
@@ -96,9 +96,9 @@ def why_apart(a: Member, b: Member) -> Refused | None:
     return None
 
 
-def _families(able: list[Member], trace: Trace) -> Iterator[tuple[Member, ...]]:
+def _families(able: list[SiblingConv], trace: Trace) -> Iterator[tuple[SiblingConv, ...]]:
     """Being able to merge is an equivalence: each joins those whose first it fits."""
-    families: list[list[Member]] = []
+    families: list[list[SiblingConv]] = []
     for member in able:
         for family in families:
             why = why_apart(family[0], member)
@@ -116,7 +116,7 @@ def _member(
     readers: Mapping[str, list[Node]],
     constants: Mapping[str, Constant],
     returned: set[str],
-) -> Member | Refused:
+) -> SiblingConv | Refused:
     """The convolution by its parts, or why none like it is merged."""
     given = ops.arguments(node)
     weight, bias = (
@@ -143,7 +143,7 @@ def _member(
     assert isinstance(stride, tuple) and isinstance(padding, tuple)
     _, _, height, width = weight.type.shape
     sides = (_integers(stride), _integers(padding))
-    return Member(node, last, weight, bias, (height, width), *sides)
+    return SiblingConv(node, last, weight, bias, (height, width), *sides)
 
 
 def _integers(sizes: tuple[object, ...]) -> tuple[int, ...]:

@@ -40,7 +40,7 @@ from anabranch.rewrite.discovery.settings import (
     SIZES,
     Setting,
 )
-from anabranch.rewrite.discovery.terms import Evaluator, Side, enumerate_terms, weight
+from anabranch.rewrite.discovery.terms import Side, TermEvaluator, enumerate_terms, weight
 from anabranch.rewrite.discovery.written import written_as
 from anabranch.rewrite.rules.found import Equation, Shapes, letters
 
@@ -99,7 +99,7 @@ def _within(
     setting: Setting, most: int, seed: int, theory: Theory, hear: Hear
 ) -> tuple[list[Equation], Counts, list[str]]:
     """The rules of one setting; the theory learns them."""
-    found, run = enumerate_terms(setting, most, seed), Evaluator(setting, seed)
+    found, run = enumerate_terms(setting, most, seed), TermEvaluator(setting, seed)
     candidates = [
         pair for pair in _candidates(setting, found.equal) if max(map(weight, pair)) <= most + 1
     ]

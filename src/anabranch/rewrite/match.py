@@ -23,7 +23,7 @@ from anabranch.ir.graph import Arg, Graph, Node, refs, users
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Known, Match, Rule
 from anabranch.rewrite.bind import Bindings, Found, bindings, together
-from anabranch.rewrite.match_index import Field, Sought
+from anabranch.rewrite.match_index import MatchIndex, RuleSignature
 
 CAT = "aten.cat.default"
 
@@ -35,31 +35,34 @@ Near = Callable[[frozenset[str]], bool]
 
 def matches(graph: Graph, rule: Rule, refuse: Refuse | None = None) -> Iterator[Match]:
     """All matches, by their first root in graph order."""
-    return matches_in(Field(graph), Sought.of(rule), refuse)
+    return matches_in(MatchIndex(graph), RuleSignature.of(rule), refuse)
 
 
 def matches_in(
-    field: Field, sought: Sought, refuse: Refuse | None = None, near: Near | None = None
+    index: MatchIndex,
+    signature: RuleSignature,
+    refuse: Refuse | None = None,
+    near: Near | None = None,
 ) -> Iterator[Match]:
     """As `matches`, of the field's graph; those that are not near are left out where that is seen
     early."""
-    if not sought.ops <= field.ops:
+    if not signature.ops <= index.ops:
         return
-    for node in field.candidates(sought, 0):
-        if len(sought.roots) > 1:
-            found = _together(field, sought, node, near)
-            accepted = _accepted(sought.rule, found, field.known, refuse)
-        elif near is None or near(field.near(node, sought.depth)):
-            accepted = matches_at(node, sought.rule, field.known, refuse)
+    for node in index.candidates(signature, 0):
+        if len(signature.roots) > 1:
+            found = _together(index, signature, node, near)
+            accepted = _accepted(signature.rule, found, index.known, refuse)
+        elif near is None or near(index.near(node, signature.depth)):
+            accepted = matches_at(node, signature.rule, index.known, refuse)
         else:
             continue
         for match in accepted:
-            held = [each for each in match.nodes if each.name in field.fixed]
+            held = [each for each in match.nodes if each.name in index.fixed]
             if not held:
                 yield match
             elif refuse is not None:
                 why = f"how %{held[0].name} is rounded decides something further on"
-                refuse(f"{sought.rule.name} at %{match.root.name}", why)
+                refuse(f"{signature.rule.name} at %{match.root.name}", why)
 
 
 def match_at(node: Node, rule: Rule, known: Known, refuse: Refuse | None = None) -> Match | None:
@@ -121,32 +124,32 @@ def _answer(rule: Rule, match: Match, heard: bool) -> Refused | None:
         return Refused(f"its condition cannot be told: {str(failed).partition(chr(10))[0]}")
 
 
-def _together(field: Field, sought: Sought, first: Node, near: Near | None) -> Found:
+def _together(index: MatchIndex, signature: RuleSignature, first: Node, near: Near | None) -> Found:
     """Bindings for all roots of the rule, `first` being its first."""
 
-    def others(index: int, roots: tuple[Node, ...], bound: Bindings) -> Found:
-        if index == len(sought.roots):
-            around = (field.near(root, sought.depth) for root in roots)
+    def others(at: int, roots: tuple[Node, ...], bound: Bindings) -> Found:
+        if at == len(signature.roots):
+            around = (index.near(root, signature.depth) for root in roots)
             if near is not None and not near(frozenset().union(*around)):
                 return
-            below = [field.below(root) for root in roots]
+            below = [index.below(root) for root in roots]
             named = {ref for arg in bound.values() for ref in _names(arg)}
             if all(named.isdisjoint(values) for values in below):
                 yield bound, roots
             return
-        alike = sought.alike[index]
-        for node, more in field.ways(sought, index, bound):
-            if node in roots or (alike and field.place[node.name] < field.place[roots[-1].name]):
+        alike = signature.alike[at]
+        for node, more in index.ways(signature, at, bound):
+            if node in roots or (alike and index.place[node.name] < index.place[roots[-1].name]):
                 continue
             merged = together(bound, more)
             if merged is not None:
-                yield from others(index + 1, (*roots, node), merged)
+                yield from others(at + 1, (*roots, node), merged)
 
-    makers = field.known.producers
-    for bound, _ in bindings(sought.roots[0], first, {}, makers):
+    makers = index.known.producers
+    for bound, _ in bindings(signature.roots[0], first, {}, makers):
         for full, roots in others(1, (first,), bound):
             inner: tuple[Node, ...] = ()
-            for pattern, root in zip(sought.roots, roots, strict=True):
+            for pattern, root in zip(signature.roots, roots, strict=True):
                 _, nodes = next(bindings(pattern, root, full, makers))
                 inner += tuple(n for n in nodes if n not in roots and n not in inner)
             yield full, (*roots, *inner)

@@ -1,7 +1,8 @@
-"""Field: a graph as many rules see it, and rules as a field sees them.
+"""The match index: a graph as many rules see it, and rules as an index sees them.
 
 A search asks hundreds of rules about each of thousands of graphs. What a rule needs is found out
-once for the rule (`Sought`), and what many rules ask of a graph once for the graph (`Field`):
+once for the rule (`RuleSignature`), and what many rules ask of a graph once for the graph
+(`MatchIndex`):
 
     rule  relu(cat([x, y]))       ops {relu, cat}, its root reads {cat}, two steps deep
     graph a = cat, b = relu(a), c = relu(x)         candidates of its root: b alone
@@ -23,7 +24,7 @@ Way = tuple[Node, Bindings]
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class RuleSignature:
     """A rule, and what must be there for it. `ops`: the operators of its pattern; `depth`: how many
     nodes lie on its longest way up; `reads`: for each root the operators that it reads directly;
     `shared`: for each root its wildcards that earlier roots have too; `alike`: whether it is the
@@ -38,7 +39,7 @@ class Sought:
     alike: tuple[bool, ...]
 
     @staticmethod
-    def of(rule: Rule) -> Sought:
+    def of(rule: Rule) -> RuleSignature:
         roots, before = rule.roots, set[str]()
         shared = []
         for root in roots:
@@ -47,7 +48,7 @@ class Sought:
             before.update(names)
         texts = ["", *map(_numbered, roots)]
         inner = [call for root in roots for call in _calls(root)]
-        return Sought(
+        return RuleSignature(
             rule,
             roots,
             frozenset(call.op for call in inner),
@@ -58,7 +59,7 @@ class Sought:
         )
 
 
-class Field:
+class MatchIndex:
     """What is asked of one graph, found out when it is asked for."""
 
     def __init__(self, graph: Graph) -> None:
@@ -75,21 +76,21 @@ class Field:
         self._below: dict[str, set[str]] = {}
         self._ways: dict[int, dict[tuple[Arg, ...], list[Way]]] = {}
 
-    def candidates(self, sought: Sought, root: int) -> Iterator[Node]:
+    def candidates(self, signature: RuleSignature, root: int) -> Iterator[Node]:
         """The nodes of this root's operator that read what it reads."""
-        wanted = sought.reads[root]
-        for node in self._of.get(sought.roots[root].op, ()):
+        wanted = signature.reads[root]
+        for node in self._of.get(signature.roots[root].op, ()):
             if not wanted or wanted <= self._ops_read(node):
                 yield node
 
-    def ways(self, sought: Sought, root: int, bound: Bindings) -> Sequence[Way]:
+    def ways(self, signature: RuleSignature, root: int, bound: Bindings) -> Sequence[Way]:
         """Nodes that this root may stand for, were it alone, in graph order; without most of those
         that contradict what is bound."""
-        names, pattern = sought.shared[root], sought.roots[root]
+        names, pattern = signature.shared[root], signature.roots[root]
         table = self._ways.get(id(pattern))
         if table is None:
             table = self._ways[id(pattern)] = {}
-            for node in self.candidates(sought, root):
+            for node in self.candidates(signature, root):
                 for found, _ in bindings(pattern, node, {}, self.known.producers):
                     table.setdefault(tuple(found[x] for x in names), []).append((node, found))
         return table.get(tuple(bound[name] for name in names), ())

@@ -114,7 +114,7 @@ class Laid:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ProgramPart:
     """What is read of what is given, calls in order, the values that nobody reads behind each, and
     the constants that are made."""
 
@@ -124,10 +124,10 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class RefitProgram:
     """How derived constants are computed of given ones."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ProgramPart, ...]
 
     @property
     def given(self) -> frozenset[str]:
@@ -148,7 +148,7 @@ class Program:
                 yield {name: values[number] for name, number in part.made}
 
 
-def program(wanted: Sequence[Constant], given: Iterable[Constant]) -> Program:
+def program(wanted: Sequence[Constant], given: Iterable[Constant]) -> RefitProgram:
     """The program that computes these. ValueError where one does not say how it comes of those that
     are given."""
     steps = derive.write(given, wanted)
@@ -156,7 +156,7 @@ def program(wanted: Sequence[Constant], given: Iterable[Constant]) -> Program:
     return of_steps(steps, sizes)
 
 
-def of_steps(steps: derive.Steps, sizes: Mapping[str, int]) -> Program:
+def of_steps(steps: derive.Steps, sizes: Mapping[str, int]) -> RefitProgram:
     """The program of what is written down; `sizes`: bytes of each constant that is made."""
     sorts = derive.sorts_of(steps)
     table: list[Entry] = []
@@ -174,16 +174,16 @@ def of_steps(steps: derive.Steps, sizes: Mapping[str, int]) -> Program:
         for portion in _portions(steps.made, sizes)
     ]
     parts.sort(key=lambda part: -sum(sizes[name] for name, _ in part.made))
-    return Program(tuple(parts))
+    return RefitProgram(tuple(parts))
 
 
 def _part(
     table: Sequence[Entry], maker: Mapping[int, int], names: Sequence[str], made: Mapping[str, int]
-) -> Part:
+) -> ProgramPart:
     calls = tuple(_calls(table, maker, list(made.values())))
     read = {number for call, _ in calls for number in _reads(call)} | {*made.values()}
     given = tuple((name, -1 - i) for i, name in enumerate(names) if -1 - i in read)
-    return Part(given, calls, tuple(made.items()))
+    return ProgramPart(given, calls, tuple(made.items()))
 
 
 def _portions(made: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:

@@ -114,7 +114,7 @@ class Shown:
             axes.append(_joined(axis))
         return None if left else Shown(tuple(axes), self.start)
 
-    def cuts(self, numel: int) -> Cuts | None:
+    def cuts(self, numel: int) -> ViewSlices | None:
         """How a value of so many elements shows them: cut into axes, some of them sliced, and
         turned. None if no such view does."""
         if any(len(axis) > 1 for axis in self.axes):
@@ -136,11 +136,11 @@ class Shown:
             return None
         turned = [d for _, _, d in held]
         order = [turned.index(d) for d in sorted(turned)] + list(range(len(held), len(sizes)))
-        return Cuts(tuple(sizes), tuple(slices), tuple(order))
+        return ViewSlices(tuple(sizes), tuple(slices), tuple(order))
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
+class ViewSlices:
     """The shape to cut a value into, what is kept of each axis (from where, how many), and the
     order in which these axes come then."""
 

@@ -1,6 +1,6 @@
 """Effort: how long a search may look, in work that is counted, and in time if that is not enough.
 
-    a price 1.5 ms, a node of a graph that is built 8 ms, a task of a contest 0.4 s ...
+    a price 1.5 ms, a node of a graph that is built 8 ms, a task of a part timing 0.4 s ...
     work    30 s: so much of it is the same on every machine, so what a search finds is, too
     seconds 45 s: nothing is begun that, by the pace so far, would not end within them, but for
                   the first candidate, which may have some slack
@@ -21,22 +21,22 @@ from typing import Any, Literal
 from anabranch.deadline import ENDLESS, CutShort, Deadline
 from anabranch.ir.graph import Graph
 from anabranch.search.engine.backtracking import weight
-from anabranch.search.engine.dynamic_programme import Account, Carrying
+from anabranch.search.engine.dynamic_programme import Carrying, PrefixPrice
 from anabranch.trace import Trace
 
-Kind = Literal["survey", "price", "contest", "build"]
+Kind = Literal["survey", "price", "part timing", "build"]
 
 PRICE, LOOKED_AT, BUILT = 0.0015, 0.001, 0.008
 """Seconds for a price; and for each node of a graph whose parts are found, or that is built, with
 the kernels that it has and others have not, and raced. Processor time for networks of 200 to 700
 nodes; a GPU adds compiling and timing to the last."""
 TASK, RUN = 0.4, 0.05
-"""Seconds for each task of a contest that nobody has run, and for each part that is timed."""
+"""Seconds for each task of a part timing that nobody has run, and for each part that is timed."""
 ALONE: tuple[Kind, ...] = ("survey", "price")
 SURE = 1.0
 """Work on the processor alone that tells its pace. A moment in which others had the processor is
 most of what less of it takes, and no reason to leave anything out."""
-FEWEST = 500
+FEWEST_PRICES = 500
 """Prices without which a search of a network is not worth its beginning."""
 
 WORK_DONE = "the work that it may do is done; search_seconds gives more"
@@ -101,11 +101,11 @@ class Meter:
         return max(0, min(most, int((self._work - then) / PRICE)))
 
     def tasks(self, most: int, runs: int, then: float) -> int:
-        """So many tasks may be compiled for a contest of so many runs, if what paid is to be built
-        then."""
+        """So many tasks may be compiled for timing parts in so many runs, if what paid is to be
+        built then."""
         if self._work is not None:
             most = max(0, min(most, int((self._work - runs * RUN - then) / TASK)))
-        while most and self.late("contest", most * TASK + runs * RUN, then):
+        while most and self.late("part timing", most * TASK + runs * RUN, then):
             most, self.stopped = most // 2, self._cut()
         return most
 
@@ -192,9 +192,9 @@ class Carried(Counted):
         super().__init__(price)
         self._whole = price
 
-    def carried(self, before: Any, whole: Graph) -> Account:
+    def carried(self, before: Any, whole: Graph) -> PrefixPrice:
         self.asked += 1
-        account: Account = self._whole.carried(before, whole)
+        account: PrefixPrice = self._whole.carried(before, whole)
         return account
 
 

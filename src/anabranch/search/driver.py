@@ -2,8 +2,8 @@
 
     graph --autograph--> candidates --> the line from fuse to schedule, on trial --> raced
 
-This is where the outer loop of `autograph` meets the line: how long it may look, and what becomes
-of what it found, which is remembered. Who builds candidates and races them is in `judging`.
+This is where `outer_loop` meets the pipeline: how long it may look, and what becomes
+of what it found, which is remembered. Who builds candidates and races them is in `evaluation`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anabranch.options import PUBLISHED, Options
 from anabranch.rewrite import rules as tables
 from anabranch.schedule.recall import RECALLED
 from anabranch.search.budget import Effort
-from anabranch.search.evaluation import Judging, replaced
+from anabranch.search.evaluation import CandidateEvaluator, replaced
 from anabranch.search.outer_loop import improved, settings_of
 from anabranch.search.recall import question as question_of_search
 from anabranch.search.recall import recall as recall_path
@@ -32,7 +32,7 @@ from anabranch.trace import Trace
 from anabranch.tuning.build import Planned, rescheduled, schedule_seconds
 from anabranch.tuning.job import Job
 
-WORK, SEARCH, WHOLE = 30.0, 45.0, 150.0
+WORK, SEARCH, COMPILATION_S = 30.0, 45.0, 150.0
 """Where nobody asked for more: what a search may do, in seconds of a usual machine; the seconds
 that it takes at most, the schedule of what it finds included; and those that a compilation may have
 taken at its end."""
@@ -132,12 +132,12 @@ def _searched(
     end = job.deadline.within(until.left() + COMPARED)
     summed = options.search == "taso-paper"
     seeds = _of_taso(job, captured, graph, first) if not start.rounds else ()
-    judging = Judging(
+    evaluator = CandidateEvaluator(
         replaced(job, scheduler="sequential") if summed else job, captured, first, until
     )
     with trace.stage("search.begin"):
         before = job.taken
-        tried = rescheduled(judging.aside, first, trial=True)
+        tried = rescheduled(evaluator.child_job, first, trial=True)
         trial = job.taken - before
     machine = _side_by_side(job)
     alpha = _alpha(options, tried, machine)
@@ -145,19 +145,19 @@ def _searched(
     # The schedule of what is found has its time within the limit, too.
     until = until.earlier(_to_schedule(job, first, until))
     each = trial + _took(trace, "fuse", "kernels") * NEW
-    effort, judges = _effort(options, until, each), judging.judges(alpha, machine)
+    effort, evaluators = _effort(options, until, each), evaluator.evaluators(alpha, machine)
     settings = settings_of(options)
     rules = tables.PUBLISHED if options.search in PUBLISHED else tables.ALL
     if options.exact:
         rules = tuple(rule for rule in rules if not rule.special)
-    found = improved(graph, tried, rules, settings, judges, effort, trace, seeds, start)
+    found = improved(graph, tried, rules, settings, evaluators, effort, trace, seeds, start)
     if found.built is not tried:
         best = found.built
         if not job.deadline.over():  # else the schedule of its trial is the best so far
             with trace.stage("search.schedule"):
                 best = rescheduled(replace(job, trace=best.trace), best)
         with trace.stage("search.compare"):
-            was, now = judging.last((first, best), end)
+            was, now = evaluator.last((first, best), end)
         steps = found.path.steps[len(start.steps) :]
         why = beside(now, was, "both scheduled in earnest")
         if summed or _gains(now, was):
@@ -190,7 +190,7 @@ def _of_taso(job: Job, captured: Captured, graph: Graph, first: Planned) -> tupl
     paper gives no number for that weight. Whoever asked for TASO before has found it."""
     if job.options.search != "autograph-paper":
         return ()
-    asked = replaced(replace(job, trace=job.trace.aside()), search="taso-paper")
+    asked = replaced(replace(job, trace=job.trace.child()), search="taso-paper")
     path = known_path(asked, graph)
     if path is None or (path.goes_on and not path.rounds):
         path = searched(asked, captured, graph, first)[1]
@@ -199,9 +199,9 @@ def _of_taso(job: Job, captured: Captured, graph: Graph, first: Planned) -> tupl
 
 def _limit(job: Job) -> float:
     """Seconds that the search may take, if the budget allows it: what was asked for, or else
-    SEARCH, and as many as are left of WHOLE."""
+    SEARCH, and as many as are left of COMPILATION_S."""
     asked = job.options.search_seconds
-    return min(SEARCH, max(0.0, WHOLE - job.taken)) if asked is None else asked
+    return min(SEARCH, max(0.0, COMPILATION_S - job.taken)) if asked is None else asked
 
 
 def _effort(options: Options, until: Deadline, each: float) -> Effort:

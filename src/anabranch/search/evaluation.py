@@ -1,10 +1,10 @@
-"""Judging: who says what graphs take while one searches, by predictions, part by part, and built.
+"""The candidate evaluator: what graphs take, by predictions, part by part, and built.
 
     a candidate --line from fuse to schedule--> verified --> raced beside the others, in a mode each
     the two at the end: one mode for all kernels of each --> clearly apart: decided
                                                          --> each kernel in its own
 
-`autograph` asks, `seek` puts the question: nothing here knows what is searched for.
+`outer_loop` asks, `driver` puts the question: nothing here knows what is searched for.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
 from anabranch.search.cost.estimator import Appraiser
-from anabranch.search.cost.task_cuts import Cuts
-from anabranch.search.part_timing import contest
-from anabranch.search.protocols import Judges, Locals, Price
+from anabranch.search.cost.task_cuts import TaskCutter
+from anabranch.search.part_timing import time_parts
+from anabranch.search.protocols import Evaluators, PartEvaluators, Price
 from anabranch.trace import stage_seconds
 from anabranch.tuning.build import Planned, launched, planned, simplified, tuner_of
 from anabranch.tuning.job import Job
@@ -47,19 +47,19 @@ MEMORY = 0.25
 """Of the device's memory, what plans that are loaded to be compared may hold."""
 
 
-class Judging:
+class CandidateEvaluator:
     """Who says what graphs take: by predictions, part by part, and built as a whole."""
 
     def __init__(self, job: Job, captured: Captured, first: Planned, until: Deadline) -> None:
         """`until`: when the search is to be over."""
         self._until = until
-        self.aside = replace(job, trace=job.trace.aside())
+        self.child_job = replace(job, trace=job.trace.child())
         self._job, self._captured, self._first = job, captured, first
-        self._cuts = Cuts(job.target.spec, tuner_of(job).generates)
+        self._cuts = TaskCutter(job.target.spec, tuner_of(job).generates)
         self._learned: list[tuple[Task, float]] = []
         self._modes: dict[int, tuple[Planned, str]] = {}
 
-    def judges(self, alpha: float, machine: Calibration) -> Judges[Planned]:
+    def evaluators(self, alpha: float, machine: Calibration) -> Evaluators[Planned]:
         """`alpha`: what the critical path weighs; `machine`: what it costs there to run side by
         side."""
 
@@ -75,8 +75,8 @@ class Judging:
             return [self._appraiser(built, weight, machine) for weight in weights]
 
         ours = self._job.options.search == "autograph"
-        judged = Locals(kinds, self._contest, first=ours)
-        made = Judges(self._simplify, appraise, self._build, self.race, judged)
+        parts = PartEvaluators(kinds, self._time_parts, first=ours)
+        made = Evaluators(self._simplify, appraise, self._build, self.race, parts)
         if not ours:
             return made
         again = None if self._job.target.spec.simulated else self._again
@@ -98,8 +98,8 @@ class Judging:
         with one mode for all kernels of each, and where that leaves it open, in modes of their
         own, if there is time for them."""
         any_modes = any(may_overlap(plan.tasks, self._job.target) for plan in plans)
-        if self.aside.options.overlap == "each" and any_modes:
-            was, now = costs = self._launched(replaced(self.aside, overlap="alike"), plans)
+        if self.child_job.options.overlap == "each" and any_modes:
+            was, now = costs = self._launched(replaced(self.child_job, overlap="alike"), plans)
             clear = abs(now.us - was.us) > CLEAR * was.us and not tied(now, was)
             if clear or all(len(plan.tasks.tasks) > LARGE for plan in plans):
                 return costs  # the latter get no modes of their own
@@ -107,7 +107,7 @@ class Judging:
                 why = "no time is left to compare both graphs kernel by kernel"
                 self._job.trace.add("refused", "search", "modes of their own", why)
                 return costs
-        return self._launched(self.aside, plans)
+        return self._launched(self.child_job, plans)
 
     def _launched(self, job: Job, plans: Sequence[Planned]) -> list[Cost]:
         target, ended = job.target, list[Plan]()
@@ -131,26 +131,26 @@ class Judging:
             plan = self._first
         if id(plan) not in self._modes:
             packed, job = plan.packer.plan(plan.choice.schedule), self._job
-            mode, _ = mode_of(packed, job.target, job.cache, self.aside.trace)
+            mode, _ = mode_of(packed, job.target, job.cache, self.child_job.trace)
             self._modes[id(plan)] = plan, mode
         return self._modes[id(plan)][1]
 
     def _simplify(self, candidate: Graph) -> Graph:
-        return simplified(self.aside, candidate)
+        return simplified(self.child_job, candidate)
 
     def _appraiser(self, built: Sequence[Planned], alpha: float, machine: Calibration) -> Appraiser:
         taken = [(task, one.costs.task(task).us) for one in built for task in one.tasks.tasks]
         return Appraiser((*self._learned, *taken), self._cuts, alpha, machine)
 
-    def _contest(self, graphs: Sequence[Graph]) -> Sequence[Cost | None]:
+    def _time_parts(self, graphs: Sequence[Graph]) -> Sequence[Cost | None]:
         within = replace(self._job, deadline=self._until)
-        result = contest(within, graphs, self._mode(self._first))
+        result = time_parts(within, graphs, self._mode(self._first))
         self._learned.extend(result.taken)
         return result.costs
 
     def _build(self, candidate: Graph) -> Planned:
         job, options = self._job, self._job.options
-        told = replace(job, trace=job.trace.aside())
+        told = replace(job, trace=job.trace.child())
         try:
             made = planned(told, self._captured, candidate)
             for stage, seconds in stage_seconds(told.trace.events).items():

@@ -17,45 +17,45 @@ from anabranch.ir.rule import Throughout
 from anabranch.search.budget import building, counted
 from anabranch.search.engine.throughout import Kind, kinds, throughout
 from anabranch.search.protocols import T
-from anabranch.search.state import Candidate, Standing
+from anabranch.search.state import PricedCandidate, SearchState
 
 SLOWER = 0.01
 """By so much of the best what was tried throughout may be slower, for parts of it to be tried."""
 
 
-def everywhere(stand: Standing[T], when: Throughout) -> None:
+def apply_globally(state: SearchState[T], when: Throughout) -> None:
     """The best so far with what pays at all places of a kind, if it does: with all kinds together,
     and if that is neither faster nor slower, with each of them."""
-    rules = [rule for rule in stand.rules if rule.throughout == when]
+    rules = [rule for rule in state.rules if rule.throughout == when]
     groups = [tuple(rules)] if when == "last" else [(rule,) for rule in rules]
     for group in groups:
-        every = list(kinds(stand.best.path.graph, group, when))
-        if not every or not _tried(stand, every) or len(every) == 1:
+        every = list(kinds(state.best.path.graph, group, when))
+        if not every or not _tried(state, every) or len(every) == 1:
             continue
         for kind in every:
-            if kind[0] in stand.rules:
-                _tried(stand, [kind])
+            if kind[0] in state.rules:
+                _tried(state, [kind])
 
 
-def _tried(stand: Standing[T], chosen: Sequence[Kind]) -> bool:
+def _tried(state: SearchState[T], chosen: Sequence[Kind]) -> bool:
     """Whether each of these kinds alone is worth a trial, once they were tried together: not if
     that was clearly slower, or faster, and is the best so far."""
-    graph, price = stand.best.path.graph, counted(stand.judges.appraise(stand.built))
-    if not stand.meter.affords("build", building(graph)):
+    graph, price = state.best.path.graph, counted(state.evaluators.appraise(state.built))
+    if not state.meter.affords("build", building(graph)):
         return False
-    until = stand.ends(building(graph))
-    with stand.meter.spending("price", price.work):
+    until = state.ends(building(graph))
+    with state.meter.spending("price", price.work):
         found = throughout(graph, chosen, price, until)
     if until.over():
-        stand.meter.cut_short()
+        state.meter.cut_short()
         return False
-    if not found.steps or stand.wrong(found.steps):
+    if not found.steps or state.wrong(found.steps):
         return True
-    simple = stand.judges.simplify(found.graph)
-    if not stand.enters(simple):
+    simple = state.evaluators.simplify(found.graph)
+    if not state.enters(simple):
         return True
-    count = len(stand.built)
-    if stand.judged(Candidate(found, simple, found.cost), stand.best) is not None:
+    count = len(state.built)
+    if state.evaluate(PricedCandidate(found, simple, found.cost), state.best) is not None:
         return False
-    ran = stand.built[count:]
-    return bool(ran) and ran[0].cost.us < stand.best.built.cost.us * (1 + SLOWER)
+    ran = state.built[count:]
+    return bool(ran) and ran[0].cost.us < state.best.built.cost.us * (1 + SLOWER)

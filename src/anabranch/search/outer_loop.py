@@ -32,14 +32,14 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.key import content_key
 from anabranch.ir.rule import Rule
 from anabranch.options import PUBLISHED, Options
-from anabranch.search.budget import FEWEST, PRICE, Effort, building, counted
+from anabranch.search.budget import FEWEST_PRICES, PRICE, Effort, building, counted
 from anabranch.search.engine.backtracking import Found
 from anabranch.search.engine.dynamic_programme import Settings, search
-from anabranch.search.global_rules import everywhere
-from anabranch.search.part_search import locally, told_apart
-from anabranch.search.protocols import Judges, Price, T
+from anabranch.search.global_rules import apply_globally
+from anabranch.search.part_search import search_parts, told_apart
+from anabranch.search.protocols import Evaluators, Price, T
 from anabranch.search.result import Path
-from anabranch.search.state import Candidate, Outcome, Standing
+from anabranch.search.state import PricedCandidate, SearchOutcome, SearchState
 from anabranch.trace import Trace
 
 
@@ -54,7 +54,7 @@ def settings_of(options: Options) -> Settings:
         keep=options.search_keep,
         dp=options.search_dp,
         partition=options.search_partition,
-        waists=options.search_waists and options.search not in PUBLISHED,
+        between_cells=options.search_waists and options.search not in PUBLISHED,
         seed=options.seed,
     )
 
@@ -64,94 +64,94 @@ def improved(
     first: T,
     rules: Sequence[Rule],
     settings: Settings,
-    judges: Judges[T],
+    evaluators: Evaluators[T],
     effort: Effort,
     trace: Trace,
     seeds: Sequence[Path] = (),
     begun: Path | None = None,
-) -> Outcome[T]:
+) -> SearchOutcome[T]:
     """The fastest graph that was found; `first` is what the graph itself takes, `seeds` lead to
     graphs that others found. `begun`: leads to where an earlier search ended, and `first` is what
     that graph takes."""
     start = begun or Path(graph, graph, ())
-    stand = Standing(start, first, rules, settings, judges, effort, trace)
+    state = SearchState(start, first, rules, settings, evaluators, effort, trace)
     for seed in seeds:
-        _seeded(stand, seed)
-    if judges.locals is not None and judges.locals.first:
-        everywhere(stand, "first")
-        locally(stand, judges.locals)
-        everywhere(stand, "last")
-    _rounds(stand)
-    stand.tell()
-    built, path, meter = stand.best.built, stand.best.path, stand.meter
-    rounds = tuple(told_apart(stand, done) for done in path.rounds)
-    ended = replace(path, cut_short=meter.cause, undone=meter.undone, ran=len(stand.built) - 1)
-    return Outcome(built, replace(ended, rounds=rounds))
+        _seeded(state, seed)
+    if evaluators.locals is not None and evaluators.locals.first:
+        apply_globally(state, "first")
+        search_parts(state, evaluators.locals)
+        apply_globally(state, "last")
+    _rounds(state)
+    state.tell()
+    built, path, meter = state.best.built, state.best.path, state.meter
+    rounds = tuple(told_apart(state, done) for done in path.rounds)
+    ended = replace(path, cut_short=meter.cause, undone=meter.undone, ran=len(state.built) - 1)
+    return SearchOutcome(built, replace(ended, rounds=rounds))
 
 
-def _seeded(stand: Standing[T], seed: Path) -> None:
+def _seeded(state: SearchState[T], seed: Path) -> None:
     """What others found, as it was built, if it is faster."""
-    simple = stand.judges.simplify(seed.graph)
-    stand.enters(simple)
-    if stand.meter.affords("build", building(simple)):
-        stand.judged(Candidate(Found(seed.graph, 0.0, seed.steps), simple, 0.0), stand.best)
+    simple = state.evaluators.simplify(seed.graph)
+    state.enters(simple)
+    if state.meter.affords("build", building(simple)):
+        state.evaluate(PricedCandidate(Found(seed.graph, 0.0, seed.steps), simple, 0.0), state.best)
 
 
-def _rounds(stand: Standing[T]) -> None:
+def _rounds(state: SearchState[T]) -> None:
     """Searches, each near the fastest graph that is left, until none is or the time is up."""
-    order, meter, effort = count(), stand.meter, stand.effort
-    queue = [(stand.best.built.cost.us, next(order), effort.measured, stand.best)]
+    order, meter, effort = count(), state.meter, state.effort
+    queue = [(state.best.built.cost.us, next(order), effort.measured, state.best)]
     while queue:
         us, number, tries, current = heapq.heappop(queue)
-        if not meter.affords("price", FEWEST * PRICE, building(current.path.graph)):
+        if not meter.affords("price", FEWEST_PRICES * PRICE, building(current.path.graph)):
             return
-        candidates = _candidates(stand, current.path.graph)
+        candidates = _candidates(state, current.path.graph)
         if candidates and tries > 1 and not effort.every:
             heapq.heappush(queue, (us, number, tries - 1, current))
         for candidate in candidates:
             if not meter.affords("build", building(candidate.simple)):
                 return
-            better = stand.judged(candidate, current)
+            better = state.evaluate(candidate, current)
             if better is not None:
                 heapq.heappush(queue, (better.built.cost.us, next(order), effort.measured, better))
 
 
-def _candidates(stand: Standing[T], graph: Graph) -> list[Candidate]:
+def _candidates(state: SearchState[T], graph: Graph) -> list[PricedCandidate]:
     """Graphs near this one that were not tried yet: the most promising one, or all, the best
     first, if every one that a search ends with is to be run."""
-    price, then, meter = stand.judges.appraise(stand.built), building(graph), stand.meter
-    hear = partial(stand.trace.add, "refused", "search")
-    show = partial(stand.trace.progress, "search")
-    survey, until, asking = stand.survey(graph), stand.ends(then), counted(price)
-    settings = replace(stand.settings, prices=meter.prices(stand.settings.prices, then))
+    price, then, meter = state.evaluators.appraise(state.built), building(graph), state.meter
+    hear = partial(state.trace.add, "refused", "search")
+    show = partial(state.trace.progress, "search")
+    survey, until, asking = state.survey(graph), state.ends(then), counted(price)
+    settings = replace(state.settings, prices=meter.prices(state.settings.prices, then))
     with meter.spending("price", asking.work):
-        found = search(graph, stand.rules, asking, settings, hear, show, until, survey)
-        best = _promising(stand, graph, found, price)
+        found = search(graph, state.rules, asking, settings, hear, show, until, survey)
+        best = _promising(state, graph, found, price)
     if until.over():
         meter.cut_short()
-    stand.tried.update(content_key(one.simple) for one in best)
+    state.tried.update(content_key(one.simple) for one in best)
     return best
 
 
 def _promising(
-    stand: Standing[T], graph: Graph, found: Sequence[Found], price: Price
-) -> list[Candidate]:
+    state: SearchState[T], graph: Graph, found: Sequence[Found], price: Price
+) -> list[PricedCandidate]:
     """Of what was found, what is new and promises the most; or all that is new."""
-    base, effort = price(graph), stand.effort
-    fresh: dict[str, Candidate] = {}
+    base, effort = price(graph), state.effort
+    fresh: dict[str, PricedCandidate] = {}
     for one in found:
-        simple = stand.judges.simplify(one.graph) if one.steps else graph
+        simple = state.evaluators.simplify(one.graph) if one.steps else graph
         key = content_key(simple)
-        if key not in stand.tried and key not in fresh:
-            fresh[key] = Candidate(one, simple, price(simple))
+        if key not in state.tried and key not in fresh:
+            fresh[key] = PricedCandidate(one, simple, price(simple))
     new = list(fresh.values())
     worth = [one for one in new if effort.every or one.us < base * (1 - effort.promise)]
     told = f"{len(found)} candidates, {len(new)} of them new, {len(worth)} promise something"
-    stand.trace.add("applied" if worth else "refused", "search", f"predicted {base:.2f} us", told)
+    state.trace.add("applied" if worth else "refused", "search", f"predicted {base:.2f} us", told)
     if effort.every:
         return sorted(worth, key=lambda one: one.us)[: effort.measured]
-    if stand.judges.foresee is not None and len(worth) > 1:
-        foreseen = stand.judges.foresee(stand.built)
+    if state.evaluators.foresee is not None and len(worth) > 1:
+        foreseen = state.evaluators.foresee(state.built)
         worth = [replace(one, us=foreseen(one.simple)) for one in worth]
     # What was no faster once will hardly be so with a little more or less of the same.
-    return sorted(worth, key=lambda one: (one.kind in stand.failed, one.us))[:1]
+    return sorted(worth, key=lambda one: (one.kind in state.failed, one.us))[:1]

@@ -1,6 +1,6 @@
 """Parts: what pays where it stands, and what a step of a whole gained there, asked of the device.
 
-the best so far --forms of its parts--> --those worth a run--> --contest--> --put together--> built
+the best so far --forms of its parts--> --those worth a run--> --timed--> --put together--> built
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import replace
 from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import structure_text
-from anabranch.search.budget import FEWEST, PRICE, RUN, TASK, building, counted
+from anabranch.search.budget import FEWEST_PRICES, PRICE, RUN, TASK, building, counted
 from anabranch.search.engine.alternatives import SHARE, Alternatives, Paid, assembled, gathered
-from anabranch.search.engine.backtracking import Exchange, Ran, Step
+from anabranch.search.engine.backtracking import Exchange, Ran, RewriteStep
 from anabranch.search.engine.throughout import kinds
 from anabranch.search.part_selection import PLANS, TASKS, WHERE, entrants, fewer, settled
-from anabranch.search.protocols import Informed, Locals, T
+from anabranch.search.protocols import Informed, PartEvaluators, T
 from anabranch.search.result import Round, rules_of
-from anabranch.search.state import Candidate, Standing
+from anabranch.search.state import PricedCandidate, SearchState
 
 LEAST = 0.01
 """Of what the best takes, what parts must have gained together for the whole to be built: what runs
@@ -29,39 +29,39 @@ GATHERING = 0.5
 """Of the time that is left, what looking for forms of parts may take: they are to be run, too."""
 
 
-def locally(stand: Standing[T], judges: Locals[T]) -> None:
+def search_parts(state: SearchState[T], evaluators: PartEvaluators[T]) -> None:
     """The best so far with what paid in its parts, as it was built, if that is faster."""
-    graph, prices, meter = stand.best.path.graph, judges.prices(stand.built), stand.meter
+    graph, prices, meter = state.best.path.graph, evaluators.prices(state.built), state.meter
     # What is tried throughout is built after what paid here.
-    builds = 1 + any(kinds(graph, stand.rules, "last"))
+    builds = 1 + any(kinds(graph, state.rules, "last"))
     then = building(graph) * builds
-    if not meter.affords("price", FEWEST * PRICE, then):
+    if not meter.affords("price", FEWEST_PRICES * PRICE, then):
         return
-    known = _gathered(stand, graph, prices, then)
+    known = _gathered(state, graph, prices, then)
     most = meter.tasks(TASKS, PLANS, then)
     chosen = entrants(known, prices[0], most)
     told = f"{len(known)} parts have other forms, {len(chosen)} of them are run"
-    stand.trace.add("applied" if chosen else "refused", WHERE, graph.name, told)
+    state.trace.add("applied" if chosen else "refused", WHERE, graph.name, told)
     paid: Mapping[str, Paid] = {}
     if chosen:
         runs = sum(1 + len(found) for _, found in chosen)
         fresh = {task for one, found in chosen for f in found for task in prices[0].fresh(f.graph)}
-        with meter.spending("contest", lambda: RUN * runs + TASK * len(fresh)):
-            paid = settled(chosen, judges.contest, stand.trace)
-        paid = {key: one for key, one in paid.items() if not stand.wrong(one.found.steps)}
+        with meter.spending("part timing", lambda: RUN * runs + TASK * len(fresh)):
+            paid = settled(chosen, evaluators.time_parts, state.trace)
+        paid = {key: one for key, one in paid.items() if not state.wrong(one.found.steps)}
     for some in fewer(paid):
-        if not meter.affords("build", building(graph)) or _together(stand, graph, some):
+        if not meter.affords("build", building(graph)) or _together(state, graph, some):
             return
 
 
 def _gathered(
-    stand: Standing[T], graph: Graph, prices: Sequence[Informed], then: float
+    state: SearchState[T], graph: Graph, prices: Sequence[Informed], then: float
 ) -> Sequence[Alternatives]:
     """Forms of the graph's parts, looked for with half the prices that a search has."""
-    meter, counting = stand.meter, list(map(counted, prices))
-    survey, until = stand.survey(graph), stand.ends(then, GATHERING)
-    half = meter.prices(stand.settings.prices // SHARE, then)
-    settings = replace(stand.settings, prices=SHARE * half)
+    meter, counting = state.meter, list(map(counted, prices))
+    survey, until = state.survey(graph), state.ends(then, GATHERING)
+    half = meter.prices(state.settings.prices // SHARE, then)
+    settings = replace(state.settings, prices=SHARE * half)
     with meter.spending("price", lambda: sum(one.work() for one in counting)), uncollected():
         known = gathered(survey, counting, settings, until=until)
     if until.over():
@@ -69,41 +69,41 @@ def _gathered(
     return known
 
 
-def _together(stand: Standing[T], graph: Graph, paid: Mapping[str, Paid]) -> bool:
+def _together(state: SearchState[T], graph: Graph, paid: Mapping[str, Paid]) -> bool:
     """Whether the graph with these forms is new, and faster, and the best so far."""
     try:
-        found = assembled(stand.survey(graph), paid)
+        found = assembled(state.survey(graph), paid)
     except ValueError as why:
-        stand.trace.add("refused", WHERE, graph.name, str(why))
+        state.trace.add("refused", WHERE, graph.name, str(why))
         return False
-    least = LEAST * stand.best.built.cost.us
+    least = LEAST * state.best.built.cost.us
     if 0 < -found.cost < least:
         told = f"{-found.cost:.2f} us less in parts: below the {least:.2f} that a whole must gain"
-        stand.trace.add("refused", "search", rules_of(found.steps), told)
+        state.trace.add("refused", "search", rules_of(found.steps), told)
         return False
-    simple = stand.judges.simplify(found.graph)
-    if not stand.enters(simple):
+    simple = state.evaluators.simplify(found.graph)
+    if not state.enters(simple):
         return False
-    return stand.judged(Candidate(found, simple, -found.cost), stand.best) is not None
+    return state.evaluate(PricedCandidate(found, simple, -found.cost), state.best) is not None
 
 
-def told_apart(stand: Standing[T], done: Round) -> Round:
+def told_apart(state: SearchState[T], done: Round) -> Round:
     """The round, with what the part that each step stands in took before and after, if there is
     time to run these; alike parts once. Nobody searches by it any more."""
-    judges, known = stand.judges.locals, dict[str, Exchange]()
-    exchanges = stand.exchanges(done)
+    evaluators, known = state.evaluators.locals, dict[str, Exchange]()
+    exchanges = state.exchanges(done)
     for one in exchanges:
         known.setdefault(_likeness(one), one)
-    if judges is None or not known:
+    if evaluators is None or not known:
         return done
     parts = [graph for one in known.values() for graph in (one.before, one.after)]
-    price = judges.prices(stand.built)[0]
+    price = evaluators.prices(state.built)[0]
     fresh = {task for graph in parts for task in price.fresh(graph)}
-    if stand.meter.left() < RUN * len(parts) + TASK * len(fresh):
+    if state.meter.left() < RUN * len(parts) + TASK * len(fresh):
         return done
-    costs = iter(judges.contest(parts))
+    costs = iter(evaluators.time_parts(parts))
     runs = {likeness: (next(costs), next(costs)) for likeness in known}
-    steps: list[Step] = []
+    steps: list[RewriteStep] = []
     for one in exchanges:
         was, now = runs[_likeness(one)]
         ran = Ran(was, now, one.steps) if was is not None and now is not None else None

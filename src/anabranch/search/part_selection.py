@@ -1,6 +1,6 @@
 """Locally: which substitutions pay where they stand, asked of the device part by part.
 
-    parts that may be better in another form --contest--> times --> the network with those that paid
+    parts that may be better in another form --timed--> times --> the network with those that paid
 
 A whole network says of many substitutions at once that they pay or do not, and of a single one that
 it drowns in the noise: one launch in a hundred microseconds. A part of ten tasks shows it, and what
@@ -19,7 +19,7 @@ from anabranch.costs import beside, tied
 from anabranch.ir.protocols import Cost
 from anabranch.search.engine.alternatives import Alternatives, Paid
 from anabranch.search.engine.backtracking import Found
-from anabranch.search.protocols import Contest, Informed
+from anabranch.search.protocols import Informed, PartTimer
 from anabranch.search.result import rules_of
 from anabranch.trace import Trace
 
@@ -79,14 +79,14 @@ def _trust(found: Found) -> float:
     return float(2 ** (1 - len({step.rule for step in found.steps})))
 
 
-def settled(chosen: Sequence[Entrant], contest: Contest, trace: Trace) -> dict[str, Paid]:
+def settled(chosen: Sequence[Entrant], time_parts: PartTimer, trace: Trace) -> dict[str, Paid]:
     """By likeness, what was faster than the part as it was."""
     graphs = [
         graph
         for one, found in chosen
         for graph in (one.interval.graph, *(form.graph for form in found))
     ]
-    costs = iter(contest(graphs))
+    costs = iter(time_parts(graphs))
     paid: dict[str, Paid] = {}
     for one, found in chosen:
         was, times = next(costs), [next(costs) for _ in found]

@@ -1,4 +1,4 @@
-"""Contest: parts of a network, and what may stand in their place, as they would be built and run.
+"""Part timing: parts of a network and what may replace them, as they would be built and run.
 
     graphs -> simplified -> side by side as one graph -> kernels for all in one batch
            -> apart again, each under a schedule -> each a few times in a row, all interleaved
@@ -31,29 +31,29 @@ from anabranch.tuning.job import Job, limits_of
 from anabranch.tuning.launch.pdl import launched_in
 from anabranch.tuning.tuner import with_probes
 
-ROW = 8
+REPEATS = 8
 """How often a part runs to be timed once: its forks and joins count, the start of a graph does
 not."""
-MOST = 320
+MOST_PART_KERNELS = 320
 """Generated kernels that are compiled for all parts together: some ten seconds on sixteen cores."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class PartTimes:
     """`costs`: of each graph, None where it cannot run; `taken`: what tasks of theirs take."""
 
     costs: tuple[Cost | None, ...]
     taken: tuple[tuple[Task, float], ...]
 
 
-def contest(job: Job, graphs: Sequence[Graph], mode: str = "") -> Result:
+def time_parts(job: Job, graphs: Sequence[Graph], mode: str = "") -> PartTimes:
     """What these graphs take, comparable with each other. `mode`: how the network launches its
     kernels, for a chain gains more by that than a fork."""
-    aside = replace(job, trace=Trace(quiet=True))
+    child_job = replace(job, trace=Trace(quiet=True))
     ready: list[Graph | None] = []
     for graph in graphs:
         try:
-            ready.append(simplified(aside, graph))
+            ready.append(simplified(child_job, graph))
         except (AnabranchError, ValueError):
             ready.append(None)
     able = [i for i, graph in enumerate(ready) if graph is not None]
@@ -62,26 +62,28 @@ def contest(job: Job, graphs: Sequence[Graph], mode: str = "") -> Result:
         job.target,
         partial(pack, spec=job.target.spec),
         job.cache,
-        aside.trace,
+        child_job.trace,
         job.deadline,
         KERNEL_SECONDS,
     )
-    tuner = tuner_of(job, MOST)
+    tuner = tuner_of(job, MOST_PART_KERNELS)
     try:
-        selection = tuner.kernels(tuner.cuts(whole, aside.trace), costs, aside.trace)[0].selection
+        selection = tuner.kernels(tuner.cuts(whole, child_job.trace), costs, child_job.trace)[
+            0
+        ].selection
     except AnabranchError as failed:
         job.trace.add("refused", "search", "parts", f"{failed.what}: {failed.why}")
-        return Result((None,) * len(graphs), ())
+        return PartTimes((None,) * len(graphs), ())
     tasks = with_probes(selection, costs).tasks
     found: list[Cost | None] = [None] * len(graphs)
     if not job.deadline.over():  # else nobody would build what had won
         scheduled = [_scheduled(job, one, costs) for one in apart(tasks, len(able))]
-        plans = launched_in(mode, scheduled, job.target, job.cache, aside.trace)
-        for i, cost in zip(able, costs.race(plans, ROW), strict=True):
+        plans = launched_in(mode, scheduled, job.target, job.cache, child_job.trace)
+        for i, cost in zip(able, costs.race(plans, REPEATS), strict=True):
             found[i] = cost
     taken = ((task, costs.task(task)) for task in tasks.tasks)
     known = tuple((task, cost.us) for task, cost in taken if _tells(task, cost))
-    return Result(tuple(found), known)
+    return PartTimes(tuple(found), known)
 
 
 def _tells(task: Task, cost: Cost) -> bool:

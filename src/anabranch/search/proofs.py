@@ -1,6 +1,6 @@
 """Proofs: is each substitution that a search would take equal, at the very place where it is done?
 
-    Step("x*s + x*t -> x*(s+t)", of these nodes)   -->  ""          or why not
+    RewriteStep("x*s + x*t -> x*(s+t)", of these nodes)   -->  ""          or why not
 
 Rules are trusted because they were drawn for many shapes. What is about to be built is proved once
 more, as it stands: the nodes that matched, and what came in their place, with the network's shapes,
@@ -23,7 +23,7 @@ from anabranch.ir.rule import Match, Rule
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.prove import different
-from anabranch.search.engine.backtracking import Place, Step
+from anabranch.search.engine.backtracking import Place, RewriteStep
 from anabranch.search.engine.stitch import extract
 from anabranch.trace import Trace
 
@@ -41,7 +41,7 @@ class Proofs:
         self._known: dict[str, str] = {}
         self._places: dict[tuple[int, str, tuple[str, ...]], tuple[Place, str]] = {}
 
-    def wrong(self, steps: Iterable[Step]) -> str:
+    def wrong(self, steps: Iterable[RewriteStep]) -> str:
         """Why one of the steps is not equal, naming it; "" if all are, as far as they are proved.
         All are looked at, so that all rules that are wrong are known then."""
         found = ""
@@ -60,7 +60,7 @@ class Proofs:
             told += f", {left} {LEFT}" if left else ""
             self._trace.add("applied", "search", name, told)
 
-    def _asked(self, step: Step) -> str:
+    def _asked(self, step: RewriteStep) -> str:
         place = step.place
         if place is None:  # remembered from an earlier search, which proved it
             return ""
@@ -70,7 +70,7 @@ class Proofs:
             self._places[key] = place, self._proved(step, place)
         return self._places[key][1]
 
-    def _proved(self, step: Step, place: Place) -> str:
+    def _proved(self, step: RewriteStep, place: Place) -> str:
         rule = next((one for one in self.rules if one.name == step.rule), None)
         if rule is None:
             return "the rule was wrong elsewhere"

@@ -1,4 +1,4 @@
-"""Judges: who says what graphs take, for whoever searches among them.
+"""Evaluators: what graphs take, for whoever searches among them.
 
 simplify -> appraise, foresee: predictions -> build -> race: side by side, as they are run
             locals: the same of parts of a graph
@@ -14,7 +14,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 
 Price = Callable[[Graph], float]
-Contest = Callable[[Sequence[Graph]], Sequence[Cost | None]]
+PartTimer = Callable[[Sequence[Graph]], Sequence[Cost | None]]
 """What graphs take as parts of another, side by side; None where one cannot run."""
 
 
@@ -27,7 +27,7 @@ class Informed(Protocol):
         """The tasks of the graph that nobody has run, by name."""
 
 
-class Judged(Protocol):
+class BuiltGraph(Protocol):
     """A graph with all that it takes to run it."""
 
     @property
@@ -37,33 +37,33 @@ class Judged(Protocol):
     def cost(self) -> Cost: ...
 
 
-T = TypeVar("T", bound=Judged)
+T = TypeVar("T", bound=BuiltGraph)
 
 
 @dataclass(frozen=True, slots=True)
-class Locals(Generic[T]):
-    """Who judges parts of a graph. `prices`: under which forms of them are looked for, the first of
+class PartEvaluators(Generic[T]):
+    """What parts of a graph take. `prices`: under which forms of them are looked for, the first of
     them about what a part takes. `first`: parts are searched, and run, before the whole; else they
     are run to tell what each step of a whole gained."""
 
     prices: Callable[[Sequence[T]], Sequence[Informed]]
-    contest: Contest
+    time_parts: PartTimer
     first: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Judges(Generic[T]):
-    """Who says what graphs take. `simplify`: the graph as it would be built; `appraise`:
+class Evaluators(Generic[T]):
+    """What graphs take. `simplify`: the graph as it would be built; `appraise`:
     predictions, by what is known of graphs that were built; `build`: a simplified graph with all
     that it takes to run it, ValueError if it cannot be run; `race`: several of these side by
     side; `again`: the same with more care, for those of which one is a little faster, None if there
-    is no way. `locals`: who judges parts, None if nobody does. `foresee`: better
+    is no way. `locals`: what parts take, None if nobody says it. `foresee`: better
     predictions than `appraise` has, for the few candidates that a search ends with."""
 
     simplify: Callable[[Graph], Graph]
     appraise: Callable[[Sequence[T]], Price]
     build: Callable[[Graph], T]
     race: Callable[[Sequence[T]], list[Cost]]
-    locals: Locals[T] | None = None
+    locals: PartEvaluators[T] | None = None
     foresee: Callable[[Sequence[T]], Price] | None = None
     again: Callable[[Sequence[T]], list[Cost]] | None = None

@@ -24,7 +24,7 @@ from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.verify import verify_graph
 from anabranch.kernels import sources
 from anabranch.options import Options
-from anabranch.search.engine.backtracking import Ran, Step
+from anabranch.search.engine.backtracking import Ran, RewriteStep
 from anabranch.search.result import Path, Round
 
 SCHEME = "search 7"
@@ -135,7 +135,7 @@ def _results(graph: Graph) -> list[tuple[object, ...]]:
     return [(known[ref.name].shape, known[ref.name].dtype) for ref in graph.outputs]
 
 
-def _packed(step: Step) -> _Step:
+def _packed(step: RewriteStep) -> _Step:
     return _Step(
         rule=step.rule,
         nodes=list(step.nodes),
@@ -152,11 +152,11 @@ def _packed_run(ran: Ran | None) -> _Ran | None:
     return _Ran(before=_price(ran.before), after=_price(ran.after), steps=ran.steps)
 
 
-def _opened(step: _Step) -> Step:
+def _opened(step: _Step) -> RewriteStep:
     ran, kept = step.ran, None
     if ran is not None:
         kept = Ran(_cost(ran.before), _cost(ran.after), ran.steps)
-    return Step(step.rule, tuple(step.nodes), step.before, step.after, step.alpha, kept)
+    return RewriteStep(step.rule, tuple(step.nodes), step.before, step.after, step.alpha, kept)
 
 
 def _price(cost: Cost) -> _Cost:
@@ -178,5 +178,5 @@ def question(graph: Graph, options: Options, target: Target) -> str:
     apart = APART if options.search == "taso-paper" else set[str]()
     asked = options.model_dump_json(exclude=NOT_ASKED | apart)
     machine = f"{target.spec.fingerprint} {name_of(target)}"
-    ours = sources.digest(sources.WHOLE)
+    ours = sources.digest(sources.ALL_ROOMS)
     return "\n".join([SCHEME, machine, asked, ours, text_graph(named, origins=False)])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from anabranch.deadline import CutShort
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
-from anabranch.search.engine.backtracking import Step
+from anabranch.search.engine.backtracking import RewriteStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Round:
     before all of them and after, side by side, and the graph after them; the one before is that of
     the round before, or where the path begins."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[RewriteStep, ...]
     before: Cost
     after: Cost
     graph: Graph
@@ -41,11 +41,11 @@ class Path:
     goes_on: bool = False
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[RewriteStep, ...]:
         return tuple(step for round in self.rounds for step in round.steps)
 
 
-def rules_of(steps: Sequence[Step]) -> str:
+def rules_of(steps: Sequence[RewriteStep]) -> str:
     """The rules of a path, each once, with how often."""
     names = [step.rule for step in steps]
     return "; ".join(

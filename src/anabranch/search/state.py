@@ -1,5 +1,5 @@
-"""Standing: where a search stands. The best graph so far, what was built and tried, which rules are
-left, and what of the effort.
+"""The state of a search: the best graph so far, what was built and tried, which rules are left, and
+how much of the effort.
 
     candidate --proved--> --built--> --raced beside the best--> faster: the best so far
                                                                 not: one more kind that failed
@@ -21,17 +21,17 @@ from anabranch.ir.key import content_key
 from anabranch.ir.protocols import Cost
 from anabranch.ir.rule import Rule
 from anabranch.search.budget import Effort, Meter, building, surveying
-from anabranch.search.engine.backtracking import Exchange, Found, Step
+from anabranch.search.engine.backtracking import Exchange, Found, RewriteStep
 from anabranch.search.engine.dynamic_programme import Settings, surveyed
 from anabranch.search.engine.intervals import Survey
 from anabranch.search.proofs import Proofs
-from anabranch.search.protocols import Judges, T
+from anabranch.search.protocols import Evaluators, T
 from anabranch.search.result import Path, Round, rules_of
 from anabranch.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(Generic[T]):
+class SearchOutcome(Generic[T]):
     """The best graph as it was built, and the way to it."""
 
     built: T
@@ -39,7 +39,7 @@ class Outcome(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PricedCandidate:
     """What a search found, what it is once simplified, and the price of that."""
 
     found: Found
@@ -52,7 +52,7 @@ class Candidate:
         return frozenset(step.rule for step in self.found.steps)
 
 
-class Standing(Generic[T]):
+class SearchState(Generic[T]):
     """Of one search. `built`: all that was, the first graph first; `tried`: the keys of graphs that
     need not be built again; `failed`: kinds of candidates that were built and not faster."""
 
@@ -62,19 +62,20 @@ class Standing(Generic[T]):
         first: T,
         rules: Sequence[Rule],
         settings: Settings,
-        judges: Judges[T],
+        evaluators: Evaluators[T],
         effort: Effort,
         trace: Trace,
     ) -> None:
-        self.settings, self.judges, self.effort, self.trace = settings, judges, effort, trace
+        self.settings, self.evaluators = settings, evaluators
+        self.effort, self.trace = effort, trace
         self.meter, self.built = Meter(effort), [first]
-        self.best = Outcome(first, start)
+        self.best = SearchOutcome(first, start)
         self.failed: set[frozenset[str]] = set()
         self._proofs = Proofs(rules, trace)
         self._surveys: dict[int, tuple[Graph, Survey]] = {}
         self.tried = {content_key(start.begin)}
         if start.rounds:
-            self.tried.add(content_key(judges.simplify(start.graph)))
+            self.tried.add(content_key(evaluators.simplify(start.graph)))
         self._exchanges: dict[int, tuple[Round, tuple[Exchange, ...]]] = {}
 
     @property
@@ -88,7 +89,9 @@ class Standing(Generic[T]):
         self.tried.add(content_key(simple))
         return len(self.tried) > before
 
-    def judged(self, candidate: Candidate, near: Outcome[T]) -> Outcome[T] | None:
+    def evaluate(
+        self, candidate: PricedCandidate, near: SearchOutcome[T]
+    ) -> SearchOutcome[T] | None:
         """The candidate, found near that graph, as it was built, if it is faster than the best so
         far, which it is from then on."""
         steps = candidate.found.steps
@@ -97,13 +100,13 @@ class Standing(Generic[T]):
             return None
         try:
             with self.meter.spending("build", lambda: building(candidate.simple)):
-                built = self.judges.build(candidate.simple)
+                built = self.evaluators.build(candidate.simple)
                 plans = [self.best.built, built]
                 if near is not self.best:
                     plans.append(near.built)
-                was, now, *others = self.judges.race(plans)
-                if self.judges.again is not None and now.us < was.us and tied(now, was):
-                    was, now, *others = self.judges.again(plans)
+                was, now, *others = self.evaluators.race(plans)
+                if self.evaluators.again is not None and now.us < was.us and tied(now, was):
+                    was, now, *others = self.evaluators.again(plans)
         except ValueError as why:
             self.trace.add("refused", "search", rules_of(steps), str(why))
             return None
@@ -116,10 +119,10 @@ class Standing(Generic[T]):
         done = Round(steps, next(iter(others), was), now, candidate.found.graph)
         self._exchanges[id(done)] = done, candidate.found.exchanges
         rounds = (*near.path.rounds, done)
-        self.best = Outcome(built, Path(near.path.begin, candidate.found.graph, rounds))
+        self.best = SearchOutcome(built, Path(near.path.begin, candidate.found.graph, rounds))
         return self.best
 
-    def wrong(self, steps: Sequence[Step]) -> str:
+    def wrong(self, steps: Sequence[RewriteStep]) -> str:
         """Why one of these is not equal; rules that are wrong are not asked again."""
         before = self.rules
         wrong = self._proofs.wrong(steps)
@@ -152,6 +155,6 @@ class Standing(Generic[T]):
         self._proofs.tell(name)
 
 
-def _tell(trace: Trace, steps: Sequence[Step], was: Cost, now: Cost, better: bool) -> None:
+def _tell(trace: Trace, steps: Sequence[RewriteStep], was: Cost, now: Cost, better: bool) -> None:
     kind: Literal["chosen", "refused"] = "chosen" if better else "refused"
     trace.add(kind, "search", rules_of(steps), beside(now, was, "side by side"), us=now.us)

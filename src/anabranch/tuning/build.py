@@ -37,8 +37,8 @@ from anabranch.tuning.job import Job, limits_of, with_samples
 from anabranch.tuning.launch.decide import near, overlapped
 from anabranch.tuning.launch.pdl import USUAL, WAITED, compiling, launched_in, may_overlap
 from anabranch.tuning.sandbox.client import compile_ahead
-from anabranch.tuning.select import MOST, Selection
-from anabranch.tuning.tuner import Tuner, Way, settled, with_probes
+from anabranch.tuning.select import MOST_KERNELS, Selection
+from anabranch.tuning.tuner import SelectionVariant, Tuner, settled, with_probes
 
 MEMORY_LIMIT = 1.25
 """A parallel plan may take this much of the sequential plan's arena; waits are added to keep it."""
@@ -57,7 +57,7 @@ them takes longer than all other schedulers but `local` take together."""
 NEAR = 1.05
 """Selections are run side by side whose forecasts differ by no more than this: half as much again
 as a forecast is off by, in the median."""
-WHOLE = 160.0
+MODES_END_S = 160.0
 """Seconds after which nobody looks for modes of launch kernel by kernel, unless a budget says so: a
 first compilation shall end within three minutes."""
 
@@ -88,8 +88,8 @@ class Planned:
         return next(c for s, c in self.choice.candidates if s == self.choice.schedule)
 
 
-def tuner_of(job: Job, most: int = MOST) -> Tuner:
-    return Tuner(job.target, job.options, job.cache, job.deadline, most, job.auditions)
+def tuner_of(job: Job, most: int = MOST_KERNELS) -> Tuner:
+    return Tuner(job.target, job.options, job.cache, job.deadline, most, job.sandbox)
 
 
 def simplified(job: Job, graph: Graph) -> Graph:
@@ -134,7 +134,7 @@ def tune(job: Job, captured: Captured, graph: Graph, cuts: Sequence[TaskGraph]) 
     signature = renamed(captured, graph)
     ways = tuner_of(job).kernels(cuts, costs, job.trace, wholes=True)
     way = _fastest(job, signature, graph, ways, costs)
-    job.trace.tell(way.trace)
+    job.trace.merge(way.trace)
     return Tuned(graph, signature, way.selection, costs)
 
 
@@ -172,8 +172,8 @@ def planned(job: Job, captured: Captured, graph: Graph) -> Planned:
 
 
 def _fastest(
-    job: Job, signature: Signature, graph: Graph, ways: Sequence[Way], costs: Costs
-) -> Way:
+    job: Job, signature: Signature, graph: Graph, ways: Sequence[SelectionVariant], costs: Costs
+) -> SelectionVariant:
     """Of selections for one graph the one whose schedule is fastest, as a trial runs it, launched
     as most plans are in the end: a chain gains more by that than a fork. The first in case of a
     tie. What is foreseen to be much slower is not run."""
@@ -181,7 +181,7 @@ def _fastest(
     ways = _in_sight(job, ways, lambda task: costs.task(task).us)
     if len(ways) < 2 or job.deadline.over():
         return first if first in ways else ways[0]
-    aside = replace(job, trace=job.trace.aside())
+    aside = replace(job, trace=job.trace.child())
     tried = [
         scheduled(aside, graph, signature, with_probes(way.selection, costs), False, trial=True)
         for way in ways
@@ -199,7 +199,9 @@ def _fastest(
     return ways[best]
 
 
-def _in_sight(job: Job, ways: Sequence[Way], us: Callable[[Task], float]) -> list[Way]:
+def _in_sight(
+    job: Job, ways: Sequence[SelectionVariant], us: Callable[[Task], float]
+) -> list[SelectionVariant]:
     """The selections that may be the fastest, by forecast, on as many streams as there will be."""
     if len(ways) < 2:
         return list(ways)
@@ -235,8 +237,8 @@ def _schedule(
     options, tasks = job.options, selection.tasks
     still = trial or options.overlap == "none" or job.deadline.stopped()
     ahead, interrupt = _nothing, _at_once
-    if job.auditions is not None:
-        ahead, interrupt = partial(compile_ahead, auditions=job.auditions), job.auditions.interrupt
+    if job.sandbox is not None:
+        ahead, interrupt = partial(compile_ahead, sandbox=job.sandbox), job.sandbox.interrupt
     ways = (job.target, job.cache, ahead, interrupt, job.deadline, job.trace)
     aside = nullcontext(_at_once) if still else compiling(tasks, *ways)
     usual = trial and options.scheduler == "best"
@@ -264,7 +266,7 @@ def launched(job: Job, made: Planned, plan: Plan) -> tuple[Plan, Cost | None]:
     if options.overlap == "each":
         until = job.deadline
         if options.budget is None:
-            until = until.within(max(0.0, WHOLE - job.taken))
+            until = until.within(max(0.0, MODES_END_S - job.taken))
     others = []
     if options.scheduler == "best" and may_overlap(plan.tasks, job.target):
         choice = made.choice

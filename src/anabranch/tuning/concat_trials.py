@@ -20,7 +20,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph, leaves, wholes
 from anabranch.trace import Trace
 from anabranch.tuning.recall import Candidate
-from anabranch.tuning.select import MOST, Choosing, Selection, select
+from anabranch.tuning.select import MOST_KERNELS, Selection, SelectionConfig, select
 
 AGAIN = 3
 """Of each provider's kernels for a task, how many are tried again: strides change times a little,
@@ -63,7 +63,7 @@ class Writing:
 
 
 def with_joins(
-    selection: Selection, how: Choosing, costs: Costs, trace: Trace, hopeful: bool = False
+    selection: Selection, config: SelectionConfig, costs: Costs, trace: Trace, hopeful: bool = False
 ) -> Selection:
     """The selection with joins where they are faster; the very same one if nowhere. `hopeful`:
     also where that shows only in the whole, if at all."""
@@ -73,10 +73,10 @@ def with_joins(
         return selection
     whole = joined(plain, names)
     changed = touching(plain, whole)
-    again = writing(changed, whole, selection.candidates, how.providers)
+    again = writing(changed, whole, selection.candidates, config.providers)
     try:
         cut = replace(whole, tasks=changed)
-        picked = select(cut, replace(how, providers=again, most=MOST), trace)
+        picked = select(cut, replace(config, providers=again, most=MOST_KERNELS), trace)
     except TargetError as failed:
         trace.add("refused", "fuse", ", ".join(names), str(failed).partition("\n")[0])
         return selection

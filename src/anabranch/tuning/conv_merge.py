@@ -28,7 +28,7 @@ from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.rewrite.conv_merge import merge
-from anabranch.rewrite.conv_siblings import Member, siblings
+from anabranch.rewrite.conv_siblings import SiblingConv, siblings
 from anabranch.schedule.ios.merge_stages import Names, chosen
 from anabranch.trace import Trace
 from anabranch.tuning.select import Selection
@@ -38,7 +38,7 @@ MEMBERS, SETS = 4, 64
 
 ALIGNMENT = 16
 """Bytes of the widest load of a GPU; cuDNN takes each tensor to begin at a multiple of it."""
-Members = tuple[Member, ...]
+Members = tuple[SiblingConv, ...]
 Select = Callable[[TaskGraph], Selection]
 """Chooses kernels for tasks that have none."""
 
@@ -77,7 +77,7 @@ def _sets(graph: Graph, tasks: TaskGraph, trace: Trace) -> Iterator[Members]:
     """The parts of each family whose members run as tasks of their own."""
     bodies = {task.name: [node.name for node in task.body.nodes] for task in tasks.tasks}
     for family in siblings(graph, trace):
-        able: list[Member] = []
+        able: list[SiblingConv] = []
         for member in family:
             wanted = list(dict.fromkeys((member.node.name, member.last.name)))
             inside = bodies.get(member.node.name, [])

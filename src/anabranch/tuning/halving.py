@@ -1,4 +1,4 @@
-"""Heats: a rough time for every candidate, a precise one for the few that may win.
+"""Successive halving: a rough time for every candidate, a precise one for the few that may win.
 
     rough      a 3.1   b 3.0   c 4.9   d 3.3   e 6.0      of one body, each by itself
     precise    a 3.2   b 3.3           d 3.4              side by side, the fastest few
@@ -26,14 +26,16 @@ FAR = 1.3
 Trial = Callable[[Sequence[Task]], Sequence[Cost | None]]
 
 
-def in_heats(tasks: Sequence[Task], rough: Mapping[int, Cost], trial: Trial) -> list[Cost | None]:
+def successive_halving(
+    tasks: Sequence[Task], rough: Mapping[int, Cost], trial: Trial
+) -> list[Cost | None]:
     """The costs of the tasks, with kernels; `rough`: of some, by position."""
     bodies: defaultdict[str, list[int]] = defaultdict(list)
     for i in rough:
         bodies[structure_text(tasks[i].body)].append(i)
-    ranked = [sorted(heat, key=lambda i: rough[i].us) for heat in bodies.values()]
-    finalists = [_finalists(heat, rough) for heat in ranked]
-    out = {i for heat, few in zip(ranked, finalists, strict=True) for i in heat[len(few) :]}
+    ranked = [sorted(group, key=lambda i: rough[i].us) for group in bodies.values()]
+    finalists = [_finalists(group, rough) for group in ranked]
+    out = {i for group, few in zip(ranked, finalists, strict=True) for i in group[len(few) :]}
     final = [i for i in range(len(tasks)) if i not in out]
     precise = trial([tasks[i] for i in final])
     found = dict(zip(final, precise, strict=True))
@@ -41,15 +43,15 @@ def in_heats(tasks: Sequence[Task], rough: Mapping[int, Cost], trial: Trial) -> 
         cost = found[i]
         if cost is not None and cost.source == "estimated":
             found[i] = rough[i]  # there was no time: a rough number is better than none
-    for heat, few in zip(ranked, finalists, strict=True):
+    for group, few in zip(ranked, finalists, strict=True):
         known = [cost.us for i in few if (cost := found[i]) is not None]
         least = max(known, default=0.0)
-        for i in heat[len(few) :]:
+        for i in group[len(few) :]:
             found[i] = replace(rough[i], us=max(rough[i].us, least))
     return [found[i] for i in range(len(tasks))]
 
 
-def _finalists(heat: Sequence[int], rough: Mapping[int, Cost]) -> Sequence[int]:
-    """The first of the heat, the fastest first; two at least."""
-    near = sum(rough[i].us <= FAR * rough[heat[0]].us for i in heat)
-    return heat[: max(2, min(near, FINALISTS))]
+def _finalists(group: Sequence[int], rough: Mapping[int, Cost]) -> Sequence[int]:
+    """The first of the group, the fastest first; two at least."""
+    near = sum(rough[i].us <= FAR * rough[group[0]].us for i in group)
+    return group[: max(2, min(near, FINALISTS))]

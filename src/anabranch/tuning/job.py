@@ -22,14 +22,14 @@ from anabranch.ir.samples import Samples
 from anabranch.options import Options
 from anabranch.targets.sampled import sampled
 from anabranch.trace import Trace
-from anabranch.tuning.sandbox.process import Auditions
+from anabranch.tuning.sandbox.process import SandboxProcess
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """What is to be compiled, for what, where to look things up and say what happened, and until
     when searching and measuring may go on. `begun`: when it began, of `time.monotonic`.
-    `auditions`: the process in which generated kernels run first, while it is compiled. `shared`:
+    `sandbox`: the process in which generated kernels run first, while it is compiled. `shared`:
     constants that other plans of the same Compiled own. `found`: torch's switches, under which the
     model is captured and called. `anew`: what the cache has of this model is not trusted. `wanted`:
     the options as they were given, where a further attempt does less."""
@@ -44,7 +44,7 @@ class Job:
     captured: Captured | None = None
     deadline: Deadline = ENDLESS
     begun: float = field(default_factory=time.monotonic)
-    auditions: Auditions | None = None
+    sandbox: SandboxProcess | None = None
     shared: Shared = field(default_factory=dict)
     found: Surroundings = field(default_factory=Surroundings)
     anew: bool = False

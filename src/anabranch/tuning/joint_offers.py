@@ -43,7 +43,7 @@ Offers = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JointPart:
     """What a task brings: its time by its fastest written kernel, the variants of these, fastest
     first, and the CTAs and resources of the fastest."""
 
@@ -80,9 +80,9 @@ class Sharing:
         return found
 
 
-def parts(selection: Selection, spec: TargetSpec) -> dict[str, Part]:
+def parts(selection: Selection, spec: TargetSpec) -> dict[str, JointPart]:
     """By name the tasks that may share a launch with others, and what each would bring."""
-    found: dict[str, Part] = {}
+    found: dict[str, JointPart] = {}
     for task in selection.tasks.tasks:
         written = _written(selection.candidates.get(task.name, ()))
         if task.kernel is None or not written:
@@ -92,11 +92,13 @@ def parts(selection: Selection, spec: TargetSpec) -> dict[str, Part]:
         if us > SHORT or (chosen is not None and us > SLOWER * chosen.us):
             continue
         if len(components(task.body)) == 1:
-            found[task.name] = Part(us, tuple(v for _, v in written), _resources(task, best))
+            found[task.name] = JointPart(us, tuple(v for _, v in written), _resources(task, best))
     return found
 
 
-def grouped(tasks: TaskGraph, known: Mapping[str, Part], spec: TargetSpec) -> list[list[Group]]:
+def grouped(
+    tasks: TaskGraph, known: Mapping[str, JointPart], spec: TargetSpec
+) -> list[list[Group]]:
     """Groups of tasks that could be one launch each, those of equal structure together: by levels
     from the start, then by levels from the end what these have otherwise. The one may share tasks
     with the other, or wait for it in a circle, so they are kept apart."""
@@ -113,7 +115,7 @@ def grouped(tasks: TaskGraph, known: Mapping[str, Part], spec: TargetSpec) -> li
     return list(found.values())
 
 
-def offers(groups: Sequence[Group], known: Mapping[str, Part]) -> dict[str, tuple[str, ...]]:
+def offers(groups: Sequence[Group], known: Mapping[str, JointPart]) -> dict[str, tuple[str, ...]]:
     """By structure of the whole the variants to try."""
     table: dict[str, tuple[str, ...]] = {}
     for group in groups:
@@ -122,7 +124,7 @@ def offers(groups: Sequence[Group], known: Mapping[str, Part]) -> dict[str, tupl
     return table
 
 
-def sketch(group: Group, known: Mapping[str, Part]) -> Task:
+def sketch(group: Group, known: Mapping[str, JointPart]) -> Task:
     """The group as one task, as far as it is known before it has a kernel."""
     task = joint(group)
     ctas = sum(known[part.name].resources.ctas for part in group)
@@ -130,7 +132,7 @@ def sketch(group: Group, known: Mapping[str, Part]) -> Task:
     return replace(task, kernel=replace(kernel, resources=_largest(group, known, ctas)))
 
 
-def joint_resources(kernel: Kernel, group: Group, known: Mapping[str, Part]) -> Resources:
+def joint_resources(kernel: Kernel, group: Group, known: Mapping[str, JointPart]) -> Resources:
     """What a launch of a group takes of the machine, by what its parts take: CTAs of all, all else
     of the part that needs most."""
     written = program(kernel.body, kernel.variant)
@@ -138,7 +140,7 @@ def joint_resources(kernel: Kernel, group: Group, known: Mapping[str, Part]) -> 
     return replace(held, threads=32 * written.warps)
 
 
-def _largest(group: Sequence[Task], known: Mapping[str, Part], ctas: int) -> Resources:
+def _largest(group: Sequence[Task], known: Mapping[str, JointPart], ctas: int) -> Resources:
     own = [known[task.name].resources for task in group]
     return Resources(
         ctas,
@@ -167,7 +169,7 @@ def _resources(task: Task, variant: str) -> Resources:
     return Resources(written.ctas, 32 * written.warps, held.registers, held.shared)
 
 
-def _fits(group: Sequence[Task], known: Mapping[str, Part], spec: TargetSpec) -> bool:
+def _fits(group: Sequence[Task], known: Mapping[str, JointPart], spec: TargetSpec) -> bool:
     """Whether all CTAs run at once, each with what the part that needs most takes."""
     ctas = sum(known[task.name].resources.ctas for task in group)
     return ctas <= spec.sms * per_processor(_largest(group, known, ctas), spec)

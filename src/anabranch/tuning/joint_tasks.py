@@ -21,7 +21,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.key import structure_text
 from anabranch.ir.task import Task, TaskGraph
 
-MOST = 4
+MOST_TASKS = 4
 """Tasks in a launch."""
 Group = tuple[Task, ...]
 Fits = Callable[[Sequence[Task]], bool]
@@ -89,7 +89,7 @@ def _groups(own: Sequence[Task], us: Mapping[str, float], fits: Fits) -> list[Gr
     groups: list[list[Task]] = []
     for task in ranked:
         for group in groups:
-            if len(group) < MOST and not _share(group, task) and fits([*group, task]):
+            if len(group) < MOST_TASKS and not _share(group, task) and fits([*group, task]):
                 group.append(task)
                 break
         else:

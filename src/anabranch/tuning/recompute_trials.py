@@ -8,18 +8,18 @@ from dataclasses import replace
 from anabranch.errors import TargetError
 from anabranch.fusion.recompute import computed_again
 from anabranch.trace import Trace
-from anabranch.tuning.select import Choosing, Selection, select
+from anabranch.tuning.select import Selection, SelectionConfig, select
 
 
-def with_again(selection: Selection, how: Choosing, trace: Trace) -> Selection:
+def with_again(selection: Selection, config: SelectionConfig, trace: Trace) -> Selection:
     """The selection with what several compute again wherever they can, with kernels for that; the
     very same one if nowhere."""
-    whole = computed_again(selection.tasks, how.spec, trace)
+    whole = computed_again(selection.tasks, config.spec, trace)
     if whole is selection.tasks:
         return selection
     changed = replace(whole, tasks=tuple(task for task in whole.tasks if task.kernel is None))
     try:
-        found = select(changed, how, trace)
+        found = select(changed, config, trace)
     except TargetError as failed:
         trace.add("refused", "fuse", whole.name, str(failed).partition("\n")[0])
         return selection

@@ -31,7 +31,7 @@ Check = Callable[[Task], str]
 Offers = list[tuple[int, Kernel]]
 """Kernels, each with the position of its provider."""
 
-MOST, FEWEST = 1100, 4
+MOST_KERNELS, FEWEST_KERNELS = 1100, 4
 """Generated kernels that are tried at once, and of one structure at least. A network of hundreds of
 different layers tries fewer for each: compiling them is what a first compilation mostly does."""
 SAME = 0.02
@@ -51,7 +51,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Choosing:
+class SelectionConfig:
     """How kernels are chosen: for which machine, of whose offers, who times and who checks them,
     what is remembered, and how many generated ones are tried in all."""
 
@@ -60,58 +60,61 @@ class Choosing:
     trial: Trial
     check: Check
     memory: Memory = NOWHERE
-    most: int = MOST
+    most: int = MOST_KERNELS
 
 
-def select(tasks: TaskGraph, how: Choosing, trace: Trace) -> Selection:
+def select(tasks: TaskGraph, config: SelectionConfig, trace: Trace) -> Selection:
     """Choose a kernel for every task. TargetError if a task has none that runs."""
-    return select_all([tasks], how, trace)[0]
+    return select_all([tasks], config, trace)[0]
 
 
-def decide(tasks: Sequence[Task], how: Choosing, trace: Trace) -> dict[str, Decision]:
+def decide(tasks: Sequence[Task], config: SelectionConfig, trace: Trace) -> dict[str, Decision]:
     """What is decided of each structure, by its text; nothing of one that no kernel runs."""
-    return _decisions({structure_text(task.body): task for task in tasks}, how, trace)
+    return _decisions({structure_text(task.body): task for task in tasks}, config, trace)
 
 
-def winner(task: Task, decision: Decision, how: Choosing) -> Kernel:
+def winner(task: Task, decision: Decision, config: SelectionConfig) -> Kernel:
     """The chosen kernel, with the names of this task."""
     won, maker = decision.tried[decision.winner].kernel, decision.makers[decision.winner]
-    return how.providers[maker].kernel(task, how.spec, won.name, won.variant)
+    return config.providers[maker].kernel(task, config.spec, won.name, won.variant)
 
 
 def select_known(
-    tasks: TaskGraph, decisions: Mapping[str, Decision], how: Choosing, trace: Trace
+    tasks: TaskGraph, decisions: Mapping[str, Decision], config: SelectionConfig, trace: Trace
 ) -> Selection:
     """As `select`, where something is decided already: that is not tried again."""
     alike = _alike(tasks)
     fresh = {key: task for key, task in _firsts([alike]).items() if key not in decisions}
-    decisions = {**decisions, **_decisions(fresh, how, trace, strict=True)}
-    return _selected(tasks, alike, decisions, how, trace)
+    decisions = {**decisions, **_decisions(fresh, config, trace, strict=True)}
+    return _selected(tasks, alike, decisions, config, trace)
 
 
-def select_some(tasks: TaskGraph, how: Choosing, trace: Trace) -> Selection:
+def select_some(tasks: TaskGraph, config: SelectionConfig, trace: Trace) -> Selection:
     """As `select`, without the tasks that no kernel runs."""
     alike = _alike(tasks)
-    decisions = _decisions(_firsts([alike]), how, trace)
+    decisions = _decisions(_firsts([alike]), config, trace)
     left = {key: group for key, group in alike.items() if key in decisions}
     names = {task.name for group in left.values() for task in group}
     kept = replace(tasks, tasks=tuple(task for task in tasks.tasks if task.name in names))
-    return _selected(kept, left, decisions, how, trace)
+    return _selected(kept, left, decisions, config, trace)
 
 
-def select_all(cuts: Sequence[TaskGraph], how: Choosing, trace: Trace) -> list[Selection]:
+def select_all(cuts: Sequence[TaskGraph], config: SelectionConfig, trace: Trace) -> list[Selection]:
     """As `select` for each of several cuts of a graph, the candidates of all of them in one batch:
     whoever compiles or measures it has work for all its hands until it ends."""
     groups = [_alike(cut) for cut in cuts]
-    decisions = _decisions(_firsts(groups), how, trace, strict=True)
+    decisions = _decisions(_firsts(groups), config, trace, strict=True)
     return [
-        _selected(cut, alike, decisions, how, trace)
+        _selected(cut, alike, decisions, config, trace)
         for cut, alike in zip(cuts, groups, strict=True)
     ]
 
 
 def candidates(
-    cuts: Sequence[TaskGraph], spec: TargetSpec, providers: Sequence[Provider], most: int = MOST
+    cuts: Sequence[TaskGraph],
+    spec: TargetSpec,
+    providers: Sequence[Provider],
+    most: int = MOST_KERNELS,
 ) -> list[Kernel]:
     """All kernels that `select_all` would try for these cuts if it knew nothing."""
     first = _firsts([_alike(cut) for cut in cuts])
@@ -125,14 +128,14 @@ def _firsts(groups: Sequence[Mapping[str, Sequence[Task]]]) -> dict[str, Task]:
 
 
 def _decisions(
-    first: Mapping[str, Task], how: Choosing, trace: Trace, strict: bool = False
+    first: Mapping[str, Task], config: SelectionConfig, trace: Trace, strict: bool = False
 ) -> dict[str, Decision]:
     """What is known or now decided of these structures."""
     bodies = {key: task.body for key, task in first.items()}
-    known = recall(bodies, how.spec, how.providers, how.memory)
+    known = recall(bodies, config.spec, config.providers, config.memory)
     fresh = {key: task for key, task in first.items() if key not in known}
-    decided = _decided(fresh, how, trace, strict)
-    remember(decided, how.spec, how.providers, how.memory)
+    decided = _decided(fresh, config, trace, strict)
+    remember(decided, config.spec, config.providers, config.memory)
     return known | decided
 
 
@@ -148,7 +151,7 @@ def _selected(
     tasks: TaskGraph,
     alike: Mapping[str, Sequence[Task]],
     decisions: Mapping[str, Decision],
-    how: Choosing,
+    config: SelectionConfig,
     trace: Trace,
 ) -> Selection:
     """What was decided, for each task in its own names."""
@@ -157,7 +160,7 @@ def _selected(
     for key, group in alike.items():
         decision = decisions[key]
         for task in group:
-            chosen[task.name] = replace(task, kernel=winner(task, decision, how))
+            chosen[task.name] = replace(task, kernel=winner(task, decision, config))
             candidates[task.name] = decision.tried
         _tell(trace, group, decision.tried, decision.tried[decision.winner])
     ordered = tuple(chosen[task.name] for task in tasks.tasks)
@@ -165,23 +168,23 @@ def _selected(
 
 
 def _decided(
-    fresh: Mapping[str, Task], how: Choosing, trace: Trace, strict: bool
+    fresh: Mapping[str, Task], config: SelectionConfig, trace: Trace, strict: bool
 ) -> dict[str, Decision]:
     """Decisions for these structures, by trying all candidates in one batch. What nothing runs has
     none; if `strict`, that is an error."""
-    every = {key: _offers(task, how.spec, how.providers) for key, task in fresh.items()}
-    offers = within(every, how.most)
+    every = {key: _offers(task, config.spec, config.providers) for key, task in fresh.items()}
+    offers = within(every, config.most)
     flat = [
         replace(fresh[key], kernel=kernel) for key, offer in offers.items() for _, kernel in offer
     ]
-    costs = iter(how.trial(flat) if flat else ())
+    costs = iter(config.trial(flat) if flat else ())
     decided: dict[str, Decision] = {}
     for key, offer in offers.items():
         offered = [Candidate(kernel, next(costs)) for _, kernel in offer]
-        tried = _decide(fresh[key], _known(offered), how.check)
+        tried = _decide(fresh[key], _known(offered), config.check)
         makers = tuple(maker for maker, _ in offer)
         if not any(candidate.chosen for candidate in tried):
-            tried, makers = _at_last(fresh[key], offered, tried, makers, how, trace)
+            tried, makers = _at_last(fresh[key], offered, tried, makers, config, trace)
         if not any(candidate.chosen for candidate in tried):
             if strict:
                 raise _nothing_runs(fresh[key], tried, trace)
@@ -190,12 +193,12 @@ def _decided(
     return decided
 
 
-def within(offers: Mapping[str, Offers], most: int = MOST) -> dict[str, Offers]:
+def within(offers: Mapping[str, Offers], most: int = MOST_KERNELS) -> dict[str, Offers]:
     """No more than `most` generated kernels in all, as many of each structure as fit, in the order
     in which they are offered; all others."""
     written = {key: sum(map(_generated, offer)) for key, offer in offers.items()}
     limit = max(written.values(), default=0)
-    while limit > FEWEST and sum(min(count, limit) for count in written.values()) > most:
+    while limit > FEWEST_KERNELS and sum(min(count, limit) for count in written.values()) > most:
         limit -= 1
     return {key: _first(offer, limit) for key, offer in offers.items()}
 
@@ -249,7 +252,7 @@ def _at_last(
     offered: Sequence[Candidate],
     tried: list[Candidate],
     makers: tuple[int, ...],
-    how: Choosing,
+    config: SelectionConfig,
     trace: Trace,
 ) -> tuple[list[Candidate], tuple[int, ...]]:
     """Where no kernel passed: the library's, operator by operator, each with memory of its own, for
@@ -257,8 +260,8 @@ def _at_last(
     for at, (before, maker) in enumerate(zip(offered, makers, strict=True)):
         if not runs_body(replace(task, kernel=before.kernel)):
             continue
-        plain = how.providers[maker].kernel(task, how.spec, before.kernel.name, PLAIN)
-        cost = before.cost or Cost(how.spec.launch_us * max(1, plain.launches), "estimated")
+        plain = config.providers[maker].kernel(task, config.spec, before.kernel.name, PLAIN)
+        cost = before.cost or Cost(config.spec.launch_us * max(1, plain.launches), "estimated")
         why = f"nothing else passed: {tried[at].refused or 'it was not measured'}"
         trace.add("warning", "kernels", task.name, f"run as eager runs it; {why}")
         return [*tried, Candidate(plain, cost, chosen=True)], (*makers, maker)

@@ -9,7 +9,7 @@ that runs with sums and poolings of its parts is one launch for many, and all th
 for that launch as well; where every part is written into its place by whoever makes it, nobody
 does. So whoever can run both schedules is given both.
 
-Candidates that were generated run first in a process that may die of it (`rehearse`);
+Candidates that were generated run first in a process that may die of it (`sandbox`);
 all are measured side by side, and the winner is compared with the task's body (`accept`).
 """
 
@@ -28,7 +28,7 @@ from anabranch.fusion import partition
 from anabranch.fusion.concat_elision import CAT, fitting
 from anabranch.fusion.deepcuts import Total, climb
 from anabranch.fusion.gemm_chain import is_pair, why_not_one_kernel
-from anabranch.fusion.legality import Facts
+from anabranch.fusion.legality import FusionFacts
 from anabranch.fusion.merge_cuts import choose, computed
 from anabranch.fusion.partition import graph_of, singly
 from anabranch.fusion.recompute import computed_again
@@ -48,12 +48,12 @@ from anabranch.tuning.conv_merge import merged
 from anabranch.tuning.joint_offers import GENERATED, Offers, Sharing
 from anabranch.tuning.recall import Decision, Memory
 from anabranch.tuning.recompute_trials import with_again
-from anabranch.tuning.sandbox.client import Rehearsal
-from anabranch.tuning.sandbox.process import Auditions
+from anabranch.tuning.sandbox.client import SandboxClient
+from anabranch.tuning.sandbox.process import SandboxProcess
 from anabranch.tuning.select import (
-    MOST,
-    Choosing,
+    MOST_KERNELS,
     Selection,
+    SelectionConfig,
     decide,
     select_all,
     select_known,
@@ -72,7 +72,7 @@ with what pairs can take in besides: where that is slower, the pair is there sti
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class SelectionVariant:
     """Tasks with kernels, and what was said on the way to them."""
 
     selection: Selection
@@ -83,15 +83,15 @@ class Way:
 class Tuner:
     """Finds kernels on one target; what was found is in the cache. `until`: when it is
     over, no further kernel is tried. `most`: how many generated kernels are tried at once; where
-    they are fewer than usual, decisions are not kept. `auditions`: the process in which kernels run
+    they are fewer than usual, decisions are not kept. `sandbox`: the process in which kernels run
     first, where one serves all stages."""
 
     target: Target
     options: Options
     cache: Cache | None
     until: Deadline = ENDLESS
-    most: int = MOST
-    auditions: Auditions | None = None
+    most: int = MOST_KERNELS
+    sandbox: SandboxProcess | None = None
 
     @property
     def generates(self) -> bool:
@@ -130,50 +130,53 @@ class Tuner:
 
     def kernels(
         self, cuts: Sequence[TaskGraph], costs: Costs, trace: Trace, wholes: bool = False
-    ) -> list[Way]:
+    ) -> list[SelectionVariant]:
         """All cuts with kernels: where they differ what is faster, first, and then, if whoever asks
         compares `wholes` and that is another selection, all concatenations as joins that may be.
         Where convolutions are to be merged there are no joins, for merging has its own way with
         concatenations, and nothing is computed again: what is merged stands alone in its task, and
         `cuts` may be tasks out of several graphs. TargetError if a task has no kernel that runs."""
-        with self._rehearsal(trace) as rehearsal:
+        with self._sandboxed(trace) as sandboxed:
             if self.generates:
-                rehearsal.start()
-            how = self._choosing(rehearsal, costs, self._keeps(costs, rehearsal))
+                sandboxed.start()
+            config = self._config(sandboxed, costs, self._keeps(costs, sandboxed))
             if self.climbs:
-                told = trace.aside()
-                return [Way(self._climbed(cuts[0], how, told), told)]
-            ways = select_all(cuts, how, trace)
+                told = trace.child()
+                return [SelectionVariant(self._climbed(cuts[0], config, told), told)]
+            ways = select_all(cuts, config, trace)
             if not self.generates or self.options.scheduler in MERGING:
-                told = trace.aside()
-                found = [Way(_fastest(ways, costs.task, told), told)]
+                told = trace.child()
+                found = [SelectionVariant(_fastest(ways, costs.task, told), told)]
             else:
 
                 def again(one: Selection, trace: Trace) -> Selection:
                     """With what is computed again where that is faster."""
-                    whole = with_again(one, how, trace)
+                    whole = with_again(one, config, trace)
                     return one if whole is one else _cheaper(whole, one, costs.task, trace)
 
                 def join(one: Selection, trace: Trace, hopeful: bool = False) -> Selection:
-                    return with_joins(again(one, trace), how, costs, trace, hopeful)
+                    return with_joins(again(one, trace), config, costs, trace, hopeful)
 
                 found = _joined_ways(ways, costs.task, join, trace, wholes)
-            settled = how.memory.settled()
-            return [Way(replace(way.selection, settled=settled), way.trace) for way in found]
+            settled = config.memory.settled()
+            return [
+                SelectionVariant(replace(way.selection, settled=settled), way.trace)
+                for way in found
+            ]
 
-    def _climbed(self, alone: TaskGraph, how: Choosing, trace: Trace) -> Selection:
+    def _climbed(self, alone: TaskGraph, config: SelectionConfig, trace: Trace) -> Selection:
         """Merged while that is faster, from each node alone."""
         decisions: dict[str, Decision] = {}
 
         def evaluate(tasks: Sequence[Task]) -> list[Cost | None]:
-            decisions.update(decide(tasks, how, trace))
+            decisions.update(decide(tasks, config, trace))
             found = (decisions.get(structure_text(task.body)) for task in tasks)
             each = zip(tasks, found, strict=True)
-            return [_in_one_launch(task, made, how) if made else None for task, made in each]
+            return [_in_one_launch(task, made, config) if made else None for task, made in each]
 
         tasks = climb(graph_of(alone), evaluate, trace, self._unwritten, self._total())
-        found = select_known(tasks, decisions, how, trace)
-        return replace(found, settled=how.memory.settled())
+        found = select_known(tasks, decisions, config, trace)
+        return replace(found, settled=config.memory.settled())
 
     def _total(self) -> Total | None:
         """What a cut takes: as scheduled, or where one kernel runs after another their sum."""
@@ -183,23 +186,23 @@ class Tuner:
         return lambda tasks, us: outlook_of(tasks, us, spec, options.max_streams)
 
     def _unwritten(
-        self, group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None
+        self, group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
     ) -> str:
         """Why neither a template nor the library runs the group in one launch."""
         why = one_call(group, facts)
         return why and (why_not_one_kernel(group, facts, outputs) if self.generates else why)
 
-    def _rehearsal(self, trace: Trace) -> Rehearsal:
-        return Rehearsal(self.target, self.cache, trace, self.auditions, self.until)
+    def _sandboxed(self, trace: Trace) -> SandboxClient:
+        return SandboxClient(self.target, self.cache, trace, self.sandbox, self.until)
 
-    def _choosing(
-        self, rehearsal: Rehearsal, costs: Costs, settled: Callable[[], bool]
-    ) -> Choosing:
+    def _config(
+        self, sandboxed: SandboxClient, costs: Costs, settled: Callable[[], bool]
+    ) -> SelectionConfig:
         """`settled`: whether what is decided will be decided so again, and is remembered."""
-        return Choosing(
+        return SelectionConfig(
             self.target.spec,
             self.providers,
-            rehearsal.before(costs.trial),
+            sandboxed.before(costs.trial),
             checker(self.target, self.cache),
             Memory(self.cache, name_of(self.target), settled),
             self.most,
@@ -207,16 +210,16 @@ class Tuner:
 
     def _keeps(self, *told: object) -> Callable[[], bool]:
         """Whether decisions that rest on what these say are kept."""
-        return partial(settled, *told) if self.most >= MOST else lambda: False
+        return partial(settled, *told) if self.most >= MOST_KERNELS else lambda: False
 
     def each(self, cuts: Sequence[TaskGraph], costs: Costs) -> list[Selection]:
         """Every cut with kernels by itself, with what it may compute again and without: all that
         was tried on the way to a selection."""
         again = [computed_again(cut, self.target.spec, Trace()) for cut in cuts]
         changed = [one for one, cut in zip(again, cuts, strict=True) if one is not cut]
-        with self._rehearsal(Trace()) as rehearsal:
-            how = self._choosing(rehearsal, costs, partial(settled, costs, rehearsal))
-            return select_all([*cuts, *changed], how, Trace())
+        with self._sandboxed(Trace()) as sandboxed:
+            config = self._config(sandboxed, costs, partial(settled, costs, sandboxed))
+            return select_all([*cuts, *changed], config, Trace())
 
     def abreast(
         self, tasks: Sequence[Task], offers: Offers, costs: Costs, trace: Trace
@@ -224,11 +227,11 @@ class Tuner:
         """Of these tasks, each of independent parts, those that a generated kernel runs, with the
         fastest of what is offered for them."""
         makers = [Sharing(provider, offers) for provider in ALL if provider.name == GENERATED]
-        with self._rehearsal(trace) as rehearsal:
-            how = self._choosing(rehearsal, costs, partial(settled, costs, rehearsal))
+        with self._sandboxed(trace) as sandboxed:
+            config = self._config(sandboxed, costs, partial(settled, costs, sandboxed))
             whole = TaskGraph("abreast", (), (), tuple(tasks), (), ())
-            found = select_some(whole, replace(how, providers=makers), trace)
-            return replace(found, settled=how.memory.settled())
+            found = select_some(whole, replace(config, providers=makers), trace)
+            return replace(found, settled=config.memory.settled())
 
     def merged(
         self, graph: Graph, selection: Selection, costs: Costs, limits: Limits
@@ -257,9 +260,9 @@ def _fused(tasks: TaskGraph) -> set[str]:
     }
 
 
-def _in_one_launch(task: Task, decision: Decision, how: Choosing) -> Cost | None:
+def _in_one_launch(task: Task, decision: Decision, config: SelectionConfig) -> Cost | None:
     """What the winner takes, None if it runs several nodes one by one."""
-    several = len(computed(task)) > 1 and winner(task, decision, how).launches > 1
+    several = len(computed(task)) > 1 and winner(task, decision, config).launches > 1
     return None if several else decision.tried[decision.winner].cost
 
 
@@ -275,10 +278,10 @@ CostOf = Callable[[Task], Cost]
 
 def _joined_ways(
     ways: Sequence[Selection], cost: CostOf, join: Join, trace: Trace, wholes: bool
-) -> list[Way]:
+) -> list[SelectionVariant]:
     """The fastest of all cuts, with joins, and for wholes the same with as many joins as can be."""
     free = {name for way in ways for name in fitting(way.tasks, Trace(quiet=True))}
-    told = trace.aside()
+    told = trace.child()
     found = [_fastest_joined(ways, cost, join, free, told)]
     apart = _all_joined(ways, cost, join, free, trace) if wholes else None
     if apart is not None and apart.selection.tasks != found[0].selection.tasks:
@@ -288,14 +291,14 @@ def _joined_ways(
 
 def _fastest_joined(
     ways: Sequence[Selection], cost: CostOf, join: Join, free: Set[str], trace: Trace
-) -> Way:
+) -> SelectionVariant:
     """The fastest of all cuts, with joins. A concatenation that becomes one costs nothing, but to
     do so it must be a task alone: so cuts are also chosen as if all of those were free, then as if
     just those were that became joins, and that is taken if it takes less in all."""
     first = _fastest(_as_they_are(ways), cost, trace)
     plain = join(first, trace)
     while free:
-        told = trace.aside()
+        told = trace.child()
         hoped = _fastest(ways, partial(_hoped, cost, free), told)
         if hoped.tasks == first.tasks:
             break
@@ -303,23 +306,23 @@ def _fastest_joined(
         joined = {node.name for node in hoped.tasks.joins}
         if free <= joined:
             if _sum(hoped, cost) < _sum(plain, cost):
-                return Way(hoped, told)
+                return SelectionVariant(hoped, told)
             break
         free = free & joined
-    return Way(plain, trace)
+    return SelectionVariant(plain, trace)
 
 
 def _all_joined(
     ways: Sequence[Selection], cost: CostOf, join: Join, free: Set[str], trace: Trace
-) -> Way | None:
+) -> SelectionVariant | None:
     """With every concatenation as a join that can be one, whatever that takes in all; None if none
     can."""
     while free:
-        told = trace.aside()
+        told = trace.child()
         apart = join(_fastest(ways, partial(_apart, cost, free), told), told, hopeful=True)
         joined = {node.name for node in apart.tasks.joins}
         if free <= joined:
-            return Way(apart, told)
+            return SelectionVariant(apart, told)
         free = free & joined
     return None
 

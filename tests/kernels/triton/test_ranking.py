@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.bench.pruning import LEAST_PRUNED, MOST_LOST, Record, judge, read
+from anabranch.bench.pruning import LEAST_PRUNED, MOST_LOST, PruningRecord, judge, read
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
@@ -20,7 +20,7 @@ FAST = 1.5
 """Times the fastest: what is slower need not be told apart."""
 
 
-def searches() -> list[tuple[Record, str]]:
+def searches() -> list[tuple[PruningRecord, str]]:
     records = [read(path) for path in sorted(RECORDS.glob("*.json"))]
     return [(record, name) for record in records for name in record.searches]
 
@@ -29,14 +29,14 @@ SEARCHES = searches()
 NAMES = [name for _, name in SEARCHES]
 
 
-def contraction(record: Record, name: str) -> Contraction:
+def contraction(record: PruningRecord, name: str) -> Contraction:
     found = contraction_of(lower(parse_graph(record.searches[name].body)))
     assert isinstance(found, Contraction)
     return found
 
 
 @pytest.mark.parametrize(("record", "name"), SEARCHES, ids=NAMES)
-def test_what_is_kept_has_one_of_the_fastest(record: Record, name: str) -> None:
+def test_what_is_kept_has_one_of_the_fastest(record: PruningRecord, name: str) -> None:
     assert judge(record, name).loss <= MOST_LOST
 
 

@@ -9,7 +9,13 @@ from hypothesis.strategies import SearchStrategy
 
 from anabranch.ir.dag import Dag, bits
 from anabranch.ir.verify import verify_schedule
-from anabranch.schedule.local.assignment import Placing, Steps, breaks, placing_of, schedule_of
+from anabranch.schedule.local.assignment import (
+    AssignmentMoves,
+    Placing,
+    breaks,
+    placing_of,
+    schedule_of,
+)
 
 
 @given(data=st.data())
@@ -18,7 +24,7 @@ def test_every_step_is_legal(dags: SearchStrategy[Dag], data: st.DataObject) -> 
     dag = data.draw(dags)
     n = len(dag.names)
     movable = data.draw(st.lists(st.integers(0, n - 1), min_size=1, unique=True))
-    steps = Steps(dag, sorted(movable), data.draw(st.integers(1, 4)), Random(n))
+    steps = AssignmentMoves(dag, sorted(movable), data.draw(st.integers(1, 4)), Random(n))
     placing = start = Placing(tuple(range(n)), (0,) * n)
     for _ in range(30):
         placing = steps.step(placing)
@@ -30,7 +36,10 @@ def test_every_step_is_legal(dags: SearchStrategy[Dag], data: st.DataObject) -> 
 
 
 def test_all_placings_of_a_diamond_are_met(diamond: Dag) -> None:
-    steps, placing = Steps(diamond, range(4), 2, Random(0)), Placing((0, 1, 2, 3), (0, 0, 0, 0))
+    steps, placing = (
+        AssignmentMoves(diamond, range(4), 2, Random(0)),
+        Placing((0, 1, 2, 3), (0, 0, 0, 0)),
+    )
     met = set()
     for _ in range(3000):
         placing = steps.step(placing)

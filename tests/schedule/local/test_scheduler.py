@@ -25,7 +25,7 @@ from anabranch.schedule import SCHEDULERS
 from anabranch.schedule.local import scheduler as local
 from anabranch.schedule.local.anneal import annealed, priced, tidied, waits_of
 from anabranch.schedule.local.assignment import Placing, placing_of
-from anabranch.schedule.local.evaluate import Evaluator
+from anabranch.schedule.local.evaluate import ScheduleEvaluator
 from anabranch.schedule.local.improve import improved
 from anabranch.targets import resolve
 from anabranch.targets.cpu.target import CpuTarget
@@ -37,7 +37,7 @@ MakeCosts = Callable[..., Costs]
 
 
 def latency_under(tasks: TaskGraph, costs: Costs, found: Schedule) -> float:
-    evaluate = Evaluator(tasks, costs, Limits().spec)
+    evaluate = ScheduleEvaluator(tasks, costs, Limits().spec)
     placing = placing_of(found, evaluate.dag)
     return evaluate.latency(range(len(placing.order)))(placing.order, placing.stream_of)
 
@@ -145,7 +145,7 @@ def test_windows_improve_what_is_too_large_for_one(
     edges = [(u + k, v + k) for k in (0, n) for u, v in randwire.edges()]
     edges += [(n - 1, 2 * n), (2 * n - 1, 2 * n)]
     dag = Dag.of(tuple(f"n{i}" for i in range(2 * n + 1)), edges)
-    evaluate = Evaluator(tasks_of(dag), fake_costs(), Limits().spec)
+    evaluate = ScheduleEvaluator(tasks_of(dag), fake_costs(), Limits().spec)
     start = Placing(tuple(range(2 * n + 1)), (0,) * (2 * n + 1))
     best = improved(dag, [start], evaluate.latency, 200_000, 8, 0.5)[0]
     cost = priced(dag, evaluate.latency(range(2 * n + 1)), 0.5)
@@ -155,7 +155,7 @@ def test_windows_improve_what_is_too_large_for_one(
 def test_tidied_is_no_slower_and_has_no_more_waits(
     inception_e: Dag, tasks_of: TasksOf, fake_costs: MakeCosts
 ) -> None:
-    evaluate = Evaluator(tasks_of(inception_e), fake_costs(), Limits().spec)
+    evaluate = ScheduleEvaluator(tasks_of(inception_e), fake_costs(), Limits().spec)
     latency = evaluate.latency(range(11))
     scattered = Placing(tuple(range(11)), tuple(range(11)))
     tidy = tidied(inception_e, scattered, latency, 200)

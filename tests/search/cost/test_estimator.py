@@ -14,7 +14,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.search.cost.estimator import Appraiser, Taken
-from anabranch.search.cost.task_cuts import Cuts, without_constants
+from anabranch.search.cost.task_cuts import TaskCutter, without_constants
 from anabranch.trace import Trace
 
 SPEC = TargetSpec("cuda", "any", sms=132)
@@ -48,7 +48,7 @@ def twins(width: int) -> Graph:
 
 def test_new_tasks_are_priced_on_the_scale_of_known_ones() -> None:
     tasks = partition(twins(16), Trace(), SPEC)
-    price = Appraiser(taken(tasks), Cuts(SPEC, False), 0.0)
+    price = Appraiser(taken(tasks), TaskCutter(SPEC, False), 0.0)
     known, other = price(twins(16)), price(twins(32))
     rough = Roofline(SPEC)
     wide = sum(rough.task(task).us for task in partition(twins(32), Trace(), SPEC).tasks)
@@ -74,7 +74,7 @@ def test_another_wrapping_is_no_faster_than_what_is_known() -> None:
     (task,) = partition(slow, Trace(), SPEC).tasks
     rough = Roofline(SPEC).task(task).us
     price = Appraiser(
-        [(task, 2 * rough), *taken(partition(twins(16), Trace(), SPEC))], Cuts(SPEC, True), 0
+        [(task, 2 * rough), *taken(partition(twins(16), Trace(), SPEC))], TaskCutter(SPEC, True), 0
     )
     assert price(fast) >= price(slow) * 0.99
 
@@ -93,14 +93,14 @@ def test_parts_that_are_written_into_a_whole_are_known_and_the_whole_is_free() -
         read(relu.format(kind, slot).replace("relu", "sigmoid")), Trace(), SPEC
     ).tasks
     known = [(part, 7.0), (other, 5.0)]
-    assert Appraiser(known, Cuts(SPEC, True), 0.0)(both) == 12.0
-    assert Appraiser(known, Cuts(SPEC, False), 0.0)(both) > 12.0
+    assert Appraiser(known, TaskCutter(SPEC, True), 0.0)(both) == 12.0
+    assert Appraiser(known, TaskCutter(SPEC, False), 0.0)(both) > 12.0
 
 
 def test_the_critical_path_counts_as_much_as_was_asked() -> None:
     tasks = partition(twins(16), Trace(), SPEC)
-    sums = Appraiser(taken(tasks), Cuts(SPEC, False), 0.0)(twins(16))
-    mixed = Appraiser(taken(tasks), Cuts(SPEC, False), 2.0)(twins(16))
+    sums = Appraiser(taken(tasks), TaskCutter(SPEC, False), 0.0)(twins(16))
+    mixed = Appraiser(taken(tasks), TaskCutter(SPEC, False), 2.0)(twins(16))
     assert mixed == pytest.approx(sums + 2 * sums / 2)  # either of two equal ones is the path
 
 
@@ -119,7 +119,7 @@ def test_what_depends_on_constants_alone_costs_nothing() -> None:
     after = without_constants(folded)
     assert [node.name for node in after.nodes] == ["out"]
     assert [constant.name for constant in after.constants] == ["s"]
-    price = Appraiser(taken(partition(plain, Trace(), SPEC)), Cuts(SPEC, False), 1.0)
+    price = Appraiser(taken(partition(plain, Trace(), SPEC)), TaskCutter(SPEC, False), 1.0)
     assert price(folded) == price(plain)
 
 
@@ -132,7 +132,7 @@ def test_a_product_is_no_faster_under_another_name() -> None:
         "  %y: f32[64,16] = aten.mm.default(%x, %t)\n  return %y\n}"
     )
     (task,) = partition(plain, Trace(), SPEC).tasks
-    price = Appraiser([(task, 40.0)], Cuts(SPEC, True), 0.0)
+    price = Appraiser([(task, 40.0)], TaskCutter(SPEC, True), 0.0)
     assert price(plain) == 40.0 and price(other) == pytest.approx(40.0, rel=0.1)
 
 
@@ -149,7 +149,7 @@ def test_values_with_gaps_between_them_are_dear_to_read() -> None:
         for lies in ("{1024,1,128,16}", "{2048,1,256,32}", "{2048,2,256,32}")
     )
     (task,) = partition(dense, Trace(), SPEC).tasks
-    price = Appraiser([(task, 5.0)], Cuts(SPEC, True), 0.0)
+    price = Appraiser([(task, 5.0)], TaskCutter(SPEC, True), 0.0)
     assert price(dense) == price(part) == 5.0
     assert price(gaps) == pytest.approx(10.0)
 
@@ -167,7 +167,7 @@ def test_moves_in_a_row_are_one_launch() -> None:
     both, alone = read("\n".join(lines)), read("\n".join([*lines[:4], "  return %out, %pad", "}"]))
     (pad, _) = partition(both, Trace(), SPEC).tasks
     for generates, one, two in ((True, 0.0, 7.0), (False, 7.0, 7.0)):
-        price = Appraiser([(pad, 7.0)], Cuts(SPEC, generates), 0.0)
+        price = Appraiser([(pad, 7.0)], TaskCutter(SPEC, generates), 0.0)
         rest = price(both) - one
         assert price(alone) == pytest.approx(rest + two) and rest > 0
         assert price.fresh(both) == price.fresh(alone)
@@ -187,7 +187,7 @@ def test_small_groups_say_little_of_wide_ones() -> None:
 
     (small,) = partition(grouped(4, 8), Trace(), SPEC).tasks
     rough = Roofline(SPEC).task(small).us
-    price = Appraiser([(small, 10 * rough)], Cuts(SPEC, True), 0.0)
+    price = Appraiser([(small, 10 * rough)], TaskCutter(SPEC, True), 0.0)
 
     def times(channels: int) -> float:
         """The price of another size, by its own estimate."""
@@ -198,5 +198,5 @@ def test_small_groups_say_little_of_wide_ones() -> None:
     (one,) = partition(grouped(16, 8), Trace(), SPEC).tasks
     known = Roofline(SPEC).task(one).us
     told = [*((small, 10 * rough) for _ in range(3)), *((one, known) for _ in range(3))]
-    price = Appraiser(told, Cuts(SPEC, True), 0.0)
+    price = Appraiser(told, TaskCutter(SPEC, True), 0.0)
     assert times(16) < 2 and times(4) > 8

@@ -14,8 +14,8 @@ from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.target import TargetSpec
 from anabranch.rewrite.build import drop_dead
 from anabranch.search.cost.estimator import Appraiser
-from anabranch.search.cost.incremental import Account
-from anabranch.search.cost.task_cuts import Cuts
+from anabranch.search.cost.incremental import IncrementalPrice
+from anabranch.search.cost.task_cuts import TaskCutter
 from anabranch.targets.calibrations import CALIBRATIONS
 from anabranch.trace import Trace
 
@@ -67,8 +67,8 @@ def test_going_on_costs_what_beginning_anew_costs(
 ) -> None:
     graph = network(seed, 12)
     known = [(task, 5.0) for task in partition(graph, Trace(), SPEC, generates).tasks[::3]]
-    price = Appraiser(known, Cuts(SPEC, generates), alpha, machine)
-    account: Account | None = None
+    price = Appraiser(known, TaskCutter(SPEC, generates), alpha, machine)
+    account: IncrementalPrice | None = None
     for count in [*range(4, len(graph.nodes), 4), len(graph.nodes)]:
         part = beginning(graph, count)
         account = price.carried(account, part)
@@ -79,7 +79,7 @@ def test_going_on_costs_what_beginning_anew_costs(
 
 def test_what_a_group_may_still_take_stays_open() -> None:
     graph = network(1, 12)
-    price = Appraiser([], Cuts(SPEC, False), 0.0)
+    price = Appraiser([], TaskCutter(SPEC, False), 0.0)
     account = price.carried(None, beginning(graph, 9))
     kept = {node.name for node in account.open}
     leaving = {ref.name for ref in beginning(graph, 9).outputs} - {"x"}

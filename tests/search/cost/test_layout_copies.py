@@ -19,7 +19,7 @@ from anabranch.rewrite.rules import ALL
 from anabranch.rewrite.simplify import simplify
 from anabranch.search.cost.estimator import Appraiser
 from anabranch.search.cost.layout_copies import Copies
-from anabranch.search.cost.task_cuts import Cuts, without_constants
+from anabranch.search.cost.task_cuts import TaskCutter, without_constants
 from anabranch.search.engine.dynamic_programme import Settings, search
 from anabranch.targets import resolve
 from anabranch.trace import Trace
@@ -33,7 +33,7 @@ def simplified(graph: Graph) -> Graph:
 
 
 def price_of(graph: Graph, alpha: float) -> Appraiser:
-    cuts, rough = Cuts(SPEC, True), Roofline(SPEC)
+    cuts, rough = TaskCutter(SPEC, True), Roofline(SPEC)
     tasks = cuts.tasks(without_constants(graph)).tasks
     return Appraiser([(task, rough.task(task).us) for task in tasks], cuts, alpha)
 
@@ -100,7 +100,7 @@ def test_what_is_searched_for_costs_what_it_costs_simplified(name: str, alpha: f
 
 def bodies(graph: Graph) -> Counter[str]:
     """What its tasks compute, copies among them."""
-    return Counter(piece.text for piece in Cuts(SPEC, True).of(graph, arranged=True).pieces)
+    return Counter(piece.text for piece in TaskCutter(SPEC, True).of(graph, arranged=True).pieces)
 
 
 def test_a_copy_is_made_once_where_its_value_is() -> None:

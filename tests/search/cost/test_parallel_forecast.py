@@ -14,18 +14,18 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.task import Task
 from anabranch.search.cost.estimator import Appraiser
 from anabranch.search.cost.parallel_forecast import outlook
-from anabranch.search.cost.task_cuts import Cut, Cuts, Piece
+from anabranch.search.cost.task_cuts import TaskCut, TaskCutter, TaskPiece
 from anabranch.trace import Trace
 
 MACHINE = replace(SPEC, fork_us=0.5, calibration=Calibration(fork_us=0.5, split_us=0.5))
 TASK = Task("t", Graph("t", (), (), (), ()))
 
 
-def forked(branches: int) -> Cut:
+def forked(branches: int) -> TaskCut:
     """A task, so many that read it, and one that reads them all."""
-    pieces = tuple(Piece(str(i), str(i), 1.0, (), False, TASK) for i in range(branches + 2))
+    pieces = tuple(TaskPiece(str(i), str(i), 1.0, (), False, TASK) for i in range(branches + 2))
     after = frozenset(range(1, branches + 1))
-    return Cut(pieces, (frozenset(), *(frozenset({0}) for _ in after), after))
+    return TaskCut(pieces, (frozenset(), *(frozenset({0}) for _ in after), after))
 
 
 def us(branches: int, each: float, ctas: int) -> float:
@@ -51,7 +51,7 @@ def test_branches_that_fill_the_machine_gain_nothing_by_it() -> None:
 
 def test_a_graph_is_seen_with_what_is_known_of_its_tasks() -> None:
     tasks = partition(twins(16), Trace(), MACHINE)
-    price = Appraiser(taken(tasks), Cuts(MACHINE, False), 0.0)
+    price = Appraiser(taken(tasks), TaskCutter(MACHINE, False), 0.0)
     each = price(twins(16)) / 2
     assert price.outlook(twins(16)) == pytest.approx(each + 0.5)
     assert price.fresh(twins(16)) == frozenset() and len(price.fresh(twins(32))) == 1

@@ -7,7 +7,7 @@ from itertools import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.search.engine.cell_cuts import waists
+from anabranch.search.engine.cell_cuts import cell_boundaries
 
 Edges = list[tuple[int, int]]
 
@@ -33,40 +33,40 @@ def cells(count: int, size: int, back: int = 1) -> Edges:
 
 
 def test_a_cell_is_what_lies_between_narrow_places() -> None:
-    found = waists(range(30), crossing(cells(5, 6)), {}, 6)
+    found = cell_boundaries(range(30), crossing(cells(5, 6)), {}, 6)
     assert [len(cell) for cell in found] == [6] * 5
     assert list(chain(*found)) == list(range(30))
 
 
 def test_cells_that_read_the_two_before_them_are_two_values_apart() -> None:
-    found = waists(range(48), crossing(cells(6, 8, back=2)), {}, 8)
+    found = cell_boundaries(range(48), crossing(cells(6, 8, back=2)), {}, 8)
     assert [len(cell) for cell in found] == [8] * 6
 
 
 def test_of_several_narrow_places_the_one_that_severs_the_fewest_matches() -> None:
     """Behind a diamond stand two nodes in a row: three narrow places."""
     edges = [*cells(1, 6), (5, 6), (6, 7), *((u + 8, v + 8) for u, v in cells(1, 6)), (7, 8)]
-    plain = waists(range(14), crossing(edges), {}, 6)
+    plain = cell_boundaries(range(14), crossing(edges), {}, 6)
     assert [len(cell) for cell in plain] == [6, 8]
-    tied = waists(range(14), crossing(edges), {(5, 6): 2, (6, 7): 1, (7, 8): 0}, 6)
+    tied = cell_boundaries(range(14), crossing(edges), {(5, 6): 2, (6, 7): 1, (7, 8): 0}, 6)
     assert [len(cell) for cell in tied] == [8, 6]
 
 
 def test_crumbs_go_with_their_neighbours() -> None:
-    found = waists(range(20), crossing(cells(5, 4)), {}, 9)
+    found = cell_boundaries(range(20), crossing(cells(5, 4)), {}, 9)
     assert [len(cell) for cell in found] == [4] * 5
-    joined = waists(range(40), crossing(cells(10, 4)), {}, 15)
+    joined = cell_boundaries(range(40), crossing(cells(10, 4)), {}, 15)
     assert [len(cell) for cell in joined] == [8] * 5
 
 
 def test_what_has_no_waist_is_one_cell() -> None:
     everything = [(u, v) for v in range(20) for u in range(v)]
-    assert waists(range(20), crossing(everything), {}, 5) == [list(range(20))]
-    assert waists(range(7), crossing(cells(1, 7)), {}, 6) == [list(range(7))]
+    assert cell_boundaries(range(20), crossing(everything), {}, 5) == [list(range(20))]
+    assert cell_boundaries(range(7), crossing(cells(1, 7)), {}, 6) == [list(range(7))]
 
 
 @given(st.integers(1, 40), st.sets(st.tuples(st.integers(0, 39), st.integers(0, 39)), max_size=60))
 def test_cells_are_the_places_in_order(count: int, drawn: set[tuple[int, int]]) -> None:
     edges = sorted((u, v) for u, v in drawn if u < v)
-    found = waists(range(count), crossing(edges), {}, 4)
+    found = cell_boundaries(range(count), crossing(edges), {}, 4)
     assert list(chain(*found)) == list(range(count)) and all(found)

@@ -17,7 +17,7 @@ from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton import Program
 from anabranch.targets.cuda import sharing
-from anabranch.targets.cuda.driver import Launch
+from anabranch.targets.cuda.driver import LaunchConfig
 
 ADD = """\
 import triton
@@ -84,7 +84,7 @@ def placed(shift: int) -> torch.Tensor:
 @dataclass
 class NotedLaunch:
     function: str
-    launch: Launch
+    launch: LaunchConfig
     stream: int
     addresses: tuple[int, ...]
 
@@ -112,7 +112,9 @@ class FakeDriver:
         assert name == "most_shared"
         self.shared.append(value)
 
-    def launch(self, function: Any, launch: Launch, stream: int, addresses: Sequence[int]) -> None:
+    def launch(
+        self, function: Any, launch: LaunchConfig, stream: int, addresses: Sequence[int]
+    ) -> None:
         self.launches.append(NotedLaunch(function, launch, stream, tuple(addresses)))
 
 

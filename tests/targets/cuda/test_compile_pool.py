@@ -13,7 +13,7 @@ import pytest
 from anabranch.targets.cuda import compile_pool as crews
 from anabranch.targets.cuda import cubin
 from anabranch.targets.cuda.compile_pool import Crew, Process, ask
-from anabranch.targets.cuda.cubin import Cubin, Recipe, compiling
+from anabranch.targets.cuda.cubin import Cubin, CubinRecipe, compiling
 
 pytest.importorskip("triton", reason="compiles with Triton")
 
@@ -77,9 +77,9 @@ def test_they_end_when_nobody_asks() -> None:
 def test_two_batches_are_compiled_by_the_same_process(
     made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cubin, "MOST", 1)
+    monkeypatch.setattr(cubin, "MOST_PROCESSES", 1)
     text = made.programs["plain"].text
-    recipe = Recipe(text, "add", ("*fp16",) * 3, (True,) * 3, 90, warps=4, stages=1)
+    recipe = CubinRecipe(text, "add", ("*fp16",) * 3, (True,) * 3, 90, warps=4, stages=1)
     crew = Crew()
     (process,) = taken(crew, 1)
     for one in (recipe, replace(recipe, warps=8)):
@@ -94,9 +94,9 @@ def test_two_batches_are_compiled_by_the_same_process(
 
 def test_what_is_given_up_is_not_waited_for(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next batch of the crew gets another process."""
-    monkeypatch.setattr(cubin, "MOST", 1)
+    monkeypatch.setattr(cubin, "MOST_PROCESSES", 1)
     text = made.programs["plain"].text
-    recipe = Recipe(text, "add", ("*fp16",) * 3, (True,) * 3, 90, warps=4, stages=1)
+    recipe = CubinRecipe(text, "add", ("*fp16",) * 3, (True,) * 3, 90, warps=4, stages=1)
     crew, start = Crew(), time.perf_counter()
     with compiling([replace(recipe, text="import time\ntime.sleep(100)\n")], crew):
         time.sleep(0.5)
@@ -110,7 +110,7 @@ def test_what_is_given_up_is_not_waited_for(made: Any, monkeypatch: pytest.Monke
 def test_no_file_is_left(made: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     text = made.programs["plain"].text
-    recipe = Recipe(text, "add", ("*fp16",) * 3, (True,) * 3, 90, warps=4, stages=1)
+    recipe = CubinRecipe(text, "add", ("*fp16",) * 3, (True,) * 3, 90, warps=4, stages=1)
     with compiling([recipe]) as ready:
         list(ready)
     assert os.listdir(tmp_path) == []

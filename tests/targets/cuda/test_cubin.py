@@ -10,24 +10,31 @@ from typing import Any
 import pytest
 
 from anabranch.targets.cuda import cubin
-from anabranch.targets.cuda.cubin import Built, Cubin, Recipe, compiling, read_built, write_built
+from anabranch.targets.cuda.cubin import (
+    Built,
+    Cubin,
+    CubinRecipe,
+    compiling,
+    read_built,
+    write_built,
+)
 
 pytest.importorskip("triton", reason="compiles with Triton")
 
 
 @pytest.fixture
-def recipe(made: Any) -> Recipe:
+def recipe(made: Any) -> CubinRecipe:
     text = made.programs["plain"].text
-    return Recipe(text, "add", ("*fp16",) * 3, (True,) * 3, 90, warps=4, stages=1)
+    return CubinRecipe(text, "add", ("*fp16",) * 3, (True,) * 3, 90, warps=4, stages=1)
 
 
-def compiled(*recipes: Recipe) -> list[Built]:
+def compiled(*recipes: CubinRecipe) -> list[Built]:
     with compiling(recipes) as ready:
         found = dict(ready)
     return [found[recipe] for recipe in recipes]
 
 
-def test_for_two_generations_of_gpus_and_one_broken_text(recipe: Recipe) -> None:
+def test_for_two_generations_of_gpus_and_one_broken_text(recipe: CubinRecipe) -> None:
     broken = replace(recipe, text=recipe.text.replace("5000", "nowhere"))
     older, newer, none = compiled(replace(recipe, capability=80), recipe, broken)
     for built in (older, newer):
@@ -39,7 +46,7 @@ def test_for_two_generations_of_gpus_and_one_broken_text(recipe: Recipe) -> None
     assert isinstance(none, str) and "nowhere" in none
 
 
-def test_alignment_is_used_where_it_is_known(recipe: Recipe) -> None:
+def test_alignment_is_used_where_it_is_known(recipe: CubinRecipe) -> None:
     """Eight loads of two bytes become one of sixteen: the code is shorter."""
     unknown = replace(recipe, aligned=(False,) * 3)
     known, careful = compiled(recipe, unknown)
@@ -48,7 +55,7 @@ def test_alignment_is_used_where_it_is_known(recipe: Recipe) -> None:
     assert recipe.key("3.6.0") != unknown.key("3.6.0") != unknown.key("3.7.0")
 
 
-def test_shared_memory_is_told(recipe: Recipe) -> None:
+def test_shared_memory_is_told(recipe: CubinRecipe) -> None:
     text = (
         "import triton\nimport triton.language as tl\n\n@triton.jit\ndef mm(a, b, c):\n"
         "    i = tl.arange(0, 128)\n    at = i[:, None] * 128 + i[None, :]\n"
@@ -62,13 +69,15 @@ def test_shared_memory_is_told(recipe: Recipe) -> None:
     assert built.shared > 48 << 10
 
 
-def test_other_parameters_than_the_text_has_are_refused(recipe: Recipe) -> None:
+def test_other_parameters_than_the_text_has_are_refused(recipe: CubinRecipe) -> None:
     (none,) = compiled(replace(recipe, types=("*fp16",) * 2, aligned=(True,) * 2))
     assert none == "the text takes 3 parameters, the program has 2"
 
 
-def test_a_dead_compiler_costs_one_text(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cubin, "MOST", 1)
+def test_a_dead_compiler_costs_one_text(
+    recipe: CubinRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cubin, "MOST_PROCESSES", 1)
     deadly = replace(recipe, text="import os\nos.kill(os.getpid(), 11)\n")
     dead, fine = compiled(deadly, recipe)
     assert dead == "the compiler died with exit status -11"
@@ -76,14 +85,16 @@ def test_a_dead_compiler_costs_one_text(recipe: Recipe, monkeypatch: pytest.Monk
 
 
 def test_a_text_that_takes_for_ever_is_given_up(
-    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+    recipe: CubinRecipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cubin, "LIMIT", 1.0)
+    monkeypatch.setattr(cubin, "LIMIT_S", 1.0)
     (late,) = compiled(replace(recipe, text="import time\ntime.sleep(60)\n"))
     assert late == "compiling took longer than 1 s"
 
 
-def test_leaving_early_leaves_no_process(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_early_leaves_no_process(
+    recipe: CubinRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[subprocess.Popen[bytes]] = []
     popen: Callable[..., Any] = subprocess.Popen
 

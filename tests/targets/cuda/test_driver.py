@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from anabranch.errors import TargetError
-from anabranch.targets.cuda.driver import Config, Launch, Library, pack
+from anabranch.targets.cuda.driver import Config, LaunchConfig, Library, pack
 
-LAUNCH = Launch((3, 2, 1), 128, 65536, pdl=True)
+LAUNCH = LaunchConfig((3, 2, 1), 128, 65536, pdl=True)
 
 
 class FakeCuda:
@@ -63,7 +63,7 @@ def test_the_layout_is_cudas() -> None:
 @pytest.mark.parametrize("pdl", [False, True])
 def test_a_launch_by_ctypes(pdl: bool) -> None:
     cuda = FakeCuda()
-    launch = Launch((3, 2, 1), 128, 65536, pdl)
+    launch = LaunchConfig((3, 2, 1), 128, 65536, pdl)
     Library(cuda).launch("f", launch, 0x55, (16, 32, 0))
     assert cuda.seen == {
         "grid": (3, 2, 1),

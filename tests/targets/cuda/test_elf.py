@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.targets.cuda.cubin import Cubin, Recipe, compiling, weight
+from anabranch.targets.cuda.cubin import Cubin, CubinRecipe, compiling, weight
 from anabranch.targets.cuda.elf import facts
 
 triton = pytest.importorskip("triton", reason="compiles with Triton")
@@ -30,8 +30,8 @@ def spills(a, b, c):
 """
 
 
-def recipe(text: str, entry: str, capability: int, warps: int) -> Recipe:
-    return Recipe(text, entry, ("*fp16",) * 3, (True,) * 3, capability, warps=warps, stages=1)
+def recipe(text: str, entry: str, capability: int, warps: int) -> CubinRecipe:
+    return CubinRecipe(text, entry, ("*fp16",) * 3, (True,) * 3, capability, warps=warps, stages=1)
 
 
 def test_the_same_numbers_as_cuobjdump(made: Any, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from anabranch.errors import TargetError
 from anabranch.ir.task import Resources
 from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.driver import Library
-from anabranch.targets.cuda.nodes import Launched, launches, part
+from anabranch.targets.cuda.nodes import KernelNodeParams, launches, part
 from anabranch.targets.cuda.probe import largest
 
 GRAPH, EVENT = 0x9000, 7
@@ -105,7 +105,7 @@ def test_the_parameters_lie_where_the_driver_puts_them() -> None:
     driver = pytest.importorskip("cuda.bindings.driver", reason="compares with cuda-bindings")
     theirs = driver.CUDA_KERNEL_NODE_PARAMS()
     theirs.gridDimX, theirs.gridDimZ, theirs.blockDimY, theirs.sharedMemBytes = 3, 5, 4, 99
-    ours = ctypes.cast(int(theirs.getPtr()), ctypes.POINTER(Launched)).contents
+    ours = ctypes.cast(int(theirs.getPtr()), ctypes.POINTER(KernelNodeParams)).contents
     assert (ours.grid[0], ours.grid[2], ours.block[1], ours.shared) == (3, 5, 4, 99)
 
 

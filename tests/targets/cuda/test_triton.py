@@ -14,7 +14,7 @@ import torch
 
 from anabranch.cache import Cache
 from anabranch.errors import TargetError
-from anabranch.targets.cuda.driver import Launch, refused
+from anabranch.targets.cuda.driver import LaunchConfig, refused
 from anabranch.targets.cuda.triton import Triton
 from anabranch.trace import Trace
 
@@ -36,7 +36,7 @@ def test_a_launch(made: Any, triton: Triton, driver: Any) -> None:
     call()
     first, second = driver.launches
     assert first == second and first.stream == 77
-    assert first.launch == Launch((5, 1, 1), 128, 0, pdl=True)
+    assert first.launch == LaunchConfig((5, 1, 1), 128, 0, pdl=True)
     pointers = tuple(values[name].data_ptr() for name in ("x", "y", "out"))
     assert first.addresses[:3] == pointers and set(first.addresses[3:]) <= {0}
 

@@ -11,7 +11,7 @@ import torch
 from anabranch.compiler import pipeline
 from anabranch.costs import Recorded
 from anabranch.fuzz import campaign
-from anabranch.fuzz.trial import Setting
+from anabranch.fuzz.trial import TrialSetting
 from anabranch.ir.protocols import Cost
 from anabranch.ir.verify import verify_tasks
 from anabranch.trace import Trace
@@ -40,7 +40,7 @@ def test_whatever_shares_a_launch_is_right(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(propose, "UNTOLD", 1e6)
     monkeypatch.setattr(pipeline, "abreast", noted)
     options = {"scheduler": "critical", "search": "none", "cache_dir": None, "check": 1}
-    setting = Setting("sim:h200", torch.float16, options)
+    setting = TrialSetting("sim:h200", torch.float16, options)
     tally = campaign.run(5, 5, setting, Trace(), None)
     assert dict(tally.counts) == {"equal": 5}, tally.failures
     assert sum(changed) >= 3, "most drawings have something to put together"

@@ -20,7 +20,7 @@ from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.triton.l1_carveout import LESS, WHOLE, apart
+from anabranch.kernels.triton.l1_carveout import LESS, WHOLE_PERCENT, apart
 from anabranch.kernels.triton.pdl import MODES, split
 from anabranch.kernels.triton.write import program
 from anabranch.memory import pack
@@ -63,7 +63,7 @@ class Machine:
     def load(self, plan: Any, repeat: int = 1) -> Any:
         base, carveout = apart(plan.tasks.tasks[0].kernel.variant)
         mode = split(base)[1]
-        self.loaded.append(mode if carveout == WHOLE else f"{mode}.c{carveout}")
+        self.loaded.append(mode if carveout == WHOLE_PERCENT else f"{mode}.c{carveout}")
         us = self.us.get(self.loaded[-1], self.us[mode])
         return SimpleNamespace(us=us, failure="" if us is not None else "no graph")
 
@@ -81,7 +81,7 @@ def run(machine: Any, cache: Cache | None = None) -> tuple[str, Cost | None]:
     assert kernel is not None and kernel.source == program(BODY, kernel.variant).text
     base, carveout = apart(kernel.variant)
     mode = split(base)[1]
-    return (mode if carveout == WHOLE else f"{mode}.c{carveout}"), cost
+    return (mode if carveout == WHOLE_PERCENT else f"{mode}.c{carveout}"), cost
 
 
 def in_modes(*us: float | None) -> dict[str, float | None]:
@@ -156,7 +156,7 @@ def test_the_time_for_modes_begins_once_the_same_mode_for_all_is_known(
     def own_modes(_: Any, mode: str, machine: Any, until: Deadline) -> None:
         asked.append(until.left())
 
-    monkeypatch.setattr(decide, "SECONDS", 2.0)
+    monkeypatch.setattr(decide, "SEARCH_S", 2.0)
     monkeypatch.setattr(decide, "mode_of", fastest)
     monkeypatch.setattr(decide, "own_modes", own_modes)
     machine: Any = Machine({mode: 60.0 for mode in ("", *MODES)})

@@ -30,7 +30,7 @@ from anabranch.memory import pack
 from anabranch.memory.race_check import check_plan
 from anabranch.trace import Trace
 from anabranch.tuning.launch.decide import overlapped
-from anabranch.tuning.launch.loaded_variants import Launched
+from anabranch.tuning.launch.loaded_variants import LoadedVariants
 from anabranch.tuning.launch.pdl import in_modes
 from anabranch.tuning.launch.pdl_per_kernel import own_modes, slots_of
 
@@ -157,7 +157,7 @@ def test_a_task_in_a_mode_is_written_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("anabranch.tuning.launch.loaded_variants.in_modes", noted)
     machine: Any = Machine(two_differ)
-    launched = Launched(PLAN, ("l",) * COUNT, machine)
+    launched = LoadedVariants(PLAN, ("l",) * COUNT, machine)
     for _ in range(2):
         assert launched.of(("w", *("l",) * (COUNT - 1))) is not None
     assert len(written) == len(set(written)) == COUNT + 1

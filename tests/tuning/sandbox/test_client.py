@@ -28,8 +28,8 @@ from anabranch.trace import Trace
 from anabranch.tuning.halving import FINALISTS
 from anabranch.tuning.sandbox import client as sandbox_client
 from anabranch.tuning.sandbox import worker as sandbox_worker
-from anabranch.tuning.sandbox.client import NO_TIME, Rehearsal, compile_ahead
-from anabranch.tuning.sandbox.process import START, Auditions
+from anabranch.tuning.sandbox.client import NO_TIME, SandboxClient, compile_ahead
+from anabranch.tuning.sandbox.process import START, SandboxProcess
 from anabranch.tuning.sandbox.worker import Verdict
 
 BODY = """\
@@ -88,18 +88,18 @@ def rehearsing(
     cache: Cache | None = None,
     target: Target | None = None,
     until: Deadline = ENDLESS,
-) -> Iterator[Rehearsal]:
+) -> Iterator[SandboxClient]:
     """With a process that begins with `start`."""
     target = target or CpuTarget()
     with (
-        Auditions(target, cache, start) as auditions,
-        Rehearsal(target, cache, trace, auditions, until) as made,
+        SandboxProcess(target, cache, start) as sandbox,
+        SandboxClient(target, cache, trace, sandbox, until) as made,
     ):
         yield made
 
 
 @pytest.fixture
-def rehearsal(trace: Trace) -> Iterator[Rehearsal]:
+def sandboxed(trace: Trace) -> Iterator[SandboxClient]:
     with rehearsing(trace) as made:
         yield made
 
@@ -115,17 +115,17 @@ def test_the_library_is_prepared_once_while_kernels_are_rehearsed(trace: Trace) 
     ours = [task("fine"), task("dies")]
     body = ours[0].body
     library = replace(ours[0], kernel=Kernel("aten", "add", body, writes_out=True))
-    with rehearsing(trace, target=target) as rehearsal:
-        trial = rehearsal.before(lambda tasks: [Cost(1.0, "measured")] * len(tasks))
+    with rehearsing(trace, target=target) as sandboxed:
+        trial = sandboxed.before(lambda tasks: [Cost(1.0, "measured")] * len(tasks))
         for _ in range(2):
             costs = trial([ours[0], library, ours[1]])
             assert costs[0] and costs[1] and costs[2] is None
             assert prepared == [["add"]]
 
 
-def test_each_failure_costs_one_kernel(rehearsal: Rehearsal, trace: Trace) -> None:
+def test_each_failure_costs_one_kernel(sandboxed: SandboxClient, trace: Trace) -> None:
     variants = ("fine", "dies", "also fine", "raises", "strays", "still fine", "errs")
-    bad = rehearsal.refusals([task(variant) for variant in variants])
+    bad = sandboxed.refusals([task(variant) for variant in variants])
     wrong = bad.pop(6)
     assert re.fullmatch(r"error.* where \S+ is allowed, .*of numbers of seed \d+", wrong)
     assert bad == {
@@ -138,18 +138,18 @@ def test_each_failure_costs_one_kernel(rehearsal: Rehearsal, trace: Trace) -> No
 
 
 def test_the_next_process_begins_where_one_died(
-    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+    sandboxed: SandboxClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have died of what another kernel did before: blamed is what dies alone."""
     asked: list[list[str]] = []
-    ask = rehearsal._answers
+    ask = sandboxed._answers
 
     def noted(tasks: Mapping[str, Task], _: object) -> Iterator[tuple[str, Verdict | None]]:
         asked.append([task.kernel.variant for task in tasks.values() if task.kernel])
         return ask(tasks, None)
 
-    monkeypatch.setattr(rehearsal, "_answers", noted)
-    bad = rehearsal.refusals([task(variant) for variant in ("a", "b", "dies", "c")])
+    monkeypatch.setattr(sandboxed, "_answers", noted)
+    bad = sandboxed.refusals([task(variant) for variant in ("a", "b", "dies", "c")])
     assert list(bad) == [2]
     assert asked == [["a", "b", "dies", "c"], ["dies", "c"], ["c"]]
 
@@ -166,10 +166,10 @@ def test_what_was_written_here_is_not_written_there(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_answers_no_more_is_given_up(
-    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+    sandboxed: SandboxClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox_client, "LIMIT", 2.0)
-    bad = rehearsal.refusals([task("hangs"), task("fine")])
+    monkeypatch.setattr(sandbox_client, "LIMIT_S", 2.0)
+    bad = sandboxed.refusals([task("hangs"), task("fine")])
     assert bad == {0: "the process that ran it first died with exit status -9"}
 
 
@@ -184,22 +184,22 @@ def test_what_never_answers_is_given_up(
     trace: Trace, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """Before the first kernel there is none to blame: all are left out, this time."""
-    monkeypatch.setattr(sandbox_client, "SILENCE", 1.0)
-    with rehearsing(trace, STUCK) as rehearsal:
-        bad = rehearsal.refusals([task(f"fine {i}") for i in range(count)])
+    monkeypatch.setattr(sandbox_client, "SILENCE_S", 1.0)
+    with rehearsing(trace, STUCK) as sandboxed:
+        bad = sandboxed.refusals([task(f"fine {i}") for i in range(count)])
         assert len(bad) == count and all("no process could be started" in w for w in bad.values())
-        (process,) = _held(rehearsal._auditions)
-        assert process.poll() is not None and not rehearsal.settled
+        (process,) = _held(sandboxed._sandbox)
+        assert process.poll() is not None and not sandboxed.settled
 
 
 @pytest.mark.parametrize("count", [1, MUCH])
 def test_what_never_compiles_is_given_up(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(sandbox_client, "SILENCE", 1.0)
+    monkeypatch.setattr(sandbox_client, "SILENCE_S", 1.0)
     kernels = [one.kernel for one in (task(f"{i}") for i in range(count)) if one.kernel]
-    with Auditions(CpuTarget(), None, STUCK) as auditions:
-        auditions.start()
-        compile_ahead(kernels, auditions)
-        assert not _held(auditions)
+    with SandboxProcess(CpuTarget(), None, STUCK) as sandbox:
+        sandbox.start()
+        compile_ahead(kernels, sandbox)
+        assert not _held(sandbox)
 
 
 SLOWLY = """
@@ -217,23 +217,23 @@ def test_what_answers_again_and_again_is_not_stuck(
 ) -> None:
     """Together they take longer than any of them may."""
     tasks = [task(f"fine {i}") for i in range(5)]
-    with Auditions(CpuTarget(), None, DEEDS + SLOWLY) as auditions:
-        with Rehearsal(auditions._target, None, trace, auditions) as rehearsal:
-            assert rehearsal.refusals(tasks[:1]) == {}  # it has started
-        monkeypatch.setattr(sandbox_client, "SILENCE", 2.0)
-        compile_ahead([one.kernel for one in tasks if one.kernel], auditions)
-        (process,) = _held(auditions)
+    with SandboxProcess(CpuTarget(), None, DEEDS + SLOWLY) as sandbox:
+        with SandboxClient(sandbox._target, None, trace, sandbox) as sandboxed:
+            assert sandboxed.refusals(tasks[:1]) == {}  # it has started
+        monkeypatch.setattr(sandbox_client, "SILENCE_S", 2.0)
+        compile_ahead([one.kernel for one in tasks if one.kernel], sandbox)
+        (process,) = _held(sandbox)
         assert process.poll() is None
 
 
-def test_only_what_passed_is_tried(rehearsal: Rehearsal) -> None:
+def test_only_what_passed_is_tried(sandboxed: SandboxClient) -> None:
     tried: list[str] = []
 
     def trial(tasks: Sequence[Task]) -> list[Cost | None]:
         tried.extend(t.kernel.variant for t in tasks if t.kernel)
         return [Cost(float(len(tried)), "measured") for _ in tasks]
 
-    costs = rehearsal.before(trial)([task("fine"), task("raises"), task("dies", source="")])
+    costs = sandboxed.before(trial)([task("fine"), task("raises"), task("dies", source="")])
     assert tried == ["fine", "dies"]  # what has no source is a library's, and not rehearsed
     assert [cost is None for cost in costs] == [False, True, False]
 
@@ -250,38 +250,38 @@ def test_what_no_time_is_left_for_is_left_out_this_time(trace: Trace, tmp_path: 
     with Cache.open(tmp_path) as cache:
         with rehearsing(Trace(heard), cache=cache, until=until) as first:
             assert first.refusals(tasks) == {1: NO_TIME, 2: NO_TIME} and not first.settled
-            assert first._auditions.process is None
+            assert first._sandbox.process is None
         with rehearsing(trace, cache=cache, until=until) as over:
             over.start()
             assert over.refusals(tasks) == {1: NO_TIME, 2: NO_TIME}
-            assert over._auditions.process is None
+            assert over._sandbox.process is None
         with rehearsing(trace, cache=cache) as another_day:
             assert list(another_day.refusals(tasks)) == [2] and another_day.settled
 
 
-def test_it_may_be_started_ahead(rehearsal: Rehearsal) -> None:
-    rehearsal.start()
-    process = rehearsal._auditions.process
+def test_it_may_be_started_ahead(sandboxed: SandboxClient) -> None:
+    sandboxed.start()
+    process = sandboxed._sandbox.process
     assert process is not None
-    assert rehearsal.refusals([task("fine")]) == {} and rehearsal._auditions.process is process
-    assert list(rehearsal.refusals([task("dies")])) == [0]
+    assert sandboxed.refusals([task("fine")]) == {} and sandboxed._sandbox.process is process
+    assert list(sandboxed.refusals([task("dies")])) == [0]
 
 
 def test_one_process_serves_many_rehearsals(trace: Trace) -> None:
     """It outlives a rehearsal that does not own it, and a kernel that kills it costs the others
     nothing."""
     target = CpuTarget()
-    with Auditions(target, None, DEEDS) as auditions:
-        with Rehearsal(target, None, trace, auditions) as one:
+    with SandboxProcess(target, None, DEEDS) as sandbox:
+        with SandboxClient(target, None, trace, sandbox) as one:
             assert one.refusals([task("fine")]) == {}
-        first = auditions.process
+        first = sandbox.process
         assert first is not None and first.poll() is None
-        with Rehearsal(target, None, trace, auditions) as other:
+        with SandboxClient(target, None, trace, sandbox) as other:
             assert list(other.refusals([task("a"), task("dies"), task("b")])) == [1]
-        second = auditions.process
+        second = sandbox.process
         assert second is not None and second is not first and second.poll() is None
     assert first.poll() is not None and second.poll() is not None
-    assert auditions.process is None
+    assert sandbox.process is None
 
 
 def test_answers_that_nobody_heard_are_not_those_of_the_next(trace: Trace) -> None:
@@ -291,44 +291,44 @@ def test_answers_that_nobody_heard_are_not_those_of_the_next(trace: Trace) -> No
         raise TargetError("no engine", "none was built", "ask for another")
 
     target = CpuTarget()
-    with Auditions(target, None, DEEDS) as auditions:
-        with Rehearsal(target, None, trace, auditions) as one, pytest.raises(TargetError):
+    with SandboxProcess(target, None, DEEDS) as sandbox:
+        with SandboxClient(target, None, trace, sandbox) as one, pytest.raises(TargetError):
             one.verdicts([task("fine")], interrupted)
-        with Rehearsal(target, None, trace, auditions) as other:
+        with SandboxClient(target, None, trace, sandbox) as other:
             assert list(other.refusals([task("raises")])) == [0]
 
 
 def test_who_waits_in_another_thread_is_interrupted() -> None:
-    with Auditions(CpuTarget(), None, f"{START}\nimport time; time.sleep(60)") as auditions:
-        auditions.start()
-        waiting = Thread(target=compile_ahead, args=([task("a").kernel], auditions), daemon=True)
+    with SandboxProcess(CpuTarget(), None, f"{START}\nimport time; time.sleep(60)") as sandbox:
+        sandbox.start()
+        waiting = Thread(target=compile_ahead, args=([task("a").kernel], sandbox), daemon=True)
         waiting.start()
-        auditions.interrupt()
+        sandbox.interrupt()
         waiting.join(10)
-        assert not waiting.is_alive() and not _held(auditions)
+        assert not waiting.is_alive() and not _held(sandbox)
 
 
 def test_kernels_are_compiled_where_compilers_are(trace: Trace) -> None:
     """And not run, dangerous as they may be; the process goes on. One that has died is no loss."""
     kernels = [one.kernel for one in map(task, ("dies", "hangs", "fine")) if one.kernel]
     target = CpuTarget()
-    with Auditions(target, None, DEEDS) as auditions:
-        compile_ahead(kernels, auditions)
-        assert not _held(auditions)  # nobody starts one for this
-        auditions.start()
-        compile_ahead(kernels, auditions)
-        (process,) = _held(auditions)
+    with SandboxProcess(target, None, DEEDS) as sandbox:
+        compile_ahead(kernels, sandbox)
+        assert not _held(sandbox)  # nobody starts one for this
+        sandbox.start()
+        compile_ahead(kernels, sandbox)
+        (process,) = _held(sandbox)
         assert process.poll() is None
-        with Rehearsal(target, None, trace, auditions) as rehearsal:
-            assert rehearsal.refusals([task("fine")]) == {}
-        assert _held(auditions) == [process]
+        with SandboxClient(target, None, trace, sandbox) as sandboxed:
+            assert sandboxed.refusals([task("fine")]) == {}
+        assert _held(sandbox) == [process]
         process.kill()
-        compile_ahead(kernels, auditions)
-        assert not _held(auditions)
+        compile_ahead(kernels, sandbox)
+        assert not _held(sandbox)
 
 
-def _held(auditions: Auditions) -> list[Process]:
-    return [auditions.process] if auditions.process is not None else []
+def _held(sandbox: SandboxProcess) -> list[Process]:
+    return [sandbox.process] if sandbox.process is not None else []
 
 
 def test_bodies_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,8 +349,8 @@ def test_bodies_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_dies_before_it_is_asked_is_started_again(trace: Trace) -> None:
     with rehearsing(trace, "raise SystemExit(1)") as never:
         never.start()
-        assert never._auditions.process is not None
-        never._auditions.process.wait()
+        assert never._sandbox.process is not None
+        never._sandbox.process.wait()
         (why,) = never.refusals([task("fine")]).values()
         assert "no process could be started" in why and not never.settled
 
@@ -363,21 +363,21 @@ def test_nothing_runs_twice(trace: Trace, tmp_path: Path) -> None:
     never = "raise SystemExit(1)"
     with Cache.open(tmp_path) as cache, rehearsing(trace, never, cache) as again:
         assert again.refusals(tasks) == found
-        assert again._auditions.process is None
+        assert again._sandbox.process is None
         (why,) = again.refusals([task("new")]).values()
         assert "no process could be started" in why and "exit status 1" in why
     with Cache.open(tmp_path) as cache, rehearsing(trace, DEEDS, cache) as third:
         assert third.refusals([task("new")]) == {}
 
 
-def test_what_passed_has_a_rough_time(rehearsal: Rehearsal, tmp_path: Path) -> None:
-    found = rehearsal.verdicts([task("fine"), task("raises"), task("a library's", source="")])
+def test_what_passed_has_a_rough_time(sandboxed: SandboxClient, tmp_path: Path) -> None:
+    found = sandboxed.verdicts([task("fine"), task("raises"), task("a library's", source="")])
     assert sorted(found) == [0, 1]
     assert found[0].why == "" and 0 < found[0].us < 1e5
     assert found[1].why and found[1].us == 0
 
 
-def test_only_what_may_win_is_timed_in_earnest(rehearsal: Rehearsal) -> None:
+def test_only_what_may_win_is_timed_in_earnest(sandboxed: SandboxClient) -> None:
     tried: list[int] = []
 
     def trial(tasks: Sequence[Task]) -> list[Cost | None]:
@@ -385,7 +385,7 @@ def test_only_what_may_win_is_timed_in_earnest(rehearsal: Rehearsal) -> None:
         return [Cost(1e6, "measured") for _ in tasks]
 
     names = [*(f"fine {i}" for i in range(FINALISTS + 2)), "raises"]
-    costs = rehearsal.before(trial)([task(name) for name in names])
+    costs = sandboxed.before(trial)([task(name) for name in names])
     (few,) = tried
     assert 2 <= few <= FINALISTS
     assert [cost is None for cost in costs] == [False] * (FINALISTS + 2) + [True]

@@ -9,8 +9,8 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.targets.cpu.target import CpuTarget
-from anabranch.tuning.sandbox import worker as auditions
-from anabranch.tuning.sandbox.worker import Oracle, audition
+from anabranch.tuning.sandbox import worker as sandbox
+from anabranch.tuning.sandbox.worker import Oracle, try_kernel
 
 
 def graph(*lines: str) -> Graph:
@@ -41,7 +41,7 @@ graph factor {
 def heard(body: Graph, kernel: Graph) -> str:
     target = CpuTarget()
     task = Task("task", body, Kernel("aten", "aten", kernel))
-    return audition(task, target, Oracle(target)).why
+    return try_kernel(task, target, Oracle(target)).why
 
 
 LARGEST = graph(
@@ -118,7 +118,7 @@ def test_bodies_are_computed_once_as_long_as_there_is_room(
         "drawn anew in each process"
     )
     assert oracle.of(ADDED, 1) is not first and oracle.of(ADDED, 1) is oracle.of(ADDED, 1)
-    monkeypatch.setattr(auditions, "ANSWERS", 4)
+    monkeypatch.setattr(sandbox, "ANSWERS", 4)
     assert oracle.of(ROOTED) is oracle.of(ROOTED)
     latest = oracle.of(DROPPED)
     assert oracle.of(ADDED) is not first and oracle.of(DROPPED) is latest, "the oldest goes first"

@@ -13,7 +13,7 @@ import torch
 
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Index, number
-from anabranch.kernels.dfg.lowering_api import At, Call, Lowering, Operands, Point, Refusal
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Operands, Point, Refusal
 from anabranch.kernels.dfg.reductions import count, fold, kept
 from anabranch.kernels.dfg.simplify import LEAST, arith, cast, const, position
 
@@ -23,7 +23,7 @@ LARGEST_INT32 = 2**31 - 1
 def _extreme(op: str, place_only: bool = False) -> Lowering:
     """Of one dimension with its place, or of all; with another tensor, element by element."""
 
-    def lowering(call: Call) -> tuple[At, ...]:
+    def lowering(call: LoweringCall) -> tuple[At, ...]:
         if "other" in call.given:
             dtype = call.type.dtype
 
@@ -66,7 +66,7 @@ def _row_major(point: Point, dims: tuple[int, ...], shape: tuple[int, ...]) -> I
     return total
 
 
-def _both(call: Call) -> tuple[At, ...]:
+def _both(call: LoweringCall) -> tuple[At, ...]:
     """The smallest and the largest."""
     return _extreme("min")(call)[0], _extreme("max")(call)[0]
 
@@ -74,7 +74,7 @@ def _both(call: Call) -> tuple[At, ...]:
 def _truth(op: str) -> Lowering:
     """Whether the largest, or the smallest, of the truths is true."""
 
-    def lowering(call: Call) -> tuple[At, ...]:
+    def lowering(call: LoweringCall) -> tuple[At, ...]:
         dims = call.dims("dim")
         if call.type.dtype != torch.bool:
             raise Refusal(f"{call.node.op} of {call.x.type.dtype} has no lowering")
@@ -90,7 +90,7 @@ def _truth(op: str) -> Lowering:
     return lowering
 
 
-def _norm(call: Call) -> tuple[At, ...]:
+def _norm(call: LoweringCall) -> tuple[At, ...]:
     """The root of the sum of squares; orders 1, 0 and infinite too."""
     dims, order, dtype = call.dims("dim"), call.given.get("ord", 2), call.type.dtype
     if order not in (0, 1, 2, float("inf"), -float("inf")) or not dtype.is_floating_point:
@@ -110,7 +110,7 @@ def _norm(call: Call) -> tuple[At, ...]:
     return (at,)
 
 
-def _logsumexp(call: Call) -> tuple[At, ...]:
+def _logsumexp(call: LoweringCall) -> tuple[At, ...]:
     """From the largest on, so that nothing overflows, unless that is infinite itself."""
     dims, dtype = call.dims("dim"), call.type.dtype
 

@@ -17,35 +17,35 @@ import torch
 
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Index, gathered
-from anabranch.kernels.dfg.lowering_api import At, Call, Lowering, Point, Refusal, Value
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Point, Refusal, Value
 from anabranch.kernels.dfg.movement import moved
 from anabranch.kernels.dfg.resample import RESAMPLING
 from anabranch.kernels.dfg.sampling import SAMPLING
 from anabranch.kernels.dfg.simplify import arith, both, bounded, cast, choose, const, position
 
 
-def _pixel_shuffle(call: Call, point: Point) -> Point:
+def _pixel_shuffle(call: LoweringCall, point: Point) -> Point:
     by, (*lead, c, h, w) = call.given["upscale_factor"], point
     return (*lead, c * (by * by) + h % by * by + w % by, h // by, w // by)
 
 
-def _pixel_unshuffle(call: Call, point: Point) -> Point:
+def _pixel_unshuffle(call: LoweringCall, point: Point) -> Point:
     by, (*lead, c, h, w) = call.given["downscale_factor"], point
     return (*lead, c // (by * by), h * by + c // by % by, w * by + c % by)
 
 
-def _channel_shuffle(call: Call, point: Point) -> Point:
+def _channel_shuffle(call: LoweringCall, point: Point) -> Point:
     groups, (n, c, *image) = call.given["groups"], point
     return (n, c % groups * (call.x.shape[1] // groups) + c // groups, *image)
 
 
-def _flip(call: Call, point: Point) -> Point:
+def _flip(call: LoweringCall, point: Point) -> Point:
     turned = call.dims("dims") if call.given["dims"] else ()
     pairs = enumerate(zip(point, call.x.shape, strict=True))
     return tuple(n - 1 + -1 * i if d in turned else i for d, (i, n) in pairs)
 
 
-def _roll(call: Call, point: Point) -> Point:
+def _roll(call: LoweringCall, point: Point) -> Point:
     shifts, dims = call.given["shifts"], call.given.get("dims") or ()
     if not dims:
         raise Refusal("a roll of all elements in a row has no lowering")
@@ -55,12 +55,12 @@ def _roll(call: Call, point: Point) -> Point:
     return tuple(there)
 
 
-def _repeat(call: Call, point: Point) -> Point:
+def _repeat(call: LoweringCall, point: Point) -> Point:
     own = point[len(point) - len(call.x.shape) :]
     return tuple(i % n for i, n in zip(own, call.x.shape, strict=True))
 
 
-def _diagonal(call: Call, point: Point) -> Point:
+def _diagonal(call: LoweringCall, point: Point) -> Point:
     rank, offset = len(call.x.shape), call.given.get("offset", 0)
     a, b = (call.given.get(name, k) % rank for k, name in enumerate(("dim1", "dim2")))
     left = iter(point[:-1])
@@ -68,7 +68,7 @@ def _diagonal(call: Call, point: Point) -> Point:
     return tuple(at[d] if d in at else next(left) for d in range(rank))
 
 
-def _unfold(call: Call, point: Point) -> Point:
+def _unfold(call: LoweringCall, point: Point) -> Point:
     if not call.x.shape:
         raise Refusal("a number has no windows")
     dim, *inner = call.given["dimension"] % len(call.x.shape), *point[:-1]
@@ -77,7 +77,7 @@ def _unfold(call: Call, point: Point) -> Point:
 
 
 def _triangle(upper: bool) -> Lowering:
-    def lowering(call: Call) -> tuple[At, ...]:
+    def lowering(call: LoweringCall) -> tuple[At, ...]:
         rows, cols = call.x.shape[-2:]
         far, diagonal = max(rows, cols) + 1, call.given.get("diagonal", 0)
 
@@ -94,7 +94,7 @@ def _triangle(upper: bool) -> Lowering:
 def _padded(mirrored: bool) -> Lowering:
     """Padding with what is there: the border itself, or what lies behind it as in a mirror."""
 
-    def where(call: Call, point: Point) -> Point:
+    def where(call: LoweringCall, point: Point) -> Point:
         pad, there = call.given["padding"], list(point)
         for k in range(len(pad) // 2):
             d = len(point) - 1 - k
@@ -119,7 +119,7 @@ def _at_border(index: Index, last: int, mirrored: bool) -> Index:
     return gathered(arith("max", over, 0), last + 1)
 
 
-def _slice_scatter(call: Call) -> tuple[At, ...]:
+def _slice_scatter(call: LoweringCall) -> tuple[At, ...]:
     dim, size, given = call.dims("dim")[0], call.x.shape[call.dims("dim")[0]], call.given
     if given.get("step", 1) != 1:
         raise Refusal("a slice with steps is written by no kernel")
@@ -128,13 +128,13 @@ def _slice_scatter(call: Call) -> tuple[At, ...]:
     return (_with_inside(call, call.given["src"], dim, start, new=False),)
 
 
-def _select_scatter(call: Call) -> tuple[At, ...]:
+def _select_scatter(call: LoweringCall) -> tuple[At, ...]:
     dim = call.dims("dim")[0]
     at = call.given["index"] % call.x.shape[dim]
     return (_with_inside(call, call.given["src"], dim, at, new=True),)
 
 
-def _with_inside(call: Call, source: Value, dim: int, start: int, new: bool) -> At:
+def _with_inside(call: LoweringCall, source: Value, dim: int, start: int, new: bool) -> At:
     """X with the source in place of what begins at `start`; `new`: the source lacks the axis."""
     length = 1 if new else source.shape[dim]
 
@@ -148,12 +148,12 @@ def _with_inside(call: Call, source: Value, dim: int, start: int, new: bool) -> 
     return at
 
 
-def _copy(call: Call) -> tuple[At, ...]:
+def _copy(call: LoweringCall) -> tuple[At, ...]:
     source: Value = call.given["src"]
     return (lambda point, within: cast(source.spread(point, within), call.type.dtype),)
 
 
-def _gather(call: Call) -> tuple[At, ...]:
+def _gather(call: LoweringCall) -> tuple[At, ...]:
     dim, index = call.dims("dim")[0], call.given["index"]
     if not call.x.shape:
         raise Refusal("a number has no places to gather from")
@@ -165,7 +165,7 @@ def _gather(call: Call) -> tuple[At, ...]:
     return (at,)
 
 
-def _index(call: Call) -> tuple[At, ...]:
+def _index(call: LoweringCall) -> tuple[At, ...]:
     """x[:, i, j]: tensors of indices for neighbouring dimensions, broadcast to each other."""
     listed: tuple[Any, ...] = call.given["indices"]
     found = {d: value for d, value in enumerate(listed) if isinstance(value, Value)}
@@ -191,12 +191,12 @@ def _counted(row: Expr, size: int) -> Index:
     return gathered(arith("where", arith("lt", row, 0), arith("add", row, size), row), size)
 
 
-def _nothing(call: Call) -> tuple[At, ...]:
+def _nothing(call: LoweringCall) -> tuple[At, ...]:
     """Memory that holds anything may hold zeros."""
     return (lambda point, within: const(0, call.dtype),)
 
 
-SHUFFLES: dict[str, Callable[[Call, Point], Point]] = {
+SHUFFLES: dict[str, Callable[[LoweringCall, Point], Point]] = {
     "pixel_shuffle": _pixel_shuffle,
     "pixel_unshuffle": _pixel_unshuffle,
     "channel_shuffle": _channel_shuffle,

@@ -23,7 +23,7 @@ JOINS = frozenset({"aten.cat", "aten.stack"})
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ConcatPart:
     """A value as a part of a result: where in the dimension it starts, and whether the dimension
     is one that the part itself does not have."""
 
@@ -39,7 +39,7 @@ class Part:
         return (*own[: self.dim], own[self.dim] + self.start, *own[self.dim + 1 :])
 
 
-def parts_of(name: str, body: Graph, values: Mapping[str, Value]) -> list[Part]:
+def parts_of(name: str, body: Graph, values: Mapping[str, Value]) -> list[ConcatPart]:
     """The parts of a result that is a join of values of one shape some of which are computed here;
     [] if it is none."""
     node = next((node for node in body.nodes if name in node.results), None)
@@ -54,7 +54,7 @@ def parts_of(name: str, body: Graph, values: Mapping[str, Value]) -> list[Part]:
     dim %= len(node.type.shape)
     new = ops.packet_name(node.op) == "aten.stack"
     each = 1 if new else values[joined[0]].shape[dim]
-    return [Part(values[part], dim, k * each, new) for k, part in enumerate(joined)]
+    return [ConcatPart(values[part], dim, k * each, new) for k, part in enumerate(joined)]
 
 
 def joined_by(node: Node) -> list[str]:

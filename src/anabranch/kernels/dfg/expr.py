@@ -36,7 +36,7 @@ COMPUTE: dict[torch.dtype, torch.dtype] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class IndexBound:
     """low <= index < high; the index has no constant, so that equal conditions are equal."""
 
     index: Index
@@ -49,7 +49,7 @@ class Bound:
         return self.low <= low and high < self.high
 
 
-Within = tuple[Bound, ...]
+Within = tuple[IndexBound, ...]
 """All of these hold; () is always true."""
 
 
@@ -89,7 +89,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class KernelVariable:
     """What the surrounding kernel has in a variable already, such as an accumulator: `name` is
     how it is spelled, `index` which element of the value it stands for."""
 
@@ -223,7 +223,7 @@ class Scan:
         return self.arg.dtype
 
 
-Expr = Load | Held | Const | Position | Inside | Cast | Arith | Reduce | Scan
+Expr = Load | KernelVariable | Const | Position | Inside | Cast | Arith | Reduce | Scan
 
 REDUCTIONS = ("sum", "max", "min")
 SCANS = ("sum", "prod", "max", "min", "logaddexp", "step")
@@ -285,7 +285,7 @@ def address(index: tuple[Index, ...], type: TensorType) -> Index:
 def parts(expr: Expr) -> tuple[Expr, ...]:
     """The expressions it is made of, one level down; what its indices gather included."""
     match expr:
-        case Load() | Held() | Position() | Inside():
+        case Load() | KernelVariable() | Position() | Inside():
             return tuple(g for index in _indices(expr) for g in _gathers(index))
         case Cast(arg) | Reduce(arg=arg):
             return (arg,)
@@ -327,7 +327,7 @@ def all_free_axes(*roots: Expr) -> dict[Expr, dict[Axis, None]]:
         for inner in parts(part):
             found.update(table[inner])
         match part:
-            case Load() | Held() | Position() | Inside():
+            case Load() | KernelVariable() | Position() | Inside():
                 found.update(dict.fromkeys(a for i in _indices(part) for a in axes_of(i)))
             case Reduce():
                 found = {a: None for a in found if a not in part.axes}
@@ -340,12 +340,12 @@ def all_free_axes(*roots: Expr) -> dict[Expr, dict[Axis, None]]:
     return table
 
 
-def _indices(expr: Load | Held | Position | Inside) -> tuple[Index, ...]:
+def _indices(expr: Load | KernelVariable | Position | Inside) -> tuple[Index, ...]:
     """All indices in it, those that bounds are set to included."""
     match expr:
         case Load():
             return (*expr.index, *(bound.index for bound in expr.within))
-        case Held():
+        case KernelVariable():
             return expr.index
         case Position():
             return (expr.index,)

@@ -10,7 +10,7 @@ import math
 
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Index
-from anabranch.kernels.dfg.lowering_api import At, Call, Lowering, Point, Refusal
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Point, Refusal
 from anabranch.kernels.dfg.movement import flat, unflat
 from anabranch.kernels.dfg.simplify import both, bounded, cast, choose, reduce
 from anabranch.kernels.dfg.transposed import Spread
@@ -19,13 +19,13 @@ WINDOW = ("kernel_size", "stride", "padding", "dilation")
 Pair = tuple[int, ...]
 
 
-def _window(call: Call) -> tuple[Pair, Pair, Pair, Pair]:
+def _window(call: LoweringCall) -> tuple[Pair, Pair, Pair, Pair]:
     """Its size, stride, padding and dilation, two numbers each."""
     size, stride, padding, dilation = (call.given[name] for name in WINDOW)
     return size, stride, padding, dilation
 
 
-def _places(call: Call, image: Pair) -> Pair:
+def _places(call: LoweringCall, image: Pair) -> Pair:
     """How many patches there are along each axis of the image."""
     size, stride, padding, dilation = _window(call)
     return tuple(
@@ -34,7 +34,7 @@ def _places(call: Call, image: Pair) -> Pair:
     )
 
 
-def _im2col(call: Call) -> tuple[At, ...]:
+def _im2col(call: LoweringCall) -> tuple[At, ...]:
     size, stride, padding, dilation = _window(call)
     image = call.x.shape[-2:]
     places = _places(call, image)
@@ -53,7 +53,7 @@ def _im2col(call: Call) -> tuple[At, ...]:
     return (at,)
 
 
-def _col2im(call: Call) -> tuple[At, ...]:
+def _col2im(call: LoweringCall) -> tuple[At, ...]:
     size, stride, padding, dilation = _window(call)
     if not call.type.dtype.is_floating_point:
         raise Refusal(f"{call.node.op} of {call.type.dtype} has no lowering")

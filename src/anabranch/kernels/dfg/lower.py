@@ -24,11 +24,29 @@ from anabranch.ir.rounding import divides_by_number, strict_values
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg.argreduce import EXTREMES
 from anabranch.kernels.dfg.computed_index import ELSEWHERE
-from anabranch.kernels.dfg.concat_stores import Part, parts_of
-from anabranch.kernels.dfg.expr import COMPUTE, Arith, Dfg, Expr, Held, Reduce, Scan, Store, Within
+from anabranch.kernels.dfg.concat_stores import ConcatPart, parts_of
+from anabranch.kernels.dfg.expr import (
+    COMPUTE,
+    Arith,
+    Dfg,
+    Expr,
+    KernelVariable,
+    Reduce,
+    Scan,
+    Store,
+    Within,
+)
 from anabranch.kernels.dfg.im2col import PATCHES
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis, number
-from anabranch.kernels.dfg.lowering_api import At, Call, Lowering, Point, Refusal, Value, arguments
+from anabranch.kernels.dfg.lowering_api import (
+    At,
+    Lowering,
+    LoweringCall,
+    Point,
+    Refusal,
+    Value,
+    arguments,
+)
 from anabranch.kernels.dfg.movement import MOVES
 from anabranch.kernels.dfg.pointwise import POINTWISE
 from anabranch.kernels.dfg.reductions import FOLDS
@@ -74,7 +92,7 @@ def lower(body: Graph, given: Mapping[str, At] | None = None, most: int = MOST_N
 def held(name: str, type: TensorType) -> At:
     """For `given`: a value that the surrounding kernel holds in a variable of this name, in the
     type that such values are computed in."""
-    return lambda point, within: Held(name, COMPUTE[type.dtype], point)
+    return lambda point, within: KernelVariable(name, COMPUTE[type.dtype], point)
 
 
 def values_of(body: Graph, given: Mapping[str, At]) -> dict[str, Value]:
@@ -110,7 +128,7 @@ def _lowered(body: Graph, given: Mapping[str, At], most: int) -> Dfg:
     try:
         shape = _space([piece.value.shape for piece in pieces])
     except Refusal:
-        pieces = [Piece(ref.name, values[ref.name]) for ref in body.outputs]
+        pieces = [StorePiece(ref.name, values[ref.name]) for ref in body.outputs]
         # Only contractions sum blocks; elsewhere what is short would be computed for each element.
         if any(ops.info(node.op).kind == "contract" for node in body.nodes):
             pieces = _by_blocks(pieces) or pieces
@@ -136,7 +154,7 @@ def _lowered(body: Graph, given: Mapping[str, At], most: int) -> Dfg:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StorePiece:
     """What one store writes: a result, or a part of it. `blocks`: into how many its rows are cut
     in the space of all results; `whole`: whether it has a number for each element of a block, and
     not one for each block. `finest`: the shape of that space, if its own has some axes of that as
@@ -144,7 +162,7 @@ class Piece:
 
     name: str
     value: Value
-    part: Part | None = None
+    part: ConcatPart | None = None
     blocks: int = 0
     whole: bool = True
     finest: tuple[int, ...] = ()
@@ -170,12 +188,12 @@ class Piece:
         return (*lead, block * each + inside if self.whole else block)
 
 
-def _pieces(name: str, body: Graph, values: Mapping[str, Value]) -> list[Piece]:
-    parts = [Piece(name, part.value, part) for part in parts_of(name, body, values)]
-    return parts or [Piece(name, values[name])]
+def _pieces(name: str, body: Graph, values: Mapping[str, Value]) -> list[StorePiece]:
+    parts = [StorePiece(name, part.value, part) for part in parts_of(name, body, values)]
+    return parts or [StorePiece(name, values[name])]
 
 
-def _by_blocks(pieces: list[Piece]) -> list[Piece]:
+def _by_blocks(pieces: list[StorePiece]) -> list[StorePiece]:
     """The pieces in a space of rows that are cut into blocks, if some of them have a number for
     each element of a row and all others one for each block of it; [] otherwise."""
     shapes = {piece.value.shape for piece in pieces}
@@ -265,7 +283,7 @@ def _lowering(node: Node, values: Mapping[str, Value], partly: bool) -> tuple[At
     lowering = LOWERINGS.get(ops.packet_name(node.op))
     if lowering is None or node.op in OVERLOADS_REFUSED:
         raise Refusal(f"{node.op} has no lowering")
-    call: Call = arguments(node, values)
+    call: LoweringCall = arguments(node, values)
     if not isinstance(next(iter(call.given.values()), None), Value) and node.uses:
         listed = next(iter(call.given.values()), None)
         if not isinstance(listed, tuple | int | float):

@@ -59,7 +59,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class LoweringCall:
     """A node with its arguments by the names of its schema, values in place of references."""
 
     node: Node
@@ -89,7 +89,7 @@ class Call:
         return tuple(d % rank for d in listed)
 
 
-Lowering = Callable[[Call], tuple[At, ...]]
+Lowering = Callable[[LoweringCall], tuple[At, ...]]
 """One function for each result; results may be missing at the end, where nothing reads them."""
 
 
@@ -98,7 +98,7 @@ class Operands:
     """The arguments of a pointwise call at one point, as expressions of the type that ATen's
     promotion computes in; numbers become constants of it."""
 
-    call: Call
+    call: LoweringCall
     point: Point
     within: Within
     dtype: torch.dtype
@@ -129,7 +129,7 @@ Formula = Callable[[Operands], Expr]
 """What a pointwise operator computes at one point."""
 
 
-def promoted(call: Call) -> torch.dtype:
+def promoted(call: LoweringCall) -> torch.dtype:
     """The type that ATen compares these operands in."""
     args = [
         meta(a.type) if isinstance(a, Value) else a
@@ -139,9 +139,9 @@ def promoted(call: Call) -> torch.dtype:
     return elementwise_dtypes(*args, type_promotion_kind=PROMOTION.DEFAULT)[1]
 
 
-def arguments(node: Node, values: Mapping[str, Value]) -> Call:
+def arguments(node: Node, values: Mapping[str, Value]) -> LoweringCall:
     table = {name: _with_values(arg, values) for name, arg in ops.arguments(node).items()}
-    return Call(node, table)
+    return LoweringCall(node, table)
 
 
 def _with_values(arg: Any, values: Mapping[str, Value]) -> Any:

@@ -12,14 +12,14 @@ from typing import Any
 from anabranch.ir.types import contiguous_strides
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Index, gathered, number
-from anabranch.kernels.dfg.lowering_api import At, Call, Lowering, Point, Refusal, Value
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Point, Refusal, Value
 from anabranch.kernels.dfg.simplify import arith, both, bounded, cast, choose, const, position
 
 
-def moved(where: Callable[[Call, Point], Point]) -> Lowering:
+def moved(where: Callable[[LoweringCall, Point], Point]) -> Lowering:
     """The lowering of an operator that reads one element of its first argument, there."""
 
-    def lowering(call: Call) -> tuple[At, ...]:
+    def lowering(call: LoweringCall) -> tuple[At, ...]:
         return (lambda point, within: call.x.at(where(call, point), within),)
 
     return lowering
@@ -41,20 +41,20 @@ def unflat(index: Index, shape: tuple[int, ...]) -> Point:
     )
 
 
-def _same(call: Call, point: Point) -> Point:
+def _same(call: LoweringCall, point: Point) -> Point:
     return point
 
 
-def _reshape(call: Call, point: Point) -> Point:
+def _reshape(call: LoweringCall, point: Point) -> Point:
     return unflat(flat(point, call.type.shape), call.x.shape)
 
 
-def _permute(call: Call, point: Point) -> Point:
+def _permute(call: LoweringCall, point: Point) -> Point:
     order = call.dims("dims")
     return tuple(point[order.index(d)] for d in range(len(point)))
 
 
-def _transpose(call: Call, point: Point) -> Point:
+def _transpose(call: LoweringCall, point: Point) -> Point:
     rank = len(point)
     if rank < 2:
         return point
@@ -64,12 +64,12 @@ def _transpose(call: Call, point: Point) -> Point:
     return tuple(turned)
 
 
-def _expand(call: Call, point: Point) -> Point:
+def _expand(call: LoweringCall, point: Point) -> Point:
     own = point[len(point) - len(call.x.shape) :]
     return tuple(number(0) if n == 1 else i for i, n in zip(own, call.x.shape, strict=True))
 
 
-def _slice(call: Call, point: Point) -> Point:
+def _slice(call: LoweringCall, point: Point) -> Point:
     dim = call.dims("dim")[0]
     size = call.x.shape[dim]
     start = _clipped(call.given.get("start"), 0, size)
@@ -82,13 +82,13 @@ def _clipped(given: Any, default: int, size: int) -> int:
     return min(max(at + size if at < 0 else at, 0), size)
 
 
-def _select(call: Call, point: Point) -> Point:
+def _select(call: LoweringCall, point: Point) -> Point:
     dim = call.dims("dim")[0]
     at = call.given["index"] % call.x.shape[dim]
     return (*point[:dim], number(at), *point[dim:])
 
 
-def _narrow(call: Call, point: Point) -> Point:
+def _narrow(call: LoweringCall, point: Point) -> Point:
     dim = call.dims("dim")[0]
     start = call.given["start"]
     if isinstance(start, Value):
@@ -96,7 +96,7 @@ def _narrow(call: Call, point: Point) -> Point:
     return (*point[:dim], point[dim] + start % max(call.x.shape[dim], 1), *point[dim + 1 :])
 
 
-def _unfold(call: Call, point: Point) -> Point:
+def _unfold(call: LoweringCall, point: Point) -> Point:
     rank = len(call.x.shape)
     if not rank:
         return ()
@@ -105,12 +105,12 @@ def _unfold(call: Call, point: Point) -> Point:
     return (*point[:dim], at, *point[dim + 1 : -1])
 
 
-def _unsqueeze(call: Call, point: Point) -> Point:
+def _unsqueeze(call: LoweringCall, point: Point) -> Point:
     dim = call.given["dim"] % (len(call.x.shape) + 1)
     return (*point[:dim], *point[dim + 1 :])
 
 
-def _squeeze(call: Call, point: Point) -> Point:
+def _squeeze(call: LoweringCall, point: Point) -> Point:
     named = "dim" in call.given and call.given["dim"] is not None
     dims = set(call.dims("dim")) if named else set(range(len(call.x.shape)))
     left = iter(point)
@@ -118,7 +118,7 @@ def _squeeze(call: Call, point: Point) -> Point:
     return tuple(number(0) if n == 1 and d in dims else next(left) for d, n in shape)
 
 
-def _split(call: Call) -> tuple[At, ...]:
+def _split(call: LoweringCall) -> tuple[At, ...]:
     """Parts along a dimension, of sizes that the result types tell."""
     dim = call.dims("dim")[0]
 
@@ -129,7 +129,7 @@ def _split(call: Call) -> tuple[At, ...]:
     return tuple(part(sum(sizes[:k])) for k in range(len(sizes)))
 
 
-def _unbind(call: Call) -> tuple[At, ...]:
+def _unbind(call: LoweringCall) -> tuple[At, ...]:
     dim = call.dims("dim")[0]
 
     def part(k: int) -> At:
@@ -138,7 +138,7 @@ def _unbind(call: Call) -> tuple[At, ...]:
     return tuple(part(k) for k in range(len(call.node.types)))
 
 
-def _cat(call: Call) -> tuple[At, ...]:
+def _cat(call: LoweringCall) -> tuple[At, ...]:
     """Inputs that are empty are skipped, as ATen does, whatever their shape."""
     dim = call.given["dim"] % len(call.type.shape)
     pieces = [value for value in call.given["tensors"] if value.type.numel]
@@ -164,7 +164,7 @@ def _cat(call: Call) -> tuple[At, ...]:
     return (at,)
 
 
-def _stack(call: Call) -> tuple[At, ...]:
+def _stack(call: LoweringCall) -> tuple[At, ...]:
     dim = call.given["dim"] % len(call.type.shape)
     pieces: tuple[Value, ...] = call.given["tensors"]
     ends = [(k, k + 1, value) for k, value in enumerate(pieces)]
@@ -188,7 +188,7 @@ def _reached(ends: list[tuple[int, int, Value]], index: Index) -> list[tuple[int
     return [end for end in ends if end[0] <= most and least < end[1]] or ends[-1:]
 
 
-def _pad(call: Call) -> tuple[At, ...]:
+def _pad(call: LoweringCall) -> tuple[At, ...]:
     pad, shape, fill = call.given["pad"], call.x.shape, call.given.get("value")
     before = [0] * len(shape)
     for k in range(len(pad) // 2):
@@ -204,7 +204,7 @@ def _pad(call: Call) -> tuple[At, ...]:
     return (at,)
 
 
-def _embedding(call: Call) -> tuple[At, ...]:
+def _embedding(call: LoweringCall) -> tuple[At, ...]:
     table, indices = call.given["weight"], call.given["indices"]
 
     def at(point: Point, within: Within) -> Expr:
@@ -214,7 +214,7 @@ def _embedding(call: Call) -> tuple[At, ...]:
     return (at,)
 
 
-def _index_select(call: Call) -> tuple[At, ...]:
+def _index_select(call: LoweringCall) -> tuple[At, ...]:
     dim, index = call.dims("dim")[0], call.given["index"]
 
     def at(point: Point, within: Within) -> Expr:
@@ -224,14 +224,14 @@ def _index_select(call: Call) -> tuple[At, ...]:
     return (at,)
 
 
-def _filled(call: Call) -> tuple[At, ...]:
+def _filled(call: LoweringCall) -> tuple[At, ...]:
     name = call.node.op.split(".")[1]
     number_of = {"zeros": 0, "ones": 1, "full": call.given.get("fill_value")}
     value = call.given.get("s") if name == "scalar_tensor" else number_of[name]
     return (lambda point, within: const(value, call.dtype),)  # type: ignore[arg-type]
 
 
-def _arange(call: Call) -> tuple[At, ...]:
+def _arange(call: LoweringCall) -> tuple[At, ...]:
     start, step = call.given.get("start", 0), call.given.get("step", 1)
 
     def at(point: Point, within: Within) -> Expr:

@@ -16,9 +16,9 @@ from anabranch.kernels.dfg.activations import ACTIVATIONS
 from anabranch.kernels.dfg.expr import COMPUTE, Const, Expr, Within
 from anabranch.kernels.dfg.lowering_api import (
     At,
-    Call,
     Formula,
     Lowering,
+    LoweringCall,
     Operands,
     Point,
     Refusal,
@@ -34,7 +34,7 @@ def pointwise(formula: Formula, compares: bool = False) -> Lowering:
     """The lowering that computes this at each point; `compares`: the result is a truth value, so
     its type says nothing of the operands'."""
 
-    def lowering(call: Call) -> tuple[At, ...]:
+    def lowering(call: LoweringCall) -> tuple[At, ...]:
         dtype = promoted(call) if compares else call.type.dtype
         if dtype not in COMPUTE:
             raise Refusal(f"{call.node.op} computes in {dtype}, which has no kernels")
@@ -49,7 +49,7 @@ def pointwise(formula: Formula, compares: bool = False) -> Lowering:
     return lowering
 
 
-def _round(call: Call) -> tuple[At, ...]:
+def _round(call: LoweringCall) -> tuple[At, ...]:
     if call.node.op != "aten.round.default":
         raise Refusal(f"{call.node.op} rounds to digits, in steps that ATen rounds as well")
     return pointwise(whole("round"))(call)

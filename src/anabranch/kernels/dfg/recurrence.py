@@ -24,8 +24,8 @@ from anabranch.kernels.dfg.expr import (
     Const,
     Dfg,
     Expr,
-    Held,
     Inside,
+    KernelVariable,
     Load,
     Position,
     Store,
@@ -57,10 +57,10 @@ Column = tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class CarriedState:
     """What is carried from step to step: `held` stands for it as the step before left it."""
 
-    held: Held
+    held: KernelVariable
     first: Expr
     next: Expr
 
@@ -72,7 +72,7 @@ class Recurrence:
 
     dfg: Dfg
     step: Axis
-    states: tuple[State, ...]
+    states: tuple[CarriedState, ...]
     before: tuple[Store, ...]
     each: tuple[Store, ...]
     after: tuple[Store, ...]
@@ -128,7 +128,7 @@ class _Try:
     step: Index = field(init=False)
     known: dict[Column, Expr] = field(default_factory=dict)
     begun: dict[Expr, list[Column]] = field(default_factory=dict)
-    carried: dict[tuple[Column, Expr], Held] = field(default_factory=dict)
+    carried: dict[tuple[Column, Expr], KernelVariable] = field(default_factory=dict)
 
     def rolled(self, dfg: Dfg) -> Recurrence:
         steps = len(self.each[0]) if self.each else len(self.chain) - 1
@@ -140,7 +140,8 @@ class _Try:
         if not self.carried:
             raise Refusal("nothing is carried from one of its steps to the next")
         states = tuple(
-            State(held, first, self.known[column]) for (column, first), held in self.carried.items()
+            CarriedState(held, first, self.known[column])
+            for (column, first), held in self.carried.items()
         )
         if _many(*_exprs(self.before), *_exprs(after), *(one.first for one in states)):
             raise Refusal("a result is of a step that is neither the first nor the last")
@@ -174,7 +175,7 @@ class _Try:
         if column in self.known:
             return self.known[column]
         if (later := self._later(column)) is not None:
-            held = Held(f"state {len(self.carried)}", first.dtype)
+            held = KernelVariable(f"state {len(self.carried)}", first.dtype)
             return self.carried.setdefault((later, first), held)
         self.begun.setdefault(first, []).append(column)
         if len({_kind(one) for one in column}) > 1:

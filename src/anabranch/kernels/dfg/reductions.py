@@ -13,13 +13,13 @@ import torch
 
 from anabranch.kernels.dfg.expr import COMPUTE, Expr, Within
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis, number
-from anabranch.kernels.dfg.lowering_api import At, Call, Lowering, Point, Refusal, Value
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Point, Refusal, Value
 from anabranch.kernels.dfg.simplify import arith, cast, reduce
 
 Source = Callable[[Point], Expr]
 
 
-def fold(call: Call, op: str, source: Source, dims: Sequence[int], point: Point) -> Expr:
+def fold(call: LoweringCall, op: str, source: Source, dims: Sequence[int], point: Point) -> Expr:
     """The reduction of source over these dimensions of x, at a point of x that is of any value
     there."""
     shape, axes, there = call.x.shape, list[Axis](), list(point)
@@ -39,7 +39,7 @@ def kept(point: Point, dims: Sequence[int], rank: int) -> Point:
 
 
 def _sum(op: str, mean: bool = False) -> Lowering:
-    def lowering(call: Call) -> tuple[At, ...]:
+    def lowering(call: LoweringCall) -> tuple[At, ...]:
         dims, dtype = call.dims("dim"), call.type.dtype
 
         def at(point: Point, within: Within) -> Expr:
@@ -60,7 +60,7 @@ def count(shape: tuple[int, ...], dims: Sequence[int]) -> int:
 
 
 def _softmax(log: bool) -> Lowering:
-    def lowering(call: Call) -> tuple[At, ...]:
+    def lowering(call: LoweringCall) -> tuple[At, ...]:
         dims, dtype = call.dims("dim"), call.type.dtype
 
         def at(point: Point, within: Within) -> Expr:
@@ -79,7 +79,9 @@ def _softmax(log: bool) -> Lowering:
     return lowering
 
 
-def moments(call: Call, dims: Sequence[int], point: Point, within: Within) -> tuple[Expr, Expr]:
+def moments(
+    call: LoweringCall, dims: Sequence[int], point: Point, within: Within
+) -> tuple[Expr, Expr]:
     """Mean and sum of squared differences from it: two passes, as exact as it gets."""
     n = count(call.x.shape, dims)
 
@@ -95,7 +97,7 @@ def moments(call: Call, dims: Sequence[int], point: Point, within: Within) -> tu
     return mean, fold(call, "sum", square, dims, point)
 
 
-def floating(call: Call) -> torch.dtype:
+def floating(call: LoweringCall) -> torch.dtype:
     dtype = call.x.type.dtype
     if not dtype.is_floating_point:
         raise Refusal(f"{call.node.op} of {dtype} has no lowering")
@@ -103,7 +105,7 @@ def floating(call: Call) -> torch.dtype:
 
 
 def _var(root: bool = False, with_mean: bool = False) -> Lowering:
-    def lowering(call: Call) -> tuple[At, ...]:
+    def lowering(call: LoweringCall) -> tuple[At, ...]:
         dims, given = call.dims("dim"), call.given.get("correction")
         unbiased = call.given.get("unbiased", True)
         correction = int(unbiased) if "unbiased" in call.given else 1 if given is None else given
@@ -124,7 +126,9 @@ def _var(root: bool = False, with_mean: bool = False) -> Lowering:
     return lowering
 
 
-def _scaled(call: Call, x: Expr, weight: str, bias: str, point: Point, within: Within) -> Expr:
+def _scaled(
+    call: LoweringCall, x: Expr, weight: str, bias: str, point: Point, within: Within
+) -> Expr:
     """X * weight + bias, where they are given."""
     for op, name in (("mul", weight), ("add", bias)):
         value = call.given.get(name)
@@ -133,7 +137,7 @@ def _scaled(call: Call, x: Expr, weight: str, bias: str, point: Point, within: W
     return x
 
 
-def _layer_norm(call: Call) -> tuple[At, ...]:
+def _layer_norm(call: LoweringCall) -> tuple[At, ...]:
     rank = len(call.x.shape)
     dims = range(rank - len(call.given["normalized_shape"]), rank)
     n, eps = count(call.x.shape, dims), call.given.get("eps", 1e-5)
@@ -153,7 +157,7 @@ def _layer_norm(call: Call) -> tuple[At, ...]:
     return (at, mean, scale)
 
 
-def _rms_norm(call: Call) -> tuple[At, ...]:
+def _rms_norm(call: LoweringCall) -> tuple[At, ...]:
     rank = len(call.x.shape)
     dims = range(rank - len(call.given["normalized_shape"]), rank)
     given = call.given.get("eps")
@@ -173,7 +177,7 @@ def _rms_norm(call: Call) -> tuple[At, ...]:
     return (at,)
 
 
-def _glu(call: Call) -> tuple[At, ...]:
+def _glu(call: LoweringCall) -> tuple[At, ...]:
     """The first half of an axis, as far as the second half lets it through."""
     dim = call.given.get("dim", -1) % len(call.x.shape)
     half = call.type.shape[dim]
@@ -186,7 +190,7 @@ def _glu(call: Call) -> tuple[At, ...]:
     return (at,)
 
 
-def _batch_norm(call: Call) -> tuple[At, ...]:
+def _batch_norm(call: LoweringCall) -> tuple[At, ...]:
     """Inference: the running statistics are constants, so it is pointwise."""
     if call.given.get("training"):
         raise Refusal("batch norm takes its statistics from the batch")
@@ -207,18 +211,18 @@ def _batch_norm(call: Call) -> tuple[At, ...]:
     return (at,)
 
 
-def _instance_norm(call: Call) -> tuple[At, ...]:
+def _instance_norm(call: LoweringCall) -> tuple[At, ...]:
     """Each channel of each image by itself: groups of one channel."""
     if not call.given.get("use_input_stats"):
         raise Refusal("instance norm takes its statistics from elsewhere")
     return _grouped(call, 1)
 
 
-def _group_norm(call: Call) -> tuple[At, ...]:
+def _group_norm(call: LoweringCall) -> tuple[At, ...]:
     return _grouped(call, call.x.shape[1] // call.given["num_groups"])
 
 
-def _grouped(call: Call, size: int) -> tuple[At, ...]:
+def _grouped(call: LoweringCall, size: int) -> tuple[At, ...]:
     """Channels of one group are normalised together: channel = group * size + place."""
     shape = call.x.shape
     n, dtype = size * count(shape, range(2, len(shape))), floating(call)

@@ -19,7 +19,7 @@ import torch
 
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Index, gathered
-from anabranch.kernels.dfg.lowering_api import At, Call, Lowering, Point, Refusal
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Point, Refusal
 from anabranch.kernels.dfg.movement import moved
 from anabranch.kernels.dfg.simplify import arith, cast, const, position
 
@@ -29,7 +29,7 @@ def _single(value: float) -> float:
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
-def _factors(call: Call, rank: int) -> tuple[float | None, ...]:
+def _factors(call: LoweringCall, rank: int) -> tuple[float | None, ...]:
     """What the caller said about how much larger the image is to be, per dimension."""
     listed = call.given.get("scale_factors")
     if listed is not None:
@@ -39,7 +39,7 @@ def _factors(call: Call, rank: int) -> tuple[float | None, ...]:
 
 
 def _nearest(rank: int, exact: bool = False) -> Lowering:
-    def where(call: Call, point: Point) -> Point:
+    def where(call: LoweringCall, point: Point) -> Point:
         lead, factors = len(point) - rank, _factors(call, rank)
         sizes = zip(call.x.shape[lead:], call.type.shape[lead:], factors, strict=True)
         steps = [(n, m, _single(1 / by if by else n / m)) for n, m, by in sizes]
@@ -71,7 +71,7 @@ def _linear(rank: int) -> Lowering:
     """Between the two nearest pixels of each dimension; `align_corners`: the outermost pixels stay
     the outermost."""
 
-    def lowering(call: Call) -> tuple[At, ...]:
+    def lowering(call: LoweringCall) -> tuple[At, ...]:
         lead, factors = len(call.x.shape) - rank, _factors(call, rank)
         if not call.type.dtype.is_floating_point:
             raise Refusal(f"{call.node.op} of {call.type.dtype} has no lowering")
@@ -115,7 +115,7 @@ def _step(n: int, m: int, by: float | None, corners: bool, dtype: torch.dtype) -
 
 
 def _blended(
-    call: Call,
+    call: LoweringCall,
     lead: Point,
     near: list[tuple[Index, Index, Expr]],
     taken: Point,
@@ -134,7 +134,7 @@ def _blended(
     return arith("add", arith("mul", first, near_by), arith("mul", second, weight))
 
 
-def _cubic(call: Call) -> tuple[At, ...]:
+def _cubic(call: LoweringCall) -> tuple[At, ...]:
     """The four nearest pixels of each of two dimensions, weighed by Keys' kernel; beyond the edge
     the outermost pixel goes on."""
     dtype, lead = call.type.dtype, len(call.x.shape) - 2

@@ -15,7 +15,7 @@ import torch
 
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Index, gathered, number
-from anabranch.kernels.dfg.lowering_api import At, Call, Lowering, Point, Refusal, Value
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Point, Refusal, Value
 from anabranch.kernels.dfg.resample import weighed
 from anabranch.kernels.dfg.simplify import arith, cast, const
 
@@ -26,7 +26,7 @@ FARTHEST, OUTSIDE = 2147483520.0, -100.0
 """The largest float below what an int holds, and where ATen says that a place beyond is."""
 
 
-def _grid_sampler(call: Call) -> tuple[At, ...]:
+def _grid_sampler(call: LoweringCall) -> tuple[At, ...]:
     given, grid = call.given, call.given["grid"]
     mode, beyond, corners = (
         given[name] for name in ("interpolation_mode", "padding_mode", "align_corners")

@@ -18,14 +18,14 @@ import torch
 from anabranch.ir import custom_ops, ops
 from anabranch.kernels.dfg.expr import Expr, Scan, Within
 from anabranch.kernels.dfg.index_expr import Axis, axis
-from anabranch.kernels.dfg.lowering_api import At, Call, Lowering, Point, Refusal
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Point, Refusal
 from anabranch.kernels.dfg.reductions import floating
 from anabranch.kernels.dfg.simplify import arith, bounded, cast, choose, position, scan
 
 LARGEST_INT32 = 2**31 - 1
 
 
-def running(call: Call, op: str, source: Callable[[Point], Expr], point: Point) -> Expr:
+def running(call: LoweringCall, op: str, source: Callable[[Point], Expr], point: Point) -> Expr:
     """The running fold of source along the call's dimension of x, up to a point of x."""
     (d,) = call.dims("dim")
     over = Axis(f"{call.node.name}_{d}", call.x.shape[d])
@@ -34,7 +34,7 @@ def running(call: Call, op: str, source: Callable[[Point], Expr], point: Point) 
 
 
 def _fold(op: str) -> Lowering:
-    def lowering(call: Call) -> tuple[At, ...]:
+    def lowering(call: LoweringCall) -> tuple[At, ...]:
         dtype = call.type.dtype
         if dtype == torch.bool:
             raise Refusal(f"{call.node.op} in {dtype} has no lowering")
@@ -54,7 +54,7 @@ def _fold(op: str) -> Lowering:
 def _extreme(op: str) -> Lowering:
     """The largest so far, or the smallest, and where it is."""
 
-    def lowering(call: Call) -> tuple[At, ...]:
+    def lowering(call: LoweringCall) -> tuple[At, ...]:
         if not call.x.shape or call.x.type.dtype == torch.bool:
             raise Refusal(f"{call.node.op} of {call.x.type.text} has no lowering")
         (d,) = call.dims("dim")
@@ -79,7 +79,7 @@ def _extreme(op: str) -> Lowering:
     return lowering
 
 
-def _recurrence(call: Call) -> tuple[At, ...]:
+def _recurrence(call: LoweringCall) -> tuple[At, ...]:
     (d,), dtype = call.dims("dim"), call.type.dtype
     factor, first = call.given["factor"], call.given["first"]
 

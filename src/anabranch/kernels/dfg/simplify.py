@@ -1,6 +1,6 @@
 """How expressions are built: numbers become constants, what changes nothing is left out.
 
->>> x = Held("x", torch.float32)
+>>> x = KernelVariable("x", torch.float32)
 >>> arith("mul", x, 1.0) is x
 True
 >>> arith("max", x, 0).args[1]
@@ -22,12 +22,12 @@ from anabranch.kernels.dfg.expr import (
     COMPUTE,
     REDUCTIONS,
     Arith,
-    Bound,
     Cast,
     Const,
     Expr,
-    Held,
+    IndexBound,
     Inside,
+    KernelVariable,
     Load,
     Position,
     Reduce,
@@ -106,7 +106,7 @@ def position(index: Index, dtype: torch.dtype) -> Expr:
 
 def bounded(index: Index, low: int, high: int) -> Within:
     """Low <= index < high as a condition, () where it always holds."""
-    bound = Bound(index - index.constant, low - index.constant, high - index.constant)
+    bound = IndexBound(index - index.constant, low - index.constant, high - index.constant)
     return () if bound.always else (bound,)
 
 
@@ -199,7 +199,7 @@ def _zero_outside(expr: Expr, within: Within) -> bool:
 
 __all__ = [
     "LEAST",
-    "Held",
+    "KernelVariable",
     "Operand",
     "arith",
     "both",

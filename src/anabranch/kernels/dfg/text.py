@@ -19,8 +19,8 @@ from anabranch.kernels.dfg.expr import (
     Const,
     Dfg,
     Expr,
-    Held,
     Inside,
+    KernelVariable,
     Load,
     Position,
     Reduce,
@@ -69,7 +69,7 @@ def text_expr(expr: Expr, names: dict[Expr, str] | None = None) -> str:
         case Load():
             inside = f" if {text_within(expr.within)} else {expr.fill}" if expr.within else ""
             return f"({_read(expr)}{inside})" if inside else _read(expr)
-        case Held():
+        case KernelVariable():
             return f"{expr.name}{_at(expr.index)}"
         case Const():
             return str(expr.value)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis
-from anabranch.kernels.dfg.lowering_api import At, Call, Point, Refusal, Value
+from anabranch.kernels.dfg.lowering_api import At, LoweringCall, Point, Refusal, Value
 from anabranch.kernels.dfg.simplify import arith, both, bounded, cast, choose, reduce
 
 
@@ -50,7 +50,7 @@ class Spread:
         return tuple(found), inside
 
 
-def transposed(call: Call, stride: tuple[int, ...], padding: tuple[int, ...],
+def transposed(call: LoweringCall, stride: tuple[int, ...], padding: tuple[int, ...],
                dilation: tuple[int, ...]) -> tuple[At, ...]:  # fmt: skip
     """The lowering of a transposed convolution; its weight is (in, out of a group, ...)."""
     x, weight, bias = (call.given.get(name) for name in ("input", "weight", "bias"))

@@ -14,8 +14,8 @@ from anabranch.kernels.dfg.expr import (
     Arith,
     Cast,
     Expr,
-    Held,
     Inside,
+    KernelVariable,
     Load,
     Position,
     Reduce,
@@ -133,7 +133,7 @@ def _rebuilt(part: Expr, place: Place, get: Callable[[Expr], Expr]) -> Expr:
             for i, size in zip(index, part.type.shape, strict=True):
                 within = both(within, bounded(i, 0, size))
             return Load(part.value, part.type, index, within, part.fill)
-        case Held():
+        case KernelVariable():
             return replace(part, index=tuple(substitute_index(i, place, get) for i in part.index))
         case Position():
             at = substitute_index(part.index, place, get)

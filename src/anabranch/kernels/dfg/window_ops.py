@@ -14,7 +14,7 @@ import torch
 
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis
-from anabranch.kernels.dfg.lowering_api import At, Call, Lowering, Point, Refusal, Value
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Point, Refusal, Value
 from anabranch.kernels.dfg.simplify import (
     LEAST,
     arith,
@@ -35,7 +35,7 @@ def per_dimension(given: Any, rank: int, default: int) -> tuple[int, ...]:
     return listed * rank if len(listed) == 1 else listed or (default,) * rank
 
 
-class Window:
+class WindowAxes:
     """Where the windows of a pooling or a convolution lie, per dimension of the image."""
 
     def __init__(self, name: str, size: tuple[int, ...], stride: tuple[int, ...],
@@ -59,10 +59,10 @@ def inside(image: Point, shape: tuple[int, ...]) -> Within:
     return found
 
 
-def _pool_window(call: Call, rank: int) -> Window:
+def _pool_window(call: LoweringCall, rank: int) -> WindowAxes:
     size = per_dimension(call.given["kernel_size"], rank, 1)
     stride = call.given.get("stride")
-    return Window(
+    return WindowAxes(
         call.node.name,
         size,
         size if stride in (None, ()) else per_dimension(stride, rank, 1),
@@ -72,7 +72,7 @@ def _pool_window(call: Call, rank: int) -> Window:
 
 
 def _max_pool(rank: int) -> Lowering:
-    def lowering(call: Call) -> tuple[At, ...]:
+    def lowering(call: LoweringCall) -> tuple[At, ...]:
         window, lead = _pool_window(call, rank), len(call.x.shape) - rank
         shape = call.x.shape[lead:]
         if not call.type.dtype.is_floating_point:
@@ -90,14 +90,14 @@ def _max_pool(rank: int) -> Lowering:
 
 
 def _avg_pool(rank: int) -> Lowering:
-    def lowering(call: Call) -> tuple[At, ...]:
+    def lowering(call: LoweringCall) -> tuple[At, ...]:
         window, lead = _pool_window(call, rank), len(call.x.shape) - rank
         return (_averaged(call, window, lead, divisor(call, window, lead)),)
 
     return lowering
 
 
-def _averaged(call: Call, window: Window, lead: int, by: Callable[[Point], Expr]) -> At:
+def _averaged(call: LoweringCall, window: WindowAxes, lead: int, by: Callable[[Point], Expr]) -> At:
     shape = call.x.shape[lead:]
     if not call.type.dtype.is_floating_point:
         raise Refusal(f"{call.node.op} of {call.type.dtype} has no lowering")
@@ -112,7 +112,7 @@ def _averaged(call: Call, window: Window, lead: int, by: Callable[[Point], Expr]
     return at
 
 
-def divisor(call: Call, window: Window, lead: int) -> Callable[[Point], Expr]:
+def divisor(call: LoweringCall, window: WindowAxes, lead: int) -> Callable[[Point], Expr]:
     """What an average is divided by: the pixels of the window that count, those of the padding
     among them or not, but never what lies beyond the padding (a window of `ceil_mode`)."""
     shape, fixed = call.x.shape[lead:], call.given.get("divisor_override")
@@ -134,7 +134,7 @@ def divisor(call: Call, window: Window, lead: int) -> Callable[[Point], Expr]:
     return by
 
 
-def _overlap(call: Call, start: Index, size: int, low: int, high: int) -> Expr:
+def _overlap(call: LoweringCall, start: Index, size: int, low: int, high: int) -> Expr:
     """How many of start, start + 1, ..., start + size - 1 are in [low, high)."""
     first, last = start.range
     if first >= low and last + size <= high:
@@ -145,7 +145,7 @@ def _overlap(call: Call, start: Index, size: int, low: int, high: int) -> Expr:
 
 
 def _adaptive_avg_pool(rank: int) -> Lowering:
-    def lowering(call: Call) -> tuple[At, ...]:
+    def lowering(call: LoweringCall) -> tuple[At, ...]:
         windows = _Adaptive(call, rank)
 
         def at(point: Point, within: Within) -> Expr:
@@ -160,7 +160,7 @@ def _adaptive_avg_pool(rank: int) -> Lowering:
 
 
 def _adaptive_max_pool(rank: int) -> Lowering:
-    def lowering(call: Call) -> tuple[At, ...]:
+    def lowering(call: LoweringCall) -> tuple[At, ...]:
         windows = _Adaptive(call, rank)
 
         def at(point: Point, within: Within) -> Expr:
@@ -177,7 +177,7 @@ class _Adaptive:
     """The windows of an image of n pixels to m: the i-th from i n / m, rounded down, to
     (i + 1) n / m, rounded up. Where m does not divide n they differ in size."""
 
-    def __init__(self, call: Call, rank: int) -> None:
+    def __init__(self, call: LoweringCall, rank: int) -> None:
         if not call.type.dtype.is_floating_point:
             raise Refusal(f"{call.node.op} of {call.type.dtype} has no lowering")
         self.lead = len(call.x.shape) - rank
@@ -215,7 +215,7 @@ def _ends(i: Index, n: int, m: int) -> Index:
     return (i * n + (n + m - 1)) // m
 
 
-def _convolution(call: Call) -> tuple[At, ...]:
+def _convolution(call: LoweringCall) -> tuple[At, ...]:
     """A convolution as a sum of products, in fp32 for half types."""
     x, weight, bias = (call.given.get(name) for name in ("input", "weight", "bias"))
     assert isinstance(x, Value) and isinstance(weight, Value)
@@ -228,7 +228,7 @@ def _convolution(call: Call) -> tuple[At, ...]:
     )
     if call.given.get("transposed"):
         return transposed(call, stride, padding, dilation)
-    window = Window(call.node.name, weight.shape[2:], stride, padding, dilation)
+    window = WindowAxes(call.node.name, weight.shape[2:], stride, padding, dilation)
     share, each = weight.shape[1], weight.shape[0] // call.given.get("groups", 1)
     channel = Axis(f"{call.node.name}_c", share)
 
@@ -248,7 +248,7 @@ def _convolution(call: Call) -> tuple[At, ...]:
     return (at,)
 
 
-def dot(call: Call, left: Value, right: Value, order: str = "mk,kn") -> At:
+def dot(call: LoweringCall, left: Value, right: Value, order: str = "mk,kn") -> At:
     """left[.., m, k] times right[k, n], or right[n, k] for order "mk,nk"."""
     k = left.shape[-1]
     inner = Axis(f"{call.node.name}_k", k)
@@ -264,11 +264,11 @@ def dot(call: Call, left: Value, right: Value, order: str = "mk,kn") -> At:
     return at
 
 
-def _mm(call: Call) -> tuple[At, ...]:
+def _mm(call: LoweringCall) -> tuple[At, ...]:
     return (dot(call, call.x, call.given["mat2"]),)
 
 
-def _linear(call: Call) -> tuple[At, ...]:
+def _linear(call: LoweringCall) -> tuple[At, ...]:
     weight, bias = call.given["weight"], call.given.get("bias")
     if len(weight.shape) != 2 or not call.x.shape:
         raise Refusal("a linear layer without a matrix")
@@ -284,7 +284,7 @@ def _linear(call: Call) -> tuple[At, ...]:
 
 
 def _addmm(left: str, right: str) -> Lowering:
-    def lowering(call: Call) -> tuple[At, ...]:
+    def lowering(call: LoweringCall) -> tuple[At, ...]:
         product = dot(call, call.given[left], call.given[right])
         alpha, beta = call.given.get("alpha", 1), call.given.get("beta", 1)
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import torch
 
 from anabranch.ir.graph import Graph
-from anabranch.kernels.dfg.expr import Dfg, Expr, Held, Store, Within, all_parts, parts
+from anabranch.kernels.dfg.expr import Dfg, Expr, KernelVariable, Store, Within, all_parts, parts
 from anabranch.kernels.dfg.index_expr import Axis, Index, axes_of, axis, number
 from anabranch.kernels.dfg.lower import held, lower, values_of
-from anabranch.kernels.dfg.lowering_api import Call, Point, Refusal, Value, arguments
+from anabranch.kernels.dfg.lowering_api import LoweringCall, Point, Refusal, Value, arguments
 from anabranch.kernels.dfg.simplify import bounded, choose
 from anabranch.kernels.dfg.traversal import reductions, scans, substitute_index, substitute_stores
 from anabranch.kernels.triton.axis_layout import flattened
@@ -41,7 +41,7 @@ class Attention:
     graph's axes along queries and along the numbers of a value, None for a single query."""
 
     dfg: Dfg
-    result: Held
+    result: KernelVariable
     row: Axis | None
     col: Axis
     query: Value
@@ -96,11 +96,11 @@ def attention_of(body: Graph) -> Attention | str:
         return str(refusal)
 
 
-def _with_roles(dfg: Dfg, call: Call) -> Attention | str:
+def _with_roles(dfg: Dfg, call: LoweringCall) -> Attention | str:
     query, key, value = (call.given[name] for name in ("query", "key", "value"))
     mask = call.given.get("attn_mask")
     found = {part for store in dfg.stores for part in all_parts(store.expr)}
-    results = [part for part in found if isinstance(part, Held)]
+    results = [part for part in found if isinstance(part, KernelVariable)]
     why = _why_not(call, query, key, value)
     why = why or _why_not_after(dfg, results, (query.shape[-2], value.shape[-1]))
     for read in (query, key, value, mask):
@@ -117,7 +117,7 @@ def _with_roles(dfg: Dfg, call: Call) -> Attention | str:
     return Attention(dfg, result, row, col, query, key, value, mask, causal, scale, grouped)
 
 
-def _why_not(call: Call, query: Value, key: Value, value: Value) -> str:
+def _why_not(call: LoweringCall, query: Value, key: Value, value: Value) -> str:
     """Why no kernel is written for such a call; "" if one is."""
     given = call.given
     if given.get("dropout_p"):
@@ -144,7 +144,7 @@ def _why_not(call: Call, query: Value, key: Value, value: Value) -> str:
     return ""
 
 
-def _why_not_after(dfg: Dfg, results: list[Held], sizes: tuple[int, int]) -> str:
+def _why_not_after(dfg: Dfg, results: list[KernelVariable], sizes: tuple[int, int]) -> str:
     """Why what is made of the result cannot be made of a block of it; "" if it can."""
     if len(results) != 1:
         return "what is made of it reads no element of it, or several"

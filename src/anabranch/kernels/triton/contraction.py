@@ -52,7 +52,7 @@ from anabranch.kernels.triton.contraction_axes import Contraction, contraction_o
 from anabranch.kernels.triton.contraction_tiles import Tile, chosen
 from anabranch.kernels.triton.emit import DTYPES, Emission, literal
 from anabranch.kernels.triton.epilogue import Results
-from anabranch.kernels.triton.k_loop import Steps, steps_of
+from anabranch.kernels.triton.k_loop import KLoopSteps, steps_of
 from anabranch.kernels.triton.module_text import program
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.program import Program
@@ -176,7 +176,7 @@ class _Sums:
 
     found: Contraction
     tile: Tile
-    steps: Steps
+    steps: KLoopSteps
     share: Share
     factors: tuple[Expr, Expr]
     sides: tuple[Side, Side]
@@ -188,7 +188,7 @@ class _Sums:
         return Axis("deep", self.tile.k), Axis("deep_right", self.tile.k)
 
 
-def _factors(found: Contraction, tile: Tile, steps: Steps, place: Place) -> tuple[Expr, Expr]:
+def _factors(found: Contraction, tile: Tile, steps: KLoopSteps, place: Place) -> tuple[Expr, Expr]:
     """What is multiplied, in terms of the tile's rows, its columns and the place within a step."""
     right_steps = steps_of(found, tile.k, "deep_right")
     return (

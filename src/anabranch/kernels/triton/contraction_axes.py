@@ -31,7 +31,7 @@ from anabranch.kernels.dfg.expr import (
     Cast,
     Dfg,
     Expr,
-    Held,
+    KernelVariable,
     Load,
     Reduce,
     Store,
@@ -55,7 +55,7 @@ MOST_SHORT = 256
 """Numbers in memory of which a number of a row is summed, at most: each CTA of a row does so."""
 
 
-Blocks = tuple[tuple[Held, Expr], ...]
+Blocks = tuple[tuple[KernelVariable, Expr], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Contraction:
     @property
     def added(self) -> bool:
         """Whether something is read for each result, such as a residual."""
-        table: dict[Expr, Expr] = {self.fold: Held("total", self.fold.dtype)}
+        table: dict[Expr, Expr] = {self.fold: KernelVariable("total", self.fold.dtype)}
         exprs = [replace_parts(store.expr, table) for store in self.dfg.stores]
         sides = [set(self.rows), set(self.cols)]
         return any(
@@ -144,7 +144,7 @@ def contraction_of(dfg: Dfg | str) -> Contraction | str:
     dfg, blocks = _with_one_axis_of_few(dfg, blocks)
     told = _told_apart(dfg)
     fold = told.fold
-    held: dict[Expr, Expr] = {one: Held("short", one.dtype) for one in told.short}
+    held: dict[Expr, Expr] = {one: KernelVariable("short", one.dtype) for one in told.short}
     left = [replace(store, expr=replace_parts(store.expr, held)) for store in dfg.stores]
     why = why_not_read(told.windows, fold, left)
     if why:
@@ -189,7 +189,7 @@ def _told_apart(dfg: Dfg) -> _Told:
 def _without_blocks(dfg: Dfg) -> tuple[Dfg, Blocks]:
     """The graph with sums over blocks of its columns as what is held, and their arguments as those
     of the whole space: where a reduction stands in one that runs along an axis of the results."""
-    found: list[tuple[Held, Expr]] = []
+    found: list[tuple[KernelVariable, Expr]] = []
     table: dict[Expr, Expr] = {}
     last = dfg.axes[-1] if dfg.axes else None
     folds = reductions(*(store.expr for store in dfg.stores))
@@ -204,7 +204,7 @@ def _without_blocks(dfg: Dfg) -> tuple[Dfg, Blocks]:
             continue
         there = substitute(one.arg, {one.axes[0]: axis(last.name, last.extent)})
         index = tuple(axis(a.name, a.extent) for a in free_axes(one))
-        held = Held(f"block {len(found)}", one.dtype, index)
+        held = KernelVariable(f"block {len(found)}", one.dtype, index)
         found.append((held, replace_parts(there, table)))
         table[one] = held
     if not found:

@@ -19,7 +19,7 @@ import torch
 
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.types import DTYPE_NAMES
-from anabranch.kernels.tile_cost import Block, Bound, bound, resident
+from anabranch.kernels.tile_cost import TileBound, TileWork, bound, resident
 from anabranch.kernels.triton.contraction_axes import Contraction
 from anabranch.kernels.triton.k_loop import steps_of
 
@@ -97,17 +97,17 @@ class Sizes:
         return Sizes(*shape, found.dtype, steps, found.reads, found.block)
 
 
-def ranked(found: Contraction, spec: TargetSpec) -> list[tuple[Tile, Bound]]:
+def ranked(found: Contraction, spec: TargetSpec) -> list[tuple[Tile, TileBound]]:
     """Every tile that fits, the fastest by `bound` first."""
     return list(_ranked(Sizes.of(found), spec))
 
 
-def blocks_of(found: Contraction, spec: TargetSpec) -> dict[Tile, Block]:
+def blocks_of(found: Contraction, spec: TargetSpec) -> dict[Tile, TileWork]:
     """Every tile that suits the sizes and fits, with what it asks for."""
     return _blocks(Sizes.of(found), spec)
 
 
-def limit_of(found: Contraction, tile: Tile, spec: TargetSpec) -> Bound:
+def limit_of(found: Contraction, tile: Tile, spec: TargetSpec) -> TileBound:
     """What the tile is ranked by, ranked among the others or not."""
     block = _block(Sizes.of(found), tile, steps_of(found, tile.k, "deep").count, spec)
     return bound(block, spec, peak_of(found.dtype, spec))
@@ -148,7 +148,7 @@ def kept_of(order: Iterable[Tile], kept: int = KEPT, likes: int = LIKES) -> list
     return tiles
 
 
-def _of_windows(limits: Sequence[tuple[Tile, Bound]], sizes: Sizes) -> list[Tile]:
+def _of_windows(limits: Sequence[tuple[Tile, TileBound]], sizes: Sizes) -> list[Tile]:
     """Those that are tried where windows are computed as they are read."""
     counts = dict(sizes.steps)
     whole = [pair for pair in limits if counts[pair[0].k] == 1][:1]
@@ -168,19 +168,19 @@ def _least_us(sizes: Sizes, spec: TargetSpec) -> float | None:
     return min((_tapped_us(tile, limit, counts) for tile, limit in limits), default=None)
 
 
-def _tapped_us(tile: Tile, limit: Bound, counts: Mapping[int, int]) -> float:
+def _tapped_us(tile: Tile, limit: TileBound, counts: Mapping[int, int]) -> float:
     return limit.us * (TAPPED_AT_ONCE if counts[tile.k] == 1 else TAPPED)
 
 
 @functools.lru_cache(maxsize=256)
-def _ranked(sizes: Sizes, spec: TargetSpec) -> tuple[tuple[Tile, Bound], ...]:
+def _ranked(sizes: Sizes, spec: TargetSpec) -> tuple[tuple[Tile, TileBound], ...]:
     """A layer with a relu, or with a residual, has the ranking of the layer without."""
     peak = peak_of(sizes.dtype, spec)
     limits = [(tile, bound(block, spec, peak)) for tile, block in _blocks(sizes, spec).items()]
     return tuple(sorted(limits, key=lambda pair: (pair[1].us, -pair[1].limit, pair[0].text)))
 
 
-def _blocks(sizes: Sizes, spec: TargetSpec) -> dict[Tile, Block]:
+def _blocks(sizes: Sizes, spec: TargetSpec) -> dict[Tile, TileWork]:
     steps = dict(sizes.steps)
     blocks = {tile: _block(sizes, tile, steps[tile.k], spec) for tile in space(sizes, spec)}
     return {tile: block for tile, block in blocks.items() if resident(block, spec)}
@@ -224,9 +224,9 @@ def _of_row(k: int, batches: int) -> tuple[tuple[int, int, int], ...]:
     return SHALLOW if k <= SHALLOW[-1][-1] and batches == 1 else ONE_ROW
 
 
-def _block(found: Sizes, tile: Tile, steps: int, spec: TargetSpec) -> Block:
+def _block(found: Sizes, tile: Tile, steps: int, spec: TargetSpec) -> TileWork:
     tiles = math.ceil(found.m / tile.m) * math.ceil(found.n / tile.n) * found.batches
-    return Block(
+    return TileWork(
         tile.m,
         tile.n,
         tile.k,

@@ -23,12 +23,12 @@ import torch
 
 from anabranch.kernels.dfg.expr import (
     Arith,
-    Bound,
     Cast,
     Const,
     Expr,
-    Held,
+    IndexBound,
     Inside,
+    KernelVariable,
     Load,
     Position,
     Reduce,
@@ -141,8 +141,8 @@ class Emission:
         """Writes a running fold of what is called so, and says what that is called."""
         self._uses: Counter[Expr] = Counter()
         self._widened: set[Expr] = set()
-        self._shared: Counter[tuple[str, Index] | Bound] = Counter()
-        self._texts: dict[tuple[str, Index] | Bound, str] = {}
+        self._shared: Counter[tuple[str, Index] | IndexBound] = Counter()
+        self._texts: dict[tuple[str, Index] | IndexBound, str] = {}
 
     def expect(self, *exprs: Expr) -> None:
         """Counts what these expressions share: that gets a line of its own."""
@@ -255,7 +255,7 @@ class Emission:
         match part:
             case Load():
                 return self._load(part)
-            case Held():
+            case KernelVariable():
                 return part.name
             case Const():
                 return literal(part)
@@ -326,7 +326,7 @@ class Emission:
         conditions = [*map(_operand, ends), *([self.inside(near)] if near else [])]
         return " & ".join(conditions)
 
-    def _bound(self, bound: Bound) -> str:
+    def _bound(self, bound: IndexBound) -> str:
         if bound in self._texts:
             return self._texts[bound]
         low, high = bound.index.range

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from anabranch.kernels.dfg.expr import Expr, Held, Store, all_parts, free_axes
+from anabranch.kernels.dfg.expr import Expr, KernelVariable, Store, all_parts, free_axes
 from anabranch.kernels.dfg.index_expr import Axis
 from anabranch.kernels.dfg.traversal import (
     Place,
@@ -38,11 +38,11 @@ class Results:
     found: Contraction
     place: Place
     stores: dict[Store, Store]
-    blocks: list[tuple[Held, Expr]]
+    blocks: list[tuple[KernelVariable, Expr]]
 
     @staticmethod
     def of(found: Contraction, place: Place) -> Results:
-        held: dict[Expr, Expr] = {found.fold: Held("total", found.fold.dtype)}
+        held: dict[Expr, Expr] = {found.fold: KernelVariable("total", found.fold.dtype)}
         stores = {
             store: substitute_store(replace(store, expr=replace_parts(store.expr, held)), place)
             for store in found.dfg.stores
@@ -97,8 +97,8 @@ class Results:
             text = out.value(replace_parts(arg, known))
             name = out.assign("block_sum", f"tl.sum(tl.reshape({text}, {cube}), 2)")
             spread = f"tl.broadcast_to({name}[:, :, None], {cube})"
-            wide[key] = Held(f"tl.reshape({spread}, [{m}, {n}])", of.dtype, ())
-            narrow[of] = Held(name, of.dtype)
+            wide[key] = KernelVariable(f"tl.reshape({spread}, [{m}, {n}])", of.dtype, ())
+            narrow[of] = KernelVariable(name, of.dtype)
         whole, own = flattened(found.cols[:-1], "block")
         masks = {whole: "block_in"} if whole.extent % many else {}
         scope = out.inner({whole: "block"}, masks)

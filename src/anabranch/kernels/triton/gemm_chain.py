@@ -27,7 +27,7 @@ import torch
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.dfg.expr import Expr, Held
+from anabranch.kernels.dfg.expr import Expr, KernelVariable
 from anabranch.kernels.dfg.index_expr import Axis
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.simplify import bounded
@@ -38,7 +38,7 @@ from anabranch.kernels.triton.contraction_axes import plain
 from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.gemm_chain_axes import Pair, pair_of
 from anabranch.kernels.triton.gemm_chain_tiles import Tile, chosen
-from anabranch.kernels.triton.k_loop import Steps, walk
+from anabranch.kernels.triton.k_loop import KLoopSteps, walk
 from anabranch.kernels.triton.module_text import program
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.program import Program
@@ -122,12 +122,12 @@ class _Cut:
     def one(self) -> bool:
         return self.tile.m == 1
 
-    def chunks(self, lane: str) -> Steps:
+    def chunks(self, lane: str) -> KLoopSteps:
         """The walk over the middle channels, for each tap of the second window."""
         axes = (*self.found.taps, self.found.between)
         return walk(axes, self.tile.middle, lane, "chunk", flat=False)
 
-    def steps(self, lane: str) -> Steps:
+    def steps(self, lane: str) -> KLoopSteps:
         """The walk through the depth of the first product."""
         return walk(self.found.depth, self.tile.k, lane)
 
@@ -152,7 +152,7 @@ class _Cut:
 
     @property
     def middle(self) -> Expr:
-        first = Held("first", self.found.inner.dtype)
+        first = KernelVariable("first", self.found.inner.dtype)
         return self.at(replace_parts(self.found.middle, {self.found.inner: first}))
 
 
@@ -284,7 +284,7 @@ def _factor(scope: Emission, expr: Expr, dtype: torch.dtype, cut: _Cut) -> str:
 
 
 def _write_results(out: Emission, cut: _Cut) -> None:
-    sums, found = Held("total", cut.found.outer.dtype), cut.found
+    sums, found = KernelVariable("total", cut.found.outer.dtype), cut.found
     stores = [
         replace(store, expr=replace_parts(store.expr, {found.outer: sums}))
         for store in found.dfg.stores

@@ -22,7 +22,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.kernels.tile_cost import (
     SPARE,
     WARP,
-    Block,
+    TileWork,
     holds,
     latency_us,
     meet_us,
@@ -168,9 +168,9 @@ def _us(
     each_of = [kind.itemsize for kind in sizes.dtypes]
     cores = [has_cores(kind, spec) for kind in sizes.dtypes]
     size = tile.m, tile.middle, tile.k, blocks, steps
-    first = Block(*size, each_of[0], tile.warps, tile.stages, cores=cores[0])
+    first = TileWork(*size, each_of[0], tile.warps, tile.stages, cores=cores[0])
     # Its load is added where nothing hides it, so here it has all the stages in the world.
-    second = Block(
+    second = TileWork(
         tile.m,
         tile.n,
         tile.middle,
@@ -197,7 +197,7 @@ def _us(
     return begin + waves(blocks, held, spec, pace) * whole + meet_us(second, pace)
 
 
-def _registers(first: Block, second: Block, slides: bool) -> int:
+def _registers(first: TileWork, second: TileWork, slides: bool) -> int:
     """Of a thread: both sums, and what is on its way to shared memory with its addresses, where no
     loop copies it there: the second factor, and both of a first product of one step. Of one row,
     all numbers are held one by one. A count that is too large stands for what does not fit."""
@@ -214,7 +214,7 @@ def _registers(first: Block, second: Block, slides: bool) -> int:
     return needed if needed <= MOST_REGISTERS else 256
 
 
-def _shared(first: Block, second: Block, chunks: int) -> int:
+def _shared(first: TileWork, second: TileWork, chunks: int) -> int:
     """Bytes: the stages of the first product; then what it gave and the factor it meets lie in
     their place. Where chunks are the only loop there is, its loads have stages, all of them."""
     if first.m == 1:

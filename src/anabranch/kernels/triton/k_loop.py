@@ -19,7 +19,7 @@ SLACK = 1.15
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class KLoopSteps:
     """How the depth is walked: `count` steps, and each of its axes in terms of the step and of the
     place within it. `at` runs along the axis that steps cut, of length `extent`."""
 
@@ -34,14 +34,14 @@ class Steps:
         return self.at.range[1] >= self.extent
 
 
-def steps_of(found: Contraction, each: int, lane: str) -> Steps:
+def steps_of(found: Contraction, each: int, lane: str) -> KLoopSteps:
     """Steps of `each` along the fastest axis of the depth, or along all of it as one flat axis."""
     return walk(found.depth, each, lane)
 
 
 def walk(
     depth: tuple[Axis, ...], each: int, lane: str, step: str = "step", flat: bool = True
-) -> Steps:
+) -> KLoopSteps:
     """The same of any depth. `step`: what the axis along which it walks is called; `flat`: whether
     a step may hold the end of one run along the fastest axis and the beginning of the next."""
     *slow, fast = depth
@@ -51,11 +51,11 @@ def walk(
         count = -(-whole.extent // each)
         at = axis(step, count) * each + axis(lane, each)
         place = {one: _replaced(index, whole, at) for one, index in place.items()}
-        return Steps(count, place, at, whole.extent)
+        return KLoopSteps(count, place, at, whole.extent)
     chunk = Axis("chunk", chunks)
     along, place = flattened((*slow, chunk), step)
     at = place.pop(chunk) * each + axis(lane, each)
-    return Steps(along.extent, {**place, fast: at}, at, fast.extent)
+    return KLoopSteps(along.extent, {**place, fast: at}, at, fast.extent)
 
 
 def _replaced(index: Index, old: Axis, new: Index) -> Index:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from anabranch.ir.task import TaskGraph
 
-WHOLE = 100
+WHOLE_PERCENT = 100
 """Percent: as much shared memory as there is."""
 LIBRARY = 25
 """Where no kernel of a plan was generated. A kernel that needs more gets more."""
@@ -34,7 +34,7 @@ def apart(variant: str) -> tuple[str, int]:
     """
     base, dot, percent = variant.rpartition(".c")
     told = dot and len(percent) <= 3 and percent.isdecimal()
-    return (base, int(percent)) if told else (variant, WHOLE)
+    return (base, int(percent)) if told else (variant, WHOLE_PERCENT)
 
 
 def with_carveout(variant: str, percent: int) -> str:
@@ -43,7 +43,7 @@ def with_carveout(variant: str, percent: int) -> str:
     ('pointwise:512.w2', 'pointwise:512.w2.c75')
     """
     base, _ = apart(variant)
-    return base if percent == WHOLE else f"{base}.c{percent}"
+    return base if percent == WHOLE_PERCENT else f"{base}.c{percent}"
 
 
 def carveout_of(tasks: TaskGraph) -> int:

@@ -1,4 +1,4 @@
-"""The performance upper limit of a kernel that is there: body, variant, machine -> Bound, or None.
+"""The performance upper limit of a kernel: body, variant, machine -> TileBound, or None.
 
     contraction:16x64x128.k4.w4.s3.pe     at most 0.15% of peak (memory 0.03, shared 0.14, ...)
 
@@ -12,14 +12,14 @@ from __future__ import annotations
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.tile_cost import Bound
+from anabranch.kernels.tile_cost import TileBound
 from anabranch.kernels.triton import contraction
 from anabranch.kernels.triton.contraction_tiles import limit_of
 from anabranch.kernels.triton.l1_carveout import apart
 from anabranch.kernels.triton.pdl import split
 
 
-def upper_limit(body: Graph, variant: str, spec: TargetSpec) -> Bound | None:
+def upper_limit(body: Graph, variant: str, spec: TargetSpec) -> TileBound | None:
     """None where the template has none. How the kernel is launched changes nothing."""
     base, _ = split(apart(variant)[0])
     if not contraction.VARIANT.fullmatch(base):

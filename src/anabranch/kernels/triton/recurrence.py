@@ -31,7 +31,16 @@ from dataclasses import dataclass, replace
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.dfg.expr import Const, Expr, Held, Load, Store, all_parts, free_axes, parts
+from anabranch.kernels.dfg.expr import (
+    Const,
+    Expr,
+    KernelVariable,
+    Load,
+    Store,
+    all_parts,
+    free_axes,
+    parts,
+)
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis, number
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.recurrence import LEAST_STEPS, NO_STEPS, Recurrence, recurrence_of
@@ -155,7 +164,7 @@ def _write_steps(found: Recurrence, out: Emission, shape: str, at_once: int, ahe
     for one, value in zip(found.states, values, strict=True):
         full = f"tl.full({shape}, {value}, {DTYPES[one.held.dtype]})"
         text = value if free_axes(one.first) else full
-        names[one.held] = Held(out.assign("state", text), one.held.dtype)
+        names[one.held] = KernelVariable(out.assign("state", text), one.held.dtype)
     blocks, left = divmod(found.step.extent, at_once)
     if blocks > 1:
         block = Axis("block", blocks)
@@ -262,7 +271,7 @@ def _still(exprs: Sequence[Expr], step: Axis) -> list[Expr]:
     every = all_parts(*exprs)
     for part in every:
         inner = parts(part)
-        own = isinstance(part, Held) or step in free_axes(part)
+        own = isinstance(part, KernelVariable) or step in free_axes(part)
         if own or any(one in moving for one in inner):
             moving.add(part)
             found.update((one, None) for one in inner if one not in moving)
@@ -271,5 +280,5 @@ def _still(exprs: Sequence[Expr], step: Axis) -> list[Expr]:
 
 
 def _name(held: Expr) -> str:
-    assert isinstance(held, Held)
+    assert isinstance(held, KernelVariable)
     return held.name

@@ -25,7 +25,16 @@ import torch
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.dfg.expr import Arith, Dfg, Expr, Held, Load, Reduce, Scan, free_axes
+from anabranch.kernels.dfg.expr import (
+    Arith,
+    Dfg,
+    Expr,
+    KernelVariable,
+    Load,
+    Reduce,
+    Scan,
+    free_axes,
+)
 from anabranch.kernels.dfg.index_expr import Axis, axis
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.traversal import (
@@ -36,7 +45,7 @@ from anabranch.kernels.dfg.traversal import (
     substitute,
     substitute_stores,
 )
-from anabranch.kernels.tile_cost import Block, Bound, bound, resident
+from anabranch.kernels.tile_cost import TileBound, TileWork, bound, resident
 from anabranch.kernels.triton import row_scans
 from anabranch.kernels.triton.axis_layout import flattened, largest_load, next_power, ordered
 from anabranch.kernels.triton.contraction_axes import multiplied_in, plain
@@ -125,10 +134,10 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     return [tile.text for tile, _ in ranked(found, spec)[:KEPT]]
 
 
-def ranked(found: Layer, spec: TargetSpec) -> list[tuple[Tile, Bound]]:
+def ranked(found: Layer, spec: TargetSpec) -> list[tuple[Tile, TileBound]]:
     """Every tile that fits, the fastest by `bound` first: all products side by side are as many
     columns."""
-    tf32, limits = found.dtype == torch.float32 and spec.tf32, dict[Tile, Bound]()
+    tf32, limits = found.dtype == torch.float32 and spec.tf32, dict[Tile, TileBound]()
     for n, warps, (k, stages) in itertools.product(WIDTHS, WARPS, DEPTHS):
         count = walk(found.depth, k, "deep").count
         each = len(found.folds) * found.m * n // (32 * warps)
@@ -141,7 +150,7 @@ def ranked(found: Layer, spec: TargetSpec) -> list[tuple[Tile, Bound]]:
         ctas = -(-found.n // n) * found.batches
         size, cores = found.dtype.itemsize, has_cores(found.dtype, spec)
         wide = n * len(found.folds)
-        block = Block(found.m, wide, k, ctas, count, size, warps, stages, 1, 1, cores)
+        block = TileWork(found.m, wide, k, ctas, count, size, warps, stages, 1, 1, cores)
         if resident(block, spec):
             limits[tile] = bound(block, spec, peak_of(found.dtype, spec))
     return sorted(limits.items(), key=lambda pair: (pair[1].us, -pair[1].limit, pair[0].text))
@@ -342,7 +351,7 @@ def _write_results(
     """What runs along the rows of the products, and what is stored."""
     points = tuple(axis(a.name, a.extent) for a in (*found.batch, found.steps, *found.cols))
     held: dict[Expr, Expr] = {
-        fold: Held(total, fold.dtype, points)
+        fold: KernelVariable(total, fold.dtype, points)
         for fold, total in zip(found.folds, totals, strict=True)
     }
     given = [replace(s, expr=replace_parts(s.expr, held)) for s in found.dfg.stores]

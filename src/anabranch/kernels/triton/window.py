@@ -23,7 +23,16 @@ from dataclasses import dataclass
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.dfg.expr import Dfg, Expr, Held, Load, Reduce, Store, Within, free_axes
+from anabranch.kernels.dfg.expr import (
+    Dfg,
+    Expr,
+    KernelVariable,
+    Load,
+    Reduce,
+    Store,
+    Within,
+    free_axes,
+)
 from anabranch.kernels.dfg.index_expr import Axis, Index, axes_of
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.simplify import bounded
@@ -232,7 +241,7 @@ def _write_neighbours(
 
 def _without(expr: Expr, folds: Collection[Reduce]) -> Expr:
     """The expression with names in place of its reductions, to count what stands around them."""
-    return replace_parts(expr, {fold: Held(str(id(fold)), fold.dtype) for fold in folds})
+    return replace_parts(expr, {fold: KernelVariable(str(id(fold)), fold.dtype) for fold in folds})
 
 
 def _unroll(alike: dict[Reduce, list[Expr]], out: Emission) -> None:

@@ -14,7 +14,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from anabranch.kernels.dfg.expr import Expr, Held, Reduce, Store, all_parts, free_axes
+from anabranch.kernels.dfg.expr import Expr, KernelVariable, Reduce, Store, all_parts, free_axes
 from anabranch.kernels.dfg.index_expr import number
 from anabranch.kernels.dfg.traversal import loads, reductions, replace_parts, substitute
 from anabranch.kernels.triton.emit import FORMS, Emission
@@ -54,7 +54,7 @@ def why_not_read(windows: Sequence[Reduce], fold: Reduce, stores: Sequence[Store
     """Why reductions beside a sum of products cannot be computed where it reads; "" if they can."""
     if not windows:
         return ""
-    (window, *others), sums = windows, Held("sums", fold.dtype)
+    (window, *others), sums = windows, KernelVariable("sums", fold.dtype)
     left = [replace_parts(store.expr, {fold: sums}) for store in stores]
     if others or window not in set(all_parts(fold.arg)) or reductions(*left):
         return "it has several reductions"

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import COMMUTATIVE, Call, Operand, Wild
 from anabranch.rewrite.discovery.settings import SIZES
-from anabranch.rewrite.discovery.terms import Evaluator, Side, fingerprint, size
+from anabranch.rewrite.discovery.terms import Side, TermEvaluator, fingerprint, size
 from anabranch.rewrite.rules.found import MORE, Shapes, letters, unify
 
 Child = int | tuple[int, ...]
@@ -35,7 +35,7 @@ class Directed:
     shapes: Shapes
 
 
-class Node(NamedTuple):
+class ENode(NamedTuple):
     """An operator over classes; of a wildcard or a number, the operand itself and no operator."""
 
     op: str
@@ -51,17 +51,17 @@ class Class:
     term: Operand
     shape: tuple[int, ...] | None
     numbers: bytes
-    nodes: dict[str, list[Node]]
+    nodes: dict[str, list[ENode]]
 
 
 class EGraph:
     """Classes of equal terms, none of more than so many calls, and not more nodes than so many."""
 
-    def __init__(self, run: Evaluator, calls: int, nodes: int) -> None:
+    def __init__(self, run: TermEvaluator, calls: int, nodes: int) -> None:
         self._run, self._calls, self._most = run, calls, nodes
         self._parents: list[int] = []
         self._classes: dict[int, Class] = {}
-        self._numbers: dict[Node, int] = {}
+        self._numbers: dict[ENode, int] = {}
         self._done: set[tuple[object, ...]] = set()
 
     def add(self, term: Operand) -> int:
@@ -126,7 +126,7 @@ class EGraph:
         if isinstance(pattern, Wild) and pattern.name in bound:
             return bound[pattern.name]
         if not isinstance(pattern, Call | tuple):
-            return self._made(Node("", leaf=pattern), pattern)
+            return self._made(ENode("", leaf=pattern), pattern)
         operands = pattern if isinstance(pattern, tuple) else pattern.args
         whole = tuple(c for c in (self._put(each, bound) for each in operands) if c is not None)
         if len(whole) < len(operands):
@@ -135,14 +135,14 @@ class EGraph:
             assert all(isinstance(child, int) for child in whole)
             return tuple(child for child in whole if isinstance(child, int))
         term = Call(pattern.op, tuple(map(self._term, whole)), pattern.rest)
-        return self._made(self._canonical(Node(pattern.op, whole, pattern.rest)), term)
+        return self._made(self._canonical(ENode(pattern.op, whole, pattern.rest)), term)
 
     def _term(self, child: Child) -> Operand:
         if isinstance(child, tuple):
             return tuple(map(self._term, child))
         return self._classes[self.find(child)].term
 
-    def _made(self, node: Node, term: Operand) -> int | None:
+    def _made(self, node: ENode, term: Operand) -> int | None:
         """The node's class, a new one if nobody has it."""
         if node in self._numbers:
             return self.find(self._numbers[node])
@@ -161,7 +161,7 @@ class EGraph:
         self._classes[number] = Class(term, shape, numbers, {node.op: [node]})
         return number
 
-    def _canonical(self, node: Node) -> Node:
+    def _canonical(self, node: ENode) -> ENode:
         """Over classes as they are now, in order where order does not matter."""
         children = [
             tuple(map(self.find, child)) if isinstance(child, tuple) else self.find(child)
@@ -169,7 +169,7 @@ class EGraph:
         ]
         if node.op in COMMUTATIVE:
             children.sort(key=lambda child: child if isinstance(child, int) else -1)
-        return Node(node.op, tuple(children), node.rest, node.leaf)
+        return ENode(node.op, tuple(children), node.rest, node.leaf)
 
     def _merge(self, one: int, two: int) -> None:
         """Makes two classes one, if they have the same numbers: an equation is not believed."""
@@ -201,7 +201,7 @@ class EGraph:
         for node, number in self._numbers.items():
             self._classes[self.find(number)].nodes.setdefault(node.op, []).append(node)
 
-    def _node(self, find: Call, node: Node, bound: Bound, shapes: Shapes) -> Iterator[Bound]:
+    def _node(self, find: Call, node: ENode, bound: Bound, shapes: Shapes) -> Iterator[Bound]:
         """What the wildcards stand for where a node of the operator is such a call."""
         if node.rest == find.rest:
             yield from self._all(find.args, node.children, bound, shapes)
@@ -243,7 +243,7 @@ class EGraph:
             yield bound
 
 
-def _lettered(size: object, run: Evaluator) -> Operand:
+def _lettered(size: object, run: TermEvaluator) -> Operand:
     """The setting's letter for a size; the size itself if it has none."""
     for letter in sorted(letters(run.setting.inputs) - {MORE}):
         if SIZES[letter] == size:

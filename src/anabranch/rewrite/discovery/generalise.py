@@ -15,17 +15,17 @@ from collections.abc import Iterator
 
 from anabranch.ir.rule import Call, Operand, Wild, wildcards
 from anabranch.rewrite.discovery.settings import SPARE
-from anabranch.rewrite.discovery.terms import Evaluator, Side, fingerprint
+from anabranch.rewrite.discovery.terms import Side, TermEvaluator, fingerprint
 
-MOST = 6
+MOST_PLACES = 6
 """Places of one input, on both sides together, that are looked at: their ways grow fast."""
 
 
-def generalised(one: Side, two: Side, run: Evaluator) -> tuple[Side, Side]:
+def generalised(one: Side, two: Side, run: TermEvaluator) -> tuple[Side, Side]:
     """The equation with as many different inputs as it bears."""
     for name in run.setting.inputs:
         left, right = (list(wildcards(side)).count(name) for side in (one, two))
-        if left + right > MOST or max(left, right) < 2:
+        if left + right > MOST_PLACES or max(left, right) < 2:
             continue
         for places in _ways(left, right):
             sides = (_spread(one, name, places[:left]), _spread(two, name, places[left:]))
@@ -76,7 +76,7 @@ def _spread(side: Side, name: str, numbers: tuple[int, ...]) -> Side:
     return found
 
 
-def _equal(one: Side, two: Side, run: Evaluator) -> bool:
+def _equal(one: Side, two: Side, run: TermEvaluator) -> bool:
     values = [run(side) for side in (one, two)]
     prints = [fingerprint(each) for each in values if each is not None]
     return len(prints) == 2 and prints[0] == prints[1]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from anabranch.ir.rule import Call, wildcards
 from anabranch.rewrite.discovery.egraph import Directed, EGraph
-from anabranch.rewrite.discovery.terms import Evaluator, Side, size
+from anabranch.rewrite.discovery.terms import Side, TermEvaluator, size
 from anabranch.rewrite.rules.found import Shapes, letters
 
 
@@ -68,7 +68,7 @@ def directions(one: Side, two: Side, shapes: Shapes) -> Iterator[tuple[Call, Sid
             yield find, replace
 
 
-def implied(one: Side, two: Side, theory: Theory, run: Evaluator, room: Room = QUICK) -> bool:
+def implied(one: Side, two: Side, theory: Theory, run: TermEvaluator, room: Room = QUICK) -> bool:
     """Whether a few steps make one class of both sides."""
     graph = EGraph(run, max(size(one), size(two)) + room.calls, room.nodes)
     left, right = graph.add(one), graph.add(two)
@@ -80,7 +80,7 @@ def implied(one: Side, two: Side, theory: Theory, run: Evaluator, room: Room = Q
     return graph.find(left) == graph.find(right)
 
 
-def prune(theory: Theory, first: int, run: Evaluator) -> None:
+def prune(theory: Theory, first: int, run: TermEvaluator) -> None:
     """Takes out equations from this place on that all others imply, the last one first: a law that
     is found after its special cases makes them go. Few are left to look far for."""
     for room in (QUICK, THOROUGH):

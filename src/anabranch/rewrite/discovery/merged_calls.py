@@ -18,13 +18,13 @@ from anabranch.ir import ops
 from anabranch.ir.rule import Call, Operand, Wild, text_pattern, wildcards
 from anabranch.rewrite.discovery.equations import ordered_names, short, survives, widest
 from anabranch.rewrite.discovery.settings import OPERATORS, Operator, Setting
-from anabranch.rewrite.discovery.terms import Evaluator, Tensors, fingerprint
+from anabranch.rewrite.discovery.terms import Tensors, TermEvaluator, fingerprint
 from anabranch.rewrite.rules.found import Equation, Shapes, fill
 
 Pair = tuple[Call, Call]
 
 
-def pairs(setting: Setting, run: Evaluator) -> Iterator[Equation]:
+def pairs(setting: Setting, run: TermEvaluator) -> Iterator[Equation]:
     """Those that hold on other shapes too, with the widest shapes they bear."""
     inputs = {**setting.inputs, **setting.spare}
     for both in _equal(setting, run):
@@ -43,7 +43,7 @@ def _equation(sides: tuple[Operand, ...], shapes: Shapes) -> list[Equation]:
     return [Equation(name, text_pattern(find), text_pattern(replace), shapes)]
 
 
-def _equal(setting: Setting, run: Evaluator) -> Iterator[tuple[Pair, Pair]]:
+def _equal(setting: Setting, run: TermEvaluator) -> Iterator[tuple[Pair, Pair]]:
     """Both calls, and the head and tail of the joint one that have their numbers."""
     cuts = [OPERATORS[name] for name in setting.operators if name.startswith(("head", "tail"))]
     joins = [OPERATORS[name] for name in setting.operators if name.startswith("cat")]

@@ -67,7 +67,7 @@ class Enumeration:
     equal: list[tuple[Side, Side]] = field(default_factory=list)
 
 
-class Evaluator:
+class TermEvaluator:
     """Runs patterns over the inputs of a setting on fixed draws."""
 
     def __init__(self, setting: Setting, seed: int) -> None:
@@ -118,7 +118,7 @@ class Evaluator:
 
 def enumerate_terms(setting: Setting, size: int, seed: int) -> Enumeration:
     """All terms of up to so many calls over one representative of each class of smaller ones."""
-    run, found = Evaluator(setting, seed), Enumeration()
+    run, found = TermEvaluator(setting, seed), Enumeration()
     first: dict[bytes, Side] = {}
     sizes: list[list[Term]] = [[]]
     for name in setting.inputs:
@@ -170,7 +170,9 @@ def fingerprint(values: Tensors) -> bytes:
     return state.digest()
 
 
-def _terms(setting: Setting, sizes: list[list[Term]], calls: int, run: Evaluator) -> Iterator[Term]:
+def _terms(
+    setting: Setting, sizes: list[list[Term]], calls: int, run: TermEvaluator
+) -> Iterator[Term]:
     """The terms of exactly so many calls that can be run and are not always zero, by operator."""
     for name in setting.operators:
         operator = OPERATORS[name]

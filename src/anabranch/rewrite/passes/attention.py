@@ -29,10 +29,10 @@ from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref, users
 from anabranch.ir.ops import ATTENTION
 from anabranch.ir.rule import Known
 from anabranch.rewrite.attention_heads import (
+    HeadLayout,
     Mask,
     Operand,
     Stack,
-    Way,
     heads_of,
     in_order,
     scaled,
@@ -59,7 +59,7 @@ class Apart(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class AttentionFacts:
     """What is known of the source: values, who reads them, what is returned, constants, and the
     nodes that compute constants of these."""
 
@@ -122,7 +122,7 @@ def attention(graph: Graph, trace: Trace) -> Graph:
     if all(node.op != BMM for node in graph.nodes):
         return graph
     able = foldable(graph, {c.name: c.value for c in contents.values() if c.value is not None})
-    facts = Facts(graph, Known.of(graph), users(graph), returned, contents, able, [])
+    facts = AttentionFacts(graph, Known.of(graph), users(graph), returned, contents, able, [])
     builder = Builder(graph)
     made: dict[str, Ref] = {}
     for node in graph.nodes:
@@ -136,7 +136,7 @@ def attention(graph: Graph, trace: Trace) -> Graph:
     return graph if after is graph else conditioned(after, facts.seen)
 
 
-def _attention(builder: Builder, node: Node, facts: Facts, trace: Trace) -> dict[str, Ref]:
+def _attention(builder: Builder, node: Node, facts: AttentionFacts, trace: Trace) -> dict[str, Ref]:
     """What comes in place of the second product of an attention, and of the view of it that has
     the shape of heads; nothing if it is none."""
     softmax = _past_views(_name(node.args[0]), facts)
@@ -164,7 +164,7 @@ def _attention(builder: Builder, node: Node, facts: Facts, trace: Trace) -> dict
     return {last.name: heads}
 
 
-def _scores(softmax: Node, after: Node, facts: Facts) -> Scores:
+def _scores(softmax: Node, after: Node, facts: AttentionFacts) -> Scores:
     """From the softmax back to the first product; `after`: the product behind it."""
     rank, shape = len(softmax.type.shape), softmax.type.shape
     dim = ops.arguments(softmax)["dim"]
@@ -207,7 +207,7 @@ def _scores(softmax: Node, after: Node, facts: Facts) -> Scores:
             raise Apart(f"%{mask} belongs to scores of another shape")
 
 
-def _added(node: Node, facts: Facts) -> tuple[Node, float, str]:
+def _added(node: Node, facts: AttentionFacts) -> tuple[Node, float, str]:
     """The product of `baddbmm`, by what it is multiplied, and what is added to it."""
     given = ops.arguments(node)
     alpha, mask = given["alpha"], _name(given["self"])
@@ -218,7 +218,7 @@ def _added(node: Node, facts: Facts) -> tuple[Node, float, str]:
     return Node(node.name, BMM, factors, (), node.types, node.origin), float(alpha), mask
 
 
-def _by_head(node: Node, facts: Facts) -> tuple[str, str] | None:
+def _by_head(node: Node, facts: AttentionFacts) -> tuple[str, str] | None:
     """The scores that the node multiplies by a number of each head, and these numbers."""
     if node.op != "aten.mul.Tensor" or len(set(node.uses)) < 2:
         return None
@@ -233,7 +233,7 @@ def _by_head(node: Node, facts: Facts) -> tuple[str, str] | None:
     return None
 
 
-def _masked(node: Node, facts: Facts) -> tuple[str, str, float | None]:
+def _masked(node: Node, facts: AttentionFacts) -> tuple[str, str, float | None]:
     """The scores that the node masks, the mask, and what is filled in where it says so."""
     given = ops.arguments(node)
     if node.op == "aten.add.Tensor" and given["alpha"] == 1 and len(node.uses) == 2:
@@ -260,7 +260,7 @@ def _masked(node: Node, facts: Facts) -> tuple[str, str, float | None]:
     raise Apart(f"%{node.name} is {node.op}, which attention does not do to scores")
 
 
-def _ask_for_rows(mask: str, scores: Node, facts: Facts) -> None:
+def _ask_for_rows(mask: str, scores: Node, facts: AttentionFacts) -> None:
     """Apart, if what is added is known to hide whole rows of the scores."""
     added = facts.content(mask)
     if added is not None and _whole_rows(added.isneginf(), scores):
@@ -275,7 +275,7 @@ def _whole_rows(hidden: torch.Tensor, scores: Node) -> bool:
     return bool(rows.all(-1).any())
 
 
-def _leads_to_product(name: str, facts: Facts) -> bool:
+def _leads_to_product(name: str, facts: AttentionFacts) -> bool:
     """Whether the value is a product, or one that is multiplied by numbers and masked."""
     node = _past_views(name, facts)
     while node is not None and (found := scaled(node) or _by_head(node, facts)) is not None:
@@ -286,7 +286,7 @@ def _leads_to_product(name: str, facts: Facts) -> bool:
     return node is not None and node.op in (BMM, BADDBMM)
 
 
-def _past_views(name: str, facts: Facts) -> Node | None:
+def _past_views(name: str, facts: AttentionFacts) -> Node | None:
     """What makes the value, through what leaves its elements in order, and casts between floats;
     None where others read something on the way."""
     node = facts.maker(name)
@@ -297,7 +297,7 @@ def _past_views(name: str, facts: Facts) -> Node | None:
     return node
 
 
-def _called(builder: Builder, node: Node, scores: Scores, facts: Facts) -> Ref:
+def _called(builder: Builder, node: Node, scores: Scores, facts: AttentionFacts) -> Ref:
     """The operator in place of both products."""
     types = facts.known.types
     query, turned, value = (*map(_name, scores.product.args), _name(node.args[1]))
@@ -322,7 +322,7 @@ def _called(builder: Builder, node: Node, scores: Scores, facts: Facts) -> Ref:
     )
 
 
-def _ask(scores: Scores, way: Way, dtype: torch.dtype, facts: Facts) -> None:
+def _ask(scores: Scores, way: HeadLayout, dtype: torch.dtype, facts: AttentionFacts) -> None:
     """Apart, if masks or factors of heads are not what the operator takes."""
     for (name, _), seen in zip((*scores.factors, *scores.masks), way.masks, strict=True):
         if seen.repeated and name not in facts.known.constant:
@@ -339,7 +339,7 @@ def _ask(scores: Scores, way: Way, dtype: torch.dtype, facts: Facts) -> None:
             facts.rely(name, "hides_nothing")
 
 
-def _stacks(query: str, scores: Scores, facts: Facts) -> list[Stack]:
+def _stacks(query: str, scores: Scores, facts: AttentionFacts) -> list[Stack]:
     """The batches and heads that there may be: those that the query had before all were one axis,
     and those that the axes of the scores are, cut in two."""
     found = heads_of(query, facts.known)

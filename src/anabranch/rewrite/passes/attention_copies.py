@@ -19,7 +19,7 @@ from anabranch.ir.ops import ATTENTION
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.attention_heads import seen_as
 from anabranch.rewrite.build import Builder
-from anabranch.rewrite.view_elements import MOVES, Cuts, Shown
+from anabranch.rewrite.view_elements import MOVES, Shown, ViewSlices
 from anabranch.trace import Trace
 
 OPERANDS = 3
@@ -53,7 +53,7 @@ def uncopied(graph: Graph, trace: Trace) -> Graph:
 
 def _source(
     name: str, made: Mapping[str, Node], table: Mapping[str, TensorType]
-) -> tuple[str, Cuts] | None:
+) -> tuple[str, ViewSlices] | None:
     """The earliest value, beyond a copy, of which the named one could be a view, and how."""
     moves: list[tuple[Node, str]] = []
     if not table[name].numel:
@@ -81,7 +81,9 @@ def _row(shown: Shown) -> int:
     return last[0][1] if last else 1
 
 
-def _view(builder: Builder, source: str, cuts: Cuts, shape: tuple[int, ...], origin: str) -> Ref:
+def _view(
+    builder: Builder, source: str, cuts: ViewSlices, shape: tuple[int, ...], origin: str
+) -> Ref:
     ref = Ref(builder.substitute(source))
     if builder.known.types[ref.name].shape != cuts.shape:
         ref = builder.call("aten.reshape.default", ref, cuts.shape, origin=origin)

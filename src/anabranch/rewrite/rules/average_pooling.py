@@ -22,7 +22,14 @@ from anabranch.ir.rule import Call, Match, Operand, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, convolution, reshape
 from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.conv_windows import Sizes, Window, convolve, results, spread, window
+from anabranch.rewrite.rules.conv_windows import (
+    ConvWindow,
+    Sizes,
+    convolve,
+    results,
+    spread,
+    window,
+)
 from anabranch.rewrite.rules.pattern_parts import not_constant
 
 Drawn = Mapping[str, object]
@@ -54,8 +61,8 @@ class Average:
         return self.divisor or self.kernel[0] * self.kernel[1]
 
     @property
-    def window(self) -> Window:
-        return Window(self.stride, self.padding, (1, 1))
+    def window(self) -> ConvWindow:
+        return ConvWindow(self.stride, self.padding, (1, 1))
 
     @property
     def sums_to_one(self) -> bool:
@@ -215,7 +222,7 @@ def with_1x1(
         drawn["x"] = draws.tensor(image.shape[0], of * k, *image.shape[2:])
         drawn["w"] = draws.weight("w", n, k, 1, 1)
         drawn["b"] = draws.bias(dice, "b", n)
-        drawn["window"] = Window((1, 1), (0, 0), (1, 1), groups=of).args
+        drawn["window"] = ConvWindow((1, 1), (0, 0), (1, 1), groups=of).args
         if stuck:
             drawn["b"] = draws.weight("b", n)
             drawn["pool"] = (*by[:4], True, 5)

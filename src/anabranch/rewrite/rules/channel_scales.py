@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import prod
 
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Bound, Call, Match, Operand, Pattern, Rule, When, Wild, wild
+from anabranch.ir.rule import Binding, Call, Match, Operand, Pattern, Rule, When, Wild, wild
 from anabranch.rewrite.pattern_ops import call, convolution, linear, reshape
 from anabranch.rewrite.rules.conv_windows import Sizes, convolve, window
 from anabranch.rewrite.rules.pattern_parts import bias_of, bound, not_constant
@@ -56,7 +56,7 @@ def of_result_shapes(**more: object) -> Draw:
 def not_of_channels(match: Match, name: str, shape: Sizes, axis: int) -> Refused | None:
     """Why what is bound is no number and has no number for each channel of a tensor of this shape,
     whose channels lie on this axis; None if it does."""
-    given: Bound = getattr(match, name)
+    given: Binding = getattr(match, name)
     if isinstance(given.arg, int | float) and not isinstance(given.arg, bool):
         return None
     if given.type is None:

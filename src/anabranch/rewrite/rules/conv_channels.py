@@ -20,7 +20,14 @@ from anabranch.ir.rule import Call, Match, Operand, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import cat, convolution
 from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.conv_windows import Rims, Window, convolve, rimmed, together, window
+from anabranch.rewrite.rules.conv_windows import (
+    ConvWindow,
+    Rims,
+    convolve,
+    rimmed,
+    together,
+    window,
+)
 from anabranch.rewrite.rules.pattern_parts import bound, not_constant, slice_of
 from anabranch.rewrite.rules.shapes import CONVOLUTION, Windows, shapes
 
@@ -28,7 +35,7 @@ Drawn = Mapping[str, object]
 
 x, y, w, v, b, c, parts, axis = wild("x y w v b c parts axis")
 
-MOST = 8
+MOST_PARTS = 8
 """Parts of a concatenation that are worth a launch each."""
 
 
@@ -40,7 +47,9 @@ def of_parts(match: Match) -> Refused | None:
     count = len(_parts(match))
     if count < 2:
         return Refused("its input has one part")
-    return None if count <= MOST else Refused(f"its input has {count} parts: too many launches")
+    return (
+        None if count <= MOST_PARTS else Refused(f"its input has {count} parts: too many launches")
+    )
 
 
 def sum_of_parts(match: Match) -> Call:
@@ -65,7 +74,7 @@ def _parts(match: Match) -> list[tuple[Ref, TensorType]]:
     return [(part, match.known.types[part.name]) for part in found if isinstance(part, Ref)]
 
 
-def _plain(by: Window) -> Refused | None:
+def _plain(by: ConvWindow) -> Refused | None:
     if by.transposed:
         return Refused("it is transposed")
     if by.groups > 1:
@@ -86,7 +95,7 @@ def summed(match: Match) -> Refused | None:
     return found if isinstance(found, Refused) else None
 
 
-def _one_window(match: Match) -> tuple[Window, list[Rims]] | Refused:
+def _one_window(match: Match) -> tuple[ConvWindow, list[Rims]] | Refused:
     size, other = match.x.shape, match.y.shape
     if (size[0], *size[2:]) != (other[0], *other[2:]):
         return Refused(f"the inputs are {size} and {other}")

@@ -20,7 +20,7 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Rule, wild
 from anabranch.rewrite.pattern_ops import call, convolution, reshape, transpose
 from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.conv_windows import Rims, Window, convolve, results, rimmed, window
+from anabranch.rewrite.rules.conv_windows import ConvWindow, Rims, convolve, results, rimmed, window
 from anabranch.rewrite.rules.draws import SIZES
 from anabranch.rewrite.rules.pattern_parts import not_constant
 from anabranch.rewrite.rules.shapes import GROUPED, PLAIN, Windows, either, shapes
@@ -49,7 +49,7 @@ def without_pad(match: Match) -> Call:
     return convolve(x, rimmed(w, rims), b, by)
 
 
-def _window_of_padded(match: Match) -> tuple[Window, Rims] | Refused:
+def _window_of_padded(match: Match) -> tuple[ConvWindow, Rims] | Refused:
     """The window and the rims of the weight that see the same without the padding before; or why
     there are none. A rim behind is left out where the results are as many without it."""
     by, taps, size = window(match), match.w.shape[2:], match.x.shape[2:]
@@ -65,7 +65,7 @@ def _window_of_padded(match: Match) -> tuple[Window, Rims] | Refused:
         least = max(left + p, right + p, 0)
         padding = least + (left + p - least) % d  # what is too many before is whole taps
         before, after = padding - left - p, padding - right - p
-        one = Window((by.stride[axis],), (padding,), (d,))
+        one = ConvWindow((by.stride[axis],), (padding,), (d,))
         count = results((size[axis],), (taps[axis] + before // d,), one)
         if count == (match.root.type.shape[2 + axis],):
             after = 0

@@ -25,9 +25,9 @@ from anabranch.rewrite.pattern_ops import cat, convolution
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.activations import ACTIVATIONS
 from anabranch.rewrite.rules.conv_windows import (
+    ConvWindow,
     Rims,
     Sizes,
-    Window,
     convolve,
     results,
     rimmed,
@@ -116,7 +116,7 @@ def two_kinds(match: Match) -> bool:
     return not same or match.w.shape[2:] != match.v.shape[2:]
 
 
-def one_window(match: Match) -> tuple[Window, list[Rims]] | Refused:
+def one_window(match: Match) -> tuple[ConvWindow, list[Rims]] | Refused:
     """The window in which those of w and v fit, or why there is none."""
     one, two = window(match), window(match, "other")
     if (one.transposed, one.groups) != (two.transposed, two.groups):
@@ -137,7 +137,7 @@ def padded(match: Match) -> Call:
     return _merged(match, by, rimmed(w, first), rimmed(v, second))
 
 
-def _merged(match: Match, by: Window, one: Operand, two: Operand) -> Call:
+def _merged(match: Match, by: ConvWindow, one: Operand, two: Operand) -> Call:
     n, m = match.w.shape[0], match.v.shape[0]
     return convolve(x, cat((one, two)), joined_bias(match, (b, n), (c, m)), by)
 
@@ -170,13 +170,13 @@ def two_windows(dice: random.Random) -> Drawn:
             return {**drawn, "window": one.args, "other": two.args}
 
 
-def _told_apart(dice: random.Random, kernel: Sizes, by: Window) -> Window:
+def _told_apart(dice: random.Random, kernel: Sizes, by: ConvWindow) -> ConvWindow:
     """The window, of any dilation along axes of one tap."""
     sides = zip(kernel, by.dilation, strict=True)
     return replace(by, dilation=tuple(dice.choice((1, d, 3)) if k == 1 else d for k, d in sides))
 
 
-def _pair(dice: random.Random, kernel: Sizes, other: Sizes, by: Window) -> dict[str, object]:
+def _pair(dice: random.Random, kernel: Sizes, other: Sizes, by: ConvWindow) -> dict[str, object]:
     n, k, m = (draws.size(dice) for _ in range(3))
     size = draws.room(dice, kernel, by)
     return {

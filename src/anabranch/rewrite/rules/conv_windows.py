@@ -28,7 +28,7 @@ Rims = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ConvWindow:
     """How a convolution walks along its input; one number for each axis of space."""
 
     stride: Sizes
@@ -50,18 +50,18 @@ class Window:
         return not self.transposed and set(self.stride) == {1} and set(self.padding) == {0}
 
 
-def window(match: Match, name: str = "window") -> Window:
+def window(match: Match, name: str = "window") -> ConvWindow:
     """The window captured under this name, of the convolution that is a root or below it."""
     return of_rest(match.bound[name], len(match.w.shape) - 2)
 
 
-def of_rest(rest: Arg, axes: int) -> Window:
+def of_rest(rest: Arg, axes: int) -> ConvWindow:
     """The window that a convolution of so many axes is called with, after its bias."""
     assert isinstance(rest, tuple)
     stride, padding, dilation, transposed, output_padding, groups = rest
     assert isinstance(transposed, bool) and isinstance(groups, int)
     stride, padding, dilation = (spread(arg, axes) for arg in (stride, padding, dilation))
-    return Window(stride, padding, dilation, transposed, spread(output_padding, axes), groups)
+    return ConvWindow(stride, padding, dilation, transposed, spread(output_padding, axes), groups)
 
 
 def spread(arg: Arg, axes: int) -> Sizes:
@@ -71,20 +71,20 @@ def spread(arg: Arg, axes: int) -> Sizes:
     return sizes * axes if len(sizes) == 1 else sizes
 
 
-def convolve(x: Operand, w: Operand, b: Operand, by: Window) -> Call:
+def convolve(x: Operand, w: Operand, b: Operand, by: ConvWindow) -> Call:
     """The convolution with this window."""
     return call("aten.convolution.default", x, w, b, *by.args)
 
 
-def results(size: Sizes, kernel: Sizes, by: Window) -> Sizes:
+def results(size: Sizes, kernel: Sizes, by: ConvWindow) -> Sizes:
     """The size of what a convolution of this kernel makes of an input of this size."""
     sides = zip(size, kernel, by.stride, by.padding, by.dilation, strict=True)
     return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides)
 
 
 def together(
-    size: Sizes, members: Sequence[tuple[Sizes, Window]]
-) -> tuple[Window, list[Rims]] | Refused:
+    size: Sizes, members: Sequence[tuple[Sizes, ConvWindow]]
+) -> tuple[ConvWindow, list[Rims]] | Refused:
     """The window in which these kernels fit with their windows, and the rim of each; or why there
     is none. `size` is the input's."""
     _, first = members[0]
@@ -121,7 +121,7 @@ def rimmed(weight: Operand, rims: Rims) -> Operand:
     return call("aten.constant_pad_nd.default", weight, around)
 
 
-def _dilations(kernel: Sizes, by: Window) -> Sizes:
+def _dilations(kernel: Sizes, by: ConvWindow) -> Sizes:
     """How far apart the taps are along each axis; 0 where there is one."""
     return tuple(d if k > 1 else 0 for k, d in zip(kernel, by.dilation, strict=True))
 
@@ -130,5 +130,5 @@ def _sum(a: Sizes, b: Sizes) -> Sizes:
     return tuple(x + y for x, y in zip(a, b, strict=True))
 
 
-def _said(by: Window) -> str:
+def _said(by: ConvWindow) -> str:
     return f"a window of stride {by.stride} and dilation {by.dilation}"

@@ -17,7 +17,7 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat, convolution, relu
 from anabranch.rewrite.rules.algebra_conditions import values
-from anabranch.rewrite.rules.conv_channels import MOST
+from anabranch.rewrite.rules.conv_channels import MOST_PARTS
 from anabranch.rewrite.rules.conv_windows import convolve, window
 from anabranch.rewrite.rules.pattern_parts import bound, not_constant, slice_of
 from anabranch.rewrite.rules.shapes import Windows, shapes
@@ -92,7 +92,7 @@ def _channels(match: Match, refs: list[Ref]) -> int:
 
 RULES: tuple[Rule, ...] = (
     _of_latest(
-        "conv(cat(xs, y), w, b) -> conv(cat(xs), w, b) + conv(y, w)", plain, False, MOST + 1
+        "conv(cat(xs, y), w, b) -> conv(cat(xs), w, b) + conv(y, w)", plain, False, MOST_PARTS + 1
     ),
     _of_latest(
         "conv(relu(cat(xs, y)), w, b) -> conv(relu(cat(xs)), w, b) + conv(relu(y), w)",

@@ -13,7 +13,7 @@ import torch
 from anabranch.ir.graph import Constant
 from anabranch.ir.ops import channels_last_strides
 from anabranch.ir.types import TensorType
-from anabranch.rewrite.rules.conv_windows import Sizes, Window
+from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes
 
 SIZES = (1, 2, 3, 4, 5, 6, 7)
 """Channels, rows and columns: one, primes, and numbers that divide."""
@@ -57,12 +57,12 @@ def kernel(dice: random.Random, axes: int) -> Sizes:
     return tuple(dice.choice((1, 1, 2, 3, 3, 4)) for _ in range(axes))
 
 
-def some_window(dice: random.Random, axes: int, groups: int = 1) -> Window:
+def some_window(dice: random.Random, axes: int, groups: int = 1) -> ConvWindow:
     """Any window but a transposed one."""
     stride = tuple(dice.choice((1, 1, 2, 3)) for _ in range(axes))
     padding = tuple(dice.choice((0, 0, 1, 2)) for _ in range(axes))
     dilation = tuple(dice.choice((1, 1, 1, 2)) for _ in range(axes))
-    return Window(stride, padding, dilation, groups=groups)
+    return ConvWindow(stride, padding, dilation, groups=groups)
 
 
 def convolution(dice: random.Random, channels: Sequence[int]) -> Mapping[str, object]:
@@ -77,7 +77,7 @@ def convolution(dice: random.Random, channels: Sequence[int]) -> Mapping[str, ob
     }
 
 
-def room(dice: random.Random, kernel: Sizes, by: Window) -> Sizes:
+def room(dice: random.Random, kernel: Sizes, by: ConvWindow) -> Sizes:
     """The size of an input that gives the window at least one result along each axis."""
     reach = (
         d * (k - 1) + 1 - 2 * p for k, p, d in zip(kernel, by.padding, by.dilation, strict=True)

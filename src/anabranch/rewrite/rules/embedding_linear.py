@@ -62,9 +62,9 @@ axis, along, shape = wild("axis along shape")
 EMBEDDING, INDEX = "aten.embedding.default", "aten.index.Tensor"
 STACK, SUM = "aten.stack.default", "aten.sum.dim_IntList"
 LOOKUP = call(EMBEDDING, tables, ids, rest="rest")
-WHOLE = (torch.int32, torch.int64)
+INDEX_DTYPES = (torch.int32, torch.int64)
 
-MOST = 512 << 20
+MOST_BYTES = 512 << 20
 """Bytes of all products of tables: they are memory beside the model's own."""
 
 P = TypeVar("P")
@@ -77,7 +77,7 @@ LOOKUPS: dict[Together, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LinearInput:
     """What a linear reads, one after the other. `lead`: the axes that rows have; `tables`: the
     heights and widths of those that are looked up in; `beside`: columns of what is with them, and
     of how many `rows` that are scaled."""
@@ -94,7 +94,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class EmbeddingLinearForm:
     """How lookups are put together: in a stack, as channels side by side, or as one lookup in a
     stack of tables. `beside`: with another value, or with rows that are scaled by numbers;
     `before`: that stands before them."""
@@ -129,7 +129,7 @@ class Form:
             return why
         return _small(match, sum(height for height, _ in row.tables) + row.rows)
 
-    def row(self, match: Match) -> Row | None:
+    def row(self, match: Match) -> LinearInput | None:
         """What the linear reads; None if that is not all of it, or lies otherwise."""
         if self.together == "index":
             given = match.tables.shape
@@ -150,7 +150,7 @@ class Form:
         axes = [match.bound[name] for name in ("axis", "along") if name in match.bound]
         if any(not isinstance(axis, int) or axis % rank != len(lead) for axis in axes):
             return None
-        row = Row(lead, tables, beside, rows)
+        row = LinearInput(lead, tables, beside, rows)
         return row if row.looked_up + beside == match.w.shape[-1] else None
 
     def put(self, match: Match) -> Pattern:
@@ -173,7 +173,7 @@ class Form:
         wanted = match.root.type.shape
         return whole if (*row.lead, wanted[-1]) == wanted else reshape(whole, wanted)
 
-    def _looked_up(self, match: Match, row: Row, start: int) -> Call:
+    def _looked_up(self, match: Match, row: LinearInput, start: int) -> Call:
         """Each in its table times the columns that are its own, `start` those of the first."""
         if self.together == "index":
             count, width = len(row.tables), row.tables[0][1]
@@ -276,13 +276,13 @@ def _counted(match: Match) -> bool:
     """Whether a stack is looked up in by numbers of tables and of rows, and not by what is true,
     the tables along the last axis."""
     found = types_of(match, "which", "ids")
-    if isinstance(found, Refused) or any(type.dtype not in WHOLE for type in found):
+    if isinstance(found, Refused) or any(type.dtype not in INDEX_DTYPES for type in found):
         return False
     table, row = found
     return len(table.shape) == 1 and table.shape == row.shape[-1:] and table.numel > 0
 
 
-def _apart(match: Match, row: Row) -> Refused | None:
+def _apart(match: Match, row: LinearInput) -> Refused | None:
     """Why the products of tables cannot be one that is looked up in at once."""
     dtypes = {match.known.types[index.name].dtype for index in values(match, "ids")}
     if len(dtypes) > 1:
@@ -312,7 +312,7 @@ def _small(match: Match, rows: int) -> Refused | None:
     total = rows * match.w.shape[0] * match.w.type.dtype.itemsize
     return (
         None
-        if total <= MOST
+        if total <= MOST_BYTES
         else Refused(f"its tables times the weight are {total:,} bytes beside the model's own")
     )
 
@@ -322,10 +322,22 @@ def _one(match: Match) -> Refused | None:
 
 
 ONE_BY_ONE = (
-    *(Form("stack"), Form("stack", "x * v"), Form("stack", "x * v", before=True)),
-    *(Form("cat"), Form("cat", "x"), Form("cat", "x", before=True)),
+    *(
+        EmbeddingLinearForm("stack"),
+        EmbeddingLinearForm("stack", "x * v"),
+        EmbeddingLinearForm("stack", "x * v", before=True),
+    ),
+    *(
+        EmbeddingLinearForm("cat"),
+        EmbeddingLinearForm("cat", "x"),
+        EmbeddingLinearForm("cat", "x", before=True),
+    ),
 )
-AT_ONCE = (Form("index"), Form("index", "x * v"), Form("index", "x * v", before=True))
+AT_ONCE = (
+    EmbeddingLinearForm("index"),
+    EmbeddingLinearForm("index", "x * v"),
+    EmbeddingLinearForm("index", "x * v", before=True),
+)
 
 RULES: tuple[Rule, ...] = (
     Rule(

@@ -64,12 +64,12 @@ TO, SUM = "aten._to_copy.default", "aten.sum.dim_IntList"
 LOOKUP = call(EMBEDDING, tables, ids, rest="rest")
 LOOKUPS, BAGS = Each(LOOKUP), Each(call(SUM, LOOKUP, dims))
 
-MOST = 1 << 30
+MOST_BYTES = 1 << 30
 """Bytes of a joined table: it is memory beside the model's own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class EmbeddingMergeForm:
     """How lookups are put together. `new`: their indices along an axis of its own; `flat`: which
     are channels side by side in the end; `bags`: of several rows each, which are added up. `left`,
     `right`: the sides of the equation, around what is looked up; `found`: by one lookup."""
@@ -214,7 +214,7 @@ def joined(known: Known, refs: Sequence[Ref], at: int, new: bool) -> Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class EmbeddingSlice:
     """What a value is cut out of, along which axis and from where to where; `kept`: whether it has
     that axis."""
 
@@ -225,7 +225,7 @@ class Cut:
     kept: bool
 
 
-def _cut(known: Known, node: Node | None, ref: Ref) -> Cut | None:
+def _cut(known: Known, node: Node | None, ref: Ref) -> EmbeddingSlice | None:
     wanted = known.types[ref.name].shape
     while node is not None and node.op in ORDERED:
         ref = Ref(node.uses[0])
@@ -241,7 +241,7 @@ def _cut(known: Known, node: Node | None, ref: Ref) -> Cut | None:
     return replace(cut, kept=True) if wanted == sliced else None
 
 
-def _cut_by(known: Known, node: Node, ref: Ref) -> Cut | None:
+def _cut_by(known: Known, node: Node, ref: Ref) -> EmbeddingSlice | None:
     """What this node cuts."""
     if node.op not in (SELECT, SLICE, UNBIND, *SPLITS):
         return None
@@ -252,20 +252,20 @@ def _cut_by(known: Known, node: Node, ref: Ref) -> Cut | None:
     if node.op in SPLITS:
         sizes = [type.shape[dim] for type in node.types]
         part = node.results.index(ref.name)
-        return Cut(of, dim, sum(sizes[:part]), sum(sizes[: part + 1]), True)
+        return EmbeddingSlice(of, dim, sum(sizes[:part]), sum(sizes[: part + 1]), True)
     if node.op == SLICE:
         bounds = given["start"], given["end"], given["step"]
         if not all(bound is None or isinstance(bound, int) for bound in bounds):
             return None
         start, end, step = slice(*bounds).indices(shape[dim])
-        return Cut(of, dim, start, end, True) if step == 1 and start < end else None
+        return EmbeddingSlice(of, dim, start, end, True) if step == 1 and start < end else None
     at = given["index"] if node.op == SELECT else node.results.index(ref.name)
     assert isinstance(at, int)
     at %= shape[dim]
-    return Cut(of, dim, at, at + 1, False)
+    return EmbeddingSlice(of, dim, at, at + 1, False)
 
 
-def _uncut(cuts: Sequence[Cut], known: Known, at: int, new: bool) -> Operand:
+def _uncut(cuts: Sequence[EmbeddingSlice], known: Known, at: int, new: bool) -> Operand:
     """The values that were cut, side by side along an axis: what lies between the first cut and
     the last, its axis moved; None if they do not follow each other."""
     if not cuts or len({(cut.of, cut.axis, cut.kept) for cut in cuts}) > 1:
@@ -334,7 +334,7 @@ def _joinable(match: Match, refs: Sequence[Ref]) -> Refused | None:
             return Refused(f"%{ref.name} is no constant: to join it would cost a copy each time")
     types = [match.known.types[ref.name] for ref in refs]
     total = sum(type.numel * type.dtype.itemsize for type in types)
-    if total > MOST:
+    if total > MOST_BYTES:
         return Refused(f"its tables are {total:,} bytes, which would be held once more")
     rows = sum(type.shape[0] for type in types)
     index = match.known.types[values(match, "ids")[0].name].dtype
@@ -351,9 +351,11 @@ def _plain(arg: Arg) -> Operand:
 
 
 FORMS = (
-    Form(STACK, True, False, "stack([{}])", "lookup(all w, stack(i))"),
-    Form(CAT, False, False, "cat([{}], rows)", "lookup(all w, cat(i))"),
-    Form(CAT, True, True, "cat([{}], channels)", "lookup(all w, stack(i))", "reshape({})"),
+    EmbeddingMergeForm(STACK, True, False, "stack([{}])", "lookup(all w, stack(i))"),
+    EmbeddingMergeForm(CAT, False, False, "cat([{}], rows)", "lookup(all w, cat(i))"),
+    EmbeddingMergeForm(
+        CAT, True, True, "cat([{}], channels)", "lookup(all w, stack(i))", "reshape({})"
+    ),
 )
 
 BAGGED = tuple(replace(form, bags=True) for form in FORMS)

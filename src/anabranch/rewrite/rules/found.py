@@ -27,7 +27,7 @@ from anabranch.ir.rule_text import parse_pattern
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import algebra_conditions, draws
 from anabranch.rewrite.rules.algebra_conditions import every, floating, number
-from anabranch.rewrite.rules.conv_windows import Window, spread
+from anabranch.rewrite.rules.conv_windows import ConvWindow, spread
 
 FILE = Path(__file__).with_name("found.json")
 
@@ -212,7 +212,7 @@ def _drawing(shapes: Shapes, told: set[str], numbers: list[str]) -> algebra_cond
         known |= zip("RQ", kernel, strict=True)
         if told & {AVERAGED, LARGEST}:  # these pad by half a window at most
             padding = tuple(dice.randint(0, taps // 2) for taps in kernel)
-            by = Window(by.stride, padding, (1, 1))
+            by = ConvWindow(by.stride, padding, (1, 1))
         if told & PLAIN.keys():
             room = draws.room(dice, kernel, by)
             known |= zip("HWIJ", room * 2, strict=True)

@@ -35,7 +35,7 @@ x, y, w, v, b, c, parts, axis = wild("x y w v b c parts axis")
 
 LARGEST = 64
 """How many times larger a weight may become by zeros."""
-MOST = 32
+MOST_GROUPS = 32
 """Groups that are worth a launch each."""
 TILE = 16
 """Channels that tensor cores multiply at once."""
@@ -108,7 +108,7 @@ def few_groups(match: Match) -> Refused | None:
     groups = window(match).groups
     if why := grouped(match):
         return why
-    return None if groups <= MOST else Refused(f"it has {groups} groups: too many launches")
+    return None if groups <= MOST_GROUPS else Refused(f"it has {groups} groups: too many launches")
 
 
 def apart(match: Match) -> Call:

@@ -30,7 +30,14 @@ from anabranch.rewrite.pattern_ops import call, cat, convolution, permute, resha
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.activations import ACTIVATIONS, mode
 from anabranch.rewrite.rules.conv_merging import APART, Merge, two_convolutions, two_windows
-from anabranch.rewrite.rules.conv_windows import Rims, Window, convolve, of_rest, rimmed, together
+from anabranch.rewrite.rules.conv_windows import (
+    ConvWindow,
+    Rims,
+    convolve,
+    of_rest,
+    rimmed,
+    together,
+)
 from anabranch.rewrite.rules.pattern_parts import slice_of
 from anabranch.rewrite.rules.shapes import shapes
 
@@ -41,14 +48,14 @@ ONE = convolution(x, w, b, rest="window")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class InterleavedConv:
     """One of the convolutions."""
 
     x: Ref
     weight: Ref
     shape: tuple[int, ...]
     bias: Ref | None
-    window: Window
+    window: ConvWindow
 
     @property
     def rows(self) -> int:
@@ -56,28 +63,28 @@ class Member:
         return self.shape[0] // self.window.groups
 
 
-def of_two(match: Match) -> list[Member]:
+def of_two(match: Match) -> list[InterleavedConv]:
     found = match.bound
     sides = (("x", "w", "b", "window"), ("x", "v", "c", "other"))
     return _members(match, [[found[name] for name in side] for side in sides])
 
 
-def of_each(match: Match) -> list[Member]:
+def of_each(match: Match) -> list[InterleavedConv]:
     """Of a concatenation, where each name stands for a tuple."""
     columns = [match.bound[name] for name in ("x", "w", "b", "window")]
     return _members(match, zip(*(arg for arg in columns if isinstance(arg, tuple)), strict=True))
 
 
-def _members(match: Match, rows: Iterable[Sequence[Arg]]) -> list[Member]:
+def _members(match: Match, rows: Iterable[Sequence[Arg]]) -> list[InterleavedConv]:
     found = []
     for value, weight, bias, rest in rows:
         assert isinstance(value, Ref) and isinstance(weight, Ref) and isinstance(bias, Ref | None)
         shape = match.known.types[weight.name].shape
-        found.append(Member(value, weight, shape, bias, of_rest(rest, len(shape) - 2)))
+        found.append(InterleavedConv(value, weight, shape, bias, of_rest(rest, len(shape) - 2)))
     return found
 
 
-def able(match: Match, members: list[Member]) -> Refused | None:
+def able(match: Match, members: list[InterleavedConv]) -> Refused | None:
     """Whether they can be one: as many groups, and windows that fit in one."""
     counts = {member.window.groups for member in members}
     if len(members) < 2:
@@ -97,12 +104,14 @@ def able(match: Match, members: list[Member]) -> Refused | None:
     return found if isinstance(found, Refused) else None
 
 
-def _window(match: Match, members: list[Member]) -> tuple[Window, list[Rims]] | Refused:
+def _window(
+    match: Match, members: list[InterleavedConv]
+) -> tuple[ConvWindow, list[Rims]] | Refused:
     size = match.known.types[members[0].x.name].shape[2:]
     return together(size, [(member.shape[2:], member.window) for member in members])
 
 
-def whole(match: Match, members: list[Member]) -> Call:
+def whole(match: Match, members: list[InterleavedConv]) -> Call:
     """One convolution, in each group the channels of the first, then those of the second."""
     found = _window(match, members)
     assert not isinstance(found, Refused)
@@ -124,7 +133,7 @@ def whole(match: Match, members: list[Member]) -> Call:
     return convolve(members[0].x, weight, bias, by)
 
 
-def parts(match: Match, members: list[Member], value: Pattern) -> tuple[Pattern, ...]:
+def parts(match: Match, members: list[InterleavedConv], value: Pattern) -> tuple[Pattern, ...]:
     """The channels of each member: a view where it has one of each group, else a copy in the
     layout that the results have."""
     groups, (images, _, *size) = members[0].window.groups, match.root.type.shape
@@ -145,7 +154,7 @@ def parts(match: Match, members: list[Member], value: Pattern) -> tuple[Pattern,
     return tuple(part(start, end) for start, end in ends)
 
 
-def one_after_another(match: Match, members: list[Member], value: Pattern) -> Pattern:
+def one_after_another(match: Match, members: list[InterleavedConv], value: Pattern) -> Pattern:
     """The channels of the first, then those of the second, and so on: members that compute as many
     of each group change places with the groups, in one copy."""
     rows, groups = members[0].rows, members[0].window.groups

@@ -33,7 +33,7 @@ Drawn = Mapping[str, object]
 
 x, y, w, v, u, b, c, d, parts, axis = wild("x y w v u b c d parts axis")
 
-MOST = 8
+MOST_PARTS = 8
 """Parts of a concatenation that are worth a launch each."""
 
 
@@ -79,7 +79,11 @@ def of_parts(match: Match) -> Refused | None:
     if len(sizes) < 2 or match.axis.arg not in (-1, len(sizes[0][1].shape) - 1):
         return Refused("its input is no concatenation of columns")
     assert whole == match.w.shape[-1]
-    return constant(match) if len(sizes) <= MOST else Refused(f"its input has {len(sizes)} parts")
+    return (
+        constant(match)
+        if len(sizes) <= MOST_PARTS
+        else Refused(f"its input has {len(sizes)} parts")
+    )
 
 
 def sum_of_parts(match: Match) -> Call:

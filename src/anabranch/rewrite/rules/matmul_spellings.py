@@ -19,7 +19,7 @@ from math import prod
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Rule, When, wild
 from anabranch.rewrite.pattern_ops import call, convolution, linear, permute, reshape, t, transpose
-from anabranch.rewrite.rules.conv_windows import Window, convolve, window
+from anabranch.rewrite.rules.conv_windows import ConvWindow, convolve, window
 from anabranch.rewrite.rules.linear_after_norm import NARROW, widened
 from anabranch.rewrite.rules.shapes import CONVOLUTION, PLAIN, OneOf, either, shapes
 
@@ -60,8 +60,8 @@ def as_product(match: Match) -> Call:
     return whole if match.b.type is None else whole + reshape(b, (1, -1, *(1 for _ in size)))
 
 
-def _plain(axes: int) -> Window:
-    return Window((1,) * axes, (0,) * axes, (1,) * axes)
+def _plain(axes: int) -> ConvWindow:
+    return ConvWindow((1,) * axes, (0,) * axes, (1,) * axes)
 
 
 def between_permutations(match: Match) -> Refused | None:

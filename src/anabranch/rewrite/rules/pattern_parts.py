@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anabranch.ir.graph import Ref
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Bound, Call, Match, Operand, Pattern, Wild
+from anabranch.ir.rule import Binding, Call, Match, Operand, Pattern, Wild
 from anabranch.rewrite.pattern_ops import call, cat
 
 
@@ -12,10 +12,10 @@ def slice_of(x: Operand, axis: int, start: int, end: int) -> Call:
     return call("aten.slice.Tensor", x, axis, start, end)
 
 
-def bound(match: Match, wild: Wild) -> Bound:
+def bound(match: Match, wild: Wild) -> Binding:
     """What the wildcard stands for."""
     found = getattr(match, wild.name)
-    assert isinstance(found, Bound)
+    assert isinstance(found, Binding)
     return found
 
 

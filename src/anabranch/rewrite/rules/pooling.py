@@ -24,7 +24,7 @@ from anabranch.rewrite.pattern_ops import call
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.average_pooling import Average, average, pooled, steps
 from anabranch.rewrite.rules.conv_composition import sides_of
-from anabranch.rewrite.rules.conv_windows import Sizes, Window, results, spread
+from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes, results, spread
 
 Drawn = Mapping[str, object]
 
@@ -84,7 +84,7 @@ def _pool(dice: random.Random) -> tuple[tuple[object, ...], Sizes]:
     stride = dice.choice(((), (1, 1), (2, 2), (3, 1), (2,)))
     padding = tuple(dice.randint(0, taps // 2) for taps in kernel)
     dilation = dice.choice(((1, 1), (1, 1), (1, 2), (2,)))
-    by, ceil = Window(steps(stride, kernel), padding, spread(dilation, 2)), dice.random() < 0.5
+    by, ceil = ConvWindow(steps(stride, kernel), padding, spread(dilation, 2)), dice.random() < 0.5
     size = draws.room(dice, kernel, by)
     if by.dilation != (1, 1):  # or taps may step over all of a small image
         ceil, size = ceil and not any(padding), tuple(n + 2 for n in size)
@@ -138,7 +138,7 @@ def _largest(match: Match) -> Call | Refused:
     rest = match.bound["pool"]
     assert isinstance(rest, tuple)
     kernel = spread(rest[0], 2)
-    by = Window(steps(rest[1], kernel), spread(rest[2], 2), spread(rest[3], 2))
+    by = ConvWindow(steps(rest[1], kernel), spread(rest[2], 2), spread(rest[3], 2))
     found = _own_padding(match, kernel, by)
     if isinstance(found, Refused):
         return found
@@ -146,7 +146,7 @@ def _largest(match: Match) -> Call | Refused:
     return call(MAXIMUM, x, kernel, by.stride, padding, by.dilation, ceil)
 
 
-def _own_padding(match: Match, kernel: Sizes, by: Window) -> tuple[Sizes, bool] | Refused:
+def _own_padding(match: Match, kernel: Sizes, by: ConvWindow) -> tuple[Sizes, bool] | Refused:
     """The padding on both sides, as much as stands on the left, and whether windows cut short on
     the right make as many results."""
     sides = sides_of(match, 2)
@@ -158,14 +158,14 @@ def _own_padding(match: Match, kernel: Sizes, by: Window) -> tuple[Sizes, bool] 
     if any(2 * p > taps for p, taps in zip(padding, kernel, strict=True)):
         return Refused(f"a pooling of {kernel} takes no padding of {padding}")
     wanted, size = match.root.type.shape[-2:], match.x.shape[-2:]
-    whole = Window(by.stride, padding, by.dilation)
+    whole = ConvWindow(by.stride, padding, by.dilation)
     for ceil in (False, True):
         if _results(size, kernel, whole, ceil) == wanted:
             return padding, ceil
     return Refused(f"padded by {padding} on both sides the results are not {wanted}")
 
 
-def _results(size: Sizes, kernel: Sizes, by: Window, ceil: bool) -> Sizes:
+def _results(size: Sizes, kernel: Sizes, by: ConvWindow, ceil: bool) -> Sizes:
     """How many windows there are; with `ceil` also those that begin inside and end outside."""
     if not ceil:
         return results(size, kernel, by)
@@ -208,11 +208,11 @@ def padded_pool(dice: random.Random, average: bool = False) -> dict[str, object]
         own = dice.choice((0, 0, 1)) if min(kernel) > 3 else 0
         left = [dice.randint(0, taps // 2 - own) for taps in kernel]
         right = [end + dice.choice((0, 0, 1)) for end in left]
-        by = Window(steps(stride, kernel), (own, own), (1, 1))
-        size = draws.room(dice, kernel, Window(by.stride, (0, 0), (1, 1)))
+        by = ConvWindow(steps(stride, kernel), (own, own), (1, 1))
+        size = draws.room(dice, kernel, ConvWindow(by.stride, (0, 0), (1, 1)))
         full = tuple(n + a + b for n, a, b in zip(size, left, right, strict=True))
         padding = tuple(a + own for a in left)
-        whole = Window(by.stride, padding, (1, 1))
+        whole = ConvWindow(by.stride, padding, (1, 1))
         wanted = results(full, kernel, by)
         if wanted in (_results(size, kernel, whole, False), _results(size, kernel, whole, True)):
             break

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from anabranch.ir import ops
 from anabranch.ir.rule import Rule
-from anabranch.rewrite.match_index import Sought
+from anabranch.rewrite.match_index import RuleSignature
 from anabranch.rewrite.rules.grouped_convs import PAIRED
 from anabranch.rewrite.rules.interleaved_convs import GROUPS
 
@@ -48,5 +48,5 @@ def published(families: Mapping[str, Sequence[Rule]]) -> tuple[Rule, ...]:
 
 
 def _is_published(rule: Rule) -> bool:
-    names = {ops.packet_name(op) for op in Sought.of(rule).ops}
+    names = {ops.packet_name(op) for op in RuleSignature.of(rule).ops}
     return names <= OPERATORS and not any(own in rule.name for own in OURS)

@@ -52,7 +52,7 @@ FILLED = frozenset(f"aten.{name}" for name in ("full", "full_like", "zeros", "ze
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ColumnStep:
     """What a column is of its state, which is `of` one step before and `first` before the first:
     `by` times that, plus `term`; None for a factor of one, and for no term."""
 
@@ -61,11 +61,11 @@ class Step:
     by: Whole | None = None
     term: Whole | None = None
 
-    def scaled(self, by: Whole) -> Step:
+    def scaled(self, by: Whole) -> ColumnStep:
         factor, term = (one and each(MUL, (one, by)) for one in (self.by, self.term))
         return replace(self, by=factor or by, term=term)
 
-    def plus(self, term: Whole, op: str = ADD) -> Step:
+    def plus(self, term: Whole, op: str = ADD) -> ColumnStep:
         alone = term if op == ADD else each(MUL, (term, LESS))
         return replace(self, term=each(op, (self.term, term)) if self.term else alone)
 
@@ -77,25 +77,25 @@ class Columns:
 
     known: Known
     open: list[Column] = field(default_factory=list)
-    done: dict[Column, Whole | Step] = field(default_factory=dict)
+    done: dict[Column, Whole | ColumnStep] = field(default_factory=dict)
     found: dict[str, Whole] = field(default_factory=dict)
     peeled: int = 0
 
     def whole(self, column: Column) -> Whole:
         """A column that is of no state of those that are still open."""
         found = self.of(column)
-        if isinstance(found, Step):
+        if isinstance(found, ColumnStep):
             raise Differing("what it carries to the next step is read elsewhere, too")
         return found
 
-    def of(self, column: Column) -> Whole | Step:
+    def of(self, column: Column) -> Whole | ColumnStep:
         if column not in self.done:
             if len(self.done) > MOST_COLUMNS:
                 raise Differing(f"its steps compute more than {MOST_COLUMNS} values")
             self.done[column] = self._of(column)
         return self.done[column]
 
-    def _of(self, column: Column) -> Whole | Step:
+    def _of(self, column: Column) -> Whole | ColumnStep:
         first, *others = column
         refs = tuple(arg for arg in column if isinstance(arg, Ref))
         if all(type(arg) is type(first) and arg == first for arg in others):
@@ -105,7 +105,7 @@ class Columns:
             raise Differing("its steps are given different numbers")
         for state in self.open:
             if column[1:] == state[:-1]:
-                return Step(state, first)
+                return ColumnStep(state, first)
             if column == state[:-1]:
                 raise Differing("its first step computes something else")
         if (cut := self._cut(refs)) is not None:
@@ -143,7 +143,7 @@ class Columns:
                     break
         return min(found, key=lambda one: _depth(one.value)) if found else None
 
-    def _computed(self, column: Column, nodes: list[Node]) -> Whole | Step:
+    def _computed(self, column: Column, nodes: list[Node]) -> Whole | ColumnStep:
         """A column of one operator, and where it is its own state, the recurrence."""
         node = nodes[0]
         self.open.append(column)
@@ -159,7 +159,7 @@ class Columns:
         found = _step(node.op, given)
         return self._recurrence(found, node) if found.of == column else found
 
-    def _recurrence(self, found: Step, node: Node) -> Whole:
+    def _recurrence(self, found: ColumnStep, node: Node) -> Whole:
         shape, dtype = node.type.shape, node.type.dtype
         if not dtype.is_floating_point:
             raise Differing("its state is no floating number")
@@ -219,36 +219,36 @@ def _alike(nodes: Sequence[Node]) -> bool:
     return able and all((n.op, n.types) == (first.op, first.types) for n in nodes)
 
 
-def _step(op: str, given: Sequence[Whole | Step]) -> Step:
+def _step(op: str, given: Sequence[Whole | ColumnStep]) -> ColumnStep:
     """An operator's result as a factor and a term of the state that one of its arguments holds."""
     left, right, *more = given if len(given) > 1 else (given[0], Whole(None))
     usual = not more or [one.value for one in more if isinstance(one, Whole)] == [1]
     match left, right:
-        case Step(), Whole() if op == ADD and usual:
+        case ColumnStep(), Whole() if op == ADD and usual:
             return left.plus(right)
-        case Whole(), Step() if op == ADD and usual:
+        case Whole(), ColumnStep() if op == ADD and usual:
             return right.plus(left)
-        case Step(), Whole() if op == SUB and usual:
+        case ColumnStep(), Whole() if op == SUB and usual:
             return left.plus(right, SUB)
-        case Whole(), Step() if op == SUB and usual:
+        case Whole(), ColumnStep() if op == SUB and usual:
             return right.scaled(LESS).plus(left)
-        case Step(), Whole() if op == MUL:
+        case ColumnStep(), Whole() if op == MUL:
             return left.scaled(right)
-        case Whole(), Step() if op == MUL:
+        case Whole(), ColumnStep() if op == MUL:
             return right.scaled(left)
-        case Step(), Whole() if op == NEG:
+        case ColumnStep(), Whole() if op == NEG:
             return left.scaled(LESS)
-        case Step(), Whole() if op in LERP and isinstance(more[0], Whole):
+        case ColumnStep(), Whole() if op in LERP and isinstance(more[0], Whole):
             return left.scaled(_rest(more[0])).plus(each(MUL, (right, more[0])))
-        case Whole(), Step() if op in LERP and isinstance(more[0], Whole):
+        case Whole(), ColumnStep() if op in LERP and isinstance(more[0], Whole):
             return right.scaled(more[0]).plus(each(MUL, (left, _rest(more[0]))))
     if op == ADDCMUL and isinstance(more[-1], Whole) and more[-1].value == 1:
         match left, right, more[0]:
-            case Step(), Whole(), Whole():
+            case ColumnStep(), Whole(), Whole():
                 return left.plus(each(MUL, (right, more[0])))
-            case Whole(), Step(), Whole():
+            case Whole(), ColumnStep(), Whole():
                 return right.scaled(more[0]).plus(left)
-            case Whole(), Whole(), Step():
+            case Whole(), Whole(), ColumnStep():
                 return more[0].scaled(right).plus(left)
     raise Differing("what it carries is not multiplied and added to alone")
 

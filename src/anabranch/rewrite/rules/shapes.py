@@ -35,7 +35,7 @@ from anabranch.ir.graph import Constant
 from anabranch.ir.ops import channels_last_strides
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.conv_windows import Sizes, Window
+from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes
 
 Draw = Callable[[random.Random], Mapping[str, object]]
 Known = dict[str, int | Sizes]
@@ -151,7 +151,7 @@ class Drawing:
     dice: random.Random
     entries: Mapping[str, object]
     known: Known = field(default_factory=dict)
-    _window: tuple[Sizes, Window] | None = None
+    _window: tuple[Sizes, ConvWindow] | None = None
     _counts: dict[str, int] = field(default_factory=dict)
 
     def all(self) -> dict[str, object]:
@@ -183,7 +183,7 @@ class Drawing:
             tokens, kind = text.split(), ""
         if kind == "plain":
             ones = self._several("ones")
-            return Window(ones, (0,) * len(ones), ones).args
+            return ConvWindow(ones, (0,) * len(ones), ones).args
         sizes = self.sizes(tokens)
         if kind in NUMBERS:
             return NUMBERS[kind](self.dice, *sizes)
@@ -296,7 +296,7 @@ class Drawing:
         return given
 
     @property
-    def window(self) -> tuple[Sizes, Window]:
+    def window(self) -> tuple[Sizes, ConvWindow]:
         """The kernel, and how it walks."""
         if self._window is None:
             (by,) = (entry for entry in self.entries.values() if isinstance(entry, Windows))
@@ -305,7 +305,7 @@ class Drawing:
         return self._window
 
 
-def _walk(dice: random.Random, by: Windows, groups: int) -> tuple[Sizes, Window]:
+def _walk(dice: random.Random, by: Windows, groups: int) -> tuple[Sizes, ConvWindow]:
     axes = dice.choice(by.axes)
     ways = (by.kernel, by.stride, by.padding, by.dilation)
     kernel, stride, padding, dilation = (
@@ -314,8 +314,8 @@ def _walk(dice: random.Random, by: Windows, groups: int) -> tuple[Sizes, Window]
     if by.first:
         stride = (dice.choice(by.first), *stride[1:])
     if by.transposed:
-        return kernel, Window(stride, (0,) * axes, dilation, transposed=True, groups=groups)
-    return kernel, Window(stride, padding, dilation, groups=groups)
+        return kernel, ConvWindow(stride, (0,) * axes, dilation, transposed=True, groups=groups)
+    return kernel, ConvWindow(stride, padding, dilation, groups=groups)
 
 
 def _texts(entry: object) -> Iterator[str]:

@@ -20,7 +20,7 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Rule, wild
 from anabranch.rewrite.pattern_ops import call, convolution
 from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.conv_windows import Sizes, Window, convolve, results, window
+from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes, convolve, results, window
 from anabranch.rewrite.rules.pattern_parts import not_constant
 
 x, w, b = wild("x w b")
@@ -78,7 +78,7 @@ def images(dice: random.Random) -> Mapping[str, object]:
     channels, out, stride = dice.choice((1, 2, 3, 4)), draws.size(dice), dice.choice((2, 2, 3))
     kernel = tuple(dice.choice((3, 3, 4, 5)) for _ in range(2))
     padding = tuple(dice.choice((0, 1, 2)) for _ in range(2))
-    by, size = Window((stride, stride), padding, (1, 1)), []
+    by, size = ConvWindow((stride, stride), padding, (1, 1)), []
     for k, p in zip(kernel, padding, strict=True):
         least = max(1, -(-(2 * p - k + 1) // stride) + 1)
         spare = dice.randint(0, min(stride - 1, -k % stride + p))

@@ -25,8 +25,8 @@ from anabranch.schedule.ios.stage_cost import Groups, StageCost
 
 SIZES = (16, 24)
 PASSES = 4
-MOST = 50_000
-GAIN = 1e-6  # microseconds; less is rounding
+MOST_STEPS = 50_000
+GAIN_US = 1e-6  # microseconds; less is rounding
 
 
 def polish(dag: Dag, stages: Sequence[Groups], cost: StageCost, limits: Limits) -> list[Groups]:
@@ -59,7 +59,7 @@ def _pass(
         if window and window not in seen:
             seen.add(window)
             found = _solved(dag, window, cost, limits)
-            if found and sum(map(cost, found)) < sum(map(cost, stages[first:last])) - GAIN:
+            if found and sum(map(cost, found)) < sum(map(cost, stages[first:last])) - GAIN_US:
                 stages[first:last] = found
                 last, gained = first + len(found), True
         first += max(1, (last - first) // 2)
@@ -75,7 +75,7 @@ def _solved(dag: Dag, window: int, cost: StageCost, limits: Limits) -> list[Grou
 
     r, s = limits.max_group_size, min(limits.max_groups or limits.max_streams, limits.max_streams)
     try:
-        found = solve(dag.restrict(window), lambda g: cost(spread(g)), r, s, most=MOST)
+        found = solve(dag.restrict(window), lambda g: cost(spread(g)), r, s, most=MOST_STEPS)
     except TooMany:
         return []
     return [spread(groups) for groups in found.stages]

@@ -24,7 +24,7 @@ from anabranch.ir.dag import Dag, width
 from anabranch.schedule.blocks import blocks
 from anabranch.schedule.ios.endings import TooMany, all_endings, endings, reaches, states
 
-MOST = 10_000_000
+MOST_STEPS = 10_000_000
 MOST_STATES = 300_000
 
 
@@ -40,7 +40,7 @@ class Space:
     schedules: int | None
 
 
-def spaces(dag: Dag, most: int = MOST) -> tuple[tuple[int, Space], ...]:
+def spaces(dag: Dag, most: int = MOST_STEPS) -> tuple[tuple[int, Space], ...]:
     """Each block of the dag as a mask, and its space; blocks of one node are left out."""
     found = [mask for mask in blocks(dag, max_nodes=None) if mask.bit_count() > 1]
     return tuple((mask, space(dag.restrict(mask), most=most)) for mask in found)
@@ -51,7 +51,7 @@ def space(
     max_group_size: int | None = None,
     max_groups: int | None = None,
     one_source: bool = True,
-    most: int | None = MOST,
+    most: int | None = MOST_STEPS,
 ) -> Space:
     """Count states, transitions and schedules; gives up above `most` transitions, or
     above `MOST_STATES` states, which are all in memory at once."""

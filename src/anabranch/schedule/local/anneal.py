@@ -20,7 +20,7 @@ from random import Random
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.dag import Dag, bits
 from anabranch.schedule.event_waits import waited
-from anabranch.schedule.local.assignment import Placing, Steps, breaks
+from anabranch.schedule.local.assignment import AssignmentMoves, Placing, breaks
 from anabranch.schedule.local.evaluate import Latency
 
 SEED = 20
@@ -44,7 +44,9 @@ def annealed(
     """The cheapest placing met within so many evaluations. `warm_us`: the temperature at first;
     `movable`: the nodes that may move, all if not given; `until`: when to stop at the latest."""
     dice = Random(SEED)
-    steps = Steps(dag, range(len(dag.names)) if movable is None else movable, max_streams, dice)
+    steps = AssignmentMoves(
+        dag, range(len(dag.names)) if movable is None else movable, max_streams, dice
+    )
     here = best = start
     us = best_us = cost(start)
     cooling = (1e-2) ** (1 / max(1, evaluations))

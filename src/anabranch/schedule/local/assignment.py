@@ -61,7 +61,7 @@ def breaks(dag: Dag, placing: Placing) -> int:
     return count
 
 
-class Steps:
+class AssignmentMoves:
     """Random steps on the placings of one dag, of which only `movable` nodes move."""
 
     def __init__(self, dag: Dag, movable: Sequence[int], max_streams: int, dice: Random) -> None:

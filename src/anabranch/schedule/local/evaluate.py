@@ -1,6 +1,6 @@
 """What searches ask: tasks, costs -> the latency of placings, of all tasks or of some alone.
 
-    evaluate = Evaluator(tasks, costs, spec)
+    evaluate = ScheduleEvaluator(tasks, costs, spec)
     latency = evaluate.latency((4, 5, 6))      a block of three tasks, as if it were all there is
     latency((0, 1, 2), (0, 1, 0))  ->  7.25    launch order and streams, by place in the block
 
@@ -23,7 +23,7 @@ Latency = Callable[[Sequence[int], Sequence[int]], float]
 """Launch order, stream of each task -> microseconds."""
 
 
-class Evaluator:
+class ScheduleEvaluator:
     """Latencies of the tasks of one graph, by number."""
 
     def __init__(self, tasks: TaskGraph, costs: Costs, spec: TargetSpec) -> None:

@@ -21,7 +21,7 @@ from anabranch.schedule.local.anneal import GAIN, annealed, priced
 from anabranch.schedule.local.assignment import Placing
 from anabranch.schedule.local.evaluate import Latency
 
-WHOLE = 32
+ANNEALED_NODES = 32
 """Nodes of a dag that is annealed as one."""
 MOVE, STILL = 24, 12
 WINDOW_EVALUATIONS = 300
@@ -47,7 +47,7 @@ def improved(
     n = len(dag.names)
     cost = priced(dag, latency_of(range(n)), fork_us)
     found = list(starts[:1])
-    if n <= WHOLE:
+    if n <= ANNEALED_NODES:
         evaluations = max(1, work // (2 * n))
         for start, heat in zip((starts[0], starts[-1]), (COLD, WARM), strict=True):
             warm_us = heat * fork_us

@@ -37,12 +37,12 @@ from anabranch.schedule.blocks import blocks
 from anabranch.schedule.list_scheduling import ranks
 from anabranch.schedule.local.anneal import priced, tidied
 from anabranch.schedule.local.assignment import Placing, schedule_of
-from anabranch.schedule.local.evaluate import Evaluator, Latency
+from anabranch.schedule.local.evaluate import Latency, ScheduleEvaluator
 from anabranch.schedule.local.final_comparison import settled
 from anabranch.schedule.local.improve import (
+    ANNEALED_NODES,
     MOVE,
     STILL,
-    WHOLE,
     WINDOW_EVALUATIONS,
     LatencyOf,
     improved,
@@ -90,7 +90,7 @@ class _Search:
     tasks: TaskGraph
     costs: Costs
     limits: Limits
-    evaluate: Evaluator
+    evaluate: ScheduleEvaluator
     weights: Weights
     until: Deadline
     measured: bool
@@ -98,7 +98,7 @@ class _Search:
 
     def __init__(self, tasks: TaskGraph, costs: Costs, limits: Limits) -> None:
         self.tasks, self.costs, self.limits = tasks, costs, limits
-        self.evaluate = Evaluator(tasks, costs, limits.spec)
+        self.evaluate = ScheduleEvaluator(tasks, costs, limits.spec)
         self.weights = Weights(
             self.evaluate.us,
             shares(tasks, limits.spec),
@@ -133,7 +133,7 @@ class _Search:
 
     def _candidates(self, part: Block, work: int) -> list[Placing]:
         """The best placings of a block under both models, the fastest seed, and all in one line."""
-        small = len(part) <= WHOLE
+        small = len(part) <= ANNEALED_NODES
         limits, weights = self.limits, self.weights.of(part)
         dag = self.evaluate.dag.restrict(sum(1 << v for v in part))
         latency = self.evaluate.latency(part)
@@ -160,7 +160,7 @@ class _Search:
         expected = max(1, work // (WINDOW_EVALUATIONS * (MOVE + 2 * STILL) + len(part)))
 
         def latency_of(nodes: Sequence[int]) -> Latency:
-            if len(part) > WHOLE:
+            if len(part) > ANNEALED_NODES:
                 done = min(next(windows), expected)
                 self.limits.trace.progress("schedule", done, expected, "windows searched")
             return self.evaluate.latency([part[i] for i in nodes])

@@ -20,9 +20,9 @@ from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph
 from anabranch.ir.ops import CONVOLUTIONS, channels_last
 from anabranch.ir.task import Task
-from anabranch.search.cost.incremental import Account, Terms, carried
+from anabranch.search.cost.incremental import IncrementalPrice, Terms, carried
 from anabranch.search.cost.parallel_forecast import outlook
-from anabranch.search.cost.task_cuts import Cuts, Piece, Same
+from anabranch.search.cost.task_cuts import MainOperator, TaskCutter, TaskPiece
 
 Taken = Sequence[tuple[Task, float]]
 """Tasks with what each takes alone, in microseconds."""
@@ -33,7 +33,7 @@ class Appraiser:
     longest path weighs; `machine`: what it costs to run side by side, nothing in the paper."""
 
     def __init__(
-        self, taken: Taken, cuts: Cuts, alpha: float, machine: Calibration = ALONE
+        self, taken: Taken, cuts: TaskCutter, alpha: float, machine: Calibration = ALONE
     ) -> None:
         self._cuts, self.alpha, self._machine = cuts, alpha, machine
         pieces = [(cuts.piece(task), us) for task, us in taken]
@@ -41,7 +41,7 @@ class Appraiser:
         self._works: dict[str, Work] = {}
         self._times = Times(pieces)
         self._scale = Scale(pieces)
-        self._us: dict[int, tuple[Piece, float]] = {}
+        self._us: dict[int, tuple[TaskPiece, float]] = {}
         self._arranged = cuts.spec.kind == "cuda" and any(
             channels_last(task.body.inputs[0].type)
             for task, _ in taken
@@ -55,7 +55,7 @@ class Appraiser:
         price = mixed_cost(times, cut.preds, self.alpha, self._machine)
         return price + (1 + self.alpha) * copies
 
-    def carried(self, before: Account | None, whole: Graph) -> Account:
+    def carried(self, before: IncrementalPrice | None, whole: Graph) -> IncrementalPrice:
         """The price of a beginning of a network that goes on from another one."""
         return carried(
             before, whole, Terms(self._cuts, self.us, self.alpha, self._machine, self._arranged)
@@ -73,14 +73,14 @@ class Appraiser:
         pieces = self._cuts.of(graph, self._arranged).pieces
         return frozenset(p.text for p in pieces if not p.free and self._times.of(p) is None)
 
-    def _work(self, piece: Piece) -> Work:
+    def _work(self, piece: TaskPiece) -> Work:
         """What it asks of the machine: the kernel it is known with, or about."""
         if piece.text not in self._works:
             task = self._tasks.get(piece.text) or piece.task
             self._works[piece.text] = work(task, self._cuts.spec)
         return self._works[piece.text]
 
-    def us(self, piece: Piece) -> float:
+    def us(self, piece: TaskPiece) -> float:
         """What it takes alone."""
         entry = self._us.get(id(piece))
         if entry is None:
@@ -95,13 +95,13 @@ class Times:
     """What pieces are known to take: of the same structure, else of one that differs only in how
     its values lie in memory, as when a part is written into its place in a whole."""
 
-    def __init__(self, taken: Sequence[tuple[Piece, float]]) -> None:
+    def __init__(self, taken: Sequence[tuple[TaskPiece, float]]) -> None:
         self._exact = {piece.text: us for piece, us in taken}
         self._loose: dict[str, float] = {}
         for piece, us in taken:
             self._loose[piece.anywhere] = max(us, self._loose.get(piece.anywhere, 0.0))
 
-    def of(self, piece: Piece) -> float | None:
+    def of(self, piece: TaskPiece) -> float | None:
         found = self._exact.get(piece.text)
         return self._loose.get(piece.anywhere) if found is None else found
 
@@ -118,17 +118,17 @@ class Scale:
 
     FEW = 3
 
-    def __init__(self, taken: Sequence[tuple[Piece, float]]) -> None:
+    def __init__(self, taken: Sequence[tuple[TaskPiece, float]]) -> None:
         found: dict[Hashable, list[float]] = {}
         for piece, us in taken:
             if piece.rough_us:
                 for likeness in piece.likenesses:
                     found.setdefault(likeness, []).append(us / piece.rough_us)
         self._ratio = {
-            likeness: max(ratios) if isinstance(likeness, Same) else median(ratios)
+            likeness: max(ratios) if isinstance(likeness, MainOperator) else median(ratios)
             for likeness, ratios in found.items()
             if not isinstance(likeness, str) or len(ratios) >= self.FEW
         }
 
-    def of(self, piece: Piece) -> float:
+    def of(self, piece: TaskPiece) -> float:
         return next((self._ratio[x] for x in piece.likenesses if x in self._ratio), 1.0)

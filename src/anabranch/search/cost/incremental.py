@@ -27,7 +27,7 @@ from anabranch.ir.task import Task, TaskGraph, alias_roots
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.build import drop_dead
 from anabranch.search.cost.layout_copies import leaving
-from anabranch.search.cost.task_cuts import Cuts, Piece
+from anabranch.search.cost.task_cuts import TaskCutter, TaskPiece
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class IncrementalPrice:
     """`us`: the price of the beginning. `open`: the nodes that are not settled. `times`: what each
     settled task takes; `preds`: those that each of them waits for, by number; `makers`: the number
     of the one that makes a value."""
@@ -63,17 +63,17 @@ class Terms:
     """By what accounts are made: how graphs are cut, what a piece takes, what the longest path
     weighs, what it costs to run side by side, and whether copies to another layout count."""
 
-    cuts: Cuts
-    us: Callable[[Piece], float]
+    cuts: TaskCutter
+    us: Callable[[TaskPiece], float]
     alpha: float
     machine: Calibration
     arranged: bool
 
 
-def carried(before: Account | None, whole: Graph, terms: Terms) -> Account:
+def carried(before: IncrementalPrice | None, whole: Graph, terms: Terms) -> IncrementalPrice:
     """The account of a beginning that goes on from another one. `whole`: its nodes and constants
     begin with those of the other; dead ones may be among them."""
-    old = before or Account(0.0, _declared(whole))
+    old = before or IncrementalPrice(0.0, _declared(whole))
     values, fresh = _extended(old.values, whole, terms)
     outputs = [values.copies.get(ref.name, ref.name) for ref in whole.outputs]
     edge = _edge((*old.open, *fresh), values, outputs)
@@ -95,7 +95,7 @@ def carried(before: Account | None, whole: Graph, terms: Terms) -> Account:
     held = {node.name for i in still for node in tasks.tasks[i - first].body.nodes}
     held.update(node.name for node in tasks.aliases if node.name not in makers)
     price = mixed_cost(times, waits, terms.alpha, terms.machine)
-    return Account(
+    return IncrementalPrice(
         price + (1 + terms.alpha) * _leaving_us(values, outputs, terms),
         values,
         tuple(node for node in edge.nodes if node.name in held),

@@ -17,7 +17,7 @@ from anabranch.ir.graph import Graph, Node, Ref, rename, types
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.copied_operands import arranged, arranges, copied
 
-LIMIT = 200_000
+MOST_NODES = 200_000
 """Nodes kept at most; who meets more begins anew."""
 
 
@@ -73,7 +73,7 @@ class Copies:
             return node
         key = id(node), read
         if key not in self._reading:
-            if len(self._reading) >= LIMIT:
+            if len(self._reading) >= MOST_NODES:
                 self._reading.clear()
             table = dict(zip(node.uses, read, strict=True))
             args = tuple(rename(arg, table) for arg in node.args)

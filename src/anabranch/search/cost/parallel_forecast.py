@@ -20,10 +20,10 @@ from anabranch.costs.work import Work
 from anabranch.ir.dag import Dag
 from anabranch.ir.target import TargetSpec
 from anabranch.schedule.parallel_forecast import outlook as side_by_side
-from anabranch.search.cost.task_cuts import Cut
+from anabranch.search.cost.task_cuts import TaskCut
 
 
-def outlook(cut: Cut, us: Sequence[float], works: Sequence[Work], spec: TargetSpec) -> float:
+def outlook(cut: TaskCut, us: Sequence[float], works: Sequence[Work], spec: TargetSpec) -> float:
     """Microseconds. `us`, `works`: of each piece, what it takes alone, and of the machine."""
     edges = [(u, v) for v, before in enumerate(cut.preds) for u in before]
     dag = Dag.of(tuple(map(str, range(len(us)))), edges)

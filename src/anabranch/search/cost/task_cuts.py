@@ -19,7 +19,7 @@ import torch
 from anabranch.costs import Roofline
 from anabranch.costs.work import WIDE
 from anabranch.fusion import partition
-from anabranch.fusion.legality import Facts, why_not_written
+from anabranch.fusion.legality import FusionFacts, why_not_written
 from anabranch.ir import ops
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, types
 from anabranch.ir.key import structure_text
@@ -43,12 +43,12 @@ every second channel of another: no load is wider than one of them. Not measured
 was run."""
 PASSED = "\nread by a move alone"
 """In the text of a move that is part of the next one."""
-LIMIT = 200_000
+MOST_KEPT = 200_000
 """Graphs, tasks and groups kept at most, of each; who meets more begins anew."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TaskPiece:
     """A task as prices see it. `text` tells it from others, `anywhere` wherever its values lie;
     `rough_us`: its estimate; `likenesses`: what it is like, the nearest first; `task`: one of
     them, without a kernel. `free`: generated
@@ -64,17 +64,17 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TaskCut:
     """A graph as pieces, each after those it waits for (`preds`). `leaving`: copies to another
     layout of what leaves it, for whoever reads that there."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TaskPiece, ...]
     preds: tuple[frozenset[int], ...]
-    leaving: tuple[Piece, ...] = ()
+    leaving: tuple[TaskPiece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Same:
+class MainOperator:
     """A main node: its operator, the types of its main operands, and of what it makes, wherever
     they lie. A bias is no main operand: it may as well be added by somebody else. A product under
     any name is the same if as many numbers are each the sum of as many: a 1x1 convolution, a
@@ -85,23 +85,23 @@ class Same:
     made: tuple[Shaped, ...]
 
 
-class Cuts:
+class TaskCutter:
     """Cuts graphs for one machine, and remembers. `generates`: whether kernels are generated, which
     fuse more than a library does."""
 
     def __init__(self, spec: TargetSpec, generates: bool) -> None:
         self.spec, self._generates = spec, generates
         self._rough = Roofline(spec)
-        self._cuts: dict[tuple[int, bool], tuple[Graph, Cut]] = {}
-        self._pieces: dict[tuple[int, ...], tuple[tuple[Node, ...], Piece]] = {}
-        self._told: dict[str, Piece] = {}
-        self._paid: dict[str, Piece] = {}
-        self._parts: dict[str, Piece] = {}
+        self._cuts: dict[tuple[int, bool], tuple[Graph, TaskCut]] = {}
+        self._pieces: dict[tuple[int, ...], tuple[tuple[Node, ...], TaskPiece]] = {}
+        self._told: dict[str, TaskPiece] = {}
+        self._paid: dict[str, TaskPiece] = {}
+        self._parts: dict[str, TaskPiece] = {}
         self._written: dict[Hashable, tuple[Sequence[Node], str]] = {}
-        self._copied: dict[TensorType, Piece] = {}
+        self._copied: dict[TensorType, TaskPiece] = {}
         self.copies = Copies()
 
-    def of(self, graph: Graph, arranged: bool = False) -> Cut:
+    def of(self, graph: Graph, arranged: bool = False) -> TaskCut:
         """The whole graph. `arranged`: with the copies that make it channels_last."""
         key = id(graph), arranged
         entry = self._cuts.get(key)
@@ -115,7 +115,7 @@ class Cuts:
             graph, Trace(), self.spec, pointwise=self._generates, unwritten=self._unwritten
         )
 
-    def piece(self, task: Task) -> Piece:
+    def piece(self, task: Task) -> TaskPiece:
         """Of the task, whatever kernel it has; one for all that are alike."""
         nodes = task.body.nodes
         key = tuple(map(id, nodes))
@@ -127,14 +127,14 @@ class Cuts:
             entry = _room(self._pieces)[key] = nodes, self._told[text]
         return entry[1]
 
-    def pieces(self, tasks: TaskGraph) -> list[Piece]:
+    def pieces(self, tasks: TaskGraph) -> list[TaskPiece]:
         """Of all tasks. A concatenation is free only if each part of it is the whole result of a
         task, or comes from outside: a slice of something larger has its own place in memory. A
         move that only another move reads is part of that one where kernels are generated."""
         renamed = {name for node in tasks.aliases for name in node.results}
         views = renamed.union(*(node.uses for node in tasks.aliases))
         passed = _passed_on(tasks, views) if self._generates else set[str]()
-        found: list[Piece] = []
+        found: list[TaskPiece] = []
         for task, piece in zip(tasks.tasks, map(self.piece, tasks.tasks), strict=True):
             if task.name in passed:
                 piece = self._part(piece)
@@ -143,7 +143,7 @@ class Cuts:
             found.append(piece)
         return found
 
-    def _part(self, piece: Piece) -> Piece:
+    def _part(self, piece: TaskPiece) -> TaskPiece:
         """The same, in another task: what it takes alone says nothing of that."""
         if piece.text not in self._parts:
             text, place = piece.text + PASSED, piece.anywhere + PASSED
@@ -151,13 +151,13 @@ class Cuts:
             _room(self._parts)[piece.text] = part
         return self._parts[piece.text]
 
-    def _kept(self, piece: Piece) -> Piece:
+    def _kept(self, piece: TaskPiece) -> TaskPiece:
         """The same, to be paid for."""
         if piece.text not in self._paid:
             _room(self._paid)[piece.text] = replace(piece, free=False)
         return self._paid[piece.text]
 
-    def copy(self, type: TensorType) -> Piece:
+    def copy(self, type: TensorType) -> TaskPiece:
         """Of a value of this type to channels_last."""
         if type not in self._copied:
             given, node = (Input("x", type),), clone("x", type)
@@ -165,7 +165,7 @@ class Cuts:
             self._copied[type] = self.piece(Task("copy", body))
         return self._copied[type]
 
-    def _cut(self, graph: Graph, arranged: bool) -> Cut:
+    def _cut(self, graph: Graph, arranged: bool) -> TaskCut:
         left = without_constants(graph)
         left = self.copies.into(left) if arranged else left
         tasks = self.tasks(left)
@@ -175,23 +175,25 @@ class Cuts:
             frozenset(place[maker] for name in task.reads for maker in makers.get(name, ()))
             for task in tasks.tasks
         )
-        return Cut(tuple(self.pieces(tasks)), preds, self._leaving(left) if arranged else ())
+        return TaskCut(tuple(self.pieces(tasks)), preds, self._leaving(left) if arranged else ())
 
-    def _leaving(self, graph: Graph) -> tuple[Piece, ...]:
+    def _leaving(self, graph: Graph) -> tuple[TaskPiece, ...]:
         makers = {result: node for node in graph.nodes for result in node.results}
         names = (ref.name for ref in graph.outputs)
         return tuple(map(self.copy, leaving(names, types(graph), makers)))
 
-    def _piece(self, text: str, task: Task) -> Piece:
+    def _piece(self, text: str, task: Task) -> TaskPiece:
         bare = Task(task.name, task.body)
         rough = self._rough.task(bare).us
         if any(map(gapped, _contracted(task))):
             rough *= GAPS
         free = self._generates and all(node.op == CAT for node in task.body.nodes)
-        return Piece(text, STRIDES.sub(_place, text), rough, tuple(_likenesses(task)), free, bare)
+        return TaskPiece(
+            text, STRIDES.sub(_place, text), rough, tuple(_likenesses(task)), free, bare
+        )
 
     def _unwritten(
-        self, group: Sequence[Node], facts: Facts, outputs: Sequence[str] | None = None
+        self, group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
     ) -> str:
         """As `why_not_written`, which does not depend on anything else."""
         made = {name for node in group for name in node.results}
@@ -227,7 +229,7 @@ def _moves(task: Task) -> bool:
 
 def _room(kept: dict[K, V]) -> dict[K, V]:
     """The same, with room for one more."""
-    if len(kept) >= LIMIT:
+    if len(kept) >= MOST_KEPT:
         kept.clear()
     return kept
 
@@ -238,10 +240,10 @@ def _likenesses(task: Task) -> Iterator[Hashable]:
         table = types(task.body)
         op = _label(node, table[node.uses[1]] if len(node.uses) > 1 else None)
         read = tuple(_shaped(table[name]) for name in node.uses[:2])
-        yield Same(op, read, tuple(map(_shaped, node.types)))
+        yield MainOperator(op, read, tuple(map(_shaped, node.types)))
         if ops.info(node.op).kind == "contract":
             work = ops.flops(node, table), node.type.numel
-            yield Same("product", ((work, node.type.dtype),), ())
+            yield MainOperator("product", ((work, node.type.dtype),), ())
         yield op, read
         yield op, read[:1]
         yield op

@@ -20,7 +20,7 @@ from anabranch.ir.graph import producers
 from anabranch.ir.key import content_key
 from anabranch.ir.protocols import Cost
 from anabranch.rewrite.match import Refuse
-from anabranch.search.engine.backtracking import Budget, Found, Price, Ran, Step
+from anabranch.search.engine.backtracking import Budget, Found, Price, Ran, RewriteStep
 from anabranch.search.engine.dynamic_programme import Settings, put_together
 from anabranch.search.engine.intervals import Interval, Solver, Span, Survey
 from anabranch.search.engine.stitch import Sewn, sew
@@ -152,7 +152,7 @@ def assembled(survey: Survey, paid: Mapping[str, Paid]) -> Found:
                     top = gain, (*way, (interval, paid[interval.likeness]))
         best.append(top)
     us, way = best[-1]
-    sewn, steps = Sewn(), list[Step]()
+    sewn, steps = Sewn(), list[RewriteStep]()
     likes = {interval.likeness: interval for interval in reversed(survey.intervals)}
     for interval, what in way:
         after = interval.graph

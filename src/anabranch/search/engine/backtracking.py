@@ -30,7 +30,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.ir.rule import Match
 from anabranch.rewrite.match import Refuse
-from anabranch.search.engine.neighbours import Neighbour, Neighbours, Wish
+from anabranch.search.engine.neighbours import Neighbour, NeighbourFilter, Neighbours
 
 Price = Callable[[Graph], float]
 """What a graph costs, in microseconds or in whatever is to be least."""
@@ -65,7 +65,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RewriteStep:
     """One rule applied: its name, the names of the matched nodes, the roots first, and the price
     of the searched graph before and after: steps of one path may be found under several prices,
     whose changes do not add up. `alpha`: what the longest path weighed in this one, None if it is
@@ -81,7 +81,7 @@ class Step:
 
 
 @runtime_checkable
-class Mixed(Protocol):
+class AlphaPrice(Protocol):
     """A price that says what the longest path weighs in it, beside the sum."""
 
     @property
@@ -90,7 +90,7 @@ class Mixed(Protocol):
 
 def weight(price: Price) -> float | None:
     """Of the longest path in this price, if it says so."""
-    return price.alpha if isinstance(price, Mixed) else None
+    return price.alpha if isinstance(price, AlphaPrice) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Found:
 
     graph: Graph
     cost: float
-    steps: tuple[Step, ...] = ()
+    steps: tuple[RewriteStep, ...] = ()
     exchanges: tuple[Exchange, ...] = field(default=(), compare=False, repr=False)
 
 
@@ -142,7 +142,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class QueuedGraph:
     """A graph to look at. `paid`: the least price on the way to it. `fresh`: the nodes made since.
     `rest`: look at what does not touch these, and not at what does."""
 
@@ -189,12 +189,12 @@ class _Backtracking:
         self._answers: list[Found] = []
         self._best = float("inf")
         self._priced = 0
-        self._queue: list[tuple[bool, float, int, State]] = []
+        self._queue: list[tuple[bool, float, int, QueuedGraph]] = []
         self._serial = count()
         start = Found(graph, price(graph)), scope.labels if scope else {}
         for found, labels in (start, *(scope.seeds if scope else ())):
             self._seen.add(neighbours.key(found.graph))
-            self._keep(State(found, found.cost, labels))
+            self._keep(QueuedGraph(found, found.cost, labels))
 
     def run(self, refuse: Refuse | None, until: Deadline) -> tuple[Found, ...]:
         for _ in range(self._budget.pops):
@@ -205,56 +205,56 @@ class _Backtracking:
                 continue
             if parent.fresh and not parent.rest:
                 self._push(replace(parent, rest=True))
-            for one in self._neighbours.of(parent.found.graph, self._wish(parent), refuse):
+            for one in self._neighbours.of(parent.found.graph, self._filter(parent), refuse):
                 self._look(parent, one)
                 if self._priced >= self._budget.prices or until.over():
                     break
         best = best_of(self._answers, self._budget.keep)
         return with_kinds(best, self._answers) if self._budget.kinds else best
 
-    def _wish(self, parent: State) -> Wish:
+    def _filter(self, parent: QueuedGraph) -> NeighbourFilter:
         near, wants = partial(self._near, parent), partial(self._wants, parent)
-        return Wish((self._wanted, parent.fresh, parent.rest), near, wants)
+        return NeighbourFilter((self._wanted, parent.fresh, parent.rest), near, wants)
 
-    def _near(self, parent: State, names: frozenset[str]) -> bool:
+    def _near(self, parent: QueuedGraph, names: frozenset[str]) -> bool:
         """Whether a match of some of these nodes may be one to look at now."""
         fresh = not parent.fresh or parent.rest or not parent.fresh.isdisjoint(names)
         return fresh and self._wanted <= _sources(parent.labels, names)
 
-    def _wants(self, parent: State, match: Match) -> bool:
+    def _wants(self, parent: QueuedGraph, match: Match) -> bool:
         """Whether the match is one to look at now."""
         if not self._wanted <= _sources(parent.labels, (node.name for node in match.nodes)):
             return False
         touches = any(node.name in parent.fresh for node in match.nodes)
         return not parent.fresh or touches != parent.rest
 
-    def _look(self, parent: State, one: Neighbour) -> None:
+    def _look(self, parent: QueuedGraph, one: Neighbour) -> None:
         if one.size >= self._most or one.key in self._seen:
             return
         self._seen.add(one.key)
         cost = self._price(one.graph)
         self._priced += 1
         place = Place(parent.found.graph, one.nodes)
-        step = Step(one.rule, one.nodes, parent.found.cost, cost, self._alpha, place=place)
+        step = RewriteStep(one.rule, one.nodes, parent.found.cost, cost, self._alpha, place=place)
         found = Found(one.graph, cost, (*parent.found.steps, step))
         if cost < self._budget.threshold * self._best:
             self._keep(_followed(parent, one, found))
         elif self._budget.kinds and cost < PAYS * parent.paid:
             self._answers.append(found)  # too dear beside the best to go on from
 
-    def _keep(self, state: State) -> None:
+    def _keep(self, state: QueuedGraph) -> None:
         if not state.fresh:
             self._answers.append(state.found)
         self._best = min(self._best, state.found.cost)
         self._push(state)
 
-    def _push(self, state: State) -> None:
+    def _push(self, state: QueuedGraph) -> None:
         heapq.heappush(self._queue, (state.rest, state.found.cost, next(self._serial), state))
         if len(self._queue) > 2 * QUEUE:
             self._queue = heapq.nsmallest(QUEUE, self._queue)
 
 
-def _followed(parent: State, one: Neighbour, found: Found) -> State:
+def _followed(parent: QueuedGraph, one: Neighbour, found: Found) -> QueuedGraph:
     """The state after a step."""
     kept = {node.name for node in parent.found.graph.nodes}
     kept.difference_update(one.nodes[: one.roots])
@@ -262,8 +262,8 @@ def _followed(parent: State, one: Neighbour, found: Found) -> State:
     sources = _sources(parent.labels, one.nodes)
     labels = {**parent.labels, **dict.fromkeys(made, sources)}
     if found.cost < PAYS * parent.paid:
-        return State(found, found.cost, labels)
-    return State(found, parent.paid, labels, parent.fresh | made)
+        return QueuedGraph(found, found.cost, labels)
+    return QueuedGraph(found, parent.paid, labels, parent.fresh | made)
 
 
 def _sources(labels: Labels, names: Iterable[str]) -> frozenset[int]:

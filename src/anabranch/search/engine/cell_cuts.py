@@ -1,4 +1,4 @@
-"""Waists: a network cut between its cells, where few values cross: places in order -> cells.
+"""Cell boundaries: a network cut where few values cross, between its cells: places -> cells.
 
     order      a  b  c  d  e  f  g  h
     crossing     1  2  2  1  1  3  1         at most 1: before b, before e, before f, before h
@@ -28,7 +28,7 @@ Crossing = Sequence[tuple[int, tuple[int, ...]]]
 """For each value its maker and its readers."""
 
 
-def waists(
+def cell_boundaries(
     places: Sequence[int], crossing: Crossing, ties: Mapping[tuple[int, int], int], size_l: int
 ) -> list[list[int]]:
     """The places, in order, as cells; one cell if there is nothing between which to cut."""

@@ -35,7 +35,14 @@ from anabranch.rewrite.match import Refuse
 from anabranch.rewrite.output_layout import as_promised
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.refuse import Tally
-from anabranch.search.engine.backtracking import Budget, Exchange, Found, Price, Step, best_of
+from anabranch.search.engine.backtracking import (
+    Budget,
+    Exchange,
+    Found,
+    Price,
+    RewriteStep,
+    best_of,
+)
 from anabranch.search.engine.intervals import Solver, Survey, Trail, gain, trail
 from anabranch.search.engine.min_cut import parts
 from anabranch.search.engine.neighbours import Neighbours
@@ -58,7 +65,8 @@ class Settings:
     `size_l`: a part has fewer nodes. `size_u`: so has what is searched at once. `threshold`, `pops`
     and `keep`: the budget of each search, and how many graphs are kept all along; `prices`: how
     many graphs are priced in all searches together. `dp`: also search parts together; `partition`:
-    cut at all; `waists`: between cells first. `seed`: in which order rules are tried, 0 as given.
+    cut at all; `between_cells`: between cells first. `seed`: in which order rules are tried, 0 as
+    given.
     """
 
     # About half a cell of NASNet or a module of Inception: what rules see fits, and a graph looked
@@ -78,11 +86,11 @@ class Settings:
     keep: int = 4
     dp: bool = True
     partition: bool = True
-    waists: bool = True
+    between_cells: bool = True
     seed: int = 0
 
 
-class Account(Protocol):
+class PrefixPrice(Protocol):
     """What is known of a beginning of a network: its price, and what it takes to go on from it."""
 
     @property
@@ -93,7 +101,7 @@ class Account(Protocol):
 class Carrying(Protocol):
     """A price that need not begin anew for each beginning of a network."""
 
-    def carried(self, before: Any, whole: Graph) -> Account:
+    def carried(self, before: Any, whole: Graph) -> PrefixPrice:
         """`whole`: its nodes and constants begin with those of which `before` is the account; dead
         ones may be among them."""
 
@@ -105,7 +113,7 @@ class Priced:
     us: float
 
 
-def _afresh(price: Price, before: Account | None, whole: Graph) -> Account:
+def _afresh(price: Price, before: PrefixPrice | None, whole: Graph) -> PrefixPrice:
     return Priced(price(drop_dead(whole)))
 
 
@@ -117,14 +125,14 @@ class Head:
 
     sewn: Sewn
     gain: float
-    steps: tuple[Step, ...]
+    steps: tuple[RewriteStep, ...]
     keys: Keys = field(repr=False)
-    account: Account | None = None
+    account: PrefixPrice | None = None
     exchanges: tuple[Exchange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class PrefixExtension:
     """A beginning with one interval more: as it was, and what stands for it."""
 
     gain: float
@@ -166,7 +174,7 @@ def surveyed(graph: Graph, rules: Sequence[Rule], settings: Settings) -> Survey:
     if settings.seed:
         random.Random(settings.seed).shuffle(shuffled)
     if settings.partition:
-        cut = parts(graph, shuffled, settings.size_l, settings.waists)
+        cut = parts(graph, shuffled, settings.size_l, settings.between_cells)
     else:
         cut = (tuple(node.name for node in graph.nodes),) if graph.nodes else ()
     size_u = settings.size_u if settings.dp else 0
@@ -199,7 +207,7 @@ class _Search:
         for j, part in enumerate(cut):
             done += part
             ways = [
-                Way(head.gain + gain(found, one), head, interval.graph, one)
+                PrefixExtension(head.gain + gain(found, one), head, interval.graph, one)
                 for interval, found in solver.ending(j)
                 for head in heads[interval.span[0]]
                 for one in found
@@ -211,7 +219,7 @@ class _Search:
             progress(j + 1, len(cut), part[0])
         return self._answers(heads[-1])
 
-    def _best(self, ways: Sequence[Way], outputs: Sequence[Ref]) -> list[Head]:
+    def _best(self, ways: Sequence[PrefixExtension], outputs: Sequence[Ref]) -> list[Head]:
         """The beginnings to go on with: the unchanged one first, and the `keep` cheapest others."""
         heads = self._distinct(ways, outputs)
         if self._until.over():
@@ -227,7 +235,7 @@ class _Search:
         ranked = sorted(priced[1:], key=lambda head: (-head.gain, len(head.steps)))
         return [priced[0], *ranked[: self._settings.keep]]
 
-    def _distinct(self, ways: Sequence[Way], outputs: Sequence[Ref]) -> list[Head]:
+    def _distinct(self, ways: Sequence[PrefixExtension], outputs: Sequence[Ref]) -> list[Head]:
         """The first SHORTLIST times `keep` ways, and the unchanged one, each as a beginning; of
         those that compute the same in the same way the first."""
         found: dict[str, Head] = {}
@@ -244,7 +252,7 @@ class _Search:
                 break
         return list(found.values())
 
-    def _sewn(self, way: Way) -> Head:
+    def _sewn(self, way: PrefixExtension) -> Head:
         before, head = way.before, way.head
         sewn = sew(self._wiring, head.sewn, before, way.found.graph)
         fresh = sewn.constants[len(head.sewn.constants) :]

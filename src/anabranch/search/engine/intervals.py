@@ -24,8 +24,8 @@ from anabranch.search.engine.backtracking import (
     Found,
     Labels,
     Price,
+    RewriteStep,
     Scope,
-    Step,
     backtrack,
     weight,
 )
@@ -224,6 +224,6 @@ def gain(all_of_them: Sequence[Found], one: Found) -> float:
     return next(found for found in all_of_them if not found.steps).cost - one.cost
 
 
-def trail(steps: Sequence[Step]) -> Trail:
+def trail(steps: Sequence[RewriteStep]) -> Trail:
     """What was done, in any order: the same rules at nodes of the same names make one graph."""
     return tuple(sorted((step.rule, step.nodes) for step in steps))

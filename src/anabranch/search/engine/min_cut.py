@@ -9,10 +9,10 @@ which counts as a few of them; each value that crosses; each reader beyond it;
 its distance from the middle. A match of several roots that no edge connects counts where it
 separates two of them.
 
-Waists. A network of cells is first cut between its cells, where few values cross, and each cell by
-itself: where a halving of the whole would fall depends on what stands elsewhere, and cells that are
-alike would be cut at unlike places, and searched again each time (`waists`). As published there are
-flows alone.
+Cell boundaries. A network of cells is first cut between its cells, where few values cross, and each
+cell by itself: where a halving of the whole would fall depends on what stands elsewhere, and cells
+that are alike would be cut at unlike places, and searched again each time (`cell_boundaries`). As
+published there are flows alone.
 
 Terminals. The first quarter of the nodes, in graph order, is on the first side and the last
 quarter on the second, so that a cut is never a mere crumb and the recursion is logarithmic. Graph
@@ -39,8 +39,8 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Rule
 from anabranch.rewrite.match import matches_in
-from anabranch.rewrite.match_index import Field, Sought
-from anabranch.search.engine.cell_cuts import waists
+from anabranch.rewrite.match_index import MatchIndex, RuleSignature
+from anabranch.search.engine.cell_cuts import cell_boundaries
 from anabranch.search.engine.stitch import Part, Wiring
 
 FORCED = 4
@@ -58,7 +58,7 @@ def parts(
 ) -> tuple[Part, ...]:
     """The names of all nodes, each once, in parts of fewer than `size_l` nodes (of at least one);
     nodes that depend on constants alone come on top. One after the other they are a topological
-    order. `between_cells`: cut at waists before flows cut what is left."""
+    order. `between_cells`: cut at cell boundaries before flows cut what is left."""
     wiring = Wiring.of(graph)
     counted = [i for i, node in enumerate(graph.nodes) if wiring.counted(node)]
     network = _network(wiring, rules)
@@ -87,7 +87,7 @@ def _unsaid(what: str, why: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class FlowNetwork:
     """`crossing`: for each value its maker and readers, as places in the graph; `reads`: how many
     readers in all; `ties`: how many matches two nodes are in together."""
 
@@ -96,7 +96,7 @@ class Network:
     ties: Mapping[tuple[int, int], int]
 
 
-def _network(wiring: Wiring, rules: Sequence[Rule]) -> Network:
+def _network(wiring: Wiring, rules: Sequence[Rule]) -> FlowNetwork:
     graph, place = wiring.graph, wiring.place
     crossing = []
     for i, node in enumerate(graph.nodes):
@@ -106,9 +106,9 @@ def _network(wiring: Wiring, rules: Sequence[Rule]) -> Network:
                 crossing.append((i, readers))
     ties: dict[tuple[int, int], int] = {}
     edges = {(i, reader) for i, readers in crossing for reader in readers}
-    field = Field(graph)
+    index = MatchIndex(graph)
     for rule in rules:
-        for match in matches_in(field, Sought.of(rule), _unsaid):
+        for match in matches_in(index, RuleSignature.of(rule), _unsaid):
             inside = sorted(place[node.name] for node in match.nodes if wiring.counted(node))
             roots = sorted(place[node.name] for node in match.roots if wiring.counted(node))
             pairs = {(a, b) for a in inside for b in inside if (a, b) in edges}
@@ -118,12 +118,12 @@ def _network(wiring: Wiring, rules: Sequence[Rule]) -> Network:
     for i, (reader, *others) in crossing:
         if not others and ops.info(graph.nodes[reader].op).kind == "pointwise":
             ties[i, reader] = ties.get((i, reader), 0) + FUSED
-    return Network(tuple(crossing), len(edges), ties)
+    return FlowNetwork(tuple(crossing), len(edges), ties)
 
 
 def _divided(
     places: list[int],
-    network: Network,
+    network: FlowNetwork,
     size_l: int,
     between_cells: bool,
     before: frozenset[int] = frozenset(),
@@ -133,7 +133,7 @@ def _divided(
         return [places] if places else []
     cells = [places]
     if between_cells:
-        cells = waists(places, network.crossing, network.ties, size_l)
+        cells = cell_boundaries(places, network.crossing, network.ties, size_l)
     if len(cells) == 1:
         first = _first_side(places, network, before)
         left = [place for place in places if place in first]
@@ -145,7 +145,7 @@ def _divided(
     return found
 
 
-def _first_side(places: list[int], network: Network, before: frozenset[int]) -> frozenset[int]:
+def _first_side(places: list[int], network: FlowNetwork, before: frozenset[int]) -> frozenset[int]:
     """The places before the cheapest cut. Costs are whole numbers, each kind larger than all of
     the lesser kinds together, so that no rounding decides. What crosses is counted over the whole
     graph, earlier and later pieces included, so that equal cells are cut at equal places."""

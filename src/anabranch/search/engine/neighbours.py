@@ -18,7 +18,7 @@ from anabranch.ir.rule import Match, Rule
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import Near, Refuse, matches_in
-from anabranch.rewrite.match_index import Field, Sought
+from anabranch.rewrite.match_index import MatchIndex, RuleSignature
 from anabranch.rewrite.passes.cse import cse
 from anabranch.search.engine.value_numbers import Expressions, repeated
 from anabranch.trace import Trace
@@ -39,7 +39,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class NeighbourFilter:
     """Which neighbours are asked for: of matches that are wanted. `near`: whether one of nodes of
     no other names may be. `name`: tells it from other wishes for the same graph."""
 
@@ -52,8 +52,8 @@ class Neighbours:
     """Finds neighbours by these rules, in their order, and remembers them."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        self._rules = [Sought.of(rule) for rule in rules]
-        self._fitting: dict[frozenset[str], Sequence[Sought]] = {}
+        self._rules = [RuleSignature.of(rule) for rule in rules]
+        self._fitting: dict[frozenset[str], Sequence[RuleSignature]] = {}
         self._expressions = Expressions()
         self._nodes: dict[int, tuple[Node, Node]] = {}
         self._like: dict[tuple[Node, str, tuple[TensorType, ...]], Node] = {}
@@ -68,25 +68,29 @@ class Neighbours:
             entry = self._keys[id(graph)] = graph, self._expressions.of(graph)
         return entry[1]
 
-    def of(self, graph: Graph, wish: Wish, refuse: Refuse | None) -> Iterator[Neighbour]:
+    def of(
+        self, graph: Graph, wanted: NeighbourFilter, refuse: Refuse | None
+    ) -> Iterator[Neighbour]:
         """One for each match that is wanted, by rule, then by root. Refusals are told when they
         are met first."""
         self.key(graph)
-        place = id(graph), wish.name
+        place = id(graph), wanted.name
         if place not in self._made:
-            self._made[place] = [], self._make(graph, wish, refuse)
+            self._made[place] = [], self._make(graph, wanted, refuse)
         made, more = self._made[place]
         yield from made
         for one in more:
             made.append(one)
             yield one
 
-    def _make(self, graph: Graph, wish: Wish, refuse: Refuse | None) -> Iterator[Neighbour]:
-        field = Field(graph)
-        for sought in self._able(field):
-            rule = sought.rule
-            for match in matches_in(field, sought, refuse, wish.near):
-                if not wish.wants(match):
+    def _make(
+        self, graph: Graph, wanted: NeighbourFilter, refuse: Refuse | None
+    ) -> Iterator[Neighbour]:
+        index = MatchIndex(graph)
+        for signature in self._able(index):
+            rule = signature.rule
+            for match in matches_in(index, signature, refuse, wanted.near):
+                if not wanted.wants(match):
                     continue
                 try:
                     after = apply(graph, rule, match)
@@ -97,13 +101,13 @@ class Neighbours:
                 else:
                     yield self._neighbour(rule, match, after)
 
-    def _able(self, field: Field) -> Sequence[Sought]:
+    def _able(self, index: MatchIndex) -> Sequence[RuleSignature]:
         """The rules whose operators are all there: few of hundreds, and the same for most graphs of
         one network."""
-        if field.ops not in self._fitting:
-            fitting = [sought for sought in self._rules if sought.ops <= field.ops]
-            self._fitting[field.ops] = fitting
-        return self._fitting[field.ops]
+        if index.ops not in self._fitting:
+            fitting = [signature for signature in self._rules if signature.ops <= index.ops]
+            self._fitting[index.ops] = fitting
+        return self._fitting[index.ops]
 
     def _neighbour(self, rule: Rule, match: Match, after: Graph) -> Neighbour:
         table = types(after)

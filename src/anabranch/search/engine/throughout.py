@@ -22,7 +22,7 @@ from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.passes.zero_channels import zeros
-from anabranch.search.engine.backtracking import Found, Place, Price, Step, weight
+from anabranch.search.engine.backtracking import Found, Place, Price, RewriteStep, weight
 from anabranch.trace import Trace
 
 Kind = tuple[Rule, tuple[TensorType, ...]]
@@ -40,7 +40,7 @@ def throughout(
 ) -> Found:
     """The graph with these done wherever they can be, one place after the other, as far as one
     comes by then."""
-    before, steps, alpha = price(graph), list[Step](), weight(price)
+    before, steps, alpha = price(graph), list[RewriteStep](), weight(price)
     for kind in chosen:
         done = set[str]()
         while not until.over() and (match := _next(graph, kind, done)):
@@ -51,7 +51,7 @@ def throughout(
                 continue
             us, names = price(after), tuple(node.name for node in match.nodes)
             place = Place(graph, names)
-            steps.append(Step(kind[0].name, names, before, us, alpha, place=place))
+            steps.append(RewriteStep(kind[0].name, names, before, us, alpha, place=place))
             graph, before = after, us
     settled = zeros(graph, Trace()) if steps else graph
     return Found(settled, before if settled is graph else price(settled), tuple(steps))

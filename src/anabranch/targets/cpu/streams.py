@@ -43,7 +43,7 @@ class Flag:
             self._queue.put(None)  # for the next who waits
 
 
-class Job:
+class StreamWork:
     """Work for a thread. `failure`: what it raised, once it has ended."""
 
     def __init__(self, work: Callable[[], object]) -> None:
@@ -78,7 +78,7 @@ class Workers:
 
     def __init__(self, name: str) -> None:
         self._name, self._process = name, os.getpid()
-        self._queues: list[SimpleQueue[Job | None]] = []
+        self._queues: list[SimpleQueue[StreamWork | None]] = []
         weakref.finalize(self, _dismiss, self._queues).atexit = False
 
     def ready(self, count: int) -> bool:
@@ -87,7 +87,7 @@ class Workers:
             self._queues.clear()
             self._process = os.getpid()
         while len(self._queues) < count:
-            queue: SimpleQueue[Job | None] = SimpleQueue()
+            queue: SimpleQueue[StreamWork | None] = SimpleQueue()
             name = f"{self._name}-{len(self._queues)}"
             thread = threading.Thread(target=_serve, args=(queue,), name=name, daemon=True)
             try:
@@ -100,16 +100,16 @@ class Workers:
             self._queues.append(queue)
         return True
 
-    def submit(self, number: int, job: Job) -> None:
+    def submit(self, number: int, job: StreamWork) -> None:
         self._queues[number].put(job)
 
 
-def _serve(queue: SimpleQueue[Job | None]) -> None:
+def _serve(queue: SimpleQueue[StreamWork | None]) -> None:
     while (job := queue.get()) is not None:
         job.run()
         del job  # while it waits for the next one it holds no tensor
 
 
-def _dismiss(queues: list[SimpleQueue[Job | None]]) -> None:
+def _dismiss(queues: list[SimpleQueue[StreamWork | None]]) -> None:
     for queue in queues:
         queue.put(None)

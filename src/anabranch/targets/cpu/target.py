@@ -28,13 +28,13 @@ from anabranch.cache import Cache
 from anabranch.errors import TargetError
 from anabranch.ir.ambient import without_autocast
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost, Executable, Held, Probe
+from anabranch.ir.protocols import Cost, Executable, HeldMemory, Probe
 from anabranch.ir.schedule import Launch, Span, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel
 from anabranch.ir.types import copy_into
 from anabranch.targets.calling import alone, without_gradients
-from anabranch.targets.cpu.streams import Flag, Job, Workers
+from anabranch.targets.cpu.streams import Flag, StreamWork, Workers
 from anabranch.targets.loading import (
     Placed,
     Runner,
@@ -68,7 +68,7 @@ class CpuExecutable:
         ]
         self._waited = {name for launch in plan.schedule.launches for name in launch.waits}
         self._workers, self._own = Workers("anabranch-stream"), Workers("anabranch-call")
-        self._left: Sequence[Job] = ()
+        self._left: Sequence[StreamWork] = ()
         self._told = False
 
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
@@ -115,8 +115,8 @@ class CpuExecutable:
     def strays(self) -> str:
         return strays(self.plan, self._placed.arena)
 
-    def held(self) -> Held:
-        return Held(held_at(self.plan, self._placed))
+    def held(self) -> HeldMemory:
+        return HeldMemory(held_at(self.plan, self._placed))
 
     def peak_bytes(self) -> int:
         """The arena, and an upper bound of what kernels that allocate hold at once."""
@@ -149,7 +149,7 @@ class CpuExecutable:
                 "call torch.set_num_threads(1) first, or raise the limit of threads (ulimit -u)",
             )
         found: list[_T] = []
-        job = Job(partial(copy_context().run, lambda: found.append(call())))
+        job = StreamWork(partial(copy_context().run, lambda: found.append(call())))
         self._own.submit(0, job)
         job.wait()
         if job.failure is not None:
@@ -178,7 +178,7 @@ class CpuExecutable:
             self._tell()
             return False
         works = [partial(copy_context().run, run.lane, lane) for lane in others]
-        jobs = self._left = [Job(work) for work in works]
+        jobs = self._left = [StreamWork(work) for work in works]
         try:
             try:
                 for number, job in enumerate(jobs):

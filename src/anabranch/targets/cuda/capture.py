@@ -36,7 +36,7 @@ from torch import Tensor
 from anabranch.errors import TargetError
 from anabranch.ir.ambient import without_autocast
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Held
+from anabranch.ir.protocols import HeldMemory
 from anabranch.ir.schedule import Launch
 from anabranch.ir.task import Task, alias_roots
 from anabranch.kernels.triton.l1_carveout import apart, carveout_of
@@ -268,9 +268,9 @@ class CudaExecutable:
     def strays(self) -> str:
         return strays(self.plan, self._placed.arena)
 
-    def held(self) -> Held:
+    def held(self) -> HeldMemory:
         places = {**held_at(self.plan, self._placed), "libraries": self.libraries}
-        return Held(places, self._pool_bytes, self._kernel_bytes)
+        return HeldMemory(places, self._pool_bytes, self._kernel_bytes)
 
     def peak_bytes(self) -> int:
         """The arena, and what the graph's private pool took."""

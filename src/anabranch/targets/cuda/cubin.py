@@ -27,9 +27,9 @@ from anabranch.ir.threads import Pool
 from anabranch.targets.cuda.compile_pool import Crew, Process, ask, end
 from anabranch.targets.cuda.elf import facts
 
-MOST = 16
+MOST_PROCESSES = 16
 """Processes at once: each holds a compiler of some 200 MB."""
-LIMIT = 120.0
+LIMIT_S = 120.0
 """Seconds after which a text is given up."""
 DIED = "the compiler died with exit status {}"
 KILLED = DIED.format(-9)
@@ -41,7 +41,7 @@ EXTENT = re.compile(r"tl\.arange\(0, (\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class CubinRecipe:
     """All that a cubin depends on but the compiler. types: the parameters, in Triton's names;
     aligned: which of them are known to point to multiples of 16 bytes; capability: 90 for 9.0."""
 
@@ -106,13 +106,13 @@ def read_built(data: bytes) -> Built:
 def workers(recipes: int) -> int:
     """How many processes compile so many: all cores but one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(recipes, MOST, (cores or 2) - 1))
+    return max(1, min(recipes, MOST_PROCESSES, (cores or 2) - 1))
 
 
 @contextmanager
 def compiling(
-    recipes: Sequence[Recipe], crew: Crew | None = None
-) -> Iterator[Iterator[tuple[Recipe, Built]]]:
+    recipes: Sequence[CubinRecipe], crew: Crew | None = None
+) -> Iterator[Iterator[tuple[CubinRecipe, Built]]]:
     """Compiles while the block runs; gives an iterator over what is ready, as it gets ready. What
     is not ready when the block is left is given up. `crew`: whose processes work, and stay."""
     own = crew or Crew()
@@ -140,7 +140,7 @@ class _Batch:
         self._busy: set[Process] = set()
         self._given_up = threading.Event()
 
-    def compile(self, recipe: Recipe) -> Built:
+    def compile(self, recipe: CubinRecipe) -> Built:
         with self._lock:
             if self._given_up.is_set():
                 return "compiling was interrupted"
@@ -156,14 +156,14 @@ class _Batch:
                 end([process])  # it is dying: the next text it got would be blamed for that
             self._crew.give(process)
 
-    def _answer(self, process: Process, recipe: Recipe) -> Built:
+    def _answer(self, process: Process, recipe: CubinRecipe) -> Built:
         late = threading.Event()
 
         def give_up() -> None:
             late.set()
             process.kill()
 
-        timer = threading.Timer(LIMIT, give_up)
+        timer = threading.Timer(LIMIT_S, give_up)
         with suppress(RuntimeError):  # no thread for it: there is no limit
             timer.start()
         try:
@@ -174,7 +174,7 @@ class _Batch:
             return _built(answer, len(recipe.types))
         end([process])
         if late.is_set():
-            return f"compiling took longer than {LIMIT:.0f} s"
+            return f"compiling took longer than {LIMIT_S:.0f} s"
         return DIED.format(process.returncode)
 
     def give_up(self) -> None:
@@ -209,7 +209,7 @@ def _built(answer: dict[str, Any], given: int) -> Built:
     )
 
 
-def weight(recipe: Recipe) -> float:
+def weight(recipe: CubinRecipe) -> float:
     """About what compiling it takes, in some unit: the larger the tiles of a thread, which are
     products of two extents, and the longer the text, the more instructions."""
     extents = list(map(int, EXTENT.findall(recipe.text)))

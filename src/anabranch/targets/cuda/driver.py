@@ -28,7 +28,7 @@ PROGRAMMATIC = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchConfig:
     """How a kernel is launched. shared: dynamic bytes; pdl: it waits for its predecessor itself."""
 
     grid: tuple[int, int, int]
@@ -50,7 +50,7 @@ class Driver(Protocol):
     def set(self, function: Any, name: str, value: int) -> None: ...
 
     def launch(
-        self, function: Any, launch: Launch, stream: int, addresses: Sequence[int]
+        self, function: Any, launch: LaunchConfig, stream: int, addresses: Sequence[int]
     ) -> None: ...
 
 
@@ -115,7 +115,9 @@ class Bindings:
         which = self._cuda.CUfunction_attribute(ATTRIBUTES[name])
         self._ask("cuFuncSetAttribute", function, which, value)
 
-    def launch(self, function: Any, launch: Launch, stream: int, addresses: Sequence[int]) -> None:
+    def launch(
+        self, function: Any, launch: LaunchConfig, stream: int, addresses: Sequence[int]
+    ) -> None:
         packed = pack(addresses)
         self._ask(
             "cuLaunchKernelEx",
@@ -125,7 +127,7 @@ class Bindings:
             0,
         )
 
-    def config(self, launch: Launch, stream: int) -> Any:
+    def config(self, launch: LaunchConfig, stream: int) -> Any:
         config = self._cuda.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = launch.threads, 1, 1
@@ -192,7 +194,9 @@ class Library:
         which = ctypes.c_int(ATTRIBUTES[name])
         self.ask("cuFuncSetAttribute", function, which, ctypes.c_int(value))
 
-    def launch(self, function: Any, launch: Launch, stream: int, addresses: Sequence[int]) -> None:
+    def launch(
+        self, function: Any, launch: LaunchConfig, stream: int, addresses: Sequence[int]
+    ) -> None:
         packed = pack(addresses)
         config = Config(launch.grid, (launch.threads, 1, 1), launch.shared, stream)
         if launch.pdl:

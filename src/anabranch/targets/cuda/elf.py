@@ -1,6 +1,6 @@
 """What a cubin says of its kernel: registers, local memory and parameters, read from its ELF.
 
-    code --> Facts(entry="add", registers=30, local=0, parameters=(8, 8, 8, 8, 8))
+    code --> CubinFacts(entry="add", registers=30, local=0, parameters=(8, 8, 8, 8, 8))
 
 The same numbers as `cuobjdump --dump-resource-usage` prints, without a process for each kernel.
 They stand in sections .nv.info and .nv.info.ENTRY, as a list of attributes:
@@ -24,7 +24,7 @@ REGISTERS, FRAME, PARAMETER = 0x2F, 0x11, 0x17
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CubinFacts:
     """Of the one kernel in a cubin. registers: a thread; local: bytes a thread, of its frame;
     parameters: bytes of each."""
 
@@ -34,7 +34,7 @@ class Facts:
     parameters: tuple[int, ...]
 
 
-def facts(code: bytes) -> Facts:
+def facts(code: bytes) -> CubinFacts:
     """ValueError for what is no cubin of one kernel."""
     try:
         sections = dict(_sections(code))
@@ -42,7 +42,7 @@ def facts(code: bytes) -> Facts:
         whole = list(_attributes(sections[INFO]))
         own = list(_attributes(sections[f"{INFO}.{entry}"]))
         sizes = dict(_parameter(payload) for kind, payload in own if kind == PARAMETER)
-        return Facts(
+        return CubinFacts(
             entry,
             sum(_second(payload) for kind, payload in whole if kind == REGISTERS),
             sum(_second(payload) for kind, payload in whole if kind == FRAME),

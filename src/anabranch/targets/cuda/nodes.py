@@ -32,7 +32,7 @@ VALUE = ctypes.c_int * 16
 """CUlaunchAttributeValue: a union of 64 bytes, of which an attribute of one number is the first."""
 
 
-class Launched(ctypes.Structure):
+class KernelNodeParams(ctypes.Structure):
     """CUDA_KERNEL_NODE_PARAMS; its layout has not changed since CUDA 12.0."""
 
     _fields_ = (
@@ -98,7 +98,7 @@ def _nodes(graph: int, library: Library) -> Iterator[tuple[int | None, int]]:
 
 
 def _kernel(node: int | None, library: Library) -> Resources:
-    taken = Launched()
+    taken = KernelNodeParams()
     library.ask("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(taken))
     function = ctypes.c_void_p(taken.function)
     if not taken.function:  # a kernel of a library that is loaded for no context in particular

@@ -38,16 +38,16 @@ from anabranch.kernels.triton.write import program
 from anabranch.targets.cuda.compile_pool import Crew
 from anabranch.targets.cuda.cubin import (
     KILLED,
-    MOST,
+    MOST_PROCESSES,
     Built,
     Cubin,
-    Recipe,
+    CubinRecipe,
     compiling,
     read_built,
     workers,
     write_built,
 )
-from anabranch.targets.cuda.driver import Driver, Launch, open_driver
+from anabranch.targets.cuda.driver import Driver, LaunchConfig, open_driver
 from anabranch.targets.loading import Call
 from anabranch.trace import Trace
 
@@ -102,13 +102,13 @@ class Triton:
         self._write, self._open = write, driver
         self._driver: Driver | None = None
         self._crew = Crew()
-        self._built: dict[Recipe, Built] = {}
-        self._loaded: dict[Recipe, Loaded] = {}
-        self._kept: set[tuple[Recipe, int]] = set()
+        self._built: dict[CubinRecipe, Built] = {}
+        self._loaded: dict[CubinRecipe, Loaded] = {}
+        self._kept: set[tuple[CubinRecipe, int]] = set()
 
     def start(self) -> None:
         """Have compilers at hand for a batch of texts that is to come."""
-        self._crew.start(workers(MOST))
+        self._crew.start(workers(MOST_PROCESSES))
 
     def dismiss(self) -> None:
         """Let them go: they would stay for a while, for the next batch."""
@@ -152,7 +152,7 @@ class Triton:
     ) -> Generator[list[int], None, None]:
         """The same, a step at a time: the positions of kernels that can be loaded, or failed. At
         first those that nobody need compile; compiling goes on between the steps."""
-        wanted: dict[Recipe, list[int]] = {}
+        wanted: dict[CubinRecipe, list[int]] = {}
         others: list[int] = []
         for i, kernel in enumerate(kernels):
             try:
@@ -235,7 +235,7 @@ class Triton:
         )
         return Probe(written.scratch, 0, 1, resources)
 
-    def load(self, recipe: Recipe) -> Loaded:
+    def load(self, recipe: CubinRecipe) -> Loaded:
         """A kernel on the device, compiled if need be. TargetError if that cannot be."""
         if recipe not in self._loaded:
             if recipe not in self._built:
@@ -272,14 +272,14 @@ class Triton:
         held = self._bytes(cubin.scratch * written.ctas)
         if cubin.scratch:
             added[0] = held.data_ptr()
-        launch = Launch(written.grid, 32 * cubin.warps, cubin.shared, written.pdl)
+        launch = LaunchConfig(written.grid, 32 * cubin.warps, cubin.shared, written.pdl)
         return _Bound(addresses, (*addresses, *added), loaded.function, launch, held)
 
-    def _recipe(self, written: Program, aligned: tuple[bool, ...] = ()) -> Recipe:
+    def _recipe(self, written: Program, aligned: tuple[bool, ...] = ()) -> CubinRecipe:
         """`aligned`: of each pointer; all of them if nothing is said."""
         pointers = [POINTERS[dtype] for dtype in written.dtypes]
         pointers += ["*u8"] * bool(written.scratch) + ["*i32"] * bool(written.counters)
-        return Recipe(
+        return CubinRecipe(
             code(written.text),
             written.entry,
             tuple(pointers),
@@ -293,13 +293,13 @@ class Triton:
     def _bytes(self, count: int) -> Tensor:
         return torch.empty(count, dtype=torch.uint8, device=self._device)
 
-    def _recall(self, keys: Mapping[Recipe, str], cache: Cache | None) -> None:
+    def _recall(self, keys: Mapping[CubinRecipe, str], cache: Cache | None) -> None:
         for recipe, key in keys.items():
             data = cache.get_blob("kernels", key) if cache and recipe not in self._built else None
             if data is not None:
                 self._built[recipe] = read_built(data)
 
-    def _keep(self, keys: Mapping[Recipe, str], cache: Cache | None) -> None:
+    def _keep(self, keys: Mapping[CubinRecipe, str], cache: Cache | None) -> None:
         for recipe, key in keys.items():
             built = self._built[recipe]
             if cache is not None and (recipe, id(cache)) not in self._kept and built != KILLED:
@@ -315,7 +315,7 @@ class _Bound:
     given: tuple[int, ...]
     addresses: tuple[int, ...]
     function: Any
-    launch: Launch
+    launch: LaunchConfig
     held: Tensor
 
 

@@ -21,12 +21,12 @@ from anabranch.schedule.best import Choice
 from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.tuning.build import Planned, schedule_seconds, scheduled, tuner_of
 from anabranch.tuning.horizontal.propose import proposed
-from anabranch.tuning.horizontal.trial import Trial, best, selection_of
+from anabranch.tuning.horizontal.trial import HorizontalTrial, best, selection_of
 from anabranch.tuning.job import Job
 from anabranch.tuning.launch.pdl import in_their_modes, may_overlap, mode_of
 from anabranch.tuning.tuner import with_probes
 
-SECONDS, WHOLE = 12.0, 148.0
+TRIAL_S, COMPILATION_S = 12.0, 148.0
 """Seconds that trying may take, and that a compilation may have taken by then, where nobody asked
 for more: the last comparison comes after it, and a first compilation shall end within three
 minutes."""
@@ -51,7 +51,7 @@ def abreast(job: Job, made: Planned) -> Planned:
         names = ", ".join(offer.names for offer in offers)
         job.trace.add("refused", "abreast", names, "no plan with them is faster")
         return made
-    aside = replace(job, trace=job.trace.aside())
+    aside = replace(job, trace=job.trace.child())
     enough = until.left() > schedule_seconds(job.trace)
     names = ", ".join(offer.names for offer in trial.offers)
     try:
@@ -76,11 +76,11 @@ def _until(job: Job) -> Deadline:
     """When it is to be over; where nothing is measured, it takes what it needs of the budget."""
     if job.target.spec.simulated:
         return job.deadline
-    whole = WHOLE + (job.options.search_seconds or 0.0) - job.taken
-    return job.deadline.within(min(SECONDS, max(0.0, whole)))
+    whole = COMPILATION_S + (job.options.search_seconds or 0.0) - job.taken
+    return job.deadline.within(min(TRIAL_S, max(0.0, whole)))
 
 
-def _in_earnest(job: Job, made: Planned, trial: Trial, enough: bool) -> Planned:
+def _in_earnest(job: Job, made: Planned, trial: HorizontalTrial, enough: bool) -> Planned:
     """The trial as it would be compiled; the schedule it was tried under is one more to choose
     from. Where there is not `enough` time, few others are looked for."""
     selection = with_probes(selection_of(made, trial), made.costs)
@@ -110,7 +110,7 @@ def compared(job: Job, made: Planned, found: Planned) -> tuple[Cost, Cost]:
     if kept is not None:
         told = [Cost(us, "measured", spread) for us, spread in json.loads(kept)]
         return told[0], told[1]
-    aside = job.trace.aside()
+    aside = job.trace.child()
     plans = [plan.packer.plan(plan.choice.schedule) for plan in (made, found)]
     modes = [mode_of(plan, job.target, job.cache, aside)[0] for plan in plans]
     costs = in_their_modes(list(zip(plans, modes, strict=True)), job.target)

@@ -28,7 +28,7 @@ from anabranch.memory import pack
 from anabranch.schedule.regroup import adapted
 from anabranch.tuning.build import KERNEL_SECONDS, Planned, tuner_of
 from anabranch.tuning.job import Job
-from anabranch.tuning.joint_offers import Part, grouped, joint_resources, offers, parts, sketch
+from anabranch.tuning.joint_offers import JointPart, grouped, joint_resources, offers, parts, sketch
 from anabranch.tuning.joint_tasks import Group, joint, name_of, together
 from anabranch.tuning.recall import Candidate
 from anabranch.tuning.tuner import settled
@@ -144,7 +144,7 @@ def _together_us(
     likely: Sequence[list[Group]],
     base: float,
     made: Planned,
-    known: Mapping[str, Part],
+    known: Mapping[str, JointPart],
     works: Memo[Work],
 ) -> float:
     """The latency of the plan, by forecast, with all of these sets that shorten it, one by one."""
@@ -163,14 +163,14 @@ def _together_us(
     return best
 
 
-def _saved(groups: Sequence[Group], known: Mapping[str, Part]) -> float:
+def _saved(groups: Sequence[Group], known: Mapping[str, JointPart]) -> float:
     """All but the longest part of each: what they would save in a row."""
     us = [[known[task.name].us for task in group] for group in groups]
     return sum(sum(each) - max(each) for each in us)
 
 
 def _predicted(
-    groups: Sequence[Group], made: Planned, known: Mapping[str, Part], works: Memo[Work]
+    groups: Sequence[Group], made: Planned, known: Mapping[str, JointPart], works: Memo[Work]
 ) -> float:
     """The latency of the plan with these groups, by a model."""
     sketches = {name_of(group): sketch(group, known) for group in groups}
@@ -192,7 +192,7 @@ def _with_kernels(
     job: Job,
     made: Planned,
     alike: Sequence[Sequence[Group]],
-    known: Mapping[str, Part],
+    known: Mapping[str, JointPart],
 ) -> list[Offer]:
     """The groups that a generated kernel runs, and not more slowly than they run apart."""
     prepare = partial(pack, spec=job.target.spec)
@@ -219,7 +219,7 @@ def _with_kernels(
     return found
 
 
-def _held(task: Task, group: Group, known: Mapping[str, Part]) -> Task:
+def _held(task: Task, group: Group, known: Mapping[str, JointPart]) -> Task:
     """The task with what its launch takes of the machine, as far as its parts tell."""
     assert task.kernel is not None
     return replace(

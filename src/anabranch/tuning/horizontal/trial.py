@@ -37,7 +37,7 @@ SHARES = (1.0, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class HorizontalTrial:
     """A plan's tasks with these offers, under a schedule."""
 
     offers: tuple[Offer, ...]
@@ -47,7 +47,7 @@ class Trial:
 
 def best(
     made: Planned, offers: Sequence[Offer], left: Callable[[], float], trace: Trace
-) -> Trial | None:
+) -> HorizontalTrial | None:
     """The fastest of all that were tried, None if that is the plan as it is. `left`: seconds that
     trying may still take."""
     begun, first = left(), list(_together(made, offers))
@@ -72,7 +72,7 @@ def best(
     return last[0] if len(last) == 1 else _fastest(made, last)[0]
 
 
-def selection_of(made: Planned, trial: Trial) -> Selection:
+def selection_of(made: Planned, trial: HorizontalTrial) -> Selection:
     """The plan's selection with the offers of the trial in place of their parts."""
     tried = dict(made.selection.candidates)
     tried |= {task.name: offer.tried for offer in trial.offers for task in offer.tasks}
@@ -80,7 +80,7 @@ def selection_of(made: Planned, trial: Trial) -> Selection:
     return replace(made.selection, tasks=trial.tasks, candidates=candidates)
 
 
-def _trial(made: Planned, offers: Sequence[Offer]) -> Trial | None:
+def _trial(made: Planned, offers: Sequence[Offer]) -> HorizontalTrial | None:
     """The plan with these offers, under its own schedule; None if they wait for each other."""
     kernels = {task.name: task for offer in offers for task in offer.tasks}
     groups = [group for offer in offers for group in offer.groups]
@@ -90,13 +90,13 @@ def _trial(made: Planned, offers: Sequence[Offer]) -> Trial | None:
         return None
     members = {name_of(group): [task.name for task in group] for group in groups}
     schedule = adapted(made.choice.schedule, dag_of(tasks), members)
-    return Trial(tuple(offers), tasks, schedule)
+    return HorizontalTrial(tuple(offers), tasks, schedule)
 
 
-def _together(made: Planned, offers: Sequence[Offer]) -> Iterator[Trial]:
+def _together(made: Planned, offers: Sequence[Offer]) -> Iterator[HorizontalTrial]:
     """As many of the offers as go together, the first ones first; also in a row, for what shares a
     launch need not share the machine in any other way."""
-    taken: Trial | None = None
+    taken: HorizontalTrial | None = None
     for offer in offers:
         own = taken.offers if taken is not None else ()
         if not _overlap(own, offer):
@@ -115,7 +115,9 @@ def _overlap(taken: Sequence[Offer], offer: Offer) -> bool:
     return any(task.name in names for one in taken for group in one.groups for task in group)
 
 
-def _fastest(made: Planned, trials: Sequence[Trial]) -> tuple[Trial | None, list[Cost]]:
+def _fastest(
+    made: Planned, trials: Sequence[HorizontalTrial]
+) -> tuple[HorizontalTrial | None, list[Cost]]:
     """The fastest of these, None if it saves next to nothing; what the plan takes, and each of
     them, side by side."""
     if not trials:

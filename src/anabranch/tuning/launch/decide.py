@@ -30,12 +30,12 @@ from anabranch.tuning.launch.pdl import generated, in_mode, in_modes, in_their_m
 from anabranch.tuning.launch.pdl_per_kernel import own_modes, surely_faster
 from anabranch.tuning.launch.recall import keep, recall
 
-SECONDS = 6.0
+SEARCH_S = 6.0
 """What looking for modes of their own takes where nobody asked for less: some 220 runs of a plan of
 a hundred kernels, each timed for 20 ms. Of a plan of more than LARGE launches there would be far
 fewer runs, for more kernels; NASNet-A, at both sizes, was never given modes of their own by them.
 So there it is not looked for."""
-LEAST = 1.0
+LEAST_S = 1.0
 """Fewer seconds show nothing; nothing is looked for in them."""
 ENOUGH = 0.9
 """Of those seconds: what was found in less is kept for who has no more time either."""
@@ -61,7 +61,7 @@ def overlapped(
 ) -> tuple[Plan, Cost | None]:
     """The plan with its generated kernels in the fastest modes that were found, and what it then
     takes, None where nothing was measured. `until`: when looking for modes kernel by kernel is to
-    be over, for which there are SECONDS once the same mode for all is known; None: not at all.
+    be over, for which there are SEARCH_S once the same mode for all is known; None: not at all.
     `others`: the same tasks under other schedules, one of which may be taken instead."""
     mode, cost = mode_of(plan, target, cache, trace)
     if cost is None:
@@ -142,17 +142,17 @@ def _each(
     plan: Plan, mode: str, target: Target, cache: Cache | None, trace: Trace, until: Deadline
 ) -> tuple[Modes, Cost] | None:
     """Modes that are faster than the one for all; None if there are none, or was no time."""
-    until = until.within(SECONDS)
+    until = until.within(SEARCH_S)
     machine, schedule = target.spec.fingerprint, text_schedule(plan.schedule)
     whole = f"{SCHEME} {mode}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
-    hasty = until.left() < ENOUGH * SECONDS
+    hasty = until.left() < ENOUGH * SEARCH_S
     keys = [whole, f"hasty {whole}"] if hasty else [whole]
     name, sizes = plan.tasks.name, [0, len(plan.tasks.tasks)]
     for key in keys:
         known = recall(cache, key, sizes, [0, 1])
         if known is not None:
             return (known[0], known[1][0]) if all(known) else None
-    if until.left() < LEAST:
+    if until.left() < LEAST_S:
         return None
     found = own_modes(plan, mode, target, until)
     if found is None:

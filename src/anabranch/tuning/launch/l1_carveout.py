@@ -20,7 +20,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.schedule import text_schedule
 from anabranch.ir.task import Task, TaskGraph
-from anabranch.kernels.triton.l1_carveout import LESS, WHOLE, with_carveout
+from anabranch.kernels.triton.l1_carveout import LESS, WHOLE_PERCENT, with_carveout
 from anabranch.trace import Trace
 from anabranch.tuning.launch.pdl import BUDGET, generated
 from anabranch.tuning.launch.pdl_per_kernel import surely_faster
@@ -44,7 +44,7 @@ def parted(
         keep(cache, key, (), costs)
     was, others = costs[0], costs[1:]
     least = min(range(len(others)), key=lambda i: others[i].us)
-    said = ", ".join(f"{p}% {c.us:.1f}" for p, c in zip((WHOLE, *LESS), costs, strict=True))
+    said = ", ".join(f"{p}% {c.us:.1f}" for p, c in zip((WHOLE_PERCENT, *LESS), costs, strict=True))
     if not surely_faster(others[least], was):
         why = f"none is faster than all; us by carve-out: {said}"
         trace.add("refused", "overlap", "less shared memory", why)

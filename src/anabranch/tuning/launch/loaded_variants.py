@@ -20,7 +20,7 @@ from anabranch.tuning.launch.pdl import in_modes
 Modes = tuple[str, ...]
 
 
-class Launched:
+class LoadedVariants:
     """A plan on a target. `first`: as it is launched in the modes that it was made with, None where
     that does not run as a graph."""
 

@@ -24,7 +24,7 @@ from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels.triton.pdl import MODES
 from anabranch.kernels.triton.write import unnamed
-from anabranch.tuning.launch.loaded_variants import Launched, Modes
+from anabranch.tuning.launch.loaded_variants import LoadedVariants, Modes
 from anabranch.tuning.launch.pdl import generated
 from anabranch.tuning.launch.thompson import Runs, Vector, drawn, expected
 
@@ -51,7 +51,7 @@ Picked = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class KernelModes:
     """A generated kernel: its place among the tasks, its modes that differ, first the one that all
     are in, and for each other mode the changes that it stands for."""
 
@@ -70,7 +70,7 @@ def own_modes(
     alike = tuple(mode if generated(task) else "" for task in tasks.tasks)
     if not slots:
         return None
-    launched = Launched(plan, alike, target)
+    launched = LoadedVariants(plan, alike, target)
     if launched.first is None:
         return None
     (first,) = target.time([launched.first], EACH)
@@ -89,7 +89,7 @@ def own_modes(
     return _settled(launched, modes, target) if modes else None
 
 
-def slots_of(tasks: TaskGraph, mode: str) -> tuple[list[Slot], Vector]:
+def slots_of(tasks: TaskGraph, mode: str) -> tuple[list[KernelModes], Vector]:
     """The generated kernels that have another mode, and what each change may well add."""
     scale: list[float] = []
     shared: dict[tuple[str, str], int] = {}
@@ -105,7 +105,7 @@ def slots_of(tasks: TaskGraph, mode: str) -> tuple[list[Slot], Vector]:
                 changes.append((shared[text, other], len(scale)))
                 scale.append(OWN)
             if changes:
-                slots.append(Slot(place, modes, tuple(changes)))
+                slots.append(KernelModes(place, modes, tuple(changes)))
     return slots, np.array(scale)
 
 
@@ -121,7 +121,7 @@ def _different(task: Task, mode: str) -> tuple[Modes, str]:
     return tuple(texts.values()), plain
 
 
-def _best(slots: Sequence[Slot], adds: Vector) -> Picked:
+def _best(slots: Sequence[KernelModes], adds: Vector) -> Picked:
     """For each kernel the mode, by its number, that would add the least."""
     picked = []
     for slot in slots:
@@ -130,7 +130,7 @@ def _best(slots: Sequence[Slot], adds: Vector) -> Picked:
     return tuple(picked)
 
 
-def _changes(slots: Sequence[Slot], picked: Picked) -> list[int]:
+def _changes(slots: Sequence[KernelModes], picked: Picked) -> list[int]:
     return [
         change
         for slot, number in zip(slots, picked, strict=True)
@@ -139,14 +139,14 @@ def _changes(slots: Sequence[Slot], picked: Picked) -> list[int]:
     ]
 
 
-def _modes(alike: Modes, slots: Sequence[Slot], picked: Picked) -> Modes:
+def _modes(alike: Modes, slots: Sequence[KernelModes], picked: Picked) -> Modes:
     modes = list(alike)
     for slot, number in zip(slots, picked, strict=True):
         modes[slot.place] = slot.modes[number]
     return tuple(modes)
 
 
-def _run(launched: Launched, tried: Sequence[Modes], target: Target) -> list[float]:
+def _run(launched: LoadedVariants, tried: Sequence[Modes], target: Target) -> list[float]:
     """How much more time each took than the plan with all kernels alike, beside it."""
     assert launched.first is not None
     runs = [launched.of(modes) for modes in tried]
@@ -157,7 +157,7 @@ def _run(launched: Launched, tried: Sequence[Modes], target: Target) -> list[flo
 
 
 def _settled(
-    launched: Launched, last: Sequence[Modes], target: Target
+    launched: LoadedVariants, last: Sequence[Modes], target: Target
 ) -> tuple[Modes, Cost, Cost] | None:
     """The fastest of these, if it is faster than the plan with all kernels alike."""
     assert launched.first is not None

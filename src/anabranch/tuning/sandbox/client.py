@@ -36,21 +36,21 @@ from anabranch.targets.cuda import cubin
 from anabranch.targets.cuda.compile_pool import Process
 from anabranch.targets.sampled import values_of
 from anabranch.trace import Trace
-from anabranch.tuning.halving import Trial, in_heats
-from anabranch.tuning.sandbox.process import Auditions
+from anabranch.tuning.halving import Trial, successive_halving
+from anabranch.tuning.sandbox.process import SandboxProcess
 from anabranch.tuning.sandbox.worker import Verdict, written
 
 SCHEME = "rehearsal 5"
-LIMIT = 60.0
+LIMIT_S = 60.0
 """Seconds that one kernel may take: building it is not among them."""
-SILENCE = 60.0 + cubin.LIMIT
+SILENCE_S = 60.0 + cubin.LIMIT_S
 """Seconds without a word, after which a process is taken for stuck. It starts in ten, in more on a
 busy machine; from then on it has something to say whenever a text is compiled or given up."""
 NO_TIME = "no time was left to try it"
 
 
-class Rehearsal:
-    """Puts itself before a trial: what fails there is not tried here. `auditions`: the process, if
+class SandboxClient:
+    """Puts itself before a trial: what fails there is not tried here. `sandbox`: the process, if
     others use it too; without it there is one of its own, which ends with the block. What was not
     tried when `until` is over is refused, this time."""
 
@@ -59,12 +59,12 @@ class Rehearsal:
         target: Target,
         cache: Cache | None,
         trace: Trace,
-        auditions: Auditions | None = None,
+        sandbox: SandboxProcess | None = None,
         until: Deadline = ENDLESS,
     ) -> None:
         self._target, self._cache, self._trace = target, cache, trace
-        self._own, self._until = auditions is None, until
-        self._auditions = auditions or Auditions(target, cache)
+        self._own, self._until = sandbox is None, until
+        self._sandbox = sandbox or SandboxProcess(target, cache)
         self._known: dict[str, Verdict] = {}
         self.settled = True
         """False where kernels were refused for no fault of theirs."""
@@ -74,15 +74,15 @@ class Rehearsal:
 
     def __exit__(self, *_: object) -> None:
         if self._own:
-            self._auditions.end()
+            self._sandbox.end()
 
     def start(self) -> None:
         """Start the process ahead: it takes seconds, in which kernels may be written."""
         if not self._until.over():
-            self._auditions.start()
+            self._sandbox.start()
 
     def before(self, trial: Trial) -> Trial:
-        """The trial, with None for generated kernels that failed their rehearsal, and in earnest
+        """The trial, with None for generated kernels that failed in the sandbox, and in earnest
         for those of the others that may be the fastest of their task."""
 
         def both(tasks: Sequence[Task]) -> Sequence[Cost | None]:
@@ -95,7 +95,7 @@ class Rehearsal:
                 if i in verdicts
             }
             with self._trace.stage("kernels.time"):
-                found = in_heats([tasks[i] for i in left], rough, trial)
+                found = successive_halving([tasks[i] for i in left], rough, trial)
             costs = dict(zip(left, found, strict=True))
             return [costs.get(i) for i in range(len(tasks))]
 
@@ -125,7 +125,7 @@ class Rehearsal:
         try:
             self._run(left, meanwhile)
         except BaseException:
-            self._auditions.end()  # or the next who asks would read answers about these
+            self._sandbox.end()  # or the next who asks would read answers about these
             raise
         found = {i: self._known[key] for i, key in keys.items()}
         for i, verdict in found.items():
@@ -140,7 +140,7 @@ class Rehearsal:
         nothing else, says nothing."""
         total = len(left)
         while left and not self._until.over():
-            fresh, count, at = self._auditions.process is None, len(left), ""
+            fresh, count, at = self._sandbox.process is None, len(left), ""
             for key, verdict in self._answers(left, meanwhile):
                 at, meanwhile = key if verdict is None else "", None
                 if verdict is not None:
@@ -150,7 +150,7 @@ class Rehearsal:
             if self._until.over():
                 break  # whatever it is at now is not to blame
             if fresh and len(left) == count:
-                died = self._auditions.died()
+                died = self._sandbox.died()
                 if not at:
                     self._not_started(left, died)
                     left.clear()
@@ -160,9 +160,9 @@ class Rehearsal:
             elif at:
                 left = {at: left.pop(at), **left}
             if left:
-                self._auditions.end()  # it has died, or is about to
+                self._sandbox.end()  # it has died, or is about to
         if left:
-            self._auditions.end()
+            self._sandbox.end()
             self._leave_out(left, NO_TIME)
 
     def _not_started(self, left: Iterable[str], died: str) -> None:
@@ -185,7 +185,7 @@ class Rehearsal:
     ) -> Iterator[tuple[str, Verdict | None]]:
         """For each task, in the order in which they are compiled, its key with None when it is
         begun, and with its verdict; fewer if the process dies."""
-        process, keys = self._auditions.running(), list(tasks)
+        process, keys = self._sandbox.running(), list(tasks)
         try:
             _ask(process, list(tasks.values()), run=True, values=self._values(list(tasks.values())))
         except BrokenPipeError:
@@ -195,12 +195,12 @@ class Rehearsal:
         for _ in keys:
             if self._until.over():
                 return
-            begun = _heard(process, SILENCE)
+            begun = _heard(process, SILENCE_S)
             if not begun:
                 return
             key = keys[json.loads(begun)]
             yield key, None
-            line = _heard(process, LIMIT)
+            line = _heard(process, LIMIT_S)
             if not line:
                 return
             yield key, Verdict(*json.loads(line))
@@ -216,21 +216,21 @@ class Rehearsal:
         return f"{SCHEME}\n{self._target.spec.fingerprint}\n{task_text(task)}"
 
 
-def compile_ahead(kernels: Sequence[Kernel], auditions: Auditions) -> None:
+def compile_ahead(kernels: Sequence[Kernel], sandbox: SandboxProcess) -> None:
     """Have generated kernels compiled into the cache, by compilers that are at hand there: others
     would have to be started. Not while kernels are rehearsed. What was not compiled, whatever the
     reason, is not in the cache, and will be compiled by who needs it."""
-    process = auditions.process
+    process = sandbox.process
     tasks = [Task(kernel.name, kernel.body, kernel) for kernel in kernels if kernel.source]
     if process is None or not tasks:
         return
     try:
         _ask(process, tasks, run=False)
-        answered = all(_heard(process, SILENCE) for _ in tasks)
+        answered = all(_heard(process, SILENCE_S) for _ in tasks)
     except BrokenPipeError:
         answered = False
     if not answered:
-        auditions.end()
+        sandbox.end()
 
 
 def _ask(
@@ -245,7 +245,7 @@ def _ask(
         "tasks": [written(task, known) for task, known in itertools.zip_longest(tasks, values)],
         "run": run,
     }
-    with _alive_for(process, SILENCE):
+    with _alive_for(process, SILENCE_S):
         process.stdin.write(json.dumps(asked).encode() + b"\n")
         process.stdin.flush()
 

@@ -1,6 +1,6 @@
 """The process in which generated kernels run first, as whoever sends it there sees it.
 
-    start --> (imports, CUDA, compilers: seconds) --> running, asked by one rehearsal after another
+    start --> (imports, CUDA, compilers: seconds) --> running, asked by one client after another
               dies of a kernel --> the next who asks gets a new one
 
 It takes seconds to start, in which a model may be captured and kernels may be written; so it is
@@ -23,7 +23,7 @@ PATIENCE_S = 2.0
 SERVE = "from anabranch.tuning.sandbox.worker import main; main(*sys.argv[2:])"
 
 
-class Auditions:
+class SandboxProcess:
     """At most one process at a time; it ends with the block. On a simulated target there is none.
     `start`: what it runs first."""
 

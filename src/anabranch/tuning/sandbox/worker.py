@@ -116,7 +116,7 @@ class Oracle:
         return Expected(seed, filled, finite, special)
 
 
-def audition(
+def try_kernel(
     task: Task, target: Target, oracle: Oracle, values: Sequence[Tensor] | None = None
 ) -> Verdict:
     """Run a task alone between fences, compare what it wrote, and time it. What is off on numbers
@@ -183,7 +183,7 @@ def main(device: str, tf32: str, folder: str, patience: str = "2") -> None:
                 if not asked["run"]:
                     continue
                 try:
-                    verdict = audition(tasks[number], target, oracle, values[number])
+                    verdict = try_kernel(tasks[number], target, oracle, values[number])
                 except Exception as failed:
                     said = " ".join(str(failed).split())[:400]
                     verdict = Verdict(f"{type(failed).__name__}: {said}")
