@@ -55,6 +55,7 @@ class Deadline:
         return Deadline(self.moment - seconds, self.stop)
 
     def over(self) -> bool:
+        """Whether the moment has come or somebody said stop."""
         return self.stopped() or time.monotonic() >= self.moment
 
     def left(self) -> float:

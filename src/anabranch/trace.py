@@ -61,11 +61,13 @@ class Told(BaseModel):
 
     @staticmethod
     def of(event: Event) -> Told:
+        """The event in the form that caches keep, without its time."""
         data = dict(event.data)
         return Told(kind=event.kind, where=event.where, what=event.what, why=event.why, data=data)
 
     @property
     def event(self) -> Event:
+        """The event again; its time is 0, for it happened in another process."""
         return Event(self.kind, self.where, self.what, self.why, 0.0, tuple(self.data.items()))
 
 
@@ -86,6 +88,8 @@ class Trace:
     def add(
         self, kind: Kind, where: str, what: str, why: str = "", **data: str | int | float
     ) -> None:
+        """Append an event and tell it to the logger and to all listeners. `why`: a sentence;
+        `data`: numbers and texts that reports read."""
         event = Event(
             kind, where, what, why, time.perf_counter() - self._start, tuple(data.items())
         )
@@ -101,6 +105,7 @@ class Trace:
             listener(event)
 
     def progress(self, where: str, done: int, total: int, what: str = "") -> None:
+        """Say that `done` of `total` steps are over, for whoever waits at a terminal."""
         self.add("progress", where, what, done=done, total=total)
 
     def child(self) -> Trace:

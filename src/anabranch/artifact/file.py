@@ -163,6 +163,7 @@ else follows."""
 
 
 def source_name(number: int) -> str:
+    """The name, inside the file, of a kernel's source text by its number."""
     return f"kernels/{number:04}.txt"
 
 

@@ -134,6 +134,7 @@ class CacheFile:
             return otherwise
 
     def close(self) -> None:
+        """Disconnect for good; a closed file answers nothing and keeps nothing."""
         with self._lock:
             self.closed = True
             self._disconnect()
@@ -253,6 +254,7 @@ def _connect(path: str, journal: Literal["WAL", "DELETE"]) -> sqlite3.Connection
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """A write transaction around the block: committed at its end, rolled back if it raises."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -67,6 +67,7 @@ class Watch:
             self._bars.stop()
 
     def __call__(self, event: Event) -> None:
+        """Show one event of the trace, if it is of a kind that is shown at this level."""
         if event.kind in ("warning", "fallback"):
             self._notice(event)
         elif event.kind == "progress":

@@ -59,5 +59,7 @@ Outputs = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 def signature_of(entry: Entry) -> Signature:
+    """How the plan is called; AssertionError for a plan without a signature, which no Compiled
+    has."""
     assert entry.plan.signature is not None
     return entry.plan.signature

@@ -36,6 +36,7 @@ class MemoryUse:
 
     @property
     def total(self) -> int:
+        """Bytes of all kinds together."""
         return sum(astuple(self))
 
     def __str__(self) -> str:

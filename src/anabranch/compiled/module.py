@@ -75,15 +75,19 @@ class Fixed(nn.Module):
         super().__setattr__(name, value)
 
     def register_module(self, name: str, module: nn.Module | None) -> None:
+        """Raises OptionError: the plan is fixed, and would not run another part."""
         raise _no_parts(name)
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
+        """Raises OptionError: the plan is fixed, and would not run another part."""
         raise _no_parts(name)
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """Raises OptionError: the plan is fixed, and would not read another parameter."""
         raise _no_parts(name)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Raises OptionError: the plan is fixed, and would not read another buffer."""
         raise _no_parts(name)
 
     def train(self, mode: bool = True) -> Self:
@@ -102,15 +106,19 @@ class Fixed(nn.Module):
         """There are no gradients."""
 
     def register_full_backward_hook(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raises OptionError: a compiled model has no backward pass."""
         raise _no_gradients("a compiled model was given a backward hook")
 
     def register_full_backward_pre_hook(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raises OptionError: a compiled model has no backward pass."""
         raise _no_gradients("a compiled model was given a backward hook")
 
     def register_backward_hook(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raises OptionError: a compiled model has no backward pass."""
         raise _no_gradients("a compiled model was given a backward hook")
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Raises OptionError: torch.compile finds nothing to work on in a plan."""
         raise OptionError(
             "compile() was asked of a compiled model",
             "torch.compile has nothing to work on here: the plan is one launch for it",
@@ -121,6 +129,7 @@ class Fixed(nn.Module):
         raise not_recorded()
 
     def share_memory(self) -> Self:
+        """Raises OptionError: kernels, streams and buffers belong to this process."""
         raise OptionError(
             "share_memory() was asked of a compiled model",
             "its plan has kernels, streams and buffers that belong to this process",
@@ -297,6 +306,7 @@ def _not_exported() -> OptionError:
 
 
 def not_recorded() -> OptionError:
+    """The error for torch.jit, which does not see kernels that a plan launches."""
     return OptionError(
         "a compiled model cannot be made TorchScript",
         "its kernels are launched past everything that torch.jit records",

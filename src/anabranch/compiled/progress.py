@@ -33,6 +33,7 @@ class Progress:
         self._done, self._total = 0, 0
 
     def __call__(self, event: Event) -> None:
+        """Note the stage or the share of it that the event tells of."""
         if event.kind == "stage" and event.what in STAGES:
             rest = STAGES[STAGES.index(event.what) + 1 :]
             self._stage, self._since = rest[0] if rest else event.what, time.monotonic()

@@ -25,6 +25,7 @@ Stamps = Mapping[str, tuple[int, int | None]]
 
 
 def stamps_of(tensors: Mapping[str, Tensor]) -> Stamps:
+    """For each tensor its place and version, by which a later change is noticed."""
     return {name: _stamp(tensor) for name, tensor in tensors.items()}
 
 
@@ -117,6 +118,7 @@ def check_alike(entries: Sequence[Entry], made: Compilation) -> None:
 
 
 def other_weights(name: str) -> OptionError:
+    """The error where plans of one model would hold different values of the weight `name`."""
     return OptionError(
         f"the model has other weights than the plans that it was compiled to: {name}",
         "plans of one compiled model have the same weights for all sizes, and these were changed "

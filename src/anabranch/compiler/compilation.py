@@ -31,6 +31,7 @@ class Compilation:
 
     @property
     def plan(self) -> Plan:
+        """The plan that runs, as it was decided."""
         return self.found.plan
 
     @property

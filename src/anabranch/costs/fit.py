@@ -138,6 +138,7 @@ def demand_of(row: ObservedTask, spec: TargetSpec) -> Demand:
 
 
 def predict(case: Case, spec: TargetSpec, calibration: Calibration) -> list[float]:
+    """The simulator's latency in microseconds of each schedule of the case."""
     simulator = Simulator.of(case.dag, case.demands, spec, calibration)
     return [simulator.run(launches).latency for launches in case.launches]
 
@@ -260,6 +261,8 @@ def _disorder(case: Case, errors: Sequence[float]) -> float:
 
 
 def judge(case: Case, spec: TargetSpec, calibration: Calibration) -> FitQuality:
+    """How far the predictions of one graph are off: relative errors and the order of its
+    schedules."""
     predicted = predict(case, spec, calibration)
     errors = [abs(p / us - 1) for p, us in zip(predicted, case.us, strict=True)]
     tau = kendall(predicted, case.us, case.spreads)

@@ -59,6 +59,7 @@ def begun(spec: TargetSpec) -> TargetSpec:
 
 
 def calibration_of(spec: TargetSpec) -> Calibration:
+    """The machine's calibration; without one, defaults with the fork time of its specification."""
     return spec.calibration or Calibration(fork_us=spec.fork_us)
 
 

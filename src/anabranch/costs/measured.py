@@ -90,6 +90,8 @@ class Measured:
         return self._stopwatch.settled
 
     def task(self, task: Task) -> Cost:
+        """The time of the task alone on the device, measured once for each structure; an estimate
+        where it cannot run."""
         digest = self._digests(task)
         if digest not in self._known:
             self.warm((task,))
@@ -159,6 +161,7 @@ class Measured:
         return forecast(tasks, schedule, self.task, self.target.spec, self._work)
 
     def schedule(self, tasks: TaskGraph, schedule: Schedule) -> Cost:
+        """The time of the whole graph under this schedule, measured on the device."""
         return self.rank(tasks, (schedule,))[0]
 
     def rank(self, tasks: TaskGraph, schedules: Sequence[Schedule]) -> list[Cost]:

@@ -28,6 +28,7 @@ class Memo(Generic[T]):
         self._known: dict[int, tuple[Task, T]] = {}
 
     def __call__(self, task: Task) -> T:
+        """What is known of this task object; found out at the first call."""
         entry = self._known.get(id(task))
         if entry is None:
             if len(self._known) >= MOST_TASKS:

@@ -140,6 +140,7 @@ def fact_of(probe: Probe) -> KernelFact:
 
 
 def probe_of(fact: KernelFact) -> Probe:
+    """What a profile keeps of a kernel as a probe of the device would tell it, sizes in bytes."""
     return Probe(fact.workspace, fact.temporary, fact.launches, fact.resources)
 
 
@@ -173,6 +174,8 @@ class Recorded:
         return sum(self.task(task).source == "estimated" for task in tasks.tasks)
 
     def task(self, task: Task) -> Cost:
+        """The recorded time, or the fallback's for a task that the profile lacks, which is
+        noted."""
         key = self._keys(task)
         timing = self.profile.tasks.get(key)
         if timing is not None:
@@ -185,6 +188,7 @@ class Recorded:
         return comparable(tasks, [self.task(task) for task in tasks])
 
     def probe(self, tasks: TaskGraph) -> dict[str, Probe]:
+        """For tasks whose kernels the profile knows what they allocate and launch, by task name."""
         found = {
             task.name: find_probe(self.profile, task.kernel)
             for task in tasks.tasks
@@ -198,6 +202,7 @@ class Recorded:
         return Cost(timeline.latency, timeline.source)
 
     def rank(self, tasks: TaskGraph, schedules: Sequence[Schedule]) -> list[Cost]:
+        """The predicted cost of each schedule, in their order."""
         return [self.schedule(tasks, schedule) for schedule in schedules]
 
     def race(self, plans: Plans, in_a_row: int = 1, captures: int = 1) -> list[Cost]:

@@ -65,6 +65,7 @@ class Kernels:
         )
 
     def columns(self) -> tuple[Sequence[float], ...]:
+        """The columns in the order in which the simulator's core reads them."""
         return (
             self.ahead,
             self.lead,
@@ -90,6 +91,8 @@ def evicted(demands: Sequence[Demand], spec: TargetSpec) -> float:
 def kernels_of(
     dag: Dag, demands: Sequence[Demand], spec: TargetSpec, calibration: Calibration
 ) -> Kernels:
+    """The tasks as columns, times in microseconds; a kernel's own time is split into its launch and
+    the turns of its CTAs."""
     made = Kernels([], [], [], [], [], [], [], [], [], float(spec.sms))
     cold = calibration.cold * evicted(demands, spec)
     for demand, preds in zip(demands, dag.preds, strict=True):

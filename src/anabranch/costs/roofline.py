@@ -44,9 +44,12 @@ class Roofline:
         self._cost = Memo(lambda task: estimate(self._work(task), spec))
 
     def task(self, task: Task) -> Cost:
+        """The estimated time of the task: the longer of arithmetic and traffic at peak rates, and
+        its launches."""
         return self._cost(task)
 
     def trial(self, tasks: Sequence[Task]) -> list[Cost | None]:
+        """An estimate for each task; none is refused."""
         return [self.task(task) for task in tasks]
 
     def probe(self, tasks: TaskGraph) -> dict[str, Probe]:
@@ -54,12 +57,17 @@ class Roofline:
         return {}
 
     def schedule(self, tasks: TaskGraph, schedule: Schedule) -> Cost:
+        """The estimated latency of the graph under the schedule, by the model of simultaneous
+        kernels."""
         return Cost(self.timeline(tasks, schedule).latency, "estimated")
 
     def rank(self, tasks: TaskGraph, schedules: Sequence[Schedule]) -> list[Cost]:
+        """The estimated cost of each schedule, in their order."""
         return [self.schedule(tasks, schedule) for schedule in schedules]
 
     def race(self, plans: Plans, in_a_row: int = 1, captures: int = 1) -> list[Cost]:
+        """The estimated latency of each plan; `in_a_row`: without the start of a graph, for it
+        counts once. `captures` change nothing: estimates have no noise."""
         spec = begun(self.spec) if in_a_row > 1 else self.spec
         lines = (forecast(*plan, self.task, spec, self._work) for plan in plans)
         return [Cost(line.latency, "estimated") for line in lines]

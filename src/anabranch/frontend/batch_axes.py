@@ -49,6 +49,7 @@ class BatchedCall:
         return self.rows.get(value.name) if isinstance(value, Ref) else None
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """The sizes of an operand; () for a number and for an operand that is not given."""
         value = self.arguments[name]
         return self.shapes[value.name] if isinstance(value, Ref) else ()
 
@@ -165,6 +166,7 @@ def first_axis(first: str, *others: str, spare: int = 0) -> Rule:
 
 
 def convolution(call: BatchedCall) -> int:
+    """Axis 0, if the image has its batch there; MixedBatchError otherwise."""
     axis = _own(call, "input")
     if axis != 0 or len(call.shape("input")) != len(call.shape("weight")):
         raise MixedBatchError("the batch is not the first axis of its image")
@@ -172,6 +174,7 @@ def convolution(call: BatchedCall) -> int:
 
 
 def batch_norm(call: BatchedCall) -> int:
+    """The input's batch axis; MixedBatchError in training, where statistics are of the batch."""
     axis = _own(call, "input")
     if call.arguments.get("training") or axis == 1:
         raise MixedBatchError("it takes the mean of the batch")
@@ -179,6 +182,7 @@ def batch_norm(call: BatchedCall) -> int:
 
 
 def normalized(call: BatchedCall) -> int:
+    """The input's batch axis; MixedBatchError if it is among the axes of the norm."""
     axis = _own(call, "input")
     count = len(call.arguments["normalized_shape"])  # type: ignore[arg-type]
     if axis >= len(call.shape("input")) - count:
@@ -187,6 +191,7 @@ def normalized(call: BatchedCall) -> int:
 
 
 def padding(call: BatchedCall) -> int:
+    """The input's batch axis; MixedBatchError if the padding adds rows to it."""
     axis, ndim = _own(call, "self"), len(call.shape("self"))
     given = call.arguments.get("pad", call.arguments.get("padding", ()))
     amounts = given if isinstance(given, tuple) else (given,)
@@ -229,6 +234,8 @@ def _letter(axes: str, axis: int, ndim: int) -> str:
 
 
 def attention(call: BatchedCall) -> int:
+    """The batch axis of queries, keys and values; MixedBatchError where they differ, a mask has it
+    elsewhere, or dropout draws numbers."""
     if call.arguments.get("dropout_p"):
         raise MixedBatchError("it draws random numbers")
     call.only("query", "key", "value", "attn_mask")
@@ -244,6 +251,8 @@ def attention(call: BatchedCall) -> int:
 
 
 def recurrent(call: BatchedCall) -> int:
+    """The batch axis of the sequence, by `batch_first`; MixedBatchError if the rows are not
+    there."""
     batch = 0 if call.arguments["batch_first"] else 1
     call.only("input", "hx")
     if call.arguments["train"] and call.arguments["dropout"]:
@@ -258,6 +267,7 @@ def recurrent(call: BatchedCall) -> int:
 
 
 def embedding(call: BatchedCall) -> int:
+    """The batch axis of the indices; MixedBatchError if the table is batched."""
     call.only("indices")
     rows = call.of("indices")
     assert rows is not None
@@ -265,6 +275,8 @@ def embedding(call: BatchedCall) -> int:
 
 
 def index_select(call: BatchedCall) -> int:
+    """The batch axis of what is selected from, or the axis of selection if only the index is
+    batched."""
     (dim,) = _dims(call, len(call.shape("self")))
     rows = call.of("self")
     if rows is None:
@@ -310,6 +322,7 @@ def picks(call: BatchedCall) -> int:
 
 
 def slices(call: BatchedCall) -> int:
+    """The input's batch axis; MixedBatchError if the slice leaves out rows."""
     axis, (dim,) = _own(call, "self"), _dims(call, len(call.shape("self")))
     if axis == dim and call.result != call.shape("self"):
         raise MixedBatchError("it picks rows of the batch")
@@ -317,6 +330,7 @@ def slices(call: BatchedCall) -> int:
 
 
 def joined(call: BatchedCall) -> int:
+    """The batch axis behind `cat` and `stack`; MixedBatchError if they join along the batch."""
     values = call.refs("tensors")
     axis = _one({call.rows[value].axis if value in call.rows else -1 for value in values})
     stacked = len(call.result) > len(call.shapes[values[0]])
@@ -327,16 +341,19 @@ def joined(call: BatchedCall) -> int:
 
 
 def unsqueezed(call: BatchedCall) -> int:
+    """The batch axis, one further on where an axis is put before it."""
     axis, (dim,) = _own(call, "self"), _dims(call, len(call.result))
     return axis + (dim <= axis)
 
 
 def permuted(call: BatchedCall) -> int:
+    """Where the permutation puts the batch axis."""
     axis = _own(call, "self")
     return _dims(call, len(call.result), "dims").index(axis)
 
 
 def swapped(call: BatchedCall) -> int:
+    """The batch axis behind `transpose` and `t`."""
     axis, ndim = _own(call, "self"), len(call.result)
     one, other = 0, ndim - 1  # of `t`
     if "dim0" in call.arguments:
@@ -363,10 +380,12 @@ def regrouped(
 
 
 def expanded(call: BatchedCall) -> int:
+    """The batch axis counted from the left of the longer shape."""
     return _own(call, "self") + len(call.result) - len(call.shape("self"))
 
 
 def repeated(call: BatchedCall) -> int:
+    """The batch axis behind `repeat`; MixedBatchError if the batch itself is repeated."""
     axis = expanded(call)
     repeats = call.arguments["repeats"]
     assert isinstance(repeats, tuple)

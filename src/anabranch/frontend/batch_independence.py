@@ -66,6 +66,7 @@ def batched_results(one: Captured, other: Captured, batch: int, more: int) -> tu
 
 
 def refused(why: str, origin: str = "") -> OptionError:
+    """The error of a model that `batch="pad"` cannot serve, with the operator's place in it."""
     return OptionError('the model cannot be compiled with batch="pad"', why, NEXT, origin)
 
 

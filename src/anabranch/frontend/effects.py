@@ -29,6 +29,7 @@ Leaves = Mapping[str, Any]
 
 
 def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """All leaves of a call's arguments by the path that names them in messages."""
     found, _ = pytree.tree_flatten_with_path((args, dict(kwargs)))
     return {name_of_leaf(path): leaf for path, leaf in found}
 
@@ -83,6 +84,7 @@ def mutated(captured: Captured, given: Given) -> list[frozenset[str]]:
 
 
 def rebuilt(name: str) -> CaptureError:
+    """The error of a model that makes a buffer anew in forward, which torch.export mistakes."""
     return CaptureError(
         f"the model makes its buffer {name} in forward",
         "torch.export has the buffers that were there before, and takes one for another",

@@ -56,6 +56,7 @@ class PythonState:
 
     @staticmethod
     def of(model: Any) -> PythonState:
+        """What the containers, globals and class attributes hold that the model reaches now."""
         state = PythonState()
         parts = model.named_modules() if isinstance(model, nn.Module) else ()
         with suppress(RecursionError):  # what lies deeper than Python can go is not looked at
@@ -74,6 +75,7 @@ class PythonState:
         return [name for name in dict.fromkeys(found) if name not in self.derived]
 
     def restore(self) -> None:
+        """Put back into each container and attribute what it held."""
         for live, _, was in self.held.values():
             _restore(live, was)
         for owner, name, _, was in self.bound:

@@ -140,6 +140,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
 
     def digest(self, result: Any) -> str | None:
+        """Digest of the calls and the result, None where the list does not tell all."""
         text = self.text(result)
         return None if text is None else digest_text(text)
 

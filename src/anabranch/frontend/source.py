@@ -50,6 +50,7 @@ def _deepest(stack: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def is_users(file: str) -> bool:
+    """Whether the file is the user's own, and none of Python's, torch's or this package's."""
     if file.startswith("<"):
         return False
     library = file.startswith(_PYTHON) and "site-packages" not in file

@@ -56,6 +56,7 @@ class StridedWindow:
 
     @property
     def empty(self) -> bool:
+        """Whether nothing is read."""
         return 0 in self.shape
 
     @property

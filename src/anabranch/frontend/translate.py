@@ -99,9 +99,11 @@ class Translation:
         return self._declare(node, name, type)
 
     def bind_literal(self, node: fx.Node, value: int | float | bool | str | None) -> None:
+        """Let the placeholder stand for a number, a text or None."""
         self._values[node] = value
 
     def value(self, node: fx.Node) -> Arg:
+        """What the FX node became; KeyError if it was not added yet."""
         return self._values[node]
 
     def add(self, node: fx.Node, returned: bool = False) -> None:

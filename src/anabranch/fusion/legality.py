@@ -83,6 +83,8 @@ class FusionFacts:
 
     @staticmethod
     def of(graph: Graph, alone: Collection[str] = ()) -> FusionFacts:
+        """What legality asks of the graph, found out once. `alone`: names of nodes that shall share
+        no launch."""
         makers, masks = producers(graph), list[int]()
         position = {node.name: i for i, node in enumerate(graph.nodes)}
         for node in graph.nodes:
@@ -119,7 +121,8 @@ class Unwritten(Protocol):
 
     def __call__(
         self, group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
-    ) -> str: ...
+    ) -> str:
+        """The reason as a sentence, "" if a template writes the kernel."""
 
 
 def why_not(group: Sequence[Node], facts: FusionFacts) -> str:

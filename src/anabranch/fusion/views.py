@@ -32,6 +32,8 @@ class Paths:
 
     @staticmethod
     def of(facts: FusionFacts) -> Paths:
+        """Who reads and makes what in the graph once views that are index maps are looked
+        through."""
         nodes = list(dict.fromkeys(facts.makers.values()))
         views, roots = set[str](), dict[str, str]()
         readers: dict[str, list[Node]] = {}
@@ -57,6 +59,7 @@ class Paths:
         return Paths(facts, frozenset(views), roots, readers, frozenset(rooted))
 
     def root(self, name: str) -> str:
+        """The value whose memory this one shows; itself if it is no view."""
         return self.roots.get(name, name)
 
     def kept(self, name: str) -> bool:

@@ -72,6 +72,7 @@ def views_of_results(graph: fx.GraphModule) -> list[View]:
 
 
 def with_views(results: Sequence[Any], views: Sequence[View]) -> list[Any]:
+    """The results, those that are views made anew from the results that they are views of."""
     made = list(results)
     for i, base, calls in views:
         value = made[base]

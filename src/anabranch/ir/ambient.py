@@ -46,6 +46,7 @@ class Ambient:
 
 
 def name_of(dtype: torch.dtype) -> Any:
+    """The dtype as torch spells it after `torch.`: "float16"."""
     return str(dtype).removeprefix("torch.")
 
 

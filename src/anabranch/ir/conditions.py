@@ -83,6 +83,8 @@ def _lookups(node: Node, known: Mapping[str, TensorType]) -> Iterator[tuple[str,
 
 
 def holds(condition: Condition, value: Tensor) -> Tensor:
+    """Whether the value meets the condition: a boolean tensor without dimensions, on the value's
+    device, so that many are read from a GPU at once."""
     return KINDS[condition.kind].holds(value, condition.numbers)
 
 

@@ -71,6 +71,7 @@ class Dag:
         return tuple(masks)
 
     def edges(self) -> Iterator[tuple[int, int]]:
+        """Each dependency as (producer, consumer), by the numbers of the nodes."""
         for u, mask in enumerate(self.succs):
             for v in bits(mask):
                 yield u, v

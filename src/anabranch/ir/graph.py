@@ -109,6 +109,7 @@ class Node:
 
     @property
     def type(self) -> TensorType:
+        """The type of the first result; for most operators the only one."""
         return self.types[0]
 
 
@@ -161,6 +162,8 @@ class Graph:
 
 
 def result_name(node: str, index: int) -> str:
+    """The name of a node's result by its place: the node's own for the first, "node.1" for the
+    second."""
     return node if index == 0 else f"{node}.{index}"
 
 

@@ -31,6 +31,7 @@ SMALL = 1 << 15
 
 
 def digest_text(text: str) -> str:
+    """32 hexadecimal digits (BLAKE2b, 16 bytes) of the text; the same in every process."""
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -112,10 +113,13 @@ def structure_text(graph: Graph) -> str:
 
 
 def structure_key(graph: Graph) -> str:
+    """Digest of what the graph computes; names, origins and values of constants do not count."""
     return digest_text(structure_text(graph))
 
 
 def content_key(graph: Graph) -> str:
+    """Digest of the canonical graph with the values of its constants: equal keys compute the
+    same."""
     return digest_text(text_graph(canonical(graph, content=True), origins=False))
 
 
@@ -138,6 +142,7 @@ def code(source: str) -> str:
 
 
 def task_key(task: Task) -> str:
+    """Digest of the task as `task_text` writes it, its kernel included."""
     return digest_text(task_text(task))
 
 

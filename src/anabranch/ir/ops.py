@@ -221,6 +221,7 @@ CONVOLUTIONS = frozenset(
 
 @functools.cache
 def info(op: str) -> OpInfo:
+    """What the table says of the operator, overloads alike; `OPAQUE` of one that is not in it."""
     return OPS.get(packet_name(op), OPAQUE)
 
 

@@ -84,6 +84,7 @@ class Footprint:
 
     @property
     def peak_bytes(self) -> int:
+        """Bytes of the arena and of what kernels allocate beside it, together."""
         return self.arena_bytes + self.pool_bytes
 
 
@@ -133,6 +134,7 @@ class Plan:
 
     @property
     def footprint(self) -> Footprint:
+        """Bytes that intermediate values take; weights and inputs do not count."""
         return Footprint(self.arena_bytes, self.pool_bytes)
 
 

@@ -67,10 +67,12 @@ class Answer:
 
     @property
     def judged(self) -> bool:
+        """Whether results can be compared with this answer at all."""
         return bool(self.own)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all tensors that the answer holds, wherever they lie."""
         held = (*self.inputs, *self.own, *self.truth, *self.slack)
         return sum(one.nbytes for one in held if one is not None)
 

@@ -183,7 +183,8 @@ class Provider(Protocol):
     """A source of kernels. Providers write text and graphs, and touch no device."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """How kernels and plans refer to the provider, such as "triton"; unique among providers."""
 
     @property
     def version(self) -> str:

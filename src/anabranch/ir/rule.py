@@ -134,12 +134,14 @@ class Known:
 
     @staticmethod
     def of(graph: Graph) -> Known:
+        """What is known of all values of the graph."""
         known = Known.declared(graph)
         for node in graph.nodes:
             known.add(node)
         return known
 
     def add(self, node: Node) -> None:
+        """Take in a node whose operands are known already."""
         self.types.update(zip(node.results, node.types, strict=True))
         self.producers.update(dict.fromkeys(node.results, node))
         if computable(node) and self.constant.issuperset(node.uses):
@@ -170,6 +172,7 @@ class Binding:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The sizes of the value; AssertionError for what is no tensor."""
         assert self.type is not None, f"{self.arg} is not a tensor"
         return self.type.shape
 
@@ -186,10 +189,12 @@ class Match:
 
     @property
     def root(self) -> Node:
+        """The first of the nodes that are replaced."""
         return self.nodes[0]
 
     @property
     def roots(self) -> tuple[Node, ...]:
+        """The nodes whose values are replaced, as many as the rule finds calls."""
         return self.nodes[: self.width]
 
     def __getattr__(self, name: str) -> Binding:
@@ -240,6 +245,7 @@ class Rule:
 
     @property
     def roots(self) -> tuple[Call, ...]:
+        """The calls that are replaced together, one for most rules."""
         return self.find if isinstance(self.find, tuple) else (self.find,)
 
 
@@ -298,10 +304,12 @@ def text_rule(rule: Rule) -> str:
 
 
 def rule_key(rule: Rule) -> str:
+    """Digest of the rule's text: its equation, its patterns and the name of its condition."""
     return digest_text(text_rule(rule))
 
 
 def text_pattern(pattern: Operand) -> str:
+    """The pattern as text: wildcards by name, calls with their operator and arguments."""
     if isinstance(pattern, Wild):
         return pattern.name
     if isinstance(pattern, Call):

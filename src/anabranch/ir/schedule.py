@@ -47,6 +47,7 @@ class Schedule:
 
     @property
     def streams(self) -> int:
+        """How many streams the launches use."""
         return len({launch.stream for launch in self.launches})
 
     @property
@@ -103,6 +104,7 @@ def happens_before(schedule: Schedule) -> dict[str, int]:
 
 
 def text_schedule(schedule: Schedule) -> str:
+    """The schedule as text, one launch a line; `parse_schedule` gives an equal one back."""
     lines = [f"schedule {schedule.scheduler} {{"]
     for launch in schedule.launches:
         after = f" after {' '.join(launch.waits)}" if launch.waits else ""

@@ -95,6 +95,7 @@ class Task:
 
     @property
     def origin(self) -> str:
+        """The user's source line of the first node that has one, "" if none has."""
         return next((node.origin for node in self.body.nodes if node.origin), "")
 
 

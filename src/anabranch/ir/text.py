@@ -36,6 +36,7 @@ def text_graph(graph: Graph, origins: bool = True) -> str:
 
 
 def text_node(node: Node, origin: bool = True) -> str:
+    """One line of a graph's text; `origin`: with the user's source line as a comment."""
     left = ", ".join(
         f"%{name}: {type.text}" for name, type in zip(node.results, node.types, strict=True)
     )
@@ -46,6 +47,7 @@ def text_node(node: Node, origin: bool = True) -> str:
 
 
 def text_arg(arg: Arg) -> str:
+    """An argument as graphs spell it: %name for a value, infinities and NaN as float('inf')."""
     match arg:
         case Ref(name):
             return f"%{name}"
@@ -58,6 +60,7 @@ def text_arg(arg: Arg) -> str:
 
 
 def text_task(task: Task) -> str:
+    """The task as text: its body and, once selected, its kernel."""
     lines = [f"task {task.name} {{", *_indented(text_graph(task.body))]
     if task.kernel is not None:
         lines += [f"  kernel {text_kernel(task.kernel)}"]
@@ -65,6 +68,7 @@ def text_task(task: Task) -> str:
 
 
 def text_kernel(kernel: Kernel) -> str:
+    """The text "provider.name variant", by which traces and caches name a kernel."""
     variant = f" {kernel.variant}" if kernel.variant else ""
     return f"{kernel.provider}.{kernel.name}{variant}"
 

@@ -30,6 +30,8 @@ class Pool(Executor):
         self._closed = False
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
+        """Run the call in a thread, or at once in this one where no thread can be started.
+        RuntimeError if the pool has ended."""
         future: Future[_T] = Future()
         with self._lock:
             if self._closed:
@@ -42,6 +44,8 @@ class Pool(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """As `Executor.shutdown`: no further work is taken; `wait`: until what was taken is
+        done."""
         with self._lock:
             self._closed = True
             while cancel_futures:

@@ -141,6 +141,7 @@ class HorizontalTile:
 
     @property
     def warps(self) -> int:
+        """Warps of a CTA, the same for every part of the launch."""
         return self.parts[0].warps
 
 

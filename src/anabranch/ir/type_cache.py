@@ -75,10 +75,12 @@ class Answers:
     _known: int | None = None
 
     def recall(self) -> None:
+        """Read from the cache what was asked about this graph before, once."""
         if self._known is None:
             self._known = recall(self.cache, self.graph)
 
     def keep(self) -> None:
+        """Write what is known to the cache, if anything was recalled or asked."""
         if self._known is not None:
             keep(self.cache, self.graph, self._known)
 

@@ -60,6 +60,7 @@ class TensorType:
 
     @property
     def numel(self) -> int:
+        """Elements in all; 1 for a scalar."""
         return math.prod(self.shape)
 
     @property
@@ -72,10 +73,12 @@ class TensorType:
 
     @property
     def contiguous(self) -> bool:
+        """Whether the strides are those of row-major order."""
         return self.strides == contiguous_strides(self.shape)
 
     @property
     def text(self) -> str:
+        """Shape, dtype and, where they are not row-major, strides, as graphs spell a type."""
         return _text(self.shape, self.dtype, self.strides)
 
 
@@ -87,6 +90,7 @@ def _text(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...]) 
 
 
 def type_of(tensor: torch.Tensor) -> TensorType:
+    """The type of a real tensor: its shape, dtype and strides in elements."""
     return TensorType(tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()))
 
 

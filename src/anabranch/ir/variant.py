@@ -61,6 +61,7 @@ class Variant:
 
     @property
     def template(self) -> str:
+        """The name of the template that the tile belongs to."""
         return template_of(self.tile)
 
     def __str__(self) -> str:

@@ -94,6 +94,7 @@ def lower_bound(buffers: Sequence[Lifetime], before: Sequence[int]) -> int:
 
 
 def align(nbytes: int) -> int:
+    """The bytes rounded up to a multiple of the arena's alignment."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 

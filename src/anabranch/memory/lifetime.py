@@ -38,6 +38,7 @@ class Lifetime:
 
     @property
     def writers(self) -> tuple[int, ...]:
+        """Positions of all launches that write the buffer, the first one first."""
         return (self.writer, *self.later)
 
 

@@ -33,6 +33,7 @@ class Flow:
 
 
 def flow(plan: Plan) -> Flow:
+    """The plan's dependencies and its drawing, tasks numbered in launch order."""
     launches = plan.schedule.launches
     position = {launch.task: i for i, launch in enumerate(launches)}
     by_name = {task.name: task for task in plan.tasks.tasks}

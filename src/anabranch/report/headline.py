@@ -62,6 +62,8 @@ class Headline:
 
 
 def headline(parts: ReportParts) -> Headline:
+    """Latency, rivals and setting in a few lines; what the facts do not tell comes from the
+    plan."""
     facts, plan = parts["facts"], parts["plan"]
     us, source = _latency(parts)
     spec = plan.spec

@@ -47,6 +47,7 @@ class Group:
 
     @property
     def alike(self) -> bool:
+        """Whether sentences differ from each other, and not their subjects alone."""
         return any(event.why != self.events[0].why for event in self.events)
 
 

@@ -41,6 +41,7 @@ class TaskRow:
 
     @property
     def kernel(self) -> str:
+        """The text "provider.name variant" of the chosen kernel, "" before selection."""
         return text_kernel(self.task.kernel) if self.task.kernel else ""
 
     @property

@@ -24,12 +24,14 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def duration(us: float) -> str:
+    """Microseconds in us, ms or s, with three digits that matter: "1.84 ms"."""
     if abs(us) >= 1e6:
         return f"{significant(us / 1e6)} s"
     return f"{significant(us / 1e3)} ms" if abs(us) >= 1e3 else f"{significant(us)} us"
 
 
 def size(nbytes: float) -> str:
+    """Bytes in B, KiB, MiB or GiB."""
     for unit in ("B", "KiB", "MiB"):
         if abs(nbytes) < 1024:
             return f"{nbytes:,.0f} B" if unit == "B" else f"{significant(nbytes)} {unit}"
@@ -38,6 +40,7 @@ def size(nbytes: float) -> str:
 
 
 def ratio(value: float) -> str:
+    """A factor with three digits that matter: "2.31x"."""
     return f"{significant(value)}x"
 
 

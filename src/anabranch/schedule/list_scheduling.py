@@ -27,6 +27,7 @@ from anabranch.schedule.task_weights import times
 
 
 def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+    """Each task, by its rank on the critical path, goes to the stream where it ends first."""
     return plan(dag_of(tasks), times(tasks, costs), limits.max_streams, limits.spec.fork_us)
 
 

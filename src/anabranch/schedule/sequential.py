@@ -14,4 +14,5 @@ from anabranch.ir.task import TaskGraph
 
 
 def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+    """All tasks on one stream in their own order; costs and limits are not asked."""
     return Schedule("sequential", sequential_launches(dag_of(tasks)))

@@ -178,10 +178,12 @@ class Counted:
         self.alpha = weight(price)
 
     def __call__(self, graph: Graph) -> float:
+        """The graph's price, counted."""
         self.asked += 1
         return self._price(graph)
 
     def work(self) -> float:
+        """Seconds of a usual machine that the prices asked so far have cost."""
         return PRICE * self.asked
 
 
@@ -193,10 +195,12 @@ class Carried(Counted):
         self._whole = price
 
     def carried(self, before: Any, whole: Graph) -> PrefixPrice:
+        """The price of a longer beginning, from that of the shorter one; counted as one."""
         self.asked += 1
         account: PrefixPrice = self._whole.carried(before, whole)
         return account
 
 
 def counted(price: Callable[[Graph], float]) -> Counted:
+    """The price with a counter; one that goes on from beginnings still does."""
     return Carried(price) if isinstance(price, Carrying) else Counted(price)

@@ -21,7 +21,8 @@ PartTimer = Callable[[Sequence[Graph]], Sequence[Cost | None]]
 class Informed(Protocol):
     """A price, in about microseconds, that says what it does not know."""
 
-    def __call__(self, graph: Graph) -> float: ...
+    def __call__(self, graph: Graph) -> float:
+        """The price of the graph in about microseconds."""
 
     def fresh(self, graph: Graph) -> frozenset[str]:
         """The tasks of the graph that nobody has run, by name."""
@@ -31,10 +32,12 @@ class BuiltGraph(Protocol):
     """A graph with all that it takes to run it."""
 
     @property
-    def graph(self) -> Graph: ...
+    def graph(self) -> Graph:
+        """The graph as it was built."""
 
     @property
-    def cost(self) -> Cost: ...
+    def cost(self) -> Cost:
+        """What its plan takes, measured or predicted."""
 
 
 T = TypeVar("T", bound=BuiltGraph)

@@ -42,6 +42,7 @@ class Path:
 
     @property
     def steps(self) -> tuple[RewriteStep, ...]:
+        """The steps of all rounds, in order."""
         return tuple(step for round in self.rounds for step in round.steps)
 
 

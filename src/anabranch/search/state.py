@@ -131,6 +131,7 @@ class SearchState(Generic[T]):
         return wrong
 
     def survey(self, graph: Graph) -> Survey:
+        """Matches and parts of the graph for the rules that are left, found once for each graph."""
         if id(graph) not in self._surveys:
             with self.meter.spending("survey", lambda: surveying(graph)):
                 self._surveys[id(graph)] = (

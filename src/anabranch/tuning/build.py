@@ -80,6 +80,7 @@ class Planned:
 
     @property
     def tasks(self) -> TaskGraph:
+        """The graph as tasks with kernels."""
         return self.selection.tasks
 
     @property
@@ -89,10 +90,12 @@ class Planned:
 
 
 def tuner_of(job: Job, most: int = MOST_KERNELS) -> Tuner:
+    """The tuner of the job; `most`: how many generated kernels are tried at once."""
     return Tuner(job.target, job.options, job.cache, job.deadline, most, job.sandbox)
 
 
 def simplified(job: Job, graph: Graph) -> Graph:
+    """The graph after the rewrites that always help, for the job's target."""
     return simplify(graph, _stepper(job), job.options, job.target.spec.kind)
 
 
@@ -119,6 +122,7 @@ class Tuned:
 
     @property
     def tasks(self) -> TaskGraph:
+        """The graph as tasks with kernels."""
         return self.selection.tasks
 
 

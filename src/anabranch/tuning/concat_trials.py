@@ -40,14 +40,18 @@ class Writing:
 
     @property
     def name(self) -> str:
+        """The name of the provider whose kernels these are."""
         return self.of.name
 
     @property
     def version(self) -> str:
+        """The provider's version with what is known and free, for both decide which kernels there
+        are."""
         known = sorted((key, sorted(names)) for key, names in self.known.items())
         return f"{self.of.version} writing {digest_text(repr((known, sorted(self.free))))}"
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+        """That kernel, told to write into the concatenation; ValueError if it cannot."""
         found = self.of.kernel(task, spec, name, variant)
         told = found if structure_text(task.body) in self.free else _told(found)
         if told is None:
@@ -55,6 +59,8 @@ class Writing:
         return told
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
+        """The provider's kernels for the task that write where they are told, known ones and ATen's
+        alone where some are known."""
         key, offers = structure_text(task.body), self.of.kernels(task, spec)
         if key not in self.free:
             offers = [told for kernel in offers if (told := _told(kernel)) is not None]

@@ -61,16 +61,20 @@ class Sharing:
 
     @property
     def name(self) -> str:
+        """The name of the provider whose kernels these are."""
         return self.of.name
 
     @property
     def version(self) -> str:
+        """The provider's version with all offers, for they decide which kernels there are."""
         return f"{self.of.version} abreast {digest_text(repr(sorted(self.offers.items())))}"
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+        """As the provider writes it."""
         return self.of.kernel(task, spec, name, variant)
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
+        """One kernel for each variant that was offered for a task of this structure."""
         found: list[Kernel] = []
         for variant in self.offers.get(structure_text(task.body), ()):
             try:

@@ -48,6 +48,7 @@ class Decision:
 
     @property
     def winner(self) -> int:
+        """The position of the chosen candidate; StopIteration if none was chosen."""
         return next(i for i, candidate in enumerate(self.tried) if candidate.chosen)
 
 

@@ -95,6 +95,8 @@ class Tuner:
 
     @property
     def generates(self) -> bool:
+        """Whether kernels are generated: on CUDA, unless the options ask for library kernels
+        alone."""
         return self.target.spec.kind == "cuda" and self.options.kernels == "all"
 
     @property
@@ -105,6 +107,7 @@ class Tuner:
 
     @property
     def providers(self) -> Sequence[Provider]:
+        """Who is asked for kernels, in order of preference at equal times."""
         if not self.generates:
             return PROVIDERS
         return LIMITED if self.options.pruning == "limit" else ALL
@@ -270,7 +273,8 @@ class Join(Protocol):
     """A selection with joins where they are faster; `hopeful`: or may be, in a whole
     in which parts run side by side."""
 
-    def __call__(self, one: Selection, trace: Trace, hopeful: bool = False) -> Selection: ...
+    def __call__(self, one: Selection, trace: Trace, hopeful: bool = False) -> Selection:
+        """The selection with those joins that are faster; their refusals go to the trace."""
 
 
 CostOf = Callable[[Task], Cost]

@@ -21,6 +21,8 @@ MAX_GROUPS = 10  # as IOS's code has it: ten contexts
 
 
 def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+    """Stages of at most `max_streams` groups of ready tasks, with a barrier after each; costs are
+    not asked."""
     dag = dag_of(tasks)
     found = stages(dag, min(MAX_GROUPS, limits.max_streams))
     return stage_schedule("greedy", dag, found, barrier=True)

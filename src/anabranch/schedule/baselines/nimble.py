@@ -27,6 +27,8 @@ from anabranch.schedule.streams import fewer
 
 
 def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+    """Streams by a minimum path cover of the reduced graph, waits where paths meet (Algorithm 1);
+    costs are not asked."""
     return plan(dag_of(tasks), limits.max_streams)
 
 

@@ -59,6 +59,8 @@ Names = Sequence[Sequence[int]]
 
 
 def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+    """Streams and launch order as the published code makes them, inputs counted as tasks; costs are
+    not asked."""
     dag, names = _with_inputs(tasks)
     first = len(tasks.inputs)
     demands = [UNKNOWN] * first + [demand(task) for task in tasks.tasks]

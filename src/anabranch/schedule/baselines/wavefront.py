@@ -25,6 +25,7 @@ from anabranch.schedule.task_weights import times
 
 
 def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+    """Tasks in order of depth, the longest of a depth first, on at most `max_streams` streams."""
     dag = dag_of(tasks)
     return plan(dag, times(tasks, costs), limits.max_streams)
 

@@ -48,6 +48,8 @@ class Exact:
 
     @property
     def gap(self) -> float:
+        """How much longer than the bound the schedule is, as a fraction; 0 where it is proven
+        optimal."""
         return self.us / self.bound - 1 if self.bound else 0.0
 
 

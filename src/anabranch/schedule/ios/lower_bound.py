@@ -39,6 +39,8 @@ class Loads:
 
     @staticmethod
     def of(us: Sequence[float], shares: Sequence[float], fork_us: float) -> Loads:
+        """Times in microseconds and shares of the machine (0 to 1), a number each for every
+        node."""
         work = tuple(time * share for time, share in zip(us, shares, strict=True))
         return Loads(tuple(us), work, fork_us)
 

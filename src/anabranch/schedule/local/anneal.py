@@ -101,4 +101,5 @@ def tidied(
 
 
 def waits_of(dag: Dag, placing: Placing) -> int:
+    """How many event waits between streams the placing needs."""
     return sum(mask.bit_count() for mask in waited(dag, placing.order, placing.stream_of))

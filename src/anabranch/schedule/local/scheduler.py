@@ -68,6 +68,8 @@ Block = tuple[int, ...]
 
 
 def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+    """The best placing found within the limits' time; where costs are measured, the device compares
+    the last few."""
     search = _Search(tasks, costs, limits)
     dag = search.evaluate.dag
     parts = _blocks(tasks)

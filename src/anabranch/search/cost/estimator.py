@@ -49,6 +49,8 @@ class Appraiser:
         )
 
     def __call__(self, graph: Graph) -> float:
+        """The price of the graph in microseconds: the sum of its tasks and alpha times the longest
+        path, with copies between layouts."""
         cut = self._cuts.of(graph, self._arranged)
         copies = sum(map(self.us, cut.leaving))
         times = [self.us(piece) for piece in cut.pieces]
@@ -102,6 +104,7 @@ class Times:
             self._loose[piece.anywhere] = max(us, self._loose.get(piece.anywhere, 0.0))
 
     def of(self, piece: TaskPiece) -> float | None:
+        """Microseconds that the piece takes, None if no task like it has run."""
         found = self._exact.get(piece.text)
         return self._loose.get(piece.anywhere) if found is None else found
 
@@ -131,4 +134,5 @@ class Scale:
         }
 
     def of(self, piece: TaskPiece) -> float:
+        """What to multiply the piece's estimate by; 1.0 where no known task is like it."""
         return next((self._ratio[x] for x in piece.likenesses if x in self._ratio), 1.0)

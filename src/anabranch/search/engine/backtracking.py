@@ -85,7 +85,8 @@ class AlphaPrice(Protocol):
     """A price that says what the longest path weighs in it, beside the sum."""
 
     @property
-    def alpha(self) -> float | None: ...
+    def alpha(self) -> float | None:
+        """What the longest path weighs beside the sum; None where the price is of another kind."""
 
 
 def weight(price: Price) -> float | None:

@@ -94,7 +94,8 @@ class PrefixPrice(Protocol):
     """What is known of a beginning of a network: its price, and what it takes to go on from it."""
 
     @property
-    def us(self) -> float: ...
+    def us(self) -> float:
+        """Microseconds of the beginning."""
 
 
 @runtime_checkable

@@ -56,6 +56,7 @@ class Wiring:
 
     @staticmethod
     def of(graph: Graph) -> Wiring:
+        """The graph with positions, types, makers and readers of its values."""
         return Wiring(
             graph,
             {node.name: i for i, node in enumerate(graph.nodes)},

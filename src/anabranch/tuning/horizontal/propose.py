@@ -78,6 +78,7 @@ class Offer:
 
     @property
     def names(self) -> str:
+        """The names of the joint tasks, for traces."""
         return ", ".join(task.name for task in self.tasks)
 
 

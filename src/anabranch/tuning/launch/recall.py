@@ -33,6 +33,8 @@ def recall(
 
 
 def keep(cache: Cache | None, key: str, modes: Sequence[str], costs: Sequence[Cost]) -> None:
+    """Keep modes and costs (microseconds and their spread) under the key; nothing without a
+    cache."""
     if cache is not None:
         text = json.dumps([list(modes), [(cost.us, cost.spread) for cost in costs]])
         cache.put("plans", key, text)

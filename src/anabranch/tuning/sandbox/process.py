@@ -77,6 +77,7 @@ class SandboxProcess:
             process.kill()
 
     def end(self) -> None:
+        """End the process, if there is one; the next use starts another."""
         if self.process is not None:
             end([self.process])
             self.process = None

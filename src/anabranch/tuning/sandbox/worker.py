@@ -242,6 +242,7 @@ def values_in(item: dict[str, Any]) -> list[Tensor] | None:
 
 
 def read(item: dict[str, Any]) -> Task:
+    """The task that `written` put into these fields, with its kernel and what it needs to run."""
     provider, name, variant, source = item["kernel"]
     body, kernel_body = (_parsed(item[text]) for text in ("body", "kernel_body"))
     if item["program"] is not None:

@@ -177,6 +177,8 @@ def _may_cut_short(model: Any) -> bool:
 
 @contextmanager
 def without_fastpath() -> Iterator[None]:
+    """Within the block torch's fast path of attention is off: it rounds in another way than the
+    captured graph."""
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
