@@ -144,6 +144,8 @@ def _substitutions(events: Sequence[Event], *kinds: str) -> Iterator[str]:
 
 
 def build_rival(name: str, cell: BenchmarkCase, here: Machine, matrix: BenchmarkMatrix) -> System:
+    """The rival built for this model. Where it may take the process with it, another process tries
+    it first."""
     timeout = matrix.rival_timeout
     if name in NATIVE and here.target == "cuda" and timeout is not None:
         place = (cell.name, cell.dtype, cell.batch, here.target, matrix.trust)
@@ -178,6 +180,7 @@ def difference_now(system: System, cell: BenchmarkCase) -> float | None:
 
 
 def outputs(returned: Any) -> tuple[Tensor, ...]:
+    """Copies of all tensors that a call returned, in order."""
     return tuple(leaf.clone() for leaf in tree_leaves(returned) if isinstance(leaf, Tensor))
 
 
@@ -191,5 +194,6 @@ def _difference(returned: Any, reference: Sequence[Tensor]) -> float:
 
 
 def reason(failed: Exception) -> str:
+    """The first line of what an exception says, with its type."""
     text = str(failed).strip()
     return f"{type(failed).__name__}: {text.partition(chr(10))[0]}" if text else repr(failed)

@@ -24,6 +24,7 @@ def weight(out: int, channels: int, taps: int, dtype: str) -> str:
 
 
 def call(taps: int, stride: int = 1, groups: int = 1) -> str:
+    """The arguments of a convolution behind its bias, padded to keep the image at stride 1."""
     return f"[{stride}, {stride}], [{taps // 2}, {taps // 2}], [1, 1], False, [0, 0], {groups}"
 
 

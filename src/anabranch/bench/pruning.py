@@ -90,14 +90,17 @@ class Judgement:
 
     @property
     def pruned(self) -> float:
+        """The share of tiles that are never compiled, from 0 to 1."""
         return 1 - self.kept / self.tiles
 
     @property
     def loss(self) -> float:
+        """How much slower the best kept tile is than the best of all, as a fraction."""
         return self.kept_best / self.best - 1
 
     @property
     def text(self) -> str:
+        """One line of the table; times in microseconds."""
         line = f"{self.name:26} {self.tiles:5} {self.tried:5} {self.kept:5} {self.pruned:7.1%}"
         line += f" {self.best:8.2f}"
         line += f" {self.kept_best:8.2f} {self.loss:6.1%} {self.rank:5}"

@@ -56,6 +56,7 @@ FASTEST = 3
 
 
 def networks() -> tuple[str, ...]:
+    """All networks of the zoo, as `anabranch record` takes them."""
     return tuple(f"zoo:{name}" for name in ZOO)
 
 

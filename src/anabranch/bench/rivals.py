@@ -59,11 +59,13 @@ Rival = Callable[[nn.Module, Args, Machine], Prepared]
 
 
 def eager(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    """The model as it is, operator by operator."""
     model, args, note = _own(model, args)
     return Prepared(_warm(lambda: model(*args)), note=note)
 
 
 def torchscript(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    """The traced and frozen model; warmed until its fusers have compiled."""
     model, args, note = _own(model, args)
     with _quiet():
         traced = torch.jit.trace(model, args, check_trace=False)  # type: ignore[no-untyped-call]
@@ -72,11 +74,13 @@ def torchscript(model: nn.Module, args: Args, machine: Machine) -> Prepared:
 
 
 def cudagraph(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    """Eager's calls, captured once as one CUDA graph."""
     model, args, note = _own(model, args)
     return _captured(model, args, machine, note)
 
 
 def cudagraph_tuned(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    """As `cudagraph`, with cuDNN's algorithms chosen by timing."""
     model, args, note = _own(model, args)
     before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
     try:
@@ -86,23 +90,28 @@ def cudagraph_tuned(model: nn.Module, args: Args, machine: Machine) -> Prepared:
 
 
 def inductor(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    """torch.compile in mode "reduce-overhead": Inductor with its own CUDA graphs."""
     return _compiled(model, args, machine, "reduce-overhead")
 
 
 def inductor_default(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    """torch.compile as it comes."""
     return _compiled(model, args, machine, "default")
 
 
 def inductor_max(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    """torch.compile in mode "max-autotune"."""
     return _compiled(model, args, machine, "max-autotune")
 
 
 def inductor_graph(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    """torch.compile as it comes, its calls captured as one CUDA graph."""
     ready = _compiled(model, args, machine, "default")
     return _captured(ready.call, (), machine, ready.note)
 
 
 def inductor_max_graph(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    """torch.compile in mode "max-autotune-no-cudagraphs", captured as one CUDA graph."""
     ready = _compiled(model, args, machine, "max-autotune-no-cudagraphs")
     return _captured(ready.call, (), machine, ready.note)
 

@@ -108,6 +108,7 @@ def script(drawing: Drawing, dtype: torch.dtype, target: str, options: Mapping[s
 
 
 def layer_text(layer: DrawnLayer) -> str:
+    """The right side of the line that makes the layer or the weight."""
     if "nn." in layer.text:
         return f"filled({layer.text}, {layer.seed})"
     return f"nn.Parameter({layer.text}, requires_grad=False)"

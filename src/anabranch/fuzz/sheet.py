@@ -38,12 +38,15 @@ class Sheet:
     # -- chance ------------------------------------------------------------------------------
 
     def one(self, choices: Sequence[T]) -> T:
+        """One of the choices, each as likely as any other."""
         return self.dice.choice(choices)
 
     def perhaps(self, share: float) -> bool:
+        """True in so many of all cases, from 0 to 1."""
         return self.dice.random() < share
 
     def seed(self) -> int:
+        """A seed for the values of a weight, below 1000."""
         return self.dice.randrange(1000)
 
     # -- what is there -----------------------------------------------------------------------
@@ -60,6 +63,7 @@ class Sheet:
         return self.one(found[-4:] if self.perhaps(0.6) else found)
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """The sizes that the value has with the inputs at hand."""
         return tuple(self.values[name].shape)
 
     def axis(self, name: str) -> int:

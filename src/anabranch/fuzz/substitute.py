@@ -53,6 +53,7 @@ class Substitution:
 
     @property
     def text(self) -> str:
+        """The equation and where it was applied: "x + 0 -> x at %add"."""
         where = ", ".join(f"%{name}" for name in self.nodes)
         return f"{self.rule} at {where}" if where else self.rule
 

@@ -41,9 +41,11 @@ class AtenProvider:
 
     @property
     def version(self) -> str:
+        """The digest of the rooms that decide: decisions kept under another one are not used."""
         return sources.digest()
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
+        """The body itself as one kernel; none is refused."""
         return [aten_kernel("aten", task.body)]
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
@@ -61,9 +63,12 @@ class FusedAtenProvider:
 
     @property
     def version(self) -> str:
+        """The digest of the rooms that decide."""
         return sources.digest()
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
+        """Convolutions with bias and relu, and linears with gelu, as one call of ATen; on CUDA
+        alone."""
         if spec.kind != "cuda" or _is_empty(task.body):
             return []
         bodies = (_fused_convolution(task.body), _fused_linear(task.body))
@@ -74,6 +79,7 @@ class FusedAtenProvider:
         ]
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+        """That kernel of the task; ValueError if there is none of the name and variant."""
         return _named(self.kernels(task, spec), name, variant)
 
 
@@ -86,9 +92,12 @@ class CudnnProvider:
 
     @property
     def version(self) -> str:
+        """The digest of the rooms that decide, and the version of nvidia-cudnn-frontend."""
         return f"{sources.digest()} {sources.installed('nvidia-cudnn-frontend')}"
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
+        """A kernel for each of cuDNN's engines, if the package is installed and the body is a
+        convolution that it runs."""
         if spec.kind != "cuda" or not (spec.simulated or importlib.util.find_spec("cudnn")):
             return []
         if not fits_cudnn(task.body):
@@ -99,6 +108,7 @@ class CudnnProvider:
         ]
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+        """That kernel of the task; ValueError if there is none of the name and variant."""
         return _named(self.kernels(task, spec), name, variant)
 
 

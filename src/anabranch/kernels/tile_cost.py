@@ -149,6 +149,7 @@ class TileWork:
 
     @property
     def operations(self) -> float:
+        """Multiplications and additions of the whole launch."""
         return 2.0 * self.m * self.n * self.k * self.steps
 
 
@@ -169,6 +170,7 @@ class TileBound:
 
     @property
     def text(self) -> str:
+        """The limit as percent of peak with its four terms, and the time in microseconds."""
         terms = f"memory {self.memory:.2f}, shared {self.shared:.2f}, tail {self.tail:.2f}"
         terms += f", fits {self.fits:.0f}"
         time = f", about {self.us:.1f} us" if math.isfinite(self.us) else ""
@@ -246,6 +248,7 @@ def waves(blocks: int, held: int, spec: TargetSpec, pace: Pace) -> float:
 
 
 def pace_of(block: TileWork) -> Pace:
+    """How fast blocks of this kind go: those of a single row are bound by memory."""
     return ROWS if block.m == 1 else TILES
 
 

@@ -46,6 +46,8 @@ class SiblingConv:
 
     @property
     def shift(self) -> tuple[int, ...]:
+        """The sizes k - 2p along each axis: windows of equal shift begin at the same place once
+        both are padded to one size."""
         return tuple(k - 2 * p for k, p in zip(self.kernel, self.padding, strict=True))
 
 

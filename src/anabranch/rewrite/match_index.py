@@ -40,6 +40,7 @@ class RuleSignature:
 
     @staticmethod
     def of(rule: Rule) -> RuleSignature:
+        """What must be there for the rule, found out from its pattern."""
         roots, before = rule.roots, set[str]()
         shared = []
         for root in roots:

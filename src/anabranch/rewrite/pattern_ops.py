@@ -25,28 +25,35 @@ def convolution(x: Operand, w: Operand, b: Operand, rest: str) -> Call:
 
 
 def linear(x: Operand, w: Operand, b: Operand = None) -> Call:
+    """The map x @ w^T + b; without `b`, of linears that have none."""
     return Call("aten.linear.default", (x, w, b))
 
 
 def relu(x: Operand) -> Call:
+    """max(x, 0)."""
     return Call("aten.relu.default", (x,))
 
 
 def cat(values: Operand, axis: Operand = 0) -> Call:
+    """A concatenation; `values`: a tuple of patterns, or a wildcard for all of them."""
     return Call("aten.cat.default", (values, axis))
 
 
 def reshape(x: Operand, shape: Operand) -> Call:
+    """The value in another shape; `shape` is a wildcard or a tuple of sizes."""
     return Call("aten.reshape.default", (x, shape))
 
 
 def permute(x: Operand, axes: Operand) -> Call:
+    """The value with its axes in another order."""
     return Call("aten.permute.default", (x, axes))
 
 
 def transpose(x: Operand, a: Operand, b: Operand) -> Call:
+    """The value with two axes exchanged."""
     return Call("aten.transpose.int", (x, a, b))
 
 
 def t(x: Operand) -> Call:
+    """A matrix turned."""
     return Call("aten.t.default", (x,))

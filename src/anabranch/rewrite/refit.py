@@ -65,6 +65,7 @@ class Batch:
     makes: tuple[int, ...]
 
     def run(self, values: dict[int, Tensor], _: torch.device) -> None:
+        """Compute all calls at once; their results go into `values`."""
         operands = [[values[number] for number in numbers] for numbers in self.reads]
         values.update(zip(self.makes, self.many(operands, self.others), strict=True))
 
@@ -80,6 +81,7 @@ class Single:
     direct: tuple[Callable[..., Any], tuple[Any, ...], tuple[tuple[int, int], ...]] | None
 
     def run(self, values: dict[int, Tensor], device: torch.device) -> None:
+        """Compute the call; its results go into `values`."""
         if self.direct is None:
             results = ops.call(self.node, lambda name: values[self.reads[int(name)]], device)
             values.update(zip(self.makes, results, strict=True))
@@ -110,6 +112,7 @@ class Laid:
     makes: int
 
     def run(self, values: dict[int, Tensor], _: torch.device) -> None:
+        """Put the value into `values` with the strides that its readers were told."""
         values[self.makes] = laid_out(self.type, values[self.read])
 
 

@@ -29,6 +29,7 @@ class Tally:
         self._count: dict[tuple[str, str], int] = {}
 
     def hear(self, what: str, why: str) -> None:
+        """Count a refusal; of those of one rule and reason the first place is kept."""
         key = (what.partition(" at %")[0], why)
         self._first.setdefault(key, what)
         self._count[key] = self._count.get(key, 0) + 1

@@ -47,6 +47,7 @@ class Shown:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The sizes of what is shown."""
         return tuple(math.prod(n for n, _ in axis) for axis in self.axes)
 
     def of(self, node: Node, result: str) -> Shown | None:

@@ -33,7 +33,8 @@ class Runner(Protocol):
     """Makes the call that runs a task with a kernel of one provider: it reads and writes `values`,
     and may use `workspace` (bytes, None if the kernel asked for none)."""
 
-    def __call__(self, task: Task, values: dict[str, Tensor], workspace: Tensor | None) -> Call: ...
+    def __call__(self, task: Task, values: dict[str, Tensor], workspace: Tensor | None) -> Call:
+        """A call without arguments that runs the task; TargetError if it cannot be made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ def _hardtanh(of: Operands) -> Expr:
 
 
 def between(x: Expr, low: Expr | float, high: Expr | float) -> Expr:
+    """The number x clamped to [low, high]; NaN stays NaN."""
     return arith("min", arith("max", x, low), high)
 
 

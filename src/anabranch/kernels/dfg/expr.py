@@ -45,6 +45,7 @@ class IndexBound:
 
     @property
     def always(self) -> bool:
+        """Whether the condition holds for every value that the index can have."""
         low, high = self.index.range
         return self.low <= low and high < self.high
 
@@ -81,10 +82,12 @@ class Load:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype in memory."""
         return self.type.dtype
 
     @property
     def reads(self) -> tuple[str, ...]:
+        """The one value that is read."""
         return (self.value,)
 
 
@@ -128,6 +131,8 @@ class Inside:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
+    """`arg` converted to `dtype` with one rounding."""
+
     arg: Expr
     dtype: torch.dtype
     code: int = field(init=False, compare=False, repr=False)
@@ -186,6 +191,7 @@ class Reduce:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of the accumulator, which is that of `arg`."""
         return self.arg.dtype
 
 
@@ -220,6 +226,7 @@ class Scan:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of the accumulator, which is that of `arg`."""
         return self.arg.dtype
 
 
@@ -259,6 +266,7 @@ class Store:
 
     @property
     def address(self) -> Index:
+        """Elements from the start of the result's memory."""
         return address(self.index, self.type)
 
 
@@ -271,6 +279,7 @@ class Dfg:
 
     @property
     def points(self) -> int:
+        """Points of the index space in all."""
         total = 1
         for one in self.axes:
             total *= one.extent

@@ -38,10 +38,12 @@ class Axis:
 
     @property
     def text(self) -> str:
+        """The axis as text: its name."""
         return self.name
 
     @property
     def range(self) -> tuple[int, int]:
+        """The least and the largest value, both included."""
         return 0, max(self.extent - 1, 0)
 
 
@@ -54,10 +56,12 @@ class Quotient:
 
     @property
     def text(self) -> str:
+        """The quotient as text: `i // 4`."""
         return f"{_in_product(self.index)} // {self.by}"
 
     @property
     def range(self) -> tuple[int, int]:
+        """The least and the largest value, both included."""
         low, high = self.index.range
         return low // self.by, high // self.by
 
@@ -71,10 +75,12 @@ class Remainder:
 
     @property
     def text(self) -> str:
+        """The remainder as text: `i % 4`."""
         return f"{_in_product(self.index)} % {self.by}"
 
     @property
     def range(self) -> tuple[int, int]:
+        """The least and the largest value, both included."""
         return 0, self.by - 1
 
 
@@ -88,10 +94,12 @@ class Gathered:
 
     @property
     def text(self) -> str:
+        """As text, the values that the number is computed of."""
         return "@(" + ", ".join(getattr(self.value, "reads", ())) + ")"
 
     @property
     def range(self) -> tuple[int, int]:
+        """The least and the largest value, both included."""
         return 0, max(self.extent - 1, 0)
 
 
@@ -146,6 +154,7 @@ class Index:
 
     @property
     def text(self) -> str:
+        """The sum as text, in the order of its terms."""
         parts = [f"{k}*{_in_product(_atom(a))}" if k != 1 else a.text for a, k in self.terms]
         if self.constant or not parts:
             parts.append(str(self.constant))
@@ -164,6 +173,7 @@ class Index:
 
     @property
     def is_number(self) -> bool:
+        """Whether it is the same at every point."""
         return not self.terms
 
 
@@ -174,6 +184,7 @@ def axis(name: str, extent: int) -> Index:
 
 @functools.lru_cache(maxsize=1 << 12)
 def number(value: int) -> Index:
+    """An index that is this constant everywhere."""
     return Index((), value)
 
 
@@ -190,6 +201,7 @@ def weighted(parts: Iterable[tuple[Index, int]], constant: int = 0) -> Index:
 
 
 def gathered(value: Any, extent: int) -> Index:
+    """An index that the expression `value` computes, from 0 to extent - 1."""
     return _atom(Gathered(value, extent))
 
 

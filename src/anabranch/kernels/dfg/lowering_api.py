@@ -42,9 +42,11 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The sizes of the tensor."""
         return self.type.shape
 
     def at(self, point: Point, within: Within = ()) -> Expr:
+        """The element at this point, read only where `within` holds."""
         assert len(point) == len(self.shape), f"{point} is no index into {self.type.text}"
         key = (point, within)
         if key not in self.known:
@@ -67,6 +69,7 @@ class LoweringCall:
 
     @property
     def type(self) -> TensorType:
+        """The type of the call's first result."""
         return self.node.type
 
     @property
@@ -109,6 +112,8 @@ class Operands:
         return found
 
     def get(self, name: str, dtype: torch.dtype | None = None) -> Expr | None:
+        """The operand as an expression of the dtype, by default that of the computation; None if it
+        is not given."""
         given, dtype = self.call.given.get(name), dtype or self.dtype
         if isinstance(given, Value):
             return cast(given.spread(self.point, self.within), dtype)
@@ -122,6 +127,7 @@ class Operands:
         return const(given, COMPUTE[dtype])
 
     def raw(self, name: str) -> Any:
+        """The argument as it is given: a value, a number or None."""
         return self.call.given.get(name)
 
 
@@ -140,6 +146,7 @@ def promoted(call: LoweringCall) -> torch.dtype:
 
 
 def arguments(node: Node, values: Mapping[str, Value]) -> LoweringCall:
+    """The node's arguments by the names of its schema, with values in place of references."""
     table = {name: _with_values(arg, values) for name, arg in ops.arguments(node).items()}
     return LoweringCall(node, table)
 

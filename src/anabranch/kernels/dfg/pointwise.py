@@ -56,6 +56,7 @@ def _round(call: LoweringCall) -> tuple[At, ...]:
 
 
 def unary(op: str) -> Formula:
+    """The formula of an operator of one operand, "self"."""
     return lambda of: arith(op, of["self"])
 
 
@@ -65,6 +66,7 @@ def whole(op: str) -> Formula:
 
 
 def binary(op: str) -> Formula:
+    """The formula of an operator of two operands, "self" and "other"."""
     return lambda of: arith(op, of["self"], of["other"])
 
 

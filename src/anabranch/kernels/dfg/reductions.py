@@ -53,6 +53,7 @@ def _sum(op: str, mean: bool = False) -> Lowering:
 
 
 def count(shape: tuple[int, ...], dims: Sequence[int]) -> int:
+    """How many numbers a reduction over these dimensions folds into one."""
     total = 1
     for d in dims:
         total *= shape[d]
@@ -98,6 +99,7 @@ def moments(
 
 
 def floating(call: LoweringCall) -> torch.dtype:
+    """The dtype of the input; Refusal if it is no floating one."""
     dtype = call.x.type.dtype
     if not dtype.is_floating_point:
         raise Refusal(f"{call.node.op} of {dtype} has no lowering")

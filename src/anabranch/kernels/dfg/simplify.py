@@ -101,6 +101,7 @@ def load(value: str, type: TensorType, index: tuple[Index, ...], within: Within)
 
 
 def position(index: Index, dtype: torch.dtype) -> Expr:
+    """The index as a number of an expression, such as `arange` stores."""
     return const(index.constant, dtype) if index.is_number else Position(index, COMPUTE[dtype])
 
 
@@ -111,6 +112,7 @@ def bounded(index: Index, low: int, high: int) -> Within:
 
 
 def both(a: Within, b: Within) -> Within:
+    """Both conditions, each bound once."""
     return tuple(dict.fromkeys((*a, *b)))
 
 

@@ -58,6 +58,7 @@ def text_dfg(dfg: Dfg) -> str:
 
 
 def text_expr(expr: Expr, names: dict[Expr, str] | None = None) -> str:
+    """The expression as text; `names`: what stands for parts that are written elsewhere."""
     names = names or {}
     if expr in names:
         return names[expr]
@@ -93,6 +94,7 @@ def text_expr(expr: Expr, names: dict[Expr, str] | None = None) -> str:
 
 
 def text_within(within: Within) -> str:
+    """The bounds as text, joined by "and"; "" for none."""
     return " and ".join(f"{b.low} <= {b.index.text} < {b.high}" for b in within)
 
 

@@ -51,6 +51,7 @@ def substitute(expr: Expr, place: Place) -> Expr:
 
 
 def substitute_index(index: Index, place: Place, get: Callable[[Expr], Expr]) -> Index:
+    """The index with other indices in place of axes; `get` does the same for expressions in it."""
     return weighted(
         ((_placed(atom, place, get), factor) for atom, factor in index.terms), index.constant
     )
@@ -85,6 +86,7 @@ def substitute_stores(stores: Sequence[Store], place: Place) -> tuple[Store, ...
 
 
 def substitute_store(store: Store, place: Place) -> Store:
+    """The store with other indices in place of axes."""
     return substitute_stores((store,), place)[0]
 
 
@@ -113,10 +115,12 @@ def scans(*exprs: Expr) -> list[Scan]:
 
 
 def loads(*exprs: Expr) -> list[Load]:
+    """All loads in these expressions, each once."""
     return [part for part in all_parts(*exprs) if isinstance(part, Load)]
 
 
 def within_of(bounds: Within, place: Place, get: Callable[[Expr], Expr]) -> Within:
+    """The bounds with other indices in place of axes; bounds that always hold are left out."""
     found: Within = ()
     for bound in bounds:
         found = both(

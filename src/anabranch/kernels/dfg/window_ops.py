@@ -44,15 +44,19 @@ class WindowAxes:
         self.axes = tuple(Axis(f"{name}_{'ijk'[d]}", n) for d, n in enumerate(size))
 
     def starts(self, image: Point) -> Point:
+        """For a place of the result, the first place of its window in the image; negative in the
+        padding."""
         shift = zip(image, self.stride, self.padding, strict=True)
         return tuple(i * stride - padding for i, stride, padding in shift)
 
     def points(self, image: Point) -> Point:
+        """For a place of the result, the place in the image that each tap of the window reads."""
         inner = zip(self.starts(image), self.axes, self.dilation, strict=True)
         return tuple(start + axis(a.name, a.extent) * d for start, a, d in inner)
 
 
 def inside(image: Point, shape: tuple[int, ...]) -> Within:
+    """The condition that a place lies in the image, and not in its padding."""
     found: Within = ()
     for index, size in zip(image, shape, strict=True):
         found = both(found, bounded(index, 0, size))

@@ -54,30 +54,37 @@ class Attention:
 
     @property
     def rows(self) -> int:
+        """Queries of each batch and head."""
         return self.query.shape[-2]
 
     @property
     def places(self) -> int:
+        """Keys of each batch and head."""
         return self.key.shape[-2]
 
     @property
     def deep(self) -> int:
+        """Numbers of a query and of a key."""
         return self.query.shape[-1]
 
     @property
     def cols(self) -> int:
+        """Numbers of a value, and of a result."""
         return self.value.shape[-1]
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of the query in memory."""
         return self.query.type.dtype
 
     @property
     def batch(self) -> tuple[Axis, ...]:
+        """Axes of the graph that are neither queries nor numbers of a value: batches and heads."""
         return tuple(one for one in self.dfg.axes if one not in (self.row, self.col))
 
     @property
     def batches(self) -> int:
+        """Batches times heads."""
         return flattened(self.batch, "batch")[0].extent
 
 

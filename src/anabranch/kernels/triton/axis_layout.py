@@ -96,6 +96,7 @@ def _reach(load: Load) -> int:
 
 
 def next_power(n: int) -> int:
+    """The least power of two that is no less than n."""
     return 1 << max(n - 1, 0).bit_length()
 
 

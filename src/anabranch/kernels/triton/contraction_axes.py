@@ -78,18 +78,22 @@ class Contraction:
 
     @property
     def m(self) -> int:
+        """Rows of the product."""
         return math.prod(one.extent for one in self.rows)
 
     @property
     def n(self) -> int:
+        """Columns of the product."""
         return math.prod(one.extent for one in self.cols)
 
     @property
     def k(self) -> int:
+        """Depth: products that are summed for each element."""
         return math.prod(one.extent for one in self.depth)
 
     @property
     def batches(self) -> int:
+        """Products of matrices that are computed apart."""
         return math.prod(one.extent for one in self.batch)
 
     @property

@@ -171,6 +171,7 @@ class Emission:
         return scope
 
     def fresh(self, wanted: str) -> str:
+        """A name like the wanted one that the kernel does not use yet."""
         return fresh(wanted, self.taken)
 
     def assign(self, wanted: str, text: str) -> str:

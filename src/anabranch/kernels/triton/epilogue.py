@@ -42,6 +42,7 @@ class Results:
 
     @staticmethod
     def of(found: Contraction, place: Place) -> Results:
+        """What the contraction stores, with `total` in place of its sum of products."""
         held: dict[Expr, Expr] = {found.fold: KernelVariable("total", found.fold.dtype)}
         stores = {
             store: substitute_store(replace(store, expr=replace_parts(store.expr, held)), place)
@@ -53,6 +54,7 @@ class Results:
 
     @property
     def exprs(self) -> list[Expr]:
+        """All that the epilogue computes: what is stored, then what blocks sum up."""
         return [*(store.expr for store in self.stores.values()), *(arg for _, arg in self.blocks)]
 
     def read(self, out: Emission, sizes: Mapping[Axis, int], warps: int) -> None:

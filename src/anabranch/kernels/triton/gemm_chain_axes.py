@@ -48,14 +48,17 @@ class Pair:
 
     @property
     def m(self) -> int:
+        """Rows of both products."""
         return math.prod(one.extent for one in self.rows)
 
     @property
     def n(self) -> int:
+        """Columns of the second product."""
         return math.prod(one.extent for one in self.cols)
 
     @property
     def batches(self) -> int:
+        """Chains that are computed apart."""
         return math.prod(one.extent for one in self.batch)
 
     @property

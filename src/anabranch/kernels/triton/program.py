@@ -46,6 +46,7 @@ class Program:
 
     @property
     def ctas(self) -> int:
+        """CTAs of the launch."""
         x, y, z = self.grid
         return x * y * z
 

@@ -30,9 +30,12 @@ class TritonProvider:
 
     @property
     def version(self) -> str:
+        """The digest of the rooms that decide, Triton's version, and how tiles are pruned."""
         return f"{sources.digest()} {sources.installed('triton')} {self.pruning}"
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
+        """A kernel for each variant that fits the body; none below compute capability 8.0 or
+        without Triton."""
         if spec.kind != "cuda" or spec.capability < OLDEST:
             return []
         if not (spec.simulated or importlib.util.find_spec("triton")):
@@ -40,6 +43,8 @@ class TritonProvider:
         return [_kernel(task, variant) for variant in variants(task.body, spec, self.pruning)]
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+        """The kernel of that variant, whether it is among those that are offered or not; ValueError
+        if no template writes it."""
         return _kernel(task, variant)
 
 

@@ -106,18 +106,22 @@ class Layer:
 
     @property
     def m(self) -> int:
+        """Steps, rounded up to a power of two of at least 16, for a program holds all of them."""
         return max(16, next_power(self.steps.extent))
 
     @property
     def n(self) -> int:
+        """Channels of the results."""
         return math.prod(one.extent for one in self.cols)
 
     @property
     def k(self) -> int:
+        """Depth of the products."""
         return math.prod(one.extent for one in self.depth)
 
     @property
     def batches(self) -> int:
+        """Sequences that are computed apart."""
         return math.prod(one.extent for one in self.batch)
 
     @property

@@ -43,6 +43,7 @@ class Share:
 
     @property
     def each(self) -> int:
+        """Steps of each part, rounded up."""
         return -(-self.count // self.split)
 
     def step(self, at: int) -> Index:

@@ -34,6 +34,7 @@ def taps(fold: Reduce) -> list[Expr]:
 
 
 def count(fold: Reduce) -> int:
+    """Taps of the window."""
     return math.prod(one.extent for one in fold.axes)
 
 

@@ -65,6 +65,7 @@ class EGraph:
         self._done: set[tuple[object, ...]] = set()
 
     def add(self, term: Operand) -> int:
+        """Put the term in; the number of its class."""
         found = self._put(term, {})
         assert isinstance(found, int)
         return found

@@ -55,6 +55,7 @@ class Term:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The sizes of its value on the first draw."""
         return tuple(self.values[0].shape)
 
 
@@ -155,6 +156,7 @@ def weight(term: Operand) -> int:
 
 
 def calls(term: Operand) -> set[Call]:
+    """The different calls in the term, itself included."""
     if isinstance(term, Call):
         return {term}.union(*map(calls, term.args))
     return set[Call]().union(*map(calls, term)) if isinstance(term, tuple) else set()

@@ -82,6 +82,7 @@ class AttentionFacts:
         return next(iter(evaluate(self.graph, self.able, {name}, held)), None)
 
     def content(self, name: str) -> torch.Tensor | None:
+        """The values of a constant, None for what is none or has no values yet."""
         found = self.constant(name)
         return None if found is None else found.value
 
@@ -92,6 +93,7 @@ class AttentionFacts:
             self.seen.append((found, kind, numbers))
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """The sizes of the value."""
         return self.known.types[name].shape
 
     def maker(self, name: str) -> Node | None:

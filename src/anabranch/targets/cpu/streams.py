@@ -34,10 +34,12 @@ class Flag:
         self._queue: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
+        """Let all go on who wait, now or later."""
         self._set = True
         self._queue.put(None)
 
     def wait(self) -> None:
+        """Return once the flag is set."""
         if not self._set:
             self._queue.get()
             self._queue.put(None)  # for the next who waits
@@ -101,6 +103,7 @@ class Workers:
         return True
 
     def submit(self, number: int, job: StreamWork) -> None:
+        """Let the thread of this number do the work after what it was given before."""
         self._queues[number].put(job)
 
 

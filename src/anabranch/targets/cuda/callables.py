@@ -82,6 +82,7 @@ def peak_of(fn: Callable[[], object]) -> int:
 
 
 def synchronize() -> None:
+    """Wait until the current GPU has done all that it was given."""
     torch.cuda.synchronize()
 
 

@@ -61,6 +61,7 @@ class CubinRecipe:
         return f"{SCHEME}\ntriton {version}\n{json.dumps(facts)}\n{text}"
 
     def request(self) -> dict[str, Any]:
+        """The recipe as JSON for a compile worker, options under Triton's names."""
         facts = asdict(self)
         options = {"num_warps": facts.pop("warps"), "num_stages": facts.pop("stages")}
         return facts | {"options": options | {"launch_pdl": facts.pop("pdl")}}

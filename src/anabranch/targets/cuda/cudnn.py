@@ -34,6 +34,7 @@ from anabranch.ir.types import TensorType
 
 
 def available() -> bool:
+    """Whether nvidia-cudnn-frontend is installed; it is not imported."""
     return importlib.util.find_spec("cudnn") is not None
 
 

@@ -22,6 +22,7 @@ DENSE_FLOPS_PER_SM_CYCLE: dict[tuple[int, int], dict[str, int]] = {
 
 
 def available() -> bool:
+    """Whether torch sees a CUDA GPU."""
     return torch.cuda.is_available()
 
 

@@ -43,15 +43,21 @@ class Driver(Protocol):
     def version(self) -> int:
         """The newest CUDA it knows, 12040 for 12.4."""
 
-    def load(self, code: bytes, entry: str) -> Any: ...
+    def load(self, code: bytes, entry: str) -> Any:
+        """The function `entry` of the cubin, loaded on the current device for as long as the
+        process lives."""
 
-    def attribute(self, function: Any, name: str) -> int: ...
+    def attribute(self, function: Any, name: str) -> int:
+        """An attribute of the function, by its name in `ATTRIBUTES`."""
 
-    def set(self, function: Any, name: str, value: int) -> None: ...
+    def set(self, function: Any, name: str, value: int) -> None:
+        """Set an attribute of the function, by its name in `ATTRIBUTES`."""
 
     def launch(
         self, function: Any, launch: LaunchConfig, stream: int, addresses: Sequence[int]
-    ) -> None: ...
+    ) -> None:
+        """Launch the function on the stream, given by its handle; `addresses`: of its parameters,
+        on the device."""
 
 
 def open_driver() -> Driver:
@@ -77,6 +83,7 @@ class Packed:
 
 
 def pack(addresses: Sequence[int]) -> Packed:
+    """The addresses as the array of pointers to parameters that a launch takes."""
     words = (ctypes.c_uint64 * len(addresses))(*addresses)
     start, size = ctypes.addressof(words), ctypes.sizeof(ctypes.c_uint64)
     array = (ctypes.c_void_p * len(addresses))(*(start + i * size for i in range(len(words))))
@@ -84,6 +91,7 @@ def pack(addresses: Sequence[int]) -> Packed:
 
 
 def refused(call: str, why: str) -> TargetError:
+    """The error for a call that the driver answered with `why`."""
     return TargetError(
         f"{call} failed", why, "report the model with ANABRANCH_DEBUG=2; target='cpu' goes without"
     )
@@ -100,6 +108,7 @@ class Bindings:
         self._modules: list[Any] = []
 
     def version(self) -> int:
+        """The CUDA version that the driver supports: 12040 for 12.4."""
         return int(self._ask("cuDriverGetVersion"))
 
     def load(self, code: bytes, entry: str) -> Any:
@@ -128,6 +137,7 @@ class Bindings:
         )
 
     def config(self, launch: LaunchConfig, stream: int) -> Any:
+        """The launch as CUDA's own structure, with programmatic dependent launch if asked for."""
         config = self._cuda.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = launch.threads, 1, 1
@@ -174,6 +184,7 @@ class Library:
         self._cuda = library
 
     def version(self) -> int:
+        """The CUDA version that the driver supports: 12040 for 12.4."""
         value = ctypes.c_int()
         self.ask("cuDriverGetVersion", ctypes.byref(value))
         return value.value
@@ -206,6 +217,8 @@ class Library:
         self.ask("cuLaunchKernelEx", ctypes.byref(config), function, packed.array, None)
 
     def ask(self, call: str, *args: Any) -> None:
+        """Call a function of the driver; TargetError with the driver's name of the error if it
+        fails."""
         status = int(getattr(self._cuda, call)(*args))
         if status != 0:
             name = ctypes.c_char_p()

@@ -76,6 +76,7 @@ POINTERS: dict[torch.dtype, str] = {
 
 
 def available() -> bool:
+    """Whether Triton is installed; it is not imported."""
     return importlib.util.find_spec("triton") is not None
 
 
@@ -259,6 +260,7 @@ class Triton:
         return self._loaded[recipe]
 
     def driver(self) -> Driver:
+        """The door to the driver, opened at the first call."""
         if self._driver is None:
             self._driver = self._open()
         return self._driver
